@@ -64,8 +64,45 @@ def test_what_is_wrong_is_named_with_its_line(lines: list[str], message: str) ->
 
 def test_thousands_are_not_taken_for_decimals() -> None:
     for field in ("1.234,5", "1.234", "1,234,5"):
-        with pytest.raises(DataError, match=re.escape(f'got "{field}". Write it with a decimal comma')):
+        with pytest.raises(DataError, match=re.escape(f'got "{field}". ')):
             parse_table(["a;b", f"1;{field}"], "f").numbers(["b"], decimal="comma")
+
+
+@pytest.mark.parametrize(
+    ("fields", "advice"),
+    [
+        (["10,000"], "Remove what groups thousands"),
+        (["1,200.50"], "Remove what groups thousands"),
+        (["1,234", "0,5"], "--decimal comma"),
+        (["1,234", "12,34"], "--decimal comma"),
+        (["12 m"], "without units"),
+        (["m", "f"], "choose a column of numbers"),
+    ],
+)
+def test_the_advice_fits_the_column(fields: list[str], advice: str) -> None:
+    table = parse_table(["a;b", *(f"{field};1" for field in fields)], "f.csv")
+    with pytest.raises(DataError, match=f"^f.csv:2: .*{advice}"):
+        table.numbers(["a"])
+
+
+@pytest.mark.parametrize("mark", ["\t", ";", ","])
+@pytest.mark.parametrize("inside", ["\t", ";", ",", " "])
+def test_a_mark_inside_quotation_marks_separates_nothing(mark: str, inside: str) -> None:
+    table = parse_table([f'"price{inside} eur"{mark}area', f"1{mark}2"], "f.csv")
+    assert table.columns == (f"price{inside} eur", "area")
+    assert table.numbers(["area"]).rows == ((2.0,),)
+
+
+def test_spaces_separate_where_every_line_has_as_many_fields() -> None:
+    table = parse_table(["area  price", " 75   900", "80 1000 "], "f.csv")
+    assert table.numbers(["area", "price"]).rows == ((75.0, 900.0), (80.0, 1000.0))
+    assert parse_table(['"living area" price', "75 900"], "f.csv").columns == ("living area", "price")
+    assert parse_table(["living area", "75", "80"], "f.csv").columns == ("living area",)
+
+
+def test_a_field_that_is_too_long_is_not_said_to_be_open() -> None:
+    with pytest.raises(DataError, match=r"^f.csv:2: .*Shorten the field"):
+        parse_table(["a,b", f'"{"x" * 140_000}",1'], "f.csv")
 
 
 def test_a_column_that_does_not_exist_is_named_with_the_nearest() -> None:

@@ -1,14 +1,15 @@
 """Columns of numbers from CSV files.
 
-Fields are separated by tabs if the first line has one, else by semicolons if it has one, else by commas, and may be
-quoted as RFC 4180 says. The first line names the columns, unless all its fields are numbers or empty: then columns are
-called 1, 2, 3 and so on. Names are brought to Unicode's form NFC. Every problem is
-a `DataError` that starts with `file:line`.
+Fields are separated by tabs if the first line has one outside quotation marks, else by semicolons, else by commas, else
+by spaces if every line has as many fields as the first; they may be quoted as RFC 4180 says. The first line names the
+columns, unless all its fields are numbers or empty: then columns are called 1, 2, 3 and so on. Names are brought to
+Unicode's form NFC. Every problem is a `DataError` that starts with `file:line`.
 """
 
 import csv
 import io
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,10 @@ Decimal = Literal["point", "comma"]
 Missing = Literal["refuse", "skip"]
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "."})
 """Fields that count as missing, in lower case."""
+_DIGIT = re.compile(r"\d")
+_DECIMAL_COMMA = re.compile(r"[-+]?(\d*,(\d{1,2}|\d{4,})|0\d*,\d+|\d{4,},\d+)")
+"""Numbers whose comma cannot group thousands."""
+_QUOTED = re.compile(r'"[^"]*"?')
 
 
 @final
@@ -138,12 +143,23 @@ class Table:
         except ValueError:
             number = math.nan
         if not math.isfinite(number):
-            hint = f"Write it with a decimal {decimal}, without units or thousands separators."
-            if decimal == "point" and field.count(",") == 1:
-                hint = "If it has a decimal comma, say so with --decimal comma."
             expected = f'a finite number in column "{brief(name)}"'
-            raise DataError(error_message(f"{self.name}:{line}", expected, f'"{field[:80]}"', hint))
+            hint = self._mend(field, name, decimal)
+            raise DataError(error_message(f"{self.name}:{line}", expected, f'"{brief(field)}"', hint))
         return number
+
+    def _mend(self, field: str, name: str, decimal: Decimal) -> str:
+        """Advise on a field that is no number, in view of its whole column."""
+        column = self.columns.index(name)
+        fields = [row[column].strip() for _, row in self.rows]
+        if not any(_DIGIT.search(each) for each in fields):
+            return "The column holds text: choose a column of numbers."
+        other, mark = (",", "comma") if decimal == "point" else (".", "point")
+        if decimal == "point" and any(_DECIMAL_COMMA.fullmatch(each) for each in fields):
+            return "If it has a decimal comma, say so with --decimal comma."
+        if _DIGIT.search(field) and other in field:
+            return f"Remove what groups thousands: each {mark} of the column is one."
+        return f"Write it with a decimal {decimal}, without units or thousands separators."
 
 
 def read_table(path: Path, *, longest: int = LONGEST_LINE) -> Table:
@@ -211,8 +227,9 @@ def parse_table(lines: Sequence[str], name: str) -> Table:
 
 
 def _rows(lines: Sequence[str], name: str) -> Iterator[tuple[int, tuple[str, ...]]]:
-    filled = [line for line in lines if line.strip()]
-    between = next((mark for mark in "\t;" if filled and mark in filled[0]), ",")
+    between = _separator(lines)
+    if between == " ":
+        lines = [line.strip() for line in lines]
     reader = csv.reader((f"{line}\n" for line in lines), delimiter=between, skipinitialspace=True, strict=True)
     while True:
         start = reader.line_num + 1
@@ -220,11 +237,23 @@ def _rows(lines: Sequence[str], name: str) -> Iterator[tuple[int, tuple[str, ...
             fields = next(reader, None)
         except csv.Error as error:
             hint = "Close the quotation mark, and double those inside a quoted field."
+            if "limit" in str(error):
+                hint = f"Shorten the field; is the quotation mark in line {start} closed?"
             raise DataError(error_message(f"{name}:{start}", "fields as in RFC 4180", str(error), hint)) from None
         if fields is None:
             return
         if any(field.strip() for field in fields) or len(fields) > 1:
             yield start, tuple(fields)
+
+
+def _separator(lines: Sequence[str]) -> str:
+    filled = [line for line in lines if line.strip()]
+    first = _QUOTED.sub("", filled[0]) if filled else ""
+    mark = next((mark for mark in "\t;," if mark in first), None)
+    if mark is None:
+        sizes = {len(_QUOTED.sub("x", line).split()) for line in filled}
+        mark = " " if len(sizes) == 1 and sizes != {1} else ","
+    return mark
 
 
 def _like_number(field: str) -> bool:

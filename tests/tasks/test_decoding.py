@@ -10,6 +10,7 @@ from torch import nn
 
 from qkv.data.batches import collate_sources
 from qkv.data.tokenizer import Tokenizer
+from qkv.data.vocabulary import Kind
 from qkv.decode.greedy import greedy
 from qkv.decode.sampling import Sampling
 from qkv.errors import ConfigError, DataError, QkvError
@@ -94,6 +95,14 @@ def test_an_ensemble_of_equals_is_each_of_them(kind: str) -> None:
 def test_an_empty_line_is_an_empty_translation() -> None:
     for how in WAYS.values():
         assert [one.text for one in translator("rnn").translate_best([""], how)[0]] == [""]
+
+
+@pytest.mark.parametrize("line", ["", " ", "\u3000 ", "\t"])
+@pytest.mark.parametrize("kind", ["char", "word"])
+def test_white_space_is_an_empty_translation(kind: Kind, line: str) -> None:
+    tokenizer = Tokenizer.learn(["a b", "b\u3000a\tb"], kind, minimum=1)
+    made = RecurrentTranslator(RecurrentConfig(tokenizer.size, embedding=8, hidden=8, attention=8))
+    assert Translator(made, tokenizer).translate_fully(["a b", line])[1].text == ""
 
 
 def test_a_line_longer_than_the_limit_is_named() -> None:

@@ -215,7 +215,7 @@ class Translator:
         ]
 
     def symbols(self, line: str, number: int = 1) -> str:
-        """Return the text that the tokenizer reads: the line itself, or the symbols of its columns.
+        """Return the text that the tokenizer reads: the line, or the symbols of its columns; "" for white space alone.
 
         Args:
             line: a line to translate.
@@ -224,7 +224,9 @@ class Translator:
         Raises:
             DataError: the line lacks a column, or a symbol in one.
         """
-        return line if self.table is None or not line.strip() else self.table.source_symbols(line, f"line {number}")
+        if not line.strip():
+            return ""
+        return line if self.table is None else self.table.source_symbols(line, f"line {number}")
 
     def attention(self, source: Sequence[int], target: Sequence[int], reading: Reading | None = None) -> Tensor:
         """Return the attention weights of each target token.

@@ -11,47 +11,17 @@ from typing import Any
 import pytest
 import torch
 from tests.contract.calls import MECHANISMS, Call, by_part
+from tests.contract.changes import BIASES, MASKS, B, H, K, Q, table
 from tests.contract.mechanisms import ON_CPU
 from torch import Tensor, nn
 
 import qkv
-from qkv import biases
 from qkv.functional import attention
 from qkv.masks.base import Mask
-from qkv.masks.patterns import causal, dense, documents, lengths, span, window
-from qkv.values.parameters import Parameter
+from qkv.masks.patterns import causal, dense, lengths
 
-B, H, Q, K = 2, 2, 6, 6
 CHANGED = "modified by an inplace operation"
 by_backend = pytest.mark.parametrize("backend", ON_CPU)
-
-
-def table() -> Tensor:
-    return torch.rand(B, 1, Q, K, generator=torch.Generator().manual_seed(0)) < 0.6
-
-
-def two_of(numbers: list[int]) -> Tensor:
-    return torch.tensor(numbers)
-
-
-MASKS: dict[str, tuple[Callable[..., Mask], list[Callable[[], Tensor]]]] = {
-    "dense": (dense, [table]),
-    "broadcast": (dense, [lambda: table()[0, 0, :1]]),
-    "not dense": (lambda x: ~dense(x), [table]),
-    "dense or causal": (lambda x: dense(x) | causal(), [table]),
-    "dense and lengths": (lambda x, n: dense(x) & lengths(n), [table, lambda: two_of([3, 5])]),
-    "dense and dense": (lambda x, y: dense(x) & dense(y), [table, table]),
-    "lengths": (lengths, [lambda: two_of([3, 5])]),
-    "span": (span, [lambda: two_of([1, 0]), lambda: two_of([3, 5])]),
-    "lengths of both": (lengths, [lambda: two_of([3, 5]), lambda: two_of([2, 6])]),
-    "not lengths": (lambda n: ~lengths(n), [lambda: two_of([2, 4])]),
-    "offsets": (causal, [lambda: two_of([0, 2])]),
-    "offsets from the end, or": (lambda n: causal(n, align="end") | lengths(1), [lambda: two_of([0, 2])]),
-    "window": (lambda n: window(2, 1, offset=n), [lambda: two_of([0, 2])]),
-    "documents": (documents, [lambda: two_of([0, 0, 0, 1, 1, 2])]),
-    "scattered documents": (documents, [lambda: two_of([0, 1, 0, 1, 2, 2])]),
-    "two documents": (documents, [lambda: two_of([0, 1, 0, 1, 2, 2]), lambda: two_of([0, 0, 1, 1, 2, 2])]),
-}
 
 
 def change(x: Tensor) -> None:
@@ -142,7 +112,7 @@ def test_masks_made_in_inference_mode_are_seen_too(backend: str, kind: Callable[
         results = []
         for changes in (False, True):
             with torch.inference_mode():
-                tensor = two_of([3, 5]) if kind is lengths else table()
+                tensor = torch.tensor([3, 5]) if kind is lengths else table()
             mask = kind(tensor) | causal() if kind is lengths else kind(tensor)
             leaves = {name: x.clone().requires_grad_() for name, x in call.leaves.items()}
             output = call.with_options(mask=mask)._call(attention, leaves, backend)
@@ -152,35 +122,7 @@ def test_masks_made_in_inference_mode_are_seen_too(backend: str, kind: Callable[
         assert all(map(torch.equal, *results))
 
 
-class Halves(biases.Bias):
-    """A number for pairs in one half, no function of j − i."""
-
-    parameters = (Parameter("bonus", 0),)
-
-    def __init__(self, bonus: Tensor) -> None:
-        self.bonus = bonus
-
-    def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
-        return self.bonus[:, None, None] * (rows_Q1 // 3 == columns_K // 3)
-
-
-def closing_over(bonus: Tensor) -> biases.Bias:
-    class Closure(biases.Bias):
-        def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
-            return bonus[:, None, None] * (rows_Q1 // 3 == columns_K // 3)
-
-    return Closure()
-
-
-KINDS: dict[str, tuple[Callable[[Tensor], biases.Bias], tuple[int, ...]]] = {
-    "alibi": (biases.alibi, (H,)),
-    "relative": (biases.relative, (H, 5)),
-    "yours": (Halves, (H,)),
-    "yours, a closure": (closing_over, (H,)),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", BIASES)
 @pytest.mark.parametrize("name", ["causal", "dense or causal", "scattered documents"])
 @pytest.mark.parametrize("backend", ["reference", "blocked", "sdpa", "rowwise"])
 @pytest.mark.parametrize("learns", [False, True])
@@ -188,7 +130,7 @@ def test_biases_from_positions_that_change_in_place_are_seen(backend: str, name:
     if (learns and backend == "sdpa") or ("yours" in kind and backend == "rowwise"):
         pytest.skip("does not serve them")
     build, parts = MASKS.get(name, (causal, []))
-    make, shape = KINDS[kind]
+    make, shape = BIASES[kind]
 
     def compute() -> tuple[Tensor, list[Tensor], dict[str, Tensor]]:
         query, key, value = (x.clone().requires_grad_() for x in drawn().values())

@@ -1,10 +1,8 @@
 """A bias from positions as algorithms get it: its kind, its tiles, its diagonals."""
 
-import gc
-import weakref
-
 import pytest
 import torch
+from tests.contract.changes import WAYS
 from torch import Tensor
 
 from qkv.biases import Bias, alibi, relative
@@ -117,18 +115,18 @@ def test_a_shape_that_does_not_fit_is_told() -> None:
         bound(Blocks(torch.ones(3))).tile()
 
 
-def test_the_matrix_of_a_bias_is_made_once_for_its_numbers_and_sizes() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_the_matrix_has_the_numbers_of_now(way: str) -> None:
     slopes = torch.tensor([0.5, 0.25, 0.125, 0.0])
     bias = alibi(slopes)
-    first = position_bias(bias, GRID, torch.float32).tile()
-    assert position_bias(bias, GRID, torch.float32).tile() is first
+    first = bound(bias).tile()
     assert position_bias(bias, GRID._replace(keys=K + 1), torch.float32).tile().shape[-1] == K + 1
-    assert position_bias(bias, GRID, torch.float64).tile().dtype == torch.float64
-    slopes *= 2
-    assert torch.equal(position_bias(bias, GRID, torch.float32).tile(), 2 * first)
+    assert bound(bias, torch.float64).tile().dtype == torch.float64
+    WAYS[way](slopes, 2 * slopes)
+    assert torch.equal(bound(bias).tile(), 2 * first)
     with torch.inference_mode():
-        assert torch.equal(position_bias(bias, GRID, torch.float32).tile(), 2 * first)
-    assert not position_bias(bias, GRID, torch.float32).tile().is_inference()
+        assert torch.equal(bound(bias).tile(), 2 * first)
+    assert not bound(bias).tile().is_inference()
 
 
 def test_the_matrix_of_learned_slopes_is_made_for_each_call() -> None:
@@ -139,12 +137,3 @@ def test_the_matrix_of_learned_slopes_is_made_for_each_call() -> None:
     for _ in range(2):
         (slope,) = torch.autograd.grad(position_bias(bias, GRID, torch.float32).tile().sum(), slopes)
         assert slope.abs().min() > 0
-
-
-def test_a_remembered_matrix_does_not_keep_its_bias_alive() -> None:
-    bias = alibi(0.5)
-    position_bias(bias, GRID, torch.float32).tile()
-    known = weakref.ref(bias)
-    del bias
-    gc.collect()
-    assert known() is None

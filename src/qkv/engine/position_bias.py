@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, Literal, final
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from torch.autograd.graph import get_gradient_edge
 from qkv.biases import Alibi, Bias, Relative
 from qkv.errors import ShapeError, error_message
 from qkv.masks.base import Grid
-from qkv.masks.lower import REMEMBERED, part, positions
+from qkv.masks.lower import part, positions
 from qkv.shapes import broadcast, show
 from qkv.values.parameters import promoted, regroup, transformed
 from qkv.values.pytree import tensors_in
@@ -20,10 +19,6 @@ from qkv.values.pytree import tensors_in
 Kind = Literal["relative", "relative learned", "positions", "positions learned", "positions closure"]
 
 _WHOLE = slice(None)
-
-
-_MATRICES: "WeakKeyDictionary[Bias, tuple[tuple[Any, ...], Tensor]]" = WeakKeyDictionary()
-"""The matrix of a bias, and what it was made for; a weak reference, so that it lives as long as the bias."""
 
 
 @final
@@ -66,29 +61,6 @@ class PositionBias:
 
     def tile(self, rows: slice = _WHOLE, columns: slice = _WHOLE) -> Tensor:
         """Return a part of the bias, all of it by default; broadcasts to (..., rows, columns)."""
-        if not torch.compiler.is_compiling() and rows is columns is _WHOLE and self._lasts():
-            return self._remembered()
-        return self._tile(rows, columns)
-
-    def _lasts(self) -> bool:
-        """Return whether each call with this bias and these sizes has the same matrix, without a gradient."""
-        if type(self.bias) not in (Alibi, Relative) or transformed():
-            return False
-        plain = not any(x.is_inference() or x.requires_grad for x in tensors_in(self.bias))
-        return plain and not torch.is_inference_mode_enabled()
-
-    def _remembered(self) -> Tensor:
-        """Return the whole matrix, made once for a bias that many calls share."""
-        made_for = self.grid, self.dtype, self.groups, tuple(x._version for x in tensors_in(self.bias))
-        known = _MATRICES.get(self.bias)
-        if known is not None and known[0] == made_for:
-            return known[1]
-        matrix = self._tile(_WHOLE, _WHOLE)
-        if matrix.numel() <= REMEMBERED:
-            _MATRICES[self.bias] = made_for, matrix
-        return matrix
-
-    def _tile(self, rows: slice, columns: slice) -> Tensor:
         device = self.grid.device
         rows_Q1 = positions(rows, self.grid.queries, device)[:, None]
         columns_K = positions(columns, self.grid.keys, device)

@@ -23,8 +23,8 @@ Kind = Literal["all", "causal", "keys", "bounds", "dense", "predicate"]
 
 STRIPE = 1 << 21
 """How many pairs of a mask are evaluated at a time."""
-REMEMBERED = 1 << 16
-"""The most numbers of a tensor that is remembered beside a mask that many calls share."""
+MEMO_LIMIT = 1 << 16
+"""The most numbers of a tensor that a call keeps for its later steps."""
 
 
 @final
@@ -40,7 +40,7 @@ class Visibility:
         dense: bool, broadcasts to (..., Q, K), for the kind dense.
         mask: the mask itself, for the kind predicate.
         groups: (G, H/G) if the head dimension of results is split like this; `grid` keeps H.
-        memo: tensors that follow from the mask, for a mask that many calls share: made once; None to make them anew.
+        memo: tensors that follow from the mask, which several steps of this one call read: made once.
     """
 
     kind: Kind
@@ -49,29 +49,24 @@ class Visibility:
     dense: Tensor | None = None
     mask: Mask | None = None
     groups: tuple[int, int] | None = None
-    memo: dict[str, Tensor | None] | None = field(default=None, repr=False)
+    memo: dict[str, Tensor | None] = field(default_factory=dict, repr=False)
 
-    def shared(self) -> "Visibility":
-        """Return the same mask with a memo."""
-        return replace(self, memo={})
-
-    def remembered(self, name: str, make: Callable[[], Tensor | None]) -> Tensor | None:
-        """Return a tensor that follows from the mask, from the memo if there is one."""
-        if self.memo is None:
-            return make()
-        if name not in self.memo:
-            made = make()
-            # What inference mode makes cannot be used outside of it; large tensors would outlive the call.
-            if torch.is_inference_mode_enabled() or (made is not None and made.numel() > REMEMBERED):
-                return made
-            self.memo[name] = made
-        return self.memo[name]
+    def _once(self, name: str, make: Callable[[], Tensor | None]) -> Tensor | None:
+        """Return a tensor that follows from the mask, made by the first step of the call that asks for it."""
+        if name in self.memo:
+            return self.memo[name]
+        made = make()
+        # A graph that is recorded for backward holds the memo too, and large tensors would outlive the call.
+        if torch.compiler.is_compiling() or (made is not None and made.numel() > MEMO_LIMIT):
+            return made
+        self.memo[name] = made
+        return made
 
     def group(self, groups: int, repeats: int) -> "Visibility":
         """Return the same mask for query heads arranged as (groups, repeats)."""
         pair = (groups, repeats)
         bounds = None if self.bounds is None else Bounds(*(_regrouped(x, 1, pair) for x in self.bounds))
-        return replace(self, bounds=bounds, dense=_regrouped(self.dense, 2, pair), groups=pair, memo=None)
+        return replace(self, bounds=bounds, dense=_regrouped(self.dense, 2, pair), groups=pair, memo={})
 
     def tensors(self) -> list[Tensor]:
         """The tensors that must not change before a backward pass re-evaluates the mask; inference tensors cannot be
@@ -102,11 +97,11 @@ class Visibility:
 
     def matrix(self) -> Tensor | None:
         """Return the whole matrix, broadcasting to (..., Q, K); None if all is visible."""
-        return self.remembered("matrix", lambda: self.tile(slice(None), slice(None)))
+        return self._once("matrix", lambda: self.tile(slice(None), slice(None)))
 
     def rows_with_keys(self) -> Tensor | None:
         """Return whether each query sees any key: bool, broadcasts to (..., Q); None if every query does."""
-        return self.remembered("rows with keys", lambda: _unless_all(self._rows_with_keys()))
+        return self._once("rows with keys", lambda: _unless_all(self._rows_with_keys()))
 
     def _rows_with_keys(self) -> Tensor | None:
         if self.kind == "all":
@@ -118,7 +113,7 @@ class Visibility:
 
     def keys_with_queries(self) -> Tensor | None:
         """Return whether each key is seen by any query: bool, broadcasts to (..., K); None if every key is."""
-        return self.remembered("keys with queries", lambda: _unless_all(self._keys_with_queries()))
+        return self._once("keys with queries", lambda: _unless_all(self._keys_with_queries()))
 
     def _keys_with_queries(self) -> Tensor | None:
         grid = self.grid

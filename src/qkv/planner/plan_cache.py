@@ -6,8 +6,8 @@ calls that cannot differ in anything else are looked up: eager calls with plain 
 this package.
 """
 
+from dataclasses import replace
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from qkv.engine.describe import Arguments, bias_type, describe, draw_seed, promo
 from qkv.engine.position_bias import PositionBias, position_bias
 from qkv.engine.problem import Call
 from qkv.engine.tracing import mode_of
-from qkv.masks.base import Grid, Mask
+from qkv.masks.base import Grid, as_mask
 from qkv.masks.lower import Visibility, lower
 from qkv.masks.patterns import Causal, expect_lengths
 from qkv.normalizers.base import Normalizer
@@ -109,7 +109,7 @@ def _call(
 ) -> Call:
     """Return the tensors of a call whose plan is cached."""
     score, normalizer = promoted_mechanism(given.score, given.normalizer or cached.normalizer, query.dtype)  # type: ignore[arg-type]
-    lowered = cached.visibility or visibility
+    lowered = visibility or replace(cached.visibility, memo={})  # type: ignore[type-var]
     bias: Tensor | Bias | PositionBias | None = given.bias
     if isinstance(bias, Tensor) and bias.dtype != query.dtype:
         bias = bias.to(bias_type(query.dtype, bias.dtype))
@@ -208,42 +208,16 @@ def _add_tensor(parts: list[Any], x: Any) -> bool:
     return True
 
 
-class _Lowered(NamedTuple):
-    """A lowered mask, with the sizes and tensor versions that it was lowered for."""
-
-    leading: Shape
-    queries: int
-    keys: int
-    versions: tuple[int, ...]
-    visibility: Visibility
-
-
-_LOWERED: "WeakKeyDictionary[Mask, _Lowered]" = WeakKeyDictionary()
-
-
-def _lowered(query: Tensor, key: Tensor, value: Tensor, mask: object) -> Visibility | None:
-    """Lower a mask of key ranges, or look it up, as all layers of a model get the same one; None for other masks."""
-    if not isinstance(mask, Mask) or _plain_causal(mask):
+def _lowered(query: Tensor, key: Tensor, value: Tensor, given: object) -> Visibility | None:
+    """Lower the mask of a call that may have a cached plan; None for no mask, a plain causal one, and other calls."""
+    if given is None or _plain_causal(given):
         return None
+    mask = as_mask(given)
     same_leading = query.ndim >= 2 and query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
     tensors = tensors_in(mask)
     plain = mode_of(query, key, *tensors) == "eager" and all(x.is_cpu and not x.is_inference() for x in tensors)
     if not (same_leading and plain):
         return None
-    leading, queries, keys = tuple(query.shape[:-2]), query.shape[-2], key.shape[-2]
-    versions = tuple(x._version for x in tensors)
-    cached = _LOWERED.get(mask)
-    if cached is not None and cached[:4] == (leading, queries, keys, versions):
-        return cached.visibility
-    if torch.is_inference_mode_enabled():
-        # An inference tensor created here could not be used outside of inference mode.
-        return None
-    grid = Grid(leading, queries, keys, query.device)
+    grid = Grid(tuple(query.shape[:-2]), query.shape[-2], key.shape[-2], query.device)
     expect_lengths(mask, grid)
-    visibility = lower(mask, grid)
-    # Other kinds refer to the mask itself, which would then never be freed.
-    if visibility.kind in ("all", "keys", "bounds"):
-        visibility = visibility.shared()
-        _LOWERED[mask] = _Lowered(leading, queries, keys, versions, visibility)
-        return visibility
-    return None
+    return lower(mask, grid)

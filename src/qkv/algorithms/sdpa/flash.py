@@ -230,8 +230,7 @@ def _mask(problem: Problem, call: Call, dtype: torch.dtype) -> tuple[Tensor | No
         return None, problem.mask == "causal"
     bias = call.bias_tensor
     if bias is None:
-        added = call.visibility.remembered(f"added in {dtype}", lambda: _added(call.visibility, problem, dtype))
-        return added, False
+        return _added(call.visibility, problem, dtype), False
     seen = call.visibility.matrix()
     # With half-precision inputs PyTorch's kernel accepts a float32 bias, and adds it in float32.
     bias = bias if bias.dtype == torch.float32 else bias.to(dtype)

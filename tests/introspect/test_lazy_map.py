@@ -1,6 +1,7 @@
 """The lazy map: every tile equals the same part of the dense weights."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -76,7 +77,9 @@ def test_state_of_a_forward_pass_is_used() -> None:
     query, key = inputs()
     state = qkv.attention_with_state(query, key, key)[1]
     amap = qkv.attention_map(query, key, state=state)
-    assert amap.state.value.data_ptr() == state.value.data_ptr()
+    assert torch.equal(amap.state.value, state.value)
+    other = replace(state, value=state.value + 1)
+    assert torch.equal(qkv.attention_map(query, key, state=other).state.value, other.value)
     torch.testing.assert_close(amap.dense(), qkv.attention_with_weights(query, key, key)[1])
 
 

@@ -95,12 +95,7 @@ def attend(
     }
     output = seam(query, key, value, **options).transpose(1, 2).contiguous()
     wanted = others.get("output_attentions") or _collected()
-    return output, attention_map(query, _lasting(key), **options) if wanted else None
-
-
-def _lasting(key: Tensor) -> Tensor:
-    """Return keys that stay as they are: a copy of those in a static cache, which later steps overwrite."""
-    return key.clone() if key.is_inference() or key._version else key
+    return output, attention_map(query, key, **options) if wanted else None
 
 
 def _collected() -> bool:

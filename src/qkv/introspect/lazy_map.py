@@ -8,13 +8,16 @@ from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from qkv.argument_names import ATTENTION, explain_arguments
 from qkv.biases import Bias
 from qkv.engine.describe import Arguments, DescribedCall, describe
 from qkv.engine.hidden_keys import zero_hidden_keys
+from qkv.engine.problem import Call
 from qkv.errors import ConfigError, ShapeError, UnsupportedError, error_message
 from qkv.introspect import gradients
+from qkv.introspect.snapshot import Unchanged, copied
 from qkv.introspect.statistics import Statistics, Whole, check_entropy, gather, pool, trouble, without_gradient
 from qkv.introspect.tiles import tile
 from qkv.introspect.winners import values_of, winners
@@ -41,12 +44,17 @@ class AttentionMap:
     `amap[..., 10:20, 0:64]` is an exact tile; the last two indices select queries and keys, the others the leading
     dimensions. Memory grows with the requested part, never with Q·K.
 
+    A map is of the numbers that its tensors held when it was made: it holds copies, and its gradients reach the tensors
+    themselves. Not copied are a bias, a mask or a parameter of more numbers than query and key together, and what
+    user-defined functions read: once PyTorch has recorded a change of these, the map raises UnsupportedError. A change
+    of these through NumPy or `.data` leaves no record and must not happen while a map is in use.
+
     Attributes:
         shape: (..., Q, K).
     """
 
     def __init__(self, bound: DescribedCall, state: Tensor, given: tuple[Tensor, Tensor, Arguments]) -> None:
-        self._call, self._given = bound.call, given
+        self._made_of, self._given, self._unchanged = bound.call, given, Unchanged(bound.call)
         self._kind = bound.problem.normalizer
         self._state = state
         self._inner = bound.problem.leading
@@ -289,6 +297,11 @@ class AttentionMap:
         return trouble(self._whole, total, places.to(total.device))
 
     @property
+    def _call(self) -> Call:
+        self._unchanged.check()
+        return self._made_of
+
+    @property
     def _whole(self) -> Whole:
         return Whole(self._call, self._kind, self._state, (*self._inner, *self.shape[-2:]))
 
@@ -362,6 +375,24 @@ def attention_map(
         ((1, 5, 100000), torch.Size([2, 3]), 1.0)
     """
     given = Arguments(score, normalizer, mask, bias, 0.0, None, enable_gqa)
+    return map_of(*copied(query, key, given), tree_map_only(Tensor, torch.clone, state))
+
+
+def map_of(query: Tensor, key: Tensor, given: Arguments, state: RowState | None = None) -> AttentionMap:
+    """Return the map of tensors that do not change while it is in use, without copies of them.
+
+    Args:
+        query, key, state: as for `attention_map`.
+        given: its other arguments.
+
+    Raises:
+        QkvError: as for `attention_map`.
+
+    Example:
+        >>> query, key = torch.zeros(2, 4), torch.zeros(3, 4)
+        >>> map_of(query, key, Arguments(_SCALED_DOT, None, None, None, 0.0, None, False)).row(0)
+        tensor([0.3333, 0.3333, 0.3333])
+    """
     bound = describe(query, key, values_of(key), given, state=True)
     bound = bound._replace(call=zero_hidden_keys(bound.call))
     hard = bound.problem.normalizer == "hard"

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from qkv.biases import Bias
+from qkv.engine.describe import Arguments
 from qkv.functional import attention_with_weights
-from qkv.introspect.lazy_map import AttentionMap, attention_map
+from qkv.introspect.lazy_map import AttentionMap, map_of
 from qkv.masks.base import Bounds, Grid, Mask, as_mask
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax, Sum
@@ -100,7 +101,9 @@ class Head:
             given = self.state.value if rows is None else self.state.value[rows]
         query = self.query if rows is None else self.query[rows]
         known = None if given is None else RowState(self.kind, given)  # type: ignore[arg-type]
-        return attention_map(query, self.key, state=known, **self.options(rows))
+        # A scene checks its tensors, and many maps are made of one.
+        options = Arguments(**self.options(rows), dropout=0.0, generator=None, enable_gqa=False)
+        return map_of(query, self.key, options, known)
 
     def attend(self, query: int) -> tuple[Tensor, Tensor]:
         """Return the output of one query, (V), and its weights, (K)."""

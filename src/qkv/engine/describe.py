@@ -15,7 +15,7 @@ from qkv.engine.tracing import mode_of, tangents_possible
 from qkv.errors import ConfigError, DtypeError, MaskError, ShapeError, UnsupportedError, error_message
 from qkv.masks.base import Grid, Mask, as_mask
 from qkv.masks.lower import lower
-from qkv.masks.patterns import expect_lengths
+from qkv.masks.patterns import PATTERNS, expect_lengths
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax, Sum
 from qkv.normalizers.kinds import KNOWN, as_normalizer, kind_of
@@ -83,7 +83,8 @@ def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state:
     score.check(tuple(query.shape), tuple(key.shape))
     grid = Grid(leading, query.shape[-2], key.shape[-2], query.device)
     mask = None if given.mask is None else as_mask(given.mask)
-    _check_mask_device(mask, query.device)
+    if mask is not None:
+        _check_mask_device(mask, grid)
     if mask is not None and mode_of(query, key, value) == "eager":
         expect_lengths(mask, grid)
     visibility = lower(mask, grid)
@@ -221,13 +222,13 @@ def _leading(query: Tensor, key: Tensor, value: Tensor, groups: tuple[int, int] 
     return leading if groups is None else (*leading, query.shape[-3])
 
 
-def _check_mask_device(mask: Mask | None, device: torch.device) -> None:
-    for part in () if mask is None else vars(mask).values():
-        if isinstance(part, Mask):
-            _check_mask_device(part, device)
-        elif isinstance(part, Tensor) and part.device != device:
+def _check_mask_device(mask: Mask, grid: Grid) -> None:
+    for part in vars(mask).values() if isinstance(mask, PATTERNS) else ():
+        if isinstance(part, Tensor) and part.device != grid.device:
             hint = "Make the mask from tensors that are there: mask.to(query.device), lengths.to(query.device)."
-            raise MaskError(error_message("mask", f"device {device}, that of query", f"{part.device}", hint))
+            raise MaskError(error_message("mask", f"device {grid.device}, that of query", f"{part.device}", hint))
+    for inner, its in mask.inside(grid):
+        _check_mask_device(inner, its)
 
 
 def _bias(

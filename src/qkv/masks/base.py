@@ -57,8 +57,12 @@ class Mask(ABC):
         return None
 
     def inside(self, grid: Grid) -> "Iterable[tuple[Mask, Grid]]":
-        """Return the masks that it consists of, each with the sizes of the matrix that it applies to."""
-        return [(part, grid) for part in vars(self).values() if isinstance(part, Mask)]
+        """Return the masks that it consists of, each with the sizes of the matrix that it applies to.
+
+        Their tensors are checked against these sizes. A user-defined mask consists of nothing unless it says so here:
+        what its attributes mean is known to it alone.
+        """
+        return ()
 
     def __and__(self, other: "Mask | Tensor") -> "Mask":
         return Both(self, as_mask(other))
@@ -130,6 +134,10 @@ class Both(Mask):
         """Return whether both allow the pair."""
         return self.left.visible(grid, rows_Q1, columns_K) & self.right.visible(grid, rows_Q1, columns_K)
 
+    def inside(self, grid: Grid) -> "Iterable[tuple[Mask, Grid]]":
+        """Return the two masks."""
+        return (self.left, grid), (self.right, grid)
+
     def bounds(self, grid: Grid) -> Bounds | None:
         """Return the intersection of two intervals."""
         left, right = self.left.bounds(grid), self.right.bounds(grid)
@@ -157,6 +165,10 @@ class Either(Mask):
         """Return whether one of the two allows the pair."""
         return self.left.visible(grid, rows_Q1, columns_K) | self.right.visible(grid, rows_Q1, columns_K)
 
+    def inside(self, grid: Grid) -> "Iterable[tuple[Mask, Grid]]":
+        """Return the two masks."""
+        return (self.left, grid), (self.right, grid)
+
 
 @final
 @value
@@ -169,3 +181,7 @@ class Inverse(Mask):
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         """Return whether the mask forbids the pair."""
         return ~self.inner.visible(grid, rows_Q1, columns_K)
+
+    def inside(self, grid: Grid) -> "Iterable[tuple[Mask, Grid]]":
+        """Return the mask."""
+        return ((self.inner, grid),)

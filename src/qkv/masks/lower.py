@@ -245,8 +245,7 @@ def lower(mask: Mask | None, grid: Grid) -> Visibility:
     others = [part.bounds(grid) for part in parts if not isinstance(part, Dense)]
     if tables and all(other is not None for other in others):
         return Visibility("dense", grid, _intersection(others), reduce(torch.logical_and, tables))
-    for table in _tensors(mask):
-        _fitting(table, grid)
+    _check_tables(mask, grid)
     return Visibility("predicate", grid, mask=_savable(mask))
 
 
@@ -269,11 +268,11 @@ def factors(mask: Mask) -> list[Mask]:
     return [*factors(mask.left), *factors(mask.right)] if isinstance(mask, Both) else [mask]
 
 
-def _tensors(mask: Mask) -> list[Tensor]:
+def _check_tables(mask: Mask, grid: Grid) -> None:
     if isinstance(mask, Dense):
-        return [mask.tensor]
-    inner = [getattr(mask, name, None) for name in ("left", "right", "inner")]
-    return [tensor for part in inner if isinstance(part, Mask) for tensor in _tensors(part)]
+        _fitting(mask.tensor, grid)
+    for inner, its in mask.inside(grid):
+        _check_tables(inner, its)
 
 
 def _intersection(parts: list[Bounds | None]) -> Bounds:

@@ -156,6 +156,10 @@ class Documents(Mask):
         return _aligned_ids(queries, grid.queries, grid, "ids"), _aligned_ids(keys, grid.keys, grid, "key_ids")
 
 
+PATTERNS = (Dense, Causal, Lengths, Span, Window, Documents)
+"""The masks that say themselves which pairs are visible; all others of this package combine masks."""
+
+
 def _aligned_ids(ids: Tensor, count: int, grid: Grid, argument: str) -> Tensor:
     if ids.shape[-1] != count:
         raise ShapeError(

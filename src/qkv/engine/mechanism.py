@@ -8,8 +8,9 @@ from torch import Tensor
 
 from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
+from qkv.engine.ties import first_equals
 from qkv.normalizers.base import Normalizer
-from qkv.normalizers.dense import Sigmoid, Softmax
+from qkv.normalizers.dense import Hard, Sigmoid, Softmax
 from qkv.normalizers.sparse import Entmax
 from qkv.scores.pointwise import GaussianShape, NegativeHalf, Pointwise
 from qkv.shapes import Shape
@@ -51,6 +52,7 @@ class Inputs(NamedTuple):
         bias: (..., Q or 1, K or 1).
         diagonals: (..., Q + K − 1), the relative bias of each j − i from 1 − Q to K − 1.
         seed: int64 scalar, the seed of dropout.
+        ties: int64 (..., K), for each key the first one that equals it, under `Hard`; None if no two are equal.
     """
 
     query: Tensor
@@ -62,6 +64,7 @@ class Inputs(NamedTuple):
     bias: Tensor | None
     diagonals: Tensor | None
     seed: Tensor | None
+    ties: Tensor | None = None
 
     @property
     def biased(self) -> bool:
@@ -142,6 +145,7 @@ def prepare_inputs(problem: Problem, call: Call) -> tuple[Mechanism, Inputs]:
         full_rank(call.bias, rank + 2) if isinstance(call.bias, Tensor) else None,
         _diagonals(call, rank),
         call.seed,
+        _ties(call, rank),
     )
     factor = 1.0 if isinstance(operands.scale, Tensor) else operands.scale
     pointwise = problem.pointwise
@@ -149,6 +153,12 @@ def prepare_inputs(problem: Problem, call: Call) -> tuple[Mechanism, Inputs]:
         # Normalize exponents as a softmax does: where Gaussians underflow, 1/Σs loses its digits and gradients are NaN.
         pointwise, name = NegativeHalf(), "gaussian"
     return Mechanism(problem.core, pointwise, name, factor, call.dropout, problem.state, leading), inputs
+
+
+def _ties(call: Call, rank: int) -> Tensor | None:
+    # By the keys themselves: projections of equal keys can differ in their last bits too.
+    ties = first_equals(call.key) if isinstance(call.normalizer, Hard) else None
+    return None if ties is None else full_rank(ties, rank + 1)
 
 
 def _diagonals(call: Call, rank: int) -> Tensor | None:

@@ -8,8 +8,9 @@ from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.dropout import keep_matrix
 from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
+from qkv.engine.ties import first_equals, shared
 from qkv.engine.work import full_tensor, memory_traffic, pairs_of, product_operations
-from qkv.normalizers.dense import Sigmoid, Sum
+from qkv.normalizers.dense import Hard, Sigmoid, Sum
 from qkv.scores.kernels import Gaussian
 from qkv.scores.widened import as_it_is, equation, wide
 
@@ -114,6 +115,8 @@ def output(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
 def scores(call: Call) -> Tensor:
     """Return the scores with the bias, which is a tensor or None, (..., Q, K)."""
     s_QK = equation(call.score, call.query, call.key)
+    if isinstance(call.normalizer, Hard):
+        s_QK = shared(s_QK, first_equals(call.key))
     return s_QK if call.bias_tensor is None else s_QK + call.bias_tensor
 
 

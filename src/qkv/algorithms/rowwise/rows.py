@@ -161,7 +161,7 @@ class _Rowwise(torch.autograd.Function):
         g_state = g_state if mechanism.state else None
         with as_it_is(inputs.query), borrow_workspace() as workspace:
             tiles = RowTiles(mechanism, inputs, ctx.visibility, workspace)
-            return (None, None, *tiles.backward(g_output, g_state, wanted), None)
+            return (None, None, *tiles.backward(g_output, g_state, wanted), *(None,) * (SAVED - DIFFERENTIABLE))
 
 
 ROWS = Algorithm(

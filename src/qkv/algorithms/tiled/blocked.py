@@ -128,6 +128,9 @@ def _narrowed(problem: Problem, output: Tensor, state: Tensor) -> Result:
     return Result(output, state if problem.state else None)
 
 
+_NO_GRADIENTS = (None,) * (SAVED - DIFFERENTIABLE)
+
+
 class _Blocked(torch.autograd.Function):
     """The stripes as one autograd function, for eager calls."""
 
@@ -163,7 +166,7 @@ class _Blocked(torch.autograd.Function):
             gradients = stripes.backward(g_output, g_state if mechanism.state else None, wanted)
         pairs = zip(gradients, inputs, strict=False)
         cast = (None if g is None or x is None else g.to(x.dtype) for g, x in pairs)
-        return (None, None, None, *cast, None, *(() if bias_tiles is None else bias_tiles.gradients()))
+        return (None, None, None, *cast, *_NO_GRADIENTS, *(() if bias_tiles is None else bias_tiles.gradients()))
 
 
 BLOCKED = Algorithm("tiled.blocked", "blocked", "tiles of whole rows that fit the cache", refuses, work, run)

@@ -17,6 +17,7 @@ from qkv.algorithms.tiled.stripes import Stripes
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
 from qkv.engine.problem import Call, Problem
+from qkv.engine.ties import first_equals, shared
 from qkv.engine.tiles import take
 from qkv.engine.work import pairs_of
 from qkv.masks.lower import Visibility
@@ -56,7 +57,7 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     mechanism, inputs = prepare_inputs(problem, call)
     detached = [None if x is None else x.detach() for x in inputs[:DIFFERENTIABLE]]
     with torch.no_grad(), torch.autocast(problem.device, enabled=False):
-        winners, top, visible = _winners(mechanism, Inputs(*detached, inputs.seed), call.visibility)  # type: ignore[arg-type, call-arg]
+        winners, top, visible = _winners(mechanism, Inputs(*detached, inputs.seed, inputs.ties), call.visibility)  # type: ignore[arg-type, call-arg]
     read = _read(problem, call.value, winners)
     # A NaN that a row may see stays visible; a row without visible keys gives 0.
     otherwise = torch.where(top.isnan(), torch.nan, 0.0).to(read.dtype)
@@ -92,7 +93,7 @@ def _winners_by_matrix(problem: Problem, call: Call) -> Tensor | None:
             return None
         # Scaled after the product, as in the equation: scaling inside the product would round ties apart.
         s_QK = call.score.pointwise((query @ key.mT).mul_(scale))
-        winners = s_QK.argmax(-1, keepdim=True)
+        winners = shared(s_QK, first_equals(call.key)).argmax(-1, keepdim=True)
         ordinary = bool((s_QK.gather(-1, winners) > -torch.inf).all())
     return winners[..., 0] if ordinary else None
 

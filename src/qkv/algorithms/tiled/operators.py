@@ -78,6 +78,7 @@ def blocked(
     bias: Tensor | None,
     diagonals: Tensor | None,
     seed: Tensor | None,
+    ties: Tensor | None,
     first: Tensor | None,
     last: Tensor | None,
     dense: Tensor | None,
@@ -92,7 +93,7 @@ def blocked(
     state: bool,
 ) -> tuple[Tensor, Tensor]:
     """Return the output (..., Q, V) and the row state (..., Q), which is empty if not requested."""
-    inputs = Inputs(query, key, value, scale, vector, parameter, bias, diagonals, seed)
+    inputs = Inputs(query, key, value, scale, vector, parameter, bias, diagonals, seed, ties)
     visibility = _visibility(inputs, first, last, dense, mask_tensors, mask_code, mask_numbers, groups)
     return Stripes(_mechanism(query, names, factor, shape_parameter, dropout, state), inputs, visibility).forward(
         value.dtype
@@ -121,6 +122,7 @@ def blocked_backward(
     bias: Tensor | None,
     diagonals: Tensor | None,
     seed: Tensor | None,
+    ties: Tensor | None,
     first: Tensor | None,
     last: Tensor | None,
     dense: Tensor | None,
@@ -135,7 +137,7 @@ def blocked_backward(
     state: bool,
 ) -> list[Tensor]:
     """Return the gradients of the first eight tensors, empty where not requested."""
-    inputs = Inputs(query, key, value, scale, vector, parameter, bias, diagonals, seed)
+    inputs = Inputs(query, key, value, scale, vector, parameter, bias, diagonals, seed, ties)
     visibility = _visibility(inputs, first, last, dense, mask_tensors, mask_code, mask_numbers, groups)
     stripes = Stripes(_mechanism(query, names, factor, shape_parameter, dropout, state), inputs, visibility)
     gradients = zip(stripes.backward(g_output, g_state, list(wanted)), inputs, strict=False)

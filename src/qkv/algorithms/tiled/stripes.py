@@ -15,6 +15,7 @@ from qkv.algorithms.tiled.cores import CORES, CoreGradients, CoreInputs, center,
 from qkv.algorithms.tiled.position_tiles import PositionTiles
 from qkv.algorithms.tiled.row_rules import RULES, Row, Upstream, apply_pointwise, pointwise_gradient
 from qkv.engine.mechanism import DIFFERENTIABLE, Gradients, Inputs, Mechanism, row_major, zero_gradients
+from qkv.engine.ties import shared
 from qkv.engine.tiles import TileSlices, Tiling, dropout_factors, take
 from qkv.linalg.matmul import batched, contiguous_rows
 from qkv.linalg.toeplitz import diagonal_sums, toeplitz, window
@@ -44,7 +45,7 @@ class Stripes:
         self.dtype = torch.float64 if inputs.query.dtype == torch.float64 else torch.float32
         # A scalar stays float64: it does not promote the tensors that it is combined with.
         cast = [None if x is None else x.to(self.dtype) if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
-        self.inputs = Inputs(*cast, inputs.seed)  # type: ignore[arg-type, call-arg]
+        self.inputs = Inputs(*cast, inputs.seed, inputs.ties)  # type: ignore[arg-type, call-arg]
         self.inputs = self.inputs._replace(
             key=contiguous_rows(self.inputs.key), value=contiguous_rows(self.inputs.value)
         )
@@ -94,6 +95,8 @@ class Stripes:
         kept = isinstance(mechanism.pointwise, (GaussianShape, Softcap))
         untouched = visible is None and not inputs.biased and self.bias_tiles is None and self.rule is RULES["softmax"]
         s = y.clone() if kept and not untouched else y
+        if inputs.ties is not None:
+            s = shared(s, take(inputs.ties, items, slices.columns), slices.columns.start)
         biased = self._add_bias(s, slices)
         if visible is not None:
             s.masked_fill_(~visible, self.rule.hidden)

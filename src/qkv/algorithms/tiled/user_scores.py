@@ -14,10 +14,12 @@ from qkv.engine.algorithm import Facts, Result
 from qkv.engine.mechanism import full_rank
 from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
+from qkv.engine.ties import first_equals, shared
 from qkv.engine.tiles import TileSize, TileSlices, Tiling, dropout_factors, take
 from qkv.engine.unchanged import Reads, tensors_of
 from qkv.linalg.heap import Release
 from qkv.normalizers.base import Normalizer
+from qkv.normalizers.dense import Hard
 from qkv.scores.widened import equation
 
 MAX_ELEMENTS = 1 << 24
@@ -70,6 +72,8 @@ def _tile(
     query, key, value = take(call.query, items, rows), take(call.key, items, columns), take(call.value, items, columns)
     release.after(query.shape[:-1].numel() * key.shape[-2])
     s = equation(call.score, query, key)  # under the caller's autocast: its parameters may be wider than the query
+    if isinstance(call.normalizer, Hard):
+        s = shared(s, first_equals(key))
     if isinstance(call.bias, PositionBias):
         s = s + call.bias.tile(rows, columns)
     with torch.autocast(call.query.device.type, enabled=False):

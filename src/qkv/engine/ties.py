@@ -1,0 +1,91 @@
+"""Equal keys have equal scores, wherever they stand, so that a tie under `Hard` goes to the first of them.
+
+Products and vectorized functions round by the place of a number in a tile and in a register: scores of one query and
+equal keys can differ in their last bits, and the largest is then any of them. So each key takes the score of the first
+one that equals it.
+"""
+
+import torch
+from torch import Tensor
+
+from qkv.values.parameters import readable
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_GOLDEN = -0x61C8864680B583EB
+"""2⁶⁴ divided by the golden ratio, as a negative int64."""
+
+
+def first_equals(key: Tensor) -> Tensor | None:
+    """Return for each key the position of the first one that equals it.
+
+    Equal keys have equal hashes, which bring them together in a sorted list; keys there are compared, so that a
+    collision cannot join different ones. It takes time K log K, and memory linear in the keys.
+
+    Args:
+        key: (..., K, E).
+
+    Returns:
+        (..., K), int64; None if it can be seen that no two keys are equal.
+
+    Example:
+        >>> first_equals(torch.tensor([[1.0, -0.0], [2.0, 0.0], [1.0, 0.0]]))
+        tensor([0, 1, 0])
+        >>> first_equals(torch.eye(3)) is None
+        True
+    """
+    key = key.detach()
+    hashes = _hashes(key)
+    order = hashes.argsort(dim=-1, stable=True)
+    hashes = hashes.gather(-1, order)
+    repeats = torch.cat([torch.zeros_like(hashes[..., :1], dtype=torch.bool), hashes[..., 1:] == hashes[..., :-1]], -1)
+    if readable(key) and not repeats.any():
+        return None
+    place = torch.arange(key.shape[-2], device=key.device).expand_as(hashes)
+    # The sort is stable: the first of equal keys comes first among them.
+    first = order.gather(-1, place.masked_fill(repeats, 0).cummax(-1).values)
+    first = torch.zeros_like(first).scatter(-1, order, first)
+    same = (key == key.gather(-2, first[..., None].expand_as(key))).all(-1)
+    return torch.where(same, first, place)
+
+
+def _hashes(key: Tensor) -> Tensor:
+    """Return a hash of each key, (..., K), int64."""
+    # 0 and −0 are equal; the sum is exact.
+    bits = key.masked_fill(key == 0, 0.0).contiguous().view(_INTEGERS[key.element_size()]).long()
+    return (_mixed(bits) * (_mixed(torch.arange(1, key.shape[-1] + 1, device=key.device) * _GOLDEN) | 1)).sum(-1)
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """Let high bits decide on low ones too: the numbers that are common differ in few high bits alone."""
+    x = (x ^ (x >> 32)) * _GOLDEN
+    return x ^ (x >> 29)
+
+
+def shared(scores: Tensor, first: Tensor | None, start: int = 0) -> Tensor:
+    """Give equal keys the score of the first one.
+
+    Args:
+        scores: (..., Q, K), or a part of their columns.
+        first: of these columns, from `first_equals`; None for no equal keys.
+        start: the first column.
+
+    Example:
+        >>> shared(torch.tensor([[1.0, 5.0, 2.0]]), torch.tensor([0, 1, 0]))
+        tensor([[1., 5., 1.]])
+        >>> shared(torch.tensor([[5.0, 2.0, 3.0]]), torch.tensor([1, 0, 0]), start=1)
+        tensor([[5., 2., 2.]])
+    """
+    if first is None or scores.shape[-1] == 0:
+        return scores
+    if start:
+        first = _within(first, start + first.shape[-1])
+    taken = scores.gather(-1, first.unsqueeze(-2).expand_as(scores))
+    # Scores that were equal already keep their own gradients.
+    return torch.where(taken == scores, scores, taken) if scores.requires_grad else taken
+
+
+def _within(first: Tensor, count: int) -> Tensor:
+    """Return for each column of a part the first one of the part with the same entry; entries are below `count`."""
+    columns = torch.arange(first.shape[-1], device=first.device).expand_as(first)
+    least = first.new_full((*first.shape[:-1], count), first.shape[-1]).scatter_reduce(-1, first, columns, "amin")
+    return least.gather(-1, first)

@@ -258,8 +258,8 @@ class Sigmoid(Normalizer):
 class Hard(Normalizer):
     """w = 1 at the largest score, 0 elsewhere: a database lookup; ties go to the first key.
 
-    The weights are piecewise constant: scores get zero gradient; only values are learned. Attention gives equal keys the
-    same score, however products round, so that ties between them go to the first one that a row sees.
+    The weights are piecewise constant: scores get zero gradient; only values are learned. Attention gives equal keys
+    one score, however products round, so that a tie between them goes to the first one that a row sees.
 
     Source: the special case "one weight is 1" of attention pooling (Zhang et al., "Dive into Deep Learning",
         section 11.1).

@@ -11,7 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from qkv.compiled import openmp
 from qkv.linalg import matmul, mkl
-from qkv.linalg.matmul import Linear, batched, contiguous_rows, kept_weight, linear, onednn_serves, product
+from qkv.linalg.layers import apply_layer
+from qkv.linalg.matmul import batched, contiguous_rows, kept_weight, linear, onednn_serves, product
 from qkv.linalg.packed import PackedWeight
 from qkv.linalg.session import Session
 from qkv.nn.blocks import DecoderBlock, EncoderBlock
@@ -35,6 +36,17 @@ def onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         pytest.skip("PyTorch without oneDNN")
     monkeypatch.setattr(matmul, "_favored", lambda: True)
     return
+
+
+class _Layer(nn.Module):
+    """A module whose layer is computed by `apply_layer`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(256, 512)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return apply_layer(self.layer, x)
 
 
 def drawn(shape: tuple[int, ...], size: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -180,7 +192,7 @@ def test_what_it_cannot_serve_is_pytorchs(monkeypatch: pytest.MonkeyPatch) -> No
     assert many.shape == (64, 64, 512)
     _, along = torch.func.jvp(lambda given: linear(given, weight), (x,), (x,))
     torch.testing.assert_close(along, F.linear(x, weight))
-    exported = torch.export.export(Linear(256, 512), (x,))
+    exported = torch.export.export(_Layer(), (x,))
     assert "mkldnn" not in str(exported.graph)
 
 
@@ -388,20 +400,20 @@ def test_only_weights_that_come_again_are_packed_and_computed_ones_never(packed:
 @pytest.mark.usefixtures("onednn")
 def test_layers_keep_their_own_weights_in_a_session(packed: list[bool]) -> None:
     x, weight, _ = drawn(*SHAPES[0])
-    layers = [Linear(weight.shape[1], weight.shape[0]) for _ in range(2)]
+    layers = [nn.Linear(weight.shape[1], weight.shape[0]) for _ in range(2)]
     with torch.inference_mode(), Session() as session:
         for _ in range(2):
             for layer in layers:
-                torch.testing.assert_close(layer(x, session), layer(x), rtol=1e-5, atol=1e-4)
+                torch.testing.assert_close(apply_layer(layer, x, session), apply_layer(layer, x), rtol=1e-5, atol=1e-4)
     with torch.inference_mode(), Session() as session:
-        layers[0](x, session)
+        apply_layer(layers[0], x, session)
     assert packed == [False] * 4 + [True, False] * 2 + [False]
 
 
 @pytest.mark.usefixtures("onednn")
 def test_a_replaced_parameter_is_packed_anew() -> None:
     x, weight, _ = drawn(*SHAPES[0])
-    layer = Linear(weight.shape[1], weight.shape[0])
+    layer = nn.Linear(weight.shape[1], weight.shape[0])
     with torch.inference_mode(), Session() as session:
         for change in ("none", "parameter", "data"):
             with torch.inference_mode(False), torch.no_grad():
@@ -411,7 +423,7 @@ def test_a_replaced_parameter_is_packed_anew() -> None:
                     layer.weight.data = torch.randn_like(weight)
             for _ in range(3):
                 expected = F.linear(x, layer.weight, layer.bias)
-                torch.testing.assert_close(layer(x, session), expected, rtol=1e-4, atol=1e-3)
+                torch.testing.assert_close(apply_layer(layer, x, session), expected, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.usefixtures("onednn")

@@ -24,6 +24,7 @@ from qkv.scores.free import Learned, Uniform, as_score
 from qkv.scores.widened import HALVES, equation
 from qkv.shapes import Shape, broadcast, show
 from qkv.values.parameters import Owner, Parameter, check_parameters, group, promoted, regroup, repeat_key_heads
+from qkv.values.plain import is_watched
 
 T = TypeVar("T")
 _SOFTMAX, _SUM = Softmax(), Sum()
@@ -68,7 +69,9 @@ def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state:
     score = as_score(given.score)
     normalizer = _normalizer(given.normalizer, score)
     if isinstance(given.bias, Owner):
-        given = given._replace(bias=given.bias.value())
+        watched = is_watched(given.bias)
+        bias = given.bias(query.shape[-2], key.shape[-2]) if watched else given.bias.value()
+        given = given._replace(bias=bias)
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         query, key, value = _recorded(query), _recorded(key), _recorded(value)
         given = given._replace(bias=_recorded(given.bias))

@@ -15,6 +15,7 @@ from qkv.nn.blocks import DecoderBlock, EncoderBlock, FeedForward
 from qkv.nn.mechanism import Mechanism
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.positions import sinusoidal
+from qkv.values.plain import plain_weights
 
 _SCALES = {"scaled_dot": None, "dot": 1.0}
 
@@ -65,7 +66,7 @@ def to_ctranslate2(
             _norm(side.layer_norm, norm)
         for layer, block in zip(side.layer, blocks, strict=True):
             _block(layer, block, _SCALES[score])
-    _linear(spec.decoder.projection, model.output.weight, model.output.bias)
+    _linear(spec.decoder.projection, *plain_weights(model.output, "output"))
     _marks(spec, pieces, source_pieces or pieces, bos, eos, unk)
     out.mkdir(parents=True, exist_ok=True)
     spec.validate()
@@ -127,7 +128,7 @@ def _attention(spec: Any, attention: MultiHeadAttention, scale: float | None, *,
         _linear(spec.linear[0], weight[:rows], bias[:rows])
         _linear(spec.linear[1], weight[rows:], bias[rows:])
     assert attention.output is not None
-    _linear(spec.linear[-1], attention.output.weight, attention.output.bias)
+    _linear(spec.linear[-1], *plain_weights(attention.output, "output"))
     if scale is not None:
         spec.queries_scale = np.dtype("float32").type(scale)
 
@@ -140,11 +141,12 @@ def _joint(attention: MultiHeadAttention) -> tuple[Tensor, Tensor]:
 
 
 def _feed_forward(spec: Any, layer: FeedForward) -> None:
-    _linear(spec.linear_0, layer.expand.weight, layer.expand.bias)
-    _linear(spec.linear_1, layer.contract.weight, layer.contract.bias)
+    _linear(spec.linear_0, *plain_weights(layer.expand, "expand"))
+    _linear(spec.linear_1, *plain_weights(layer.contract, "contract"))
 
 
-def _linear(spec: Any, weight: Tensor, bias: Tensor) -> None:
+def _linear(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
+    assert bias is not None
     spec.weight, spec.bias = _array(weight), _array(bias)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from qkv.errors import ConfigError, UnsupportedError, error_message
 from qkv.hub.onnx_recurrent import translations, with_exported_layers
+from qkv.models.checks import parts_of
 from qkv.models.decoder import LanguageModel
 from qkv.models.reader import TextClassifier, TextTagger
 from qkv.models.recurrent import RecurrentState, RecurrentTranslator
@@ -130,7 +131,7 @@ class _Decoder(nn.Module):
         self.model = model
 
     def forward(self, memory: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
-        blocks = [block for block in self.model.decoder if isinstance(block, DecoderBlock)]
+        blocks = parts_of(self.model.decoder, DecoderBlock, "decoder")
         state = TransformerState(tuple(block.begin(memory) for block in blocks), lengths, 0)
         logits: Tensor = self.model.output(self.model.advance(target, state)[0])
         return logits
@@ -175,7 +176,7 @@ class _Begin(nn.Module):
         self.model = model
 
     def forward(self, memory: Tensor) -> tuple[Tensor, ...]:
-        blocks = [block for block in self.model.decoder if isinstance(block, DecoderBlock)]
+        blocks = parts_of(self.model.decoder, DecoderBlock, "decoder")
         found = [block.begin(memory).memory for block in blocks]
         return tuple(part for each in found for part in (each.key, each.value))
 

@@ -16,7 +16,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.errors import out_of_memory_text
@@ -380,28 +380,3 @@ class _Linear(torch.autograd.Function):
             times(g_rows.mT, x_rows) if wants_weight else None,
             g_rows.sum(0) if wants_bias else None,
         )
-
-
-@final
-class Linear(nn.Linear):
-    """PyTorch's linear layer, computed by `linear`.
-
-    Example:
-        >>> Linear(3, 4)(torch.zeros(2, 3)).shape
-        torch.Size([2, 4])
-    """
-
-    def forward(self, input: Tensor, session: Session | None = None) -> Tensor:
-        """Map (..., M) to (..., N); a session keeps the weight packed."""
-        return linear(input, self.weight, self.bias, kept_weight(session, self))
-
-
-def apply_layer(layer: nn.Module, x: Tensor, session: Session | None) -> Tensor:
-    """Return layer(x), with the session if the layer is a `Linear`; a module in its place gets x alone.
-
-    Example:
-        >>> apply_layer(nn.ReLU(), torch.tensor([-1.0]), Session())
-        tensor([0.])
-    """
-    output: Tensor = layer(x) if session is None or not isinstance(layer, Linear) else layer(x, session)
-    return output

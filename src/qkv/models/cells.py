@@ -7,11 +7,11 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from qkv.linalg.matmul import Linear, kept_weight
+from qkv.linalg.layers import apply_layer
 from qkv.linalg.session import Session
 from qkv.nn.dropout import Dropout
 from qkv.nn.recurrent.gated import gated
-from qkv.nn.recurrent.repeated import Repeated
+from qkv.nn.recurrent.repeated import repeat_layer
 
 Hidden = tuple[Tensor, ...]
 """The state of a cell: (B, M); for the LSTM, hidden and cell state."""
@@ -104,8 +104,8 @@ class LayerAbove(nn.Module):
 
     def __init__(self, cell: str, width: int, dropout: float) -> None:
         super().__init__()
-        self.from_below = Linear(width, gates(cell) * width)
-        self.from_hidden = Linear(width, gates(cell) * width)
+        self.from_below = nn.Linear(width, gates(cell) * width)
+        self.from_hidden = nn.Linear(width, gates(cell) * width)
         self.dropout = Dropout(dropout)
 
 
@@ -114,16 +114,17 @@ def top(cell: str, hidden: Hidden) -> Tensor:
     return hidden[-2 if cell == "lstm" else -1]
 
 
-def first_hidden(cell: str, bridge: Linear, summary: Tensor) -> Hidden:
+def first_hidden(cell: str, bridge: nn.Module, summary: Tensor) -> Hidden:
     """Return the state tanh(W x + b) that a decoder starts with after a source with summary x (B, V).
 
     It keeps the parameters' precision under autocast: it is added to at every step.
     """
-    return hidden_of(cell, torch.tanh(bridge(summary)).to(bridge.weight.dtype))
+    dtype = next(bridge.parameters(), summary).dtype
+    return hidden_of(cell, torch.tanh(apply_layer(bridge, summary)).to(dtype))
 
 
 def run_cells(
-    cell: str, inputs_BTG: Tensor, from_hidden: Linear, hidden: Hidden, above: Sequence[LayerAbove] = ()
+    cell: str, inputs_BTG: Tensor, from_hidden: nn.Module, hidden: Hidden, above: Sequence[LayerAbove] = ()
 ) -> tuple[Tensor, Hidden]:
     """Run layers of cells over given inputs.
 
@@ -138,12 +139,12 @@ def run_cells(
         The visible states of the last layer (B, T, M), and the states of all layers after the last step.
 
     Example:
-        >>> states, last = run_cells("lstm", torch.zeros(2, 3, 16), Linear(4, 16), 2 * (torch.zeros(2, 4),))
+        >>> states, last = run_cells("lstm", torch.zeros(2, 3, 16), nn.Linear(4, 16), 2 * (torch.zeros(2, 4),))
         >>> states.shape, len(last)
         (torch.Size([2, 3, 4]), 2)
     """
     inputs = inputs_BTG.unbind(1)
-    again = Repeated(from_hidden.weight, from_hidden.bias, len(inputs))
+    again = repeat_layer(from_hidden, len(inputs))
     states, hidden = unrolled(cell, inputs, stacked(cell, again, above, len(inputs)), hidden)
     return torch.stack(states, 1), hidden
 
@@ -192,7 +193,8 @@ def stacked(
     """
     parts, one = 2 if cell == "lstm" else 1, STEPS[cell]
     pairs = [
-        (_repeated(layer.from_below, steps, session), _repeated(layer.from_hidden, steps, session)) for layer in above
+        (repeat_layer(layer.from_below, steps, session), repeat_layer(layer.from_hidden, steps, session))
+        for layer in above
     ]
 
     def step(given: Tensor, hidden: Hidden) -> Hidden:
@@ -203,7 +205,3 @@ def stacked(
         return after
 
     return step
-
-
-def _repeated(layer: Linear, steps: int, session: Session | None) -> Repeated:
-    return Repeated(layer.weight, layer.bias, steps, kept_weight(session, layer))

@@ -2,16 +2,17 @@
 
 from dataclasses import fields
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from qkv.errors import ConfigError, ShapeError, error_message, nearest
+from qkv.errors import ConfigError, ShapeError, UnsupportedError, error_message, nearest
 from qkv.nn.mechanism import Mechanism, as_flag
 from qkv.shapes import nearest_divisors
 
+Part = TypeVar("Part", bound=nn.Module)
 _LAYERS = 10_000
 """Maximum number of layers of any kind: nothing deeper was ever trained, and each takes milliseconds to create."""
 
@@ -259,3 +260,28 @@ def _within(argument: str, ids: Tensor, end: int, hint: str) -> None:
         if low < 0 or high >= end:
             got = f"{int(low) if low < 0 else int(high)}"
             raise ShapeError(error_message(argument, f"numbers from 0 to {end - 1}", got, hint))
+
+
+def parts_of(stack: nn.ModuleList, kind: type[Part], name: str) -> list[Part]:
+    """Return the parts of a stack, all of which must have the methods of one class.
+
+    Args:
+        stack: the list.
+        kind: the class; a subclass will do.
+        name: how an error names the list.
+
+    Raises:
+        UnsupportedError: a part was replaced by a module of another class.
+
+    Example:
+        >>> parts_of(nn.ModuleList([nn.Linear(2, 3)]), nn.GRU, "layers")
+        Traceback (most recent call last):
+        qkv.errors.UnsupportedError: layers.0: expected a GRU; got Linear. Replace a part inside of it, or subclass it.
+    """
+    parts: list[Part] = []
+    for index, part in enumerate(stack):
+        if not isinstance(part, kind):
+            hint = "Replace a part inside of it, or subclass it."
+            raise UnsupportedError(error_message(f"{name}.{index}", f"a {kind.__name__}", type(part).__name__, hint))
+        parts.append(part)
+    return parts

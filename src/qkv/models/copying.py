@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, ShapeError, error_message
-from qkv.linalg.matmul import apply_layer
+from qkv.linalg.layers import apply_layer
 from qkv.linalg.session import Session
 from qkv.models.recurrent import RecurrentState, RecurrentTranslator
 from qkv.models.transformer import TransformerState, TransformerTranslator
@@ -126,7 +126,7 @@ class CopyingTranslator(nn.Module):
         """
         state = self.start(source, lengths)
         hidden, _ = self.inner.advance(self._known(target[:, :-1]), state.inner)  # type: ignore[arg-type]
-        logits = self.inner.output(hidden)
+        logits = apply_layer(self.inner.output, hidden)
         copied, row = self.copy.attend(hidden, state.source)
         generate = self.copy.share(logits, hidden, row)
         same = state.source.ids[:, None] == target[:, 1:, None]

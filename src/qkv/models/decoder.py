@@ -5,8 +5,7 @@ from typing import Literal, NamedTuple, final
 
 from torch import Tensor, nn
 
-from qkv.linalg.matmul import Linear
-from qkv.models.checks import check_config, check_heads, check_positions, expect_attention
+from qkv.models.checks import check_config, check_heads, check_positions, expect_attention, parts_of
 from qkv.models.token_predictor import TokenPredictor
 from qkv.nn.biases import AlibiBias, BiasModule, RelativeBias
 from qkv.nn.blocks import Activation
@@ -112,7 +111,7 @@ class LanguageModel(TokenPredictor[DecoderState]):
         self.positions = _embedded_positions(config)
         self.blocks = nn.ModuleList(_block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.width)
-        self.output = Linear(config.width, config.size, bias=False)
+        self.output = nn.Linear(config.width, config.size, bias=False)
         self.dropout = Dropout(config.dropout)
         self.rows = Rows()
         self.reset_parameters()
@@ -160,7 +159,7 @@ class LanguageModel(TokenPredictor[DecoderState]):
         return DecoderState(tuple(cache.select(rows) for cache in state.caches), state.position)
 
     def _blocks(self) -> list[CausalBlock]:
-        return [block for block in self.blocks if isinstance(block, CausalBlock)]
+        return parts_of(self.blocks, CausalBlock, "blocks")
 
 
 def _embedded_positions(config: DecoderConfig) -> PositionEmbedding | None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ShapeError, error_message
-from qkv.linalg.matmul import Linear
+from qkv.linalg.layers import apply_layer
 from qkv.masks.patterns import Lengths
 from qkv.models import recurrence
 from qkv.models.checks import clean_source, padding_of
@@ -68,7 +68,7 @@ class ElementEncoder(nn.Module):
         self.recurrent = (
             None if cell is None else cell(width, width, sizes.layers, batch_first=True, bidirectional=True)
         )
-        self.join = None if cell is None else Linear(2 * width, width)
+        self.join = None if cell is None else nn.Linear(2 * width, width)
         count = sizes.layers if cell is None else 0
         self.blocks = nn.ModuleList(
             EncoderBlock(width, sizes.heads, 2 * width, dropout=sizes.dropout) for _ in range(count)
@@ -125,7 +125,7 @@ class ElementEncoder(nn.Module):
         if self.recurrent is not None:
             both, last = recurrence.run(self.recurrent, self.dropout(torch.tanh(x_BSM)), lengths)
             assert self.join is not None
-            states: Tensor = self.join(both)
+            states = apply_layer(self.join, both)
             return self.dropout(torch.where(real[..., None], states, 0)), torch.cat([last[0], last[1]], -1)
         padded = padding_of(lengths, real)
         mask = None if padded is None else Lengths(padded)

@@ -1,11 +1,11 @@
 """The methods that all translators share; each model encodes the source and advances its own state."""
 
 from abc import abstractmethod
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from torch import Tensor, nn
 
-from qkv.linalg.matmul import Linear, apply_layer
+from qkv.linalg.layers import apply_layer
 from qkv.linalg.session import Session
 from qkv.models.checks import check_target
 
@@ -25,12 +25,14 @@ class EncoderDecoder(nn.Module, Generic[State]):
     """Base class of translators. A subclass encodes the source, advances its state by target tokens, and selects rows.
 
     Attributes:
+        config: the sizes.
         embed: the embedding of tokens.
         output: the output layer.
     """
 
+    config: Any
     embed: nn.Embedding
-    output: Linear
+    output: nn.Linear
 
     @abstractmethod
     def read(self, source: Tensor, lengths: Tensor, session: Session | None = None) -> tuple[State, Tensor]:
@@ -66,13 +68,12 @@ class EncoderDecoder(nn.Module, Generic[State]):
         Raises:
             ShapeError: a shape, dtype or id is wrong.
         """
-        logits: Tensor = self.output(self.states(source, source_lengths, target))
-        return logits
+        return apply_layer(self.output, self.states(source, source_lengths, target))
 
     def states(self, source: Tensor, source_lengths: Tensor, target: Tensor) -> Tensor:
         """Return the output layer's input for each target token, (B, T, M). Arguments are those of `forward`."""
         state = self.start(source, source_lengths)
-        check_target(target, source.shape[0], self.embed.num_embeddings)
+        check_target(target, source.shape[0], self.config.size)
         return self.advance(target, state)[0]
 
     def start(self, source: Tensor, lengths: Tensor) -> State:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, error_message
-from qkv.linalg.matmul import Linear
+from qkv.linalg.layers import apply_layer
 from qkv.models import recurrence
 from qkv.models.cells import Hidden, first_hidden, gates, run_cells
 from qkv.models.checks import check_config, check_target, clean_source
@@ -26,9 +26,9 @@ from qkv.nn.monotonic import (
     predicted_alignment,
     wide,
 )
-from qkv.nn.recurrent.repeated_attention import watched
 from qkv.normalizers.dense import Identity
 from qkv.scores.products import Dot
+from qkv.values.plain import has_hooks
 
 _POSITIONS, _WEIGHTS = Dot(), Identity()
 _SCORES = ("bilinear", "additive", "dot", "scaled_dot")
@@ -149,17 +149,17 @@ class MonotonicTranslator(nn.Module):
         self.embed_source = None if config.source_size is None else nn.Embedding(config.source_size, width)
         self.encoder = CELLS[config.cell](width, hidden, batch_first=True, bidirectional=True)
         self.end = nn.Parameter(torch.empty(2 * hidden))
-        self.bridge = Linear(2 * hidden, hidden)
-        self.from_embedding = Linear(width, gates(config.cell) * hidden)
-        self.from_hidden = Linear(hidden, gates(config.cell) * hidden)
+        self.bridge = nn.Linear(2 * hidden, hidden)
+        self.from_embedding = nn.Linear(width, gates(config.cell) * hidden)
+        self.from_hidden = nn.Linear(hidden, gates(config.cell) * hidden)
         self.moves: MonotonicScores | MonotonicJumps
         if config.alignment == "monotonic-0":
             self.moves = MonotonicScores(hidden, 2 * hidden, config.attention, config.score)
         else:
             self.moves = MonotonicJumps(hidden, 2 * hidden, config.jumps)
-        self.read_state = Linear(hidden + width, width)
-        self.read_memory = Linear(2 * hidden, width, bias=False)
-        self.output = Linear(width, config.size)
+        self.read_state = nn.Linear(hidden + width, width)
+        self.read_memory = nn.Linear(2 * hidden, width, bias=False)
+        self.output = nn.Linear(width, config.size)
         self.attention = Attention()
         self.dropout = Dropout(config.dropout)
         self.rows = Rows()
@@ -202,7 +202,7 @@ class MonotonicTranslator(nn.Module):
         state = self.start(source, source_lengths)
         check_target(target, source.shape[0], self.config.size)
         moves, emitted, ahead, _ = self._advance(target, state)
-        if watched(self.attention):
+        if has_hooks(self.attention):
             self._show(alignment_posterior(moves, self._observed(target, emitted)), state)
         return _mixed(ahead, emitted).logsumexp(2)
 
@@ -219,7 +219,7 @@ class MonotonicTranslator(nn.Module):
         Raises:
             ShapeError: a shape, dtype or id is wrong.
         """
-        ids, real = clean_source(source, lengths, self.source_embedding.num_embeddings)
+        ids, real = clean_source(source, lengths, self.config.source_size or self.config.size)
         self.rows.begin(ids)
         states, last = recurrence.run(self.encoder, self.dropout(self.source_embedding(ids)), lengths)
         inside = nn.functional.pad(torch.where(real[..., None], states, 0), (0, 0, 0, 1))
@@ -227,7 +227,9 @@ class MonotonicTranslator(nn.Module):
         values = self.dropout(torch.where(at_end[..., None], self.end.to(inside.dtype), inside))
         summary = torch.where(lengths[:, None] > 0, torch.cat([last[0], last[1]], -1), 0)
         hidden = first_hidden(self.config.cell, self.bridge, summary)
-        return MonotonicState(hidden, self.moves.project_key(values), self.read_memory(values), lengths + 1)
+        return MonotonicState(
+            hidden, self.moves.project_key(values), apply_layer(self.read_memory, values), lengths + 1
+        )
 
     def step(self, tokens: Tensor, state: MonotonicState) -> tuple[Tensor, MonotonicState]:
         """Read the newest token of each row and predict the next one.
@@ -241,7 +243,7 @@ class MonotonicTranslator(nn.Module):
         """
         _, emitted, ahead, after = self._advance(tokens[:, None], state)
         joint = _mixed(ahead, emitted)[:, 0]
-        if watched(self.attention):
+        if has_hooks(self.attention):
             self._show(ahead.exp(), state)
         return joint.logsumexp(1), after._replace(joint=joint)
 
@@ -264,10 +266,11 @@ class MonotonicTranslator(nn.Module):
     def _advance(self, target: Tensor, state: MonotonicState) -> tuple[Transitions, Tensor, Tensor, MonotonicState]:
         """Return transitions, log p(y_t | a_t) (B, T, S + 1, N), log P(a_t | tokens before) and the state after."""
         y_BTE = self.dropout(self.embed(target))
-        s_BTM, hidden = run_cells(self.config.cell, self.from_embedding(y_BTE), self.from_hidden, state.hidden)
+        inputs = apply_layer(self.from_embedding, y_BTE)
+        s_BTM, hidden = run_cells(self.config.cell, inputs, self.from_hidden, state.hidden)
         moves = self.moves(s_BTM, state.keys, state.lengths)
-        together = self.read_state(torch.cat([s_BTM, y_BTE], -1))[:, :, None] + state.memory[:, None]
-        emitted = wide(self.output(self.dropout(torch.tanh(together)))).log_softmax(-1)
+        together = apply_layer(self.read_state, torch.cat([s_BTM, y_BTE], -1))[:, :, None] + state.memory[:, None]
+        emitted = wide(apply_layer(self.output, self.dropout(torch.tanh(together)))).log_softmax(-1)
         if state.joint is None:
             before = first_position(moves, emitted)
         else:

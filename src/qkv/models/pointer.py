@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, ShapeError, error_message
-from qkv.linalg.matmul import Linear
+from qkv.linalg.layers import apply_layer
 from qkv.models.cells import STEPS, Hidden, first_hidden, gates, run_cells
 from qkv.models.checks import check_config
 from qkv.models.elements import ElementEncoder
@@ -115,9 +115,9 @@ class PointerNetwork(nn.Module):
         width = config.hidden
         self.encoder = ElementEncoder(config)
         self.end = nn.Parameter(torch.empty(width))
-        self.bridge = Linear(self.encoder.summary_width, width)
-        self.from_element = Linear(width, gates(config.cell) * width)
-        self.from_hidden = Linear(width, gates(config.cell) * width)
+        self.bridge = nn.Linear(self.encoder.summary_width, width)
+        self.from_element = nn.Linear(width, gates(config.cell) * width)
+        self.from_hidden = nn.Linear(width, gates(config.cell) * width)
         self.pointer = Pointer(width, width, config.attention, config.score)
         self.dropout = Dropout(config.dropout)
         self.rows = Rows()
@@ -147,7 +147,7 @@ class PointerNetwork(nn.Module):
         """
         state = self.start(elements, lengths)
         self._check_target(target, state)
-        inputs = self.from_element(_taken(state.values, target))
+        inputs = apply_layer(self.from_element, _taken(state.values, target))
         states, _ = run_cells(self.config.cell, inputs, self.from_hidden, state.hidden)
         free = state.free[:, None].expand(-1, target.shape[1], -1)
         if self.config.once:
@@ -185,8 +185,8 @@ class PointerNetwork(nn.Module):
         Returns:
             Log-probabilities (B, 1 + S), and the state that includes `tokens`.
         """
-        inputs = self.from_element(_taken(state.values, tokens[:, None])[:, 0])
-        hidden = STEPS[self.config.cell](inputs, self.from_hidden(state.hidden[0]), state.hidden)
+        inputs = apply_layer(self.from_element, _taken(state.values, tokens[:, None])[:, 0])
+        hidden = STEPS[self.config.cell](inputs, apply_layer(self.from_hidden, state.hidden[0]), state.hidden)
         free = state.free
         if self.config.once:
             places = torch.arange(free.shape[1], device=free.device)

@@ -242,9 +242,10 @@ class WideScores(nn.Module):
             Scores (B, labels).
         """
         real_BF = torch.arange(features.shape[1], device=features.device) < counts[:, None]
-        pace_B1 = (2 / counts.clamp(min=1).sqrt())[:, None].to(self.weights.weight.dtype)
+        weights_BFL: Tensor = self.weights(torch.where(real_BF, features, 0))
+        pace_B1 = (2 / counts.clamp(min=1).sqrt())[:, None].to(weights_BFL.dtype)
         share_BF = self.dropout(real_BF * pace_B1)
-        scores_BL: Tensor = (self.weights(torch.where(real_BF, features, 0)) * share_BF[..., None]).sum(1)
+        scores_BL: Tensor = (weights_BFL * share_BF[..., None]).sum(1)
         return scores_BL
 
 
@@ -302,7 +303,7 @@ class TextClassifier(nn.Module):
         if self.wide is None:
             hint = "Omit them, or create the model with wide=BUCKETS."
             raise ShapeError(error_message("features", "none for a model without a wide part", "some", hint))
-        wide: Tensor = self.wide(*_clean_features(features, counts, self.wide.weights.num_embeddings))
+        wide: Tensor = self.wide(*_clean_features(features, counts, self.config.wide or 0))
         return scores + wide
 
 

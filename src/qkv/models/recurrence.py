@@ -3,7 +3,7 @@
 On a GPU this uses PyTorch's cuDNN implementation. On the CPU, PyTorch's training time grows with the square of the
 length: each step over packed rows fills a gradient as large as all steps together. So here the loop over steps is our
 own, padding included, with the backward direction over rows reversed within their lengths, and one product over all
-steps for the gradients of weights (`Repeated`).
+steps for the gradients of weights (`Repeated`). A layer that may not be read as plain weights is called.
 """
 
 import torch
@@ -15,6 +15,7 @@ from qkv.linalg.session import Session
 from qkv.models.cells import hidden_of, stacked, unrolled
 from qkv.nn.recurrent.gated_sequence import gated_steps, served
 from qkv.nn.recurrent.repeated import Repeated
+from qkv.values.plain import is_plain
 
 
 class RunsWholeRows(nn.Module):
@@ -49,7 +50,7 @@ def run(
     if isinstance(layer, RunsWholeRows):
         found: tuple[Tensor, Tensor] = layer(x_BSM, lengths)
         return found
-    if x_BSM.device.type != "cpu":
+    if x_BSM.device.type != "cpu" or not is_plain(layer, nn.RNN, nn.GRU, nn.LSTM):
         return _packed(layer, x_BSM, lengths)
     ways = [_ahead, _back] if layer.bidirectional else [_ahead]
     last = x_BSM.new_zeros(0)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, error_message
-from qkv.linalg.matmul import Linear, apply_layer, kept_weight
+from qkv.linalg.layers import apply_layer
 from qkv.linalg.session import Session
 from qkv.masks.patterns import Lengths
 from qkv.models import recurrence
@@ -22,6 +22,7 @@ from qkv.models.checks import (
     clean_source,
     expect_unbounded,
     padding_of,
+    parts_of,
 )
 from qkv.models.encoder_decoder import EncoderDecoder
 from qkv.models.encoders import CELLS, SelfAttentionEncoder
@@ -33,11 +34,11 @@ from qkv.nn.dropout import Dropout
 from qkv.nn.location import LocationScore, LocationSteps
 from qkv.nn.mechanism import LOCATION, Mechanism
 from qkv.nn.multihead import MultiHeadAttention
-from qkv.nn.normalizers import NormalizerModule
+from qkv.nn.normalizers import NormalizerModule, normalizer_of
 from qkv.nn.recurrent.kept_attention import KeptAttention
-from qkv.nn.recurrent.repeated import Repeated
+from qkv.nn.recurrent.repeated import repeat_layer
 from qkv.nn.recurrent.repeated_attention import RepeatedAttention
-from qkv.nn.scores import ScoreModule
+from qkv.nn.scores import CalledScore, ScoreModule, score_of
 from qkv.scores.base import Score
 
 
@@ -203,12 +204,12 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         self.embed_source = None if config.source_size is None else nn.Embedding(config.source_size, width)
         self.encoder = _encoder(config)
         states = width if config.encoder == "transformer" else 2 * hidden
-        self.bridge = Linear(states, hidden)
+        self.bridge = nn.Linear(states, hidden)
         memory = states // 2 if config.memory == "split" else states
         located = config.score == LOCATION and config.heads > 1
         one = located or (config.attends and config.heads == 1)
         # Dot products and distances need equal widths: the memory is then projected to the state's width.
-        self.narrow = Linear(memory, hidden, bias=False) if one and config.needs_equal_widths else None
+        self.narrow = nn.Linear(memory, hidden, bias=False) if one and config.needs_equal_widths else None
         key_width = memory if self.narrow is None else hidden
         self.score = _score(config, key_width) if one else None
         normalizer = config.normalizer_part(config.heads if located else None) if one else None
@@ -217,22 +218,22 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         self.features_attention = _features_attention(config)
         also: Also | None = "weights" if config.score == LOCATION else None
         self.attention = Attention(normalizer=fixed, also=also) if one else None
-        self.head_values = Linear(memory, hidden) if located else None
-        self.head_output = Linear(hidden, hidden) if located else None
+        self.head_values = nn.Linear(memory, hidden) if located else None
+        self.head_output = nn.Linear(hidden, hidden) if located else None
         several = config.attends and config.heads > 1 and not located
         self.multihead = MultiHeadAttention(hidden, config.heads, key_width=memory, score=config) if several else None
         parts = gates(config.cell)
-        self.from_embedding = Linear(width, parts * hidden)
+        self.from_embedding = nn.Linear(width, parts * hidden)
         early = config.wiring == "bahdanau"
         value = hidden if several or located else memory if one else states
         value += 0 if self.features_attention is None else hidden
-        self.from_context = Linear(value, parts * hidden, bias=False) if early else None
-        self.from_hidden = Linear(hidden, parts * hidden)
+        self.from_context = nn.Linear(value, parts * hidden, bias=False) if early else None
+        self.from_hidden = nn.Linear(hidden, parts * hidden)
         self.above = nn.ModuleList(
             LayerAbove(config.cell, hidden, config.dropout) for _ in range(1, config.decoder_layers)
         )
-        self.readout = Linear(hidden + value + width, width)
-        self.output = Linear(width, config.size)
+        self.readout = nn.Linear(hidden + value + width, width)
+        self.output = nn.Linear(width, config.size)
         self.dropout = Dropout(config.dropout)
         self.rows = Rows()
         self.reset_parameters()
@@ -240,7 +241,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
     @property
     def widths(self) -> tuple[int, int]:
         """The widths of the output layer's input and of the encoder's states."""
-        states = self.bridge.in_features
+        states = self.config.embedding if self.config.encoder == "transformer" else 2 * self.config.hidden
         return self.config.embedding, states // 2 if self.config.memory == "split" else states
 
     @property
@@ -269,7 +270,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
 
     def read(self, source: Tensor, lengths: Tensor, session: Session | None = None) -> tuple[RecurrentState, Tensor]:
         """Like `start` or `start_in`, but also return the encoder's states (B, S, V)."""
-        ids, real = clean_source(source, lengths, self.source_embedding.num_embeddings)
+        ids, real = clean_source(source, lengths, self.config.source_size or self.config.size)
         self.rows.begin(ids)
         embedded, features = self.source_embedding(ids), None
         if self.features_attention is not None:
@@ -292,7 +293,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
             memory = self.multihead.project_memory(keys, values, session)
             keys, values = memory.key, memory.value
         keys = keys if self.narrow is None else apply_layer(self.narrow, keys, session)
-        keys = keys if self.score is None else self.score.project_key(keys, session)
+        keys = keys if self.score is None else _key_score(self.score).project_key(keys, session)
         if self.head_values is not None:
             by_head = apply_layer(self.head_values, values, session)
             values = by_head.view(*by_head.shape[:2], self.config.heads, -1).transpose(1, 2)
@@ -355,8 +356,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         looks = self._looks(state, len(inputs) if self.config.wiring == "bahdanau" else 1)
         read = self._reads(looks, state)
         look = None if self.from_context is None else self._early(self.from_context, state, len(inputs), read)
-        kept = kept_weight(state.session, self.from_hidden)
-        from_hidden = Repeated(self.from_hidden.weight, self.from_hidden.bias, len(inputs), kept)
+        from_hidden = repeat_layer(self.from_hidden, len(inputs), state.session)
         step = stacked(self.config.cell, from_hidden, self._above(), len(inputs), state.session)
         hidden, states, contexts = state.hidden, [], []
         for own in inputs:
@@ -373,10 +373,10 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         return s_BTM, c_BTV, state._replace(hidden=hidden, alignment=alignment)
 
     def _early(
-        self, from_context: Linear, state: RecurrentState, steps: int, look: Callable[[Tensor], Tensor]
+        self, from_context: nn.Module, state: RecurrentState, steps: int, look: Callable[[Tensor], Tensor]
     ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """What a step takes from the source by the state before it (B, M): context, and its share of gates."""
-        gates_of = Repeated(from_context.weight, None, steps, kept_weight(state.session, from_context))
+        gates_of = repeat_layer(from_context, steps, state.session)
 
         def early(s_BM: Tensor) -> tuple[Tensor, Tensor]:
             c_B1V = look(s_BM[:, None])
@@ -411,7 +411,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         assert self.attention is not None
         mask = None if state.lengths is None else Lengths(state.lengths)
         alignment = score.first_alignment(state.keys) if state.alignment is None else state.alignment
-        normalizer = None if self.normalizer is None else self.normalizer.value()
+        normalizer = normalizer_of(self.normalizer)
         return LocationSteps(self.attention, score, mask, state.keys, state.values, alignment, normalizer)
 
     def _attends(self, state: RecurrentState, steps: int) -> Callable[[Tensor], Tensor] | None:
@@ -422,19 +422,22 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
             return lambda s: layer.attend(layer.project_query(s, session), memory, mask=mask, session=session)
         if self.attention is None or self.score is None or isinstance(self.score, LocationScore):
             return None
-        ask, score = self.score.project_queries(steps, state.session), self.score.projected()
+        readable = score_of(self.score)
+        ask, score = readable.project_queries(steps, state.session), readable.projected()
         if self.normalizer is None:
             attend = _one_head(self.attention, score, mask, state, steps)
         else:
-            keep = {"score": score, "normalizer": self.normalizer.value(), "mask": mask}
+            keep = {"score": score, "normalizer": normalizer_of(self.normalizer), "mask": mask}
             attend = partial(_with_keys, self.attention, state.keys, state.values, keep)
         return lambda s: attend(ask(s))
 
     def _above(self) -> list[LayerAbove]:
-        return [layer for layer in self.above if isinstance(layer, LayerAbove)]
+        return parts_of(self.above, LayerAbove, "above")
 
 
-def _joined(looks: Callable[[Tensor], Tensor], output: Linear, session: Session | None) -> Callable[[Tensor], Tensor]:
+def _joined(
+    looks: Callable[[Tensor], Tensor], output: nn.Module, session: Session | None
+) -> Callable[[Tensor], Tensor]:
     """Mix the contexts of all heads, (B, H, T, V/H) to (B, T, V)."""
     return lambda s_BTM: apply_layer(output, looks(s_BTM).transpose(1, 2).flatten(2), session)
 
@@ -451,6 +454,10 @@ def _features_attention(config: RecurrentConfig) -> MultiHeadAttention | None:
     # A location is a place in the source: features have none.
     mechanism = Mechanism(score="additive") if config.score == LOCATION else config
     return MultiHeadAttention(config.hidden, config.heads, key_width=config.embedding, score=mechanism)
+
+
+def _key_score(score: nn.Module) -> ScoreModule | CalledScore | LocationScore:
+    return score if isinstance(score, LocationScore) else score_of(score)
 
 
 def _score(config: RecurrentConfig, key_width: int) -> ScoreModule | LocationScore:

@@ -5,11 +5,11 @@ from typing import Literal, NamedTuple, final
 
 from torch import Tensor, nn
 
-from qkv.linalg.matmul import Linear
+from qkv.linalg.layers import apply_layer
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, window
 from qkv.models.cells import Hidden, LayerAbove, gates, hidden_of, run_cells
-from qkv.models.checks import check_config, check_heads
+from qkv.models.checks import check_config, check_heads, parts_of
 from qkv.models.first_weights import initialize_cells
 from qkv.models.token_predictor import TokenPredictor
 from qkv.nn.decoding.cache import Memory, Rows
@@ -97,14 +97,14 @@ class RecurrentLanguageModel(TokenPredictor[RecurrentDecoderState]):
         self.config = config
         width, parts = config.width, gates(config.cell)
         self.embed = nn.Embedding(config.size, width)
-        self.from_embedding = Linear(width, parts * width)
-        self.from_hidden = Linear(width, parts * width)
+        self.from_embedding = nn.Linear(width, parts * width)
+        self.from_hidden = nn.Linear(width, parts * width)
         self.above = nn.ModuleList(LayerAbove(config.cell, width, config.dropout) for _ in range(1, config.layers))
         self.self_attention = None
         if config.attends:
             self.self_attention = MultiHeadAttention(width, config.heads, key_heads=config.key_heads, score=config)
         self.norm = nn.LayerNorm(width)
-        self.output = Linear(width, config.size, bias=False)
+        self.output = nn.Linear(width, config.size, bias=False)
         self.dropout = Dropout(config.dropout)
         self.rows = Rows()
         self.reset_parameters()
@@ -131,8 +131,8 @@ class RecurrentLanguageModel(TokenPredictor[RecurrentDecoderState]):
 
     def continued(self, tokens: Tensor, state: RecurrentDecoderState) -> tuple[Tensor, RecurrentDecoderState]:
         """Return the output layer's input for each token (B, T, M), and the state after the last. Tokens are valid."""
-        inputs = self.from_embedding(self.dropout(self.embed(tokens)))
-        above = [layer for layer in self.above if isinstance(layer, LayerAbove)]
+        inputs = apply_layer(self.from_embedding, self.dropout(self.embed(tokens)))
+        above = parts_of(self.above, LayerAbove, "above")
         s_BTM, hidden = run_cells(self.config.cell, inputs, self.from_hidden, state.hidden, above)
         s_BTM, past = self.dropout(s_BTM), state.past
         update: Tensor | None = None

@@ -205,13 +205,11 @@ def add_positions(x: Tensor, learned: PositionEmbedding | None, parts: PositionP
         first = start if isinstance(start, int) else int(start.max())
         waves = sinusoidal(count, width, start=first, device=x.device, dtype=x.dtype)
         return x + torch.cat([waves[:, ::2], waves[:, 1::2]], -1)
-    if isinstance(start, int):
-        placed: Tensor = learned(x, start + parts.skipped)
-        return placed
-    assert learned.weight is not None
-    places = (start[:, None] + torch.arange(count, device=x.device)).clamp(min=0) + parts.skipped
-    learned.expect(int(places.max()) + 1)
-    return x + learned.weight[places]
+    # Tokens of padding are read as if they were at the first position.
+    steps = start if isinstance(start, int) else start[:, None] + torch.arange(count, device=x.device)
+    places = steps + parts.skipped if isinstance(steps, int) else steps.clamp(min=0) + parts.skipped
+    placed: Tensor = learned(x, places)
+    return placed
 
 
 def causal_mask(new: int, memory: int, first: int, reach: int | None, skipped: Tensor | None) -> Mask | None:

@@ -5,7 +5,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from qkv.linalg.matmul import Linear
+from qkv.models.checks import parts_of
 from qkv.models.stack import StackConfig, add_positions, causal_mask, initialize
 from qkv.models.token_predictor import TokenPredictor
 from qkv.nn.decoding.cache import Memory, Rows
@@ -53,7 +53,7 @@ class StackLanguageModel(TokenPredictor[StackState]):
         self.positions = config.learned()
         self.blocks = nn.ModuleList(config.block(index) for index in range(config.layers))
         self.norm = config.norms.build(config.width) if config.norms.final else nn.Identity()
-        self.output = Linear(config.width, config.size, bias=config.output_bias)
+        self.output = nn.Linear(config.width, config.size, bias=config.output_bias)
         self.dropout = Dropout(config.dropout)
         self.rows = Rows()
         initialize(self, config)
@@ -110,4 +110,4 @@ class StackLanguageModel(TokenPredictor[StackState]):
         return StackState(tuple(cache.select(rows) for cache in state.caches), state.position, padding)
 
     def _blocks(self) -> list[StackBlock]:
-        return [block for block in self.blocks if isinstance(block, StackBlock)]
+        return parts_of(self.blocks, StackBlock, "blocks")

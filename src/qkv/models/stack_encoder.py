@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ShapeError, error_message
-from qkv.linalg.matmul import Linear
+from qkv.linalg.layers import apply_layer
 from qkv.masks.patterns import lengths as first_keys
-from qkv.models.checks import clean_source, padding_of
+from qkv.models.checks import clean_source, padding_of, parts_of
 from qkv.models.stack import StackConfig, add_positions, initialize
 from qkv.nn.blocks import Activation, activation_of
 from qkv.nn.decoding.cache import Rows
@@ -31,12 +31,12 @@ class MaskedHead(nn.Module):
     def __init__(self, width: int, activation: Activation, norms: NormParts) -> None:
         super().__init__()
         self.activate = activation_of(activation)
-        self.linear = Linear(width, width)
+        self.linear = nn.Linear(width, width)
         self.norm = norms.build(width)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., M) to (..., M)."""
-        out: Tensor = self.norm(self.activate(self.linear(x)))
+        out: Tensor = self.norm(self.activate(apply_layer(self.linear, x)))
         return out
 
 
@@ -55,12 +55,12 @@ class PooledHead(nn.Module):
     def __init__(self, width: int, activation: Literal["tanh", "relu"], dropout: float) -> None:
         super().__init__()
         self.activate = torch.tanh if activation == "tanh" else torch.relu
-        self.linear = Linear(width, width)
+        self.linear = nn.Linear(width, width)
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, S, M) to (B, M)."""
-        out: Tensor = self.dropout(self.activate(self.linear(x[:, 0])))
+        out: Tensor = self.dropout(self.activate(apply_layer(self.linear, x[:, 0])))
         return out
 
 
@@ -90,7 +90,7 @@ class StackReader(nn.Module):
         self.embed_norm = config.norms.build(config.width) if config.norms.embedding else nn.Identity()
         self.blocks = nn.ModuleList(config.block(index) for index in range(config.layers))
         self.head = _head(config)
-        self.output = Linear(config.width, config.labels or config.size, bias=config.output_bias)
+        self.output = nn.Linear(config.width, config.labels or config.size, bias=config.output_bias)
         self.dropout = Dropout(config.dropout)
         self.rows = Rows()
         initialize(self, config)
@@ -112,8 +112,7 @@ class StackReader(nn.Module):
         Raises:
             ShapeError: a shape, dtype or id is wrong.
         """
-        logits: Tensor = self.output(self.head(self.states(tokens, lengths, kinds)))
-        return logits
+        return apply_layer(self.output, self.head(self.states(tokens, lengths, kinds)))
 
     def states(self, tokens: Tensor, lengths: Tensor, kinds: Tensor | None = None) -> Tensor:
         """Return the states of the last block, (B, S, M); arguments as for `forward`."""
@@ -123,8 +122,7 @@ class StackReader(nn.Module):
         x = self.embed(ids) + self._kinds(ids, kinds)
         x = self.embed_norm(add_positions(x, self.positions, self.config.positions, 0))
         x, mask = self.dropout(x), None if padded is None else first_keys(padded)
-        for block in self.blocks:
-            assert isinstance(block, StackBlock)
+        for block in parts_of(self.blocks, StackBlock, "blocks"):
             x, _ = block.step(x, None, mask)
         found: Tensor = x
         return found
@@ -135,7 +133,8 @@ class StackReader(nn.Module):
                 raise ShapeError(error_message("kinds", "None", "token types", "This model has none: omit them."))
             return 0.0
         if kinds is None:
-            return self.kinds.weight[0]
+            first: Tensor = self.kinds(ids.new_zeros(1, 1))
+            return first
         if kinds.shape != ids.shape:
             got, hint = f"{tuple(kinds.shape)}", "Give one type for each token."
             raise ShapeError(error_message("kinds", f"shape {tuple(ids.shape)}", got, hint))

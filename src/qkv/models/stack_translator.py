@@ -4,12 +4,12 @@ from typing import NamedTuple, final
 
 from torch import Tensor, nn
 
-from qkv.linalg.matmul import Linear
 from qkv.linalg.session import Session
 from qkv.masks.patterns import lengths as first_keys
-from qkv.models.checks import clean_source, padding_of
+from qkv.models.checks import clean_source, padding_of, parts_of
 from qkv.models.encoder_decoder import EncoderDecoder
 from qkv.models.stack import StackConfig, add_positions, causal_mask, initialize
+from qkv.nn.biases import bias_of
 from qkv.nn.decoding.cache import Memory, Rows
 from qkv.nn.dropout import Dropout
 from qkv.nn.stack_block import StackBlock
@@ -63,7 +63,7 @@ class StackTranslator(EncoderDecoder[PairState]):
         self.encoder_norm, self.decoder_norm = (
             config.norms.build(config.width) if config.norms.final else nn.Identity() for _ in range(2)
         )
-        self.output = Linear(config.width, config.size, bias=config.output_bias)
+        self.output = nn.Linear(config.width, config.size, bias=config.output_bias)
         self.dropout = Dropout(config.dropout)
         self.rows = Rows()
         initialize(self, config)
@@ -87,12 +87,13 @@ class StackTranslator(EncoderDecoder[PairState]):
         padded = padding_of(lengths, real)
         x = self._embed(self.embed, ids, 0)
         mask = None if padded is None else first_keys(padded)
-        bias = None if self.encoder_bias is None else self.encoder_bias.value()
-        for block in _blocks(self.encoder):
+        bias = None if self.encoder_bias is None else bias_of(self.encoder_bias, ids.shape[1], ids.shape[1])
+        for block in parts_of(self.encoder, StackBlock, "encoder"):
             x, _ = block.step(x, None, mask, bias=bias, session=session)
         memory: Tensor = self.dropout(self.encoder_norm(x)) if self.config.norms.final else x
         sources = tuple(
-            block.cross_attention.project_memory(memory, session=session) for block in _blocks(self.decoder)
+            block.cross_attention.project_memory(memory, session=session)
+            for block in parts_of(self.decoder, StackBlock, "decoder")
         )
         return PairState((), sources, padded, 0, session), memory
 
@@ -101,10 +102,10 @@ class StackTranslator(EncoderDecoder[PairState]):
         count, start = target.shape[1], state.position
         x = self._embed(self.target_embed or self.embed, target, start)
         mask = causal_mask(count, start + count, 0, None, None)
-        bias = None if self.decoder_bias is None else self.decoder_bias.value(offset=start)
+        bias = None if self.decoder_bias is None else bias_of(self.decoder_bias, count, start + count, start)
         hidden = None if state.lengths is None else first_keys(state.lengths)
         caches = []
-        for index, block in enumerate(_blocks(self.decoder)):
+        for index, block in enumerate(parts_of(self.decoder, StackBlock, "decoder")):
             past = state.caches[index] if state.caches else None
             x, cache = block.step(
                 x, past, mask, bias=bias, source=state.sources[index], source_mask=hidden, session=state.session
@@ -130,7 +131,3 @@ class StackTranslator(EncoderDecoder[PairState]):
         x = embed(tokens) * self.config.embed_scale
         found: Tensor = self.dropout(add_positions(x, self.positions, self.config.positions, start))
         return found
-
-
-def _blocks(stack: nn.ModuleList) -> list[StackBlock]:
-    return [block for block in stack if isinstance(block, StackBlock)]

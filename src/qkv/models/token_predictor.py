@@ -1,11 +1,11 @@
 """The methods that all language models share; each model advances its own state."""
 
 from abc import abstractmethod
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from torch import Tensor, nn
 
-from qkv.linalg.matmul import Linear
+from qkv.linalg.layers import apply_layer
 from qkv.models.checks import check_target
 from qkv.nn.decoding.cache import Rows
 
@@ -16,13 +16,15 @@ class TokenPredictor(nn.Module, Generic[State]):
     """Base class of language models. A subclass creates the initial state, advances it by tokens, and selects rows.
 
     Attributes:
+        config: the sizes.
         embed: the embedding of tokens.
         output: the output layer.
         rows: tells hooks where a batch starts and which rows go on.
     """
 
+    config: Any
     embed: nn.Embedding
-    output: Linear
+    output: nn.Linear
     rows: Rows
 
     @abstractmethod
@@ -69,13 +71,12 @@ class TokenPredictor(nn.Module, Generic[State]):
 
     def advance(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Like `read`, but return the inputs of the output layer, (B, T, M)."""
-        check_target(tokens, tokens.shape[0], self.embed.num_embeddings)
+        check_target(tokens, tokens.shape[0], self.config.size)
         return self.continued(tokens, self.begin(tokens) if state is None else state)
 
     def logits(self, states: Tensor) -> Tensor:
         """Apply the output layer: (..., M) to (..., N)."""
-        logits: Tensor = self.output(states)
-        return logits
+        return apply_layer(self.output, states)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read the newest token of each row and predict the next one.

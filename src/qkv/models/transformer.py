@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, error_message
-from qkv.linalg.matmul import Linear
 from qkv.linalg.session import Session
 from qkv.models.checks import (
     attention_of_its_own,
@@ -18,6 +17,7 @@ from qkv.models.checks import (
     expect_attention,
     expect_unbounded,
     padding_of,
+    parts_of,
 )
 from qkv.models.decoder import attended_positions
 from qkv.models.encoder_decoder import EncoderDecoder
@@ -149,7 +149,7 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
         # Blocks that end in a norm need none after the stack.
         self.encoder_norm = nn.LayerNorm(config.width) if config.norm_first or config.encoder else nn.Identity()
         self.decoder_norm = nn.LayerNorm(config.width) if config.norm_first else nn.Identity()
-        self.output = Linear(config.width, config.size)
+        self.output = nn.Linear(config.width, config.size)
         self.dropout = Dropout(config.dropout)
         self.reset_parameters()
 
@@ -179,7 +179,7 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
 
     def read(self, source: Tensor, lengths: Tensor, session: Session | None = None) -> tuple[TransformerState, Tensor]:
         """Like `start` or `start_in`, but also return the encoder's states (B, S, M)."""
-        ids, real = clean_source(source, lengths, self.source_embedding.num_embeddings)
+        ids, real = clean_source(source, lengths, self.config.source_size or self.config.size)
         self.rows.begin(ids)
         second = None
         if self.config.features_mark is not None:
@@ -240,7 +240,7 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
         return embedded
 
     def _decoder_blocks(self) -> list[DecoderBlock]:
-        return [block for block in self.decoder if isinstance(block, DecoderBlock)]
+        return parts_of(self.decoder, DecoderBlock, "decoder")
 
 
 def _of_sources(state: TransformerState, sources: Tensor) -> TransformerState:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from qkv.biases import Bias, alibi, relative
 from qkv.errors import ConfigError, error_message, nearest
 from qkv.values.parameters import Owner
+from qkv.values.plain import is_watched
 
 BIASES = ("alibi", "relative")
 
@@ -150,6 +151,51 @@ class BucketedBias(BiasModule):
         """Build the relative bias with the current numbers."""
         distance = torch.arange(-self.farthest, self.farthest + 1, device=self.weight.device)
         return relative(self.weight[self.bucket_of(distance)].T, offset=offset)
+
+
+def bias_of(module: nn.Module, queries: int, keys: int, offset: int = 0) -> Bias | Tensor:
+    """Build the bias of some queries over some keys.
+
+    Args:
+        module: its parameters are read; a module with hooks, or of another class, is called with these numbers.
+        queries, keys: Q, K.
+        offset: the position of the first query among the keys.
+
+    Returns:
+        A value; of a module that was called, what it returns: (H, Q, K) or (Q, K).
+
+    Example:
+        >>> type(bias_of(AlibiBias(2), 1, 3)).__name__
+        'Relative'
+    """
+    if isinstance(module, BiasModule) and not is_watched(module):
+        return module.value(offset)
+    expanded: Tensor = module(queries, keys, offset)
+    return expanded
+
+
+def at_places(module: nn.Module, places: Tensor, queries: int) -> Tensor:
+    """Expand the bias of keys at given positions, the last of which are the queries too.
+
+    Args:
+        module: as for `bias_of`.
+        places: the position of each key (K,).
+        queries: Q.
+
+    Returns:
+        (H, Q, K) or (Q, K).
+
+    Example:
+        >>> at_places(AlibiBias(1), torch.tensor([0, 1, 1]), queries=2)
+        tensor([[[-0.0039, -0.0000, -0.0000],
+                 [-0.0039, -0.0000, -0.0000]]])
+    """
+    rows = places[-queries:]
+    end = int(places.max()) + 1
+    bias = bias_of(module, end, end)
+    if isinstance(bias, Tensor):
+        return bias[..., rows[:, None], places]
+    return bias.tile(rows[:, None], places)
 
 
 def build_bias(name: str, heads: int, *, reach: int = 128) -> BiasModule:

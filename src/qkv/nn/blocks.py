@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qkv.errors import ConfigError, error_message, nearest
-from qkv.linalg.matmul import Linear, apply_layer
+from qkv.linalg.layers import apply_layer
 from qkv.linalg.session import Session
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, window
@@ -72,8 +72,8 @@ class FeedForward(nn.Module):
     ) -> None:
         super().__init__()
         activation_of(activation)
-        self.expand = Linear(width, hidden, bias=bias)
-        self.contract = Linear(hidden, width, bias=bias)
+        self.expand = nn.Linear(width, hidden, bias=bias)
+        self.contract = nn.Linear(hidden, width, bias=bias)
         self.dropout = Dropout(dropout)
         self.activation = activation
         for layer in (self.expand, self.contract):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, error_message, nearest
 from qkv.masks.patterns import Lengths
 from qkv.nn.attention import Attention
-from qkv.nn.scores import build_score, xavier_uniform
+from qkv.nn.scores import build_score, score_of, xavier_uniform
 from qkv.normalizers.row_state import RowState
 
 Mixing = Literal["joint", "mixture"]
@@ -107,7 +107,9 @@ class CopyHead(nn.Module):
         """
         real = ids if lengths is None else torch.where(_before(lengths, ids), ids, 0)
         extra = (real.amax(1) + 1 - self.vocabulary).clamp(min=0)
-        return Copyable(self.score.project_key(states), real, lengths, extra, int(extra.max()) if len(extra) else 0)
+        return Copyable(
+            score_of(self.score).project_key(states), real, lengths, extra, int(extra.max()) if len(extra) else 0
+        )
 
     def forward(self, logits: Tensor, states: Tensor, source: Copyable) -> Tensor:
         """Combine the probabilities of generating and copying.
@@ -143,8 +145,8 @@ class CopyHead(nn.Module):
         rows, size = source.ids.shape
         positions = torch.eye(size, dtype=source.key.dtype, device=source.key.device).expand(rows, -1, -1)
         mask = None if source.lengths is None else Lengths(source.lengths)
-        query = self.score.project_query(states)
-        copied, state = self.attention(query, source.key, positions, score=self.score.projected(), mask=mask)
+        query = score_of(self.score).project_query(states)
+        copied, state = self.attention(query, source.key, positions, score=score_of(self.score).projected(), mask=mask)
         return copied, state
 
     def share(self, logits: Tensor, states: Tensor, state: RowState) -> Tensor:

@@ -12,7 +12,7 @@ from qkv.functional import attention
 from qkv.introspect.lazy_map import attention_map
 from qkv.nn.attention import Attention
 from qkv.nn.distance_scores import KernelScore
-from qkv.nn.scores import ScoreModule
+from qkv.nn.scores import ScoreModule, score_of
 from qkv.normalizers.dense import Identity
 from qkv.scores.kernels import SquaredDistance
 
@@ -68,7 +68,7 @@ def _places(model: nn.Module) -> Iterator[_Place]:
         score, inner = (getattr(module, part, None) for part in ("score", "attention"))
         if not isinstance(inner, Attention) or not isinstance(score, ScoreModule):
             continue
-        if score.value().core == "distance":
+        if score_of(score).value().core == "distance":
             yield _Place(f"{name}.attention".removeprefix("."), inner, score)
 
 
@@ -103,7 +103,7 @@ class _Watch:
             if isinstance(score, KernelScore) and self.distance is not None:
                 score.start_from(self.distance)
         if not self.sees:
-            kwargs = {**kwargs, "score": self.place.score.projected()}
+            kwargs = {**kwargs, "score": score_of(self.place.score).projected()}
             ones = torch.ones_like(key[..., :1])
             normalizer = kwargs.get("normalizer") or self.place.attention.normalizer
             total = attention(query, key, ones, score=kwargs["score"], normalizer=normalizer, **around)

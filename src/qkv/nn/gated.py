@@ -4,7 +4,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from qkv.linalg.matmul import Linear, apply_layer
+from qkv.linalg.layers import apply_layer
 from qkv.linalg.session import Session
 from qkv.nn.blocks import Activation, activation_of
 from qkv.nn.dropout import Dropout
@@ -39,9 +39,9 @@ class GatedFeedForward(nn.Module):
         super().__init__()
         self.activate = activation_of(activation)
         self.activation = activation
-        self.gate = Linear(width, hidden, bias=bias)
-        self.expand = Linear(width, hidden, bias=bias)
-        self.contract = Linear(hidden, width, bias=bias)
+        self.gate = nn.Linear(width, hidden, bias=bias)
+        self.expand = nn.Linear(width, hidden, bias=bias)
+        self.contract = nn.Linear(hidden, width, bias=bias)
         self.dropout = Dropout(dropout)
         for layer in (self.gate, self.expand, self.contract):
             xavier_uniform(layer.weight)

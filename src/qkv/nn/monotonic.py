@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from qkv.linalg.matmul import Linear
-from qkv.nn.scores import build_score, xavier_uniform
+from qkv.linalg.layers import apply_layer
+from qkv.nn.scores import build_score, score_of, xavier_uniform
 
 
 class Transitions(Protocol):
@@ -147,14 +147,14 @@ class MonotonicScores(nn.Module):
     def __init__(self, query_width: int, key_width: int, hidden: int, score: str = "bilinear") -> None:
         super().__init__()
         plain = score in ("dot", "scaled_dot")
-        self.narrow = Linear(key_width, query_width, bias=False) if plain else None
+        self.narrow = nn.Linear(key_width, query_width, bias=False) if plain else None
         self.score = build_score(score, query_width, query_width if plain else key_width, hidden=hidden)
         if self.narrow is not None:
             xavier_uniform(self.narrow.weight)
 
     def project_key(self, states: Tensor) -> Tensor:
         """Project the encoder's states once per source: (B, S, E) to (B, S, F)."""
-        return self.score.project_key(states if self.narrow is None else self.narrow(states))
+        return score_of(self.score).project_key(states if self.narrow is None else apply_layer(self.narrow, states))
 
     def forward(self, states: Tensor, keys: Tensor, lengths: Tensor) -> Transitions:
         """Build the transitions.
@@ -164,7 +164,7 @@ class MonotonicScores(nn.Module):
             keys: from `project_key` (B, S, F).
             lengths: real positions (B,), at least 1.
         """
-        scores: Tensor = self.score.projected()(self.score.project_query(states), keys)
+        scores: Tensor = score_of(self.score).projected()(score_of(self.score).project_query(states), keys)
         return ZerothOrder(wide(scores), lengths)
 
 
@@ -187,20 +187,19 @@ class MonotonicJumps(nn.Module):
 
     def __init__(self, query_width: int, key_width: int, jumps: int) -> None:
         super().__init__()
-        self.from_state = Linear(query_width, jumps + 1)
-        self.from_memory = Linear(key_width, jumps + 1, bias=False)
+        self.from_state = nn.Linear(query_width, jumps + 1)
+        self.from_memory = nn.Linear(key_width, jumps + 1, bias=False)
         xavier_uniform(self.from_state.weight)
         xavier_uniform(self.from_memory.weight)
         nn.init.zeros_(self.from_state.bias)
 
     def project_key(self, states: Tensor) -> Tensor:
         """Compute the part of the logits that depends on the position: (B, S, E) to (B, S, J + 1)."""
-        found: Tensor = self.from_memory(states)
-        return found
+        return apply_layer(self.from_memory, states)
 
     def forward(self, states: Tensor, keys: Tensor, lengths: Tensor) -> Transitions:
         """Build the transitions; arguments as for `MonotonicScores`."""
-        return FirstOrder(wide(self.from_state(states)[:, :, None] + keys[:, None]), lengths)
+        return FirstOrder(wide(apply_layer(self.from_state, states)[:, :, None] + keys[:, None]), lengths)
 
 
 def wide(x: Tensor) -> Tensor:

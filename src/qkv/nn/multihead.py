@@ -8,22 +8,23 @@ from torch import Tensor, nn
 from qkv.argument_names import CALL, LAYER, explain_arguments
 from qkv.biases import Bias
 from qkv.errors import ConfigError, ShapeError, UnsupportedError, error_message, nearest
-from qkv.linalg.matmul import Linear, kept_weight, linear
+from qkv.linalg.layers import apply_layer
 from qkv.linalg.session import Session
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
-from qkv.nn.biases import BiasModule
+from qkv.nn.biases import BiasModule, at_places, bias_of
 from qkv.nn.decoding.cache import Memory
 from qkv.nn.mechanism import Mechanism
-from qkv.nn.normalizers import NormalizerModule
+from qkv.nn.normalizers import NormalizerModule, normalizer_of
 from qkv.nn.positions import Rotary
 from qkv.nn.projections import Projections
-from qkv.nn.scores import DotScore, FixedScore, ScoreModule, xavier_uniform
+from qkv.nn.scores import DotScore, FixedScore, ScoreModule, score_of, xavier_uniform
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
 from qkv.shapes import nearest_divisors
+from qkv.values.plain import plain_weights
 
 Part = Literal["value", "output"]
 
@@ -102,7 +103,7 @@ class MultiHeadAttention(nn.Module):
         fixed = None if isinstance(normalizer, NormalizerModule) else normalizer
         self.attention = Attention(normalizer=fixed, dropout=dropout)
         joined = sizes[0] if sizes[2] else heads * value_width
-        self.output = None if "output" in leave_out else Linear(joined, width, bias=bias is True)
+        self.output = None if "output" in leave_out else nn.Linear(joined, width, bias=bias is True)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -111,10 +112,8 @@ class MultiHeadAttention(nn.Module):
         Queries of a dot product that is not scaled start 1/√D as large (Raffel et al. 2020, T5): scores then start as
         wide as scaled ones, where the softmax has a gradient.
         """
-        self.projections.reset_parameters()
-        weight, _ = self.projections.part(0)
-        if isinstance(self.score, DotScore) and weight is not None:
-            weight.data.mul_((self.projections.sizes[0] // self.heads) ** -0.5)
+        head = self.projections.sizes[0] // self.heads
+        self.projections.reset_parameters(head**-0.5 if isinstance(self.score, DotScore) else 1.0)
         if self.output is not None:
             xavier_uniform(self.output.weight)
             if self.output.bias is not None:
@@ -219,40 +218,39 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (B, Q, M).
         """
-        if isinstance(self.positions, BiasModule):
+        if self.positions is not None and not isinstance(self.positions, Rotary):
             if bias is not None:
                 hint = "Omit one of the two, or expand the position bias and add them."
                 raise ConfigError(
                     error_message("bias", "no bias, because the layer's positions already are one", "both", hint)
                 )
+            count = query.shape[-2]
             if places is None:
-                bias = self.positions.value(offset=memory.length - query.shape[-2])
+                bias = bias_of(self.positions, count, memory.length, memory.length - count)
             else:
-                bias = self.positions.value().tile(places[-query.shape[-2] :, None], places)
+                bias = at_places(self.positions, places, count)
         heads: Tensor = self.attention(
             query,
             memory.key,
             memory.value,
-            score=self.score.projected(),
-            normalizer=None if self.normalizer is None else self.normalizer.value(),
+            score=score_of(self.score).projected(),
+            normalizer=normalizer_of(self.normalizer),
             mask=mask,
             bias=bias,
             enable_gqa=self.key_heads != self.heads,
         )
         joined = heads.transpose(-3, -2).flatten(-2)
-        if self.output is None:
-            return joined
-        return linear(joined, self.output.weight, self.output.bias, kept_weight(session, self.output))
+        return joined if self.output is None else apply_layer(self.output, joined, session)
 
     def _query(self, q: Tensor) -> Tensor:
         heads = _by_head(q, self.heads)
-        return self.score.project_query(heads if self.query_norm is None else self.query_norm(heads))
+        return score_of(self.score).project_query(heads if self.query_norm is None else self.query_norm(heads))
 
     def _remember(self, k: Tensor, v: Tensor) -> Memory:
         whole, keys = not self.projections.sizes[2], _by_head(k, self.key_heads)
         values = v.unsqueeze(-3).expand(*v.shape[:-2], self.key_heads, *v.shape[-2:]) if whole else None
         return Memory(
-            self.score.project_key(keys if self.key_norm is None else self.key_norm(keys)),
+            score_of(self.score).project_key(keys if self.key_norm is None else self.key_norm(keys)),
             _by_head(v, self.key_heads) if values is None else values,
         )
 
@@ -308,13 +306,16 @@ class MultiHeadAttention(nn.Module):
             A layer with `batch_first=True` whose output equals this one's.
 
         Raises:
-            UnsupportedError: PyTorch's layer does not support this score, normalizer, grouping or missing projection.
+            UnsupportedError: PyTorch's layer does not support this score, normalizer, grouping or missing projection;
+                or a projection has hooks, or is an adapter or quantized.
         """
         score, norm = self.score.value(), self.attention.normalizer
         scaled = isinstance(score, ScaledDot) and score.scale is None and score.softcap is None
         softmax = self.normalizer is None and (norm is None or (isinstance(norm, Softmax) and norm.sink is None))
         usual = set(self.projections.sizes) == {self.width} and self.query_norm is None
-        both = self.output is not None and (self.output.bias is None) == (self.projections.part(0)[1] is None)
+        both = self.output is not None and (
+            (plain_weights(self.output, "output")[1] is None) == (self.projections.part(0)[1] is None)
+        )
         if self.output is None or not (both and usual and scaled and softmax and self.key_heads == self.heads):
             hint = "It needs a scaled dot product under softmax, all projections and as many key heads as heads."
             raise UnsupportedError(
@@ -341,7 +342,7 @@ class MultiHeadAttention(nn.Module):
         weights = (other.q_proj_weight, other.k_proj_weight, other.v_proj_weight) if joint is None else joint.chunk(3)
         biases = (None,) * 3 if other.in_proj_bias is None else other.in_proj_bias.chunk(3)
         pairs: list[tuple[Tensor | None, Tensor | None]] = []
-        pairs += [(self.output.weight, other.out_proj.weight), (self.output.bias, other.out_proj.bias)]
+        pairs += zip(plain_weights(self.output, "output"), (other.out_proj.weight, other.out_proj.bias), strict=True)
         for index in range(3):
             weight, bias = self.projections.part(index)
             pairs += [(weight, weights[index]), (bias, biases[index])]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, ShapeError, error_message, nearest
 from qkv.nn.attention import Attention
 from qkv.nn.distance_scores import ConcatScore
-from qkv.nn.scores import FixedScore, ScoreModule, xavier_uniform
+from qkv.nn.scores import FixedScore, ScoreModule, score_of, xavier_uniform
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Mean, Softmax
 from qkv.scores.products import Dot
@@ -96,6 +96,6 @@ class NonLocalBlock(nn.Module):
         x_BNC = x.flatten(2).mT
         query = x_BNC if self.theta is None else self.theta(x_BNC)
         key = x_BNC if self.phi is None else self.phi(x_BNC)
-        y_BNI = self.attention(query, key, self.g(x_BNC), score=self.score.value())
+        y_BNI = self.attention(query, key, self.g(x_BNC), score=score_of(self.score).value())
         z: Tensor = torch.add(self.output(y_BNI).mT.reshape(x.shape), x)
         return z

@@ -8,7 +8,7 @@ from qkv.errors import ConfigError, error_message, nearest
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.distance_scores import KernelScore
-from qkv.nn.scores import FixedScore, ScoreModule, build_score
+from qkv.nn.scores import FixedScore, ScoreModule, build_score, score_of
 from qkv.normalizers.dense import Softmax
 from qkv.scores.products import Cosine
 
@@ -48,7 +48,7 @@ class Pointer(nn.Module):
 
     def project(self, key: Tensor) -> Tensor:
         """Project the keys for the score, once per source: (B, S, E) to (B, S, F)."""
-        return self.score.project_key(key)
+        return score_of(self.score).project_key(key)
 
     def forward(self, query: Tensor, key: Tensor, mask: Mask | Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Compute the pointing probabilities.
@@ -77,7 +77,7 @@ class Pointer(nn.Module):
         Returns:
             As for `forward`.
         """
-        projected, score = self.score.project_query(query), self.score.projected()
+        projected, score = score_of(self.score).project_query(query), score_of(self.score).projected()
         context, chances = self.attention(projected, key, value, score=score, mask=mask)
         return context, chances
 

@@ -9,8 +9,8 @@ from qkv.errors import ConfigError, error_message, nearest
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.mechanism import Mechanism
-from qkv.nn.normalizers import NormalizerModule
-from qkv.nn.scores import xavier_uniform
+from qkv.nn.normalizers import NormalizerModule, normalizer_of
+from qkv.nn.scores import score_of, xavier_uniform
 from qkv.scores.base import Score
 from qkv.scores.free import Uniform
 from qkv.scores.sums import Additive
@@ -84,7 +84,7 @@ class Pool(nn.Module):
             pooled: Tensor = self.attention(query, key, states, score=score, mask=mask)
         else:
             query = self.query.to(states.dtype).expand(states.shape[0], 1, -1)
-            normalizer = None if self.normalizer is None else self.normalizer.value()
+            normalizer = normalizer_of(self.normalizer)
             pooled = self.attention(
                 query, self.key(states), states, score=self._score(), normalizer=normalizer, mask=mask
             )
@@ -92,6 +92,6 @@ class Pool(nn.Module):
 
     def _score(self) -> Score:
         if self.score is not None:
-            return self.score.value()
+            return score_of(self.score).value()
         assert self.vector is not None
         return Additive(self.vector)

@@ -235,12 +235,20 @@ class PositionEmbedding(nn.Module):
         if self.weight is not None:
             nn.init.normal_(self.weight, std=0.02)
 
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+    def forward(self, x: Tensor, start: int | Tensor = 0) -> Tensor:
         """Add positions from `start` on to embeddings (B, N, M).
+
+        Args:
+            x: (B, N, M).
+            start: the first position; or, of learned positions, that of each embedding (B, N), int64.
 
         Raises:
             ShapeError: a position exceeds the learned ones.
         """
+        if isinstance(start, Tensor):
+            assert self.weight is not None
+            self.expect(int(start.max()) + 1)
+            return x + self.weight[start]
         end = start + x.shape[-2]
         if self.weight is None:
             return x + sinusoidal(end - start, self.width, start=start, device=x.device, dtype=x.dtype)

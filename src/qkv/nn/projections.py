@@ -4,9 +4,10 @@ from typing import final
 
 from torch import Tensor, nn
 
-from qkv.linalg.matmul import Linear, apply_layer, kept_weight, linear
+from qkv.linalg.layers import apply_columns, apply_layer
 from qkv.linalg.session import Session
 from qkv.nn.scores import xavier_uniform
+from qkv.values.plain import plain_weights
 
 
 @final
@@ -44,26 +45,31 @@ class Projections(nn.Module):
         self.one = len(set(widths)) == 1 and all(sizes)
         blocks = [(widths[0], sum(sizes))] if self.one else zip(widths, sizes, strict=True)
         self.given = Given()
-        self.layers = nn.ModuleList(Linear(*block, bias=bias) for block in blocks if block[1])
+        self.layers = nn.ModuleList(nn.Linear(*block, bias=bias) for block in blocks if block[1])
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        """Initialize each projection by Glorot's rule as its own matrix; biases zero."""
+    def reset_parameters(self, query_gain: float = 1.0) -> None:
+        """Initialize each projection by Glorot's rule as its own matrix, queries so much larger; biases zero."""
         for index in range(len(self.sizes)):
-            weight, bias = self.part(index)
-            if weight is not None:
-                xavier_uniform(weight.data)
-            if bias is not None:
-                nn.init.zeros_(bias.data)
+            if self.sizes[index]:
+                layer, rows = self._layer(index), self._rows(index)
+                assert isinstance(layer, nn.Linear)
+                xavier_uniform(layer.weight.data[rows])
+                layer.weight.data[rows] *= 1.0 if index else query_gain
+                if layer.bias is not None:
+                    nn.init.zeros_(layer.bias.data[rows])
 
     def part(self, index: int) -> tuple[Tensor | None, Tensor | None]:
-        """Return weight (out, in) and bias (out) of the query (0), key (1) or value (2); None for missing ones."""
+        """Return weight (out, in) and bias (out) of the query (0), key (1) or value (2); None for missing ones.
+
+        Raises:
+            UnsupportedError: the layer is more than its weight and bias: it has hooks, or is an adapter or quantized.
+        """
         if not self.sizes[index]:
             return None, None
-        layer = self.layers[0 if self.one else index]
-        assert isinstance(layer, nn.Linear)
-        rows = slice(sum(self.sizes[:index]), sum(self.sizes[: index + 1])) if self.one else slice(None)
-        return layer.weight[rows], None if layer.bias is None else layer.bias[rows]
+        rows = self._rows(index)
+        weight, bias = plain_weights(self._layer(index), "projections")
+        return weight[rows], None if bias is None else bias[rows]
 
     def query(self, x: Tensor, session: Session | None = None) -> Tensor:
         """(..., N, width) to (..., N, size)."""
@@ -73,11 +79,8 @@ class Projections(nn.Module):
     def memory(self, key: Tensor, value: Tensor, session: Session | None = None) -> tuple[Tensor, Tensor]:
         """Keys and values; in one product where both come from one tensor."""
         self.given(None, key, value)
-        layer = self.layers[0]
-        if key is value and self.one and isinstance(layer, nn.Linear):
-            rows = slice(self.sizes[0], None)
-            bias = None if layer.bias is None else layer.bias[rows]
-            both = linear(key, layer.weight[rows], bias, kept_weight(session, (self, "memory")))
+        if key is value and self.one:
+            both = apply_columns(self.layers[0], slice(self.sizes[0], None), key, session, (self, "memory"))
             k, v = both.split_with_sizes(self.sizes[1:], -1)
             return k, v
         return self._apply_part(1, key, session), self._apply_part(2, value, session)
@@ -91,5 +94,13 @@ class Projections(nn.Module):
         return self.query(x, session), *self.memory(x, x, session)
 
     def _apply_part(self, index: int, x: Tensor, session: Session | None) -> Tensor:
-        weight, bias = self.part(index)
-        return x if weight is None else linear(x, weight, bias, kept_weight(session, (self, index)))
+        if not self.sizes[index]:
+            return x
+        return apply_columns(self._layer(index), self._rows(index), x, session, (self, index))
+
+    def _layer(self, index: int) -> nn.Module:
+        return self.layers[0 if self.one else index]
+
+    def _rows(self, index: int) -> slice:
+        """Return the rows of a part in the weight of its layer."""
+        return slice(sum(self.sizes[:index]), sum(self.sizes[: index + 1])) if self.one else slice(None)

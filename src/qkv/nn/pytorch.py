@@ -10,8 +10,10 @@ from qkv.errors import ShapeError, error_message
 from qkv.introspect.lazy_map import attention_map
 from qkv.masks.base import Dense, Mask
 from qkv.masks.patterns import causal
-from qkv.nn.biases import BiasModule
+from qkv.nn.biases import BiasModule, bias_of
 from qkv.nn.multihead import MultiHeadAttention
+from qkv.nn.normalizers import normalizer_of
+from qkv.nn.scores import score_of
 
 
 @final
@@ -93,11 +95,11 @@ class TorchMultiheadAttention(nn.Module):
         output = inner.attend(projected, memory, mask=mask, bias=bias)
         weights = None
         if need_weights:
-            options: dict[str, Any] = {"mask": mask, "bias": bias, "score": inner.score.projected()}
-            options["normalizer"] = inner.attention.normalizer if inner.normalizer is None else inner.normalizer.value()
+            options: dict[str, Any] = {"mask": mask, "bias": bias, "score": score_of(inner.score).projected()}
+            options["normalizer"] = normalizer_of(inner.normalizer) or inner.attention.normalizer
             options["enable_gqa"] = inner.key_heads != inner.heads
             if isinstance(inner.positions, BiasModule):
-                options["bias"] = inner.positions.value()
+                options["bias"] = bias_of(inner.positions, q.shape[-2], k.shape[-2])
             weights = attention_map(projected, memory.key, **options).dense(None)
             weights = weights.mean(1) if average_attn_weights else weights
         if not batched:

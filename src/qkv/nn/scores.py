@@ -17,6 +17,7 @@ from qkv.scores.free import Learned, as_score
 from qkv.scores.products import Bilinear, Cosine, Dot, ScaledDot, project
 from qkv.scores.sums import Additive
 from qkv.values.parameters import Owner, above
+from qkv.values.plain import is_watched
 
 SCORES = ("additive", "bilinear", "dot", "scaled_dot")
 
@@ -52,6 +53,52 @@ class ScoreModule(nn.Module, Owner):
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Compute the scores (..., Q, K) by the equation, for inspection and tests."""
         return self.value()(query, key)
+
+
+@final
+class CalledScore:
+    """The methods of a `ScoreModule` for a module that has hooks or is of another class: it is called on tiles.
+
+    Args:
+        module: takes queries (..., Q, D) and keys (..., K, E), and returns scores (..., Q, K).
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def value(self) -> Score:
+        """Build the score that calls the module."""
+        return Learned(self._module)
+
+    def project_query(self, query: Tensor) -> Tensor:
+        """Return the query, which the module projects."""
+        return query
+
+    def project_queries(self, steps: int, session: Session | None = None) -> Callable[[Tensor], Tensor]:
+        """`project_query`."""
+        return self.project_query
+
+    def project_key(self, key: Tensor, session: Session | None = None) -> Tensor:
+        """Return the key, which the module projects."""
+        return key
+
+    def projected(self) -> Score:
+        """`value`."""
+        return self.value()
+
+
+def score_of(module: nn.Module) -> ScoreModule | CalledScore:
+    """Return a score module if its parameters may be read, else what calls it.
+
+    Example:
+        >>> score = DotScore()
+        >>> score_of(score) is score
+        True
+        >>> handle = score.register_forward_hook(lambda module, inputs, scores: 2 * scores)
+        >>> score_of(score).value()(torch.ones(1, 4), torch.ones(2, 4))
+        tensor([[8., 8.]])
+    """
+    return module if isinstance(module, ScoreModule) and not is_watched(module) else CalledScore(module)
 
 
 @final

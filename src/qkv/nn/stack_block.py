@@ -133,7 +133,7 @@ class StackBlock(nn.Module):
         past: Memory | None,
         mask: Mask | Tensor | None = None,
         *,
-        bias: Bias | None = None,
+        bias: Bias | Tensor | None = None,
         source: Memory | None = None,
         source_mask: Mask | None = None,
         session: Session | None = None,

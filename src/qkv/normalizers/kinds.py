@@ -1,10 +1,11 @@
 """The normalizers that backends know by name; of a user-defined one only the equation is known."""
 
-from qkv.errors import ConfigError, error_message, value_named
+from qkv.errors import ConfigError, UnsupportedError, error_message, value_named
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.sparse import Entmax, Sparsemax
 from qkv.values.parameters import Owner
+from qkv.values.plain import is_watched
 
 _OURS: tuple[type[Normalizer], ...] = (Softmax, Sum, Mean, Identity, Sigmoid, Hard, Sparsemax, Entmax)
 KINDS = {kind: kind.__name__.lower() for kind in _OURS}
@@ -38,6 +39,10 @@ def as_normalizer(normalizer: object) -> Normalizer:
         qkv.errors.ConfigError: normalizer: expected a value of qkv.normalizers; got the class Hard. Use Hard().
     """
     if isinstance(normalizer, Owner):
+        if is_watched(normalizer):  # type: ignore[arg-type]
+            hint = "Put the hook on the attention, which returns its output, or on the score."
+            got = f"{type(normalizer).__name__} with hooks or another forward"
+            raise UnsupportedError(error_message("normalizer", "a module whose parameters are read", got, hint))
         normalizer = normalizer.value()
     if isinstance(normalizer, Normalizer):
         return normalizer

@@ -4,7 +4,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from qkv.errors import UnsupportedError
 from qkv.nn.multihead import MultiHeadAttention
+from qkv.values.plain import plain_weights
 
 
 class Projection(NamedTuple):
@@ -28,16 +30,19 @@ class Around(NamedTuple):
     output: Projection
 
 
-def around(layer: MultiHeadAttention) -> Around:
-    """Return the projections of a layer, as views of its parameters.
+def around(layer: MultiHeadAttention) -> Around | None:
+    """Return the projections of a layer, as views of its parameters; None if one of them is more than its parameters.
 
     Example:
         >>> around(MultiHeadAttention(8, 2)).key.weight.shape
         torch.Size([8, 8])
     """
-    query, key, value = (_detached(*layer.projections.part(index)) for index in range(3))
-    output = Projection(None, None) if layer.output is None else _detached(layer.output.weight, layer.output.bias)
-    return Around(query, key, value, output)
+    try:
+        query, key, value = (_detached(*layer.projections.part(index)) for index in range(3))
+        last = (None, None) if layer.output is None else plain_weights(layer.output, "output")
+    except UnsupportedError:
+        return None
+    return Around(query, key, value, _detached(*last))
 
 
 def _detached(weight: Tensor | None, bias: Tensor | None) -> Projection:

@@ -143,7 +143,8 @@ def _watch(
                 follow = first_time(trace.readings[above].follow)
                 hooks.append(modules[above].register_forward_pre_hook(follow, with_kwargs=True))
     elif (parent := _parent(model, name)) is not None:
-        trace.surroundings[name] = around(parent)
+        if (surrounding := around(parent)) is not None:
+            trace.surroundings[name] = surrounding
         hooks.append(parent.projections.given.register_forward_hook(first_time(watch.project)))
     return hooks
 

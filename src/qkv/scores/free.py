@@ -10,6 +10,7 @@ from qkv.errors import ConfigError, ShapeError, error_message, value_named
 from qkv.scores.base import Core, Operands, Score
 from qkv.shapes import Shape, broadcast, show
 from qkv.values.parameters import Owner
+from qkv.values.plain import is_watched
 from qkv.values.pytree import value
 
 
@@ -102,7 +103,7 @@ def as_score(score: object) -> Score:
         'tile'
     """
     if isinstance(score, Owner):
-        score = score.value()
+        score = Learned(score) if is_watched(score) else score.value()  # type: ignore[arg-type]
     if isinstance(score, type):
         name = score.__name__
         raise ConfigError(

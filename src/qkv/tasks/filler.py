@@ -81,7 +81,7 @@ class MaskFiller:
         found: list[list[Filled]] = []
         for at in range(0, len(sources), _ROWS):
             rows = sources[at : at + _ROWS]
-            tokens, lengths = (x.to(self.model.embed.weight.device) for x in collate_sources(rows, 0))
+            tokens, lengths = (x.to(next(self.model.parameters()).device) for x in collate_sources(rows, 0))
             scores = self.model(tokens, lengths)
             places = torch.tensor([ids.index(self._mask) for ids in rows], device=scores.device)
             own = scores[torch.arange(len(rows), device=scores.device), places].float().softmax(-1)

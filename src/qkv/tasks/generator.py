@@ -243,7 +243,7 @@ class Generator:
         self, sources: list[list[int]], keys: list[int], tokens: int, sampling: Sampling, beam: int
     ) -> list[list[int]]:
         """Continue a batch of prompts to the end token."""
-        marks, device = self.tokenizer, self.model.embed.weight.device
+        marks, device = self.tokenizer, next(self.model.parameters()).device
         source, lengths = (x.to(device) for x in collate_sources(sources, max(marks.pad, 0)))
         settings: dict[str, Any] = {"bos": 0, "eos": self._end(), "limit": tokens, "never": self._never()}
         model = Prompted(cast("PaddedReader", self.model))
@@ -283,7 +283,7 @@ class Generator:
     @torch.no_grad()
     def _draws(self, sources: list[list[int]], keys: list[int], sampling: Sampling) -> Iterator[list[int]]:
         """Generate tokens for sources of one length, without end."""
-        device, context = self.model.embed.weight.device, self.model.config.context
+        device, context = next(self.model.parameters()).device, self.model.config.context
         known, rows = torch.tensor(sources, device=device), torch.tensor(keys, device=device)
         scores, state = self._read(known)
         step = 0

@@ -149,7 +149,7 @@ class Classifier:
         """
         if isinstance(self.model, StackReader):
             return last_self_attention(self, list(ids))[0]
-        device = self.model.output.weight.device
+        device = next(self.model.parameters()).device
         model = cast("TextClassifier", self.model)
         with torch.no_grad(), record(model, layers=[model.attention_layer]) as trace:
             model(torch.tensor([list(ids)], device=device), torch.tensor([len(ids)], device=device))

@@ -106,7 +106,7 @@ class LabelTask:
         return [*judge_labels(predicted, truth), Figure("loss", loss, "nats per label", higher_is_better=False)]
 
     def _device(self) -> torch.device:
-        return self.model.output.weight.device
+        return next(self.model.parameters()).device
 
 
 def judge_labels(predicted: Sequence[Sequence[str]], truth: Sequence[Sequence[str]]) -> list[Figure]:
@@ -142,7 +142,7 @@ def predict(model: LabelModel, items: Sequence[Item], padding: int) -> list[Tens
     batches = inference_batches([len(item.ids) for item in items], _BATCH_TOKENS)
     results = []
     for batch in counted(batches):
-        stacked = stack([items[place] for place in batch], padding, model.output.weight.device)
+        stacked = stack([items[place] for place in batch], padding, next(model.parameters()).device)
         scores = label_scores(model, stacked).cpu()
         expect_numbers(scores, f"one of the texts {min(batch) + 1:,} to {max(batch) + 1:,}")
         results.append([scores[row, : len(items[place].begins)] for row, place in enumerate(batch)])

@@ -17,7 +17,7 @@ from qkv.models.stack_decoder import StackLanguageModel
 from qkv.tasks.notes import counted
 from qkv.tasks.text import Passage
 from qkv.train.loss import label_smoothed_loss
-from qkv.train.output_loss import output_loss
+from qkv.train.output_loss import layer_loss
 
 TextModel = LanguageModel | RecurrentLanguageModel | StackLanguageModel
 _JUDGED_TOKENS = 8192
@@ -59,15 +59,15 @@ class LanguageTask:
 
     def collate(self, places: Sequence[int]) -> Tensor:
         """Stack windows with the token before each, (B, context + 1), on the model's device."""
-        return cut(self.train.ids, places, self.model.config.context).to(self.model.embed.weight.device)
+        return cut(self.train.ids, places, self.model.config.context).to(next(self.model.parameters()).device)
 
     def objective(self, batch: Tensor) -> tuple[Tensor, int]:
         """Compute the smoothed cross entropy of each next token."""
         if isinstance(self.model, StackLanguageModel) and self.model.config.output_softcap is not None:
             # The bound of the logits comes between the output layer and the loss.
             return label_smoothed_loss(self.model(batch[:, :-1]), batch[:, 1:], self.tokenizer.pad, self.smoothing)
-        states, output = self.model.advance(batch[:, :-1])[0], self.model.output
-        return output_loss(states, output.weight, output.bias, batch[:, 1:], self.tokenizer.pad, self.smoothing)
+        states = self.model.advance(batch[:, :-1])[0]
+        return layer_loss(states, self.model.output, batch[:, 1:], self.tokenizer.pad, self.smoothing)
 
     def lines(self, places: Sequence[int]) -> list[int]:
         """Return the line numbers where windows begin."""
@@ -111,7 +111,7 @@ def judge(model: TextModel, text: Passage) -> list[Figure]:
     Returns:
         Loss in nats per token, perplexity, bits per character.
     """
-    context, device = model.config.context, model.embed.weight.device
+    context, device = model.config.context, next(model.parameters()).device
     count = len(text.ids) - 1
     whole = list(range(0, count - context + 1, context))
     batches = [cut(text.ids, starts, context) for starts in in_batches(whole, max(1, _JUDGED_TOKENS // context))]

@@ -19,7 +19,7 @@ from qkv.models.monotonic import MonotonicTranslator
 from qkv.tasks.choice import TranslationModel
 from qkv.tasks.translator import Translator
 from qkv.train.loss import label_smoothed_loss
-from qkv.train.output_loss import output_loss
+from qkv.train.output_loss import layer_loss
 
 _VALIDATION_TOKENS = 8192
 
@@ -100,8 +100,7 @@ class TranslationTask:
         target, pad = batch.target[:, 1:], self.tokenizer.pad
         if isinstance(self.model, CopyingTranslator | MonotonicTranslator):
             return label_smoothed_loss(self.model(*given), target, pad, smoothing)
-        output = self.model.output
-        return output_loss(self.model.states(*given), output.weight, output.bias, target, pad, smoothing)
+        return layer_loss(self.model.states(*given), self.model.output, target, pad, smoothing)
 
 
 def judge(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> list[Figure]:

@@ -3,13 +3,39 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from qkv.linalg.matmul import onednn_serves, product
+from qkv.train.loss import label_smoothed_loss
+from qkv.values.plain import is_plain
 
 _ROWS = 512
 """Tokens whose logits are in memory at a time: enough for full matrix speed, few enough to be overwritten in place."""
+
+
+def layer_loss(
+    states: Tensor, layer: nn.Module, target: Tensor, padding: int, smoothing: float = 0.0
+) -> tuple[Tensor, int]:
+    """Sum the label-smoothed cross entropy of an output layer's logits over all tokens that are not padding.
+
+    Args:
+        states: inputs of the output layer (..., M).
+        layer: a plain `nn.Linear`, whose logits are never stored; any other module is called.
+        target, padding, smoothing: as for `output_loss`.
+
+    Returns:
+        As for `output_loss`.
+
+    Example:
+        >>> layer, target = nn.Linear(5, 4), torch.tensor([[1, 2, 0], [3, 0, 0]])
+        >>> layer_loss(torch.zeros(2, 3, 5), layer, target, padding=0)[1]
+        3
+    """
+    if is_plain(layer, nn.Linear):
+        weight, bias = layer.weight, layer.bias
+        return output_loss(states, weight, bias, target, padding, smoothing)  # type: ignore[arg-type]
+    return label_smoothed_loss(layer(states), target, padding, smoothing)
 
 
 def output_loss(

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from qkv.compiled import available
 from qkv.linalg import matmul
-from qkv.linalg.matmul import Linear
 from qkv.linalg.packed import PackedWeight
 from qkv.linalg.session import Session
 from qkv.masks.patterns import lengths
@@ -177,7 +176,7 @@ CHANGES: dict[str, Callable[[DecoderBlock], object]] = {
     "a number": lambda made: made.feed_forward.expand.weight.mul_(2),
     "memory": lambda made: setattr(made.around_self.norm.weight, "data", torch.rand(WIDTH)),
     "a parameter": lambda made: setattr(made.feed_forward.contract, "bias", nn.Parameter(torch.rand(WIDTH))),
-    "a module": lambda made: setattr(made.feed_forward, "contract", Linear(2 * WIDTH, WIDTH).eval()),
+    "a module": lambda made: setattr(made.feed_forward, "contract", nn.Linear(2 * WIDTH, WIDTH).eval()),
 }
 
 
@@ -196,12 +195,17 @@ def test_changed_weights_are_those_of_now(
     assert all(direct)
 
 
+class Subclass(nn.Linear):
+    """A layer that computes what it is derived from, which its class does not tell."""
+
+
 OTHERWISE: dict[str, Callable[[DecoderBlock], object]] = {
     "a hook": lambda made: made.feed_forward.expand.register_forward_hook(lambda *_: None),
     "training": lambda made: made.train(),
     "another activation": lambda made: setattr(made.feed_forward, "activation", "gelu"),
     "another backend": lambda made: setattr(made.cross_attention.attention, "backend", "reference"),
-    "another layer": lambda made: setattr(made.feed_forward, "expand", nn.Linear(WIDTH, 2 * WIDTH)),
+    "another layer": lambda made: setattr(made.feed_forward, "expand", Subclass(WIDTH, 2 * WIDTH).eval()),
+    "another forward": lambda made: setattr(made.feed_forward.expand, "forward", made.feed_forward.expand.forward),
     "another width": lambda made: made.double(),
 }
 

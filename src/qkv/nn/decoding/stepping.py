@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from qkv.algorithms.sdpa.few_queries import LEAST, MOST
 from qkv.compiled import available
 from qkv.compiled.strided import StridedArray, as_strided_array
-from qkv.linalg.matmul import Linear, packed_serves
+from qkv.linalg.matmul import packed_serves
 from qkv.linalg.session import Session
 from qkv.masks.patterns import Lengths
 from qkv.nn.attention import Attention
@@ -23,6 +23,7 @@ from qkv.nn.dropout import Dropout
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.projections import Given, Projections
 from qkv.nn.scores import DotScore, ScaledDotScore
+from qkv.values.plain import has_global_hooks, has_own_hooks, is_changed
 
 if TYPE_CHECKING:
     from qkv.linalg.packed import Affine, Norm
@@ -38,7 +39,7 @@ _KNOWN = (
     DotScore,
     FeedForward,
     Residual,
-    Linear,
+    nn.Linear,
     nn.LayerNorm,
     Dropout,
 )
@@ -115,7 +116,7 @@ class _PackedBlock:
         self._views = [(x, x.detach(), x.data_ptr(), x._version) for x in parameters]
 
     def unchanged(self) -> bool:
-        """Return whether the block still has these modules and numbers, only evaluates, and has no hooks."""
+        """Return whether the block still has these plain modules and numbers, and only evaluates."""
         # Plain loops: this runs for each block of each step, and generators would take three times as long.
         for table, name, held in self._entries:
             if table.get(name) is not held:
@@ -123,7 +124,7 @@ class _PackedBlock:
         for parameter, _, address, version in self._views:
             if parameter._version != version or parameter.data_ptr() != address:
                 return False
-        return _unwatched(self._modules)
+        return _plain_in_evaluation(self._modules)
 
 
 @final
@@ -138,7 +139,7 @@ class _KeptBlock:
         """Return the packed parameters; None if the modules must run."""
         if self._packed is not None and self._packed.unchanged():
             return self._packed
-        if self._has_form is False or not _unwatched(block.modules()):
+        if self._has_form is False or not _plain_in_evaluation(block.modules()):
             return None
         if not packed_serves(x, block.feed_forward.expand.weight):
             return None
@@ -208,13 +209,12 @@ def _suits(blocks: Sequence[DecoderBlock], x: Tensor, caches: Sequence[DecoderCa
     )
 
 
-def _unwatched(modules: Iterable[nn.Module]) -> bool:
-    """Return whether modules only evaluate, and have no forward hooks."""
-    everywhere: bool = nn.modules.module._has_any_global_hook()  # type: ignore[no-untyped-call]
-    if everywhere:
+def _plain_in_evaluation(modules: Iterable[nn.Module]) -> bool:
+    """Return whether modules only evaluate, and a call of each runs what its class computes."""
+    if has_global_hooks():
         return False
     for module in modules:  # noqa: SIM110 - a plain loop, as in `unchanged`
-        if module.training or module._forward_hooks or module._forward_pre_hooks:
+        if module.training or has_own_hooks(module) or is_changed(module):
             return False
     return True
 
@@ -222,7 +222,7 @@ def _unwatched(modules: Iterable[nn.Module]) -> bool:
 def _has_form(block: DecoderBlock) -> bool:
     """Return whether a block computes what the fused step computes: no part replaced, no other option chosen."""
     return (
-        all(type(m) in _KNOWN and "forward" not in m.__dict__ for m in block.modules())
+        all(type(m) in _KNOWN for m in block.modules())
         and not any(p.is_inference() or p.dtype != torch.float32 for p in block.parameters())
         and block.feed_forward.activation == "relu"
         and block.reach is None
@@ -250,7 +250,7 @@ def _plain(layer: MultiHeadAttention) -> bool:
 def _affine(layer: nn.Module | None) -> "Affine":
     from qkv.linalg.packed import Affine
 
-    assert isinstance(layer, Linear)
+    assert isinstance(layer, nn.Linear)
     return Affine(layer.weight.detach(), layer.bias)
 
 

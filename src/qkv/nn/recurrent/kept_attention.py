@@ -9,9 +9,9 @@ from torch import Tensor
 from qkv.functional import decoder_for
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
-from qkv.nn.recurrent.repeated_attention import watched
 from qkv.scores.base import Score
 from qkv.values.parameters import transformed
+from qkv.values.plain import has_hooks
 from qkv.values.pytree import tensors_in
 
 _Loop = Callable[[Tensor], Tensor] | None
@@ -79,4 +79,4 @@ def _free(attention: Attention, key: Tensor) -> bool:
     """Return whether a loop may take the place of the module."""
     chosen = attention.backend == "auto" and not attention.dropout and attention.also is None
     rewritten = torch.compiler.is_compiling() or transformed()
-    return chosen and key.device.type == "cpu" and not rewritten and not watched(attention)
+    return chosen and key.device.type == "cpu" and not rewritten and not has_hooks(attention)

@@ -9,7 +9,7 @@ from qkv.errors import ConfigError, error_message, nearest
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal
 from qkv.nn.attention import Attention
-from qkv.nn.scores import build_score, xavier_uniform
+from qkv.nn.scores import build_score, score_of, xavier_uniform
 
 _CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
@@ -83,6 +83,6 @@ class RecurrentSelfAttention(nn.Module):
         """
         key, value = x.chunk(2, -1) if self.memory == "split" else (x, x)
         mask = causal() if mask is None else mask
-        context = self.attention(key, key, value, score=self.score.value(), mask=mask)
+        context = self.attention(key, key, value, score=score_of(self.score).value(), mask=mask)
         states: Tensor = self.recurrent(torch.cat([x, context], -1))[0]
         return states

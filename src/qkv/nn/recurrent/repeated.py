@@ -5,14 +5,17 @@ that much again. For T steps of B rows, one product of T·B rows computes the su
 Σ_t g_tᵀ x_t = [g_1; …; g_T]ᵀ [x_1; …; x_T].
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from qkv.linalg.matmul import KeptWeight, few, linear, packed_weight, product
+from qkv.linalg.matmul import KeptWeight, few, kept_weight, linear, packed_weight, product
+from qkv.linalg.session import Session
 from qkv.nn.recurrent.marks import Marks
 from qkv.values.parameters import numbers, transformed
+from qkv.values.plain import is_plain
 
 if TYPE_CHECKING:
     from qkv.linalg.packed import PackedWeight
@@ -69,6 +72,25 @@ class Repeated:
         found: Tensor = _Step.apply(x, self._weight, *given)  # type: ignore[no-untyped-call]
         self._step += 1
         return found
+
+
+def repeat_layer(layer: nn.Module, steps: int, session: Session | None = None) -> Callable[[Tensor], Tensor]:
+    """Return what computes layer(x) in every step of one loop.
+
+    Args:
+        layer: a plain `nn.Linear`, computed by `Repeated`; any other module is called in each step.
+        steps: the largest number of steps.
+        session: keeps the weight packed; None to keep nothing.
+
+    Example:
+        >>> layer, x = torch.nn.Linear(2, 2), torch.ones(1, 2)
+        >>> step = repeat_layer(layer, steps=2)
+        >>> torch.equal(step(step(x)), layer(layer(x)))
+        True
+    """
+    if is_plain(layer, nn.Linear):
+        return Repeated(layer.weight, layer.bias, steps, kept_weight(session, layer))  # type: ignore[arg-type]
+    return layer
 
 
 class _Gathered(torch.autograd.Function):

@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules import module as modules
+from torch import Tensor
 
 from qkv.engine.autograd import second_derivative
 from qkv.functional import decoder_for
@@ -21,11 +20,11 @@ from qkv.nn.attention import Attention
 from qkv.nn.recurrent.marks import Marks
 from qkv.scores.base import Score
 from qkv.values.parameters import transformed
+from qkv.values.plain import has_hooks
 from qkv.values.pytree import tensors_in
 
 _Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 _Loop = Callable[[Tensor], Tensor]
-_KINDS = ("forward", "forward_pre", "backward", "backward_pre")
 _LEAST = 1 << 17
 """Elements of keys and values below which adding up their gradients takes less time than the work of this module."""
 
@@ -70,7 +69,7 @@ class RepeatedAttention:
             masks = tensors_in(mask)
             self._marks = _Memory.apply(key, value, marks, whole, self._left, *masks)  # type: ignore[no-untyped-call]
             self._key, self._value = key.detach(), value.detach()
-            if not watched(attention):
+            if not has_hooks(attention):
                 memory = self._key, self._value
                 self._plan = lambda query: decoder_for(query, *memory, score, attention.normalizer, mask)
 
@@ -94,17 +93,6 @@ class RepeatedAttention:
         noted: Tensor = _Noted.apply(found, query, self._marks, self._left, self._step)  # type: ignore[no-untyped-call]
         self._step += 1
         return noted
-
-
-def watched(attention: nn.Module) -> bool:
-    """Return whether a module has hooks that must see each call or its gradients."""
-    own = (
-        attention._forward_hooks,
-        attention._forward_pre_hooks,
-        attention._backward_hooks,
-        attention._backward_pre_hooks,
-    )
-    return any(own) or any(getattr(modules, f"_global_{kind}_hooks") for kind in _KINDS)
 
 
 class _Memory(torch.autograd.Function):

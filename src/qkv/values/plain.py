@@ -1,0 +1,112 @@
+"""Whether a module may be read as plain weights instead of being called.
+
+Packed weights, fused steps and loops over time read the parameters of modules. That is right only for a module that
+would compute what its class computes, seen by nobody: a hook, an adapter (LoRA), a parametrization, quantization or a
+replaced `forward` can change what a call returns. Everything that reads the weights of a module asks here first, and
+calls the module otherwise.
+"""
+
+from torch import Tensor, nn
+from torch.nn.modules import module as modules
+from torch.nn.utils import parametrize
+
+from qkv.errors import UnsupportedError, error_message
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether a call of a module runs hooks, of its own or registered for all modules.
+
+    Example:
+        >>> layer = nn.Linear(2, 3)
+        >>> handle = layer.register_forward_hook(print)
+        >>> has_hooks(layer), has_hooks(nn.Linear(2, 3))
+        (True, False)
+    """
+    return has_own_hooks(module) or has_global_hooks()
+
+
+def has_global_hooks() -> bool:
+    """Return whether hooks are registered for all modules.
+
+    Example:
+        >>> has_global_hooks()
+        False
+    """
+    return bool(
+        modules._global_forward_hooks
+        or modules._global_forward_pre_hooks
+        or modules._global_backward_hooks
+        or modules._global_backward_pre_hooks
+    )
+
+
+def is_plain(module: nn.Module | None, *classes: type[nn.Module]) -> bool:
+    """Return whether a module may be read as the weights of one of some classes.
+
+    Args:
+        module: the module; None is not plain.
+        classes: the classes whose computation the reader knows. Subclasses are not plain: an adapter, a quantized layer
+            or a parametrized one is a subclass or another class.
+
+    Example:
+        >>> is_plain(nn.Linear(2, 3), nn.Linear)
+        True
+        >>> is_plain(torch.nn.utils.parametrizations.weight_norm(nn.Linear(2, 3)), nn.Linear)
+        False
+    """
+    return type(module) in classes and module is not None and not is_changed(module) and not has_hooks(module)
+
+
+def is_changed(module: nn.Module) -> bool:
+    """Return whether a call of a module runs something else than its class's `forward`: replaced, or compiled."""
+    return "forward" in module.__dict__ or module._compiled_call_impl is not None
+
+
+def is_watched(module: nn.Module) -> bool:
+    """Return whether a module of parameters (a score, a normalizer, a bias) must be called, not read.
+
+    Hooks for all modules do not count: they watch calls, and such a module is not called.
+
+    Example:
+        >>> is_watched(nn.Linear(2, 3))
+        False
+    """
+    return has_own_hooks(module) or is_changed(module)
+
+
+def plain_weights(layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
+    """Return the weight and bias of a linear layer for a copy in another form, such as an export.
+
+    Args:
+        layer: `nn.Linear`, parametrized or not.
+        name: how an error names it.
+
+    Returns:
+        The weight (out, in) and the bias (out), or None.
+
+    Raises:
+        UnsupportedError: it is another layer, or a hook or a replaced `forward` decides what it returns.
+
+    Example:
+        >>> plain_weights(nn.Linear(2, 3), "output")[0].shape
+        torch.Size([3, 2])
+    """
+    linear = type(layer) is nn.Linear or (isinstance(layer, nn.Linear) and parametrize.is_parametrized(layer))
+    if not linear or has_own_hooks(layer) or is_changed(layer):
+        got = type(layer).__name__ + (" with hooks" if has_own_hooks(layer) else "")
+        hint = "Merge adapters, and remove hooks and quantization first."
+        raise UnsupportedError(error_message(name, "a layer that is its weight and bias alone: nn.Linear", got, hint))
+    assert isinstance(layer, nn.Linear)
+    return layer.weight, layer.bias
+
+
+def has_own_hooks(module: nn.Module) -> bool:
+    """Return whether a module has hooks of its own that a call runs.
+
+    Example:
+        >>> has_own_hooks(nn.Linear(2, 3))
+        False
+    """
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )

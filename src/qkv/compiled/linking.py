@@ -5,6 +5,7 @@
 
 import ctypes
 import itertools
+import sys
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -17,6 +18,12 @@ from qkv.compiled import target
 from qkv.compiled.entry import ERRORS, FUNCTIONS, NDARRAY, NONE, SYMBOL
 
 _FASTCALL = 0x80
+_JIT_LINK = sys.platform != "win32"
+"""Which of LLVM's two linkers loads object code: JITLink, or where llvmlite has none, on Windows, RuntimeDyld.
+
+RuntimeDyld reserves memory for each section on its own. On 64-bit Arm that ends the process by an assertion: code
+reaches its table of addresses (GOT) within 4 GiB only, and the two can lie farther apart. JITLink keeps them together.
+"""
 _lock = threading.Lock()
 _numbers = itertools.count()
 _symbols: dict[str, int] = {}
@@ -72,7 +79,7 @@ def load(code: bytes, name: str) -> Callable[..., None]:
 
 @cache
 def _jit() -> Any:
-    return binding.create_lljit_compiler(target.machine())
+    return binding.create_lljit_compiler(target.machine(), use_jit_link=_JIT_LINK)
 
 
 @cache

@@ -12,6 +12,7 @@ __all__ = [
     "ArgumentError",
     "AttachError",
     "CheckpointError",
+    "CompilationError",
     "ConfigError",
     "DataError",
     "DtypeError",
@@ -94,6 +95,10 @@ class CheckpointError(QkvError, ValueError):
 
 class TrainingError(QkvError, ArithmeticError):
     """A training that cannot continue: its loss is not finite, or a step does not fit in memory."""
+
+
+class CompilationError(QkvError, RuntimeError):
+    """A process that ended before the kernel that it compiled was done."""
 
 
 class ForkError(QkvError, RuntimeError):

@@ -39,7 +39,6 @@ def warm(
     with Progress(*columns, console=console, disable=quiet()) as progress:
         task = progress.add_task("compile", total=len(wanted), text="")
         for job in warming.run(wanted, jobs):
-            name = f"{job.module.removeprefix('qkv.')}.{job.name}"
-            progress.update(task, advance=1, text=name)
+            progress.update(task, advance=1, text=str(job))
             if as_json():
-                write_json([{"kernel": name if job.key is None else f"{name}[{job.key!r}]", "dtype": job.dtype}])
+                write_json([{"kernel": str(job), "dtype": job.dtype}])

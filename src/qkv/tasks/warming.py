@@ -1,12 +1,16 @@
 """Compile kernels ahead of their first call, on all cores."""
 
+import contextlib
 import importlib
 import multiprocessing
 import os
 import pkgutil
 import signal
+import traceback
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnContext
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -14,7 +18,7 @@ import qkv
 from qkv.compiled import openmp
 from qkv.compiled.kernels import Kernel
 from qkv.compiled.waiting import QUIET
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import CompilationError, ConfigError, error_message, nearest
 from qkv.system import cores
 
 _MODULE = "_kernel"
@@ -38,6 +42,11 @@ class Job(NamedTuple):
     name: str
     key: Any
     dtype: str
+
+    def __str__(self) -> str:
+        """Return the kernel's name."""
+        name = f"{self.module.removeprefix('qkv.')}.{self.name}"
+        return name if self.key is None else f"{name}[{self.key!r}]"
 
 
 def families() -> list[str]:
@@ -86,19 +95,110 @@ def run(wanted: Sequence[Job], processes: int | None = None) -> Iterator[Job]:
 
     Yields:
         Each job when it is done.
+
+    Raises:
+        CompilationError: a process ended before its job was done, killed for want of memory for instance.
+        Exception: what a job raised in its process.
     """
-    count = min(len(wanted), processes or cores())
-    with multiprocessing.get_context("spawn").Pool(max(count, 1), _start) as pool:
-        yield from pool.imap_unordered(_compile, wanted)
+    context, queue = multiprocessing.get_context("spawn"), list(reversed(wanted))
+    workers: list[_Worker] = []
+    try:
+        for _ in range(min(len(wanted), processes or cores())):
+            workers.append(_Worker(context))
+            workers[-1].begin(queue.pop())
+        while busy := [worker for worker in workers if worker.job is not None]:
+            ready = wait([worker.connection for worker in busy])
+            for worker in busy:
+                if worker.connection in ready:
+                    yield worker.finish()
+                    if queue:
+                        worker.begin(queue.pop())
+    finally:
+        for worker in workers:
+            worker.close()
 
 
-def _start() -> None:
-    """Leave Ctrl-C to the parent, which ends its workers, and announcements to the parent's progress bar."""
+@final
+class _Worker:
+    """A process that does one job after another, and the end of a pipe to it.
+
+    `multiprocessing.Pool` and its queues would wait for ever for a job whose process has died.
+
+    Args:
+        context: starts the process.
+    """
+
+    def __init__(self, context: SpawnContext) -> None:
+        self.connection, theirs = context.Pipe()
+        self.job: Job | None = None
+        self.process = context.Process(target=_work, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()  # so that the pipe ends with the process
+
+    def begin(self, job: Job) -> None:
+        """Hand a job to the process."""
+        self.job = job
+        with contextlib.suppress(BrokenPipeError):  # then `finish` reads the pipe's end
+            self.connection.send(job)
+
+    def finish(self) -> Job:
+        """Return the job, which is done.
+
+        Raises:
+            CompilationError: the process has ended.
+            Exception: what the job raised.
+        """
+        job = self.job
+        assert job is not None
+        try:
+            error = self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            self.process.join()
+            raise CompilationError(_ended(job, self.process.exitcode)) from None
+        if error is not None:
+            raise error
+        self.job = None
+        return job
+
+    def close(self) -> None:
+        """End the process, at once if it is at work, and release what belongs to it."""
+        if self.job is not None:
+            self.process.kill()
+        self.connection.close()
+        self.process.join()
+        self.process.close()
+
+
+def _ended(job: Job, exit_code: int | None) -> str:
+    """Return the message that a process ended while it compiled."""
+    known = {-number: number.name for number in signal.Signals}
+    ending = known.get(exit_code or 0, f"exit code {exit_code}")
+    hint = "Repeat the command: what was compiled is kept. If it ends here again, report this as a bug."
+    if ending == "SIGKILL":
+        hint = "Systems kill processes when memory runs out. Repeat with --jobs 1: what was compiled is kept."
+    return error_message(f"{job}, {job.dtype}", "machine code", f"a process that ended by {ending}", hint)
+
+
+def _work(connection: "Connection[Exception | None, Job]") -> None:
+    """Do jobs until the parent closes the pipe, or has ended.
+
+    Ctrl-C is left to the parent, which ends its workers, and announcements to the parent's progress bar.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ[QUIET] = "1"
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            job = connection.recv()
+            try:
+                _compile(job)
+            except Exception as error:  # it is the parent's
+                error.add_note(traceback.format_exc())
+                connection.send(error)
+            else:
+                connection.send(None)
 
 
-def _compile(job: Job) -> Job:
+def _compile(job: Job) -> None:
     found = getattr(importlib.import_module(job.module), job.name)
     kernel = found if job.key is None else found[job.key]
     if not isinstance(kernel, Kernel):
@@ -108,7 +208,6 @@ def _compile(job: Job) -> Job:
         openmp.launcher(kernel, np.dtype(job.dtype))
     else:
         kernel.at(job.dtype)
-    return job
 
 
 def _modules() -> list[str]:

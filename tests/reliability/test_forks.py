@@ -183,3 +183,55 @@ def test_digits_of_other_scripts_name_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "step-٠٠٠٠١٠٠٠").mkdir()
     (tmp_path / "step-00000002").mkdir()
     assert steps(tmp_path) == [2]
+
+
+COMPILING = """
+import os, signal, threading, time
+import numpy as np
+from qkv.compiled.deferred import overload
+from qkv.compiled.kernels import Kernel
+from tests.compiled.small_kernel import double
+
+compiling = threading.Event()
+
+
+def work():
+    pass
+
+
+@overload(work)
+def _work():
+    compiling.set()
+    time.sleep(0.5)  # time enough for a fork in the middle
+    return lambda: None
+
+
+def slow(start, stop, x):
+    work()
+
+
+kernel = Kernel(slow, "void(i8, i8, F[::1])")
+other = threading.Thread(target=kernel.at, args=(np.float32,))
+other.start()
+compiling.wait()
+pid = os.fork()
+if pid == 0:
+    signal.alarm(60)
+    x = np.ones(3, np.float32)
+    kernel.at(x.dtype)(0, 3, x)
+    double.at(x.dtype)(0, 3, x)
+    os._exit(int(x.sum()))
+other.join()
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system does not fork")
+def test_a_child_forked_while_another_thread_compiles_has_its_kernels(tmp_path: Path) -> None:
+    path = os.pathsep.join((str(Path(qkv.__file__).parents[1]), str(Path(__file__).parents[2])))
+    settings = {**os.environ, "PYTHONPATH": path, "NUMBA_CACHE_DIR": str(tmp_path)}
+    (tmp_path / "program.py").write_text(COMPILING)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py")], env=settings, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.returncode) == ("6\n", 0), done.stderr

@@ -22,6 +22,7 @@ from qkv.compiled.deferred import Part, declare_overloads
 from qkv.compiled.target import WIDE, compiles
 from qkv.compiled.waiting import announced, uncollected
 from qkv.errors import DtypeError, UnsupportedError, error_message
+from qkv.forks import unforked
 
 ELEMENTWISE = {"contract", "nsz"}
 REDUCTION = {"contract", "nsz", "reassoc", "arcp"}
@@ -157,7 +158,7 @@ class Kernel:
 
     def _compile(self, dtype: np.dtype[Any]) -> Callable[..., Any]:
         signature = self.signature_at(dtype)
-        with self._lock:
+        with unforked(), self._lock:
             if dtype not in self._compiled:
                 self._compiled[dtype] = compile_cached(self.py_func, signature)
             return self._compiled[dtype]
@@ -236,16 +237,17 @@ def compile_cached(function: Callable[..., Any], signature: str, wrapper: bool =
     name = _name(function)
     stored = cache.stored_code(function, {"wrapper": wrapper, **_options()})
     code = stored and stored.load(signature)
-    if code:
-        try:
-            return linking.load(code, name)
-        except RuntimeError:  # it is compiled anew; an error of that code is the caller's
-            pass
-    with announced(name), uncollected():
-        compiled = _compiler(name).compile_object(function, _options(), signature, wrapper)
-    if stored:
-        stored.save(signature, compiled.code) if compiled.lasting else stored.refuse()
-    return linking.load(compiled.code, name)
+    with unforked():
+        if code:
+            try:
+                return linking.load(code, name)
+            except RuntimeError:  # it is compiled anew; an error of that code is the caller's
+                pass
+        with announced(name), uncollected():
+            compiled = _compiler(name).compile_object(function, _options(), signature, wrapper)
+        if stored:
+            stored.save(signature, compiled.code) if compiled.lasting else stored.refuse()
+        return linking.load(compiled.code, name)
 
 
 def assembly(function: Callable[..., Any], signature: str, wrapper: bool = False) -> str:

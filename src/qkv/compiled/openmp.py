@@ -77,7 +77,7 @@ def launcher(kernel: Kernel, dtype: Any) -> Callable[..., None]:
     code = _launchers.get(key)
     if code is None:
         link()
-        with _lock:
+        with forks.unforked(), _lock:
             code = _launchers.get(key) or compile_cached(*_region(kernel, dtype), wrapper=True)
             _launchers[key] = code
     return code

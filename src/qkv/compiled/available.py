@@ -2,6 +2,20 @@
 
 from functools import lru_cache
 
+_FUNCTION = """
+target triple = "{triple}"
+@qkv_none = external global i8
+declare void @Py_IncRef(ptr)
+declare ptr @memset(ptr, i32, i64)
+define ptr @qkv_kernel(ptr %self, ptr %arguments, i64 %count) {{
+  %memory = alloca [64 x i8]
+  %same = call ptr @memset(ptr %memory, i32 0, i64 %count)
+  call void @Py_IncRef(ptr @qkv_none)
+  ret ptr @qkv_none
+}}
+"""
+"""A function that does nothing, and needs what kernels need: Python, what the linker is told, and the C library."""
+
 
 def why_unavailable() -> str | None:
     """Return why compiled kernels cannot run here, or None.
@@ -14,6 +28,10 @@ def why_unavailable() -> str | None:
         _expect_compiler()
     except (ImportError, OSError, RuntimeError) as error:
         return f"Numba does not run here: {error}"
+    try:
+        _expect_linker()
+    except (OSError, RuntimeError) as error:
+        return f"compiled kernels cannot be linked here: {error}"
     return None
 
 
@@ -24,6 +42,19 @@ def _expect_compiler() -> None:
 
     if compiles() and not cache.holds_code():
         from qkv.compiled import compiler  # noqa: F401
+
+
+@lru_cache  # not of errors
+def _expect_linker() -> None:
+    """Load and call one small function, as kernels are, because a system may let no program write machine code."""
+    from llvmlite import binding
+
+    from qkv.compiled import linking, target
+
+    if target.compiles():
+        machine = target.machine()
+        module = binding.parse_assembly(_FUNCTION.format(triple=target.TRIPLE))
+        linking.load(machine.emit_object(module), "qkv.compiled.available")()
 
 
 # As torch.compiler.assume_constant_result does, but without importing PyTorch's compiler, which takes 1.4 s.

@@ -12,6 +12,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.platforms.names import absent
+
 import qkv
 
 SOURCE = Path(qkv.__file__).parent
@@ -134,6 +136,30 @@ def compilers(tree: ast.Module) -> Iterator[Use]:
         yield from (Use(node.lineno, root) for name in names if (root := name.split(".")[0]) in COMPILERS)
 
 
+DIFFERENT = frozenset({"os.rename", "os.replace", "os.fsync", "os.link", "shutil.rmtree"})
+"""What every system has, and not every one does alike."""
+
+
+def systems(tree: ast.Module) -> Iterator[Use]:
+    """Names of the standard library that Windows or macOS lacks, or that do something else there."""
+    lacking = {
+        name if each == "*" else f"{name}.{each}"
+        for system in ("win32", "darwin")
+        for name, missing in absent(system).items()
+        for each in missing
+    }
+    for node in ast.walk(tree):
+        names: list[str] = []
+        match node:
+            case ast.Attribute(value=ast.Name(id=module), attr=name):
+                names = [f"{module}.{name}"]
+            case ast.ImportFrom(module=str(module)):
+                names = [module, *(f"{module}.{a.name}" for a in node.names)]
+            case ast.Import():
+                names = [a.name for a in node.names]
+        yield from (Use(node.lineno, name) for name in names if name in lacking | DIFFERENT)
+
+
 COMPILERS = frozenset({"numba", "triton", "llvmlite"})
 
 RULES = {
@@ -172,6 +198,16 @@ RULES = {
         },
     ),
     "future": Rule("Python 3.11 needs no import from the future", future),
+    "systems": Rule(
+        "leave what operating systems do differently to `qkv.system`",
+        systems,
+        {
+            "system.py": DIFFERENT | {"os.ST_RDONLY", "os.geteuid", "os.statvfs", "fcntl"},
+            "forks.py": frozenset({"os.register_at_fork"}),  # where it exists
+            "compiled/thread_pool.py": frozenset({"os.register_at_fork"}),
+            "compiled/target.py": frozenset({"sys.abiflags"}),
+        },
+    ),
     "compilers": Rule(
         "only kernels import a compiler: everything else works without one",
         compilers,

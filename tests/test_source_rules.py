@@ -18,6 +18,11 @@ SEEN = {
         "from qkv.files import open\nopen(x)",
     ),
     "parsing_json": ("json.loads(x)", "json.load(x)", "from json import loads"),
+    "systems": (
+        *("os.fork()", "os.open(x, os.O_NOFOLLOW)", "from os import fchmod", "import fcntl", "from resource import x"),
+        *("signal.SIGKILL", "os.sched_getaffinity(0)", "import termios", "import pwd", "os.geteuid()", "time.tzset()"),
+        *("os.rename(x, y)", "shutil.rmtree(x)", "signal.SIGWINCH", "os.O_CLOEXEC", "from os import fsync"),
+    ),
     "future": ("from __future__ import annotations",),
     "compilers": ("import numba", "from numba import njit", "import triton.language as tl", "from llvmlite import ir"),
 }
@@ -25,6 +30,7 @@ PASSED = {
     "running": ('import_module("qkv.scores")', "import code_points", "x.eval()"),
     "opening": ("from qkv.data.text import open\nopen(x)", "opened(x)"),
     "parsing_json": ("json.dumps(x)", "parse_json(x)", "torch.load(x)"),
+    "systems": ("os.open(x, os.O_RDONLY)", "signal.SIGINT", "x.rename(y)", "import stat"),
     "future": ("import future",),
     "compilers": ("import numbatic", "from qkv.numba import x"),
 }

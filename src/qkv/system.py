@@ -229,6 +229,28 @@ def remove_file(path: Path) -> None:
     _patiently(lambda: path.unlink(missing_ok=True))
 
 
+def is_in_use(error: BaseException | None) -> bool:
+    """Return whether an operation failed because a process has a file open; only Windows refuses for that.
+
+    Args:
+        error: what renaming or removing raised.
+    """
+    return sys.platform == "win32" and isinstance(error, PermissionError)
+
+
+def is_closed_pipe(error: OSError) -> bool:
+    """Return whether writing failed because the reader of a pipe closed it.
+
+    Args:
+        error: what writing raised; on Windows, an invalid argument.
+
+    Example:
+        >>> is_closed_pipe(BrokenPipeError())
+        True
+    """
+    return isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL)
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Lock a file for this process; the lock ends with the process, however that ends.
@@ -347,8 +369,8 @@ def _patiently(action: Callable[[], Any]) -> None:
     while True:
         try:
             action()
-        except PermissionError:
-            if sys.platform != "win32" or time.monotonic() > until:
+        except PermissionError as error:
+            if not is_in_use(error) or time.monotonic() > until:
                 raise
             time.sleep(0.02)
         else:

@@ -1,5 +1,6 @@
 """Standard streams that are closed, full, a terminal or in another encoding; names with control characters."""
 
+import errno
 import io
 import json
 import os
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,6 +52,23 @@ def test_a_reader_who_has_enough_is_no_fault(monkeypatch: pytest.MonkeyPatch) ->
         write_text(["a dog"])
     with pytest.raises(BrokenPipeError):
         stream.close()
+
+
+class Closed(io.RawIOBase):
+    """A pipe on Windows whose reader has closed it."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+
+def test_a_reader_who_has_enough_is_no_fault_on_windows_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=Closed(), isatty=lambda: False))
+    with pytest.raises(BrokenPipeError):
+        write_text(["a dog"])
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -72,6 +72,19 @@ def training_ends_and_resumes() -> None:
 
 
 @step
+def a_checkpoint_that_somebody_reads_ends_no_training() -> None:
+    import qkv
+
+    settings = {"data": PAIRS, "out": "read", "validate_every": 1, "monitor": "exact_match", "keep": 1, **SMALL}
+    qkv.train("translate", steps=2, **settings)
+    with Path("read/step-00000002/config.json").open("rb"):
+        qkv.train("translate", steps=3, **settings)
+    assert qkv.train("translate", steps=4, **settings).outcome.reason == "finished"
+    best = json.loads(Path("read/best").read_text("utf-8"))["checkpoint"]
+    assert {path.name for path in Path("read").glob("step-*")} == {"step-00000004", best}
+
+
+@step
 def a_run_in_use_is_refused() -> None:
     import qkv
     from qkv.checkpoint.lock import locked

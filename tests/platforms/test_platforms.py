@@ -1,27 +1,17 @@
 """Windows and macOS, as far as Linux can show them: what qkv does in a process without what they lack."""
 
-import ast
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from tests.fuzz.test_source import FILES, SOURCE
 from tests.platforms.names import absent
 from tests.platforms.steps import STEPS
+from tests.source_rules import SOURCE
 
 ROOT = SOURCE.parent.parent
 SYSTEMS = ("win32", "darwin")
-# Modules that ask whether a name is there; every other one leaves the differences to qkv.system.
-ALLOWED = {
-    "system.py": {"os.ST_RDONLY", "os.geteuid", "os.statvfs", "fcntl"},
-    "forks.py": {"os.register_at_fork"},
-    "compiled/thread_pool.py": {"os.register_at_fork"},
-    "compiled/target.py": {"sys.abiflags"},
-}
 
 
 @pytest.fixture(scope="module", params=SYSTEMS)
@@ -46,39 +36,15 @@ def test_without_what_the_system_lacks(results: dict[str, str], name: str) -> No
     assert results[name] == ""
 
 
-def used(tree: ast.AST) -> Iterator[str]:
-    """Yield the names of modules that a source uses, as `os.fork`, and the modules that it imports."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Attribute(value=ast.Name(id=module), attr=name):
-                yield f"{module}.{name}"
-            case ast.ImportFrom(module=str(module), names=names):
-                yield from (module, *(f"{module}.{each.name}" for each in names))
-            case ast.Import(names=names):
-                yield from (each.name for each in names)
-
-
-def lacking(tree: ast.AST) -> set[str]:
-    """Return what a source uses that Windows or macOS lacks."""
-    gone = set()
-    for system in SYSTEMS:
-        for module, names in absent(system).items():
-            gone |= {module} if "*" in names else {f"{module}.{name}" for name in names}
-    return set(used(tree)) & gone
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_only_one_module_uses_what_a_system_lacks(path: Path) -> None:
-    place = path.relative_to(SOURCE).as_posix()
-    assert lacking(ast.parse(path.read_text(encoding="utf-8"))) <= ALLOWED.get(place, set())
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("os.fork()", "os.open(x, os.O_NOFOLLOW)", "from os import fchmod", "import fcntl", "from resource import x"),
-        *("signal.SIGKILL", "os.sched_getaffinity(0)", "import termios", "import pwd", "os.geteuid()", "time.tzset()"),
-    ],
-)
-def test_the_search_finds_each(text: str) -> None:
-    assert lacking(ast.parse(text))
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_list_of_names_is_that_of_the_system(system: str) -> None:
+    """What CPython's documentation says, for a few names: the list comes from stubs that are read, not imported."""
+    names = absent(system)
+    here = {"sched_getaffinity", "posix_fadvise", "O_PATH", "memfd_create"}
+    posix = {"O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_DIRECTORY", "geteuid", "getuid", "register_at_fork", "fork"}
+    assert here <= names["os"]
+    assert (posix <= names["os"]) is (system == "win32")
+    assert not {"open", "replace", "stat", "getpid", "O_APPEND", "fsync"} & names["os"]
+    assert [module for module in ("fcntl", "resource", "termios", "pwd") if names.get(module) == {"*"}] == (
+        ["fcntl", "resource", "termios", "pwd"] if system == "win32" else []
+    )

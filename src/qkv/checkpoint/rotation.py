@@ -16,6 +16,7 @@ from qkv.checkpoint.folder import is_checkpoint, save, standing, verify
 from qkv.checkpoint.manifest import Manifest
 from qkv.checkpoint.plain import decode_mapping, encode
 from qkv.errors import CheckpointError, error_message
+from qkv.system import is_in_use
 
 BEST = "best"
 _BEST_LIMIT = 4096
@@ -104,7 +105,11 @@ def save_step(run: Path, step: int, contents: Contents, *, keep: int = 3, best: 
     if best:
         mark_best(run, step)
     for old in surplus(steps(run), keep, best_step(run)):
-        remove_folder(standing(step_folder(run, old)))
+        try:
+            remove_folder(standing(step_folder(run, old)))
+        except CheckpointError as error:
+            if not is_in_use(error.__cause__):  # else the next save removes it
+                raise
     return manifest
 
 

@@ -1,6 +1,7 @@
 """Lines from standard input and to standard output, UTF-8 in any locale."""
 
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from qkv.data.corpus import iterate_lines
 from qkv.errors import DataError, error_message, harmless
+from qkv.system import is_closed_pipe
 
 
 def read_stdin() -> list[str]:
@@ -111,9 +113,9 @@ def write_text(pieces: Iterable[str]) -> None:
             out = _open(sys.stdout)
             out.buffer.write((harmless(piece) if out.isatty() else piece).encode("utf-8", "surrogateescape"))
             out.buffer.flush()
-        except BrokenPipeError:
-            raise  # the reader has closed the pipe: not an error
         except OSError as error:
+            if is_closed_pipe(error):  # by its reader: no fault
+                raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from None
             _forget()
             got, hint = error.strerror or str(error), "Free some space, or write to another file."
             raise DataError(error_message("standard output", "enough space for the output", got, hint)) from None

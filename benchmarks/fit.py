@@ -1,6 +1,8 @@
 """Fit the planner's coefficients for this kind of processor: every algorithm on many problems, then least squares.
 
-    python -m benchmarks.fit measure            time every algorithm that serves; keep the times
+    python -m benchmarks.fit measure            time every algorithm that serves; keep the times (half an hour)
+    python -m benchmarks.fit measure --grid reduced   fewer sizes, most on one thread (six minutes); goes on where an
+                                                earlier call ended
     python -m benchmarks.fit fit                write src/qkv/planner/coefficients/NAME.json from the times kept
     python -m benchmarks.fit check              regret and prediction on sizes that were not fitted, with a picture;
                                                 without a table of this processor: the regret of choosing by the others
@@ -8,6 +10,11 @@
 
 Of an Intel Xeon only the times of whole backends were kept (`results/choices.json`, one thread). `scale` gives each
 algorithm of a backend one factor in each direction: the median ratio of those times to what Zen 5's table predicts.
+That is wrong for the pass over short sequences, which gains on AMD from MKL's slower products: it is fitted to what is
+known of it beside PyTorch's kernel (`results/short-intel-avx512.json`).
+
+A table applies on the models that it names, those in its times. Times without a model, as were kept of the first two
+processors, give a table that applies nowhere alone: on other processors all tables vote.
 
 Times are those of one and of two threads, on a machine on which nothing else runs. A coefficient is microseconds of one
 thread per unit of work; none is negative, and the sum of squared relative errors is least.
@@ -19,7 +26,7 @@ import re
 import statistics
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,7 +59,11 @@ ROUNDS = 10
 """How often least squares are weighted anew by the predictions."""
 BELIEF = 0.1
 """Weight of one coefficient of a similar processor, relative to the weight of one time of this one."""
-SIMILAR = {"amd-zen4-avx512": "amd-zen5-avx512", "amd-zen5-avx512": "amd-zen4-avx512"}
+SIMILAR = {
+    "amd-zen3-avx2": "amd-zen4-avx512",
+    "amd-zen4-avx512": "amd-zen5-avx512",
+    "amd-zen5-avx512": "amd-zen4-avx512",
+}
 """Whose table decides what the times of a processor leave open."""
 SLOW = 12.0
 """An algorithm that takes so many times as long as the best one is timed once."""
@@ -66,10 +77,14 @@ class Grid(NamedTuple):
     Attributes:
         all: those of every variant.
         plain: further ones, without masks and in float32.
+        dot: further ones, of plain and causal dot products in float32, at one and at two threads.
+        threads: those of all other problems.
     """
 
     all: tuple[Size, ...]
     plain: tuple[Size, ...]
+    dot: tuple[Size, ...] = ()
+    threads: tuple[int, ...] = (1, 2)
 
 
 def _heads(n: int, width: int = 64, value: int = 64) -> Size:
@@ -91,6 +106,18 @@ FITTED = Grid(
         Size((1,), 1000, 1000, 8, 8),
     ),
 )
+REDUCED = Grid(
+    (_heads(64), _heads(256)),
+    (_heads(16), Size((64, 8), 1, 128, 64, 64), Size((64,), 1, 50, 256, 256)),
+    tuple(
+        Size((1, heads), n, n, 64, 64)
+        for n in (64, 128, 256, 512, 1024, 2048)
+        for heads in (1, 4, 16, 64)
+        if heads * n * n <= 1 << 22
+    ),
+    (1,),
+)
+GRIDS = {"full": FITTED, "reduced": REDUCED}
 HELD_OUT = Grid(
     (_heads(24), _heads(100), _heads(384)),
     (
@@ -191,6 +218,11 @@ class Problem(NamedTuple):
         """Return what the planner would do."""
         return qkv.explain(*self.tensors, **self.options)
 
+    def described(self) -> str:
+        """Return the problem as JSON, the beginning of its rows."""
+        size = [list(self.size.leading), *self.size[1:]]
+        return json.dumps({**self.variant.described(), "size": size, "direction": DIRECTIONS[bool(self.leaves)]})
+
 
 def make(variant: Variant, size: Size, direction: str) -> Problem:
     """Draw a problem from a fixed seed."""
@@ -206,8 +238,15 @@ def make(variant: Variant, size: Size, direction: str) -> Problem:
     return Problem(f"{variant}, {size}, {direction}", variant, options, tensors, leaves, upstream, size)
 
 
+DOT = (Variant("scaled_dot"), Variant("scaled_dot", "causal"))
+
+
 def problems(grid: Grid) -> Iterator[Problem]:
-    """Every variant at every size and in both directions."""
+    """Every variant at every size and in both directions; dot products first."""
+    for variant in DOT:
+        for size in grid.dot:
+            for direction in DIRECTIONS:
+                yield make(variant, size, direction)
     for variant in VARIANTS:
         line = variant.mechanism in ON_A_LINE
         sizes = (*grid.all, *grid.plain) if variant == Variant(variant.mechanism) else grid.all
@@ -235,14 +274,20 @@ def timed(run: Callable[[], object]) -> float:
     return min(found) * 1e6
 
 
-def measure(grid: Grid, only: str) -> Iterator[list[dict[str, Any]]]:
-    """Time every algorithm that serves each problem, at one and at two threads; yield the rows of each problem."""
+def measure(grid: Grid, only: str, measured: Collection[str] = ()) -> Iterator[list[dict[str, Any]]]:
+    """Time every algorithm that serves each problem; yield the rows of each problem.
+
+    Args:
+        grid: the sizes.
+        only: part of the names of the problems.
+        measured: problems to leave out, as `described` returns them.
+    """
     slow: Counter[tuple[str, str]] = Counter()
     for problem in problems(grid):
-        if only not in problem.name:
+        if only not in problem.name or problem.described() in measured:
             continue
         rows: list[dict[str, Any]] = []
-        for threads in (1, 2):
+        for threads in (1, 2) if problem.variant in DOT else grid.threads:
             torch.set_num_threads(threads)
             rows += _measure(problem, threads, slow)
         print(f"{problem.name}: {rows[-1]['algorithm']} {rows[-1]['us']:.0f} us", flush=True)
@@ -269,12 +314,9 @@ def _measure(problem: Problem, threads: int, slow: Counter[tuple[str, str]]) -> 
             found[algorithm.name] = first
         else:
             found[algorithm.name] = timed(run)
-    own = {**problem.variant.described(), "size": [list(problem.size.leading), *problem.size[1:]]}
-    direction = DIRECTIONS[bool(problem.leaves)]
-    return [
-        {**own, "direction": direction, "threads": threads, "algorithm": name, "us": round(us, 2)}
-        for name, us in found.items()
-    ]
+    own = {**json.loads(problem.described()), "threads": threads}
+    (model,) = costs.this_processor().models
+    return [{**own, "algorithm": name, "us": round(us, 2), "model": model} for name, us in found.items()]
 
 
 def counted(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -361,15 +403,50 @@ def _least_squares(rows: list[dict[str, Any]], similar: Mapping[str, float]) -> 
     return {kind: float(f"{value:.4g}") for kind, value in zip(kinds, values, strict=True) if value}
 
 
-def write(coefficients: costs.Coefficients, name: str, processor: costs.Processor) -> None:
-    """Write a table of coefficients, for all models of a family of processors."""
+def completed(
+    found: costs.Coefficients, similar: costs.Coefficients, rows: list[dict[str, Any]]
+) -> tuple[costs.Coefficients, list[str]]:
+    """Add the algorithms that were not timed, from a similar processor's table times one factor.
+
+    Returns:
+        All coefficients, and what was added.
+    """
+    ratios = [
+        row["us"] / expected
+        for row in rows
+        if (expected := _predicted(row["counts"], similar.get(row["algorithm"], {}).get(row["direction"], {})))
+    ]
+    factor, complete, added = statistics.median(ratios), dict(found), []
+    for algorithm, directions in similar.items():
+        for direction, own in directions.items():
+            if direction not in found.get(algorithm, {}):
+                scaled_own = {kind: float(f"{each * factor:.4g}") for kind, each in own.items()}
+                complete[algorithm] = {**complete.get(algorithm, {}), direction: scaled_own}
+                added.append(f"{algorithm}, {direction}")
+    return dict(sorted(complete.items())), sorted(added)
+
+
+def models_of(rows: list[dict[str, Any]]) -> tuple[int, ...]:
+    """Return the models of processors that times were measured on; none if one of them is not on record."""
+    models = {row.get("model", -1) for row in rows}
+    return () if -1 in models else tuple(sorted(models))
+
+
+def write(coefficients: costs.Coefficients, name: str, processor: costs.Processor, measured: dict[str, Any]) -> None:
+    """Write a table of coefficients, with what they come from. It applies on the models that it names."""
     described = {
         "vendor": processor.vendor,
         "family": processor.family,
-        "models": [],
+        "models": list(processor.models),
         "capability": processor.capability,
     }
-    table = {"name": name, "processor": described, "torch": torch.__version__, "algorithms": coefficients}
+    table = {
+        "name": name,
+        "processor": described,
+        "measured": measured,
+        "torch": torch.__version__,
+        "algorithms": coefficients,
+    }
     TABLES.mkdir(exist_ok=True)
     (TABLES / f"{name}.json").write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
 
@@ -406,6 +483,32 @@ def scaled(table: costs.Coefficients, rows: list[dict[str, Any]]) -> costs.Coeff
         }
         for name, directions in table.items()
     }
+
+
+def corrected(table: costs.Coefficients, known: list[dict[str, Any]]) -> costs.Coefficients:
+    """Return a table in which algorithms are fitted to measured ratios to others.
+
+    Args:
+        table: the coefficients.
+        known: measured ratios: the problem, an algorithm, another, and how many times as fast as that it was.
+    """
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in known:
+        problem = make(Variant(row["mechanism"], row["mask"]), Size(*row["size"]), row["direction"]).plan().problem
+        parallel = min(row["threads"], problem.rows * problem.queries)
+        counts = {name: dict(_work(name, problem)) for name in (row["algorithm"], row["against"])}
+        theirs = {kind: count / parallel for kind, count in counts[row["against"]].items()}
+        us = _predicted(theirs, table[row["against"]][row["direction"]]) / row["times as fast"]
+        own = {"us": us, "counts": counts[row["algorithm"]], "parallel": parallel}
+        groups[row["algorithm"], row["direction"]].append(own)
+    found = {name: dict(directions) for name, directions in table.items()}
+    for (name, direction), rows in groups.items():
+        found[name][direction] = _least_squares(rows, table[name][direction])
+    return found
+
+
+def _problem_of(row: dict[str, Any]) -> str:
+    return json.dumps({name: row[name] for name in ("mechanism", "mask", "dtype", "size", "direction")})
 
 
 def _described(row: dict[str, Any]) -> qkv.engine.problem.Problem:
@@ -509,24 +612,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", default="check", choices=("measure", "fit", "check", "scale"))
     parser.add_argument("--only", default="", help="measure problems whose name holds this text")
+    parser.add_argument("--grid", default="full", choices=GRIDS, help="the sizes that are measured")
     parser.add_argument("--of", default=processor(), help="fit the times kept of another processor")
     given = parser.parse_args()
     name = given.of
     fitted, held = RESULTS / f"fit-{name}.json", RESULTS / f"fit-{name}-held-out.json"
     match given.what:
         case "measure":
-            for rows in measure(FITTED, given.only):
+            known = {_problem_of(row) for row in kept(fitted)} if given.grid == "reduced" else set()
+            for rows in measure(GRIDS[given.grid], given.only, known):
                 keep(fitted, rows)
         case "fit":
             rows = counted(kept(fitted))
             tables = {table.name: table for table in costs.all_tables()}
-            found = fit(rows, tables[SIMILAR.get(name, SCALED)].coefficients)
-            write(found, name, tables[name].processor if name in tables else costs.this_processor())
+            similar = tables[SIMILAR.get(name, SCALED)]
+            measured = fit(rows, similar.coefficients)
+            found, added = completed(measured, similar.coefficients, rows)
+            kind = tables[name].processor if name in tables else costs.this_processor()
+            origin = {"times": len(rows), "problems": len({row["problem"] for row in rows}), "grid": given.grid}
+            scaled_from = {"scaled from": similar.name, "not timed here": added} if added else {}
+            write(found, name, kind._replace(models=models_of(rows)), {**origin, **scaled_from})
             report(rows, found, partial(cheapest, coefficients=found))
         case "scale":
             table = json.loads((TABLES / f"{SCALED}.json").read_text(encoding="utf-8"))["algorithms"]
             rows = json.loads((RESULTS / "choices.json").read_text(encoding="utf-8"))
-            write(scaled(table, rows), "intel-avx512", costs.Processor("GenuineIntel", 6, (), "AVX512"))
+            origin = {"scaled from": SCALED, "times": len(rows), "of": "whole backends, on one thread"}
+            found = corrected(
+                scaled(table, rows), json.loads((RESULTS / "short-intel-avx512.json").read_text(encoding="utf-8"))
+            )
+            write(found, "intel-avx512", costs.Processor("GenuineIntel", 6, (), "AVX512"), origin)
         case _:
             for rows in measure(HELD_OUT, given.only):
                 keep(held, rows)

@@ -1,6 +1,7 @@
 """The planner takes the fastest algorithm that does not refuse, says why, and never falls back silently."""
 
 import dataclasses
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -98,19 +99,30 @@ def test_an_unknown_processor_takes_what_loses_least_on_any_known_one(monkeypatc
 
 
 def predict(times: dict[str, tuple[float, ...]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the planner predict these microseconds on two processors, and 100 for all other algorithms."""
+    """Let the planner predict these microseconds, one for each table, and 100 for all other algorithms."""
+    tables = len(next(iter(times.values())))
 
     def told(problem: Problem, algorithm: Algorithm) -> tuple[float, ...]:
-        return times.get(algorithm.name, (100.0, 100.0))
+        return times.get(algorithm.name, (100.0,) * tables)
 
     monkeypatch.setattr(planning, "times", told)
     planning._remembered.cache_clear()
     monkeypatch.setattr(planning, "_remembered", planning._planned)
 
 
-@pytest.mark.parametrize(("other", "taken"), [((60.0, 60.0), True), ((95.0, 60.0), False), ((60.0, 140.0), False)])
+@pytest.mark.parametrize(
+    ("other", "taken"),
+    [
+        ((60.0, 60.0), True),
+        ((95.0, 60.0), False),
+        ((60.0, 140.0), False),
+        ((81.0, 50.0), False),  # 1.23 times as fast by one of two tables
+        ((81.0,), True),  # the processor's own table
+        ((84.0,), False),
+    ],
+)
 def test_a_preferred_algorithm_yields_to_one_that_is_clearly_faster_everywhere(
-    other: tuple[float, float], taken: bool, monkeypatch: pytest.MonkeyPatch
+    other: tuple[float, ...], taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = problem_of(512, 512)
     serving = [algorithm for algorithm in ALGORITHMS if refusal(algorithm, problem) is None]
@@ -226,10 +238,41 @@ def test_a_processor_is_told_by_vendor_family_model_and_instructions(monkeypatch
     own = costs.Processor("GenuineIntel", 6, (143,), "AVX512")
     monkeypatch.setattr(costs, "this_processor", lambda: own)
     assert costs._matches(own)
-    assert costs._matches(own._replace(models=()))
+    assert costs._matches(own._replace(models=(85, 143)))
+    assert not costs._matches(own._replace(models=()))
     assert not costs._matches(own._replace(models=(85,)))
     assert not costs._matches(own._replace(capability="AVX2"))
     assert not costs._matches(own._replace(vendor="AuthenticAMD"))
+
+
+@pytest.fixture
+def no_tables_remembered() -> Iterator[None]:
+    costs.tables.cache_clear()
+    yield
+    costs.tables.cache_clear()
+
+
+@pytest.mark.usefixtures("no_tables_remembered")
+@pytest.mark.parametrize("table", costs.all_tables(), ids=lambda table: table.name)
+def test_a_table_applies_on_the_models_that_it_names_and_only_there(
+    table: costs.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = {*table.processor.models, *range(-1, 256)}
+    for model in sorted(models):
+        costs.tables.cache_clear()
+        monkeypatch.setattr(costs, "this_processor", lambda model=model: table.processor._replace(models=(model,)))
+        named = model in table.processor.models
+        assert costs.tables() == ((table,) if named else costs.all_tables())
+
+
+@pytest.mark.usefixtures("no_tables_remembered")
+@pytest.mark.parametrize("capability", ["AVX512", "AVX2", "DEFAULT", "SVE256", "NO AVX"])
+def test_a_processor_that_the_system_does_not_describe_has_no_table(
+    capability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no /proc, or its lines are others, as on 64-bit Arm."""
+    monkeypatch.setattr(costs, "this_processor", lambda: costs.Processor("", -1, (-1,), capability))
+    assert costs.tables() == costs.all_tables()
 
 
 def test_no_mechanism_is_named_in_the_planner() -> None:

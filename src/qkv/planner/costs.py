@@ -1,7 +1,8 @@
-"""How long an algorithm is predicted to take: its counted work times coefficients measured on this kind of processor.
+"""How long an algorithm is predicted to take: its counted work times coefficients measured on this model of processor.
 
-The coefficients lie in `coefficients/`, one file per kind of processor, and are fitted by `python -m benchmarks.fit`.
-A processor that was not measured is treated as if it might be any of those that were.
+The coefficients lie in `coefficients/`, one file per measured processor, and are fitted by `python -m benchmarks.fit`.
+A file applies alone on the models that it names. Any other processor is treated as if it might be any of those that
+were measured.
 """
 
 import json
@@ -30,7 +31,7 @@ class Processor(NamedTuple):
     """A kind of processor.
 
     Attributes:
-        vendor, family, models: as in /proc/cpuinfo; no models for all of the family.
+        vendor, family, models: as in /proc/cpuinfo; no models where none is on record.
         capability: the widest instructions that PyTorch uses, such as AVX512.
     """
 
@@ -45,7 +46,7 @@ class Table(NamedTuple):
 
     Attributes:
         name: a name for people.
-        processor: which processors it describes.
+        processor: the models that it was measured on.
         coefficients: microseconds per unit of work.
     """
 
@@ -97,9 +98,8 @@ _coefficients._dynamo_marked_constant = True  # type: ignore[attr-defined]
 @lru_cache(maxsize=1)
 def tables() -> tuple[Table, ...]:
     """Return the tables that apply on this machine: its own, or all of them for a processor that was not measured."""
-    known = all_tables()
-    own = [table for table in known if _matches(table.processor)]
-    return tuple(own[:1]) if own else known
+    own = next((table for table in all_tables() if _matches(table.processor)), None)
+    return all_tables() if own is None else (own,)
 
 
 @lru_cache(maxsize=1)
@@ -118,9 +118,10 @@ def _read(data: dict[str, Any]) -> Table:
 
 
 def _matches(known: Processor) -> bool:
+    """Return whether a table's processor is this one; a table that names no model is never this one's own."""
     own = this_processor()
     alike = (own.vendor, own.family, own.capability) == (known.vendor, known.family, known.capability)
-    return alike and (not known.models or own.models[0] in known.models)
+    return alike and own.models[0] in known.models
 
 
 @lru_cache(maxsize=1)

@@ -39,7 +39,9 @@ SMALL_TENSOR = 1 << 17
 """The largest tensor, in numbers, that such a call may hold: beyond 512 KiB kernels are several times as fast."""
 
 CLEARLY = 1.2
-"""How many times as fast an algorithm must be predicted, by every table that applies, to replace a preferred one."""
+"""How many times as fast an algorithm must be predicted to replace a preferred one, on a processor with its own table."""
+CLEARLY_ELSEWHERE = 1.3
+"""The same on other processors, by every table."""
 
 AUTO = "auto"
 _PARALLEL = 1 << 15
@@ -282,10 +284,11 @@ def _best_first(serving: Sequence[Algorithm], problem: Problem) -> list[Algorith
 def _preferring(preferred: Algorithm, ordered: Sequence[Algorithm], problem: Problem) -> list[Algorithm]:
     """Move an algorithm ahead of those that are not clearly faster by every table that applies."""
     preferred_times = times(problem, preferred)
+    clearly = CLEARLY if len(preferred_times) == 1 else CLEARLY_ELSEWHERE
     faster = []
     for other in ordered:
         pairs = zip(times(problem, other), preferred_times, strict=True)
-        if other is not preferred and all(time * CLEARLY < reference for time, reference in pairs):
+        if other is not preferred and all(time * clearly <= reference for time, reference in pairs):
             faster.append(other)
     return [*faster, preferred, *(other for other in ordered if other is not preferred and other not in faster)]
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from qkv.errors import UnsupportedError, error_message
 from qkv.linalg.matmul import kept_weight, linear
 from qkv.linalg.session import Session
 from qkv.models.cells import hidden_of, stacked, unrolled
@@ -24,17 +25,18 @@ class RunsWholeRows(nn.Module):
     """
 
 
-def run(
-    layer: nn.RNNBase | RunsWholeRows, x_BSM: Tensor, lengths: Tensor, session: Session | None = None
-) -> tuple[Tensor, Tensor]:
+def run(layer: nn.Module, x_BSM: Tensor, lengths: Tensor, session: Session | None = None) -> tuple[Tensor, Tensor]:
     """Run a recurrent layer over rows of unequal length.
 
     Args:
         layer: an RNN (with tanh), GRU or LSTM of PyTorch with `batch_first`, without dropout between its layers; or a
-            layer that runs over rows by itself.
+            layer that runs over rows by itself; or a module that is called as PyTorch's are, with packed rows.
         x_BSM: what it reads; what stands at or after a row's length changes nothing before it.
         lengths: (B,), int64; a row of none counts as one of one.
         session: keeps packed weights for a decoding.
+
+    Raises:
+        UnsupportedError: the layer has a full backward hook, which does not see packed rows, and rows have padding.
 
     Returns:
         The last layer's states (B, S, D·H), directions concatenated, arbitrary in the padding; and the last state of
@@ -52,6 +54,7 @@ def run(
         return found
     if x_BSM.device.type != "cpu" or not is_plain(layer, nn.RNN, nn.GRU, nn.LSTM):
         return _packed(layer, x_BSM, lengths)
+    assert isinstance(layer, nn.RNNBase)
     ways = [_ahead, _back] if layer.bidirectional else [_ahead]
     last = x_BSM.new_zeros(0)
     for depth in range(layer.num_layers):
@@ -100,9 +103,17 @@ def _weights(layer: nn.RNNBase, name: str) -> tuple[Tensor, Tensor | None]:
     return getattr(layer, f"weight_{name}"), getattr(layer, f"bias_{name}") if layer.bias else None
 
 
-def _packed(layer: nn.RNNBase, x_BSM: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    packed = pack_padded_sequence(x_BSM, lengths.cpu(), batch_first=True, enforce_sorted=False)
-    states, last = layer(packed)
-    padded, _ = pad_packed_sequence(states, batch_first=True, total_length=x_BSM.shape[1])
+def _packed(layer: nn.Module, x_BSM: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Call the layer, with packed rows if it is not shown rows of one length."""
+    # PyTorch's backward hooks see tensors, not packed rows.
+    if layer._backward_hooks or layer._backward_pre_hooks:
+        if bool((lengths < x_BSM.shape[1]).any()):
+            name, hint = type(layer).__name__, "Hook the module around it, or give rows of one length."
+            raise UnsupportedError(error_message(name, "no backward hook where rows have padding", "one", hint))
+        states, last = layer(x_BSM)
+    else:
+        packed, last = layer(pack_padded_sequence(x_BSM, lengths.cpu(), batch_first=True, enforce_sorted=False))
+        states, _ = pad_packed_sequence(packed, batch_first=True, total_length=x_BSM.shape[1])
     final = last[0] if isinstance(last, tuple) else last
-    return padded, final[-2 if layer.bidirectional else -1 :]
+    directions = states.shape[-1] // final.shape[-1]
+    return states, final[-directions:]

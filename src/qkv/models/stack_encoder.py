@@ -10,7 +10,7 @@ from qkv.linalg.layers import apply_layer
 from qkv.masks.patterns import lengths as first_keys
 from qkv.models.checks import clean_source, padding_of, parts_of
 from qkv.models.stack import StackConfig, add_positions, initialize
-from qkv.nn.blocks import Activation, activation_of
+from qkv.nn.blocks import Activation, activated, activation_of
 from qkv.nn.decoding.cache import Rows
 from qkv.nn.dropout import Dropout
 from qkv.nn.stack_block import NormParts, StackBlock
@@ -36,7 +36,7 @@ class MaskedHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., M) to (..., M)."""
-        out: Tensor = self.norm(self.activate(apply_layer(self.linear, x)))
+        out: Tensor = self.norm(activated(self.activate, self.linear, x))
         return out
 
 

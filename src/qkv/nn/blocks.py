@@ -20,6 +20,7 @@ from qkv.nn.mechanism import Mechanism
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.positions import Rotary
 from qkv.nn.scores import xavier_uniform
+from qkv.values.plain import is_plain
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "squared_relu"]
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -47,6 +48,22 @@ def activation_of(name: str) -> Callable[[Tensor], Tensor]:
         known = ", ".join(_ACTIVATIONS)
         raise ConfigError(error_message("activation", f"one of {known}", repr(name), nearest(name, _ACTIVATIONS)))
     return _ACTIVATIONS[name]
+
+
+def activated(
+    activate: Callable[[Tensor], Tensor], layer: nn.Module, x: Tensor, session: Session | None = None
+) -> Tensor:
+    """Return f(layer(x)) for a function from `activation_of`.
+
+    A hook may keep what a layer returned, so only the output of a plain layer is overwritten.
+
+    Example:
+        >>> import torch
+        >>> activated(activation_of("relu"), nn.Identity(), torch.tensor([-1.0, 2.0]))
+        tensor([0., 2.])
+    """
+    hidden = apply_layer(layer, x, session)
+    return activate(hidden if is_plain(layer, nn.Linear) else hidden.clone())
 
 
 @final
@@ -83,7 +100,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor, session: Session | None = None) -> Tensor:
         """(..., M) to (..., M)."""
-        hidden: Tensor = self.dropout(_ACTIVATIONS[self.activation](apply_layer(self.expand, x, session)))
+        hidden: Tensor = self.dropout(activated(_ACTIVATIONS[self.activation], self.expand, x, session))
         return apply_layer(self.contract, hidden, session)
 
 

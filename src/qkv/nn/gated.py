@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from qkv.linalg.layers import apply_layer
 from qkv.linalg.session import Session
-from qkv.nn.blocks import Activation, activation_of
+from qkv.nn.blocks import Activation, activated, activation_of
 from qkv.nn.dropout import Dropout
 from qkv.nn.scores import xavier_uniform
 
@@ -50,6 +50,6 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: Tensor, session: Session | None = None) -> Tensor:
         """(..., M) to (..., M)."""
-        gate = self.activate(apply_layer(self.gate, x, session))
+        gate = activated(self.activate, self.gate, x, session)
         hidden: Tensor = self.dropout(gate * apply_layer(self.expand, x, session))
         return apply_layer(self.contract, hidden, session)

@@ -18,7 +18,7 @@ from qkv.nn.mechanism import Mechanism
 from qkv.nn.normalizers import NormalizerModule, normalizer_of
 from qkv.nn.positions import Rotary
 from qkv.nn.projections import Projections
-from qkv.nn.scores import DotScore, FixedScore, ScoreModule, score_of, xavier_uniform
+from qkv.nn.scores import CalledScore, DotScore, FixedScore, ScoreModule, score_of, xavier_uniform
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax
 from qkv.scores.base import Score
@@ -233,7 +233,7 @@ class MultiHeadAttention(nn.Module):
             query,
             memory.key,
             memory.value,
-            score=score_of(self.score).projected(),
+            score=self._score().projected(),
             normalizer=normalizer_of(self.normalizer),
             mask=mask,
             bias=bias,
@@ -242,15 +242,23 @@ class MultiHeadAttention(nn.Module):
         joined = heads.transpose(-3, -2).flatten(-2)
         return joined if self.output is None else apply_layer(self.output, joined, session)
 
+    def _score(self) -> ScoreModule | CalledScore:
+        score = score_of(self.score)
+        if isinstance(score, CalledScore) and isinstance(self.score, ScoreModule) and self.key_heads != self.heads:
+            hint = "Remove the hook, or give each head its own keys."
+            got = f"{type(self.score).__name__} with hooks or another forward, and {self.key_heads} key heads"
+            raise UnsupportedError(error_message("score", "parameters that are read, with grouped heads", got, hint))
+        return score
+
     def _query(self, q: Tensor) -> Tensor:
         heads = _by_head(q, self.heads)
-        return score_of(self.score).project_query(heads if self.query_norm is None else self.query_norm(heads))
+        return self._score().project_query(heads if self.query_norm is None else self.query_norm(heads))
 
     def _remember(self, k: Tensor, v: Tensor) -> Memory:
         whole, keys = not self.projections.sizes[2], _by_head(k, self.key_heads)
         values = v.unsqueeze(-3).expand(*v.shape[:-2], self.key_heads, *v.shape[-2:]) if whole else None
         return Memory(
-            score_of(self.score).project_key(keys if self.key_norm is None else self.key_norm(keys)),
+            self._score().project_key(keys if self.key_norm is None else self.key_norm(keys)),
             _by_head(v, self.key_heads) if values is None else values,
         )
 

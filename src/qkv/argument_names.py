@@ -52,7 +52,7 @@ LAYER: Mapping[str, str] = MappingProxyType(
         "kdim": "Pass key_width=.",
         "vdim": "Pass value_width=.",
         "batch_first": "The batch comes first; qkv.nn.TorchMultiheadAttention takes both orders.",
-        "add_bias_kv": "A learned sink is normalizer=qkv.nn.SinkSoftmax(heads).",
+        "add_bias_kv": "Pass extra_key=True.",
         "add_zero_attn": "A key with score 0 and value 0 is normalizer=qkv.normalizers.Softmax(sink=0.0).",
         "num_key_value_heads": "Pass key_heads=.",
         "n_heads": "Pass heads=.",

@@ -32,7 +32,15 @@ def noisy(layer: nn.MultiheadAttention) -> nn.MultiheadAttention:
     return layer
 
 
-WIDTHS = [{}, {"kdim": 12, "vdim": 20}, {"bias": False}, {"kdim": 12, "vdim": 12}]
+WIDTHS: list[dict[str, Any]] = [
+    {},
+    {"kdim": 12, "vdim": 20},
+    {"bias": False},
+    {"kdim": 12, "vdim": 12},
+    {"add_bias_kv": True},
+    {"add_zero_attn": True},
+    {"add_bias_kv": True, "add_zero_attn": True, "kdim": 12, "vdim": 20},
+]
 
 
 @pytest.mark.parametrize("widths", WIDTHS)
@@ -42,7 +50,8 @@ def test_pytorchs_layer_converted_gives_its_output_and_gradients(widths: dict[st
     query = torch.randn(3, 5, 16, dtype=torch.float64)
     key = torch.randn(3, 7, widths.get("kdim", 16), dtype=torch.float64)
     value = torch.randn(3, 7, widths.get("vdim", 16), dtype=torch.float64)
-    real = torch.tensor([7, 2, 5])
+    # With extra keys, a row whose keys are all hidden still sees those.
+    real = torch.tensor([7, 2, 0 if "add_bias_kv" in widths else 5])
     expected, _ = theirs(query, key, value, key_padding_mask=torch.arange(7) >= real[:, None])
     output = ours(query, key, value, mask=lengths(real))
     torch.testing.assert_close(output, expected, rtol=1e-10, atol=1e-12)
@@ -156,9 +165,34 @@ def test_what_pytorchs_layer_cannot_express_is_refused(layer: MultiHeadAttention
         layer.to_torch()
 
 
-def test_options_without_counterpart_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="bias_k"):
-        MultiHeadAttention.from_torch(nn.MultiheadAttention(8, 2, add_bias_kv=True))
+@pytest.mark.parametrize("options", [{}, {"score": "additive", "key_heads": 2}, {"normalizer": SinkSoftmax(4)}])
+def test_an_extra_key_is_one_more_key_that_every_query_sees(options: dict[str, Any]) -> None:
+    layer = MultiHeadAttention(16, 4, extra_key=True, leave_out=("output",), **options).double()
+    x, seen = torch.randn(2, 5, 16, dtype=torch.float64), torch.rand(2, 1, 5, 5) < 0.5
+    query, memory = layer.extend(x, None)
+    key, value = layer.score.project_key(layer.extra_key), layer.extra_value
+    expected = attention(
+        query,
+        torch.cat([memory.key, key.expand(2, -1, -1, -1)], -2),
+        torch.cat([memory.value, value.expand(2, -1, -1, -1)], -2),
+        score=layer.score.projected(),
+        normalizer=None if layer.normalizer is None else layer.normalizer.value(),
+        mask=torch.cat([seen, torch.ones(2, 1, 5, 1, dtype=torch.bool)], -1),
+        enable_gqa=layer.key_heads != layer.heads,
+    )
+    output = layer(x, mask=seen)
+    torch.testing.assert_close(output, expected.transpose(1, 2).flatten(2), rtol=1e-10, atol=1e-12)
+    gradients = [
+        torch.autograd.grad(answer.square().sum(), list(layer.parameters()), retain_graph=True)
+        for answer in (output, expected)
+    ]
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
+
+
+def test_an_extra_key_needs_rows_that_can_be_merged() -> None:
+    with pytest.raises(UnsupportedError, match="Sparsemax"):
+        MultiHeadAttention(8, 2, normalizer=Sparsemax(), extra_key=True)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from qkv.argument_names import CALL, LAYER, explain_arguments
 from qkv.biases import Bias
 from qkv.errors import ConfigError, ShapeError, UnsupportedError, error_message, nearest
+from qkv.functional import attention_with_state
 from qkv.linalg.layers import apply_layer
 from qkv.linalg.session import Session
 from qkv.masks.base import Mask
@@ -21,6 +22,8 @@ from qkv.nn.projections import Projections
 from qkv.nn.scores import CalledScore, DotScore, FixedScore, ScoreModule, score_of, xavier_uniform
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax
+from qkv.normalizers.kinds import as_normalizer
+from qkv.normalizers.row_state import RowState, merge
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
 from qkv.shapes import nearest_divisors
@@ -50,10 +53,13 @@ class MultiHeadAttention(nn.Module):
             heads)`; None if the inputs contain them.
         head_width: D; None for M/H.
         norms: norms of each head's queries and keys, before rotary positions; None for none.
+        extra_key: whether each head has one more key and value, learned, which every query sees whatever the mask (the
+            `add_bias_kv` of PyTorch's layer). A key with score 0 and value 0 is `Softmax(sink=0.0)`.
 
     Raises:
         ConfigError: heads do not divide the width or each other, a name is unknown, or the score does not support
             these positions.
+        UnsupportedError: an extra key, and a normalizer whose weights of a key depend on all the others.
 
     Source: Vaswani et al. 2017, section 3.2.2; Ainslie et al. 2023, "GQA", section 2.2; Su et al. 2021, "RoFormer".
 
@@ -81,6 +87,7 @@ class MultiHeadAttention(nn.Module):
         positions: Rotary | BiasModule | None = None,
         head_width: int | None = None,
         norms: tuple[nn.Module, nn.Module] | None = None,
+        extra_key: bool = False,
     ) -> None:
         super().__init__()
         groups = heads if key_heads is None else key_heads
@@ -101,7 +108,12 @@ class MultiHeadAttention(nn.Module):
             normalizer = score.normalizer_part(heads)
         self.normalizer = normalizer if isinstance(normalizer, NormalizerModule) else None
         fixed = None if isinstance(normalizer, NormalizerModule) else normalizer
-        self.attention = Attention(normalizer=fixed, dropout=dropout)
+        self.attention = Attention(normalizer=fixed, dropout=dropout, also="state" if extra_key else None)
+        self.extra_key = nn.Parameter(torch.empty(groups, 1, head)) if extra_key else None
+        value_head = head if sizes[2] else value_width
+        self.extra_value = nn.Parameter(torch.empty(groups, 1, value_head)) if extra_key else None
+        if extra_key:
+            _check_mergeable(normalizer)
         joined = sizes[0] if sizes[2] else heads * value_width
         self.output = None if "output" in leave_out else nn.Linear(joined, width, bias=bias is True)
         self.reset_parameters()
@@ -114,6 +126,9 @@ class MultiHeadAttention(nn.Module):
         """
         head = self.projections.sizes[0] // self.heads
         self.projections.reset_parameters(head**-0.5 if isinstance(self.score, DotScore) else 1.0)
+        for extra in (self.extra_key, self.extra_value):
+            if extra is not None:
+                nn.init.xavier_normal_(extra.data.transpose(0, 1).flatten(1))
         if self.output is not None:
             xavier_uniform(self.output.weight)
             if self.output.bias is not None:
@@ -229,18 +244,41 @@ class MultiHeadAttention(nn.Module):
                 bias = bias_of(self.positions, count, memory.length, memory.length - count)
             else:
                 bias = at_places(self.positions, places, count)
-        heads: Tensor = self.attention(
+        score, normalizer = self._score().projected(), normalizer_of(self.normalizer)
+        result = self.attention(
             query,
             memory.key,
             memory.value,
-            score=self._score().projected(),
-            normalizer=normalizer_of(self.normalizer),
+            score=score,
+            normalizer=normalizer,
             mask=mask,
             bias=bias,
             enable_gqa=self.key_heads != self.heads,
         )
+        heads: Tensor = result if self.extra_key is None else self._with_extra(query, result, score, normalizer)
         joined = heads.transpose(-3, -2).flatten(-2)
         return joined if self.output is None else apply_layer(self.output, joined, session)
+
+    def _with_extra(
+        self, query: Tensor, seen: tuple[Tensor, RowState], score: Score, normalizer: Normalizer | None
+    ) -> Tensor:
+        """Merge attention over the keys with attention over the extra one, which only the mask's keys hide from."""
+        assert self.extra_key is not None
+        assert self.extra_value is not None
+        key = self._score().project_key(self.extra_key).to(query.dtype)
+        value = self.extra_value.to(query.dtype)
+        normalizer = normalizer or self.attention.normalizer
+        alone = attention_with_state(
+            query,
+            key.expand(*query.shape[:-3], *key.shape),
+            value.expand(*query.shape[:-3], *value.shape),
+            score=score,
+            # The other part has the sink.
+            normalizer=Softmax() if isinstance(normalizer, Softmax) else normalizer,
+            dropout=self.attention.dropout if self.training else 0.0,
+            enable_gqa=self.key_heads != self.heads,
+        )
+        return merge([seen, alone])[0]
 
     def _score(self) -> ScoreModule | CalledScore:
         score = score_of(self.score)
@@ -275,13 +313,10 @@ class MultiHeadAttention(nn.Module):
         PyTorch's masks mean the opposite of ours: there, True masks a key.
 
         Args:
-            other: a layer without `bias_k`, `bias_v` and `add_zero_attn`.
+            other: a layer; `add_bias_kv` becomes `extra_key`, and `add_zero_attn` a softmax with a sink of 0.
 
         Returns:
             A layer whose output equals `other`'s, for inputs with the batch first.
-
-        Raises:
-            UnsupportedError: an option has no counterpart.
 
         Example:
             >>> theirs = nn.MultiheadAttention(8, 2, batch_first=True)
@@ -289,11 +324,6 @@ class MultiHeadAttention(nn.Module):
             >>> torch.allclose(MultiHeadAttention.from_torch(theirs)(x), theirs(x, x, x)[0], atol=1e-6)
             True
         """
-        if other.bias_k is not None or other.add_zero_attn:
-            hint = "Convert a layer without bias_k, bias_v and add_zero_attn."
-            raise UnsupportedError(
-                error_message("other", "a layer with projections and heads only", "an extra key", hint)
-            )
         ours = cls(
             other.embed_dim,
             other.num_heads,
@@ -301,6 +331,8 @@ class MultiHeadAttention(nn.Module):
             value_width=other.vdim,
             dropout=other.dropout,
             bias=other.in_proj_bias is not None,
+            normalizer=Softmax(sink=0.0) if other.add_zero_attn else None,
+            extra_key=other.bias_k is not None,
         ).to(other.out_proj.weight)
         with torch.no_grad():
             for mine, theirs in ours._pairs(other):
@@ -319,7 +351,9 @@ class MultiHeadAttention(nn.Module):
         """
         score, norm = self.score.value(), self.attention.normalizer
         scaled = isinstance(score, ScaledDot) and score.scale is None and score.softcap is None
-        softmax = self.normalizer is None and (norm is None or (isinstance(norm, Softmax) and norm.sink is None))
+        sink = norm.sink if isinstance(norm, Softmax) else None
+        zero = isinstance(sink, float | int) and sink == 0
+        softmax = self.normalizer is None and (norm is None or (isinstance(norm, Softmax) and (sink is None or zero)))
         usual = set(self.projections.sizes) == {self.width} and self.query_norm is None
         both = self.output is not None and (
             (plain_weights(self.output, "output")[1] is None) == (self.projections.part(0)[1] is None)
@@ -336,6 +370,8 @@ class MultiHeadAttention(nn.Module):
             bias=self.output.bias is not None,
             kdim=self.input_widths[1],
             vdim=self.input_widths[2],
+            add_bias_kv=self.extra_key is not None,
+            add_zero_attn=zero,
             batch_first=True,
         ).to(self.output.weight)
         with torch.no_grad():
@@ -354,6 +390,8 @@ class MultiHeadAttention(nn.Module):
         for index in range(3):
             weight, bias = self.projections.part(index)
             pairs += [(weight, weights[index]), (bias, biases[index])]
+        for extra, their in ((self.extra_key, other.bias_k), (self.extra_value, other.bias_v)):
+            pairs.append((extra, None if extra is None or their is None else their.view_as(extra)))
         return [(mine, theirs) for mine, theirs in pairs if mine is not None and theirs is not None]
 
 
@@ -376,6 +414,14 @@ def _score(score: str | Score | ScoreModule | Mechanism, head: int, heads: int, 
     if isinstance(score, Mechanism):
         return score.score_module(head, head, heads=heads, key_heads=groups)
     return score if isinstance(score, ScoreModule) else FixedScore(score)
+
+
+def _check_mergeable(normalizer: Normalizer | NormalizerModule | None) -> None:
+    if normalizer is not None and not (value := as_normalizer(normalizer)).mergeable:
+        hint = "Use softmax, or omit the extra key."
+        raise UnsupportedError(
+            error_message("normalizer", "one whose rows can be merged, with an extra key", type(value).__name__, hint)
+        )
 
 
 def _check_positions(positions: Rotary | BiasModule | None, score: ScoreModule, head: int) -> None:

@@ -6,7 +6,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ShapeError, error_message
+from qkv.errors import ShapeError, UnsupportedError, error_message
 from qkv.introspect.lazy_map import attention_map
 from qkv.masks.base import Dense, Mask
 from qkv.masks.patterns import causal
@@ -85,6 +85,7 @@ class TorchMultiheadAttention(nn.Module):
 
         Raises:
             ShapeError: a mask does not fit.
+            UnsupportedError: weights of a layer with an extra key.
         """
         own, batched = query is key and key is value, query.ndim == 3
         q, k, v = (self._batch(x) for x in (query, key, value))
@@ -94,6 +95,11 @@ class TorchMultiheadAttention(nn.Module):
         projected, memory = inner.extend(q, None) if own else (inner.project_query(q), inner.project_memory(k, v))
         output = inner.attend(projected, memory, mask=mask, bias=bias)
         weights = None
+        if need_weights and inner.extra_key is not None:
+            hint = "Pass need_weights=False, or qkv.record the layer."
+            raise UnsupportedError(
+                error_message("need_weights", "False with an extra key, which no column stands for", "True", hint)
+            )
         if need_weights:
             options: dict[str, Any] = {"mask": mask, "bias": bias, "score": score_of(inner.score).projected()}
             options["normalizer"] = normalizer_of(inner.normalizer) or inner.attention.normalizer

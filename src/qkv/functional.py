@@ -10,6 +10,7 @@ from qkv.argument_names import ATTENTION, explain_arguments
 from qkv.biases import Bias
 from qkv.engine.describe import Arguments, describe
 from qkv.engine.hidden_keys import zero_hidden_keys
+from qkv.engine.winners import winners, with_positions
 from qkv.errors import UnsupportedError, error_message
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
@@ -183,7 +184,7 @@ def attention_with_state(
         query, key, value, score, normalizer, mask, bias, dropout, generator, enable_gqa, backend: as `attention`.
 
     Returns:
-        The output (..., Q, V), and the row state, whose value is (..., Q), at least float32.
+        The output (..., Q, V), and the row state, whose value is (..., Q), float64.
 
     Raises:
         QkvError: as `attention`.
@@ -192,18 +193,45 @@ def attention_with_state(
         >>> import qkv
         >>> query, key, value = torch.zeros(3, 5, 4).unbind()
         >>> qkv.attention_with_state(query, key, value)[1].lse
-        tensor([1.6094, 1.6094, 1.6094, 1.6094, 1.6094])
+        tensor([1.6094, 1.6094, 1.6094, 1.6094, 1.6094], dtype=torch.float64)
     """
     given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
+    return _with_state(query, key, value, given, backend)
+
+
+def attention_with_rounded_state(
+    query: Tensor, key: Tensor, value: Tensor, given: Arguments, backend: str
+) -> tuple[Tensor, RowState]:
+    """The same as `attention_with_state`, but where PyTorch's kernel rounds the state to float32, it stays rounded.
+
+    The output has the bits of `attention`, and the state takes no time; a recorder wants no more.
+
+    Args:
+        query, key, value, backend: as `attention`.
+        given: its other arguments.
+    """
+    return _with_state(query, key, value, given, backend, rounded=True)
+
+
+def _with_state(
+    query: Tensor, key: Tensor, value: Tensor, given: Arguments, backend: str, rounded: bool = False
+) -> tuple[Tensor, RowState]:
     problem, call, leading = describe(query, key, value, given, True)
     if problem.normalizer not in KNOWN:
         hint = "Nothing is known of what its rows must remember; attention_with_weights gives the weights themselves."
         raise UnsupportedError(error_message("normalizer", "a value of qkv.normalizers", problem.normalizer, hint))
-    output, state = plan_for(problem, backend).run(call)
+    # Values that spell the positions of their keys tell which key won; dropout would change what they spell.
+    spelled = problem.normalizer == "hard" and not problem.dropout
+    if spelled:
+        problem, call, leading = describe(query, key, with_positions(value), given, True)
+    output, state = plan_for(problem._replace(rounded_state=rounded), backend).run(call)
     assert state is not None
-    if enable_gqa:
+    if given.enable_gqa:
         output, state = _ungrouped(output, leading, 2), _ungrouped(state, leading, 1)
-    return output, RowState(problem.normalizer, state)  # type: ignore[arg-type]
+    if not spelled:
+        return output, RowState(problem.normalizer, state)  # type: ignore[arg-type]
+    width = value.shape[-1]
+    return output[..., :width], RowState("hard", state, winners(output[..., width:].nan_to_num()).long(), key.shape[-2])
 
 
 @explain_arguments(ATTENTION)
@@ -220,11 +248,13 @@ def explain(
     generator: torch.Generator | None = None,
     enable_gqa: bool = False,
     backend: str = "auto",
+    state: bool = False,
 ) -> Plan:
     """Describe how `attention` would compute a call: which backend, why, at what cost, and why not the others.
 
     Args:
         query, key, value, score, normalizer, mask, bias, dropout, generator, enable_gqa, backend: as `attention`.
+        state: describe `attention_with_state`, which also returns the row state.
 
     Returns:
         The plan: a table when printed, a value when asked.
@@ -240,7 +270,7 @@ def explain(
     """
     # A generator of its own: looking at a plan must not change what is drawn next.
     given = Arguments(score, normalizer, mask, bias, dropout, torch.Generator(), enable_gqa)
-    problem, call, _ = describe(query, key, value, given)
+    problem, call, _ = describe(query, key, value, given, state)
     return plan_for(problem, backend).inspected(call)
 
 

@@ -21,6 +21,7 @@ from tests.contract.calls import same_bits
 from tests.contract.judge import WIDER, one_type, rms, unit
 from torch import Tensor
 
+from qkv.engine.describe import in_log_space
 from qkv.errors import UnsupportedError
 from qkv.functional import attention, attention_with_state, attention_with_weights
 from qkv.introspect.lazy_map import AttentionMap, attention_map
@@ -86,7 +87,8 @@ class Trial:
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         given = self.repeated(self.call.arranged(leaves, laid=False))
         options = self.call.options(given)
-        s = options["score"](given["query"], given["key"])  # type: ignore[operator]
+        score, normalizer = in_log_space(options["score"], options["normalizer"], options["bias"] is not None)  # type: ignore[arg-type]
+        s = score(given["query"], given["key"])
         if noise is not None and isinstance(options["score"], Epanechnikov):
             # The literal 1 − t rounds t as well: near the kernel's edge by many roundoffs of the score.
             s = s + torch.where(s > 0, _rounding(1 - s, off, noise), 0)
@@ -99,8 +101,6 @@ class Trial:
         if 0 in self.whole:
             empty = s.new_zeros((*self.whole[:-1], given["value"].shape[-1]))
             return empty + 0 * given["value"].sum() + 0 * s.sum(), s, None
-        normalizer = options["normalizer"]
-        assert isinstance(normalizer, Normalizer)
         w = normalizer(s, self.visible)
         output = w.to(s.dtype) @ given["value"]
         if noise is not None and s.requires_grad:
@@ -114,7 +114,7 @@ class Trial:
 
     def _slope(self, w: Tensor, s: Tensor) -> Tensor:
         """How a score's own weight changes, if the normalizer subtracts a mean from the slopes of a row."""
-        match self.call.normalizer.name:
+        match self.rule:
             case "softmax" | "softmax_sink":
                 return w
             case "sum":
@@ -122,6 +122,12 @@ class Trial:
             case name if name in SPARSE:
                 return (w > 0).to(s.dtype)
         return torch.zeros_like(s)
+
+    @property
+    def rule(self) -> str:
+        """The normalizer's name; a Gaussian under its sum is a softmax of squared distances."""
+        name = self.call.normalizer.name
+        return "softmax" if name == "sum" and self.call.score.name.startswith("gaussian") else name
 
     @property
     def bare(self) -> bool:
@@ -143,7 +149,7 @@ class Trial:
 
     def _state(self, normalizer: Normalizer, w: Tensor, s: Tensor) -> Tensor:
         s = s if s.dtype == torch.float64 else s.float()
-        match self.call.normalizer.name:
+        match self.rule:
             case "softmax" | "softmax_sink":
                 lse = torch.where(self.visible, s, -torch.inf).logsumexp(-1)
                 sink = normalizer.sink if isinstance(normalizer, Softmax) else None
@@ -180,17 +186,13 @@ class Trial:
 
     # -- the criterion -------------------------------------------------------------------------------------------
 
-    def judge_numbers(
-        self, answers: Numbers, only: Tensor | None = None, mixed: bool = False, parts: bool = False
-    ) -> None:
+    def judge_numbers(self, answers: Numbers, only: Tensor | None = None, mixed: bool = False) -> None:
         """Raise unless every number is exact.
 
         Args:
             answers: the numbers by name.
             only: the rows (..., Q) to judge; all if None.
             mixed: True if the weights come from a row state and scores that were rounded independently.
-            parts: True if the output is merged: e^(lse of a part − lse) is off by the roundoff of lse, i.e. by |lse|
-                roundoffs of the values it weights.
         """
         # Use all leaves if any gradient is judged: a gradient that is 0 by symmetry is measured by the largest one.
         slopes = any(name.startswith("gradient") for name in answers)
@@ -211,9 +213,6 @@ class Trial:
             if not r.numel():
                 continue
             scale = self.scale(name, r, largest)
-            if parts and name == "output" and self.call.normalizer.name.startswith("softmax"):
-                lse = truth["state"]
-                scale *= 1 + torch.where(lse.isfinite(), lse, 0).abs().max().item()
             draws = [x[name] for x in noisy]
             if not name.startswith("gradient"):
                 rows = self.settled if only is None else self.settled & only
@@ -227,7 +226,7 @@ class Trial:
         if "state" not in one:
             return one
         w, ours, theirs = one["weights"], one["state"][..., None], other["state"][..., None]
-        match self.call.normalizer.name:
+        match self.rule:
             case "softmax" | "softmax_sink":
                 w = w * torch.exp(torch.where(ours.isfinite(), ours - theirs, 0))
             case "sum":
@@ -428,30 +427,35 @@ def state(trial: Trial) -> None:
     answers = {"output": output.detach()}
     if not trial.bare and trial.call.normalizer.name not in SPARSE:
         answers["state"] = found.value.detach()
-    if found.value.dtype != torch.promote_types(trial.call.dtype, torch.float32):
+    if found.value.dtype != torch.float64:
         raise Wrong(f"the state is {found.value.dtype}")
     trial.judge_numbers(answers)
 
 
 def merged(trial: Trial) -> None:
-    """Output and state merged over disjoint parts of the keys are those of one call."""
+    """Output, state and gradients merged over 2 to 4 parts of the keys, in any order, are those of one call."""
     call, keys = trial.call, trial.call.sizes.keys
     leaves = trial.leaves()
     given = call.arranged(leaves)
     r = Random(call.seed)
-    cuts = sorted({0, keys, *(r.randrange(keys + 1) for _ in range(2))})
-    parts: list[tuple[Tensor, RowState]] = []
+    cuts = sorted((0, keys, *(r.randrange(keys + 1) for _ in range(r.randint(1, 3)))))
+    parts: list[tuple[tuple[Tensor, RowState], int]] = []
     for start, stop in pairwise(cuts):
         options = call.options(given) | {"mask": trial.visible[..., start:stop]}
-        if isinstance(options["normalizer"], Softmax) and start:
+        if isinstance(options["normalizer"], Softmax) and parts:
             options["normalizer"] = Softmax()
         bias = options["bias"]
         if isinstance(bias, Tensor) and bias.ndim and bias.shape[-1] > 1:
             options["bias"] = bias[..., start:stop]
         tensors = (given["query"], given["key"][..., start:stop, :], given["value"][..., start:stop, :])
-        parts.append(attention_with_state(*tensors, **options, backend=call.backend))  # type: ignore[arg-type]
-    output, found = merge(parts)
-    trial.judge_numbers({"output": output.detach(), "state": found.value.detach()}, parts=True)
+        parts.append((attention_with_state(*tensors, **options, backend=call.backend), start))  # type: ignore[arg-type]
+    r.shuffle(parts)
+    while len(parts) > 1:
+        some = [parts.pop() for _ in range(r.randint(2, len(parts)))]
+        parts.insert(0, (merge([part for part, _ in some], [start for _, start in some]), 0))
+    output, found = parts[0][0]
+    answers = {"output": output.detach(), "state": found.value.detach()}
+    trial.judge_numbers({**answers, **trial.gradients(output, leaves)})
 
 
 def mapped(trial: Trial) -> None:
@@ -484,7 +488,7 @@ def _parts_of_a_map(trial: Trial, amap: AttentionMap, dense: Tensor) -> None:
     s = trial._scores(torch.float64)
     size = max(dense.nan_to_num().abs().max().item(), 1.0)
     limit = 16 * unit(wide) * size * (1 + s.abs().max().item()) * max(trial.call.sizes.width, 1) ** 0.5
-    if trial.call.normalizer.name == "sum":
+    if trial.rule == "sum":
         total = trial.equation(torch.float64)["state"]
         limit /= min(1.0, torch.where(total > 0, total, 1).min().item())
     rows, columns = (slice(*sorted((r.randrange(n + 1), r.randrange(n + 1)))) for n in (queries, keys))

@@ -45,7 +45,7 @@ from tests.contract.mechanisms import (
 )
 from torch import Tensor
 
-from qkv.engine.describe import Arguments, describe
+from qkv.engine.describe import Arguments, describe, in_log_space
 from qkv.errors import UnsupportedError
 from qkv.functional import attention
 from qkv.masks.base import Mask
@@ -216,6 +216,7 @@ class Trial:
         """Every step of the equation in one type, and the leaves that it depends on."""
         leaves = {name: x.to(dtype).requires_grad_() for name, x in self.inputs.leaves.items()}
         score, normalizer = self.case.score.build(self._own(leaves)), self.case.normalizer.build(leaves)
+        score, normalizer = in_log_space(score, normalizer, biased=False)
         w = normalizer(score(leaves["query"], leaves["key"]), self._visible)
         return w.to(dtype) @ leaves["value"], leaves
 

@@ -1,7 +1,8 @@
-"""Merging row states is associative, commutative where the normalizer is, with the empty key set as identity."""
+"""Merging row states is associative and commutative, with the empty key set as identity."""
 
 from collections.abc import Callable
 from itertools import pairwise
+from random import Random
 
 import pytest
 import torch
@@ -15,13 +16,13 @@ from torch.autograd import gradcheck
 from qkv.errors import ShapeError, UnsupportedError
 from qkv.functional import attention, attention_with_state
 from qkv.masks.patterns import causal, lengths
-from qkv.normalizers.base import Normalizer
+from qkv.normalizers.base import Normalizer, Partial
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.kinds import KINDS, MERGEABLE
 from qkv.normalizers.row_state import RowState, merge
 from qkv.normalizers.sparse import Sparsemax
 from qkv.scores.base import Score
-from qkv.scores.kernels import Boxcar, Gaussian
+from qkv.scores.kernels import Boxcar, Gaussian, SquaredDistance
 from qkv.scores.products import Dot
 
 Part = tuple[Tensor, RowState]
@@ -76,20 +77,48 @@ def test_merge_is_associative(name: str, seed: int, one: int, other: int) -> Non
     assert same(merge([merge([a, b]), c]), merge([a, merge([b, c])]))
 
 
-@pytest.mark.parametrize("name", [name for name in MECHANISMS if name != "hard"])
+@by_mechanism
 @settings(max_examples=25)
 @given(seed=seeds, where=st.integers(0, 12))
 def test_merge_is_commutative(name: str, seed: int, where: int) -> None:
-    """Except for `hard` on ties, which go to the first key: there the order of parts is the order of keys."""
     a, b = parts_of(name, seed, [where])
-    assert same(merge([a, b]), merge([b, a]))
+    assert same(merge([a, b], [0, where]), merge([b, a], [where, 0]))
+    if name != "hard":
+        assert same(merge([a, b]), merge([b, a]))
 
 
-@settings(max_examples=25)
-@given(seed=seeds, where=st.integers(0, 12))
-def test_merge_of_hard_is_commutative_without_ties(seed: int, where: int) -> None:
-    a, b = parts_of("hard", seed, [where])
-    assert same(merge([a, b]), merge([b, a]))
+@settings(max_examples=100)
+@given(where=cuts, seed=st.integers(0, 10_000), masked=st.booleans())
+def test_ties_of_hard_go_to_the_first_key_in_any_order_and_grouping(where: list[int], seed: int, masked: bool) -> None:
+    """Scores from {−inf, 0, 1, 2}, so that ties are everywhere; each key's value is its position."""
+    r, g = Random(seed), torch.Generator().manual_seed(seed)
+    query, key = torch.ones(2, 3, 1), torch.randint(0, 3, (2, 12, 1), generator=g).float()
+    key = torch.where(torch.rand(key.shape, generator=g) < 0.2, -torch.inf, key)
+    value = torch.arange(12.0)[:, None].expand(2, 12, 1) + 1
+    seen = torch.rand(2, 3, 12, generator=g) < (0.5 if masked else 2)
+    seen[0, 0] = False
+
+    def over(keys: slice) -> Part:
+        options = {"score": Dot(), "normalizer": Hard(), "mask": seen[..., keys]}
+        return attention_with_state(query, key[:, keys], value[:, keys], **options)
+
+    output, state = over(slice(None))
+    edges = [0, *where, 12]
+    parts = [(over(slice(a, b)), a) for a, b in pairwise(edges)]
+    in_order = merge([part for part, _ in parts])
+    r.shuffle(parts)
+    while len(parts) > 1:
+        chosen = r.randint(2, len(parts))
+        some, parts = parts[:chosen], parts[chosen:]
+        parts.append((merge([part for part, _ in some], [start for _, start in some]), 0))
+        r.shuffle(parts)
+    for found in (in_order, parts[0][0]):
+        assert torch.equal(found[0], output)
+        assert torch.equal(found[1].value, state.value)
+        assert found[1].winner is not None
+        assert torch.equal(found[1].winner, state.winner)
+        assert found[1].keys == 12
+    assert (state.winner[0, 0] == -1).all()  # type: ignore[index]
 
 
 def test_ties_of_hard_go_to_the_first_part() -> None:
@@ -99,7 +128,17 @@ def test_ties_of_hard_go_to_the_first_part() -> None:
         attention_with_state(query, key[s], value[s], score=Dot(), normalizer=Hard()) for s in (slice(2), slice(2, 4))
     ]
     assert merge(halves)[0].item() == 0.0
-    assert merge(halves[::-1])[0].item() == 2.0
+    assert merge(halves[::-1], [2, 0])[0].item() == 0.0
+    with pytest.raises(ShapeError, match="starts: expected 2 numbers"):
+        merge(halves, [0])
+
+
+def test_states_without_positions_merge_in_the_order_of_the_parts() -> None:
+    """Such as those of dropout, and of traces of earlier versions."""
+    one, two = (torch.full((1, 1), x) for x in (1.0, 2.0))
+    tie = RowState("hard", torch.zeros(1))
+    assert merge([(one, tie), (two, tie)])[0] == 1
+    assert merge([(two, tie), (one, tie)])[0] == 2
 
 
 @by_mechanism
@@ -131,12 +170,12 @@ def test_parts_of_any_backend_merge(name: str, backend: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_halves_merge_in_float32(dtype: torch.dtype) -> None:
+def test_states_are_float64(dtype: torch.dtype) -> None:
     query, key, value = (x.to(dtype) for x in draw(2))
     halves = [attention_with_state(query, key[:, s], value[:, s]) for s in (slice(0, 5), slice(5, 12))]
     output, state = merge(halves)
     assert output.dtype == dtype
-    assert state.value.dtype == torch.float32
+    assert state.value.dtype == torch.float64
     assert near(output, attention(query, key, value), 4)
 
 
@@ -218,7 +257,17 @@ def test_states_are_what_they_say(name: str) -> None:
 
 def test_the_state_of_sum_is_the_total() -> None:
     tensors = draw(7)
-    assert near(part("sum", tensors, slice(None))[1].value, Gaussian(2.0)(*tensors[:2]).sum(-1))
+    assert near(part("box", tensors, slice(None))[1].value, Boxcar(1.5)(*tensors[:2]).sum(-1))
+
+
+def test_the_state_of_a_gaussian_is_the_logarithm_of_its_total() -> None:
+    tensors = draw(7)
+    state = part("sum", tensors, slice(None))[1]
+    assert near(state.lse, Gaussian(2.0)(*tensors[:2]).sum(-1).log())
+    far = part("sum", (tensors[0] + 1e3, *tensors[1:]), slice(None))[1]
+    assert (Gaussian(2.0)(tensors[0] + 1e3, tensors[1]) == 0).all()
+    assert near(far.lse, SquaredDistance(2.0)(tensors[0] + 1e3, tensors[1]).logsumexp(-1))
+    assert not far.weightless.any()
 
 
 @pytest.mark.parametrize("alpha", [1.5, 1.25, 2.0])
@@ -264,11 +313,11 @@ def test_state_and_merge_of_a_normalizer_give_the_whole_row(normalizer: Normaliz
     scores, value = torch.rand(3, 9, dtype=torch.float64), torch.rand(9, 2, dtype=torch.float64)
     visible = torch.rand(3, 9) < 0.7
 
-    def over(keys: slice) -> tuple[Tensor, Tensor]:
+    def over(keys: slice) -> Partial:
         s, seen = scores[:, keys], visible[:, keys]
-        return normalizer(s, seen) @ value[keys], normalizer.state(s, seen)
+        return Partial(normalizer(s, seen) @ value[keys], normalizer.state(s, seen))
 
-    output, state = normalizer.merge(over(slice(0, 4)), over(slice(4, 9)))
+    output, state, _ = normalizer.merge(over(slice(0, 4)), over(slice(4, 9)))
     torch.testing.assert_close(output, over(slice(0, 9))[0])
     torch.testing.assert_close(state, over(slice(0, 9))[1])
 
@@ -281,4 +330,4 @@ def test_a_normalizer_without_state_or_merge_says_so() -> None:
     with pytest.raises(UnsupportedError, match="normalizer: expected one with a row state; got Plain"):
         Plain().state(torch.zeros(1, 2))
     with pytest.raises(UnsupportedError, match="a normalizer whose rows can be merged"):
-        Sparsemax.merge((torch.zeros(1, 2), torch.zeros(1)), (torch.zeros(1, 2), torch.zeros(1)))
+        Sparsemax.merge(*(Partial(torch.zeros(1, 2), torch.zeros(1)) for _ in range(2)))

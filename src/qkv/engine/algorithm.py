@@ -17,7 +17,7 @@ class Result(NamedTuple):
 
     Attributes:
         output: (..., Q, V), the problem's leading shape.
-        state: the row state's value (..., Q), at least float32; None if it was not requested.
+        state: the row state's value (..., Q), float64; None if it was not requested.
     """
 
     output: Tensor
@@ -39,6 +39,10 @@ class Work(NamedTuple):
 
 
 def _never_declines(problem: Problem, facts: Facts) -> str | None:
+    return None
+
+
+def _on_the_way(problem: Problem) -> str | None:
     return None
 
 
@@ -65,6 +69,7 @@ class Algorithm:
         reads_hidden_keys: whether keys and values that no query may see must be zeroed first.
         prepare_loop: returns a function that attends to a call's fixed keys and values one query at a time, without
             gradients, for decoding; None if that would save no time.
+        row_state: returns how it computes a row state that it does not have at hand, for `explain`; else None.
     """
 
     name: str
@@ -81,3 +86,4 @@ class Algorithm:
     quadratic: bool = False
     reads_hidden_keys: bool = True
     prepare_loop: Callable[[Problem, Call], Callable[[Tensor], Tensor] | None] | None = None
+    row_state: Callable[[Problem], str | None] = _on_the_way

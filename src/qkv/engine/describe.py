@@ -21,6 +21,7 @@ from qkv.normalizers.dense import Softmax, Sum
 from qkv.normalizers.kinds import KNOWN, as_normalizer, kind_of
 from qkv.scores.base import Score
 from qkv.scores.free import Learned, Uniform, as_score
+from qkv.scores.kernels import Gaussian, SquaredDistance
 from qkv.scores.widened import HALVES, equation
 from qkv.shapes import Shape, broadcast, show
 from qkv.values.parameters import Owner, Parameter, check_parameters, group, promoted, regroup, repeat_key_heads
@@ -67,11 +68,12 @@ def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state:
     _check_tensors(query, key, value)
     query, key, value = _autocast(query, key, value)
     score = as_score(given.score)
-    normalizer = _normalizer(given.normalizer, score)
+    normalizer = normalizer_for(given.normalizer, score)
     if isinstance(given.bias, Owner):
         watched = is_watched(given.bias)
         bias = given.bias(query.shape[-2], key.shape[-2]) if watched else given.bias.value()
         given = given._replace(bias=bias)
+    score, normalizer = in_log_space(score, normalizer, given.bias is not None)
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         query, key, value = _recorded(query), _recorded(key), _recorded(value)
         given = given._replace(bias=_recorded(given.bias))
@@ -108,6 +110,23 @@ def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state:
     call = Call(query, key, value, score, normalizer, visibility, bias, given.dropout, seed)
     problem = _describe(call, leading if groups is None else (*leading[:-1], *groups), state)
     return DescribedCall(problem, call, leading)
+
+
+def in_log_space(score: Score, normalizer: Normalizer, biased: bool) -> tuple[Score, Normalizer]:
+    """Return a softmax of squared distances for a Gaussian under its sum: the same weights, which never underflow.
+
+    exp(−d²/2h²)/Σexp(−d²/2h²) is 0/0 in float32 where every key is farther than 14.4 bandwidths from a query; the
+    softmax of −d²/2h² subtracts the largest exponent first. Everything that is computed of a call follows: output,
+    weights, row state and gradients, in every backend. A bias is added to the Gaussians themselves, which stay then.
+
+    Example:
+        >>> from qkv.scores.kernels import Gaussian
+        >>> in_log_space(Gaussian(2.0), Sum(), biased=False)
+        (SquaredDistance(bandwidth=2.0), Softmax(sink=None))
+    """
+    if type(score) is Gaussian and type(normalizer) is Sum and not biased:
+        return SquaredDistance(score.bandwidth), _SOFTMAX
+    return score, normalizer
 
 
 def promoted_mechanism(score: Score, normalizer: Normalizer, dtype: torch.dtype) -> tuple[Score, Normalizer]:
@@ -185,7 +204,12 @@ def _autocasts(kind: str) -> bool:
     return kind != "meta" and torch.is_autocast_enabled(kind)
 
 
-def _normalizer(given: Normalizer | None, score: Score) -> Normalizer:
+def normalizer_for(given: Normalizer | None, score: Score) -> Normalizer:
+    """Return the normalizer of a call: the score's default for None.
+
+    Raises:
+        ConfigError, UnsupportedError: it is no normalizer, or the score may be negative under a sum.
+    """
     if given is None:
         return _SUM if score.non_negative else _SOFTMAX
     normalizer = as_normalizer(given)

@@ -12,7 +12,7 @@ from qkv.engine.ties import first_equals
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Sigmoid, Softmax
 from qkv.normalizers.sparse import Entmax
-from qkv.scores.pointwise import GaussianShape, NegativeHalf, Pointwise
+from qkv.scores.pointwise import Pointwise
 from qkv.shapes import Shape
 
 
@@ -148,11 +148,7 @@ def prepare_inputs(problem: Problem, call: Call) -> tuple[Mechanism, Inputs]:
         _ties(call, rank),
     )
     factor = 1.0 if isinstance(operands.scale, Tensor) else operands.scale
-    pointwise = problem.pointwise
-    if isinstance(pointwise, GaussianShape) and name == "sum" and call.bias is None:
-        # Normalize exponents as a softmax does: where Gaussians underflow, 1/Σs loses its digits and gradients are NaN.
-        pointwise, name = NegativeHalf(), "gaussian"
-    return Mechanism(problem.core, pointwise, name, factor, call.dropout, problem.state, leading), inputs
+    return Mechanism(problem.core, problem.pointwise, name, factor, call.dropout, problem.state, leading), inputs
 
 
 def _ties(call: Call, rank: int) -> Tensor | None:

@@ -39,6 +39,7 @@ class Problem(NamedTuple):
         forward_mode: whether tensors may carry tangents of forward-mode derivatives.
         constant: whether every score is 1.
         threads: the number of threads that PyTorch uses; 1 where it is not known.
+        rounded_state: whether a row state rounded to float32 suffices, if the exact one would take longer.
     """
 
     core: Core
@@ -61,6 +62,7 @@ class Problem(NamedTuple):
     forward_mode: bool = False
     constant: bool = False
     threads: int = 1
+    rounded_state: bool = False
 
     @property
     def bias_by_tile(self) -> bool:

@@ -64,7 +64,7 @@ def sums(call: Call, state: Tensor, shape: Shape, count: int) -> Sums:
     query = operands.query if factor is None else operands.query * factor.float()
     flat_query, flat_key = (_flat(x, leading) for x in (query, operands.key))
     bounds = [_flat_rows(bound, leading, queries) for bound in _bounds(call, keys)]
-    lse = state.detach().float().reshape(-1, queries).contiguous()  # PyTorch's own can be strided
+    lse = state.detach().double().reshape(-1, queries).contiguous()  # PyTorch's own can be strided
     items = prod(leading)
     out = Sums(
         torch.zeros(items, keys, dtype=torch.float64, device="cpu"),

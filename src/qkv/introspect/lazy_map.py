@@ -8,25 +8,25 @@ from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from qkv.argument_names import ATTENTION, explain_arguments
 from qkv.biases import Bias
 from qkv.engine.describe import Arguments, DescribedCall, describe
 from qkv.engine.hidden_keys import zero_hidden_keys
 from qkv.engine.problem import Call
+from qkv.engine.winners import values_of, winners
 from qkv.errors import ConfigError, ShapeError, UnsupportedError, error_message
 from qkv.introspect import gradients
 from qkv.introspect.snapshot import Unchanged, copied
 from qkv.introspect.statistics import Statistics, Whole, check_entropy, gather, pool, trouble, without_gradient
 from qkv.introspect.tiles import tile
-from qkv.introspect.winners import values_of, winners
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.kinds import KNOWN
 from qkv.normalizers.row_state import RowState
 from qkv.planner.plan import plan_for
 from qkv.scores.base import Score
+from qkv.scores.kernels import SquaredDistance
 from qkv.scores.products import ScaledDot
 from qkv.shapes import Shape, show
 
@@ -53,8 +53,15 @@ class AttentionMap:
         shape: (..., Q, K).
     """
 
-    def __init__(self, bound: DescribedCall, state: Tensor, given: tuple[Tensor, Tensor, Arguments]) -> None:
+    def __init__(
+        self,
+        bound: DescribedCall,
+        state: Tensor,
+        given: tuple[Tensor, Tensor, Arguments],
+        state_given: bool = False,
+    ) -> None:
         self._made_of, self._given, self._unchanged = bound.call, given, Unchanged(bound.call)
+        self._state_given = state_given
         self._kind = bound.problem.normalizer
         self._state = state
         self._inner = bound.problem.leading
@@ -120,7 +127,7 @@ class AttentionMap:
         """Return an exact part of the matrix; integers drop a dimension, slices keep it (steps are not supported)."""
         places = self._places(index if isinstance(index, tuple) else (index,))
         rows, columns = (_as_slice(place, size) for place, size in zip(places[-2:], self.shape[-2:], strict=True))
-        weights = tile(self._call, self._kind, self._state, rows, columns)
+        weights = tile(self._call, self._kind, self._state, rows, columns, self._state_given)
         weights = weights.expand(*self._inner, *weights.shape[-2:]).reshape(*self.shape[:-2], *weights.shape[-2:])
         taken = (*places[:-2], *(0 if isinstance(place, int) else slice(None) for place in places[-2:]))
         return weights[taken]
@@ -303,7 +310,7 @@ class AttentionMap:
 
     @property
     def _whole(self) -> Whole:
-        return Whole(self._call, self._kind, self._state, (*self._inner, *self.shape[-2:]))
+        return Whole(self._call, self._kind, self._state, (*self._inner, *self.shape[-2:]), self._state_given)
 
     def _keys_laid_out(self, x: Tensor) -> Tensor:
         return x.reshape(*self.shape[:-2], self.shape[-1])
@@ -375,7 +382,7 @@ def attention_map(
         ((1, 5, 100000), torch.Size([2, 3]), 1.0)
     """
     given = Arguments(score, normalizer, mask, bias, 0.0, None, enable_gqa)
-    return map_of(*copied(query, key, given), tree_map_only(Tensor, torch.clone, state))
+    return map_of(*copied(query, key, given), None if state is None else state.map(torch.clone))
 
 
 def map_of(query: Tensor, key: Tensor, given: Arguments, state: RowState | None = None) -> AttentionMap:
@@ -397,9 +404,9 @@ def map_of(query: Tensor, key: Tensor, given: Arguments, state: RowState | None 
     bound = bound._replace(call=zero_hidden_keys(bound.call))
     hard = bound.problem.normalizer == "hard"
     if state is None and bound.problem.normalizer not in KNOWN:
-        wide = torch.promote_types(query.dtype, torch.float32)
-        zeros = query.new_zeros(*bound.problem.leading, bound.problem.queries, dtype=wide)
+        zeros = query.new_zeros(*bound.problem.leading, bound.problem.queries, dtype=torch.float64)
         return AttentionMap(bound, zeros, (query, key, given))
+    state = _in_log_space(state, bound)
     if state is None or hard:
         result = plan_for(bound.problem).run(bound.call)
         assert result.state is not None
@@ -410,4 +417,17 @@ def map_of(query: Tensor, key: Tensor, given: Arguments, state: RowState | None 
         hint = "Pass the state that attention_with_state returned for this query, key and normalizer."
         raise ShapeError(error_message("state", f"{bound.problem.normalizer} {show(whole)}", got, hint))
     own = state.value.reshape(*bound.problem.leading, bound.problem.queries)
-    return AttentionMap(bound, own, (query, key, given))
+    return AttentionMap(bound, own, (query, key, given), state_given=True)
+
+
+def _in_log_space(state: RowState | None, bound: DescribedCall) -> RowState | None:
+    """Return the state of a Gaussian under its sum as that of a softmax; None where it has underflowed.
+
+    Traces of earlier versions hold the sums themselves.
+    """
+    gaussian = bound.problem.normalizer == "softmax" and isinstance(bound.call.score, SquaredDistance)
+    if state is None or state.kind != "sum" or not gaussian:
+        return state
+    if bool((state.value < torch.finfo(state.value.dtype).tiny).any()):
+        return None
+    return RowState("softmax", state.value.double().log())

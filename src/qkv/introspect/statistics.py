@@ -11,6 +11,7 @@ from qkv.engine.problem import Call
 from qkv.errors import ConfigError, ShapeError, UnsupportedError, error_message, nearest
 from qkv.introspect import compiled
 from qkv.introspect.sweep import Entropy, Largest, Pooled, Received, Tally, Total, sweep
+from qkv.introspect.tiles import weight_type
 from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.shapes import Shape, show
 from qkv.values.parameters import finite, spread
@@ -26,12 +27,14 @@ class Whole(NamedTuple):
         kind: the normalizer.
         state: row state of all rows, (..., Q); for `hard` the winning key of each row.
         shape: (..., Q, K), leading dimensions of the call.
+        given: whether the state comes from the caller.
     """
 
     call: Call
     kind: str
     state: Tensor
     shape: Shape
+    given: bool = False
 
 
 @final
@@ -105,7 +108,7 @@ def pool(whole: Whole, size: tuple[int, int], how: Literal["mean", "max"]) -> Te
         raise ConfigError(
             error_message("height, width", f"from 1 up to {most}", got, "Each block must contain at least one weight.")
         )
-    tally = Pooled(whole.shape, whole.call.query.device, size, how, whole.state.dtype)
+    tally = Pooled(whole.shape, whole.call.query.device, size, how, weight_type(whole.call))
     with torch.no_grad():
         sweep(*whole, [tally])
     return tally.result()
@@ -175,7 +178,7 @@ def _by_tiles(whole: Whole, entropy: bool, count: int) -> compiled.Sums:
     received, total = Received(whole.shape, device), Total(whole.shape, device)
     tallies: list[Tally] = [received, total]
     bits = Entropy(whole.shape, device)
-    largest = Largest(whole.shape, device, whole.state.dtype if whole.kind != "hard" else torch.float32, max(count, 1))
+    largest = Largest(whole.shape, device, weight_type(whole.call), max(count, 1))
     tallies += [bits] if entropy else []
     tallies += [largest] if count else []
     with torch.no_grad():

@@ -153,16 +153,16 @@ class Pooled(Tally):
         return self.cells / (counts[0][:, None] * counts[1])
 
 
-def sweep(call: Call, kind: str, state: Tensor, shape: Shape, tallies: Sequence[Tally]) -> None:
+def sweep(call: Call, kind: str, state: Tensor, shape: Shape, given: bool, tallies: Sequence[Tally]) -> None:
     """Compute every weight once, in tiles, and pass it to each tally.
 
     Args:
-        call, kind, state: as for `tile`.
+        call, kind, state, given: as for `tile`.
         shape: (..., Q, K), leading dimensions of the call.
         tallies: the statistics to accumulate.
     """
     for rows, columns in _tiles(shape):
-        w = tile(call, kind, state, rows, columns)
+        w = tile(call, kind, state, rows, columns, given)
         w = w.expand(*shape[:-2], *w.shape[-2:])
         for tally in tallies:
             tally.add(w, rows, columns)

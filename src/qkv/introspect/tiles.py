@@ -6,7 +6,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from qkv.algorithms.matrix.reference import divides_exponentials, scores, seen_by, shares
+from qkv.algorithms.matrix.reference import scores, seen_by
 from qkv.engine.position_bias import bias_tile
 from qkv.engine.problem import Call
 from qkv.normalizers.base import Normalizer, divide, hide
@@ -20,20 +20,28 @@ LARGEST = 1 << 24
 """The most numbers that a tile's scores can take during computation (a hidden layer counts per pair)."""
 
 
-def tile(call: Call, kind: str, state: Tensor, rows: slice, columns: slice) -> Tensor:
+def tile(call: Call, kind: str, state: Tensor, rows: slice, columns: slice, given: bool = False) -> Tensor:
     """Compute the weights of some queries on some keys, exactly.
+
+    Rows that are requested whole are normalized as they are, without the row state. A part of a row follows from its
+    scores and the state: both are rounded, differently, so that the only key of a row could weigh 1.000003; weights
+    that cannot exceed 1 are cut off there.
 
     Args:
         call: the tensors of the problem.
         kind: the normalizer.
         state: row state of all rows, (..., Q); for `hard` the winning key of each row.
         rows, columns: the part to compute.
+        given: whether the state comes from the caller, so that whole rows follow from it as well, and can be checked.
 
     Returns:
-        (..., rows, columns).
+        (..., rows, columns), at least float32.
     """
     rows, columns = _places(rows, call.query.shape[-2]), _places(columns, call.key.shape[-2])
-    return torch.cat([_piece(call, kind, state, stripe, columns) for stripe in _stripes(call, kind, rows, columns)], -2)
+    whole = not given and kind != "hard" and columns == slice(0, call.key.shape[-2])
+    by_rows = whole or _by_rows(call, kind)
+    stripes = _stripes(call, by_rows, rows, columns)
+    return torch.cat([_piece(call, kind, state, stripe, columns, by_rows) for stripe in stripes], -2)
 
 
 def _places(part: slice, size: int) -> slice:
@@ -42,31 +50,40 @@ def _places(part: slice, size: int) -> slice:
     return slice(start, max(start, stop))
 
 
-def _stripes(call: Call, kind: str, rows: slice, columns: slice) -> list[slice]:
+def _stripes(call: Call, by_rows: bool, rows: slice, columns: slice) -> list[slice]:
     start, stop = rows.start, rows.stop
-    width = columns.stop - columns.start if not _by_rows(call, kind) else call.key.shape[-2]
+    width = call.key.shape[-2] if by_rows else columns.stop - columns.start
     depth = call.query.shape[-1] if call.score.core in ("tanh_sum", "distance") else 1
     each = max(1, prod(call.visibility.grid.leading) * width * depth)
     height = max(1, LARGEST // each)
     return [slice(at, min(at + height, stop)) for at in range(start, max(stop, start + 1), height)]
 
 
-def _piece(call: Call, kind: str, state: Tensor, rows: slice, columns: slice) -> Tensor:
-    if _by_rows(call, kind):
-        return whole_rows(call, rows)[..., columns].to(state.dtype)
+def _piece(call: Call, kind: str, state: Tensor, rows: slice, columns: slice, by_rows: bool) -> Tensor:
+    dtype = weight_type(call)
+    if by_rows:
+        return whole_rows(call, rows)[..., columns].to(dtype)
     visible = call.visibility.tile(rows, columns)
     if visible is not None and visible.numel() and bool(visible.all()):
         visible = None  # filling masked entries takes longer than the weights
-    if divides_exponentials(call) and _faint(state[..., rows]):
-        return whole_rows(call, rows)[..., columns].to(state.dtype)
     bias = bias_tile(call.bias, rows, columns)
     piece = call._replace(query=call.query[..., rows, :], key=call.key[..., columns, :], bias=bias)
     s_QK = scores(piece)
     if kind == "hard":
         places = torch.arange(columns.start, columns.stop, dtype=torch.int64, device=s_QK.device)
-        return hide((places == state[..., rows, None]).to(s_QK.dtype).expand_as(s_QK), visible, 0)
-    w_QK = _WEIGHTS[kind](call.normalizer, s_QK.to(state.dtype), state[..., rows, None])
+        return hide((places == state[..., rows, None]).to(dtype).expand_as(s_QK), visible, 0)
+    if visible is not None:
+        # Before any arithmetic: whatever a masked score is, its weight gets no gradient from it.
+        s_QK = hide(s_QK, visible, 0.0)
+    # Scores in the range of 100 and a state of as much differ in float64, where nothing is lost, and then are rounded.
+    w_QK = _WEIGHTS[kind](call.normalizer, s_QK.double(), state[..., rows, None].double()).to(dtype)
+    w_QK = w_QK.clamp(max=1) if call.normalizer.convex else w_QK
     return w_QK if visible is None else w_QK.masked_fill(~visible, 0)
+
+
+def weight_type(call: Call) -> torch.dtype:
+    """Return the dtype of a map's weights: that of the query, at least float32."""
+    return torch.promote_types(call.query.dtype, torch.float32)
 
 
 def _by_rows(call: Call, kind: str) -> bool:
@@ -77,14 +94,7 @@ def _by_rows(call: Call, kind: str) -> bool:
 def whole_rows(call: Call, rows: slice) -> Tensor:
     """Compute some rows of weights on all keys, (..., rows, K), with the normalizer itself."""
     piece = call._replace(query=call.query[..., rows, :], bias=bias_tile(call.bias, rows))
-    if divides_exponentials(call):
-        return shares(piece, call.visibility.tile(rows, slice(None)))
     return call.normalizer(scores(piece), seen_by(piece, call.visibility.tile(rows, slice(None))))
-
-
-def _faint(total: Tensor) -> bool:
-    """Return whether a sum is subnormal and has lost digits."""
-    return bool(((total > 0) & (total < torch.finfo(total.dtype).tiny)).any())
 
 
 def _softmax(normalizer: Normalizer, s: Tensor, lse: Tensor) -> Tensor:
@@ -114,7 +124,10 @@ def _power(normalizer: Normalizer, s: Tensor, threshold: Tensor) -> Tensor:
     alpha = spread(normalizer.alpha) if isinstance(normalizer, Entmax) else 2.0
     # Rounding the exponent to half precision would change every weight.
     alpha = torch.as_tensor(alpha, dtype=torch.float64, device=s.device)
-    return clamped_power(s * (alpha - 1) - threshold, 1 / (alpha - 1)).to(s.dtype)
+    # A bias may hide a key by −inf, which times a gradient of 0 would be NaN.
+    hidden = s == -torch.inf
+    over = torch.where(hidden, 0.0, s) * (alpha - 1) - threshold
+    return clamped_power(torch.where(hidden, -1.0, over), 1 / (alpha - 1))
 
 
 _WEIGHTS: dict[str, Callable[[Normalizer, Tensor, Tensor], Tensor]] = {

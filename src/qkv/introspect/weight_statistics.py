@@ -19,14 +19,14 @@ class Rows:
     """The rows of a tile and their accumulated statistics.
 
     Attributes:
-        lse: (R,), float32.
+        lse: (R,), float64.
         first, last: int32 (R,): the keys that each row may see.
         total: Σ w, (R,), updated in place.
         entropy: −Σ w·log w, (R,), updated in place.
         best, keys: logarithms of the n largest weights in descending order, and their keys, (R, n), updated in place.
     """
 
-    lse: Floats
+    lse: Doubles
     first: NDArray[np.int32]
     last: NDArray[np.int32]
     total: Doubles
@@ -47,7 +47,7 @@ def add_tile(products: Floats, scale: float, column: int, rows: Rows, received: 
 
     Example:
         >>> rows = Rows(
-        ...     np.log(np.full(1, 2, np.float32)), np.zeros(1, np.int32), np.full(1, 2, np.int32),
+        ...     np.log(np.full(1, 2.0)), np.zeros(1, np.int32), np.full(1, 2, np.int32),
         ...     np.zeros(1), np.zeros(1), np.full((1, 1), -np.inf, np.float32), np.zeros((1, 1), np.int64))
         >>> received = np.zeros(2)
         >>> add_tile(np.zeros((1, 2), np.float32), 1.0, 0, rows, received)

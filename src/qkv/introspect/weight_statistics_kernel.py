@@ -1,8 +1,9 @@
 """Statistics of softmax weights on a tile of products, in one pass over it that never writes a weight.
 
-With t = scale·q·k − lse, a weight is e^t, a row's entropy −Σ e^t t, and the weight a key receives Σ e^t over the rows.
-The tile is overwritten by t. A segment of a row is read again only if it contains a t above the smallest of the row's
-largest so far.
+With t = min(0, scale·q·k − lse), a weight is e^t, a row's entropy −Σ e^t t, and the weight a key receives Σ e^t over
+the rows. A rounded product can exceed the row's log-sum-exp, which is why t ends at 0; lse is subtracted in two parts,
+so that its rounding to float32 counts for nothing. The tile is overwritten by t. A segment of a row is read again only
+if it contains a t above the smallest of the row's largest so far.
 """
 
 # mypy: ignore-errors
@@ -32,11 +33,12 @@ def _exp(x):
 
 
 @reduction
-def _segment(p, scale, lse, bar, received):
+def _segment(p, scale, lse, rest, bar, received):
     """Sum e^t and e^t·t, and count the t above the bar. Weights below e^−87 count as 0; NaN stays NaN."""
     total, mixed, above = ZERO, ZERO, np.int32(0)
     for j in range(p.size):
-        t = p[j] * scale - lse
+        t = (p[j] * scale - lse) - rest
+        t = ZERO if t > ZERO else t
         p[j] = t
         x = LEAST if t < LEAST else t
         e = exp_single(x)
@@ -61,7 +63,7 @@ def _insert(t, key, best, keys):
 
 
 @kernel(
-    "void(i8, i8, i8, i8, f4, f4[:,::1], f4[::1], i4[::1], i4[::1], f8[:,::1], f8[::1], f8[::1], f4[:,::1], i8[:,::1])",
+    "void(i8, i8, i8, i8, f4, f4[:,::1], f8[::1], i4[::1], i4[::1], f8[:,::1], f8[::1], f8[::1], f4[:,::1], i8[:,::1])",
     single=True,
 )
 def tally(chunk, start, stop, column, scale, products, lse, first, last, received, total, entropy, best, keys):
@@ -73,7 +75,7 @@ def tally(chunk, start, stop, column, scale, products, lse, first, last, receive
         column: the first key of the tile.
         scale: multiplies the products.
         products: q·k, (R, C); overwritten.
-        lse: log-sum-exp of the rows, (R).
+        lse: log-sum-exp of the rows, (R), float64.
         first, last: the keys that each row may see, (R), indexed over all keys.
         received: updated in place, (chunks, C).
         total, entropy: updated in place, (R).
@@ -82,11 +84,14 @@ def tally(chunk, start, stop, column, scale, products, lse, first, last, receive
     width = products.shape[1]
     for r in range(start, stop):
         low, high = max(np.int64(first[r]) - column, 0), min(np.int64(last[r]) - column, width)
+        near = np.float32(lse[r])
+        # An infinite state has no rest.
+        rest = np.float32(lse[r] - np.float64(near)) if near - near == ZERO else ZERO
         for at in range(low, high, SEGMENT):
             end = min(at + SEGMENT, high)
             p = products[r, at:end]
             bar = best[r, best.shape[1] - 1]
-            weight, mixed, above = _segment(p, scale, lse[r], bar, received[chunk, at:end])
+            weight, mixed, above = _segment(p, scale, near, rest, bar, received[chunk, at:end])
             total[r] += weight
             entropy[r] -= mixed
             if above > 0:

@@ -41,7 +41,7 @@ def normal_interval(smoother: KernelSmoother, query: Tensor, residuals: Tensor, 
     estimate, state = smoother(query)
     variance, _ = smoother(query, values=residuals.square())
     spread = (variance * _square_norms(smoother, query)[:, None]).sqrt()
-    spread = torch.where((state.value == 0)[:, None], math.nan, spread)
+    spread = torch.where(state.weightless[:, None], math.nan, spread)
     return estimate - z * spread, estimate + z * spread
 
 

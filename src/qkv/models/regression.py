@@ -41,7 +41,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             error of predicting each training point from the others over a grid, at first of multiples of the columns'
             standard deviations, then column by column; "gradient" minimizes it by gradient descent.
         beyond: the prediction where no training point is within the kernel's support: the "nearest" point's target,
-            the "mean" of all, or "nan".
+            the "mean" of all, or "nan". A Gaussian has weight everywhere, and is normalized in log space: it never
+            applies to that kernel.
 
     Attributes:
         bandwidth_: the h in use; an array (D,) for more than one column.
@@ -199,7 +200,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _estimate(self, query: Tensor, smoother: KernelSmoother, mask: Mask | None = None) -> Tensor:
         output, state = smoother(query, mask)
-        lost = state.value == 0
+        lost = state.weightless
         if not bool(lost.any()):
             return output  # type: ignore[no-any-return]
         scaled, points, _ = smoother.scaled(query)

@@ -62,8 +62,8 @@ class KernelSmoother(nn.Module):
             values: average these instead of the targets (n, outputs).
 
         Returns:
-            (..., m, outputs), 0 where no point has any weight; and the row state, the sum of the kernel's values
-            (..., m).
+            (..., m, outputs), 0 where no point has any weight; and the row state (..., m), of the sum of the kernel's
+            values.
         """
         scaled, points, score = self.scaled(query)
         given = self.get_buffer("targets") if values is None else values

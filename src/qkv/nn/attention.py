@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from qkv.biases import Bias
+from qkv.engine.describe import Arguments
 from qkv.errors import ConfigError, error_message
-from qkv.functional import attention, attention_with_state, attention_with_weights
+from qkv.functional import attention, attention_with_rounded_state, attention_with_state, attention_with_weights
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.kinds import as_normalizer
@@ -19,10 +20,11 @@ from qkv.scores.products import ScaledDot
 SEAM = "qkv_attention"
 """The name of the `Attention` that another library's module has as a child."""
 _SCALED_DOT = ScaledDot()
-Also = Literal["weights", "state"]
+Also = Literal["weights", "state", "rounded state"]
 _CALLS: Mapping[Also | None, Callable[..., Any]] = MappingProxyType(
     {None: attention, "weights": attention_with_weights, "state": attention_with_state}
 )
+"""What computes a call, by `also`; "rounded state" is for hooks, which must not slow down what they look at."""
 
 
 @final
@@ -103,7 +105,7 @@ class Attention(nn.Module):
         Raises:
             OutOfMemoryError: memory ran out; the message says how to need less.
         """
-        arguments = {
+        arguments: dict[str, Any] = {
             "score": score or self.score or _SCALED_DOT,
             "normalizer": normalizer or self.normalizer,
             "mask": mask,
@@ -111,9 +113,10 @@ class Attention(nn.Module):
             "dropout": self.dropout if self.training else 0.0,
             "generator": generator,
             "enable_gqa": enable_gqa,
-            "backend": self.backend,
         }
-        return _CALLS[self.also](query, key, value, **arguments)
+        if self.also == "rounded state":
+            return attention_with_rounded_state(query, key, value, Arguments(**arguments), self.backend)
+        return _CALLS[self.also](query, key, value, **arguments, backend=self.backend)
 
     def extra_repr(self) -> str:
         """Show the settings that differ from the defaults."""

@@ -152,7 +152,7 @@ class CopyHead(nn.Module):
     def share(self, logits: Tensor, states: Tensor, state: RowState) -> Tensor:
         """Return g (B, T), the probability of generating; 1 if there is nothing to copy."""
         if self.switch is None:
-            return torch.sigmoid(logits.logsumexp(-1) - state.lse)
+            return torch.sigmoid(logits.logsumexp(-1) - state.lse).to(logits.dtype)
         switched: Tensor = self.switch(states)[..., 0].to(logits.dtype)
         return torch.where(state.lse == -torch.inf, 1.0, torch.sigmoid(switched))
 

@@ -1,7 +1,7 @@
 """The interface of a normalizer: the weights of a row of scores, its row state, and the merge of two results."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,8 +9,20 @@ from torch import Tensor
 from qkv.errors import UnsupportedError, error_message
 from qkv.values.parameters import Parameter, readable
 
-Partial = tuple[Tensor, Tensor]
-"""Attention over some of the keys: output (..., Q, V) and row state (..., Q)."""
+
+class Partial(NamedTuple):
+    """Attention over some of the keys.
+
+    Attributes:
+        output: (..., Q, V).
+        state: the row state, (..., Q).
+        winner: of hard attention, the position of the winning key among all keys, int64 (..., Q), −1 if there is none;
+            None if it is not known, and for other normalizers.
+    """
+
+    output: Tensor
+    state: Tensor
+    winner: Tensor | None = None
 
 
 class Normalizer(ABC):
@@ -51,7 +63,7 @@ class Normalizer(ABC):
             visible: as for the weights.
 
         Returns:
-            (..., Q), in at least float32.
+            (..., Q), in float64: rounded to float32, a log-sum-exp of 40 would change every weight by 2e-6.
 
         Raises:
             UnsupportedError: the normalizer defines no row state.
@@ -61,7 +73,7 @@ class Normalizer(ABC):
 
     @staticmethod
     def merge(left: Partial, right: Partial) -> Partial:
-        """Merge attention over two disjoint sets of keys, `left` before `right`, into attention over their union.
+        """Merge attention over two disjoint sets of keys into attention over their union.
 
         Raises:
             UnsupportedError: the weights of a row depend on all its keys.
@@ -104,9 +116,9 @@ def state_scores(scores: Tensor, visible: Tensor | None, hidden: float) -> tuple
         hidden: the value of masked scores.
 
     Returns:
-        The scores in at least float32, and the mask as a tensor.
+        The scores in float64, in which a state is not rounded, and the mask as a tensor.
     """
-    s = scores if scores.dtype == torch.float64 else scores.float()
+    s = scores.double()
     seen = torch.ones((), dtype=torch.bool, device=s.device) if visible is None else visible
     return torch.where(seen, s, hidden), seen
 
@@ -124,7 +136,7 @@ def weighted_sum(left: Tensor, left_weight: Tensor, right: Tensor, right_weight:
 
 def merge_totals(left: Partial, right: Partial) -> Partial:
     """Merge outputs that were divided by their row states."""
-    (left_output, a), (right_output, b) = left, right
+    (left_output, a, _), (right_output, b, _) = left, right
     total = a + b
     safe = torch.where(total == 0, torch.ones_like(total), total)
-    return weighted_sum(left_output, a / safe, right_output, b / safe), total
+    return Partial(weighted_sum(left_output, a / safe, right_output, b / safe), total)

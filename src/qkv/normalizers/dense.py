@@ -64,15 +64,15 @@ class Softmax(Normalizer):
     def state(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
         """Compute the log-sum-exp, log(Σexp(s) + exp(sink)); −inf for a fully masked row without a sink."""
         s, _ = state_scores(scores, visible, -torch.inf)
-        lse = s.logsumexp(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)
+        if s.shape[-1]:
+            # In a row of −inf only, also by a bias, the gradient of a log-sum-exp is NaN.
+            empty = s.detach().amax(-1, keepdim=True) == -torch.inf
+            lse = torch.where(empty, 0.0, s).logsumexp(-1).masked_fill(empty.squeeze(-1), -torch.inf)
+        else:
+            lse = s.new_full(s.shape[:-1], -torch.inf)
         if self.sink is None:
             return lse
-        sink = (
-            self.sink[..., None].to(s.dtype)
-            if isinstance(self.sink, Tensor)
-            else torch.as_tensor(self.sink, dtype=s.dtype, device=s.device)
-        )
-        return torch.logaddexp(lse, sink.to(s.device))
+        return torch.logaddexp(lse, torch.as_tensor(spread(self.sink, by=1), dtype=s.dtype, device=s.device))
 
     @staticmethod
     def merge(left: Partial, right: Partial) -> Partial:
@@ -81,11 +81,11 @@ class Softmax(Normalizer):
         Source: Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", section 3; Dao et al. 2022,
             "FlashAttention", section 3.1.
         """
-        (left_output, a), (right_output, b) = left, right
+        (left_output, a, _), (right_output, b, _) = left, right
         total = torch.logaddexp(a, b)
         # With an infinite state (no keys, or an infinite sink) the output is 0, whatever its weight.
         base, a, b = finite(total), finite(a), finite(b)
-        return weighted_sum(left_output, torch.exp(a - base), right_output, torch.exp(b - base)), total
+        return Partial(weighted_sum(left_output, torch.exp(a - base), right_output, torch.exp(b - base)), total)
 
 
 def _softmax(s: Tensor) -> Tensor:
@@ -130,36 +130,6 @@ class Sum(Normalizer):
     def state(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
         """Compute the total Σs."""
         return state_scores(scores, visible, 0.0)[0].sum(-1)
-
-    @staticmethod
-    def of_exponents(exponents: Tensor, visible: Tensor | None = None) -> Tensor:
-        """Compute the weights of scores s = exp(x): a softmax of x, except in rows whose scores all underflow to 0.
-
-        Literal division would lose digits in subnormal scores, and make 1/Σs infinite in gradients.
-
-        Args:
-            exponents: x, (..., Q, K).
-            visible: as for the normalizer.
-
-        Returns:
-            The weights w, (..., Q, K).
-
-        Example:
-            >>> Sum.of_exponents(torch.tensor([[-100.0, -100.0], [-200.0, -200.0]]))
-            tensor([[0.5000, 0.5000],
-                    [0.0000, 0.0000]])
-        """
-        if exponents.shape[-1] == 0:
-            return exponents
-        x = hide(exponents, visible, -torch.inf)
-        faint = x.detach().amax(-1, keepdim=True) < FAINT[x.dtype]
-        if readable(faint) and not bool(faint.any()):
-            return torch.softmax(x, -1)
-        return _softmax_but(x, faint)
-
-
-FAINT = {torch.float32: -150 * math.log(2), torch.float64: -1075 * math.log(2)}
-"""The exponent below which exp rounds to 0: its value is half of the least positive number, 2⁻¹⁴⁹ or 2⁻¹⁰⁷⁴."""
 
 
 @final
@@ -212,7 +182,7 @@ class Identity(Normalizer):
     @staticmethod
     def merge(left: Partial, right: Partial) -> Partial:
         """Add the outputs."""
-        return left[0] + right[0], left[1]
+        return Partial(left.output + right.output, left.state)
 
 
 @final
@@ -291,7 +261,14 @@ class Hard(Normalizer):
 
     @staticmethod
     def merge(left: Partial, right: Partial) -> Partial:
-        """Take the output with the larger score; ties go to `left`, whose keys come first."""
-        (left_output, a), (right_output, b) = left, right
-        first = (a >= b) | a.isnan()
-        return torch.where(first[..., None], left_output, right_output), torch.maximum(a, b)
+        """Take the output with the larger score; ties go to the first key, or to `left` where it is not known."""
+        (left_output, a, one), (right_output, b, two) = left, right
+        if one is None or two is None:
+            first, winner = (a >= b) | a.isnan(), None
+        else:
+            # Among scores that are all −inf, or NaN, a part that sees a key comes before one that sees none.
+            earlier = (one >= 0) & ((one < two) | (two < 0))
+            tie = (a == b) | (a.isnan() & b.isnan())
+            first = torch.where(tie, earlier, (a > b) | a.isnan())
+            winner = torch.where(first, one, two)
+        return Partial(torch.where(first[..., None], left_output, right_output), torch.maximum(a, b), winner)

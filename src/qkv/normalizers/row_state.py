@@ -1,26 +1,35 @@
 """Row states: what a normalizer stores about the keys of a row, so that partial results can be merged.
 
-Attention over the union of two disjoint sets of keys follows from the attention over each and their row states. This
-merge is associative and commutative and has an identity (the state of no keys), so tiles, streams and shards on
-several machines can be merged in any order. `Normalizer.state` and `Normalizer.merge` define both.
+Attention over the union of disjoint sets of keys follows from the attention over each and their row states. This merge
+is associative and commutative and has an identity (the state of no keys), so tiles, streams and shards on several
+machines can be merged in any order and grouping. `Normalizer.state` and `Normalizer.merge` define both.
 
 | normalizer | state of a row | merged output |
 |---|---|---|
-| softmax | lse = log Σ exp(s) | Σ exp(lse_i − lse) o_i |
+| softmax, Gaussian under sum | lse = log Σ exp(s) | Σ exp(lse_i − lse) o_i |
 | sum | total = Σ s | Σ (total_i / total) o_i |
 | mean | n, the number of keys | Σ (n_i / n) o_i |
 | identity | none | Σ o_i |
-| hard | the largest score | the output of the largest; ties to the first |
+| hard | the largest score, and the position of its first key | the output of the largest; ties to the first key |
+
+States are float64: a log-sum-exp of 40 rounded to float32 changes every merged weight by 2e-6. A Gaussian under its sum
+is a softmax of −d²/2h², and so is its state, as the sum itself underflows far from all keys.
+
+Only hard attention depends on the order of the keys. Its states name the winning key by its position among the keys of
+their part, so `merge` must know where each part begins: by default after the one before it in the list, or at `starts`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import accumulate
 from typing import Literal, final
 
+import torch
 from torch import Tensor
 
 from qkv.errors import ShapeError, UnsupportedError, error_message
+from qkv.normalizers.base import Partial
 from qkv.normalizers.kinds import KINDS, MERGEABLE
 from qkv.shapes import show
 from qkv.values.pytree import value
@@ -35,13 +44,18 @@ class RowState:
     """What a normalizer stores about the keys of a row.
 
     Attributes:
-        kind: the normalizer.
-        value: (..., Q), at least float32: softmax: lse; sum: the total; mean, sigmoid: the number of visible keys;
-            hard: the largest score; sparsemax, entmax: the threshold τ; identity: zeros.
+        kind: the normalizer; "softmax" also for a Gaussian under its sum.
+        value: (..., Q), float64: softmax: lse; sum: the total; mean, sigmoid: the number of visible keys; hard: the
+            largest score; sparsemax, entmax: the threshold τ; identity: zeros.
+        winner: of hard, the position of the first key with the largest score, int64 (..., Q), −1 for a fully masked
+            row; None if it is not known.
+        keys: of hard, the number of keys, masked ones included; None if it is not known.
     """
 
     kind: Kind
     value: Tensor
+    winner: Tensor | None = None
+    keys: int | None = None
 
     @property
     def lse(self) -> Tensor:
@@ -56,19 +70,53 @@ class RowState:
             )
         return self.value
 
+    @property
+    def weightless(self) -> Tensor:
+        """Whether all weights of a row are 0, bool (..., Q): it sees no key, or none within a kernel's support.
 
-def merge(parts: Sequence[tuple[Tensor, RowState]]) -> tuple[Tensor, RowState]:
-    """Merge attention over disjoint sets of keys into attention over their union.
+        Raises:
+            UnsupportedError: the state does not tell: that of identity or sigmoid.
+
+        Example:
+            >>> RowState("softmax", torch.tensor([-torch.inf, 0.0])).weightless
+            tensor([ True, False])
+        """
+        match self.kind:
+            case "softmax" | "hard":
+                return self.value == -torch.inf
+            case "sum" | "mean":
+                return self.value == 0
+            case "sparsemax" | "entmax":
+                return self.value == torch.inf
+        hint = "Its weights are not normalized over a row."
+        raise UnsupportedError(error_message("state.weightless", "a state that shows it", self.kind, hint))
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> "RowState":
+        """Apply a function, such as a slice of rows, to each tensor (..., Q).
+
+        Example:
+            >>> RowState("mean", torch.tensor([3.0, 4.0])).map(lambda x: x[1:]).value
+            tensor([4.])
+        """
+        winner = None if self.winner is None else function(self.winner)
+        return replace(self, value=function(self.value), winner=winner)
+
+
+def merge(parts: Sequence[tuple[Tensor, RowState]], starts: Sequence[int] | None = None) -> tuple[Tensor, RowState]:
+    """Merge attention over disjoint sets of keys into attention over their union, in any order and grouping.
 
     Args:
-        parts: pairs of an output (..., Q, V) and its row state, as `attention_with_state` returns them, in the order
-            of the keys. Only one of the parts may have a sink.
+        parts: pairs of an output (..., Q, V) and its row state, as `attention_with_state` returns them. Only one of
+            the parts may have a sink.
+        starts: the position of each part's first key among all keys, so that `Hard` can give ties to the first key;
+            no other normalizer needs it. None if each part's keys follow those of the part before it. A merged part
+            begins where its first part did, or at 0 if its parts had `starts`.
 
     Returns:
         The output and row state over all keys.
 
     Raises:
-        ShapeError: there are no parts, or their shapes differ.
+        ShapeError: there are no parts, their shapes differ, or there are not as many starts.
         UnsupportedError: the normalizers differ, or cannot be merged (sigmoid's default bias,
             sparsemax and entmax depend on the whole row).
 
@@ -89,11 +137,35 @@ def merge(parts: Sequence[tuple[Tensor, RowState]]) -> tuple[Tensor, RowState]:
         raise ShapeError(
             error_message("parts", "at least one pair of output and state", "none", "Pass a list of pairs.")
         )
-    _check([output for output, _ in parts], [state for _, state in parts])
-    dtype, kind = parts[0][0].dtype, parts[0][1].kind
+    states = [state for _, state in parts]
+    _check([output for output, _ in parts], states)
+    if starts is not None and len(starts) != len(parts):
+        hint = "Pass the position of each part's first key."
+        raise ShapeError(error_message("starts", f"{len(parts)} numbers, one for each part", f"{len(starts)}", hint))
+    dtype, kind = parts[0][0].dtype, states[0].kind
     normalizer = next(normalizer for normalizer, name in KINDS.items() if name == kind)
-    output, state = reduce(normalizer.merge, [(output.to(state.value.dtype), state.value) for output, state in parts])
-    return output.to(dtype), RowState(kind, state)
+    winners, keys = _placed(states, starts)
+    # States read from older files are float32.
+    partials = [
+        Partial(output.double(), state.value.double(), winner)
+        for (output, state), winner in zip(parts, winners, strict=True)
+    ]
+    output, value, winner = reduce(normalizer.merge, partials)
+    return output.to(dtype), RowState(kind, value, winner, keys)
+
+
+def _placed(states: Sequence[RowState], starts: Sequence[int] | None) -> tuple[list[Tensor | None], int | None]:
+    """Return the winners of all parts as positions among all keys, and the number of keys; None if not known."""
+    unknown: list[Tensor | None] = [None] * len(states)
+    lengths = [state.keys for state in states if state.keys is not None]
+    if any(state.winner is None for state in states) or len(lengths) < len(states):
+        return unknown, None
+    before = list(accumulate(lengths[:-1], initial=0)) if starts is None else starts
+    winners = [
+        torch.where(state.winner < 0, state.winner, state.winner + start)  # type: ignore[operator, arg-type]
+        for state, start in zip(states, before, strict=True)
+    ]
+    return list(winners), max(start + length for start, length in zip(before, lengths, strict=True))
 
 
 def _check(outputs: Sequence[Tensor], states: Sequence[RowState]) -> None:

@@ -35,7 +35,7 @@ class Sparsemax(Normalizer):
     def state(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
         """Compute the threshold τ; +inf for a fully masked row."""
         s, seen = state_scores(scores, visible, -torch.inf)
-        return threshold(s, self(s, seen), 2.0)
+        return threshold(s, self(scores, seen).double(), 2.0)
 
 
 @final
@@ -73,7 +73,7 @@ class Entmax(Normalizer):
     def state(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
         """Compute the threshold τ; +inf for a fully masked row."""
         s, seen = state_scores(scores, visible, -torch.inf)
-        return threshold(s, self(s, seen), spread(self.alpha))
+        return threshold(s, self(scores, seen).double(), spread(self.alpha))
 
 
 def _with_empty_rows(scores: Tensor, visible: Tensor | None, weights_of: Callable[[Tensor], Tensor]) -> Tensor:

@@ -39,7 +39,7 @@ SMALL_TENSOR = 1 << 17
 """The largest tensor, in numbers, that such a call may hold: beyond 512 KiB kernels are several times as fast."""
 
 CLEARLY = 1.2
-"""How many times as fast an algorithm must be predicted to replace a preferred one, on a processor with its own table."""
+"""How many times as fast an algorithm must be predicted to replace a preferred one where the processor has a table."""
 CLEARLY_ELSEWHERE = 1.3
 """The same on other processors, by every table."""
 
@@ -169,6 +169,7 @@ class Plan:
             ("why", self.why),
             ("operations", f"{self.operations:.3g}"),
             ("memory", f"{_readable(self.bytes)} beyond inputs and output"),
+            *([("row state", state)] if (state := self.candidates[0].row_state(self.problem)) else []),
             *((f"not {name}", reason) for name, reason in self.refusals),
         ]
 

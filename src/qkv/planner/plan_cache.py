@@ -13,16 +13,24 @@ import torch
 from torch import Tensor
 
 from qkv.biases import Alibi, Bias, Relative
-from qkv.engine.describe import Arguments, bias_type, describe, draw_seed, promoted_mechanism
+from qkv.engine.describe import (
+    Arguments,
+    bias_type,
+    describe,
+    draw_seed,
+    in_log_space,
+    normalizer_for,
+    promoted_mechanism,
+)
 from qkv.engine.position_bias import PositionBias, position_bias
 from qkv.engine.problem import Call
 from qkv.engine.tracing import mode_of
 from qkv.masks.base import Grid, as_mask
 from qkv.masks.lower import Visibility, lower
 from qkv.masks.patterns import Causal, expect_lengths
-from qkv.normalizers.base import Normalizer
 from qkv.normalizers.kinds import KINDS
 from qkv.planner.plan import Plan, plan_for
+from qkv.scores.base import Score
 from qkv.scores.free import Uniform
 from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
 from qkv.scores.products import Bilinear, Cosine, Dot, ScaledDot
@@ -65,12 +73,10 @@ class CachedPlan(NamedTuple):
 
     Attributes:
         plan: the algorithms that compute them.
-        normalizer: the score's default, for calls that name none; else None, so that no tensor of a call is held.
         visibility: the lowered mask, if it depends on the sizes alone.
     """
 
     plan: Plan
-    normalizer: Normalizer | None
     visibility: Visibility | None
 
 
@@ -108,13 +114,16 @@ def _call(
     query: Tensor, key: Tensor, value: Tensor, given: Arguments, cached: CachedPlan, visibility: Visibility | None
 ) -> Call:
     """Return the tensors of a call whose plan is cached."""
-    score, normalizer = promoted_mechanism(given.score, given.normalizer or cached.normalizer, query.dtype)  # type: ignore[arg-type]
+    assert isinstance(given.score, Score)
+    normalizer = normalizer_for(given.normalizer, given.score)
+    score, normalizer = in_log_space(given.score, normalizer, given.bias is not None)
+    score, normalizer = promoted_mechanism(score, normalizer, query.dtype)
     lowered = visibility or replace(cached.visibility, memo={})  # type: ignore[type-var]
     bias: Tensor | Bias | PositionBias | None = given.bias
     if isinstance(bias, Tensor) and bias.dtype != query.dtype:
         bias = bias.to(bias_type(query.dtype, bias.dtype))
     elif isinstance(bias, Bias):
-        bias = position_bias(bias, lowered.grid, query.dtype)  # type: ignore[union-attr]
+        bias = position_bias(bias, lowered.grid, query.dtype)
     seed = draw_seed(given.dropout, given.generator, query.device) if given.dropout else None
     return Call(query, key, value, score, normalizer, lowered, bias, given.dropout, seed)
 
@@ -126,8 +135,7 @@ def _store(lookup: CacheKey, plan: Plan, call: Call, given: Arguments) -> None:
     if fixed and any(x.is_inference() for x in call.visibility.bounds or () if x is not None):
         # A tensor made in inference mode cannot be used outside of it.
         return
-    normalizer = call.normalizer if given.normalizer is None else None
-    PLANS[lookup] = CachedPlan(plan, normalizer, call.visibility if fixed else None)
+    PLANS[lookup] = CachedPlan(plan, call.visibility if fixed else None)
 
 
 def cache_key(

@@ -78,7 +78,7 @@ class Call:
         """
         self.check()
         one = slice(query, query + 1)
-        state = None if self.state is None else replace(self.state, value=self.state.value[..., one])
+        state = None if self.state is None else self.state.map(lambda x: x[..., one])
         given = None if self.given is None else self.given._replace(query=self.given.query[:, one])
         if self.own and given is not None:
             given = given._replace(key=given.key[:, one], value=given.value[:, one])

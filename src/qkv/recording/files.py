@@ -131,8 +131,10 @@ def _call(plain: Mapping[str, Any], lineage: Lineage, reader: Reader) -> Call:
         raise
     except (QkvError, TypeError, ValueError, AttributeError, RuntimeError, IndexError) as error:
         raise reader.wrong("a valid call of attention", str(error)) from error
-    if state is not None and tuple(state.value.shape) != (*bound.leading, bound.problem.queries):
-        raise reader.wrong("a row state of these rows", str(tuple(state.value.shape)))
+    if state is not None:
+        rows, tensors = (*bound.leading, bound.problem.queries), (state.value, state.winner)
+        if not all(x is None or (isinstance(x, Tensor) and tuple(x.shape) == rows) for x in tensors):
+            raise reader.wrong("a row state of these rows", brief(list(tensors)))
     return Call(query, key, value, options, state, moment, own, given)
 
 

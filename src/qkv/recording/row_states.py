@@ -1,5 +1,7 @@
 """The row states of long calls, which PyTorch's kernel computes anyway: any weight then follows from a query and a key.
 
+They are rounded to float32, as the kernel returns them: a second pass for the digits that are missing would take time.
+
 Without them, the first look at a row of a long map takes a pass over all of its keys.
 """
 
@@ -44,7 +46,7 @@ class RowStates:
         """Before a call: ask for its row state if it costs nothing and changes no bit of the output."""
         self.last = None
         if module.also is None and _is_free(module, tensors, options):
-            module.also = "state"
+            module.also = "rounded state"
             self._asked = True
 
     def take(self, module: Attention, tensors: tuple[Tensor, ...], options: dict[str, Any], output: Any) -> Any:

@@ -69,9 +69,8 @@ def item_of(call: Call, row: int) -> Item:
     batch = max(tensor.shape[0] for tensor in (call.query, call.key))
     tensors = [_item(tensor, row, rank + 2) for tensor in (call.query, call.key, call.value)]
     query, key, value = (tensor if rank == 2 else tensor.unsqueeze(0) for tensor in tensors)
-    state = None if call.state is None else call.state.value[row]
     options = {name: _option(name, option, row, rank, batch) for name, option in call.options.items()}
-    kept = None if call.state is None or state is None else RowState(call.state.kind, state.reshape(query.shape[:2]))
+    kept = None if call.state is None else call.state.map(lambda x: x[row].reshape(query.shape[:2]))
     return Item(query, key, value, options, kept)
 
 

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -232,6 +231,7 @@ def _states(states: Sequence[RowState | None]) -> RowState | None:
     kept = [state for state in states if state is not None]
     if len(kept) < len(states):
         return None
+    # The rows of one scene; which key won among those of each call is of no use here.
     return RowState(kept[0].kind, torch.cat([state.value for state in kept], -1))
 
 
@@ -252,5 +252,5 @@ def _without_padding(item: Item, queries: int | None, keys: int | None) -> Item:
         options["mask"] = dense(seen[..., :keys])
     if isinstance(bias, Tensor):
         options["bias"] = part(bias, slice(queries), slice(keys))
-    state = None if item.state is None else replace(item.state, value=item.state.value[:, :queries])
+    state = None if item.state is None else item.state.map(lambda x: x[:, :queries])
     return Item(item.query[:, :queries], item.key[:, :keys], item.value[:, :keys], options, state)

@@ -27,6 +27,8 @@ _CLASSES: tuple[type, ...] = (
 )
 _NAMES = {cls.__name__: cls for cls in _CLASSES}
 _TEXTS = ("align", "activation", "kind")
+_LATER = {"RowState": {"winner", "keys"}}
+"""Fields that files of earlier versions lack."""
 SPREAD, COPIED = (1 << 27, 1024), (1 << 20, 64)
 """Limits on repeated tensors: a mask or a bias can expand to this many numbers, or this many times the stored ones if
 that
@@ -150,7 +152,8 @@ class Reader:
         cls = _NAMES.get(name)
         if cls is None:
             raise self.wrong("the names of mechanisms", f"{name!r}. {nearest(name, _NAMES)}")
-        if set(given) != {part.name for part in fields(cls)}:
+        names = {part.name for part in fields(cls)}
+        if not names - _LATER.get(name, set()) <= set(given) <= names:
             raise self.wrong(f"the fields of {name}", ", ".join(given))
         text = next((field for field, part in given.items() if isinstance(part, str) and field not in _TEXTS), None)
         if text is not None:

@@ -150,10 +150,6 @@ class Gaussian(Score):
         """exp(−x/2)."""
         return GaussianShape()
 
-    def exponents(self, query: Tensor, key: Tensor) -> Tensor:
-        """−‖q−k‖²/(2h²), the logarithms of the scores."""
-        return NegativeHalf()(squared_distance(query, key, self.bandwidth))
-
 
 @final
 @value

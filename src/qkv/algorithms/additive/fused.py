@@ -220,7 +220,7 @@ def _with_sink(call: Call, output: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]
     sink = torch.as_tensor(spread(sink, by=1), dtype=lse.dtype, device=lse.device)
     # The gradient of log σ(x) is σ(−x), exact where 1 − σ(x) would cancel.
     factor = F.logsigmoid(lse - finite(sink)).exp()
-    return output * factor.unsqueeze(-1), torch.logaddexp(lse, sink.expand_as(lse))
+    return output * factor.to(output.dtype).unsqueeze(-1), torch.logaddexp(lse, sink.expand_as(lse))
 
 
 def _state(problem: Problem, lse: Tensor, count: Tensor | None) -> Tensor:

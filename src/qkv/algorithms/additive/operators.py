@@ -132,8 +132,10 @@ def _forward(items: Items, rule: Any, state: bool, prepared: _Prepared) -> tuple
     )
     output, top, total = (torch.from_numpy(x) for x in rows)
     if rule != "softmax" or not state:
-        return output, output.new_empty(output.shape[0], 0), top, total
-    return output, torch.where(top == -torch.inf, top, top + total.log()), top, total
+        return output, output.new_empty(output.shape[0], 0, dtype=torch.float64), top, total
+    # In float64: rounded to float32, the state would change every weight that is computed from it.
+    top64 = top.double()
+    return output, torch.where(top == -torch.inf, top64, top64 + total.double().log()), top, total
 
 
 def _backward(
@@ -161,7 +163,7 @@ def _backward(
         rule=rule,
         shift=_array(items.shift),
         drop=prepared.drop,
-        grad_lse=None if rule != "softmax" else _array(g_lse),
+        grad_lse=None if rule != "softmax" or g_lse is None else _array(g_lse.to(g_output.dtype)),
         bias_gradient=requested[0],
         memory_gradient=requested[1],
     )
@@ -234,8 +236,8 @@ def tanh_forward(
 def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     items, queries, _ = query.shape
     top = query.new_empty(items, queries)
-    lse = top if rest[-2] == "softmax" else query.new_empty(items, 0)
-    return query.new_empty(items, queries, value.shape[-1]), torch.empty_like(lse), top, torch.empty_like(top)
+    lse = query.new_empty(items, queries if rest[-2] == "softmax" else 0, dtype=torch.float64)
+    return query.new_empty(items, queries, value.shape[-1]), lse, top, torch.empty_like(top)
 
 
 @torch.library.custom_op("qkv::tanh_sum_backward", mutates_args=())

@@ -83,7 +83,7 @@ def _run(problem: Problem, call: Call) -> Result:
 
 
 def _state(problem: Problem, count: Tensor, output: Tensor) -> Tensor:
-    dtype = torch.float64 if output.dtype == torch.float64 else torch.float32
+    dtype = torch.float64
     shape = (*problem.leading, problem.queries)
     if problem.normalizer == "identity":
         return output.new_zeros(shape, dtype=dtype)

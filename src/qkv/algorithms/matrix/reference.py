@@ -10,8 +10,7 @@ from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
 from qkv.engine.ties import first_equals, shared
 from qkv.engine.work import full_tensor, memory_traffic, pairs_of, product_operations
-from qkv.normalizers.dense import Hard, Sigmoid, Sum
-from qkv.scores.kernels import Gaussian
+from qkv.normalizers.dense import Hard, Sigmoid
 from qkv.scores.widened import as_it_is, equation, wide
 
 IN_CACHE = 1 << 20
@@ -65,9 +64,6 @@ def weights(problem: Problem, call: Call) -> Tensor:
     """Return the weights after dropout, (..., Q, K)."""
     call = _with_matrix(call)
     visible = seen_by(call, call.visibility.matrix())
-    if divides_exponentials(call):
-        w_QK = shares(call, visible)
-        return w_QK if call.seed is None else dropped(problem, call, w_QK)
     shifted = isinstance(call.normalizer, Sigmoid)
     s_QK = dot_scores.scores(problem, call) if visible is None or not shifted else None
     if s_QK is not None and shifted:
@@ -80,19 +76,6 @@ def weights(problem: Problem, call: Call) -> Tensor:
 def _with_matrix(call: Call) -> Call:
     """Return the call with a position bias evaluated as a matrix."""
     return call._replace(bias=call.bias.tile()) if isinstance(call.bias, PositionBias) else call
-
-
-def divides_exponentials(call: Call) -> bool:
-    """Return whether weights are Gaussians divided by their sum, computed as a softmax, which does not underflow."""
-    return isinstance(call.score, Gaussian) and isinstance(call.normalizer, Sum) and call.bias is None
-
-
-def shares(call: Call, visible: Tensor | None) -> Tensor:
-    """Return Gaussians divided by their sum, (..., Q, K)."""
-    assert isinstance(call.score, Gaussian)
-    query, key = wide(call.query), wide(call.key)
-    with as_it_is(query):
-        return Sum.of_exponents(call.score.exponents(query, key), visible)
 
 
 def seen_by(call: Call, visible: Tensor | None) -> Tensor | None:
@@ -131,7 +114,6 @@ def row_state(problem: Problem, call: Call) -> Tensor:
     """Return the value of the row state, (..., Q)."""
     call = _with_matrix(call)
     state = call.normalizer.state(scores(call), call.visibility.matrix())
-    state = state if problem.dtype == torch.float64 else state.float()
     return state.expand(*problem.leading, problem.queries)
 
 

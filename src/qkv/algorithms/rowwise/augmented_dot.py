@@ -21,13 +21,13 @@ from qkv.algorithms.tiled import blocked
 from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Result, Work
 from qkv.engine.problem import Call, Problem
-from qkv.scores.pointwise import GaussianShape, Linear, NegativeHalf
+from qkv.scores.pointwise import Linear, NegativeHalf
 from qkv.scores.widened import as_it_is
 
 
 def refuses(problem: Problem) -> str | None:
     """Return why no softmax over dot products has the weights of a problem over distances; None if one has."""
-    if (type(problem.pointwise), problem.normalizer) not in ((NegativeHalf, "softmax"), (GaussianShape, "sum")):
+    if not isinstance(problem.pointwise, NegativeHalf) or problem.normalizer != "softmax":
         return f"{problem.pointwise} scores under {problem.normalizer} are no softmax of dot products"
     if problem.bias != "none" or problem.state:
         return "a bias or the row state is asked for"

@@ -26,7 +26,7 @@ from qkv.engine.autograd import once_differentiable
 from qkv.engine.mechanism import Inputs, Mechanism
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import memory_traffic, pairs_of, product_operations
-from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, GaussianShape, NegativeHalf, Pointwise
+from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, NegativeHalf, Pointwise
 from qkv.scores.widened import as_it_is
 
 DEPTH = 12.0
@@ -90,7 +90,7 @@ def summable(mechanism: Mechanism, max_norms: tuple[float, float], value: Tensor
         value: (..., K, V); False if one is NaN.
 
     Example:
-        >>> mechanism, ones = Mechanism("distance", GaussianShape(), "sum", 0.1, 0.0, False, ()), torch.ones(3, 1)
+        >>> mechanism, ones = Mechanism("distance", NegativeHalf(), "softmax", 0.1, 0.0, False, ()), torch.ones(3, 1)
         >>> summable(mechanism, (8.0, 8.0), ones), summable(mechanism, (8.0, 8e4), ones)
         (True, False)
         >>> summable(mechanism, (8.0, 8.0), 1e37 * ones)
@@ -98,7 +98,7 @@ def summable(mechanism: Mechanism, max_norms: tuple[float, float], value: Tensor
     """
     least, largest = (float(x) for x in value.detach().aminmax())
     magnitude = max(-least, largest)
-    is_gaussian = isinstance(mechanism.pointwise, (NegativeHalf, GaussianShape))
+    is_gaussian = isinstance(mechanism.pointwise, NegativeHalf)
     near_enough = not is_gaussian or (max_norms[0] ** 0.5 + max_norms[1] ** 0.5) ** 2 * mechanism.factor / 2 <= DEPTH
     return near_enough and mechanism.factor >= _MIN_SCALE and (magnitude == 0 or _MIN_VALUE <= magnitude <= _MAX_VALUE)
 
@@ -124,12 +124,12 @@ def attend(mechanism: Mechanism, inputs: Inputs, norms: Norms, gradient: bool) -
 def _kind(pointwise: Pointwise, normalizer: str) -> int | None:
     """Return the number of the compiled kernel, None if there is none."""
     if isinstance(pointwise, NegativeHalf):
-        return 0 if normalizer in ("softmax", "gaussian") else None
+        return 0 if normalizer == "softmax" else None
     if normalizer != "sum":
         return None
     if isinstance(pointwise, EpanechnikovShape):
         return 2 if pointwise.power == 2 else None
-    return {GaussianShape: 0, BoxcarShape: 1}.get(type(pointwise))
+    return 1 if isinstance(pointwise, BoxcarShape) else None
 
 
 class _Sums(NamedTuple):

@@ -25,7 +25,7 @@ from qkv.engine.problem import Call, Problem
 from qkv.engine.work import memory_traffic, pairs_of, product_operations
 from qkv.linalg.buffers import Workspace, borrow_workspace
 from qkv.linalg.matmul import batched
-from qkv.scores.pointwise import BoxcarShape, rooted
+from qkv.scores.pointwise import BoxcarShape, NegativeHalf, rooted
 from qkv.scores.widened import as_it_is
 
 if TYPE_CHECKING:
@@ -41,12 +41,18 @@ def refuses(problem: Problem) -> str | None:
             f"{problem.pointwise} scores have no slope to store, or need small distances exactly",
         ),
         (problem.mask != "all", "rows see different keys"),
-        (problem.normalizer != "sum", f"the normalizer is {problem.normalizer}, not sum"),
+        (not _divided_by_sum(problem), f"{problem.pointwise} scores under {problem.normalizer}"),
         (problem.bias != "none" or problem.state or problem.dropout, "a bias, a row state or dropout is asked for"),
         (problem.dtype != torch.float32, f"the dtype is {problem.dtype}"),
         (pairs_of(problem) > row_tiles.SIZE.scores, "more pairs than one tile holds"),
     )
     return distances.refuses(problem) or next((reason for holds, reason in reasons if holds), None)
+
+
+def _divided_by_sum(problem: Problem) -> bool:
+    """Return whether kernel values are divided by their sum; those of a Gaussian are a softmax of distances."""
+    gaussian = problem.normalizer == "softmax" and isinstance(problem.pointwise, NegativeHalf) and not problem.sink
+    return gaussian or problem.normalizer == "sum"
 
 
 def work(problem: Problem) -> Work:

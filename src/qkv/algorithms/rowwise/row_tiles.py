@@ -73,7 +73,8 @@ class RowTiles:
         """Return the output (..., Q, V) and the row state (..., Q), which is empty if not requested."""
         value = self.inputs.value
         output = value.new_empty(*self.mechanism.leading, self.queries, value.shape[-1])
-        state = value.new_empty(*self.mechanism.leading, self.queries if self.mechanism.state else 0)
+        states = self.queries if self.mechanism.state else 0
+        state = value.new_empty(*self.mechanism.leading, states, dtype=torch.float64)
         for tile in self.tiling.widest_first():
             items, rows, columns = tile.slices
             forward = self._forward_tile(tile, self.operation)

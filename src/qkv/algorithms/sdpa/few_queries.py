@@ -30,6 +30,7 @@ def refuses(problem: Problem) -> str | None:
         return "compiled kernels serve eager calls"
     reasons = (
         (problem.gradient, "it has no backward pass"),
+        (problem.state, "it would round the row state to float32"),
         (problem.dtype != torch.float32, f"the dtype is {problem.dtype}, not float32"),
         (problem.bias != "none", "a bias is added to the scores"),
         (problem.sink, "the softmax has a sink"),

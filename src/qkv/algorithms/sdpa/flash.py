@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qkv.algorithms.sdpa import flash_operators
+from qkv.algorithms.sdpa import flash_operators, row_state
 from qkv.algorithms.sdpa.operands import Products, by_head, products_of
 from qkv.algorithms.tiled import blocked
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
@@ -101,8 +101,13 @@ def work(problem: Problem) -> Work:
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """Compute attention by PyTorch's kernel, or in tiles if the kernel gets non-finite numbers wrong."""
     with_matrix = call._replace(bias=call.bias.tile()) if isinstance(call.bias, PositionBias) else call
-    result = attend(problem, with_matrix, products_of(call), "sdpa")
-    return blocked.run(problem, call) if result is None else result
+    products = products_of(call)
+    result = attend(problem, with_matrix, products, "sdpa")
+    if result is None:
+        return blocked.run(problem, call)
+    if result.state is not None and row_state.is_rounded(problem):
+        return result._replace(state=row_state.unrounded(problem, with_matrix, products, result.state))
+    return result
 
 
 class KernelInputs(NamedTuple):
@@ -292,4 +297,13 @@ def finish(problem: Problem, call: Call, output: Tensor, lse: Tensor | None) -> 
     return Result(output if output.dtype == problem.dtype else output.to(problem.dtype), lse)
 
 
-FLASH = Algorithm("sdpa.flash", "sdpa", "PyTorch's fused kernel", refuses, work, run, preferred=True)
+FLASH = Algorithm(
+    "sdpa.flash",
+    "sdpa",
+    "PyTorch's fused kernel",
+    refuses,
+    work,
+    run,
+    preferred=True,
+    row_state=lambda problem: row_state.SAYS if row_state.is_rounded(problem) else None,
+)

@@ -177,8 +177,8 @@ def _forward(
     items, heads, queries, width = query.shape
     sizes = _sizes(query, key, value, ranges)
     output = query.new_empty(items, queries, heads, value.shape[-1])
-    lse = query.new_empty(items, heads, queries, dtype=torch.float32) if state else None
-    states = np.empty(0, np.float32) if lse is None else _flat(lse)
+    lse = query.new_empty(items, heads, queries, dtype=torch.float64) if state else None
+    states = np.empty(0, np.float64) if lse is None else _flat(lse)
     arrays = [*map(_flat, (query, key, value)), *ranges[:2], _sinks(sink, items, heads), _flat(output), states]
     padded_rows, keys, padded_width, padded_value_width = _padded(queries, key.shape[2], width, value.shape[-1])
     scratch_sizes = (

@@ -64,7 +64,7 @@ def _weights(s, to, padded_keys, first, last, f, by, queries, keys, block, scale
         low, high = _key_range(first, last, f + r * by, keys)
         top, total = softmax(s, to + (r - block * BLOCK) * padded_keys, low, high, padded_keys, scale, sink)
         if lse.size:
-            lse[start + r] = top + np.log(total) if total != 0 else -np.inf
+            lse[start + r] = np.float64(top) + np.log(np.float64(total)) if total != 0 else -np.inf
     clear(s, to + (stop - block * BLOCK) * padded_keys, to + BLOCK * padded_keys)
 
 
@@ -94,7 +94,7 @@ def _forward(start, stop, sizes, scale, query, key, value, first, last, sink, ou
         first, last: the range of keys that a row sees, flat views.
         sink: of each item, −inf for none.
         out: (B, Q, H, V), flat.
-        lse: (B, H, Q), flat; of size zero if not requested.
+        lse: (B, H, Q), flat, float64; of size zero if not requested.
         q, k, v, t, s, o: scratch of this thread, (Q, F), (K, F), (K, V), (F, K), (8, K) and (8, V), flat, sizes other
             than 8 rounded up to multiples of 16.
         ranges: scratch of this thread, two numbers per eight queries.
@@ -223,7 +223,7 @@ def _kernels(function, signature, scratch):
 
 forward = _kernels(
     _forward,
-    "void(u8, u8, u8[::1], F, T[::1], T[::1], T[::1], i4[::1], i4[::1], F[::1], T[::1], F[::1], "
+    "void(u8, u8, u8[::1], F, T[::1], T[::1], T[::1], i4[::1], i4[::1], F[::1], T[::1], f8[::1], "
     "F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], u8[:,::1])",
     scratch=7,
 )

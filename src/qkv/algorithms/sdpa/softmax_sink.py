@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.algorithms.sdpa import flash, flash_operators
+from qkv.algorithms.sdpa import flash, flash_operators, row_state
 from qkv.algorithms.sdpa.operands import products_of
 from qkv.algorithms.tiled import blocked
 from qkv.engine.algorithm import Algorithm, Facts, Result
@@ -53,7 +53,11 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
             return blocked.run(problem, call)
         sink = _by_head(call.normalizer.sink, problem)
         output, lse = attend(*inputs[:3], sink, (output, lse), inputs.causal, inputs.scale)
-        return flash.finish(problem, call, output, lse)
+        result = flash.finish(problem, call, output, lse)
+        if result.state is None or not row_state.is_rounded(problem):
+            return result
+        own = torch.as_tensor(spread(call.normalizer.sink, by=1), device=products.query.device)
+        return result._replace(state=row_state.unrounded(problem, call, products, result.state, own))
 
 
 def _by_head(sink: float | Tensor, problem: Problem) -> float | Tensor:
@@ -131,5 +135,11 @@ class _SoftmaxWithSink(torch.autograd.Function):
 
 
 SINK = Algorithm(
-    "sdpa.softmax_sink", "sdpa", "PyTorch's fused kernel, each row rescaled by its sink", refuses, flash.work, run
+    "sdpa.softmax_sink",
+    "sdpa",
+    "PyTorch's fused kernel, each row rescaled by its sink",
+    refuses,
+    flash.work,
+    run,
+    row_state=lambda problem: row_state.SAYS if row_state.is_rounded(problem) else None,
 )

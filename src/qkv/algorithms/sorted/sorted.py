@@ -175,10 +175,9 @@ def _operands(problem: Problem, call: Call) -> Operands:
 
 
 def _state(problem: Problem, operands: Operands, state: Tensor) -> Tensor:
-    dtype = torch.float64 if problem.dtype == torch.float64 else torch.float32
     if problem.normalizer in ("sum", "softmax"):
-        return state.to(dtype)
-    count = operands.visible_count.to(dtype).expand(state.shape)
+        return state.double()
+    count = operands.visible_count.double().expand(state.shape)
     ordinary = count if problem.normalizer == "mean" else torch.zeros_like(count)
     return torch.where(state.isnan(), torch.nan, ordinary)
 

@@ -124,7 +124,6 @@ def _narrowed(problem: Problem, output: Tensor, state: Tensor) -> Result:
     """Cast the result to the problem's dtype, if the score computed its operands in a wider one."""
     if output.dtype != problem.dtype:
         output = output.to(problem.dtype)
-        state = state if problem.dtype == torch.float64 else state.float()
     return Result(output, state if problem.state else None)
 
 

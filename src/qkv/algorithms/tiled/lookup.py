@@ -66,7 +66,7 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
         output = _ZeroGradients.apply(
             output, *(x for x in inputs[:DIFFERENTIABLE] if x is not None and x.requires_grad)
         )  # type: ignore[no-untyped-call]
-    return Result(output, top if problem.state else None)
+    return Result(output, top.double() if problem.state else None)
 
 
 def _winners_by_matrix(problem: Problem, call: Call) -> Tensor | None:

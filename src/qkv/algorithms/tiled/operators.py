@@ -102,9 +102,8 @@ def blocked(
 
 @blocked.register_fake
 def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    state_dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
     rows = query.shape[:-1]
-    state = query.new_empty(rows if rest[-1] else (*rows[:-1], 0), dtype=state_dtype)
+    state = query.new_empty(rows if rest[-1] else (*rows[:-1], 0), dtype=torch.float64)
     return value.new_empty(*rows, value.shape[-1]), state
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from qkv.normalizers import steep
 from qkv.normalizers.base import count
-from qkv.normalizers.dense import FAINT, Hard
+from qkv.normalizers.dense import Hard
 from qkv.normalizers.sparse import Entmax, projection, threshold
 from qkv.scores.pointwise import (
     BoxcarShape,
@@ -112,7 +112,7 @@ class Rule(NamedTuple):
     Attributes:
         hidden: the value of masked scores.
         weights: `(row) -> w`.
-        state: `(row, w) -> (..., h)`.
+        state: `(row, w) -> (..., h)`, float64.
         backward: `(row, w, upstream) -> gradients of scores and parameter`.
     """
 
@@ -143,6 +143,7 @@ def _safe(total: Tensor) -> Tensor:
 
 def _lse(row: Row, w: Tensor) -> Tensor:
     s, _, sink = row
+    s = s.double()
     lse = s.logsumexp(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)
     return lse if sink is None else torch.logaddexp(lse, _per_row(sink).to(lse.dtype).expand_as(lse))
 
@@ -155,7 +156,7 @@ def _softmax_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
         g_scores = g_scores.addcmul_(w, g_state.unsqueeze(-1))
     if row.parameter is None:
         return g_scores, None
-    share = torch.exp(finite(row.parameter) - finite(_lse(row, w)).unsqueeze(-1))
+    share = torch.exp(finite(row.parameter) - finite(_lse(row, w)).unsqueeze(-1)).to(w.dtype)
     g_sink = (w * g).sum(-1, keepdim=True).neg_()
     return g_scores, share * (g_sink if g_state is None else g_sink + g_state.unsqueeze(-1))
 
@@ -165,7 +166,7 @@ def _sum(row: Row) -> Tensor:
 
 
 def _total(row: Row, w: Tensor) -> Tensor:
-    return row.scores.sum(-1)
+    return row.scores.sum(-1, dtype=torch.float64)
 
 
 def _sum_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
@@ -176,28 +177,8 @@ def _sum_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
     return g_scores if g_state is None else g_scores + g_state.unsqueeze(-1), None
 
 
-def _gaussian(row: Row) -> Tensor:
-    """Return e^x/Σe^x of exponents x; 0 in rows whose exponentials all underflow."""
-    if row.scores.shape[-1] == 0:
-        return row.scores.clone()
-    top = row.scores.amax(-1, keepdim=True)
-    return torch.softmax(row.scores, -1).masked_fill_(top < FAINT[top.dtype], 0)
-
-
-def _sum_of_exponentials(row: Row, w: Tensor) -> Tensor:
-    return row.scores.exp().sum(-1)
-
-
-def _gaussian_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
-    """Return p(g − Σpg), as for a softmax; the row state Σe^x has the gradient e^x."""
-    g_scores: Tensor = torch.ops.aten._softmax_backward_data(upstream.weights, w, -1, w.dtype)
-    if upstream.state is not None:
-        g_scores = g_scores.addcmul_(row.scores.exp(), upstream.state.unsqueeze(-1))
-    return g_scores, None
-
-
 def _count_visible(row: Row, w: Tensor) -> Tensor:
-    n = count(row.visible, row.scores).squeeze(-1)
+    n = count(row.visible, row.scores.double()).squeeze(-1)
     return n.expand(row.scores.shape[:-1])
 
 
@@ -210,7 +191,7 @@ def _mean_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
 
 
 def _no_state(row: Row, w: Tensor) -> Tensor:
-    return row.scores.new_zeros(row.scores.shape[:-1])
+    return row.scores.new_zeros(row.scores.shape[:-1], dtype=torch.float64)
 
 
 def _sigmoid(row: Row) -> Tensor:
@@ -231,7 +212,7 @@ def _hard(row: Row) -> Tensor:
 
 def _largest(row: Row, w: Tensor) -> Tensor:
     s = row.scores
-    return s.amax(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)
+    return (s.amax(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)).double()
 
 
 def _hard_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
@@ -333,13 +314,12 @@ def _tau_gradient(row: Row, w: Tensor, alpha: Tensor) -> Tensor:
 
 
 def _tau(otherwise: float) -> Callable[[Row, Tensor], Tensor]:
-    return lambda row, w: threshold(row.scores, w, _alpha(row, otherwise))
+    return lambda row, w: threshold(row.scores.double(), w.double(), _alpha(row, otherwise))
 
 
 RULES = {
     "softmax": Rule(-torch.inf, _softmax, _lse, _softmax_backward),
     "sum": Rule(0.0, _sum, _total, _sum_backward),
-    "gaussian": Rule(-torch.inf, _gaussian, _sum_of_exponentials, _gaussian_backward),
     "mean": Rule(0.0, _mean, _count_visible, _mean_backward),
     "identity": Rule(0.0, lambda row: row.scores, _no_state, lambda row, w, upstream: (upstream.weights, None)),
     "sigmoid": Rule(0.0, _sigmoid, _count_visible, _sigmoid_backward),

@@ -58,10 +58,11 @@ class Stripes:
         self.center = center(*self.inputs[:2], scale, slope) if centered else None
 
     def forward(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return the output (..., Q, V) and the row state (..., Q), which is empty if not requested."""
+        """Return the output (..., Q, V) and the row state (..., Q), float64, which is empty if not requested."""
         query, value = self.inputs.query, self.inputs.value
         output = query.new_empty(*self.mechanism.leading, self.queries, value.shape[-1], dtype=dtype)
-        state = query.new_empty(*self.mechanism.leading, self.queries if self.mechanism.state else 0)
+        rows = self.queries if self.mechanism.state else 0
+        state = query.new_empty(*self.mechanism.leading, rows, dtype=torch.float64)
         for tile in self.tiling.widest_first():
             slices, stripe = tile.slices, self.stripe(tile.slices, self.tiling.visible(tile))
             take(output, slices.items, slices.rows).copy_(
@@ -77,7 +78,7 @@ class Stripes:
         for tile in self.tiling.widest_first():
             slices = tile.slices
             g = take(g_output, slices.items, slices.rows).to(self.dtype)
-            g_state_rows = None if g_state is None else take(g_state, slices.items, slices.rows)
+            g_state_rows = None if g_state is None else take(g_state, slices.items, slices.rows).to(self.dtype)
             self._backward_stripe(buffers, slices, self.stripe(slices, self.tiling.visible(tile)), g, g_state_rows)
         remaining = list(buffers)
         del buffers

@@ -108,5 +108,5 @@ def _empty_result(problem: Problem, call: Call) -> tuple[Tensor, Tensor]:
     """Return empty results that are connected to the inputs in the autograd graph."""
     zero = 0 * (call.query.sum() + call.key.sum() + call.value.sum())
     rows = zero.new_zeros(*problem.leading, problem.queries)
-    state = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    state = rows.double()
     return rows.unsqueeze(-1).expand(*rows.shape, problem.value_width) + zero, state

@@ -262,7 +262,8 @@ def _attention(
     if not wanted.lse:
         return functional.attention(query, key, value, **named), None
     output, state = functional.attention_with_state(query, key, value, **named)
-    return output, state.lse
+    # As PyTorch returns it.
+    return output, state.lse.to(torch.promote_types(query.dtype, torch.float32))
 
 
 def _tiles(

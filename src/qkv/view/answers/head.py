@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv.biases import Bias
-from qkv.engine.describe import Arguments
+from qkv.engine.describe import Arguments, in_log_space
 from qkv.functional import attention_with_weights
 from qkv.introspect.lazy_map import AttentionMap, map_of
 from qkv.masks.base import Bounds, Grid, Mask, as_mask
@@ -96,14 +96,18 @@ class Head:
             rows: positions of the queries to select, in any order; None for all.
             state: row state of these rows; None to use the layer's, or to compute it in one pass over these rows.
         """
-        given = state
-        if given is None and self.state is not None:
-            given = self.state.value if rows is None else self.state.value[rows]
         query = self.query if rows is None else self.query[rows]
-        known = None if given is None else RowState(self.kind, given)  # type: ignore[arg-type]
+        known = None if state is None else RowState(self.in_log_space().kind, state)  # type: ignore[arg-type]
+        if known is None and self.state is not None:
+            known = self.state if rows is None else self.state.map(lambda x: x[rows])
         # A scene checks its tensors, and many maps are made of one.
         options = Arguments(**self.options(rows), dropout=0.0, generator=None, enable_gqa=False)
         return map_of(query, self.key, options, known)
+
+    def in_log_space(self) -> "Head":
+        """Return the head as attention computes it: a Gaussian under its sum is a softmax of squared distances."""
+        score, normalizer = in_log_space(self.score, self.normalizer, self.bias is not None)
+        return self if score is self.score else replace(self, score=score, normalizer=normalizer)
 
     def attend(self, query: int) -> tuple[Tensor, Tensor]:
         """Return the output of one query, (V), and its weights, (K)."""
@@ -155,7 +159,7 @@ def head_of(layer: Layer, head: int) -> Head:
         None if mask is None else as_mask(mask),
         given.get("bias"),
         cut,
-        None if state is None or state.kind == "hard" else replace(state, value=state.value[head].detach()),
+        None if state is None or state.kind == "hard" else state.map(lambda x: x[head].detach()),
     )
 
 

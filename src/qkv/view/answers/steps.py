@@ -64,7 +64,7 @@ def cell(scene: Scene, layer: int, head: int, query: int, key: int) -> dict[str,
 
 
 def _asked(layer: Layer, number_: int, query: int, places: Tensor | None = None) -> _Asked:
-    head = head_of(layer, number_)
+    head = head_of(layer, number_).in_log_space()
     output, weights = head.attend(query)
     if places is None:
         places = weights.abs().topk(min(SHOWN, len(weights))).indices.sort().values

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from qkv.introspect.winners import BASE, DIGITS, read, spell
+from qkv.engine.winners import BASE, DIGITS, read, spell
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)

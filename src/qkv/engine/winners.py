@@ -37,7 +37,21 @@ def values_of(key: Tensor) -> Tensor:
     Args:
         key: (..., K, E).
     """
-    return torch.cat([spell(key), key.new_ones(1).expand(*key.shape[:-1], 1)], -1)
+    return with_positions(key[..., :0])
+
+
+def with_positions(value: Tensor) -> Tensor:
+    """Append the five columns of `values_of` to values, (..., K, V + 5).
+
+    Args:
+        value: (..., K, V).
+
+    Example:
+        >>> with_positions(torch.tensor([[7.0], [8.0]]))
+        tensor([[7., 0., 0., 0., 0., 1.],
+                [8., 1., 0., 0., 0., 1.]])
+    """
+    return torch.cat([value, spell(value), value.new_ones(1).expand(*value.shape[:-1], 1)], -1)
 
 
 def winners(output: Tensor) -> Tensor:

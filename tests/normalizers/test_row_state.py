@@ -16,7 +16,7 @@ from torch.autograd import gradcheck
 from qkv.errors import ShapeError, UnsupportedError
 from qkv.functional import attention, attention_with_state
 from qkv.masks.patterns import causal, lengths
-from qkv.normalizers.base import Normalizer, Partial
+from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.kinds import KINDS, MERGEABLE
 from qkv.normalizers.row_state import RowState, merge
@@ -313,11 +313,11 @@ def test_state_and_merge_of_a_normalizer_give_the_whole_row(normalizer: Normaliz
     scores, value = torch.rand(3, 9, dtype=torch.float64), torch.rand(9, 2, dtype=torch.float64)
     visible = torch.rand(3, 9) < 0.7
 
-    def over(keys: slice) -> Partial:
+    def over(keys: slice) -> tuple[Tensor, Tensor]:
         s, seen = scores[:, keys], visible[:, keys]
-        return Partial(normalizer(s, seen) @ value[keys], normalizer.state(s, seen))
+        return normalizer(s, seen) @ value[keys], normalizer.state(s, seen)
 
-    output, state, _ = normalizer.merge(over(slice(0, 4)), over(slice(4, 9)))
+    output, state = normalizer.merge(over(slice(0, 4)), over(slice(4, 9)))
     torch.testing.assert_close(output, over(slice(0, 9))[0])
     torch.testing.assert_close(state, over(slice(0, 9))[1])
 
@@ -330,4 +330,4 @@ def test_a_normalizer_without_state_or_merge_says_so() -> None:
     with pytest.raises(UnsupportedError, match="normalizer: expected one with a row state; got Plain"):
         Plain().state(torch.zeros(1, 2))
     with pytest.raises(UnsupportedError, match="a normalizer whose rows can be merged"):
-        Sparsemax.merge(*(Partial(torch.zeros(1, 2), torch.zeros(1)) for _ in range(2)))
+        Sparsemax.merge((torch.zeros(1, 2), torch.zeros(1)), (torch.zeros(1, 2), torch.zeros(1)))

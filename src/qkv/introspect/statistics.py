@@ -84,6 +84,8 @@ def gather(whole: Whole, names: Sequence[str], count: int) -> Statistics:
     else:
         found = _by_tiles(whole, "entropy" in names, kept)
     error = trouble(whole, found.total)
+    if whole.kind == "softmax" and not whole.given and 0 not in whole.shape:
+        found = _renormalized(whole, found)
     return Statistics(
         found.received if "received" in names else None,
         found.entropy if "entropy" in names else None,
@@ -93,6 +95,22 @@ def gather(whole: Whole, names: Sequence[str], count: int) -> Statistics:
         found.keys[..., :count] if count else None,
         error,
     )
+
+
+def _renormalized(whole: Whole, found: compiled.Sums) -> compiled.Sums:
+    """Divide what rows hold by the sum of their weights: scores here and in the row state were rounded differently.
+
+    If weights w become cw, −Σ cw log cw is c times the entropy, minus Σ cw times log c.
+    """
+    promised = _promised(whole)
+    assert promised is not None
+    promised = promised.expand(found.total.shape)
+    usual = (found.total > 0) & (promised > 0) & found.total.isfinite()
+    c = torch.where(usual, promised / found.total, 1.0)
+    entropy = (c * found.entropy - torch.where(usual, promised, found.total) * c.log()).clamp(min=0)
+    weights = (found.weights * c[..., None]).clamp(max=1).to(found.weights.dtype)
+    total = torch.where(usual, promised, found.total)
+    return found._replace(total=total, entropy=entropy, weights=weights)
 
 
 def pool(whole: Whole, size: tuple[int, int], how: Literal["mean", "max"]) -> Tensor:

@@ -20,12 +20,16 @@ LARGEST = 1 << 24
 """The most numbers that a tile's scores can take during computation (a hidden layer counts per pair)."""
 
 
+SHORT = 256
+"""The most keys of a row of which a part takes no longer than all of it."""
+
+
 def tile(call: Call, kind: str, state: Tensor, rows: slice, columns: slice, given: bool = False) -> Tensor:
     """Compute the weights of some queries on some keys, exactly.
 
-    Rows that are requested whole are normalized as they are, without the row state. A part of a row follows from its
-    scores and the state: both are rounded, differently, so that the only key of a row could weigh 1.000003; weights
-    that cannot exceed 1 are cut off there.
+    Rows that are short, or requested whole, are normalized as they are, without the row state. A part of a longer row
+    follows from its scores and the state: both are rounded, differently, so that the only visible key could weigh
+    1.000003; weights that cannot exceed 1 are cut off there.
 
     Args:
         call: the tensors of the problem.
@@ -38,7 +42,8 @@ def tile(call: Call, kind: str, state: Tensor, rows: slice, columns: slice, give
         (..., rows, columns), at least float32.
     """
     rows, columns = _places(rows, call.query.shape[-2]), _places(columns, call.key.shape[-2])
-    whole = not given and kind != "hard" and columns == slice(0, call.key.shape[-2])
+    keys = call.key.shape[-2]
+    whole = not given and kind != "hard" and (keys <= SHORT or columns == slice(0, keys))
     by_rows = whole or _by_rows(call, kind)
     stripes = _stripes(call, by_rows, rows, columns)
     return torch.cat([_piece(call, kind, state, stripe, columns, by_rows) for stripe in stripes], -2)

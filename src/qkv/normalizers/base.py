@@ -1,7 +1,7 @@
 """The interface of a normalizer: the weights of a row of scores, its row state, and the merge of two results."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -9,20 +9,8 @@ from torch import Tensor
 from qkv.errors import UnsupportedError, error_message
 from qkv.values.parameters import Parameter, readable
 
-
-class Partial(NamedTuple):
-    """Attention over some of the keys.
-
-    Attributes:
-        output: (..., Q, V).
-        state: the row state, (..., Q).
-        winner: of hard attention, the position of the winning key among all keys, int64 (..., Q), −1 if there is none;
-            None if it is not known, and for other normalizers.
-    """
-
-    output: Tensor
-    state: Tensor
-    winner: Tensor | None = None
+Partial = tuple[Tensor, Tensor]
+"""Attention over some of the keys: output (..., Q, V) and row state (..., Q)."""
 
 
 class Normalizer(ABC):
@@ -130,13 +118,13 @@ def visible_count(scores: Tensor, visible: Tensor | None) -> Tensor:
 
 
 def weighted_sum(left: Tensor, left_weight: Tensor, right: Tensor, right_weight: Tensor) -> Tensor:
-    """Return the sum of two outputs (..., Q, V), each times a weight (..., Q)."""
-    return left * left_weight[..., None] + right * right_weight[..., None]
+    """Return the sum of two outputs (..., Q, V), each times a weight (..., Q), in the type of the outputs."""
+    return (left * left_weight[..., None] + right * right_weight[..., None]).to(left.dtype)
 
 
 def merge_totals(left: Partial, right: Partial) -> Partial:
     """Merge outputs that were divided by their row states."""
-    (left_output, a, _), (right_output, b, _) = left, right
+    (left_output, a), (right_output, b) = left, right
     total = a + b
     safe = torch.where(total == 0, torch.ones_like(total), total)
-    return Partial(weighted_sum(left_output, a / safe, right_output, b / safe), total)
+    return weighted_sum(left_output, a / safe, right_output, b / safe), total

@@ -22,6 +22,9 @@ from qkv.shapes import broadcast
 from qkv.values.parameters import Parameter, finite, readable, spread
 from qkv.values.pytree import value
 
+Placed = tuple[Tensor, Tensor, Tensor]
+"""Hard attention over some of the keys: output, largest score, and the position of its first key, −1 for none."""
+
 
 @final
 @value
@@ -81,11 +84,11 @@ class Softmax(Normalizer):
         Source: Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", section 3; Dao et al. 2022,
             "FlashAttention", section 3.1.
         """
-        (left_output, a, _), (right_output, b, _) = left, right
+        (left_output, a), (right_output, b) = left, right
         total = torch.logaddexp(a, b)
         # With an infinite state (no keys, or an infinite sink) the output is 0, whatever its weight.
         base, a, b = finite(total), finite(a), finite(b)
-        return Partial(weighted_sum(left_output, torch.exp(a - base), right_output, torch.exp(b - base)), total)
+        return weighted_sum(left_output, torch.exp(a - base), right_output, torch.exp(b - base)), total
 
 
 def _softmax(s: Tensor) -> Tensor:
@@ -182,7 +185,7 @@ class Identity(Normalizer):
     @staticmethod
     def merge(left: Partial, right: Partial) -> Partial:
         """Add the outputs."""
-        return Partial(left.output + right.output, left.state)
+        return left[0] + right[0], left[1]
 
 
 @final
@@ -261,14 +264,18 @@ class Hard(Normalizer):
 
     @staticmethod
     def merge(left: Partial, right: Partial) -> Partial:
-        """Take the output with the larger score; ties go to the first key, or to `left` where it is not known."""
+        """Take the output with the larger score; ties go to `left`, whose keys come first."""
+        (left_output, a), (right_output, b) = left, right
+        first = (a >= b) | a.isnan()
+        return torch.where(first[..., None], left_output, right_output), torch.maximum(a, b)
+
+    @staticmethod
+    def merge_placed(left: Placed, right: Placed) -> Placed:
+        """Take the output with the larger score; ties go to the key of the first position, whichever part it is in."""
         (left_output, a, one), (right_output, b, two) = left, right
-        if one is None or two is None:
-            first, winner = (a >= b) | a.isnan(), None
-        else:
-            # Among scores that are all −inf, or NaN, a part that sees a key comes before one that sees none.
-            earlier = (one >= 0) & ((one < two) | (two < 0))
-            tie = (a == b) | (a.isnan() & b.isnan())
-            first = torch.where(tie, earlier, (a > b) | a.isnan())
-            winner = torch.where(first, one, two)
-        return Partial(torch.where(first[..., None], left_output, right_output), torch.maximum(a, b), winner)
+        # Among scores that are all −inf, or NaN, a part that sees a key comes before one that sees none.
+        earlier = (one >= 0) & ((one < two) | (two < 0))
+        tie = (a == b) | (a.isnan() & b.isnan())
+        first = torch.where(tie, earlier, (a > b) | a.isnan())
+        output = torch.where(first[..., None], left_output, right_output)
+        return output, torch.maximum(a, b), torch.where(first, one, two)

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import ShapeError, UnsupportedError, error_message
-from qkv.normalizers.base import Partial
+from qkv.normalizers.dense import Hard
 from qkv.normalizers.kinds import KINDS, MERGEABLE
 from qkv.shapes import show
 from qkv.values.pytree import value
@@ -143,29 +143,27 @@ def merge(parts: Sequence[tuple[Tensor, RowState]], starts: Sequence[int] | None
         hint = "Pass the position of each part's first key."
         raise ShapeError(error_message("starts", f"{len(parts)} numbers, one for each part", f"{len(starts)}", hint))
     dtype, kind = parts[0][0].dtype, states[0].kind
-    normalizer = next(normalizer for normalizer, name in KINDS.items() if name == kind)
-    winners, keys = _placed(states, starts)
     # States read from older files are float32.
-    partials = [
-        Partial(output.double(), state.value.double(), winner)
-        for (output, state), winner in zip(parts, winners, strict=True)
-    ]
-    output, value, winner = reduce(normalizer.merge, partials)
-    return output.to(dtype), RowState(kind, value, winner, keys)
+    partials = [(output.double(), state.value.double()) for output, state in parts]
+    winners, keys = _positions(states, starts)
+    if winners is not None:
+        placed = [(*partial, winner) for partial, winner in zip(partials, winners, strict=True)]
+        output, value, winner = reduce(Hard.merge_placed, placed)
+        return output.to(dtype), RowState(kind, value, winner, keys)
+    normalizer = next(normalizer for normalizer, name in KINDS.items() if name == kind)
+    output, value = reduce(normalizer.merge, partials)
+    return output.to(dtype), RowState(kind, value)
 
 
-def _placed(states: Sequence[RowState], starts: Sequence[int] | None) -> tuple[list[Tensor | None], int | None]:
+def _positions(states: Sequence[RowState], starts: Sequence[int] | None) -> tuple[list[Tensor] | None, int | None]:
     """Return the winners of all parts as positions among all keys, and the number of keys; None if not known."""
-    unknown: list[Tensor | None] = [None] * len(states)
+    winners = [state.winner for state in states if state.winner is not None]
     lengths = [state.keys for state in states if state.keys is not None]
-    if any(state.winner is None for state in states) or len(lengths) < len(states):
-        return unknown, None
+    if len(winners) < len(states) or len(lengths) < len(states):
+        return None, None
     before = list(accumulate(lengths[:-1], initial=0)) if starts is None else starts
-    winners = [
-        torch.where(state.winner < 0, state.winner, state.winner + start)  # type: ignore[operator, arg-type]
-        for state, start in zip(states, before, strict=True)
-    ]
-    return list(winners), max(start + length for start, length in zip(before, lengths, strict=True))
+    moved = [torch.where(x < 0, x, x + start) for x, start in zip(winners, before, strict=True)]
+    return moved, max(start + length for start, length in zip(before, lengths, strict=True))
 
 
 def _check(outputs: Sequence[Tensor], states: Sequence[RowState]) -> None:

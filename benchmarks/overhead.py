@@ -1,78 +1,252 @@
-"""Small calls: every mechanism at 16 keys against the same lines in eager PyTorch, where overhead is what counts.
+"""Small calls: every mechanism at 16 to 256 keys against the same lines in eager PyTorch.
 
-Contenders alternate in one process, so that changes of the machine's speed affect all of them; figures are medians over
-rounds, and the quartiles of their ratios.
+Every score under each of its normalizers; the default normalizers also with a causal mask, with lengths, with dropout,
+with a bias and with grouped heads; forward and with backward. Three contenders alternate in one process, so that
+changes of the machine's speed affect all of them: the lines in eager PyTorch, `qkv.attention`, and the floor, which is
+the operators of the eager lines alone, replayed without Python, autograd or a mask to make. Distances are subtracted in
+the eager lines, because a difference of products would be wrong far from 0. Figures are medians over rounds, and the
+quartiles of their ratios.
 
-    python -m benchmarks.overhead                  every mechanism, with the algorithm that `auto` takes
-    python -m benchmarks.overhead --only gaussian  some of them; others keep what was measured
-    python -m benchmarks.overhead --every          also every other algorithm that serves; printed, not kept
+    python -m benchmarks.overhead                    every cell
+    python -m benchmarks.overhead --only gaussian    those whose name holds this text; others keep what was measured
+    python -m benchmarks.overhead --sizes 16 32      some sizes
+    python -m benchmarks.overhead --rounds 10        fewer rounds
+    python -m benchmarks.overhead --plot             only draw again what was measured
 
-Results go to benchmarks/results/overhead.json, by processor.
+Results go to benchmarks/results/overhead.json, by processor, and their picture to benchmarks/results/overhead.svg.
 """
 
 import argparse
+import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from benchmarks.engine.mechanisms import MECHANISMS, Mechanism, Size
-from benchmarks.kept import keep
+from benchmarks.kept import keep, processor, read
+from torch import Tensor
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 import qkv
-from qkv.planner.registry import ALGORITHMS
 
 RESULTS = Path(__file__).parent / "results" / "overhead.json"
-SIZE = Size((2, 8), 16, 16, 64, 64)
-ROUNDS, SECONDS = 40, 0.002
+SIZES = (16, 32, 64, 128, 256)
+LEADING, GROUPS, WIDTH = (1, 4), 2, 64
+ROUNDS, SECONDS = 15, 0.001
 DIRECTIONS = ("forward", "with backward")
+CONDITIONS = ("plain", "causal", "lengths", "dropout", "bias", "grouped")
+DROPOUT = 0.1
+
+_s, _n = qkv.scores, qkv.normalizers
+Parameters = tuple[Tensor, ...]
 
 
-def _lengths(size: Size) -> tuple[torch.Tensor, ...]:
-    return (torch.tensor([16, 11]),)
+class Score(NamedTuple):
+    """A score in eager PyTorch, (query, key, *parameters) -> scores, and as a value of qkv."""
+
+    lines: Callable[..., Tensor]
+    value: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...] = ()
+    kernel: bool = False
 
 
-ROWS: dict[str, Mechanism] = {
-    "SDPA": Mechanism(F.scaled_dot_product_attention),
-    "SDPA, lengths": Mechanism(
-        F.scaled_dot_product_attention, lambda lengths: {"mask": qkv.masks.lengths(lengths)}, _lengths
+class Rule(NamedTuple):
+    """A normalizer in eager PyTorch, (scores, hidden or None) -> weights, and as a value of qkv."""
+
+    lines: Callable[[Tensor, Tensor | None], Tensor]
+    value: Any
+
+
+def _distance(q: Tensor, k: Tensor) -> Tensor:
+    return torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def _dot(q: Tensor, k: Tensor) -> Tensor:
+    return q @ k.mT * WIDTH**-0.5
+
+
+def _additive(q: Tensor, k: Tensor, vector: Tensor, query_weight: Tensor, key_weight: Tensor) -> Tensor:
+    a, b = q @ query_weight.mT, k @ key_weight.mT
+    return torch.tanh(a[..., :, None, :] + b[..., None, :, :]) @ vector
+
+
+def _concat(q: Tensor, k: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    return torch.relu((q @ a)[..., :, None] + (k @ b)[..., None, :])
+
+
+SCORES: dict[str, Score] = {
+    "scaled_dot": Score(_dot, _s.ScaledDot),
+    "softcap": Score(lambda q, k: 10 * torch.tanh(_dot(q, k) / 10), lambda: _s.ScaledDot(softcap=10.0)),
+    "cosine": Score(lambda q, k: 8 * F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT, lambda: _s.Cosine(8.0)),
+    "bilinear": Score(
+        lambda q, k, m: q @ m @ k.mT * WIDTH**-0.5, lambda m: _s.Bilinear(m, WIDTH**-0.5), ((WIDTH, WIDTH),)
     ),
-    **{name: row for name, row in MECHANISMS.items() if not name.endswith("_line")},
+    "additive": Score(_additive, _s.Additive, ((WIDTH,), (WIDTH, WIDTH), (WIDTH, WIDTH))),
+    "concat": Score(_concat, _s.Concat, ((WIDTH,), (WIDTH,))),
+    "uniform": Score(lambda q, k: q.new_ones(*q.shape[:-1], k.shape[-2]), _s.Uniform, kernel=True),
+    "squared_distance": Score(lambda q, k: _distance(q, k).square() / -128, lambda: _s.SquaredDistance(8.0)),
+    "gaussian": Score(lambda q, k: torch.exp(_distance(q, k).square() / -128), lambda: _s.Gaussian(8.0), kernel=True),
+    "boxcar": Score(lambda q, k: (_distance(q, k) <= 11).to(q.dtype), lambda: _s.Boxcar(11.0), kernel=True),
+    "epanechnikov": Score(
+        lambda q, k: torch.relu(1 - (_distance(q, k) / 12).square()), lambda: _s.Epanechnikov(12.0), kernel=True
+    ),
+    "triangle": Score(
+        lambda q, k: torch.relu(1 - _distance(q, k) / 12), lambda: _s.Epanechnikov(12.0, power=1), kernel=True
+    ),
 }
 
 
-def _contenders(name: str, gradient: bool, every: bool) -> dict[str, Callable[[], object]]:
-    """Return the lines in eager PyTorch, what `auto` takes, and the other algorithms where they are wanted."""
+def _hide(x: Tensor, hidden: Tensor | None, by: float) -> Tensor:
+    return x if hidden is None else x.masked_fill(hidden, by)
+
+
+def _share(s: Tensor, hidden: Tensor | None) -> Tensor:
+    s = _hide(s, hidden, 0.0)
+    # A query far from all keys has no neighbor: 0, not NaN.
+    return s / s.sum(-1, keepdim=True).clamp(min=1e-30)
+
+
+def _mean(s: Tensor, hidden: Tensor | None) -> Tensor:
+    return s / s.shape[-1] if hidden is None else _hide(s, hidden, 0.0) / (~hidden).sum(-1, keepdim=True)
+
+
+def _sigmoid(s: Tensor, hidden: Tensor | None) -> Tensor:
+    if hidden is None:
+        return torch.sigmoid(s - math.log(s.shape[-1]))
+    return _hide(torch.sigmoid(s - (~hidden).sum(-1, keepdim=True).log()), hidden, 0.0)
+
+
+def _hard(s: Tensor, hidden: Tensor | None) -> Tensor:
+    s = _hide(s, hidden, -torch.inf)
+    return torch.zeros_like(s).scatter(-1, s.argmax(-1, keepdim=True), 1.0)
+
+
+def _sparse(name: str) -> Callable[[Tensor, Tensor | None], Tensor]:
+    """The `entmax` package."""
+
+    def lines(s: Tensor, hidden: Tensor | None) -> Tensor:
+        import entmax
+
+        weights: Tensor = getattr(entmax, name)(_hide(s, hidden, -1e9), dim=-1)
+        return weights
+
+    return lines
+
+
+RULES: dict[str, Rule] = {
+    "softmax": Rule(lambda s, hidden: torch.softmax(_hide(s, hidden, -torch.inf), -1), _n.Softmax()),
+    "sum": Rule(_share, _n.Sum()),
+    "mean": Rule(_mean, _n.Mean()),
+    "identity": Rule(lambda s, hidden: _hide(s, hidden, 0.0), _n.Identity()),
+    "sigmoid": Rule(_sigmoid, _n.Sigmoid()),
+    "hard": Rule(_hard, _n.Hard()),
+    "sparsemax": Rule(_sparse("sparsemax"), _n.Sparsemax()),
+    "entmax": Rule(_sparse("entmax15"), _n.Entmax()),
+}
+
+
+class Cell(NamedTuple):
+    """One call that is measured."""
+
+    score: str
+    rule: str
+    condition: str
+    size: int
+    direction: str
+
+    def __str__(self) -> str:
+        return f"{self.score}, {self.rule}, {self.condition}, {self.size} keys, {self.direction}"
+
+
+def cells(sizes: Sequence[int]) -> Iterator[Cell]:
+    """Return every cell: each pair of score and normalizer plain, the default ones under every condition."""
+    for score, entry in SCORES.items():
+        for rule in RULES:
+            if rule == "sum" and not entry.kernel:
+                continue
+            usual = rule == ("sum" if entry.kernel else "softmax") or score == "scaled_dot"
+            for condition in CONDITIONS if usual else CONDITIONS[:1]:
+                if not (condition == "bias" and rule == "sum"):
+                    yield from (Cell(score, rule, condition, n, way) for n in sizes for way in DIRECTIONS)
+
+
+def contenders(cell: Cell) -> dict[str, Callable[[], object]]:
+    """Return the floor, the lines in eager PyTorch, and `qkv.attention`."""
     torch.manual_seed(0)
-    row, shape = ROWS[name], (*SIZE.leading, SIZE.queries, SIZE.width)
-    tensors = tuple(torch.randn(shape) for _ in range(3))
-    drawn = row.parameters(SIZE)
-    leaves = [x.requires_grad_() for x in (*tensors, *drawn) if x.is_floating_point()] if gradient else []
-    drawn = drawn if gradient else tuple(x.detach() for x in drawn)
-    upstream = torch.randn(shape)
-    options = {"dropout": row.dropout, **row.given(*drawn)}
+    score, rule, n = SCORES[cell.score], RULES[cell.rule], cell.size
+    grouped, gradient = cell.condition == "grouped", cell.direction == DIRECTIONS[1]
+    shared = (*LEADING[:-1], GROUPS, n, WIDTH) if grouped else (*LEADING, n, WIDTH)
+    tensors = [torch.randn(*LEADING, n, WIDTH), torch.randn(shared), torch.randn(shared)]
+    parameters = [WIDTH**-0.5 * torch.randn(shape) for shape in score.shapes]
+    bias = torch.randn(LEADING[-1], n, n) if cell.condition == "bias" else None
+    leaves = [*tensors, *parameters, *([] if bias is None else [bias])]
+    if gradient:
+        leaves = [x.requires_grad_() for x in leaves]
+    upstream = torch.randn(*LEADING, n, WIDTH)
+    ends = torch.full(LEADING[:1], max(1, n * 2 // 3))
+    mask = {"causal": qkv.masks.causal(), "lengths": qkv.masks.lengths(ends)}.get(cell.condition)
+    dropout = DROPOUT if cell.condition == "dropout" else 0.0
 
-    def with_backward(attend: Callable[[], torch.Tensor]) -> Callable[[], object]:
-        return lambda: torch.autograd.grad(attend(), leaves, upstream, allow_unused=True) if leaves else attend()
+    def lines() -> Tensor:
+        query, key, value = tensors
+        if grouped:
+            key, value = (x.repeat_interleave(LEADING[-1] // GROUPS, -3) for x in (key, value))
+        hidden = None
+        if cell.condition == "causal":
+            hidden = torch.ones(n, n, dtype=torch.bool).triu(1)
+        elif cell.condition == "lengths":
+            hidden = torch.arange(n) >= ends[:, None, None, None]
+        s = score.lines(query, key, *parameters)
+        w = rule.lines(s if bias is None else s + bias, hidden)
+        return (F.dropout(w, dropout) if dropout else w) @ value
 
-    def lines() -> torch.Tensor:
-        if name == "SDPA, lengths":
-            return F.scaled_dot_product_attention(*tensors, attn_mask=seen)
-        return row.full(*tensors, *drawn, **({"dropout": row.dropout} if row.dropout else {}))
+    def auto() -> Tensor:
+        return qkv.attention(
+            *tensors,
+            score=score.value(*parameters),
+            normalizer=rule.value,
+            mask=mask,
+            bias=bias,
+            dropout=dropout,
+            enable_gqa=grouped,
+        )
 
-    seen = torch.arange(SIZE.keys) < drawn[0][:, None, None, None] if name == "SDPA, lengths" else None
-    found = {"eager": with_backward(lines), "auto": with_backward(lambda: qkv.attention(*tensors, **options))}
-    problem = qkv.explain(*tensors, **options).problem
-    for algorithm in ALGORITHMS if every else ():
-        if algorithm.refuses(problem) is None:
-            found[algorithm.name] = with_backward(
-                lambda own=algorithm.name: qkv.attention(*tensors, backend=own, **options)  # type: ignore[misc]
-            )
-    found["auto"]()
-    return found
+    def whole(attend: Callable[[], Tensor]) -> Callable[[], object]:
+        return lambda: torch.autograd.grad(attend(), leaves, upstream, allow_unused=True) if gradient else attend()
+
+    return {"floor": replay(whole(lines)), "eager": whole(lines), "auto": whole(auto)}
+
+
+class _Recorder(TorchDispatchMode):
+    """Records the operators that run, with their arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators: list[tuple[Any, Any, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        detached = tree_map_only(Tensor, Tensor.detach, (args, kwargs or {}))
+        self.operators.append((func, *detached))
+        return result
+
+
+def replay(call: Callable[[], object]) -> Callable[[], object]:
+    """Return a function that runs the operators of a call alone, on the numbers that they had."""
+    with (recorder := _Recorder()):
+        call()
+    operators = recorder.operators
+
+    def run() -> None:
+        with torch.inference_mode():
+            for func, args, kwargs in operators:
+                func(*args, **kwargs)
+
+    return run
 
 
 def _time(call: Callable[[], object], count: int) -> float:
@@ -83,38 +257,60 @@ def _time(call: Callable[[], object], count: int) -> float:
     return (time.perf_counter() - start) / count * 1e6
 
 
-def measure(name: str, gradient: bool, every: bool) -> dict[str, Any]:
-    """Return each contender's median, and its ratio to the eager lines with quartiles."""
-    calls = _contenders(name, gradient, every)
-    counts = {own: max(4, int(SECONDS * 1e6 / min(_time(run, 3) for _ in range(3)))) for own, run in calls.items()}
+def measure(cell: Cell, rounds: int) -> dict[str, Any]:
+    """Return each contender's median, and the quartiles of the ratio of the eager lines to `qkv.attention`."""
+    calls = contenders(cell)
+    for run in calls.values():
+        run()
+    counts = {own: max(2, int(SECONDS * 1e6 / min(_time(run, 1) for _ in range(3)))) for own, run in calls.items()}
     times: dict[str, list[float]] = {own: [] for own in calls}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for own, run in calls.items():
             times[own].append(_time(run, counts[own]))
-    eager = times["eager"]
-    report = {}
-    for own, row in times.items():
-        low, middle, high = statistics.quantiles([mine / theirs for mine, theirs in zip(row, eager, strict=True)], n=4)
-        report[own] = {"us": round(statistics.median(row), 1), "ratio": [round(x, 2) for x in (low, middle, high)]}
-    return report
+    speeds = [eager / auto for eager, auto in zip(times["eager"], times["auto"], strict=True)]
+    report: dict[str, Any] = {f"{own}_us": round(statistics.median(row), 1) for own, row in times.items()}
+    return {**report, "speed": [round(x, 2) for x in statistics.quantiles(speeds, n=4)]}
+
+
+def draw(figures: dict[str, Any]) -> None:
+    """Draw the speed of every cell relative to the eager lines, by size."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(DIRECTIONS), figsize=(11, 5), sharey=True)
+    for axis, direction in zip(axes, DIRECTIONS, strict=True):
+        for place, size in enumerate(SIZES):
+            suffix = f", {size} keys, {direction}"
+            speeds = sorted(row["speed"][1] for name, row in figures.items() if name.endswith(suffix))
+            offsets = [place + 0.7 * (i / max(1, len(speeds) - 1) - 0.5) for i in range(len(speeds))]
+            axis.plot(offsets, speeds, ".", color="C0")
+        axis.axhline(1.0, color="0.6", linewidth=1)
+        axis.axhline(0.5, color="C3", linewidth=1, linestyle="--")
+        axis.set(title=direction, xlabel="keys", yscale="log", xticks=range(len(SIZES)), xticklabels=SIZES)
+    axes[0].set_ylabel(f"speed relative to eager PyTorch, {processor()}")
+    figure.tight_layout()
+    figure.savefig(RESULTS.with_suffix(".svg"), metadata={"Date": None})
 
 
 def main() -> None:
-    """Measure, print, write JSON."""
+    """Measure, print, write JSON and the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="mechanisms whose name holds this text")
-    parser.add_argument("--every", action="store_true", help="time every algorithm that serves")
+    parser.add_argument("--only", default="", help="cells whose name holds this text")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of keys")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often the contenders alternate")
+    parser.add_argument("--print", action="store_true", dest="only_print", help="keep nothing")
+    parser.add_argument("--plot", action="store_true", help="draw what was measured")
     given = parser.parse_args()
     torch.set_num_threads(1)
     rows: dict[str, Any] = {}
-    for name in [each for each in ROWS if given.only in each]:
-        for direction in DIRECTIONS:
-            report = measure(name, direction == DIRECTIONS[1], given.every)
-            line = "   ".join(f"{own} {row['us']:.0f} us ({row['ratio'][1]:.2f})" for own, row in report.items())
-            print(f"{name}, {direction}: {line}", flush=True)
-            rows[f"{name}, {direction}"] = {own: report[own] for own in ("eager", "auto")}
-    if not given.every:
-        keep(RESULTS, rows)
+    for cell in cells(given.sizes) if not given.plot else ():
+        if given.only in str(cell):
+            rows[str(cell)] = row = measure(cell, given.rounds)
+            times = "   ".join(f"{own} {row[f'{own}_us']:.0f} us" for own in ("floor", "eager", "auto"))
+            print(f"{row['speed'][1]:.2f}  {cell}: {times}", flush=True)
+    if not given.only_print:
+        if rows:
+            keep(RESULTS, rows)
+        draw(read(RESULTS)[processor()])
 
 
 if __name__ == "__main__":

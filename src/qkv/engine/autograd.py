@@ -1,6 +1,6 @@
 """Backward passes that can be differentiated once: a second derivative raises an error that says where to get one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -87,3 +87,31 @@ class _Forbidden(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
         raise second_derivative(ctx.backend)
+
+
+def with_zero_gradients(output: Tensor, inputs: Iterable[object]) -> Tensor:
+    """Return the same output, with zero gradients for the inputs that only decide between constants.
+
+    Args:
+        output: any tensor.
+        inputs: tensors, of which those that need a gradient get one of zeros; anything else is ignored.
+
+    Example:
+        >>> x = torch.ones(2, requires_grad=True)
+        >>> step = (x.detach() > 0).float()
+        >>> torch.autograd.grad(with_zero_gradients(step, (x, 1.0)).sum(), x)
+        (tensor([0., 0.]),)
+    """
+    leaves = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad] if torch.is_grad_enabled() else []
+    return _ZeroGradients.apply(output, *leaves) if leaves else output  # type: ignore[no-untyped-call,no-any-return]
+
+
+class _ZeroGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, *inputs: Tensor) -> Tensor:
+        ctx.save_for_backward(*inputs)
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
+        return (gradient, *(torch.zeros_like(x) for x in ctx.saved_tensors))

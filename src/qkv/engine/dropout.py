@@ -87,17 +87,39 @@ def keep_matrix(seed: Tensor, leading: Shape, queries: int, keys: int, dropout: 
         tensor(True)
     """
     rows = prod(leading) * queries
-    if numbers(seed) and rows * keys <= _SMALL:
-        return torch.from_numpy(_keep_small(int(seed), rows, keys, dropout)).view(*leading, queries, keys)
+    if _few(seed, rows, keys):
+        return torch.from_numpy(_keep_few(seed, rows, keys, dropout)).view(*leading, queries, keys)
     row_bits = _mixed_rows(torch.arange(rows, device=seed.device))
     key_bits = _mixed_keys(torch.arange(keys, device=seed.device))
     return _keep(seed, row_bits.view(*leading, queries), key_bits, dropout)
 
 
-def _keep_small(seed: int, rows: int, keys: int, dropout: float) -> NDArray[np.bool_]:
-    """Compute the same bits, (rows, keys), by NumPy, whose operators start in a fraction of the time of PyTorch's."""
+def factor_matrix(seed: Tensor, leading: Shape, queries: int, keys: int, dropout: float, dtype: torch.dtype) -> Tensor:
+    """Return the factor of each weight of a whole problem, (*leading, Q, K): 0, or 1/(1 − dropout).
+
+    Args:
+        seed, leading, queries, keys, dropout: as for `keep_matrix`.
+        dtype: of the weights, float32 or float64.
+
+    Example:
+        >>> factor_matrix(torch.tensor(7), (), 4, 8, 0.5, torch.float32).unique()
+        tensor([0., 2.])
+    """
+    rows = prod(leading) * queries
+    if _few(seed, rows, keys):
+        factor = (np.float64 if dtype == torch.float64 else np.float32)(1 / (1 - dropout))
+        return torch.from_numpy(_keep_few(seed, rows, keys, dropout) * factor).view(*leading, queries, keys)
+    return keep_matrix(seed, leading, queries, keys, dropout).to(dtype).div_(1 - dropout)
+
+
+def _few(seed: Tensor, rows: int, keys: int) -> bool:
+    """Return whether NumPy computes the bits, whose operators start in a fraction of the time of PyTorch's."""
+    return rows * keys <= _SMALL and numbers(seed)
+
+
+def _keep_few(seed: Tensor, rows: int, keys: int, dropout: float) -> NDArray[np.bool_]:
     row_bits, key_bits = _first_counters(rows, keys)
-    bits = _mix_uint32(row_bits + np.uint32(_mixed_seed(seed) & _LOW))[:, None] + key_bits
+    bits = _mix_uint32(row_bits + np.uint32(_mixed_seed(int(seed)) & _LOW))[:, None] + key_bits
     return _mix_uint32(bits) >= np.uint32(threshold(dropout))
 
 

@@ -74,15 +74,12 @@ def hide(scores: Tensor, visible: Tensor | None, by: float) -> Tensor:
     """Replace masked scores by a number, whatever they hold."""
     if visible is None or (visible.numel() == 1 and readable(visible) and bool(visible)):
         return scores
-    return torch.where(visible, scores, torch.full_like(scores[..., :1, :1], by))
+    return torch.where(visible, scores, by)
 
 
 def divide(numerator: Tensor, total: Tensor) -> Tensor:
     """Return numerator/total, 0 with zero gradient where the total is 0."""
-    empty = total == 0
-    return torch.where(
-        empty, torch.zeros_like(numerator), numerator / torch.where(empty, torch.ones_like(total), total)
-    )
+    return numerator / total.masked_fill(total == 0, torch.inf)
 
 
 def count(visible: Tensor | None, scores: Tensor) -> Tensor:

@@ -93,7 +93,7 @@ class BoxcarShape:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the indicator, with gradient 0; NaN stays NaN."""
-        return torch.where(x.isnan(), x, (x <= 1).to(x.dtype))
+        return torch.where(x <= 1, 1.0, x.clamp(max=0))
 
 
 @final

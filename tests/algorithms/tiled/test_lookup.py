@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 import qkv
+from qkv.algorithms.tiled import lookup
 from qkv.engine import tiles
 from qkv.errors import UnsupportedError
 from qkv.masks import causal, lengths, window
@@ -28,6 +29,7 @@ def _tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     if request.param == "many tiles":
         monkeypatch.setattr(tiles, "CACHED", tiles.TileSize(24, 2))
         monkeypatch.setattr(tiles, "MAX_SCORES", 64)
+        monkeypatch.setattr(lookup, "MAX_MATRIX", 0)
 
 
 def inputs() -> list[Tensor]:

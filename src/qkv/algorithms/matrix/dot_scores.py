@@ -53,12 +53,14 @@ def _capped(query: Tensor, key: Tensor, scale: float, cap: float) -> Tensor:
     return cap * torch.tanh(s_QK) if s_QK.requires_grad else s_QK.tanh_().mul_(cap)
 
 
-def _added(problem: Problem, call: Call) -> Tensor | None:
+def _added(problem: Problem, call: Call) -> Tensor | float | None:
     """Return what is added to the products, broadcasting to (items, Q, K); None if a matrix would have to be copied."""
     leading, normalizer = problem.leading, call.normalizer
     if isinstance(normalizer, Sigmoid):
-        shift = torch.as_tensor(normalizer.shift(problem.keys), dtype=problem.dtype, device=call.query.device)
-        return None if call.bias is not None else _flat(shift, leading)
+        if call.bias is not None:
+            return None
+        shift = normalizer.shift(problem.keys)
+        return _flat(shift.to(problem.dtype), leading) if isinstance(shift, Tensor) else shift
     bias = call.bias_tensor
     assert bias is not None
     if bias.ndim <= 2:
@@ -72,12 +74,16 @@ def _flat(x: Tensor, leading: Shape) -> Tensor:
     return x if x.ndim == 0 else x.expand(*leading, *x.shape[-2:]).flatten(0, len(leading) - 1)
 
 
-def _product(query: Tensor, key: Tensor, scale: float, added: Tensor | None) -> Tensor:
-    query_flat, key_flat = query.flatten(0, -3), key.flatten(0, -3).mT
-    if added is None and 0 < scale <= 1 and frexp(scale)[0] == 0.5:
-        # `baddbmm` would first fill the matrix with zeros. Scaling the query by a power of two is exact.
+def _product(query: Tensor, key: Tensor, scale: float, added: Tensor | float | None) -> Tensor:
+    one = query.ndim == 3
+    query_flat, key_flat = (query, key.mT) if one else (query.flatten(0, -3), key.flatten(0, -3).mT)
+    if isinstance(added, Tensor):
+        products = torch.baddbmm(added, query_flat, key_flat, alpha=scale)
+    elif scale <= 1 and frexp(scale)[0] == 0.5:
+        # Scaling the query by a power of two is exact, and it is smaller than the matrix.
         products = torch.bmm(query_flat if scale == 1 else query_flat * scale, key_flat)
     else:
-        zero = query.new_zeros(()) if added is None else added
-        products = torch.baddbmm(zero, query_flat, key_flat, alpha=scale)
-    return products.view(*query.shape[:-1], key.shape[-2])
+        products = torch.bmm(query_flat, key_flat).mul_(scale)
+    if isinstance(added, float):
+        products = products.add_(added)
+    return products if one else products.view(*query.shape[:-1], key.shape[-2])

@@ -70,6 +70,11 @@ def _run(problem: Problem, call: Call) -> Result:
         return Result(total.to(call.query.dtype).expand(whole).contiguous(), None)
     query, key, scale, _ = call.score.prepare(call.query, call.key)
     query, key, value = wide(query), wide(key), wide(call.value)
+    if problem.mask == "all" and problem.mode == "eager" and not (problem.state or isinstance(scale, Tensor)):
+        factor = scale if problem.normalizer == "identity" else scale / max(problem.keys, 1)
+        output = _of_all_keys(query, key, value, factor)
+        output = output if output.dtype == problem.dtype else output.to(problem.dtype)
+        return Result(output if output.shape == whole else output.expand(whole), None)
     count = call.visibility.count()
     factor = scale if problem.normalizer == "identity" else scale / count.clamp(min=1).to(value.dtype)[..., None]
     if problem.mask == "causal":
@@ -80,6 +85,13 @@ def _run(problem: Problem, call: Call) -> Result:
         output = query @ ((key.mT @ value) * factor)
     output = output.to(call.query.dtype).expand(whole)
     return Result(output, _state(problem, count, output) if problem.state else None)
+
+
+def _of_all_keys(query: Tensor, key: Tensor, value: Tensor, factor: float) -> Tensor:
+    """Compute factor·Q(KᵀV) in as few operators as there are."""
+    if query.ndim == key.ndim == value.ndim == 3 and query.shape[0] == key.shape[0] == value.shape[0]:
+        return torch.bmm(query, torch.bmm(key.mT, value).mul_(factor))
+    return query @ (key.mT @ value).mul_(factor)
 
 
 def _state(problem: Problem, count: Tensor, output: Tensor) -> Tensor:

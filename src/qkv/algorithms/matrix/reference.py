@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from qkv.algorithms.matrix import dot_scores
+from qkv.algorithms.matrix import distance_scores, dot_scores
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
-from qkv.engine.dropout import keep_matrix
+from qkv.engine.dropout import factor_matrix
 from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
 from qkv.engine.ties import first_equals, shared
@@ -89,7 +89,10 @@ def output(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
     """Return weights times values, (..., Q, V)."""
     value = wide(call.value)
     with as_it_is(value):
-        out_QV = (w_QK if w_QK.dtype == value.dtype else w_QK.to(value.dtype)) @ value
+        w_QK = w_QK if w_QK.dtype == value.dtype else w_QK.to(value.dtype)
+        # The same product, without the steps by which `@` finds that it is one.
+        plain = w_QK.ndim == value.ndim == 3 and w_QK.shape[0] == value.shape[0]
+        out_QV = torch.bmm(w_QK, value) if plain else w_QK @ value
     out_QV = out_QV if out_QV.dtype == call.value.dtype else out_QV.to(call.value.dtype)
     whole = out_QV.shape[:-2] == problem.leading
     return out_QV if whole else out_QV.expand(*problem.leading, *out_QV.shape[-2:])
@@ -97,7 +100,8 @@ def output(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
 
 def scores(call: Call) -> Tensor:
     """Return the scores with the bias, which is a tensor or None, (..., Q, K)."""
-    s_QK = equation(call.score, call.query, call.key)
+    s_QK = distance_scores.scores(call.score, call.query, call.key)
+    s_QK = equation(call.score, call.query, call.key) if s_QK is None else s_QK
     if isinstance(call.normalizer, Hard):
         s_QK = shared(s_QK, first_equals(call.key))
     return s_QK if call.bias_tensor is None else s_QK + call.bias_tensor
@@ -106,8 +110,7 @@ def scores(call: Call) -> Tensor:
 def dropped(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
     """Apply dropout: weights become 0 or are scaled by 1/(1 − dropout)."""
     assert call.seed is not None
-    keep = keep_matrix(call.seed, problem.leading, problem.queries, problem.keys, call.dropout)
-    return torch.where(keep, w_QK / (1 - call.dropout), torch.zeros_like(w_QK[..., :1, :1]))
+    return w_QK * factor_matrix(call.seed, problem.leading, problem.queries, problem.keys, call.dropout, w_QK.dtype)
 
 
 def row_state(problem: Problem, call: Call) -> Tensor:

@@ -5,7 +5,6 @@ pass only the values that were read get a gradient.
 """
 
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,16 +14,19 @@ from qkv.algorithms.tiled import blocked
 from qkv.algorithms.tiled.row_rules import Row
 from qkv.algorithms.tiled.stripes import Stripes
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
+from qkv.engine.autograd import with_zero_gradients
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
+from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
 from qkv.engine.ties import first_equals, shared
 from qkv.engine.tiles import take
-from qkv.engine.work import pairs_of
+from qkv.engine.work import full_tensor, pairs_of
 from qkv.masks.lower import Visibility
-from qkv.scores.products import Dot, ScaledDot
+from qkv.normalizers.base import hide
+from qkv.scores.widened import equation
 
-MAX_MATRIX_PAIRS = 1 << 20
-"""The most pairs, over all leading indices, whose scores are computed as one matrix."""
+MAX_MATRIX = 1 << 20
+"""The most numbers, over all leading indices, that the equation of all scores may hold: it is then computed at once."""
 
 
 def refuses(problem: Problem) -> str | None:
@@ -52,8 +54,9 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     winners = _winners_by_matrix(problem, call)
     if winners is not None:
         output = _read(problem, call.value, winners)
-        leaves = [x for x in (call.query, call.key) if x.requires_grad] if problem.gradient else []
-        return Result(_ZeroGradients.apply(output, *leaves) if leaves else output, None)  # type: ignore[no-untyped-call]
+        biases = call.bias.tensors() if isinstance(call.bias, PositionBias) else [call.bias]
+        parameters = (getattr(call.score, parameter.name) for parameter in call.score.parameters)
+        return Result(with_zero_gradients(output, (call.query, call.key, *parameters, *biases)), None)
     mechanism, inputs = prepare_inputs(problem, call)
     detached = [None if x is None else x.detach() for x in inputs[:DIFFERENTIABLE]]
     with torch.no_grad(), torch.autocast(problem.device, enabled=False):
@@ -63,39 +66,28 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     otherwise = torch.where(top.isnan(), torch.nan, 0.0).to(read.dtype)
     output = torch.where((visible & ~top.isnan())[..., None], read, otherwise[..., None])
     if problem.gradient:
-        output = _ZeroGradients.apply(
-            output, *(x for x in inputs[:DIFFERENTIABLE] if x is not None and x.requires_grad)
-        )  # type: ignore[no-untyped-call]
+        output = with_zero_gradients(output, inputs[:DIFFERENTIABLE])
     return Result(output, top.double() if problem.state else None)
 
 
 def _winners_by_matrix(problem: Problem, call: Call) -> Tensor | None:
     """Return the key of the largest score of each row, (..., Q), from the full matrix of scores.
 
-    None if the matrix is large or needs more than a dot product, or the largest score of a row is −inf or NaN.
+    None if the matrix is large, or the largest score of a row is −inf, as in a row that sees nothing, or NaN.
     """
-    if (
-        call.visibility.kind != "all"
-        or call.bias is not None
-        or problem.state
-        or not 0 < pairs_of(problem) <= MAX_MATRIX_PAIRS
-    ):
+    if problem.mode != "eager" or problem.state or problem.empty:
         return None
-    if type(call.score) not in (Dot, ScaledDot):
-        # Other scores have parameters, which need a gradient too.
+    if full_tensor(problem) > MAX_MATRIX:
         return None
-    supported = problem.dtype in (torch.float32, torch.float64)
-    if not supported or not call.query.shape[:-2] == call.key.shape[:-2] == problem.leading:
-        return None
-    with torch.no_grad(), torch.autocast(problem.device, enabled=False):
-        query, key, scale, _ = call.score.prepare(call.query, call.key)
-        if isinstance(scale, Tensor):
-            return None
-        # Scaled after the product, as in the equation: scaling inside the product would round ties apart.
-        s_QK = call.score.pointwise((query @ key.mT).mul_(scale))
-        winners = shared(s_QK, first_equals(call.key)).argmax(-1, keepdim=True)
-        ordinary = bool((s_QK.gather(-1, winners) > -torch.inf).all())
-    return winners[..., 0] if ordinary else None
+    with torch.no_grad():
+        s_QK = shared(equation(call.score, call.query, call.key), first_equals(call.key))
+        if call.bias is not None:
+            s_QK = s_QK + (call.bias.tile() if isinstance(call.bias, PositionBias) else call.bias)
+        s_QK = hide(s_QK, call.visibility.matrix(), -torch.inf)
+        top, winners = s_QK.max(-1)
+        # False for NaN too.
+        ordinary = bool((top > -torch.inf).all())
+    return winners.expand(*problem.leading, problem.queries) if ordinary else None
 
 
 def _read(problem: Problem, value: Tensor, winners: Tensor) -> Tensor:
@@ -134,19 +126,6 @@ def _first_largest(row: Row) -> tuple[Tensor, Tensor, Tensor]:
     # Visible scores of −inf look like masked ones, so such rows take their first visible key.
     seen = visible.expand(s.shape).to(torch.int8)
     return torch.where(infinite, seen.argmax(-1), column), top, ~infinite | (seen.amax(-1) > 0)
-
-
-class _ZeroGradients(torch.autograd.Function):
-    """The identity on the output, with zero gradients for the tensors that only decide which values are read."""
-
-    @staticmethod
-    def forward(ctx: Any, output: Tensor, *inputs: Tensor) -> Tensor:
-        ctx.save_for_backward(*inputs)
-        return output.view_as(output)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, ...]:
-        return (gradient, *(torch.zeros_like(x) for x in ctx.saved_tensors))
 
 
 LOOKUP = Algorithm(

@@ -1,0 +1,106 @@
+"""Squared distances of a full matrix in few operators, as exact as subtraction.
+
+A call of a few dozen keys takes as long as its operators take to start. Up to `FEATURES` hidden features the keys are
+subtracted from the queries. Above, ‖q−k‖² = ‖q‖² + ‖k‖² − 2q·k is computed in float64, where it cancels too little to
+matter if the norms of one side are small in units of the bandwidth (`cores.REACH`). Otherwise the literal equation
+serves.
+"""
+
+import torch
+from torch import Tensor
+
+from qkv.algorithms.tiled.cores import REACH
+from qkv.engine.autograd import with_zero_gradients
+from qkv.engine.tracing import mode_of
+from qkv.scores.base import Score
+from qkv.scores.kernels import Boxcar
+from qkv.scores.pointwise import Pointwise, rooted, steepness
+from qkv.scores.widened import as_it_is, wide
+
+FEATURES = 1 << 16
+"""How many numbers a tensor of differences may have to be faster than products, forward and backward."""
+
+
+def scores(score: Score, query: Tensor, key: Tensor) -> Tensor | None:
+    """Compute the scores of a kernel or squared distance in few operators.
+
+    Args:
+        score: any score.
+        query: (..., Q, D).
+        key: (..., K, D).
+
+    Returns:
+        (..., Q, K), in float32; None if only the literal equation serves: for other scores, float64, tracing, and
+        points too far apart.
+
+    Example:
+        >>> from qkv.scores.kernels import Gaussian
+        >>> scores(Gaussian(), torch.zeros(1, 2), torch.tensor([[0.0, 2.0]]))
+        tensor([[0.1353]])
+    """
+    if isinstance(score, Boxcar):
+        # A step has no slope, so that no gradient passes through the distances.
+        with torch.no_grad():
+            distances = squared_distances(score, query, key)
+        leaves = (query, key, score.bandwidth)
+        return None if distances is None else with_zero_gradients(score.pointwise(distances), leaves)
+    distances = squared_distances(score, query, key)
+    return None if distances is None else score.pointwise(distances)
+
+
+def squared_distances(score: Score, query: Tensor, key: Tensor) -> Tensor | None:
+    """Compute ‖q−k‖²/h²; None as for `scores`.
+
+    Example:
+        >>> from qkv.scores.kernels import Gaussian
+        >>> squared_distances(Gaussian(2.0), torch.zeros(1, 2), torch.tensor([[0.0, 2.0]]))
+        tensor([[1.]])
+    """
+    eager = score.core == "distance" and mode_of(query, key) == "eager" and query.is_cpu
+    if not eager or query.dtype == torch.float64 or 0 in (*query.shape, *key.shape):
+        return None
+    query, key, scale, _ = score.prepare(wide(query), wide(key))
+    if query.dtype == torch.float64:
+        # The bandwidth is near the limits of float32.
+        return None
+    with as_it_is(query):
+        if max(query.numel() * key.shape[-2], key.numel() * query.shape[-2]) <= FEATURES:
+            return _scaled(_by_subtraction(query, key), scale)
+        return _by_products(query, key, scale, score.pointwise)
+
+
+def _by_subtraction(query: Tensor, key: Tensor) -> Tensor:
+    if query.shape[-1] == 1:
+        return (query - key.mT).square()
+    difference = query.unsqueeze(-2) - key.unsqueeze(-3)
+    return torch.linalg.vecdot(difference, difference)
+
+
+def _by_products(query: Tensor, key: Tensor, scale: float | Tensor, pointwise: Pointwise) -> Tensor | None:
+    """Compute ‖q−k‖²/h² from products in float64, rounded once; None where that may lose digits of float32.
+
+    A pair cancels only if both of its vectors are long, so the shorter side bounds the error.
+    """
+    if rooted(pointwise):
+        # A root magnifies the errors of small distances.
+        return None
+    query, key = query.double(), key.double()
+    query_norms, key_norms = torch.linalg.vecdot(query, query), torch.linalg.vecdot(key, key)
+    longest = sorted(float(norms.detach().max()) for norms in (query_norms, key_norms))
+    largest_scale = float(scale.detach().max()) if isinstance(scale, Tensor) else scale
+    # False for NaN and infinite points too.
+    if not (longest[0] * largest_scale * steepness(pointwise) <= REACH and longest[1] < torch.inf):
+        return None
+    norms = query_norms[..., :, None] + key_norms[..., None, :]
+    if query.ndim == key.ndim == 3 and query.shape[0] == key.shape[0]:
+        distances = torch.baddbmm(norms, query, key.mT, alpha=-2)
+    else:
+        distances = norms.sub(query @ key.mT, alpha=2)
+    return _scaled(distances, scale).to(torch.float32)
+
+
+def _scaled(x: Tensor, scale: float | Tensor) -> Tensor:
+    """Multiply new numbers, in place where that needs no memory for a gradient."""
+    if isinstance(scale, Tensor):
+        return x * scale
+    return x if scale == 1 else x.mul_(scale)

@@ -62,7 +62,8 @@ class Rule(NamedTuple):
 
 
 def _distance(q: Tensor, k: Tensor) -> Tensor:
-    return torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist")
+    distance: Tensor = torch.cdist(q, k, compute_mode="donot_use_mm_for_euclid_dist")
+    return distance
 
 
 def _dot(q: Tensor, k: Tensor) -> Tensor:

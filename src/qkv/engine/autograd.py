@@ -103,7 +103,7 @@ def with_zero_gradients(output: Tensor, inputs: Iterable[object]) -> Tensor:
         (tensor([0., 0.]),)
     """
     leaves = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad] if torch.is_grad_enabled() else []
-    return _ZeroGradients.apply(output, *leaves) if leaves else output  # type: ignore[no-untyped-call,no-any-return]
+    return _ZeroGradients.apply(output, *leaves) if leaves else output  # type: ignore[no-untyped-call]
 
 
 class _ZeroGradients(torch.autograd.Function):

@@ -73,7 +73,8 @@ def _by_subtraction(query: Tensor, key: Tensor) -> Tensor:
     if query.shape[-1] == 1:
         return (query - key.mT).square()
     difference = query.unsqueeze(-2) - key.unsqueeze(-3)
-    return torch.linalg.vecdot(difference, difference)
+    distances: Tensor = torch.linalg.vecdot(difference, difference)
+    return distances
 
 
 def _by_products(query: Tensor, key: Tensor, scale: float | Tensor, pointwise: Pointwise) -> Tensor | None:

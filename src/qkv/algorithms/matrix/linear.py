@@ -71,8 +71,9 @@ def _run(problem: Problem, call: Call) -> Result:
     query, key, scale, _ = call.score.prepare(call.query, call.key)
     query, key, value = wide(query), wide(key), wide(call.value)
     if problem.mask == "all" and problem.mode == "eager" and not (problem.state or isinstance(scale, Tensor)):
-        factor = scale if problem.normalizer == "identity" else scale / max(problem.keys, 1)
-        output = _of_all_keys(query, key, value, factor)
+        output = _of_all_keys(
+            query, key, value, scale if problem.normalizer == "identity" else scale / max(problem.keys, 1)
+        )
         output = output if output.dtype == problem.dtype else output.to(problem.dtype)
         return Result(output if output.shape == whole else output.expand(whole), None)
     count = call.visibility.count()

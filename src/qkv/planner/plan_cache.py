@@ -118,14 +118,16 @@ def _call(
     normalizer = normalizer_for(given.normalizer, given.score)
     score, normalizer = in_log_space(given.score, normalizer, given.bias is not None)
     score, normalizer = promoted_mechanism(score, normalizer, query.dtype)
-    lowered = visibility or replace(cached.visibility, memo={})  # type: ignore[type-var]
+    if visibility is None:
+        assert cached.visibility is not None, "a mask is lowered with its call, or with its plan"
+        visibility = replace(cached.visibility, memo={})
     bias: Tensor | Bias | PositionBias | None = given.bias
     if isinstance(bias, Tensor) and bias.dtype != query.dtype:
         bias = bias.to(bias_type(query.dtype, bias.dtype))
     elif isinstance(bias, Bias):
-        bias = position_bias(bias, lowered.grid, query.dtype)
+        bias = position_bias(bias, visibility.grid, query.dtype)
     seed = draw_seed(given.dropout, given.generator, query.device) if given.dropout else None
-    return Call(query, key, value, score, normalizer, lowered, bias, given.dropout, seed)
+    return Call(query, key, value, score, normalizer, visibility, bias, given.dropout, seed)
 
 
 def _store(lookup: CacheKey, plan: Plan, call: Call, given: Arguments) -> None:

@@ -248,13 +248,11 @@ def explain(
     generator: torch.Generator | None = None,
     enable_gqa: bool = False,
     backend: str = "auto",
-    state: bool = False,
 ) -> Plan:
     """Describe how `attention` would compute a call: which backend, why, at what cost, and why not the others.
 
     Args:
         query, key, value, score, normalizer, mask, bias, dropout, generator, enable_gqa, backend: as `attention`.
-        state: describe `attention_with_state`, which also returns the row state.
 
     Returns:
         The plan: a table when printed, a value when asked.
@@ -270,7 +268,7 @@ def explain(
     """
     # A generator of its own: looking at a plan must not change what is drawn next.
     given = Arguments(score, normalizer, mask, bias, dropout, torch.Generator(), enable_gqa)
-    problem, call, _ = describe(query, key, value, given, state)
+    problem, call, _ = describe(query, key, value, given)
     return plan_for(problem, backend).inspected(call)
 
 

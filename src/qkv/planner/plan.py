@@ -15,6 +15,7 @@ from qkv.engine.hidden_keys import zero_hidden_keys
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import full_tensor, product_operations
 from qkv.errors import UnsupportedError, error_message, nearest
+from qkv.normalizers.kinds import KNOWN
 from qkv.planner.costs import times
 from qkv.planner.registry import ALGORITHMS, BACKENDS, algorithms_of
 from qkv.shapes import show
@@ -147,6 +148,19 @@ class Plan:
         return max(times(self.problem, self.candidates[0]))
 
     @property
+    def row_state(self) -> str:
+        """How `attention_with_state` differs from `attention`: another algorithm or pass; "" if it does not."""
+        problem = self.problem._replace(state=True)
+        if problem.normalizer not in KNOWN:
+            return ""
+        try:
+            chosen = plan_for(problem, self.asked).candidates[0]
+        except UnsupportedError:
+            return f"{self.backend} computes none"
+        parts = [f"by {chosen.name}"] if chosen.name != self.algorithm else []
+        return ": ".join([*parts, *([more] if (more := chosen.row_state(problem)) else [])])
+
+    @property
     def refusals(self) -> tuple[tuple[str, str], ...]:
         """Every other algorithm with its reason, or with its predicted time relative to that of the chosen one."""
         return tuple(self._others())
@@ -169,7 +183,7 @@ class Plan:
             ("why", self.why),
             ("operations", f"{self.operations:.3g}"),
             ("memory", f"{_readable(self.bytes)} beyond inputs and output"),
-            *([("row state", state)] if (state := self.candidates[0].row_state(self.problem)) else []),
+            *([("row state", self.row_state)] if self.row_state else []),
             *((f"not {name}", reason) for name, reason in self.refusals),
         ]
 

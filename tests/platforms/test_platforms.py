@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
 from tests.platforms.names import absent
@@ -48,3 +50,12 @@ def test_the_list_of_names_is_that_of_the_system(system: str) -> None:
     assert [module for module in ("fcntl", "resource", "termios", "pwd") if names.get(module) == {"*"}] == (
         ["fcntl", "resource", "termios", "pwd"] if system == "win32" else []
     )
+
+
+def test_the_classifiers_claim_what_the_readme_says_ran() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\w+) \| [^|]+ \| (3\.\d+) \| [^|]+ \| ran: ", readme, re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    claimed = [each.split(" :: ") for each in project["classifiers"]]
+    assert {version for _, version in rows} == {last for *first, last in claimed if "Python" in first and "." in last}
+    assert {system for system, _ in rows} == {last for *first, last in claimed if "Operating System" in first}

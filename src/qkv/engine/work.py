@@ -1,6 +1,9 @@
 """Counts of work that several algorithms share."""
 
+import torch
+
 from qkv.engine.problem import Problem
+from qkv.scores.pointwise import rooted
 
 IN_CACHE = 1 << 22
 """How many numbers of queries, keys and values stay in the cache from one operation to the next: 16 MiB in float32."""
@@ -19,6 +22,27 @@ def product_operations(problem: Problem) -> int:
 def full_tensor(problem: Problem) -> int:
     """Return how many numbers the equation holds at once: one per pair, or one per pair and hidden feature."""
     return pairs_of(problem) * (problem.width if problem.core in ("tanh_sum", "distance") else 1)
+
+
+DIFFERENCES = 1 << 16
+"""How many numbers a tensor of differences may have to be faster than products, forward and backward."""
+
+
+def distances_by_products(problem: Problem) -> bool:
+    """Return whether a full matrix of distances is made from products in float64, unless points are too far apart."""
+    return (
+        problem.core == "distance"
+        and problem.mode == "eager"
+        and problem.dtype != torch.float64
+        and problem.device == "cpu"
+        and not rooted(problem.pointwise)
+        and full_tensor(problem) > DIFFERENCES
+    )
+
+
+def matrix_numbers(problem: Problem) -> int:
+    """Return how many numbers the full matrix holds at once, where the values of a call allow products."""
+    return pairs_of(problem) if distances_by_products(problem) else full_tensor(problem)
 
 
 def passes(problem: Problem) -> float:

@@ -13,7 +13,7 @@ from qkv import forks
 from qkv.engine.algorithm import Algorithm, Facts, Result
 from qkv.engine.hidden_keys import zero_hidden_keys
 from qkv.engine.problem import Call, Problem
-from qkv.engine.work import full_tensor, product_operations
+from qkv.engine.work import matrix_numbers, product_operations
 from qkv.errors import UnsupportedError, error_message, nearest
 from qkv.normalizers.kinds import KNOWN
 from qkv.planner.costs import times
@@ -338,7 +338,7 @@ def _refusal_of_problem(algorithm: Algorithm, problem: Problem, backend: str, re
         return f"memory grows with Q·K, and {problem.queries} × {problem.keys} is over the limit of {QUADRATIC_LIMIT}"
     if algorithm.kernels and not repeated and problem.mode == "eager":
         operations = product_operations(problem)
-        if operations <= SMALL and full_tensor(problem) <= SMALL_TENSOR:
+        if operations <= SMALL and matrix_numbers(problem) <= SMALL_TENSOR:
             return f"a first call compiles it, and {operations:,} operations are too few to wait for that"
     return None
 

@@ -19,7 +19,7 @@ by_score = pytest.mark.parametrize("score", SCORES, ids=str)
 @pytest.fixture
 def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     name: str = request.param
-    monkeypatch.setattr(distance_scores, "FEATURES", METHODS[name])
+    monkeypatch.setattr(distance_scores, "DIFFERENCES", METHODS[name])
     return name
 
 
@@ -58,8 +58,9 @@ def test_products_refuse_what_would_cancel(method: str) -> None:
     query, key = points(5, 0.0)
     assert distance_scores.scores(Gaussian(1.0), query, key) is not None
     assert distance_scores.scores(Gaussian(1.0), query + 1e5, key) is not None
-    assert distance_scores.scores(Gaussian(1.0), query + 1e5, key + 1e5) is None
-    assert distance_scores.scores(Gaussian(1e5), query + 1e5, key + 1e5) is not None
+    assert distance_scores.scores(Gaussian(1.0), query + 1e5, key + 1e5) is not None
+    assert distance_scores.scores(Gaussian(1.0), query * 1e5, key * 1e5) is None
+    assert distance_scores.scores(Gaussian(1e5), query * 1e5, key * 1e5) is not None
     assert distance_scores.scores(Epanechnikov(1.0, power=1), query, key) is None
     for number in (torch.nan, torch.inf):
         assert distance_scores.scores(Gaussian(1.0), query.detach().clone().fill_(number), key) is None

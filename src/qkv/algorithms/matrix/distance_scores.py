@@ -1,24 +1,22 @@
 """Squared distances of a full matrix in few operators, as exact as subtraction.
 
-A call of a few dozen keys takes as long as its operators take to start. Up to `FEATURES` hidden features the keys are
-subtracted from the queries. Above, ‖q−k‖² = ‖q‖² + ‖k‖² − 2q·k is computed in float64, where it cancels too little to
-matter if the norms of one side are small in units of the bandwidth (`cores.REACH`). Otherwise the literal equation
+A call of a few dozen keys takes as long as its operators take to start. Up to `DIFFERENCES` hidden features the keys
+are subtracted from the queries. Above, ‖q−k‖² = ‖q‖² + ‖k‖² − 2q·k is computed in float64, where it cancels too little
+to matter if the norms of one side are small in units of the bandwidth (`cores.REACH`). Otherwise the literal equation
 serves.
 """
 
 import torch
 from torch import Tensor
 
-from qkv.algorithms.tiled.cores import REACH
+from qkv.algorithms.tiled.cores import REACH, center
 from qkv.engine.autograd import with_zero_gradients
 from qkv.engine.tracing import mode_of
+from qkv.engine.work import DIFFERENCES
 from qkv.scores.base import Score
 from qkv.scores.kernels import Boxcar
 from qkv.scores.pointwise import Pointwise, rooted, steepness
 from qkv.scores.widened import as_it_is, wide
-
-FEATURES = 1 << 16
-"""How many numbers a tensor of differences may have to be faster than products, forward and backward."""
 
 
 def scores(score: Score, query: Tensor, key: Tensor) -> Tensor | None:
@@ -64,7 +62,7 @@ def squared_distances(score: Score, query: Tensor, key: Tensor) -> Tensor | None
         # The bandwidth is near the limits of float32.
         return None
     with as_it_is(query):
-        if max(query.numel() * key.shape[-2], key.numel() * query.shape[-2]) <= FEATURES:
+        if max(query.numel() * key.shape[-2], key.numel() * query.shape[-2]) <= DIFFERENCES:
             return _scaled(_by_subtraction(query, key), scale)
         return _by_products(query, key, scale, score.pointwise)
 
@@ -73,31 +71,43 @@ def _by_subtraction(query: Tensor, key: Tensor) -> Tensor:
     if query.shape[-1] == 1:
         return (query - key.mT).square()
     difference = query.unsqueeze(-2) - key.unsqueeze(-3)
-    distances: Tensor = torch.linalg.vecdot(difference, difference)
-    return distances
+    return _squared_norms(difference)
 
 
 def _by_products(query: Tensor, key: Tensor, scale: float | Tensor, pointwise: Pointwise) -> Tensor | None:
     """Compute ‖q−k‖²/h² from products in float64, rounded once; None where that may lose digits of float32.
 
-    A pair cancels only if both of its vectors are long, so the shorter side bounds the error.
+    A pair cancels only if both of its vectors are long, so the shorter side bounds the error. Points far from 0 are
+    shifted to the median of the keys.
     """
     if rooted(pointwise):
         # A root magnifies the errors of small distances.
         return None
-    query, key = query.double(), key.double()
-    query_norms, key_norms = torch.linalg.vecdot(query, query), torch.linalg.vecdot(key, key)
-    longest = sorted(float(norms.detach().max()) for norms in (query_norms, key_norms))
+    steep = steepness(pointwise)
+    a, b = query.double(), key.double()
+    a_norms, b_norms = _squared_norms(a), _squared_norms(b)
+    lengths = [float(norms.detach().max()) for norms in (a_norms, b_norms)]
     largest_scale = float(scale.detach().max()) if isinstance(scale, Tensor) else scale
-    # False for NaN and infinite points too.
-    if not (longest[0] * largest_scale * steepness(pointwise) <= REACH and longest[1] < torch.inf):
+    if not (lengths[0] < torch.inf and lengths[1] < torch.inf):
+        # NaN too.
         return None
-    norms = query_norms[..., :, None] + key_norms[..., None, :]
-    if query.ndim == key.ndim == 3 and query.shape[0] == key.shape[0]:
-        distances = torch.baddbmm(norms, query, key.mT, alpha=-2)
+    if min(lengths) * largest_scale * steep > REACH:
+        middle = center(query.detach(), key.detach(), scale, steep)
+        if middle is None:
+            return None
+        a, b = a - middle, b - middle
+        a_norms, b_norms = _squared_norms(a), _squared_norms(b)
+    norms = a_norms[..., :, None] + b_norms[..., None, :]
+    if a.ndim == b.ndim == 3 and a.shape[0] == b.shape[0]:
+        distances = torch.baddbmm(norms, a, b.mT, alpha=-2)
     else:
-        distances = norms.sub(query @ key.mT, alpha=2)
+        distances = norms.sub(a @ b.mT, alpha=2)
     return _scaled(distances, scale).to(torch.float32)
+
+
+def _squared_norms(x: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vecdot(x, x)
+    return norms
 
 
 def _scaled(x: Tensor, scale: float | Tensor) -> Tensor:

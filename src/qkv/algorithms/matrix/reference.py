@@ -9,7 +9,14 @@ from qkv.engine.dropout import factor_matrix
 from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
 from qkv.engine.ties import first_equals, shared
-from qkv.engine.work import full_tensor, memory_traffic, pairs_of, product_operations
+from qkv.engine.work import (
+    distances_by_products,
+    full_tensor,
+    matrix_numbers,
+    memory_traffic,
+    pairs_of,
+    product_operations,
+)
 from qkv.normalizers.dense import Hard, Sigmoid
 from qkv.scores.widened import as_it_is, equation, wide
 
@@ -25,16 +32,20 @@ def refuses(problem: Problem) -> str | None:
 def work(problem: Problem) -> Work:
     """Count the full matrix; additive and distance scores hold one per hidden feature.
 
-    Numbers that have left the cache are counted apart.
+    Numbers that have left the cache are counted apart, and memory is what points too far apart for products take.
     """
     pairs = pairs_of(problem)
-    numbers = full_tensor(problem)
+    numbers, core = matrix_numbers(problem), problem.core
     where = "in memory" if numbers > IN_CACHE else "in cache"
+    wide = problem.dtype.itemsize == 8
+    if distances_by_products(problem):
+        # They take what products of float64 take.
+        core, wide = "dot", True
     # Both find τ in the same way.
     rule = "sparsemax" if problem.normalizer == "entmax" else problem.normalizer
     counts = {
         "operations": product_operations(problem),
-        f"numbers of {problem.core} {where}": numbers,
+        f"numbers of {core} {where}": numbers,
         "masked pairs": pairs if problem.mask != "all" else 0,
         "masks": 1 if problem.mask != "all" else 0,
         f"calls of {rule}": 1,
@@ -45,12 +56,12 @@ def work(problem: Problem) -> Work:
         "calls with positions": 1 if problem.positional else 0,
         "sinks": 1 if problem.sink else 0,
         "pairs in half precision": pairs if problem.dtype.itemsize == 2 else 0,
-        "operations in float64": product_operations(problem) if problem.dtype.itemsize == 8 else 0,
+        "operations in float64": product_operations(problem) if wide else 0,
         f"pairs of {rule} in float64": pairs if problem.dtype.itemsize == 8 else 0,
         "calls with dropout": 1 if problem.dropout else 0,
         **memory_traffic(problem),
     }
-    memory = (numbers + 3 * pairs) * problem.dtype.itemsize * (2 if problem.gradient else 1)
+    memory = (full_tensor(problem) + 3 * pairs) * problem.dtype.itemsize * (2 if problem.gradient else 1)
     return Work(product_operations(problem) * (3 if problem.gradient else 1), memory, counts)
 
 

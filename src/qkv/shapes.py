@@ -68,7 +68,9 @@ def align_left(item: Tensor, leading: Shape, argument: str) -> Tensor:
         >>> align_left(torch.tensor([3, 5]), (2, 8), "lengths").shape
         torch.Size([2, 1])
     """
-    fits = item.ndim <= len(leading) and all(have in (1, want) for have, want in zip(item.shape, leading, strict=False))
+    fits = item.shape == leading[: item.ndim] or (
+        item.ndim <= len(leading) and all(have in (1, want) for have, want in zip(item.shape, leading, strict=False))
+    )
     if not fits:
         raise ShapeError(
             error_message(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.contract.changes import WAYS, other
 from torch import Tensor, nn
 
 from qkv.compiled import available
@@ -120,6 +121,18 @@ def test_ids_are_those_without_a_session(kind: str, how: str) -> None:
             same(decoded(model, kind, seed, how), expected)
             same(decoded(model, kind, seed, how, session), expected)
         assert bool(session._stored) == (kind != "pointer")
+
+
+@every
+@pytest.mark.parametrize("way", WAYS)
+def test_weights_may_change_in_any_way_between_decodings(kind: str, way: str) -> None:
+    """A session that stays open may go by the versions of weights, a new one sees all that has changed."""
+    model = made(kind)
+    for _ in range(2):
+        decoded(model, kind, 0, "greedy")
+    for parameter in model.parameters():
+        WAYS[way](parameter, other(parameter.detach()))
+    same(decoded(model, kind, 0, "greedy"), decoded(Plain(model), kind, 0, "greedy"))
 
 
 @some

@@ -26,6 +26,7 @@ from qkv.scores.widened import HALVES, equation
 from qkv.shapes import Shape, broadcast, show
 from qkv.values.parameters import Owner, Parameter, check_parameters, group, promoted, regroup, repeat_key_heads
 from qkv.values.plain import is_watched
+from qkv.values.pytree import tensors_in
 
 T = TypeVar("T")
 _SOFTMAX, _SUM = Softmax(), Sum()
@@ -92,7 +93,7 @@ def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state:
         _check_mask_device(mask, grid)
     if mask is not None and mode_of(query, key, value) == "eager":
         expect_lengths(mask, grid)
-    visibility = lower(mask, grid)
+    visibility = lower(mask, grid, query.is_cpu and mode_of(query, key, value, *tensors_in(mask)) == "eager")
     bias = None if given.bias is None else _bias(given.bias, grid, query, normalizer, key_leading)
     if kind_of(normalizer) not in KNOWN and score.core != "tile":
         # Only the normalizer's equation is known, so whole rows are computed, as for a user-defined score.

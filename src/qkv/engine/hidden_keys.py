@@ -30,8 +30,9 @@ def zero_hidden_keys(call: Call, keys: bool = True) -> Call:
     query, key, value = call.query, call.key, call.value
     visible_keys = visibility.keys_with_queries() if keys else None
     if visible_keys is not None:
-        key, value = (torch.where(visible_keys[..., None], x, x.new_zeros(())) for x in (key, value))
+        visible_K1 = visible_keys.unsqueeze(-1)
+        key, value = torch.where(visible_K1, key, 0.0), torch.where(visible_K1, value, 0.0)
     nonempty_rows = None if visibility.kind == "causal" else visibility.rows_with_keys()
     if nonempty_rows is not None:
-        query = torch.where(nonempty_rows[..., None], query, query.new_zeros(()))
+        query = torch.where(nonempty_rows.unsqueeze(-1), query, 0.0)
     return call._replace(query=query, key=key, value=value)

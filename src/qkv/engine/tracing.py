@@ -35,7 +35,10 @@ def mode_of(*tensors: Tensor) -> Mode:
         return "compiled"
     if transformed():
         return "transformed"
-    return "eager" if all(type(x) in _PLAIN for x in tensors) else "wrapped"
+    for x in tensors:
+        if type(x) not in _PLAIN:
+            return "wrapped"
+    return "eager"
 
 
 def tangents_possible() -> bool:

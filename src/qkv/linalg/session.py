@@ -16,6 +16,9 @@ class Session:
     A decoding loop opens a session and passes it to the model; the model's states carry it through the steps. Objects
     are stored under the module that they belong to, so a session may serve several models. Closing it drops everything.
 
+    Weights are packed again when PyTorch has recorded a change of them. NumPy and `.data` change numbers without a
+    record: close the session before, and open another one.
+
     Example:
         >>> layer = object()
         >>> with Session() as session:

@@ -56,6 +56,10 @@ class Mask(ABC):
         """Return the mask as an interval of keys per query, or None if it is not one."""
         return None
 
+    def fewest(self, grid: Grid) -> int | None:
+        """Return the least number of keys that a query sees, or None if only a pass over all queries tells."""
+        return None
+
     def inside(self, grid: Grid) -> "Iterable[tuple[Mask, Grid]]":
         """Return the masks that it consists of, each with the sizes of the matrix that it applies to.
 

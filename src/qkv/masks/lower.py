@@ -5,6 +5,7 @@ tiles.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from math import prod
 from typing import Literal, final
 
 import torch
@@ -28,7 +29,7 @@ MEMO_LIMIT = 1 << 16
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Visibility:
     """A lowered mask.
 
@@ -40,6 +41,8 @@ class Visibility:
         dense: bool, broadcasts to (..., Q, K), for the kind dense.
         mask: the mask itself, for the kind predicate.
         groups: (G, H/G) if the head dimension of results is split like this; `grid` keeps H.
+        readable: whether the numbers of its tensors may be read, which takes no time on the CPU outside of tracing.
+        fewest: the least number of keys that a row sees; None if it is not known.
         memo: tensors that follow from the mask, which several steps of this one call read: made once.
     """
 
@@ -49,6 +52,8 @@ class Visibility:
     dense: Tensor | None = None
     mask: Mask | None = None
     groups: tuple[int, int] | None = None
+    readable: bool = False
+    fewest: int | None = None
     memo: dict[str, Tensor | None] = field(default_factory=dict, repr=False)
 
     def _once(self, name: str, make: Callable[[], Tensor | None]) -> Tensor | None:
@@ -57,9 +62,8 @@ class Visibility:
             return self.memo[name]
         made = make()
         # A graph that is recorded for backward holds the memo too, and large tensors would outlive the call.
-        if torch.compiler.is_compiling() or (made is not None and made.numel() > MEMO_LIMIT):
-            return made
-        self.memo[name] = made
+        if self.readable and (made is None or made.numel() <= MEMO_LIMIT):
+            self.memo[name] = made
         return made
 
     def group(self, groups: int, repeats: int) -> "Visibility":
@@ -81,9 +85,9 @@ class Visibility:
         if self.kind == "all":
             return None
         grid = self.grid
-        rows_Q1 = positions(rows, grid.queries, grid.device)[:, None]
         columns_K = positions(columns, grid.keys, grid.device)
         if self.mask is not None:
+            rows_Q1 = positions(rows, grid.queries, grid.device)[:, None]
             seen = _table(
                 self.mask.visible(grid, rows_Q1, columns_K), (*grid.leading, *rows_Q1.shape[:1], *columns_K.shape)
             )
@@ -97,23 +101,63 @@ class Visibility:
 
     def matrix(self) -> Tensor | None:
         """Return the whole matrix, broadcasting to (..., Q, K); None if all is visible."""
-        return self._once("matrix", lambda: self.tile(slice(None), slice(None)))
+        return self._once("matrix", self._matrix)
+
+    def _matrix(self) -> Tensor | None:
+        if self.kind == "keys" and self.readable:
+            seen = self._keys_in_range()
+            return None if seen is None else seen.unsqueeze(-2)
+        return self.tile(slice(None), slice(None))
+
+    def _keys_in_range(self) -> Tensor | None:
+        """Return the keys that every query sees, of a mask of that kind, (..., K); None if all are."""
+        return self._once("keys in range", self._columns)
+
+    def _columns(self) -> Tensor | None:
+        if self.fewest == self.grid.keys:
+            return None
+        # Bounds of one row, (..., 1), take the place of the columns that they are compared with.
+        columns_K, inside = torch.arange(self.grid.keys, device=self.grid.device), None
+        first, last = self.bounds or (None, None)
+        if last is not None:
+            inside = columns_K < last
+        if first is not None:
+            inside = columns_K >= first if inside is None else inside & (columns_K >= first)
+        return inside if self.fewest is not None else self._unless_all(inside)
 
     def rows_with_keys(self) -> Tensor | None:
         """Return whether each query sees any key: bool, broadcasts to (..., Q); None if every query does."""
-        return self._once("rows with keys", lambda: _unless_all(self._rows_with_keys()))
+        if self.fewest:
+            return None
+        return self._once("rows with keys", lambda: self._unless_all(self._rows_with_keys()))
+
+    def _unless_all(self, seen: Tensor | None) -> Tensor | None:
+        """Return None where everything is True, if the numbers can be read."""
+        return None if seen is None or ((self.readable or numbers(seen)) and bool(seen.all())) else seen
 
     def _rows_with_keys(self) -> Tensor | None:
         if self.kind == "all":
             return None if self.grid.keys else torch.zeros(1, dtype=torch.bool, device=self.grid.device)
         if self.dense is None and self.bounds is not None:
-            first, last = self._ends(self.bounds)
-            return first < last
+            first, last = self.bounds
+            if last is None:
+                return None if first is None else first < self.grid.keys
+            return last > 0 if first is None else first < last
+        if self._small():
+            seen = self.matrix()
+            return None if seen is None else seen.any(-1)
         return self._any_over_keys()
+
+    def _small(self) -> bool:
+        """Return whether the matrix is small, so that other steps of the call keep it too."""
+        grid = self.grid
+        return self.readable and 0 < prod(grid.leading) * grid.queries * grid.keys <= MEMO_LIMIT
 
     def keys_with_queries(self) -> Tensor | None:
         """Return whether each key is seen by any query: bool, broadcasts to (..., K); None if every key is."""
-        return self._once("keys with queries", lambda: _unless_all(self._keys_with_queries()))
+        if self.kind == "keys" and self.grid.queries:
+            return self._keys_in_range()
+        return self._once("keys with queries", lambda: self._unless_all(self._keys_with_queries()))
 
     def _keys_with_queries(self) -> Tensor | None:
         grid = self.grid
@@ -122,10 +166,11 @@ class Visibility:
         # Comparing two varying lengths would fix the outcome when a program is exported.
         if self.kind == "causal" and not torch.compiler.is_compiling() and grid.keys <= grid.queries:
             return None
-        if self.kind == "keys" and grid.queries:
-            seen = self.tile(slice(0, 1), slice(None))
-            assert seen is not None
-            return seen.squeeze(-2) if seen.ndim > 1 else seen
+        if self._small():
+            seen = self.matrix()
+            if seen is None or seen.ndim < 2:
+                return seen
+            return seen.expand(*seen.shape[:-1], grid.keys).any(-2)
         if self.dense is None and self.bounds is not None:
             return _covered(*self._ends(self.bounds), grid)
         return self._any_over_queries()
@@ -172,11 +217,6 @@ class Visibility:
         return seen
 
 
-def _unless_all(seen: Tensor | None) -> Tensor | None:
-    """Return None where everything is True, if the numbers can be read."""
-    return None if seen is None or (numbers(seen) and bool(seen.all())) else seen
-
-
 def _table(seen: Tensor, whole: Shape) -> Tensor:
     """Evaluate a user-defined mask and check its result."""
     shape = tuple(seen.shape)
@@ -217,12 +257,13 @@ def _covered(first: Tensor, last: Tensor, grid: Grid) -> Tensor:
     return edges.cumsum(-1)[..., : grid.keys] > 0
 
 
-def lower(mask: Mask | None, grid: Grid) -> Visibility:
+def lower(mask: Mask | None, grid: Grid, readable: bool = False) -> Visibility:
     """Convert a mask to the form that backends use; exact for every mask.
 
     Args:
         mask: any combination of masks, or None.
         grid: the sizes of the problem.
+        readable: whether the numbers of its tensors may be read: plain ones on the CPU, outside of tracing.
 
     Returns:
         The lowered mask.
@@ -233,20 +274,23 @@ def lower(mask: Mask | None, grid: Grid) -> Visibility:
     """
     if mask is None:
         return Visibility("all", grid)
-    if isinstance(mask, Causal) and mask.align == "start" and isinstance(mask.offset, int) and mask.offset == 0:
+    if type(mask) is Causal and mask.align == "start" and isinstance(mask.offset, int) and mask.offset == 0:
         return Visibility("causal", grid, mask.bounds(grid))
     bounds = mask.bounds(grid)
     if bounds is not None and bounds.first is None and bounds.last is None:
         return Visibility("all", grid)
     if bounds is not None:
-        return Visibility("keys" if _same_for_all_rows(bounds) else "bounds", grid, bounds)
+        kind: Kind = "keys" if _same_for_all_rows(bounds) else "bounds"
+        fewest = mask.fewest(grid) if readable else None
+        return Visibility(kind, grid, bounds, readable=readable, fewest=fewest)
     parts = factors(mask)
     tables = [_fitting(part.tensor, grid) for part in map(_savable, parts) if isinstance(part, Dense)]
     others = [part.bounds(grid) for part in parts if not isinstance(part, Dense)]
     if tables and all(other is not None for other in others):
-        return Visibility("dense", grid, _intersection(others), reduce(torch.logical_and, tables))
+        table = tables[0] if len(tables) == 1 else reduce(torch.logical_and, tables)
+        return Visibility("dense", grid, _intersection(others), table, readable=readable)
     _check_tables(mask, grid)
-    return Visibility("predicate", grid, mask=_savable(mask))
+    return Visibility("predicate", grid, mask=_savable(mask), readable=readable)
 
 
 def _savable(mask: Mask) -> Mask:
@@ -260,7 +304,8 @@ def _savable(mask: Mask) -> Mask:
 
 
 def _same_for_all_rows(bounds: Bounds) -> bool:
-    return all(bound is None or bound.shape[-1] == 1 for bound in bounds)
+    first, last = bounds
+    return (first is None or first.shape[-1] == 1) and (last is None or last.shape[-1] == 1)
 
 
 def factors(mask: Mask) -> list[Mask]:

@@ -15,6 +15,8 @@ FAR = 1 << 62
 """Beyond any position, but small enough to add to a position in int64."""
 _END = 1 << 63
 """One past the largest int64."""
+_FEW = 256
+"""So many numbers are read faster as a list than by one of PyTorch's operators."""
 
 
 @final
@@ -63,6 +65,12 @@ class Lengths(Mask):
         if self.queries is not None:
             last = torch.where(_rows(grid) < _row(_length(self.queries), grid, "queries"), last, 0)
         return Bounds(None, _clamp(last, grid))
+
+    def fewest(self, grid: Grid) -> int | None:
+        """Return the shortest length of keys."""
+        if self.keys is None or self.queries is not None or _empty(self.keys):
+            return None
+        return min(max(_extremes(self.keys)[0], 0), grid.keys)
 
 
 @final
@@ -329,25 +337,38 @@ def expect_lengths(mask: Mask | None, grid: Grid) -> None:
         Traceback (most recent call last):
         qkv.errors.MaskError: lengths(keys): expected lengths from 0 to 5, the number of keys; got 9. ...
     """
-    for part, its in () if mask is None else mask.inside(grid):
-        expect_lengths(part, its)
-    if isinstance(mask, Lengths):
+    if mask is None:
+        return
+    if type(mask) is Lengths:
         _expect_prefix(mask.keys, grid.keys, "keys")
         _expect_prefix(mask.queries, grid.queries, "queries")
+    for part, its in mask.inside(grid):
+        expect_lengths(part, its)
 
 
-def _expect_prefix(given: int | Tensor | None, most: int, what: str) -> None:
-    numbers = given
-    if isinstance(given, Tensor):
-        if not given.is_cpu or not given.numel():
-            return
-        least, numbers = (int(x) for x in _length(given).aminmax())  # type: ignore[union-attr]
-        numbers = least if least < 0 else numbers
-    if isinstance(numbers, int) and not 0 <= numbers <= most:
-        hint = "A length counts the real positions of this call's tensors; omit the mask if all are real."
-        raise MaskError(
-            error_message(f"lengths({what})", f"lengths from 0 to {most:,}, the number of {what}", f"{numbers:,}", hint)
-        )
+def _expect_prefix(count: int | Tensor | None, most: int, what: str) -> None:
+    if count is None or _empty(count) or (isinstance(count, Tensor) and not count.is_cpu):
+        return
+    for number in _extremes(count):
+        if isinstance(number, int) and not 0 <= number <= most:
+            hint = "A length counts the real positions of this call's tensors; omit the mask if all are real."
+            expected = f"lengths from 0 to {most:,}, the number of {what}"
+            raise MaskError(error_message(f"lengths({what})", expected, f"{number:,}", hint))
+
+
+def _empty(item: int | Tensor) -> bool:
+    return isinstance(item, Tensor) and not item.numel()
+
+
+def _extremes(item: int | Tensor) -> tuple[int, int]:
+    """Return the least and the largest of some numbers."""
+    if not isinstance(item, Tensor):
+        return item, item
+    if item.numel() <= _FEW:
+        numbers = item.tolist() if item.ndim == 1 else item.flatten().tolist()
+        return min(numbers), max(numbers)
+    least, most = _length(item).aminmax()  # type: ignore[union-attr]
+    return int(least), int(most)
 
 
 def window(left: int | None, right: int | None, *, offset: int | Tensor = 0) -> Window:

@@ -6,7 +6,6 @@ calls that cannot differ in anything else are looked up: eager calls with plain 
 this package.
 """
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +23,6 @@ from qkv.engine.describe import (
 )
 from qkv.engine.position_bias import PositionBias, position_bias
 from qkv.engine.problem import Call
-from qkv.engine.tracing import mode_of
 from qkv.masks.base import Grid, as_mask
 from qkv.masks.lower import Visibility, lower
 from qkv.masks.patterns import Causal, expect_lengths
@@ -95,11 +93,9 @@ def planned(query: Tensor, key: Tensor, value: Tensor, given: Arguments, backend
     Raises:
         QkvError: as `qkv.attention`.
     """
-    if torch.compiler.is_compiling():
-        problem, call, leading = describe(query, key, value, given)
-        return PlannedCall(plan_for(problem, backend), call, leading)
-    visibility = _lowered(query, key, value, given.mask)
-    lookup = cache_key(query, key, value, given, visibility, backend)
+    plain = _plain(query, key, value) and not given.enable_gqa
+    visibility = _lowered(query, key, value, given.mask) if plain else None
+    lookup = cache_key(query, key, value, given, visibility, backend) if plain else None
     cached = None if lookup is None else PLANS.get(lookup)
     if cached is None:
         problem, call, leading = describe(query, key, value, given)
@@ -110,24 +106,42 @@ def planned(query: Tensor, key: Tensor, value: Tensor, given: Arguments, backend
     return PlannedCall(cached.plan, _call(query, key, value, given, cached, visibility), cached.plan.problem.leading)
 
 
+def _plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Return whether a call may be looked up: eager, of plain tensors on the CPU, with nothing to cast or copy."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(query) in _PLAIN
+        and type(key) in _PLAIN
+        and type(value) in _PLAIN
+        and query.is_cpu
+        and key.is_cpu
+        and value.is_cpu
+        and not torch._C._len_torch_dispatch_stack()
+        and not transformed()
+        and not torch.is_autocast_enabled("cpu")
+        and not (torch.is_grad_enabled() and (query.is_inference() or key.is_inference() or value.is_inference()))
+    )
+
+
 def _call(
     query: Tensor, key: Tensor, value: Tensor, given: Arguments, cached: CachedPlan, visibility: Visibility | None
 ) -> Call:
     """Return the tensors of a call whose plan is cached."""
-    assert isinstance(given.score, Score)
-    normalizer = normalizer_for(given.normalizer, given.score)
-    score, normalizer = in_log_space(given.score, normalizer, given.bias is not None)
+    score, normalizer, _, bias, dropout, generator, _ = given
+    assert isinstance(score, Score)
+    score, normalizer = in_log_space(score, normalizer_for(normalizer, score), bias is not None)
     score, normalizer = promoted_mechanism(score, normalizer, query.dtype)
-    if visibility is None:
-        assert cached.visibility is not None, "a mask is lowered with its call, or with its plan"
-        visibility = replace(cached.visibility, memo={})
-    bias: Tensor | Bias | PositionBias | None = given.bias
-    if isinstance(bias, Tensor) and bias.dtype != query.dtype:
-        bias = bias.to(bias_type(query.dtype, bias.dtype))
-    elif isinstance(bias, Bias):
-        bias = position_bias(bias, visibility.grid, query.dtype)
-    seed = draw_seed(given.dropout, given.generator, query.device) if given.dropout else None
-    return Call(query, key, value, score, normalizer, visibility, bias, given.dropout, seed)
+    lowered = visibility or cached.visibility
+    assert lowered is not None, "a mask is lowered with its call, or with its plan"
+    seed = draw_seed(dropout, generator, query.device) if dropout else None
+    added = None if bias is None else _bias(bias, lowered.grid, query.dtype)
+    return Call(query, key, value, score, normalizer, lowered, added, dropout, seed)
+
+
+def _bias(bias: Tensor | Bias, grid: Grid, dtype: torch.dtype) -> Tensor | PositionBias:
+    if isinstance(bias, Bias):
+        return position_bias(bias, grid, dtype)
+    return bias if bias.dtype == dtype else bias.to(bias_type(dtype, bias.dtype))
 
 
 def _store(lookup: CacheKey, plan: Plan, call: Call, given: Arguments) -> None:
@@ -143,7 +157,7 @@ def _store(lookup: CacheKey, plan: Plan, call: Call, given: Arguments) -> None:
 def cache_key(
     query: Tensor, key: Tensor, value: Tensor, given: Arguments, visibility: Visibility | None, backend: str
 ) -> CacheKey | None:
-    """Return everything that decides how a call is checked and computed; None if a call cannot be cached.
+    """Return everything that decides how an eager call of plain tensors is checked and computed; None if it has no key.
 
     Args:
         query, key, value: as `qkv.attention` takes them.
@@ -160,28 +174,17 @@ def cache_key(
         >>> first == cache_key(query, key, value.half(), given, None, "auto")
         False
     """
-    score, normalizer, mask, bias, dropout, _, grouped = given
+    score, normalizer, mask, bias, dropout, _, _ = given
     gradients = torch.is_grad_enabled()
-    if (
-        grouped
-        or type(query) not in _PLAIN
-        or type(key) not in _PLAIN
-        or type(value) not in _PLAIN
-        or not (query.is_cpu and key.is_cpu and value.is_cpu)
-        or torch._C._len_torch_dispatch_stack()
-        or transformed()
-        or torch.is_autocast_enabled("cpu")
-        or (gradients and (query.is_inference() or key.is_inference() or value.is_inference()))
-        or (mask is not None and visibility is None and not _plain_causal(mask))
-    ):
+    if mask is not None and visibility is None and not _plain_causal(mask):
         return None
     shape, other = query.shape, key.shape
     if len(shape) < 2 or len(other) < 2 or not 0 < other[-2] <= LONGEST or not 0 < shape[-2] <= LONGEST:
         return None
     kind = None if visibility is None else visibility.kind
     needs = query.requires_grad, key.requires_grad, value.requires_grad
-    parts = [backend, mask is None, kind, gradients, torch.get_num_threads(), shape, other, value.shape]
-    parts += query.dtype, key.dtype, value.dtype, needs, type(dropout), dropout != 0
+    parts = [backend, mask is None, kind, gradients, torch.get_num_threads(), shape, other, value.shape, needs]
+    parts += query.dtype, key.dtype, value.dtype, type(dropout), dropout != 0
     complete = _add(parts, score) and _add(parts, normalizer) and (bias is None or _add_bias(parts, bias))
     return tuple(parts) if complete else None
 
@@ -223,11 +226,12 @@ def _lowered(query: Tensor, key: Tensor, value: Tensor, given: object) -> Visibi
     if given is None or _plain_causal(given):
         return None
     mask = as_mask(given)
-    same_leading = query.ndim >= 2 and query.shape[:-2] == key.shape[:-2] == value.shape[:-2]
-    tensors = tensors_in(mask)
-    plain = mode_of(query, key, *tensors) == "eager" and all(x.is_cpu and not x.is_inference() for x in tensors)
-    if not (same_leading and plain):
+    leading, unsaved = query.shape[:-2], not torch.is_grad_enabled()
+    if query.ndim < 2 or leading != key.shape[:-2] or leading != value.shape[:-2]:
         return None
-    grid = Grid(tuple(query.shape[:-2]), query.shape[-2], key.shape[-2], query.device)
+    for x in tensors_in(mask):
+        if type(x) not in _PLAIN or not x.is_cpu or not (unsaved or not x.is_inference()):
+            return None
+    grid = Grid(tuple(leading), query.shape[-2], key.shape[-2], query.device)
     expect_lengths(mask, grid)
-    return lower(mask, grid)
+    return lower(mask, grid, readable=True)

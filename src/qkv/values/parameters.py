@@ -162,8 +162,18 @@ def transformed() -> bool:
         ...     transformed()
         True
     """
-    tracing = torch._C._get_tracing_state() is not None
-    return tracing or _traced() or forward_mode() or torch._C._functorch.peek_interpreter_stack() is not None
+    return (
+        _tracing_state() is not None
+        or _interpreters() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+        # The length of the stack counts modes that only observe too, and nearly always is 0.
+        or (_dispatch_modes() > 0 and _traced())
+    )
+
+
+_tracing_state = torch._C._get_tracing_state
+_interpreters = torch._C._functorch.peek_interpreter_stack
+_dispatch_modes = torch._C._len_torch_dispatch_stack
 
 
 def forward_mode() -> bool:

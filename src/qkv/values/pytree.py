@@ -50,6 +50,9 @@ def value(cls: type[T]) -> type[T]:
     return cls
 
 
+_NUMBERS = frozenset({int, float, bool, str, type(None)})
+
+
 def tensors_in(instance: object) -> list[Tensor]:
     """Return the tensors that a score, normalizer or mask holds, user-defined ones included; not what a function closes
     over.
@@ -65,6 +68,8 @@ def tensors_in(instance: object) -> list[Tensor]:
     for part in parts:
         if isinstance(part, Tensor):
             found.append(part)
+        elif type(part) in _NUMBERS:
+            continue
         elif isinstance(part, (list, tuple)) or is_dataclass(part) or hasattr(part, "visible"):
             found += tensors_in(part)
     return found

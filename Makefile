@@ -6,9 +6,11 @@ USABLE := $(VENV)/.usable
 READY  := $(VENV)/.ready
 KERNELS := $(VENV)/.demo-kernels
 
+ARM64  ?= $(VENV)/arm64
+
 HUB_FLOOR := $(shell sed -n 's/^hub = \["transformers>=\(.*\)"\]/\1/p' pyproject.toml)
 
-.PHONY: demo test test-all test-portable test-hub hub-with coverage check fuzz results bench clean
+.PHONY: demo test test-all test-portable test-arm64 test-hub hub-with coverage check fuzz results bench clean
 
 demo: $(KERNELS)       ## learn to read dates, then show what the model attends to; its kernels are compiled first, on all cores
 	$(BIN)/qkv demo
@@ -23,6 +25,9 @@ test-portable: $(READY) ## the fast suite as on a processor without AVX-512; emp
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 \
 	NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES= NUMBA_CACHE_DIR=$(abspath $(VENV))/portable-kernels \
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+
+test-arm64:           ## some of every kind on 64-bit Arm, emulated, with the oldest PyTorch; as root on Debian, two hours
+	bash tests/platforms/arm64.sh $(abspath $(ARM64))
 
 test-hub: $(READY)    ## tests/hub with the oldest transformers that the extra `hub` allows, then with the newest one
 	$(MAKE) --no-print-directory hub-with TRANSFORMERS=transformers==$(HUB_FLOOR) LAYER=$(VENV)/hub-floor

@@ -19,7 +19,7 @@ from qkv.planner import costs
 from qkv.planner import plan as planning
 from qkv.planner.plan import AUTO, QUADRATIC_LIMIT, plan_for, refusal
 from qkv.planner.registry import ALGORITHMS, BACKENDS
-from qkv.scores.kernels import Gaussian, SquaredDistance
+from qkv.scores.kernels import Boxcar, Gaussian, SquaredDistance
 from qkv.scores.products import ScaledDot
 from qkv.scores.sums import Additive
 
@@ -285,7 +285,9 @@ def test_no_mechanism_is_named_in_the_planner() -> None:
 
 
 def test_defaults_of_the_normalizer() -> None:
-    assert problem_of(score=Gaussian()).normalizer == "sum"
+    assert problem_of(score=Boxcar()).normalizer == "sum"
+    # In log space.
+    assert problem_of(score=Gaussian()).normalizer == "softmax"
     assert problem_of(score=ScaledDot()).normalizer == "softmax"
     assert problem_of(score=Gaussian(), normalizer=Softmax()).normalizer == "softmax"
 

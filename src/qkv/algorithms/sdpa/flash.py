@@ -294,7 +294,8 @@ def finish(problem: Problem, call: Call, output: Tensor, lse: Tensor | None) -> 
         # For rows without visible keys the kernel's output is undefined (its lse there is 0).
         output = torch.where(sees_any[..., None], output, output.new_zeros(()))
         lse = None if lse is None else torch.where(sees_any, lse, -torch.inf)
-    return Result(output if output.dtype == problem.dtype else output.to(problem.dtype), lse)
+    state = None if lse is None else lse.double()
+    return Result(output if output.dtype == problem.dtype else output.to(problem.dtype), state)
 
 
 FLASH = Algorithm(

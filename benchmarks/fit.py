@@ -1,8 +1,8 @@
 """Fit the planner's coefficients for this kind of processor: every algorithm on many problems, then least squares.
 
     python -m benchmarks.fit measure            time every algorithm that serves; keep the times (half an hour)
-    python -m benchmarks.fit measure --grid reduced   fewer sizes, most on one thread (six minutes); goes on where an
-                                                earlier call ended
+    python -m benchmarks.fit measure --grid reduced   fewer sizes, in processor time of one thread, for a shared
+                                                machine; goes on where an earlier call ended
     python -m benchmarks.fit fit                write src/qkv/planner/coefficients/NAME.json from the times kept
     python -m benchmarks.fit check              regret and prediction on sizes that were not fitted, with a picture;
                                                 without a table of this processor: the regret of choosing by the others
@@ -77,14 +77,16 @@ class Grid(NamedTuple):
     Attributes:
         all: those of every variant.
         plain: further ones, without masks and in float32.
-        dot: further ones, of plain and causal dot products in float32, at one and at two threads.
-        threads: those of all other problems.
+        dot: further ones, of plain and causal dot products in float32.
+        threads: how many threads each problem is timed with.
+        clock: returns seconds.
     """
 
     all: tuple[Size, ...]
     plain: tuple[Size, ...]
     dot: tuple[Size, ...] = ()
     threads: tuple[int, ...] = (1, 2)
+    clock: Callable[[], float] = time.perf_counter
 
 
 def _heads(n: int, width: int = 64, value: int = 64) -> Size:
@@ -116,6 +118,7 @@ REDUCED = Grid(
         if heads * n * n <= 1 << 22
     ),
     (1,),
+    time.process_time,
 )
 GRIDS = {"full": FITTED, "reduced": REDUCED}
 HELD_OUT = Grid(
@@ -257,20 +260,20 @@ def problems(grid: Grid) -> Iterator[Problem]:
                 yield make(variant, size._replace(width=1) if line else size, direction)
 
 
-def timed(run: Callable[[], object]) -> float:
+def timed(run: Callable[[], object], clock: Callable[[], float]) -> float:
     """Return the microseconds of a call: the fastest of several turns, which other processes disturb least."""
-    start = time.perf_counter()
+    start = clock()
     run()
-    first = time.perf_counter() - start
+    first = clock() - start
     if first > LONGEST:
         return first * 1e6
     inner = max(1, int(0.001 / max(first, 1e-7)))
-    found, end = [first], time.perf_counter() + PATIENCE
-    while len(found) < 4 or (time.perf_counter() < end and len(found) < 25):
-        start = time.perf_counter()
+    found, end = [first], clock() + PATIENCE
+    while len(found) < 4 or (clock() < end and len(found) < 25):
+        start = clock()
         for _ in range(inner):
             run()
-        found.append((time.perf_counter() - start) / inner)
+        found.append((clock() - start) / inner)
     return min(found) * 1e6
 
 
@@ -287,14 +290,16 @@ def measure(grid: Grid, only: str, measured: Collection[str] = ()) -> Iterator[l
         if only not in problem.name or problem.described() in measured:
             continue
         rows: list[dict[str, Any]] = []
-        for threads in (1, 2) if problem.variant in DOT else grid.threads:
+        for threads in grid.threads:
             torch.set_num_threads(threads)
-            rows += _measure(problem, threads, slow)
+            rows += _measure(problem, threads, slow, grid.clock)
         print(f"{problem.name}: {rows[-1]['algorithm']} {rows[-1]['us']:.0f} us", flush=True)
         yield rows
 
 
-def _measure(problem: Problem, threads: int, slow: Counter[tuple[str, str]]) -> list[dict[str, Any]]:
+def _measure(
+    problem: Problem, threads: int, slow: Counter[tuple[str, str]], clock: Callable[[], float]
+) -> list[dict[str, Any]]:
     plan = problem.plan()
     serving = [algorithm for algorithm in ALGORITHMS if _worth_timing(algorithm, plan.problem)]
     kind, found = f"{problem.variant} {bool(problem.leaves)} {threads}", dict[str, float]()
@@ -306,14 +311,14 @@ def _measure(problem: Problem, threads: int, slow: Counter[tuple[str, str]]) -> 
             run()
         except qkv.errors.UnsupportedError:
             continue
-        start = time.perf_counter()
+        start = clock()
         run()
-        first = (time.perf_counter() - start) * 1e6
+        first = (clock() - start) * 1e6
         if found and first > SLOW * min(found.values()):
             slow[algorithm.name, kind] += 1
             found[algorithm.name] = first
         else:
-            found[algorithm.name] = timed(run)
+            found[algorithm.name] = timed(run, clock)
     own = {**json.loads(problem.described()), "threads": threads}
     (model,) = costs.this_processor().models
     return [{**own, "algorithm": name, "us": round(us, 2), "model": model} for name, us in found.items()]
@@ -629,7 +634,9 @@ def main() -> None:
             measured = fit(rows, similar.coefficients)
             found, added = completed(measured, similar.coefficients, rows)
             kind = tables[name].processor if name in tables else costs.this_processor()
-            origin = {"times": len(rows), "problems": len({row["problem"] for row in rows}), "grid": given.grid}
+            clock = "processor time" if GRIDS[given.grid].clock is time.process_time else "wall time"
+            threads = sorted({row["threads"] for row in rows})
+            origin = {"grid": given.grid, "clock": clock, "threads": threads, "times": len(rows)}
             scaled_from = {"scaled from": similar.name, "not timed here": added} if added else {}
             write(found, name, kind._replace(models=models_of(rows)), {**origin, **scaled_from})
             report(rows, found, partial(cheapest, coefficients=found))

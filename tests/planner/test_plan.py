@@ -275,6 +275,11 @@ def test_a_processor_that_the_system_does_not_describe_has_no_table(
     assert costs.tables() == costs.all_tables()
 
 
+def test_one_table_at_least_is_of_each_width_of_registers() -> None:
+    """So that on a processor without a table PyTorch's kernel is not left on the word of wide registers alone."""
+    assert {table.processor.capability for table in costs.all_tables()} >= {"AVX512", "AVX2"}
+
+
 def test_no_mechanism_is_named_in_the_planner() -> None:
     from pathlib import Path
 

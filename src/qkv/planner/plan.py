@@ -42,7 +42,7 @@ SMALL_TENSOR = 1 << 17
 CLEARLY = 1.2
 """How many times as fast an algorithm must be predicted to replace a preferred one where the processor has a table."""
 CLEARLY_ELSEWHERE = 1.3
-"""The same on other processors, by every table."""
+"""The same on a processor without one, by every table."""
 
 AUTO = "auto"
 _PARALLEL = 1 << 15

@@ -1,0 +1,52 @@
+"""Tables of coefficients say what they come from, and claim the models that they were measured on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.fit import RESULTS, SCALED, TABLES, completed, corrected, models_of
+
+from benchmarks import fit
+from qkv.planner import costs
+
+
+def test_the_models_are_those_of_every_time() -> None:
+    assert models_of([{"model": 17}, {"model": 1}, {"model": 17}]) == (1, 17)
+    assert models_of([{"model": 1}, {}]) == ()
+    assert models_of([{"model": -1}]) == ()
+
+
+def test_algorithms_that_were_not_timed_take_a_similar_table_times_one_factor() -> None:
+    similar = {"one": {"forward": {"call": 10.0, "pairs": 1.0}}, "other": {"forward": {"call": 4.0}}}
+    rows: list[dict[str, Any]] = [
+        {"algorithm": "one", "direction": "forward", "counts": {"pairs": pairs}, "us": 3 * (10 + pairs)}
+        for pairs in (5.0, 50.0, 500.0)
+    ]
+    found, added = completed({"one": {"forward": {"call": 30.0, "pairs": 3.0}}}, similar, rows)
+    assert found == {"one": {"forward": {"call": 30.0, "pairs": 3.0}}, "other": {"forward": {"call": 12.0}}}
+    assert added == ["other, forward"]
+
+
+@pytest.mark.parametrize("path", sorted(TABLES.glob("*.json")), ids=lambda path: path.stem)
+def test_a_table_names_the_models_of_its_times_and_what_it_was_measured_by(path: Path) -> None:
+    table = json.loads(path.read_text(encoding="utf-8"))
+    assert table["measured"]
+    times = RESULTS / f"fit-{table['name']}.json"
+    rows = json.loads(times.read_text(encoding="utf-8")) if times.exists() else []
+    assert tuple(table["processor"]["models"]) == (models_of(rows) if rows else ())
+
+
+def test_a_corrected_algorithm_takes_what_was_measured_beside_another() -> None:
+    table = next(each for each in costs.all_tables() if each.name == SCALED).coefficients
+    row = {"mechanism": "scaled_dot", "mask": "all", "size": [[8, 8], 64, 64, 64, 64], "threads": 1}
+    row |= {"direction": "forward", "algorithm": "sdpa.short", "against": "sdpa.flash", "times as fast": 0.5}
+    found = corrected(table, [row])
+    problem = fit.make(fit.Variant("scaled_dot"), fit.Size((8, 8), 64, 64, 64, 64), "forward").plan().problem
+    times = {
+        name: fit._predicted(fit._work(name, problem), found[name]["forward"]) for name in ("sdpa.flash", "sdpa.short")
+    }
+    assert times["sdpa.flash"] / times["sdpa.short"] == pytest.approx(0.5, rel=0.05)
+    assert {name: own for name, own in found.items() if name != "sdpa.short"} == {
+        name: own for name, own in table.items() if name != "sdpa.short"
+    }

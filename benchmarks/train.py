@@ -1,7 +1,8 @@
 """Training speed: steps of qkv's models against models of PyTorch and Hugging Face of the same size.
 
 Contenders alternate in one process, on the same batches, in float32, each with forward, loss, backward, clipping and
-AdamW; a ratio is the median of paired turns, with its quartiles.
+AdamW; a ratio is the median of paired turns, with its quartiles. The floor is the matrix products of qkv's step alone,
+forward and backward, each by the library that qkv calls for it; attention's own products are not among them.
 
     python -m benchmarks.train                  wall time, on an idle machine
     python -m benchmarks.train --processor      processor time on one thread, on a shared machine
@@ -16,7 +17,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 from benchmarks._gpt import LayersGPT, NanoGPT
@@ -24,7 +25,9 @@ from benchmarks.engine.timing import Patience, Run, by_turns, ratio
 from benchmarks.kept import keep
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from qkv.linalg.matmul import product
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.train.optimizer import build_optimizer, clip_gradient
@@ -35,7 +38,7 @@ RESULTS = Path(__file__).parent / "results" / "train.json"
 SIZE, CONTEXT, ROWS = 65, 64, 12
 WORDS, SOURCE, TARGET, PAIRS = 8000, 16, 16, 64
 GPT = {"layers": 4, "heads": 4, "width": 128}
-OURS = "qkv"
+OURS, FLOOR = "qkv", "floor"
 ASKED = {"gpt": {"torch.nn layers": 1.5}, "translator": {"torch.nn.Transformer": 1.3, "Hugging Face Marian": 1.3}}
 Loss = Callable[[nn.Module], Tensor]
 
@@ -61,6 +64,50 @@ def update(model: nn.Module, loss: Loss, fused: bool) -> Run:
     return run
 
 
+_PRODUCTS = {
+    torch.ops.aten.mm.default: 0,
+    torch.ops.aten.addmm.default: 1,
+    torch.ops.aten.addmm_.default: 1,
+    torch.ops.aten.addmm.out: 1,
+}
+"""PyTorch's products of two matrices, and which argument is the left one; the right one follows."""
+
+
+@final
+class _Operands(TorchDispatchMode):
+    """Records the operands of every matrix product that runs within, as random tensors of the same layout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[Tensor, Tensor]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, given: Any = (), options: Any = None) -> Any:
+        if function in _PRODUCTS:
+            left, right = given[_PRODUCTS[function] :][:2]
+            self._record(left, right)
+        elif function is torch.ops.mkldnn._linear_pointwise.default:
+            self._record(given[0], given[1].mT)
+        return function(*given, **(options or {}))
+
+    def _record(self, *operands: Tensor) -> None:
+        left, right = map(torch.randn_like, operands)
+        self.found.append((left, right))
+
+
+def floor(step: Run) -> Run:
+    """Return a function that computes the matrix products of a training step, and nothing else."""
+    step()
+    with _Operands() as operands:
+        step()
+
+    def run() -> None:
+        with torch.no_grad():
+            for left, right in operands.found:
+                product(left, right)
+
+    return run
+
+
 def gpt() -> dict[str, Run]:
     """nanoGPT's CPU size: 4 layers, width 128, context 64, batches of 12."""
     window = torch.randint(SIZE, (ROWS, CONTEXT + 1))
@@ -71,9 +118,10 @@ def gpt() -> dict[str, Run]:
     config = DecoderConfig(
         SIZE, positions="learned", context=CONTEXT, feed_forward=512, activation="gelu", bias=False, dropout=0.0, **GPT
     )
-    sizes = {"context": CONTEXT, **GPT}
+    sizes, ours = {"context": CONTEXT, **GPT}, update(LanguageModel(config), loss, fused=True)
     return {
-        OURS: update(LanguageModel(config), loss, fused=True),
+        OURS: ours,
+        FLOOR: floor(ours),
         "nanoGPT's modules": update(NanoGPT(SIZE, **sizes), loss, fused=False),
         "torch.nn layers": update(LayersGPT(SIZE, **sizes), loss, fused=False),
     }
@@ -155,8 +203,10 @@ def translator() -> dict[str, Run]:
         total, count = output_loss(states, output.weight, output.bias, target[:, 1:], 0, smoothing=0.1)
         return total / count
 
+    ours = update(TransformerTranslator(config), our_loss, fused=True)
     runs = {
-        OURS: update(TransformerTranslator(config), our_loss, fused=True),
+        OURS: ours,
+        FLOOR: floor(ours),
         "torch.nn.Transformer": update(TorchTranslator(config), loss, fused=False),
     }
     other = marian(config)

@@ -3,6 +3,7 @@
     git worktree add ../before HEAD~20
     python -m benchmarks.versus ../before                            every call (forward, with backward) and whole run
     python -m benchmarks.versus ../before --call gaussian_512 --write FILE
+    python -m benchmarks.versus ../before --processor                processor time on one thread, on a shared machine
 
 Each checkout has its own process, which sleeps while the other computes, and its own `benchmarks`. A figure is the
 median of the ratios of neighboring turns, with its quartiles; `--noise` compares two processes of this checkout to show
@@ -126,7 +127,7 @@ def _runs(call: Call) -> dict[str, Callable[[], object]]:
     return {"forward": forward, "both": both}
 
 
-def serve(threads: int) -> None:
+def serve(threads: int, clock: Callable[[], float]) -> None:
     """Answer each line of standard input with a line of JSON on standard output."""
     import torch
 
@@ -140,22 +141,22 @@ def serve(threads: int) -> None:
             run = _whole_run(given) if isinstance(given, str) else _runs(Call(*given))[asked["what"]]
             for _ in range(3):
                 run()
-            start = time.perf_counter()
+            start = clock()
             run()
-            count = max(1, int(TURN / (time.perf_counter() - start)))
-        start = time.perf_counter()
+            count = max(1, int(TURN / (clock() - start)))
+        start = clock()
         for _ in range(count):
             run()
-        print(json.dumps((time.perf_counter() - start) / count), flush=True)
+        print(json.dumps((clock() - start) / count), flush=True)
 
 
 class Checkout:
     """A process that times calls in one checkout."""
 
-    def __init__(self, root: Path, threads: int) -> None:
+    def __init__(self, root: Path, threads: int, processor: bool) -> None:
         environment = {**os.environ, "PYTHONPATH": f"{root / 'src'}{os.pathsep}{root}"}
         # `-P`: this file's own folder does not come before those of the checkout.
-        command = [sys.executable, "-P", __file__, "--serve", str(threads)]
+        command = [sys.executable, "-P", __file__, "--serve", str(threads), *(["--processor"] if processor else [])]
         self._process = subprocess.Popen(
             command, cwd=root, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -192,17 +193,19 @@ def main() -> None:
     parser.add_argument("--call", action="append", choices=[*CALLS, *WHOLE], help="these alone")
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--processor", action="store_true", help="processor time on one thread")
     parser.add_argument("--noise", action="store_true", help="compare this checkout with itself")
     parser.add_argument("--write", type=Path, help="store the rows here as JSON")
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.serve:
-        serve(given.serve)
+        serve(given.serve, time.process_time if given.processor else time.perf_counter)
         return
     if given.other is None and not given.noise:
         parser.error("the other checkout is missing")
     other = ROOT if given.noise else given.other.resolve()
-    ours, theirs = Checkout(ROOT, given.threads), Checkout(other, given.threads)
+    threads = 1 if given.processor else given.threads
+    ours, theirs = Checkout(ROOT, threads, given.processor), Checkout(other, threads, given.processor)
     rows = []
     for row in compare(ours, theirs, given.call or [*CALLS, *WHOLE], given.turns):
         low, middle, high = row["ratio"]

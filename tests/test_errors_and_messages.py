@@ -477,3 +477,22 @@ def test_a_sum_takes_the_concatenation_score_whose_relu_is_never_negative_and_re
     leaky = scores.Concat(torch.randn(4), torch.randn(4), "leaky_relu")
     with pytest.raises(UnsupportedError, match="never negative"):
         qkv.attention(query, key, value, score=leaky, normalizer=normalizers.Sum())
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize("argument", ["query", "key", "value"])
+@pytest.mark.parametrize("layout", ["jagged", "sparse", "sparse rows", "8 bits"])
+def test_tensors_of_other_layouts_are_refused_by_name(layout: str, argument: str) -> None:
+    x = torch.randn(3, 4)
+    other = {
+        "jagged": lambda: torch.nested.nested_tensor([x, x[:2]], layout=torch.jagged),
+        "sparse": x.to_sparse,
+        "sparse rows": x.to_sparse_csr,
+        "8 bits": lambda: x.to(torch.float8_e4m3fn),
+    }[layout]()
+    given = {"query": x, "key": x, "value": x, argument: other}
+    with pytest.raises(DtypeError, match=argument):
+        qkv.attention(**given)
+    if argument == "query":
+        with pytest.raises(DtypeError, match="query"):
+            qkv.attention(other, other, other)

@@ -393,3 +393,13 @@ def test_what_jit_traces_gives_what_the_call_gives(name: str, size: int) -> None
     traced = torch.jit.trace(attends, tensors(B, size, size, gradient=False), check_trace=False)
     other = tensors(B, size, size, gradient=False)
     torch.testing.assert_close(traced(*other), attends(*other), atol=1e-4, rtol=1e-4)
+
+
+def test_a_refusal_reaches_who_compiles() -> None:
+    """With its reason: PyTorch shows the error that it saw while it traced."""
+    compiled = torch.compile(partial(qkv.attention, backend="fused"), fullgraph=True, backend="eager")
+    with pytest.raises(
+        Exception, match=r"UnsupportedError\('backend: expected one that serves dot under softmax"
+    ) as error:
+        compiled(*tensors(B, Q, Q, gradient=False))
+    assert "fused" in str(error.value)

@@ -4,8 +4,10 @@ Every error that qkv raises deliberately is a `QkvError`. Its message names the 
 given, and how to fix it; `error_message` builds it in that order.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+
+_is_compiling: Callable[[], bool] = bool
 
 __all__ = [
     "MEMORY_ERRORS",
@@ -143,7 +145,18 @@ def harmless(text: str) -> str:
         >>> print(harmless("\\x1b[31mred\\ttoo"))
         \\x1b[31mred	too
     """
-    return text.translate(_SHOWN)
+    # torch.compile cannot trace `translate`. While it traces, messages name arguments and sizes, not files.
+    return text if _is_compiling() else text.translate(_SHOWN)
+
+
+def set_compiling(is_compiling: Callable[[], bool]) -> None:
+    """Set the function that tells whether torch.compile traces: this module does not import PyTorch.
+
+    Args:
+        is_compiling: the function.
+    """
+    global _is_compiling  # noqa: PLW0603 - set once, when a module that imports PyTorch is loaded
+    _is_compiling = is_compiling
 
 
 def error_message(argument: str, expected: str, got: str, hint: str) -> str:

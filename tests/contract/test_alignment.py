@@ -109,3 +109,39 @@ def test_a_parameter_per_item_and_head() -> None:
     for b in range(N):
         expected = attention(query[b], key[b], value[b], score=Gaussian(bandwidth[b]), backend="reference")
         assert near(output[b], expected)
+
+
+@pytest.mark.parametrize("kind", PER_HEAD)
+@pytest.mark.parametrize("layout", ["per item", "per item and head", "no heads", "grouped"])
+@by_backend
+def test_a_parameter_per_item_is_that_of_each_item(backend: str, kind: str, layout: str) -> None:
+    """From the right, the dimension of heads comes last: (B, 1, ...) is per item, (B, ...) where there are no heads."""
+    make, mechanism = PER_HEAD[kind]
+    query, key, value = inputs()
+    if layout == "no heads":
+        query, key, value = query[:, 0], key[:, 0], value[:, 0]
+    if layout == "grouped":
+        key, value = key[:, :1], value[:, :1]
+    for x in (query, key, value):
+        x.requires_grad_()
+    by_item = torch.stack([make() for _ in range(N)])  # one for each head of each item
+    parameter = by_item[:, 0] if layout == "no heads" else by_item if layout == "per item and head" else by_item[:, :1]
+    parameter = parameter.clone().requires_grad_()
+    score, normalizer = mechanism(parameter)
+    options = {"score": score, "normalizer": normalizer, "enable_gqa": layout == "grouped"}
+    if refused(backend, query, key, value, **options):
+        pytest.skip(f"{backend} does not serve {kind}")
+    learned = (query, key, value, parameter)
+    output = attention(query, key, value, **options, backend=backend)
+    alone = []
+    for b in range(N):
+        one, other = mechanism(parameter[b])
+        mine = {"score": one, "normalizer": other, "enable_gqa": layout == "grouped"}
+        alone.append(attention(query[b], key[b], value[b], **mine, backend="reference"))
+    expected = torch.stack(alone)
+    assert near(output, expected)
+    toward = torch.randn_like(expected)
+    gradients = [torch.autograd.grad(x, learned, toward, allow_unused=True) for x in (output, expected)]
+    for ours, theirs in zip(*gradients, strict=True):
+        assert (ours is None) == (theirs is None)
+        assert ours is None or near(ours, theirs)

@@ -158,6 +158,8 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         and isinstance(value, Tensor)
         and query.dtype == key.dtype == value.dtype
         and query.is_floating_point()
+        and query.dtype.itemsize > 1
+        and all(map(_is_strided, (query, key, value)))
         and query.device == key.device == value.device
         and min(query.ndim, key.ndim, value.ndim) >= 2
         and key.shape[-2] == value.shape[-2]
@@ -166,10 +168,18 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         _raise_tensor_error(query, key, value)
 
 
+def _is_strided(x: Tensor) -> bool:
+    return x.layout is torch.strided and not x.is_nested
+
+
 def _raise_tensor_error(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, x in (("query", query), ("key", key), ("value", value)):
         if not isinstance(x, Tensor):
             raise DtypeError(error_message(name, "a torch.Tensor", type(x).__name__, "Use torch.as_tensor."))
+        if not _is_strided(x):
+            layout = "nested" if x.is_nested else f"{x.layout}"
+            hint = "Use .to_dense(); sequences of several lengths are padded, and masked by qkv.masks.lengths(...)."
+            raise DtypeError(error_message(name, "a dense tensor, of the layout torch.strided", layout, hint))
         if x.ndim < 2:
             hint = "The last two dimensions are positions and widths; add one with x[None]."
             raise ShapeError(
@@ -177,6 +187,9 @@ def _raise_tensor_error(query: Tensor, key: Tensor, value: Tensor) -> None:
             )
         if not x.is_floating_point():
             raise DtypeError(error_message(name, "a floating-point dtype", f"{x.dtype}", "Use .float()."))
+        if x.dtype.itemsize == 1:
+            hint = "Use .to(torch.bfloat16)."
+            raise DtypeError(error_message(name, "a floating-point dtype of at least 16 bits", f"{x.dtype}", hint))
         if x.device != query.device:
             hint = f"Use {name}.to(query.device)."
             raise DtypeError(error_message(name, f"device {query.device}, that of query", f"{x.device}", hint))

@@ -368,4 +368,4 @@ def _unsupported(problem: Problem, backend: str, reasons: str) -> UnsupportedErr
             error_message("backend", "one that serves in linear memory", f"none for {problem}", hint)
         )
     hint = 'backend="auto" takes one that can; qkv.explain shows what each says.'
-    return UnsupportedError(error_message("backend", f"one that serves {problem}", f"{backend!r}: {reasons}", hint))
+    return UnsupportedError(error_message("backend", f"one that serves {problem!s}", f"{backend!r}: {reasons}", hint))

@@ -75,7 +75,7 @@ class SquaredDistance(Score):
     """s = −‖q−k‖²/(2h²); under softmax the same weights as `Gaussian` under `Sum`, without underflow.
 
     Args:
-        bandwidth: h, a number above 0, or a tensor (H,) per head.
+        bandwidth: h, a number above 0, or a tensor: (H,) per head, (B, 1) per item, (B, H) for each head of each item.
 
     Raises:
         ConfigError: the bandwidth is not above zero.
@@ -116,7 +116,7 @@ class Gaussian(Score):
     """s = exp(−‖q−k‖²/(2h²)), the Gaussian kernel.
 
     Args:
-        bandwidth: h, a number above 0, or a tensor (H,) per head.
+        bandwidth: h, a number above 0, or a tensor: (H,) per head, (B, 1) per item, (B, H) for each head of each item.
 
     Raises:
         ConfigError: the bandwidth is not above zero.
@@ -160,7 +160,7 @@ class Boxcar(Score):
     It is piecewise constant: query, key and bandwidth get zero gradient; only values are learned.
 
     Args:
-        bandwidth: h, a number above 0, or a tensor (H,) per head.
+        bandwidth: h, a number above 0, or a tensor: (H,) per head, (B, 1) per item, (B, H) for each head of each item.
 
     Raises:
         ConfigError: the bandwidth is not above zero.
@@ -205,7 +205,7 @@ class Epanechnikov(Score):
     the triangular kernel in statistics.
 
     Args:
-        bandwidth: h, a number above 0, or a tensor (H,) per head.
+        bandwidth: h, a number above 0, or a tensor: (H,) per head, (B, 1) per item, (B, H) for each head of each item.
         power: 2 for the kernel of statistics, 1 for that of the lectures.
 
     Raises:

@@ -11,10 +11,11 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, DtypeError, error_message
+from qkv.errors import ConfigError, DtypeError, error_message, set_compiling
 from qkv.shapes import Shape, align_right
 
 T = TypeVar("T")
+set_compiling(torch.compiler.is_compiling)
 
 
 class Owner(ABC):

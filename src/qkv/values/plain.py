@@ -6,6 +6,8 @@ replaced `forward` can change what a call returns. Everything that reads the wei
 calls the module otherwise.
 """
 
+from collections.abc import Iterable
+
 from torch import Tensor, nn
 from torch.nn.modules import module as modules
 from torch.nn.utils import parametrize
@@ -60,6 +62,25 @@ def is_plain(module: nn.Module | None, *classes: type[nn.Module]) -> bool:
 def is_changed(module: nn.Module) -> bool:
     """Return whether a call of a module runs something else than its class's `forward`: replaced, or compiled."""
     return "forward" in module.__dict__ or module._compiled_call_impl is not None
+
+
+def are_plain_in_evaluation(modules: Iterable[nn.Module]) -> bool:
+    """Return whether modules only evaluate, and calls without gradients run what their classes compute.
+
+    Example:
+        >>> are_plain_in_evaluation([nn.Linear(2, 3).eval()]), are_plain_in_evaluation([nn.Linear(2, 3)])
+        (True, False)
+    """
+    if has_global_hooks():
+        return False
+    # A plain loop over the modules' tables: it runs for each block of each step of a decoding.
+    for module in modules:
+        table = module.__dict__
+        if table["training"] or table["_forward_hooks"] or table["_forward_pre_hooks"]:
+            return False
+        if "forward" in table or table.get("_compiled_call_impl") is not None:
+            return False
+    return True
 
 
 def is_watched(module: nn.Module) -> bool:

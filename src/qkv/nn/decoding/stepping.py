@@ -4,7 +4,7 @@ The modules check their arguments in about a hundred calls per block. With few r
 products. The fused step checks a block once per session, and at each step only that nothing has changed since.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
@@ -23,7 +23,7 @@ from qkv.nn.dropout import Dropout
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.projections import Given, Projections
 from qkv.nn.scores import DotScore, ScaledDotScore
-from qkv.values.plain import has_global_hooks, has_own_hooks, is_changed
+from qkv.values.plain import are_plain_in_evaluation
 
 if TYPE_CHECKING:
     from qkv.linalg.packed import Affine, Norm
@@ -124,7 +124,7 @@ class _PackedBlock:
         for parameter, _, address, version in self._views:
             if parameter._version != version or parameter.data_ptr() != address:
                 return False
-        return _plain_in_evaluation(self._modules)
+        return are_plain_in_evaluation(self._modules)
 
 
 @final
@@ -139,7 +139,7 @@ class _KeptBlock:
         """Return the packed parameters; None if the modules must run."""
         if self._packed is not None and self._packed.unchanged():
             return self._packed
-        if self._has_form is False or not _plain_in_evaluation(block.modules()):
+        if self._has_form is False or not are_plain_in_evaluation(block.modules()):
             return None
         if not packed_serves(x, block.feed_forward.expand.weight):
             return None
@@ -207,16 +207,6 @@ def _suits(blocks: Sequence[DecoderBlock], x: Tensor, caches: Sequence[DecoderCa
         and cache.memory.arrays is not None
         for block, cache in zip(blocks, caches, strict=True)
     )
-
-
-def _plain_in_evaluation(modules: Iterable[nn.Module]) -> bool:
-    """Return whether modules only evaluate, and a call of each runs what its class computes."""
-    if has_global_hooks():
-        return False
-    for module in modules:  # noqa: SIM110 - a plain loop, as in `unchanged`
-        if module.training or has_own_hooks(module) or is_changed(module):
-            return False
-    return True
 
 
 def _has_form(block: DecoderBlock) -> bool:

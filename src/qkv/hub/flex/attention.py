@@ -109,7 +109,7 @@ def flex_attention(
     elif not post_mod and not wanted.largest and (fast := functions.fast(grid)) is not None:
         output, lse = _attention(query, key, value, fast, given, wanted)
     else:
-        output, lse, largest = _tiles(query, key, value, functions, post_mod, given)
+        output, lse, largest = _tiles(query, key, value, functions, post_mod, given, wanted)
     output = arguments.laid_out_like(output, query)
     if return_aux is not None:
         from torch.nn.attention.flex_attention import AuxOutput
@@ -267,7 +267,13 @@ def _attention(
 
 
 def _tiles(
-    query: Tensor, key: Tensor, value: Tensor, functions: _Functions, post_mod: ScoreMod | None, given: _Options
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    functions: _Functions,
+    post_mod: ScoreMod | None,
+    given: _Options,
+    wanted: _Wanted,
 ) -> tiles.Results:
     if given.backend not in ("auto", "blocked", "reference"):
         hint = "Functions that are called on tiles are served by backend='blocked' or 'reference'."
@@ -283,6 +289,8 @@ def _tiles(
         given.dropout,
         draw_seed(given.dropout, given.generator, query.device),
         given.backend == "reference",
+        wanted.lse,
+        wanted.largest,
     )
     return tiles.attend(query, key, value, pairs)
 

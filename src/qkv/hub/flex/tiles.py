@@ -19,6 +19,7 @@ from qkv.hub.flex.symbols import IndexByTensors
 from qkv.linalg.heap import Release
 from qkv.masks.base import Grid, Mask
 from qkv.masks.lower import Visibility, lower
+from qkv.normalizers.base import hide
 from qkv.normalizers.dense import Softmax
 
 SIZE = TileSize(1 << 19, 1, all_items=True)
@@ -29,7 +30,7 @@ OnTile = Callable[[Tensor, Mapping[str, Tensor]], Tensor]
 
 
 class Results(NamedTuple):
-    """The output (B, H, Q, V), and for each row log Σ e^s and the largest score, (B, H, Q)."""
+    """The output (B, H, Q, V), and for each row log Σ e^s and the largest score, (B, H, Q); zeros if not wanted."""
 
     output: Tensor
     lse: Tensor
@@ -49,6 +50,8 @@ class Pairs:
         dropout: the probability of dropping a weight.
         seed: of dropout; None without.
         whole: whether to compute all rows at once and store them, so that autograd has second derivatives.
+        lse: whether log Σ e^s is wanted.
+        largest: whether the largest scores are wanted.
     """
 
     scale: float
@@ -58,6 +61,8 @@ class Pairs:
     dropout: float
     seed: Tensor | None
     whole: bool
+    lse: bool
+    largest: bool
 
 
 def by_pair(function: Callable[..., Tensor], leads: bool) -> OnTile:
@@ -158,7 +163,7 @@ class Stripes:
     def one_pair(self, inputs: list[Tensor]) -> Tensor:
         """Compute the first pair alone; its gradient reaches whatever the functions close over."""
         first = [x.detach()[:1, :1, :1] for x in inputs]
-        pairs = replace(self.pairs, mask=None, seed=None)
+        pairs = replace(self.pairs, mask=None, seed=None, lse=True)
         grid = Grid((1, 1), 1, 1, self.grid.device)
         one = TileSlices((slice(None), slice(None)), slice(0, 1), slice(0, 1))
         output, lse, _ = _stripe(first, pairs, grid, one, None)
@@ -186,7 +191,9 @@ class Stripes:
                 with Replaced(captured, own):
                     output, lse, _ = self.of_parts(leaves, slices, visible)
                 # One number, because PyTorch imports SymPy to compare the shapes of several.
-                total = (output * g_output[..., slices.rows, :]).sum() + (lse * g_lse[..., slices.rows]).sum()
+                total = (output * g_output[..., slices.rows, :]).sum()
+                if self.pairs.lse:
+                    total = total + (lse * g_lse[..., slices.rows]).sum()
             found = torch.autograd.grad(total, [*leaves, *own], allow_unused=True)
             for buffer, g in zip([*_parts(totals[:3], slices), *totals[3:]], found, strict=True):
                 if g is not None:
@@ -233,12 +240,15 @@ def _stripe(parts: list[Tensor], pairs: Pairs, grid: Grid, slices: TileSlices, v
         s = (q @ k.mT) * pairs.scale
         if pairs.scored is not None:
             s = pairs.scored(s, places).to(s.dtype).expand(s.shape)
-        seen = s.detach() != -torch.inf if visible is None else visible & (s.detach() != -torch.inf)
-        w, lse = Softmax()(s, seen), Softmax().state(s, seen)
-        largest = _largest(s.detach(), seen)
+        # Also without a mask, a score of −∞ hides a pair, and may leave a row empty.
+        seen = torch.ones((1, 1), dtype=torch.bool, device=device) if visible is None else visible
+        w = Softmax()(s, seen)
+        nothing = s.new_zeros(s.shape[:-1])
+        lse = Softmax().state(s, visible) if pairs.lse else nothing
+        largest = _largest(hide(s.detach(), visible, -torch.inf)) if pairs.largest else nothing
         if pairs.weighted is not None:
             changed = pairs.weighted(w, places).to(w.dtype).expand(w.shape)
-            w = torch.where(seen, changed, torch.zeros_like(changed[..., :1, :1]))
+            w = torch.where(seen & (s.detach() != -torch.inf), changed, 0.0)
         if pairs.seed is not None:
             whole = (slice(None), slice(None))
             part = TileSlices(whole, rows, columns)
@@ -246,8 +256,6 @@ def _stripe(parts: list[Tensor], pairs: Pairs, grid: Grid, slices: TileSlices, v
         return Results(w @ v, lse, largest)
 
 
-def _largest(s: Tensor, seen: Tensor) -> Tensor:
-    """Return each row's largest visible score, −∞ where there is none."""
-    if s.shape[-1] == 0:
-        return s.new_full(s.shape[:-1], -torch.inf)
-    return s.masked_fill(~seen, -torch.inf).amax(-1)
+def _largest(s: Tensor) -> Tensor:
+    """Return each row's largest score, −∞ where there is none."""
+    return s.amax(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)

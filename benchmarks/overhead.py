@@ -3,9 +3,10 @@
 Every score under each of its normalizers; the default normalizers also with a causal mask, with lengths, with dropout,
 with a bias and with grouped heads; forward and with backward. Three contenders alternate in one process, so that
 changes of the machine's speed affect all of them: the lines in eager PyTorch, `qkv.attention`, and the floor, which is
-the operators of the eager lines alone, replayed without Python, autograd or a mask to make. Distances are subtracted in
-the eager lines, because a difference of products would be wrong far from 0. Figures are medians over rounds, and the
-quartiles of their ratios.
+the operators of the eager lines that compute anything, replayed without their Python and autograd. Distances are
+subtracted in the eager lines, because a difference of products would be wrong far from 0. Figures are medians over
+rounds of the processor time of one thread, which leaves out what else the machine does, and the quartiles of the
+speeds relative to the eager lines.
 
     python -m benchmarks.overhead                    every cell
     python -m benchmarks.overhead --only gaussian    those whose name holds this text; others keep what was measured
@@ -222,6 +223,9 @@ def contenders(cell: Cell) -> dict[str, Callable[[], object]]:
     return {"floor": replay(whole(lines)), "eager": whole(lines), "auto": whole(auto)}
 
 
+_VIEWS = {torch.ops.aten._unsafe_view.default, torch.ops.aten.detach.default}
+
+
 class _Recorder(TorchDispatchMode):
     """Records the operators that run, with their arguments."""
 
@@ -231,8 +235,9 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        detached = tree_map_only(Tensor, Tensor.detach, (args, kwargs or {}))
-        self.operators.append((func, *detached))
+        # Views compute nothing.
+        if not (func.is_view or func in _VIEWS):
+            self.operators.append((func, *tree_map_only(Tensor, Tensor.detach, (args, kwargs or {}))))
         return result
 
 
@@ -240,7 +245,7 @@ def replay(call: Callable[[], object]) -> Callable[[], object]:
     """Return a function that runs the operators of a call alone, on the numbers that they had."""
     with (recorder := _Recorder()):
         call()
-    operators = recorder.operators
+    operators = [(_bound(func), args, kwargs) for func, args, kwargs in recorder.operators]
 
     def run() -> None:
         with torch.inference_mode():
@@ -250,12 +255,19 @@ def replay(call: Callable[[], object]) -> Callable[[], object]:
     return run
 
 
+def _bound(func: Any) -> Callable[..., Any]:
+    """Return the function of PyTorch's Python module that calls an operator, which starts faster than the operator."""
+    name = func.overloadpacket.__name__
+    found: Callable[..., Any] | None = getattr(torch, name, None) or getattr(Tensor, name, None)
+    return found if found is not None and func.namespace == "aten" else func
+
+
 def _time(call: Callable[[], object], count: int) -> float:
-    """Return the microseconds of one call, averaged over a round."""
-    start = time.perf_counter()
+    """Return the microseconds of processor time of one call, averaged over a round."""
+    start = time.thread_time()
     for _ in range(count):
         call()
-    return (time.perf_counter() - start) / count * 1e6
+    return (time.thread_time() - start) / count * 1e6
 
 
 def measure(cell: Cell, rounds: int) -> dict[str, Any]:

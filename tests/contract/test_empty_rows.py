@@ -7,7 +7,7 @@ from tests.contract.mechanisms import ON_CPU
 
 from qkv.functional import attention, attention_with_state, attention_with_weights
 from qkv.masks.patterns import lengths
-from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian
+from qkv.scores.kernels import Boxcar, Epanechnikov
 
 by_backend = pytest.mark.parametrize("backend", ON_CPU)
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
@@ -105,11 +105,11 @@ def test_widths_of_zero(backend: str, widths: tuple[int, int]) -> None:
     assert torch.allclose(attention(query, key, value, backend=backend), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("kernel", [Boxcar(), Epanechnikov(), Epanechnikov(power=1), Gaussian()], ids=repr)
+@pytest.mark.parametrize("kernel", [Boxcar(), Epanechnikov(), Epanechnikov(power=1)], ids=repr)
 @by_dtype
 @by_backend
 def test_kernel_weights_that_are_all_zero_give_zero(backend: str, dtype: torch.dtype, kernel) -> None:
-    """No key within reach, or a Gaussian that underflows."""
+    """No key within reach. A Gaussian reaches every key: under its sum it is normalized in log space."""
     query = torch.tensor([[0.0], [60.0]], dtype=dtype, requires_grad=True)
     key = torch.tensor([[0.5], [-0.5]], dtype=dtype, requires_grad=True)
     value = torch.ones(2, 3, dtype=dtype, requires_grad=True)

@@ -101,12 +101,24 @@ def test_a_mask_that_is_used_again_and_changed_in_place_gives_what_a_new_one_giv
 
 
 def test_nothing_of_a_call_is_held() -> None:
-    sink = torch.zeros(2, requires_grad=True)
-    qkv.attention(*inputs(), normalizer=qkv.normalizers.Softmax(sink))
-    reference = weakref.ref(sink)
-    del sink
+    tensors = {
+        "mask": torch.tensor([7]),
+        "sink": torch.zeros(2, requires_grad=True),
+        "scale": torch.ones(2),
+        "bias": torch.zeros(2, Q, Q),
+        "query": torch.randn(1, 2, Q, D),
+    }
+    query, key, value = inputs()
+    for _ in range(2):
+        options = {"score": ScaledDot(tensors["scale"]), "normalizer": qkv.normalizers.Softmax(tensors["sink"])}
+        qkv.attention(tensors["query"], key, value, mask=qkv.masks.lengths(tensors["mask"]), **options)
+        qkv.attention(query, key, value, bias=tensors["bias"])
+    assert plan_cache.PLANS
+    held = {name: weakref.ref(x) for name, x in tensors.items()}
+    tensors.clear()
+    options.clear()
     gc.collect()
-    assert reference() is None
+    assert not [name for name, reference in held.items() if reference() is not None]
 
 
 def test_errors_come_every_time() -> None:

@@ -10,6 +10,7 @@ from tests.contract.mechanisms import DTYPES, NORMALIZER, SCORES, ScoreCase
 from torch import Tensor
 
 import qkv
+from qkv.engine import ties
 from qkv.engine.ties import first_equals, shared
 
 HARD = NORMALIZER["hard"]
@@ -159,3 +160,19 @@ def test_the_first_gets_the_gradient(backend: str) -> None:
     read = torch.zeros(2, 2, 37).scatter(-1, winner, 1.0) > 0
     assert not gradients["value"][~read].any()
     assert not gradients["key"].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("repeated", [False, True])
+def test_few_keys_are_compared_as_many_are(dtype: torch.dtype, repeated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A set of bytes and a sorted list of hashes find the same keys, 0 equal to −0."""
+    key = torch.randn(2, 3, 7, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
+    if repeated:
+        key[..., 5, :] = key[..., 2, :]
+        key[..., 5, 1], key[..., 2, 1] = 0.0, -0.0
+    few = first_equals(key)
+    monkeypatch.setattr(ties, "_FEW", 0)
+    many = first_equals(key)
+    assert (few is None) == (many is None) == (not repeated)
+    if few is not None:
+        assert torch.equal(few, many)

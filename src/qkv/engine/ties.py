@@ -8,8 +8,10 @@ one that equals it.
 import torch
 from torch import Tensor
 
-from qkv.values.parameters import readable
+from qkv.values.parameters import numbers, readable
 
+_FEW = 1 << 10
+"""How many keys may be compared as bytes in a set."""
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _GOLDEN = -0x61C8864680B583EB
 """2⁶⁴ divided by the golden ratio, as a negative int64."""
@@ -34,6 +36,8 @@ def first_equals(key: Tensor) -> Tensor | None:
         True
     """
     key = key.detach()
+    if _few_and_different(key):
+        return None
     hashes = _hashes(key)
     order = hashes.argsort(dim=-1, stable=True)
     hashes = hashes.gather(-1, order)
@@ -46,6 +50,17 @@ def first_equals(key: Tensor) -> Tensor | None:
     first = torch.zeros_like(first).scatter(-1, order, first)
     same = (key == key.gather(-2, first[..., None].expand_as(key))).all(-1)
     return torch.where(same, first, place)
+
+
+def _few_and_different(key: Tensor) -> bool:
+    """Return whether there are few keys, whose bytes all differ: a set of them takes a tenth of the time of a sort."""
+    if key.numel() == 0 or key.shape[:-1].numel() > _FEW or not numbers(key):
+        return False
+    # Adding 0 makes 0 of −0.
+    rows = (key + 0).contiguous().view(torch.uint8)
+    count, size, data = key.shape[-2], rows.shape[-1], rows.numpy().tobytes()
+    items = range(0, len(data), max(1, count * size))
+    return all(len({data[at : at + size] for at in range(item, item + count * size, size)}) == count for item in items)
 
 
 def _hashes(key: Tensor) -> Tensor:

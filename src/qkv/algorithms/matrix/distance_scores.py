@@ -2,17 +2,17 @@
 
 A call of a few dozen keys takes as long as its operators take to start. Up to `DIFFERENCES` hidden features the keys
 are subtracted from the queries. Above, ‖q−k‖² = ‖q‖² + ‖k‖² − 2q·k is computed in float64, where it cancels too little
-to matter if the norms of one side are small in units of the bandwidth (`cores.REACH`). Otherwise the literal equation
+to matter if the norms of one side are small in units of the bandwidth (`centering.REACH`). Otherwise the equation
 serves.
 """
 
 import torch
 from torch import Tensor
 
-from qkv.algorithms.tiled.cores import REACH, center
 from qkv.engine.autograd import with_zero_gradients
 from qkv.engine.tracing import mode_of
 from qkv.engine.work import DIFFERENCES
+from qkv.linalg.centering import REACH, center
 from qkv.scores.base import Score
 from qkv.scores.kernels import Boxcar
 from qkv.scores.pointwise import Pointwise, rooted, steepness

@@ -12,7 +12,7 @@ keys (`no_row_underflows`).
   dtype are exact enough: their error, a few roundoffs of `NEAR`, is that of the equation at such distances. Without
   gradients, and for boxcars, `qkv.algorithms.rowwise.distance_tiles` computes them; other softmax weights, and
   Gaussians divided by their sum, are computed by PyTorch's fused kernel (`qkv.algorithms.rowwise.augmented_dot`).
-- Else, if min(max‖q−c‖², max‖k−c‖²)/h² ≤ `cores.REACH` with c the median of the keys, products in float64 are exact
+- Else, if min(max‖q−c‖², max‖k−c‖²)/h² ≤ `centering.REACH` with c the median of the keys, products in float64 are exact
   enough; the row's maximum is subtracted before anything is rounded to float32. Roots, 1 − (‖q−k‖/h)^p with p < 2,
   amplify even one roundoff of a small distance: their products are always float64, and distances so small that they
       lost
@@ -30,10 +30,10 @@ from torch import Tensor
 from qkv.algorithms.rowwise import row_tiles
 from qkv.algorithms.rowwise.squared_norms import Norms
 from qkv.algorithms.rowwise.squared_norms import norms as squared_norms
-from qkv.algorithms.tiled.cores import center, median_key
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import pairs_of
+from qkv.linalg.centering import center, median_key
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, NegativeHalf, rooted, steepness
 from qkv.scores.widened import as_it_is
 

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from qkv.algorithms.tiled import position_tiles
-from qkv.algorithms.tiled.cores import CORES, CoreGradients, CoreInputs, center, subtraction_is_faster
+from qkv.algorithms.tiled.cores import CORES, CoreGradients, CoreInputs, subtraction_is_faster
 from qkv.algorithms.tiled.position_tiles import PositionTiles
 from qkv.algorithms.tiled.row_rules import RULES, Row, Upstream, apply_pointwise, pointwise_gradient
 from qkv.engine.mechanism import DIFFERENTIABLE, Gradients, Inputs, Mechanism, row_major, zero_gradients
 from qkv.engine.ties import shared
 from qkv.engine.tiles import TileSlices, Tiling, dropout_factors, take
+from qkv.linalg.centering import center
 from qkv.linalg.matmul import batched, contiguous_rows
 from qkv.linalg.toeplitz import diagonal_sums, toeplitz, window
 from qkv.masks.lower import Visibility

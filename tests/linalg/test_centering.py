@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from qkv.algorithms.tiled.cores import center, median_key
+from qkv.linalg.centering import center, median_key
 
 
 @pytest.mark.parametrize("keys", [1, 2, 5, 64])

@@ -10,7 +10,7 @@ ARM64  ?= $(VENV)/arm64
 
 HUB_FLOOR := $(shell sed -n 's/^hub = \["transformers>=\(.*\)"\]/\1/p' pyproject.toml)
 
-.PHONY: demo test test-all test-portable test-arm64 test-hub hub-with coverage check fuzz results bench clean
+.PHONY: demo test test-all test-portable test-processors test-arm64 test-hub hub-with coverage check fuzz results bench clean
 
 demo: $(KERNELS)       ## learn to read dates, then show what the model attends to; its kernels are compiled first, on all cores
 	$(BIN)/qkv demo
@@ -28,6 +28,9 @@ test-portable: $(READY) ## the fast suite as on a processor without AVX-512; emp
 
 test-arm64:           ## some of every kind on 64-bit Arm, emulated, with the oldest PyTorch; as root on Debian, two hours
 	bash tests/platforms/arm64.sh $(abspath $(ARM64))
+
+test-processors: $(READY) ## the tests that judge by errors as on four processors, on one and two threads, with several seeds
+	QKV_PROCESSORS_CACHE=$(VENV) $(BIN)/python -m tests.processors $(if $(SETTING),--setting $(SETTING)) $(if $(SEEDS),--seeds $(SEEDS))
 
 test-hub: $(READY)    ## tests/hub with the oldest transformers that the extra `hub` allows, then with the newest one
 	$(MAKE) --no-print-directory hub-with TRANSFORMERS=transformers==$(HUB_FLOOR) LAYER=$(VENV)/hub-floor

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from hypothesis import settings
+from tests.seed import SEED
 
 settings.register_profile("qkv", deadline=None, derandomize=True, print_blob=True, max_examples=40)
 settings.register_profile("whole", deadline=None, derandomize=True, print_blob=True, max_examples=150)
@@ -17,7 +18,8 @@ settings.load_profile("qkv")
 os.environ.setdefault("QKV_QUIET", "1")
 
 # Workers of pytest-xdist share the cores; more threads than cores make every small matrix product slower.
-torch.set_num_threads(1)
+THREADS = int(os.environ.get("QKV_TEST_THREADS", "1"))
+torch.set_num_threads(THREADS)
 
 # Background jobs of a shell start with SIGINT ignored, and so would their children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
@@ -26,7 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
 
 
 @pytest.fixture
@@ -34,4 +36,4 @@ def two_threads() -> Iterator[None]:
     """Several threads, for the tests that need them."""
     torch.set_num_threads(2)
     yield
-    torch.set_num_threads(1)
+    torch.set_num_threads(THREADS)

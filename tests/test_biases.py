@@ -4,6 +4,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.contract.criterion import Draw, failed, largest, shares
+from tests.contract.orders import Order
+from tests.seed import generator
 from torch import Tensor
 
 import qkv
@@ -77,17 +80,25 @@ def test_far_positions_are_exact_in_every_dtype(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("how", ["reference", "blocked", "autocast"])
 def test_half_precision_is_as_exact_as_with_the_matrix(dtype: torch.dtype, how: str) -> None:
-    query, key, value = (x.to(dtype) for x in 1.5 * torch.randn(3, 4, 64, 64))
-    bias = B.relative(torch.randn(9).to(dtype))
-    dense = matrix(bias, 64, 64)
-    exact = torch.softmax(query.double() @ key.double().mT / 8 + dense.double(), -1) @ value.double()
-    written = qkv.attention(query, key, value, bias=dense, backend="reference") - exact
-    if how == "autocast":
-        with torch.autocast("cpu", dtype):
-            ours = qkv.attention(query.float(), key.float(), value.float(), bias=bias, backend="blocked") - exact
-    else:
-        ours = qkv.attention(query, key, value, bias=bias, backend=how) - exact
-    assert ours.square().mean().sqrt() <= 1.5 * written.square().mean().sqrt()
+    def draw(turn: int) -> Draw:
+        g = generator("bias", turn)
+        query, key, value = (x.to(dtype) for x in 1.5 * torch.randn(3, 4, 64, 64, generator=g))
+        bias = B.relative(torch.randn(9, generator=g).to(dtype))
+        dense = matrix(bias, 64, 64)
+        exact = torch.softmax(query.double() @ key.double().mT / 8 + dense.double(), -1) @ value.double()
+
+        def literal(order: Order) -> dict[str, Tensor]:
+            with order.summing():
+                return {"output": qkv.attention(query, key, value, bias=dense, backend="reference")}
+
+        if how == "autocast":
+            with torch.autocast("cpu", dtype):
+                ours = qkv.attention(query.float(), key.float(), value.float(), bias=bias, backend="blocked")
+        else:
+            ours = qkv.attention(query, key, value, bias=bias, backend=how)
+        return Draw({"output": ours}, {"output": exact}, literal, {"output": largest(value)})
+
+    assert not failed(shares(draw, dtype))
 
 
 @pytest.mark.parametrize("name", ["alibi", "relative"])

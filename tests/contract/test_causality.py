@@ -7,7 +7,7 @@ compared with the rows of the same call without the poison. Inf and NaN in a val
 import pytest
 import torch
 from tests.contract.calls import MECHANISMS, Call, a_third, by_part
-from tests.contract.judge import unit
+from tests.contract.criterion import unit
 from tests.contract.mechanisms import NormalizerCase, ScoreCase
 from torch import Tensor
 

@@ -1,7 +1,9 @@
 """Every score × normalizer × mask × backend × dtype: the criterion "exact", forward and backward."""
 
 from collections.abc import Iterable
+from contextlib import nullcontext
 from decimal import Decimal, localcontext
+from functools import partial
 from itertools import combinations
 from operator import attrgetter
 
@@ -9,8 +11,11 @@ import numpy as np
 import pytest
 import torch
 from tests.contract import oracle
-from tests.contract.judge import Case, Trial, cross_product, one_type, paired, rms, sample, unit
+from tests.contract.criterion import Draw, failed, rms, shares, unit
+from tests.contract.judge import Case, Trial, cross_product, one_type, paired, sample
 from tests.contract.mechanisms import BATCH, DTYPES, KEYS, MASK, NORMALIZER, ON_CPU, QUERIES, SCORE, SCORES
+from tests.contract.orders import Order
+from tests.seed import generator
 
 from qkv.functional import attention_with_weights
 from qkv.normalizers import Entmax
@@ -29,9 +34,8 @@ def failures(cases: Iterable[Case]) -> list[str]:
         assert trial.settled.any(), f"{case}: the inputs leave nothing to judge"
         for backend in BACKENDS:
             if trial.refusal(backend) is None:
-                forward, backward = trial.ratios(backend)
-                if max(forward, backward) > 1:
-                    found.append(f"{backend}: {case}: output {forward:.2f}, gradients {backward:.2f} of the limit")
+                wrong = failed(trial.shares(backend))
+                found += [f"{backend}: {case}: {name} {share:.2f} of the limit" for name, share in wrong.items()]
     return found
 
 
@@ -130,6 +134,9 @@ SMALL = [
 ]
 
 
+COTANGENTS, LEAST = 16, 128
+
+
 def _one_type_each() -> list[object]:
     """Every small parameter in one type, alternating; in all types in the whole suite."""
     return [
@@ -143,19 +150,32 @@ def _one_type_each() -> list[object]:
 def test_gradients_of_small_parameters_are_exact(
     score: str, normalizer: str, parameter: str, dtype: torch.dtype
 ) -> None:
-    """Two numbers are too few for a quotient of samples: 64 cotangents make them a sample."""
-    trial = Trial(Case(SCORE[score], NORMALIZER[normalizer], MASK["lengths"], dtype))
+    """A parameter sums over all rows: many inputs, with several cotangents each, make its numbers a sample."""
+    first = Trial(Case(SCORE[score], NORMALIZER[normalizer], MASK["lengths"], dtype))
 
-    def gradients(backend: str, precision: torch.dtype) -> torch.Tensor:
-        draw = torch.Generator().manual_seed(trial.case.seed)
-        output, leaves = trial.run(backend, precision) if backend else trial.equation(precision)
-        cotangents = [trial.cotangent(precision, draw) for _ in range(64)]
+    def draw(turn: int, backend: str) -> Draw:
+        trial = first.at(turn)
+        truth = gradients(trial, *trial.run("reference", torch.float64))
+        return Draw(
+            {parameter: gradients(trial, *trial.run(backend, dtype))},
+            {parameter: truth},
+            lambda order: {parameter: literal(trial, order)},
+            {parameter: truth.abs().max().item()},
+        )
+
+    def literal(trial: Trial, order: Order) -> torch.Tensor:
+        with order.summing(), one_type() if dtype == torch.float64 else nullcontext():
+            return gradients(trial, *trial.equation(trial.low, order))
+
+    def gradients(trial: Trial, output: torch.Tensor, leaves: dict[str, torch.Tensor]) -> torch.Tensor:
+        g = generator("cotangents", *trial.case.names, trial.turn)
+        cotangents = [trial.cotangent(output.dtype, g) for _ in range(COTANGENTS)]
         found = [torch.autograd.grad(output, leaves[parameter], c, retain_graph=True)[0] for c in cotangents]
-        return torch.stack(found).double()
+        return torch.stack(found).double().flatten(1)[..., None]
 
-    truth, literal = gradients("reference", torch.float64), gradients("", trial.low)
-    for backend in (backend for backend in BACKENDS if trial.refusal(backend) is None):
-        assert trial.ratio(gradients(backend, dtype), truth, literal, truth.abs().max().item()) <= 1, backend
+    for backend in (backend for backend in BACKENDS if first.refusal(backend) is None):
+        found = shares(partial(draw, backend=backend), dtype, least=LEAST)
+        assert found[parameter] <= 1, f"{backend}: {found[parameter]:.2f} of the limit"
 
 
 def test_steep_entmax_rounds_in_float64_as_in_one_type() -> None:

@@ -54,8 +54,9 @@ class Additive(Score):
         a, b = self._projected(query, key)
         hidden = torch.tanh(a[..., :, None, :] + b[..., None, :, :])
         vector = self.vector.to(hidden.dtype)
-        # One vector for all heads is one product; a batch of them takes ten times as long.
-        return hidden @ vector if vector.ndim == 1 else (hidden @ vector[..., None, :, None]).squeeze(-1)
+        # As a matrix product, the gradient of the vector would be one sum over all pairs, term after term, with ten
+        # times the error.
+        return (hidden * (vector if vector.ndim == 1 else vector[..., None, None, :])).sum(-1)
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
         """Project both sides, once per row."""

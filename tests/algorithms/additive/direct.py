@@ -1,21 +1,21 @@
 """The equation of additive attention in PyTorch, to judge the kernels: it builds the full (N, Q, K, A) tensor."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from tests.contract.judge import WIDER
+from tests.contract.criterion import Draw, failed, largest, shares
+from tests.contract.orders import ORDERS, Order
+from tests.seed import stored
 from torch import Tensor
 
 from qkv.algorithms.additive.factored import Gradients, Rows, Rule, backward, factor, forward
 from qkv.engine.dropout import keep_mask
 from qkv.engine.key_ranges import Drop, KeyRanges, key_ranges
 
-ENOUGH = 4096
-"""The fewest numbers that the criterion needs."""
-MOST_COTANGENTS = 32
-Errors = tuple[Tensor, Tensor, float]
-"""Errors of the kernels and of the equation in float32, and the scale they are relative to."""
+LEAST = 128
+"""The rows that are pooled before any verdict."""
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,19 @@ def visible(c: Case) -> Tensor:
     return seen & torch.from_numpy(c.sight.mask)[owner[:, 2]] if c.sight.mask.size else seen
 
 
-def equation(c: Case, a: Tensor, b: Tensor, vector: Tensor, value: Tensor, bias: Tensor, shift: Tensor | None):
-    """Output and lse (with any rule) from the full tensor."""
+def equation(c: Case, leaves: dict[str, Tensor], order: Order) -> tuple[Tensor, Tensor]:
+    """Output and lse (with any rule) from the full tensor; their rows are in that order."""
     owner = torch.from_numpy(c.sight.owner)
-    seen = visible(c)
-    s = (torch.tanh(a[:, :, None] + b[:, None]) @ vector[owner[:, 0]][:, None, :, None]).squeeze(-1)
+    item, row, key = {"item": -3}, {"row": -2}, {"key": -2}
+    a = order.permuted(leaves["query"], **item, **row, feature=-1)
+    b = order.permuted(leaves["key"], **item, **key, feature=-1)
+    value = order.permuted(leaves["value"], **item, **key, column=-1)
+    vector = order.permuted(leaves["vector"][owner[:, 0]], item=-2, feature=-1)
+    pairs = {**item, **row, "key": -1}
+    seen = order.permuted(visible(c), **pairs)
+    s = (torch.tanh(a[:, :, None] + b[:, None]) @ vector[:, None, :, None]).squeeze(-1)
     if c.sight.bias.size:
-        s = s + bias[owner[:, 3]]
+        s = s + order.permuted(leaves["bias"][owner[:, 3]], **pairs)
     hidden = torch.where(seen, s, -torch.inf)
     lse = torch.logsumexp(hidden, -1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)
     if c.rule == "softmax":
@@ -82,31 +88,35 @@ def equation(c: Case, a: Tensor, b: Tensor, vector: Tensor, value: Tensor, bias:
         total = w.sum(-1, keepdim=True)
         w = w / torch.where(total == 0, 1.0, total)
     elif c.rule == "sigmoid":
-        w = torch.where(seen, torch.sigmoid(s if shift is None else s + shift[..., None]), 0.0)
+        shift = leaves.get("shift")
+        shifted = s if shift is None else s + order.permuted(shift, item=-2, row=-1)[..., None]
+        w = torch.where(seen, torch.sigmoid(shifted), 0.0)
     else:
         w = torch.where(seen, s, 0.0)
     if c.drop is not None:
         rows = torch.arange(a.shape[0] * a.shape[1]).view(a.shape[:2])
         keep = keep_mask(torch.tensor(c.drop.seed), rows, torch.arange(b.shape[1]), c.drop.probability)
-        w = torch.where(keep, w / (1 - c.drop.probability), 0.0)
+        w = torch.where(order.permuted(keep, **pairs), w / (1 - c.drop.probability), 0.0)
     return w @ value, lse
 
 
-def judged(c: Case, dtype: torch.dtype, grad: np.ndarray, grad_lse: np.ndarray | None = None) -> dict[str, Tensor]:
+def judged(
+    c: Case, dtype: torch.dtype, grad: np.ndarray, grad_lse: np.ndarray | None = None, order: Order = ORDERS[0]
+) -> dict[str, Tensor]:
     """Output and all gradients by autograd through the equation."""
-    arrays = (c.query, c.key, c.vector, c.value, c.sight.bias)
-    leaves = [torch.from_numpy(x).to(dtype).requires_grad_() for x in arrays]
-    shift = None if c.shift is None else torch.from_numpy(c.shift).to(dtype).requires_grad_()
-    out, lse = equation(c, *leaves, shift)
+    arrays = {"query": c.query, "key": c.key, "vector": c.vector, "value": c.value, "bias": c.sight.bias}
+    if c.shift is not None:
+        arrays["shift"] = c.shift
+    leaves = {name: torch.from_numpy(x).to(dtype).requires_grad_() for name, x in arrays.items()}
+    out, lse = equation(c, leaves, order)
+    out = order.restored(out, item=-3, row=-2, column=-1)
+    lse = order.restored(lse, item=-2, row=-1)
     loss = (out * torch.from_numpy(grad).to(dtype)).sum()
     if grad_lse is not None:
         loss = loss + (lse * torch.from_numpy(grad_lse).to(dtype)).sum()
     if loss.requires_grad:
         loss.backward()
-    names = ("query", "key", "vector", "value", "bias")
-    results = {name: torch.zeros_like(x) if x.grad is None else x.grad for name, x in zip(names, leaves, strict=True)}
-    if shift is not None:
-        results["shift"] = shift.grad if shift.grad is not None else torch.zeros_like(shift)
+    results = {name: torch.zeros_like(x) if x.grad is None else x.grad for name, x in leaves.items()}
     return {"out": out.detach(), "lse": lse.detach(), **results}
 
 
@@ -134,51 +144,32 @@ def run(c: Case, grad: np.ndarray, grad_lse: np.ndarray | None = None) -> tuple[
     return rows, gradients
 
 
-def assert_as_exact(c: Case, seed: int = 0, ulps: float = 2.0, grad_lse: bool = False) -> None:
-    """The criterion of exactness: errors against float64, relative to those of the equation in the tested type.
-
-    Nothing judges float64: the errors of the equation in float32, scaled down, stand for those in float64, with twice
-    the
-    limit, because the judge errs too.
-
-    The criterion needs at least 4,096 numbers: a small case is differentiated with several cotangents, and results that
-    still have fewer numbers, such as the gradient of the vector, get the wider limit of the contract's judge. With
-    fewer,
-    the quotient of two errors depends on the processor that computed the equation: a row's error is shared by all its
-    gradients, so that 40 rows are 40 samples, whatever their width.
-    """
-    random = np.random.default_rng(seed)
-    least = min((x.size for x in (c.query, c.key, c.value) if x.size), default=ENOUGH)
-    errors: dict[str, list[Errors]] = {}
-    for _ in range(min(-(-ENOUGH // least), MOST_COTANGENTS)):
-        for name, found in _errors(c, random, grad_lse).items():
-            errors.setdefault(name, []).append(found)
-    tested = torch.from_numpy(c.value).dtype
-    units = 1.0 if tested == torch.float32 else 2 * torch.finfo(tested).eps / torch.finfo(torch.float32).eps
-    for name, draws in errors.items():
-        mine, theirs = (torch.cat([draw[i] for draw in draws]) for i in (0, 1))
-        slack = ulps * torch.finfo(tested).eps / 2 * max(draw[2] for draw in draws)
-        wider = units * next((factor for few, factor in WIDER if mine.numel() < few), 1.0)
-        assert mine.square().mean().sqrt() <= 1.5 * wider * theirs.square().mean().sqrt() + slack, name
-        assert mine.max() <= 3 * wider * theirs.max() + slack, name
-
-
-def _errors(c: Case, random: np.random.Generator, grad_lse: bool) -> dict[str, Errors]:
-    grad = random.normal(size=(*c.query.shape[:2], c.value.shape[2])).astype(c.value.dtype)
-    of_lse = random.normal(size=c.query.shape[:2]).astype(c.value.dtype) if grad_lse else None
-    found, literal, exact = (
-        ours(c, grad, of_lse),
-        judged(c, torch.float32, grad, of_lse),
-        judged(c, torch.float64, grad, of_lse),
+def assert_as_exact(make: Callable[[int], Case], dtype: type = np.float32, *, grad_lse: bool = False) -> None:
+    """Judge the kernels on `make(seed)` for several seeds, by the criterion of the contract."""
+    found = shares(
+        lambda turn: drawn(make(stored("additive", turn)).cast(dtype), turn, grad_lse), TYPES[dtype], least=LEAST
     )
-    errors: dict[str, Errors] = {}
-    for name, r in exact.items():
-        finite = torch.isfinite(r)
-        if not finite.any() or (name == "lse" and c.rule != "softmax"):
-            continue
-        o, m = found[name].double(), literal[name].double()
-        assert torch.equal(o[~finite].nan_to_num(7.0), r[~finite].nan_to_num(7.0)), name
-        of_value = name == "out" and c.rule == "softmax"
-        scale = np.abs(c.value).max(initial=0.0) if of_value else r[finite].abs().max().item()
-        errors[name] = (o - r)[finite].abs(), (m - r)[finite].abs(), float(scale)
-    return errors
+    assert not failed(found), failed(found)
+
+
+TYPES = {np.float32: torch.float32, np.float64: torch.float64}
+
+
+def drawn(c: Case, turn: int, grad_lse: bool) -> Draw:
+    """What the kernels and the equation answer, output and gradients."""
+    random = np.random.default_rng(stored("cotangents", turn))
+    grad = random.normal(size=(*c.query.shape[:2], c.value.shape[2])).astype(np.float32)
+    of_lse = random.normal(size=c.query.shape[:2]).astype(np.float32) if grad_lse else None
+    answer = ours(c, *(None if x is None else x.astype(c.value.dtype) for x in (grad, of_lse)))
+    exact = judged(c, torch.float64, grad, of_lse)
+    if c.rule != "softmax":
+        answer.pop("lse")
+    scales = {name: largest(x) for name, x in exact.items()}
+    if c.rule == "softmax":
+        scales["out"] = float(np.abs(c.value).max(initial=0.0))
+
+    def literal(order: Order) -> dict[str, Tensor]:
+        with order.summing():
+            return judged(c, torch.float32, grad, of_lse, order)
+
+    return Draw(answer, exact, literal, scales)

@@ -2,6 +2,11 @@
 
 import pytest
 import torch
+from tests.contract.criterion import Draw, failed, largest, shares
+from tests.contract.judge import of_flash
+from tests.contract.orders import Order
+from tests.seed import generator
+from torch import Tensor
 
 import qkv
 from qkv.errors import UnsupportedError
@@ -63,3 +68,31 @@ def test_a_second_derivative_of_a_sink_says_where_to_have_one() -> None:
     first = torch.autograd.grad(output.square().sum(), leaves, create_graph=True)
     with pytest.raises(UnsupportedError, match="reference"):
         torch.autograd.grad(first[0].sum(), leaves)
+
+
+@pytest.mark.parametrize("deviation", [1.0, 2.0, 4.0, 8.0])
+@pytest.mark.parametrize("backend", ["sdpa.flash", "blocked"])
+def test_gradients_of_large_scores_keep_the_stated_limit(backend: str, deviation: float) -> None:
+    """PyTorch's kernel by its multiple of the limit, which grows with the scores; `blocked` by the limit itself."""
+    names = ("query", "key", "value")
+
+    def draw(turn: int) -> Draw:
+        *tensors, cotangent = torch.randn(4, 512, 32, generator=generator("large scores", turn))
+        tensors = [tensors[0] * deviation, tensors[1] * deviation, tensors[2]]
+
+        def gradients(name: str, dtype: torch.dtype) -> dict[str, Tensor]:
+            leaves = [x.to(dtype).requires_grad_() for x in tensors]
+            output = qkv.attention(*leaves, backend=name)
+            return dict(zip(names, torch.autograd.grad(output, leaves, cotangent.to(dtype)), strict=True))
+
+        def literal(order: Order) -> dict[str, Tensor]:
+            with order.summing():
+                return gradients("reference", torch.float32)
+
+        exact = gradients("reference", torch.float64)
+        scales = {name: largest(x) for name, x in exact.items()}
+        return Draw(gradients(backend, torch.float32), exact, literal, scales)
+
+    query, key = deviation * torch.randn(4, 512, 32, generator=generator("large scores", 0))[:2]
+    multiple = of_flash(largest(query @ key.mT) / 32**0.5) if backend == "sdpa.flash" else 1.0
+    assert not failed(shares(draw, torch.float32, allowed=dict.fromkeys(names, multiple)))

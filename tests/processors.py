@@ -1,0 +1,118 @@
+"""Run the tests that judge by errors as on other processors: `make test-processors`.
+
+A processor is simulated by the settings of every library that chooses its code by the processor: PyTorch, MKL, oneDNN
+and Numba. Each is run on one thread and on two, with several seeds of the inputs; the host with more. A setting that
+this processor lacks is skipped, with a line that says so.
+
+    python -m tests.processors [--setting avx2] [--seeds 3] [--minutes 60]
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+JUDGED = (
+    "tests/contract/test_exact.py",
+    "tests/contract/test_any_call.py",
+    "tests/contract/test_criterion.py",
+    "tests/contract/test_dtypes.py::test_only_inputs_and_outputs_are_rounded_to_half",
+    "tests/contract/test_extremes.py::test_roots_of_distances_are_as_exact_as_the_equation",
+    "tests/algorithms/additive/test_factored.py",
+    "tests/algorithms/sdpa/test_short.py",
+    "tests/algorithms/sdpa/test_flash.py::test_gradients_of_large_scores_keep_the_stated_limit",
+    "tests/test_biases.py::test_half_precision_is_as_exact_as_with_the_matrix",
+)
+"""The tests whose verdict comes from the criterion."""
+SEEDS, HOST_SEEDS, THREADS = 3, 20, (1, 2)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A processor: what each library is told, and the processor's flag that it needs."""
+
+    name: str
+    needs: str = ""
+    variables: tuple[tuple[str, str], ...] = ()
+
+    def environment(self, seed: int, threads: int) -> dict[str, str]:
+        kernels = Path(os.environ.get("QKV_PROCESSORS_CACHE", ".venv"), f"kernels-{self.name}").absolute()
+        own = {"NUMBA_CACHE_DIR": str(kernels)} if self.variables else {}
+        counts = {"QKV_TEST_SEED": str(seed), "QKV_TEST_THREADS": str(threads)}
+        return {**os.environ, **own, **dict(self.variables), **counts}
+
+
+def _variables(torch: str, mkl: str, onednn: str, numba: str) -> tuple[tuple[str, str], ...]:
+    # Empty features keep Numba from adding those of the host.
+    return (
+        ("ATEN_CPU_CAPABILITY", torch),
+        ("MKL_ENABLE_INSTRUCTIONS", mkl),
+        ("ONEDNN_MAX_CPU_ISA", onednn),
+        ("NUMBA_CPU_NAME", numba),
+        ("NUMBA_CPU_FEATURES", ""),
+    )
+
+
+SETTINGS = (
+    Setting("host"),
+    Setting("avx512", "avx512f", _variables("avx512", "AVX512", "AVX512_CORE", "skylake-avx512")),
+    Setting("avx2", "avx2", _variables("avx2", "AVX2", "AVX2", "haswell")),
+    Setting("sse41", "sse4_1", _variables("default", "SSE4_2", "SSE41", "penryn")),
+)
+
+
+def flags() -> set[str]:
+    """The instruction sets of this processor."""
+    cpu = Path("/proc/cpuinfo")
+    lines = cpu.read_text(encoding="utf-8").splitlines() if cpu.exists() else []
+    return next((set(line.split(":")[1].split()) for line in lines if line.startswith("flags")), set())
+
+
+def runs(only: str, seeds: int | None) -> list[tuple[Setting, int, int]]:
+    """Setting, seed and thread count of every run: each setting once before any is repeated."""
+    chosen = [setting for setting in SETTINGS if only in ("", setting.name)]
+    counts = {setting.name: seeds or (HOST_SEEDS if setting.name == "host" else SEEDS) for setting in chosen}
+    pairs = product(chosen, THREADS)
+    every = [(setting, seed, threads) for setting, threads in pairs for seed in range(counts[setting.name])]
+    return sorted(every, key=lambda run: (run[1], run[2]))
+
+
+def main() -> None:
+    """Run everything, and exit with 1 if any test failed or anything was left out for lack of time."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--setting", choices=[setting.name for setting in SETTINGS], default="")
+    parser.add_argument("--seeds", type=int, help=f"instead of {SEEDS}, on the host {HOST_SEEDS}")
+    parser.add_argument("--minutes", type=float, default=60.0, help="start no run after that many")
+    given = parser.parse_args()
+    present, start, failures, left = flags(), time.monotonic(), 0, 0
+    skipped: set[str] = set()
+    for setting, seed, threads in runs(given.setting, given.seeds):
+        label = f"{setting.name:7} seed {seed:2} threads {threads}"
+        if setting.needs and setting.needs not in present:
+            if setting.name not in skipped:
+                print(f"{setting.name:7} SKIPPED: this processor has no {setting.needs}", flush=True)  # noqa: T201
+            skipped.add(setting.name)
+            continue
+        if time.monotonic() - start > 60 * given.minutes:
+            left += 1
+            continue
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-m", "not slow", *JUDGED]
+        begun = time.monotonic()
+        done = subprocess.run(
+            command, env=setting.environment(seed, threads), capture_output=True, text=True, check=False
+        )
+        failures += done.returncode != 0
+        last = done.stdout.strip().splitlines()[-1:] or [done.stderr.strip()[-200:]]
+        print(f"{label}: {last[0]} ({time.monotonic() - begun:.0f} s)", flush=True)  # noqa: T201
+        if done.returncode:
+            print(done.stdout[-6000:], flush=True)  # noqa: T201
+    print(f"{failures} runs failed, {left} were not started for lack of time.")  # noqa: T201
+    sys.exit(failures > 0 or left > 0)
+
+
+if __name__ == "__main__":
+    main()

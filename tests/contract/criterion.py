@@ -20,12 +20,16 @@ the roundings of two types are two samples, not one. `oracle` checks that the fl
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 import torch
 from tests.contract.orders import EVALUATIONS, ORDERS, Order
 from torch import Tensor
+
+from qkv.algorithms.matrix import distance_scores
 
 ENOUGH = 512
 """Rows: with fewer, exceeding the limit is no verdict."""
@@ -50,6 +54,13 @@ class Draw:
     literal: Callable[[Order], Numbers]
     scales: Mapping[str, float]
     select: Numbers = field(default_factory=dict)
+
+
+@contextmanager
+def literally() -> Iterator[None]:
+    """Let `reference` subtract the points of a distance, as the equation says, also where products are more exact."""
+    with patch.object(distance_scores, "scores", lambda *_: None):
+        yield
 
 
 def shares(

@@ -7,7 +7,7 @@ compared with the rows of the same call without the poison. Inf and NaN in a val
 import pytest
 import torch
 from tests.contract.calls import MECHANISMS, Call, a_third, by_part
-from tests.contract.criterion import unit
+from tests.contract.criterion import literally, unit
 from tests.contract.mechanisms import NormalizerCase, ScoreCase
 from torch import Tensor
 
@@ -80,11 +80,13 @@ def limit(call: Call, rows: Tensor) -> float:
     """How far apart two answers within the contract's bound can be: twice the bound."""
     dtype = call.leaves["query"].dtype
     wide = call.with_leaves(**{name: x.double() for name, x in call.leaves.items()})
-    exact, literal = wide.output("reference")[rows], call.output("reference")[rows]
+    with literally():
+        exact, literal = wide.output("reference")[rows], call.output("reference")[rows]
     allowed = (literal.double() - exact).abs().max().item()
     if dtype == torch.float64:
         low = call.with_leaves(**{name: x.float() for name, x in call.leaves.items()})
-        difference = (low.output("reference")[rows].double() - exact).abs().max().item()
+        with literally():
+            difference = (low.output("reference")[rows].double() - exact).abs().max().item()
         allowed = 5 * unit(torch.float64) / unit(torch.float32) * difference
     return 2 * (3 * allowed + 2 * unit(dtype) * call.leaves["value"].abs().max().item())
 

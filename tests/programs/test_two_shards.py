@@ -14,7 +14,7 @@ def test_two_shards() -> None:
     output, state = qkv.merge([near, far])
 
     assert torch.allclose(output, qkv.attention(query, key, value), atol=1e-6)
-    assert torch.allclose(state.lse, torch.logsumexp(query @ key.mT / 4, -1), atol=1e-5)
+    assert torch.allclose(state.lse.float(), torch.logsumexp(query @ key.mT / 4, -1), atol=1e-5)
     kernel = {"score": qkv.scores.Gaussian(4.0)}
     halves = [
         qkv.attention_with_state(query, key[:, :, s], value[:, :, s], **kernel) for s in (slice(500), slice(500, 1000))

@@ -186,7 +186,7 @@ def test_half_precision_is_computed_in_single(dtype: torch.dtype) -> None:
     output, state = qkv.attention_with_state(*low, backend="blocked", score=SquaredDistance(2.0))
     exact = qkv.attention(*(x.double() for x in low), backend="reference", score=SquaredDistance(2.0))
     assert output.dtype == dtype
-    assert state.value.dtype == torch.float32
+    assert state.value.dtype == torch.float64
     torch.testing.assert_close(output.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-4)
     output.sum().backward()
     assert all(x.grad.dtype == dtype for x in low)

@@ -111,6 +111,9 @@ def flex_attention(
     else:
         output, lse, largest = _tiles(query, key, value, functions, post_mod, given, wanted)
     output = arguments.laid_out_like(output, query)
+    # PyTorch's own function returns them in this type.
+    wide = torch.promote_types(query.dtype, torch.float32)
+    lse, largest = (None if x is None else x.to(wide) for x in (lse, largest))
     if return_aux is not None:
         from torch.nn.attention.flex_attention import AuxOutput
 

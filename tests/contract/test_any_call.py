@@ -93,7 +93,7 @@ BROKEN: dict[str, tuple[str, str, Callable[..., Any]]] = {
     "exact": ("of the limit", "attention", lambda found, query, key, *_: found * 1.01),
     "weights": ("bits", "attention_with_weights", lambda found, *_: (found[0] + 0.1, found[1])),
     "state": ("state is off", "attention_with_state", lambda found, *_: (found[0], raised(found[1]))),
-    "merge": ("of the limit", "merge", lambda found, parts: (found[0] * 1.05, found[1])),
+    "merge": ("of the limit", "merge", lambda found, *_: (found[0] * 1.05, found[1])),
     "map": ("peak", "attention_map", lambda found, *_: Peaked(found)),
     "again": ("repeat", "attention", lambda found, *_: found + torch.randn(())),
     "offset": ("offset", "attention", lambda found, query, *_: found + query.storage_offset()),

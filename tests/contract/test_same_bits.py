@@ -85,9 +85,9 @@ def test_the_state_comes_with_the_same_output(backend: str) -> None:
 
 @by_backend
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-def test_states_are_at_least_float32(backend: str, dtype: torch.dtype) -> None:
+def test_states_are_float64(backend: str, dtype: torch.dtype) -> None:
     for call in calls(backend, dtype, "none", state=True, gradient=False):
-        assert call.state(backend)[1].value.dtype == torch.float32, call
+        assert call.state(backend)[1].value.dtype == torch.float64, call
 
 
 @by_backend

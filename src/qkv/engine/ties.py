@@ -42,7 +42,7 @@ def first_equals(key: Tensor) -> Tensor | None:
     order = hashes.argsort(dim=-1, stable=True)
     hashes = hashes.gather(-1, order)
     repeats = torch.cat([torch.zeros_like(hashes[..., :1], dtype=torch.bool), hashes[..., 1:] == hashes[..., :-1]], -1)
-    if readable(key) and not repeats.any():
+    if _seen(key) and not repeats.any():
         return None
     place = torch.arange(key.shape[-2], device=key.device).expand_as(hashes)
     # The sort is stable: the first of equal keys comes first among them.
@@ -52,13 +52,19 @@ def first_equals(key: Tensor) -> Tensor | None:
     return torch.where(same, first, place)
 
 
+def _seen(key: Tensor) -> bool:
+    """Return whether what is found in the numbers of a call may decide how it goes on: not in one that is traced."""
+    return readable(key) and torch._C._get_tracing_state() is None
+
+
 def _few_and_different(key: Tensor) -> bool:
     """Return whether there are few keys, whose bytes all differ: a set of them takes a tenth of the time of a sort."""
-    if key.numel() == 0 or key.shape[:-1].numel() > _FEW or not numbers(key):
+    if key.numel() == 0 or key.shape[:-1].numel() > _FEW or not numbers(key) or not _seen(key):
         return False
     # Adding 0 makes 0 of −0.
-    rows = (key + 0).contiguous().view(torch.uint8)
-    count, size, data = key.shape[-2], rows.shape[-1], rows.numpy().tobytes()
+    rows = (key + 0).reshape(-1, key.shape[-1]).float() if key.dtype.itemsize == 2 else key + 0
+    count, data = key.shape[-2], rows.numpy().tobytes()
+    size = key.shape[-1] * rows.element_size()
     items = range(0, len(data), max(1, count * size))
     return all(len({data[at : at + size] for at in range(item, item + count * size, size)}) == count for item in items)
 
@@ -66,8 +72,16 @@ def _few_and_different(key: Tensor) -> bool:
 def _hashes(key: Tensor) -> Tensor:
     """Return a hash of each key, (..., K), int64."""
     # 0 and −0 are equal; the sum is exact.
-    bits = key.masked_fill(key == 0, 0.0).contiguous().view(_INTEGERS[key.element_size()]).long()
+    bits = _bits(key.masked_fill(key == 0, 0.0).contiguous())
     return (_mixed(bits) * (_mixed(torch.arange(1, key.shape[-1] + 1, device=key.device) * _GOLDEN) | 1)).sum(-1)
+
+
+def _bits(x: Tensor) -> Tensor:
+    """Return an integer for each number, the same for equal ones: its bits, or in a traced call what they stand for."""
+    if torch._C._get_tracing_state() is None:
+        return x.view(_INTEGERS[x.element_size()]).long()
+    mantissa, exponent = torch.frexp(x.double())  # the tracer has no view of other types
+    return (mantissa * 2.0**53).long() * 2048 + exponent
 
 
 def _mixed(x: Tensor) -> Tensor:

@@ -30,6 +30,7 @@ __all__ = [
     "harmless",
     "nearest",
     "out_of_memory_text",
+    "set_compiling",
     "value_named",
 ]
 

@@ -74,7 +74,6 @@ def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state:
         watched = is_watched(given.bias)
         bias = given.bias(query.shape[-2], key.shape[-2]) if watched else given.bias.value()
         given = given._replace(bias=bias)
-    score, normalizer = in_log_space(score, normalizer, given.bias is not None)
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         query, key, value = _recorded(query), _recorded(key), _recorded(value)
         given = given._replace(bias=_recorded(given.bias))
@@ -87,6 +86,8 @@ def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state:
             check_parameters(owner, owner.parameters, leading, key_leading, query.device)
     score, normalizer = promoted_mechanism(score, normalizer, query.dtype)
     score.check(tuple(query.shape), tuple(key.shape))
+    # After the checks, whose messages name the score that the caller gave.
+    score, normalizer = in_log_space(score, normalizer, given.bias is not None)
     grid = Grid(leading, query.shape[-2], key.shape[-2], query.device)
     mask = None if given.mask is None else as_mask(given.mask)
     if mask is not None:

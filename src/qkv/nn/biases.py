@@ -166,7 +166,7 @@ def bias_of(module: nn.Module, queries: int, keys: int, offset: int = 0) -> Bias
 
     Example:
         >>> type(bias_of(AlibiBias(2), 1, 3)).__name__
-        'Relative'
+        'Alibi'
     """
     if isinstance(module, BiasModule) and not is_watched(module):
         return module.value(offset)

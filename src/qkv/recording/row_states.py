@@ -35,7 +35,7 @@ class RowStates:
         >>> with torch.no_grad():
         ...     output = layer(*torch.zeros(3, 1024, 4).unbind())
         >>> output.shape, states.last.lse[0]
-        (torch.Size([1024, 4]), tensor(6.9315))
+        (torch.Size([1024, 4]), tensor(6.9315, dtype=torch.float64))
     """
 
     def __init__(self) -> None:

@@ -53,7 +53,7 @@ def is_plain(module: nn.Module | None, *classes: type[nn.Module]) -> bool:
     Example:
         >>> is_plain(nn.Linear(2, 3), nn.Linear)
         True
-        >>> is_plain(torch.nn.utils.parametrizations.weight_norm(nn.Linear(2, 3)), nn.Linear)
+        >>> is_plain(nn.utils.parametrizations.weight_norm(nn.Linear(2, 3)), nn.Linear)
         False
     """
     return type(module) in classes and module is not None and not is_changed(module) and not has_hooks(module)

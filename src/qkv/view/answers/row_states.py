@@ -31,7 +31,7 @@ def softmax_states(head: Head, bounds: Bounds | None, rows: slice) -> Tensor | N
         >>> x = torch.zeros(1, 8, 4)
         >>> head = head_of(Layer("one", "self", "text", "text", x, x, x, options={"mask": qkv.masks.causal()}), 0)
         >>> softmax_states(head, head.bounds(), slice(6, 8)).exp().round()
-        tensor([7., 8.])
+        tensor([7., 8.], dtype=torch.float64)
     """
     plain = isinstance(head.normalizer, Softmax) and head.normalizer.sink is None and head.bias is None
     if not plain or bounds is None or head.query.device.type != "cpu":

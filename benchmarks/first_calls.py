@@ -9,7 +9,7 @@ compiling or loading kernels, and the call. Cases:
 
     python -m benchmarks.first_calls                                every mechanism
     python -m benchmarks.first_calls --only Additive --case toy     some; others keep what was measured
-    python -m benchmarks.first_calls --write                        docs/first_calls.md from what was measured
+    python -m benchmarks.first_calls --write                        docs/project/first_calls.md from what was measured
 
 Rows take turns, so that changes of the machine's speed affect all of them; a figure is the median over rounds. Results
 go to benchmarks/results/first_calls.json, by processor.
@@ -30,7 +30,7 @@ from benchmarks.kept import keep, processor, read
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "first_calls.json"
-PAGE = ROOT / "docs" / "first_calls.md"
+PAGE = ROOT / "docs" / "project" / "first_calls.md"
 MECHANISMS = {
     "Dot": "Dot()",
     "ScaledDot": "ScaledDot()",
@@ -157,7 +157,7 @@ took in the same process: importing qkv, planning, compiling or loading kernels,
 
 
 def page(kept: dict[str, dict[str, Any]]) -> str:
-    """Return docs/first_calls.md: a table for each processor."""
+    """Return docs/project/first_calls.md: a table for each processor."""
     parts = [HEAD]
     for name, results in kept.items():
         rounds = max(len(each["rounds"]) for each in results.values())
@@ -174,7 +174,7 @@ def main() -> None:
     parser.add_argument("--direction", nargs="+", choices=DIRECTIONS, default=DIRECTIONS)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--write", action="store_true", help="write docs/first_calls.md and measure nothing")
+    parser.add_argument("--write", action="store_true", help="write docs/project/first_calls.md and measure nothing")
     given = parser.parse_args()
     if given.write:
         PAGE.write_text(page(read(given.out)), encoding="utf-8")

@@ -5,7 +5,7 @@ resets the peak of resident memory and measures the growth. Gradients and output
 
     python -m benchmarks.memory                                # all mechanisms, Q = K = 16,384, 32,768, 65,536
     python -m benchmarks.memory --queries 1024 --only dropout  # fewer queries for a slow mechanism
-    python -m benchmarks.memory --write                        # write docs/memory.md from the stored results
+    python -m benchmarks.memory --write                        # docs/understanding/memory.md from stored results
 
 Results go to benchmarks/results/memory.json: one entry per mechanism and size, merged with the existing ones.
 """
@@ -28,7 +28,7 @@ import qkv
 
 RESULTS = Path(__file__).parent / "results" / "memory.json"
 TRAINING = Path(__file__).parent / "results" / "training_memory.json"
-PAGE = Path(__file__).parent.parent / "docs" / "memory.md"
+PAGE = Path(__file__).parent.parent / "docs" / "understanding" / "memory.md"
 WIDTH, HIDDEN = 64, 32
 SIZES = (16_384, 32_768, 65_536)
 LIMIT_MIB = 512
@@ -179,7 +179,7 @@ def training_table(rows: list[dict[str, Any]]) -> str:
 
 
 def page(rows: list[dict[str, Any]]) -> str:
-    """Return the text of docs/memory.md."""
+    """Return the text of docs/understanding/memory.md."""
     lines = [HEAD.format(heads=" | ".join(f"{size:,} keys, MiB" for size in SIZES), lines="---|" * len(SIZES))]
     for name in MECHANISMS:
         found = {row["keys"]: row for row in rows if row["mechanism"] == name and row["keys"] in SIZES}

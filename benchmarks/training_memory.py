@@ -1,7 +1,7 @@
 """Bytes by purpose of a training, that of results/multi30k_transformer.toml: its peak, and what the peak consists of.
 
     python -m benchmarks.training_memory --data ../shared/data/multi30k --steps 520
-    python -m benchmarks.memory --write                                      the table in docs/memory.md
+    python -m benchmarks.memory --write                                      the table in docs/understanding/memory.md
 
 Resident memory of one process that trains as the command line does. After the training, free pages are returned and the
 peak is reset, and one more update and one more validation show what each takes for itself. Results go to

@@ -1,4 +1,4 @@
-"""Train and score rows of the result table, then write `docs/results.md`.
+"""Train and score rows of the result table, then write `docs/project/results.md`.
 
     python -m results --data FOLDER                        every row, one after another
     python -m results --data FOLDER --row multi30k_gru     one row
@@ -54,7 +54,7 @@ def main() -> None:
             for row in family.ROWS:
                 if given.row is None or row.name in given.row:
                     family.run_row(row, given.data, given.runs / row.name, train=not given.score_only)
-    write_table(ROOT / "docs" / "results.md")
+    write_table(ROOT / "docs" / "project" / "results.md")
 
 
 def _names() -> list[str]:

@@ -302,7 +302,7 @@ def _line(row: AlignmentRow) -> str:
 
 def _details(row: AlignmentRow) -> str:
     record = json.loads(row.record.read_text(encoding="utf-8"))
-    folder, chosen = f"../results/runs/{row.name}", record["chosen"]
+    folder, chosen = f"../../results/runs/{row.name}", record["chosen"]
     commands = "".join(f"  - `{command}`\n" for command in record["commands"])
     there, back = (f"{one}-{two}" for one, two in (row.languages, row.languages[::-1]))
     both = record["figures"]["joined"]
@@ -314,7 +314,7 @@ def _details(row: AlignmentRow) -> str:
 - read from {chosen["forward"]}; the other direction from {chosen["backward"]}
 - error on the 37 validation sentences: {errors}
 - command: `python -m results --data FOLDER --row {row.name}`, equivalent to
-{commands}- settings: [`results/{row.name}.toml`](../results/{row.name}.toml), seed 0
+{commands}- settings: [`results/{row.name}.toml`](../../results/{row.name}.toml), seed 0
 - machine: {record["machine"]}, {record["usage"]["threads"]} thread
 - logs: [{there}]({folder}/metrics-{there}.jsonl), [{back}]({folder}/metrics-{back}.jsonl)
 

@@ -1,6 +1,6 @@
 """Attach models of transformers with small random weights, and write which architectures run and record.
 
-    python -m results.architectures                     all of them; writes docs/architectures.md
+    python -m results.architectures                     all of them; writes docs/reference/architectures.md
     python -m results.architectures --name llama        one; may be given several times; prints its line alone
 
 Each model runs with its own eager attention, then attached and recorded. An architecture *runs and records* if outputs
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 import qkv
 from qkv.errors import AttachError
 
-PAGE = Path(__file__).parent.parent / "docs" / "architectures.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "architectures.md"
 TEXT = (
     *("albert", "apertus", "arcee", "bert", "bert-generation", "biogpt", "camembert", "codegen", "cohere", "cohere2"),
     *("ctrl", "data2vec-text", "deberta", "deberta-v2", "deepseek_v3", "diffllama", "distilbert", "doge", "dots1"),

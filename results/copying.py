@@ -141,10 +141,10 @@ without copying, nearly none can be right.
 |---|---|---|---|---|
 {lines}
 - command: `python -m results --data FOLDER --row {row.name}` (nothing is read from FOLDER)
-- settings: [`results/{row.name}.toml`](../results/{row.name}.toml), seed 0, 500 updates each
+- settings: [`results/{row.name}.toml`](../../results/{row.name}.toml), seed 0, 500 updates each
 - processor time: {record["processor_seconds"] / 60:.1f} min for all; machine: {record["machine"]}
 
-![Where each word comes from](../results/runs/{row.name}/origin.png)
+![Where each word comes from](../../results/runs/{row.name}/origin.png)
 
 """
 

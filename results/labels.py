@@ -219,7 +219,7 @@ def _line(row: LabelRow) -> str:
 
 def _details(row: LabelRow) -> str:
     record = json.loads(row.record.read_text(encoding="utf-8"))
-    folder, usage = f"../results/runs/{row.name}", record["usage"]
+    folder, usage = f"../../results/runs/{row.name}", record["usage"]
     each = ", ".join(f"{value:.2f}" for value in record["figures"]["each"])
     commands = "".join(f"  - `{command}`\n" for command in record["commands"])
     logs = ", ".join(f"[seed {seed}]({folder}/metrics-{seed}.jsonl)" for seed in row.seeds)
@@ -230,7 +230,7 @@ def _details(row: LabelRow) -> str:
 - seeds {", ".join(map(str, row.seeds))}: {each}
 - command: `python -m results --data FOLDER --row {row.name}`, which writes the files and
   runs
-{commands}- settings: [`results/{row.name}.toml`](../results/{row.name}.toml)
+{commands}- settings: [`results/{row.name}.toml`](../../results/{row.name}.toml)
 - machine: {record["machine"]}, {usage["threads"]} thread
 - logs: {logs}
 

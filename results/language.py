@@ -136,7 +136,7 @@ def _line(row: TextRow) -> str:
 
 def _details(row: TextRow) -> str:
     record = json.loads(row.record.read_text(encoding="utf-8"))
-    folder = f"../results/runs/{row.name}"
+    folder = f"../../results/runs/{row.name}"
     quoted = "\n".join(f"> {line}  " if line else ">" for line in record["sample"].splitlines())
     compared = ""
     if "nanogpt" in record:
@@ -147,7 +147,7 @@ def _details(row: TextRow) -> str:
     return f"""### {row.what}
 
 - command: `python -m results --data FOLDER --row {row.name}`
-- settings: [`results/{row.name}.toml`](../results/{row.name}.toml), seed 0{compared}
+- settings: [`results/{row.name}.toml`](../../results/{row.name}.toml), seed 0{compared}
 - machine: {record["machine"]}, {record["usage"]["threads"]} thread
 - log: [`metrics.jsonl`]({folder}/metrics.jsonl)
 

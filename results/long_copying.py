@@ -142,7 +142,7 @@ ends where training ended. What starts from the last position goes on at any len
 
 
 def section() -> str:
-    """Return the section of `docs/results.md`."""
+    """Return the section of `docs/project/results.md`."""
     if not ROWS[0].record.exists():
         return ""
     record = json.loads(ROWS[0].record.read_text(encoding="utf-8"))
@@ -150,7 +150,7 @@ def section() -> str:
     commands = "\n".join(f"  - `{record[name]['0']['command']}`" for name in MECHANISMS if name in record)
     return (
         f"{_HEAD}{''.join(lines)}\n- commands of seed 0; `python -m results --data FOLDER --row {ROWS[0].name}` writes "
-        f"the files and runs all\n{commands}\n- settings: [`results/{_CONFIG.name}`](../results/{_CONFIG.name})\n"
+        f"the files and runs all\n{commands}\n- settings: [`results/{_CONFIG.name}`](../../results/{_CONFIG.name})\n"
         f"- machine: {record['machine']}, {record[next(iter(MECHANISMS))]['0']['usage']['threads']} thread\n\n"
     )
 

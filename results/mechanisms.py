@@ -1,6 +1,6 @@
 """Train every score, normalizer and model to reverse short strings, and show which combinations learn.
 
-    python -m results.mechanisms                        train what has no stored figures yet, then write docs/results.md
+    python -m results.mechanisms                        train what has no stored figures, write docs/project/results.md
     python -m results.mechanisms --model gru            one model; may be given several times
     python -m results.mechanisms --at-most 20           at most 20 trainings
 
@@ -280,7 +280,7 @@ def main() -> None:
 
     from results.table import write_table
 
-    write_table(ROOT / "docs" / "results.md")
+    write_table(ROOT / "docs" / "project" / "results.md")
 
 
 if __name__ == "__main__":

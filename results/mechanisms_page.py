@@ -1,4 +1,4 @@
-"""The section of `docs/results.md` on which scores, normalizers and models learn."""
+"""The section of `docs/project/results.md` on which scores, normalizers and models learn."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -260,8 +260,8 @@ def _details(results: Results) -> str:
     what = "ended by a loss or gradient that was not finite"
     stopped = f"- {what}: {_listed(sorted(results.stopped))}\n" if results.stopped else ""
     return f"""{stopped}- command: `python -m results.mechanisms`, which can be interrupted and continued
-- settings: [`results/mechanisms.toml`](../results/mechanisms.toml); figures of each seed:
-  [`results/runs/mechanisms`](../results/runs/mechanisms)
+- settings: [`results/mechanisms.toml`](../../results/mechanisms.toml); figures of each seed:
+  [`results/runs/mechanisms`](../../results/runs/mechanisms)
 - updates, and median processor time of a training with its validation: {each}
 - machine: {results.machine}
 """

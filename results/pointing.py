@@ -165,7 +165,7 @@ _HEAD = """## Pointer networks
 
 `qkv train point` on generated text files, scored on 2,000 unseen lines, hulls with a beam of 3. Integers are from 0 to
 99. A hull is exact if all its corners are right and in order, whatever the starting corner. How it works:
-[pointing.md](pointing.md).
+[point.md](../how_to/point.md).
 
 | task | target or published | ours | parameters | processor time |
 |---|---|---|---|---|
@@ -177,7 +177,7 @@ def section() -> str:
     """Return the section of the page on pointer networks."""
     table = "".join(_line(row) for row in ROWS)
     hulls = next(row for row in ROWS if row.name == "pointer_hull")
-    picture = "![Correct and wrong hulls](../results/runs/pointer_hull/hulls.svg)\n\n"
+    picture = "![Correct and wrong hulls](../../results/runs/pointer_hull/hulls.svg)\n\n"
     commands = "".join(_commands(row) for row in ROWS)
     return f"{_HEAD}{table}\n{commands}\n{picture if hulls.record.exists() else ''}"
 
@@ -188,7 +188,7 @@ def _commands(row: PointingRow) -> str:
     made = f"--size {row.size} --count {row.count} --out {folder / 'train.tsv'}"
     training = _training(row, folder / "train.tsv", folder / "model")
     return (
-        f"- {row.what.lower()}, settings [`{config}`](../{config}):\n"
+        f"- {row.what.lower()}, settings [`{config}`](../../{config}):\n"
         f"  - `python -m results.elements {row.task} {made}`\n"
         f"  - `qkv {' '.join(training)}`\n"
     )

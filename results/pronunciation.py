@@ -172,7 +172,7 @@ to three phones, aligned by expectation maximization), tried earlier, was 1.6 po
 
 
 def section() -> str:
-    """Return the section of `docs/results.md`."""
+    """Return the section of `docs/project/results.md`."""
     done = [row for row in ROWS if row.record.exists()]
     if not done:
         return ""
@@ -203,5 +203,5 @@ def _details(row: SpokenRow) -> str:
     return (
         f"- {row.what}: wall time {usage['wall_seconds'] / 60:.0f} min at a load of {usage['load'][1]:.0f} on "
         f"{usage['cores']} cores, decoding {record['decoding_seconds']} s; {record['machine']}; settings "
-        f"[`results/{row.settings}`](../results/{row.settings})\n{commands}\n"
+        f"[`results/{row.settings}`](../../results/{row.settings})\n{commands}\n"
     )

@@ -174,7 +174,7 @@ def _part(row: RegressionRow) -> str:
     if not row.record.exists():
         return f"{head}Not run.\n\n"
     record = json.loads(row.record.read_text(encoding="utf-8"))
-    folder = f"../results/runs/{row.name}"
+    folder = f"../../results/runs/{row.name}"
     lines = "".join(_line(name, figures) for name, figures in record["figures"].items())
     narrow, wide = record["bandwidths"][0], record["bandwidths"][-1]
     return f"""{head}{_text(record)}
@@ -183,7 +183,7 @@ def _part(row: RegressionRow) -> str:
 |---|---|---|---|---|---|
 {lines}
 - command: `python -m results --data FOLDER --row {row.name}`
-- settings: [`results/{row.name}.toml`](../results/{row.name}.toml), seeds 0 to {record["settings"]["draws"] - 1}
+- settings: [`results/{row.name}.toml`](../../results/{row.name}.toml), seeds 0 to {record["settings"]["draws"] - 1}
 - processor time: {record["processor_seconds"]:.0f} s; machine: {record["machine"]}
 
 ![Error of four kernels against the bandwidth, with the choice of leave-one-out]({folder}/errors.svg)

@@ -1,4 +1,4 @@
-"""Write `docs/results.md` from the stored figures; rows that were not run are marked so."""
+"""Write `docs/project/results.md` from the stored figures; rows that were not run are marked so."""
 
 import json
 from pathlib import Path
@@ -70,7 +70,7 @@ def _line(row: Row) -> str:
 
 def _details(row: Row) -> str:
     record = json.loads(row.record.read_text(encoding="utf-8"))
-    folder = f"../results/runs/{row.name}"
+    folder = f"../../results/runs/{row.name}"
     return f"""## {row.what}
 
 - published figure: {row.published:.2f}, {row.by}; {row.measured}
@@ -94,7 +94,7 @@ def _commands(record: dict[str, Any]) -> str:
 
 
 def _settings(row: Row) -> str:
-    return ", then ".join(f"[`results/{path.name}`](../results/{path.name})" for path in row.configs)
+    return ", then ".join(f"[`results/{path.name}`](../../results/{path.name})" for path in row.configs)
 
 
 def _note(row: Row) -> str:

@@ -1,4 +1,4 @@
-"""The section of `docs/results.md` on short texts that are right or wrong as a whole."""
+"""The section of `docs/project/results.md` on short texts that are right or wrong as a whole."""
 
 import json
 import math
@@ -46,7 +46,7 @@ def _also(figures: dict[str, Any]) -> str:
 
 def _details(row: ShortRow) -> str:
     record = json.loads(row.record.read_text(encoding="utf-8"))
-    folder = f"../results/runs/{row.name}"
+    folder = f"../../results/runs/{row.name}"
     note = "".join(f"\n- {text}" for text in (row.note, *_resumed(row)) if text)
     commands = "\n".join(f"  - `{command}`" for command in record["commands"])
     return f"""### {row.what}
@@ -54,7 +54,7 @@ def _details(row: ShortRow) -> str:
 - published figure: {row.published}, {row.source}{note}
 - command: `python -m results --data FOLDER --row {row.name}`, which writes the files and runs
 {commands}
-- settings: [`results/{row.name}.toml`](../results/{row.name}.toml)
+- settings: [`results/{row.name}.toml`](../../results/{row.name}.toml)
 - machine: {record["machine"]}, {record["usage"]["threads"]} thread; decoding {record["decoding_seconds"]} s
 - log: [`metrics.jsonl`]({folder}/metrics.jsonl)
 

@@ -164,12 +164,12 @@ def test_the_readme_runs_from_top_to_bottom(place: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["training", "export", "viewer"])
+@pytest.mark.parametrize("name", ["train", "export", "view"])
 def test_a_page_runs_from_top_to_bottom(name: str, place: Path) -> None:
-    if name == "viewer":  # after the README
+    if name == "view":  # after the README
         run_line("qkv train translate --source train.de --target train.en --out runs/de-en --model gru")
         run_line("qkv train generate --text plays.txt --out runs/plays")
-    lines = [line for line in blocks(ROOT / "docs" / f"{name}.md") if "war" not in line]
+    lines = [line for line in blocks(ROOT / "docs" / "how_to" / f"{name}.md") if "war" not in line]
     assert len(lines) > 3
     for line in lines:
         run_line(line)

@@ -12,7 +12,7 @@ from tests.cli.command import run, succeeded
 ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted(path for path in (ROOT / "examples" / "mechanisms").glob("*.py") if path.name != "drawing.py")
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-WITH_COMMANDS = [ROOT / "docs" / "pointing.md", ROOT / "docs" / "regression.md"]
+WITH_COMMANDS = [ROOT / "docs" / "how_to" / "point.md", ROOT / "docs" / "how_to" / "regress.md"]
 _FEW = {"count": 60, "steps": 2}
 WITH_CODE = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
 
@@ -23,7 +23,8 @@ def test_script_draws_its_figure(script: Path, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(sys, "argv", [str(script), "--out", str(tmp_path)])
     runpy.run_path(str(script), run_name="__main__")
     assert (tmp_path / f"{script.stem}.svg").stat().st_size > 1000
-    assert (ROOT / "docs" / "mechanisms" / "figures" / f"{script.stem}.svg").exists(), "the page's figure is committed"
+    figures = ROOT / "docs" / "understanding" / "mechanisms" / "figures"
+    assert (figures / f"{script.stem}.svg").exists(), "the page's figure is committed"
 
 
 def test_the_figure_of_looking_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +74,7 @@ def _run_line(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def blocks(page: str, language: str) -> list[str]:
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "how_to" / page).read_text(encoding="utf-8")
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
@@ -84,11 +85,11 @@ def test_commands_for_linguists_run(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     verbs = "".join(f"{a}{b}\t{a}{b}ed\tV;PST\n" for a in "walkop" for b in "talkus")
     for name, text in (("words.tsv", words), ("others.tsv", words), ("verbs.tsv", verbs)):
         Path(name).write_text(text, encoding="utf-8")
-    (settings,) = blocks("linguists.md", "toml")
+    (settings,) = blocks("pronounce.md", "toml")
     shorter, count = re.subn(r"(steps|validate_every|warmup|hidden|embedding) = \d+", r"\1 = 4", settings)
     assert count == 5
     Path("speech.toml").write_text(shorter, encoding="utf-8")
-    commands = [line for block in blocks("linguists.md", "sh") for line in block.splitlines()]
+    commands = [line for block in blocks("pronounce.md", "sh") for line in block.splitlines()]
     assert len(commands) >= 10
     for command in commands:
         feed, _, rest = command.rpartition(" | ")

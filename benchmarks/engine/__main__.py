@@ -4,7 +4,7 @@
     python -m benchmarks.engine --row additive_512 --again        one row, measured again
     python -m benchmarks.engine --row translation_rnn --data DIR  a training row; DIR contains the folder multi30k
     python -m benchmarks.engine --list                            the names, and which are finished
-    python -m benchmarks.engine --write                           write docs/benchmarks.md and the plot from stored rows
+    python -m benchmarks.engine --write                           docs/project/benchmarks.md and plot, from stored rows
 
 Contenders alternate in one run, on two threads in wall time; --cpu uses the processor time of one thread instead, for a
 shared machine. Results go to benchmarks/results/engine.json row by row.

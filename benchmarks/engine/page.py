@@ -1,4 +1,4 @@
-"""The generated part of docs/benchmarks.md: everything between two marker comments, below "Table"."""
+"""The generated part of docs/project/benchmarks.md: everything between two marker comments, below "Table"."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from benchmarks.engine.rivals import FULL
 from benchmarks.engine.rows import ROWS, TABLE, TABLE_SIZES
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = ROOT / "docs" / "benchmarks.md"
+PAGE = ROOT / "docs" / "project" / "benchmarks.md"
 PLOT = store.RESULTS.with_suffix(".svg")
 BEGIN, END = "<!-- table: begin, made by python -m benchmarks.engine --write -->", "<!-- table: end -->"
 HEADING = "## Table"
@@ -73,7 +73,7 @@ Contenders alternate within one run. Each figure is the rival's time divided by 
 `backend="auto"`: the median of the ratios of neighboring turns, with their quartiles in brackets. Each rival's result
 is compared with qkv's before it is timed. {_clocks(rows)}
 
-![How many times as fast as the full tensor](../{PLOT.relative_to(ROOT).as_posix()})"""
+![How many times as fast as the full tensor](../../{PLOT.relative_to(ROOT).as_posix()})"""
 
 
 def _clocks(rows: Rows) -> str:

@@ -1,4 +1,4 @@
-"""Every version of every format that qkv ever wrote can be read; docs/format.md describes them."""
+"""Every version of every format that qkv ever wrote can be read; docs/reference/files.md describes them."""
 
 import shutil
 from pathlib import Path

@@ -30,7 +30,7 @@ COMMANDS: dict[str, tuple[list[str], str, int, set[str]]] = {
     "view": (["translate", "--text", "a b", "--export", "page.html"], "", 1, {"page"}),
 }
 """For each command that reads a run: its run and arguments, what it reads, how many objects it writes, their names."""
-PAGE = (Path(__file__).parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text(encoding="utf-8")
 DOCUMENTED = set(re.findall(r"`(\w+)`", PAGE))
 OTHERS = {"demo", "explain", "warm"}
 

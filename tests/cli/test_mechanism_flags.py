@@ -204,7 +204,7 @@ def test_former_names_of_tokens_are_taken_with_a_note() -> None:
 
 
 def test_page_and_help_name_every_mechanism() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how_to" / "train.md").read_text(encoding="utf-8")
     shown = " ".join(succeeded(run("train", "translate", "--help")).stdout.replace("│", " ").split())
     for name in (*SCORES, *ALIASES, *NORMALIZERS, LOCATION):
         assert f"`{name.replace('_', '-')}`" in page

@@ -17,7 +17,7 @@ from tests.contract.mechanisms import DTYPES, MASKS, NORMALIZERS, ON_CPU, SCORES
 CERTAIN = 0.5
 """Shares below this are not computed more precisely: they are at most as large as the table says."""
 
-COMMAND = "OMP_NUM_THREADS=1 python -m tests.contract.table{} --write docs/contract.md"
+COMMAND = "OMP_NUM_THREADS=1 python -m tests.contract.table{} --write docs/understanding/contract.md"
 
 
 @dataclass

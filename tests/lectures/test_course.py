@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-PAGE = ROOT / "docs" / "lectures.md"
+PAGE = ROOT / "docs" / "project" / "lectures.md"
 SCRIPTS = sorted((ROOT / "examples" / "lectures").glob("*.py"))
 SLOW = {"08_additive_multiplicative", "09_paths", "10_parallel", "16_far_and_near", "19_pointing"}
 LINKS = re.findall(r"\[([^\]]+)\]\(([^)#]+)\)", PAGE.read_text(encoding="utf-8"))
@@ -68,7 +68,7 @@ def test_a_missing_library_names_its_extra() -> None:
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_script_is_short_and_on_the_page(script: Path) -> None:
     assert len(script.read_text(encoding="utf-8").splitlines()) <= 100
-    assert f"../examples/lectures/{script.name}" in {target for _, target in LINKS}
+    assert f"../../examples/lectures/{script.name}" in {target for _, target in LINKS}
 
 
 @lru_cache
@@ -100,5 +100,5 @@ def test_every_row_leads_somewhere() -> None:
 
 
 def test_every_figure_is_on_the_page() -> None:
-    figures = {f"pictures/lectures/{path.name}" for path in (ROOT / "docs" / "pictures" / "lectures").iterdir()}
+    figures = {f"../pictures/lectures/{path.name}" for path in (ROOT / "docs" / "pictures" / "lectures").iterdir()}
     assert figures <= {target for _, target in LINKS}

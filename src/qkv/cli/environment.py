@@ -7,13 +7,14 @@ SPINS = "2000"
 """How often a thread of GNU's OpenMP looks for its next work before it sleeps: some 40 µs.
 
 The default is 300,000. Beside another busy process, a thread that waits so long keeps the core from the thread
-that it waits for. On an idle machine 2,000 is about as fast (docs/performance.md).
+that it waits for. On an idle machine 2,000 is about as fast (docs/understanding/planner.md).
 """
 PRODUCTS = "64"
 """How many compiled matrix products oneDNN keeps, and how many PyTorch's own table of them keeps.
 
 A training update uses about 30, and compiling one takes 0.25 ms. By default each keeps 1,024, of all batch shapes it
-met: 0.5 MiB for each shape, between blocks of the heap that therefore fit few later tensors (docs/memory.md).
+met: 0.5 MiB for each shape, between blocks of the heap that therefore fit few later tensors
+(docs/understanding/memory.md).
 """
 _DEFAULTS = {
     "GOMP_SPINCOUNT": (SPINS, ("OMP_WAIT_POLICY",)),

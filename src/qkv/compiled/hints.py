@@ -12,8 +12,8 @@ def wide_registers() -> None:
     """Let the loops of a compiled function use registers of 512 bits, if the processor has them; called first in it.
 
     LLVM prefers 256 bits on most processors that have 512, because the first of them lowered their clock for wide
-    registers. Measured (`docs/tuning.md`): the loops of these kernels gain a tenth to two fifths if two programs share
-    a core, and lose nothing otherwise. In plain Python this does nothing.
+    registers. Measured (`docs/project/tuning.md`): the loops of these kernels gain a tenth to two fifths if two
+    programs share a core, and lose nothing otherwise. In plain Python this does nothing.
 
     Example:
         >>> wide_registers()

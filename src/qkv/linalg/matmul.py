@@ -1,6 +1,6 @@
 """Matrix products by the fastest code for their kind on this processor.
 
-Which code that is was measured for each kind of product; docs/performance.md has the figures. No vendor decides:
+Which code that is was measured for each kind of product (docs/understanding/planner.md). No vendor decides:
 
 - Large products and those of a backward pass: by oneDNN, which ships with PyTorch, where registers of 512 bits exist
   that MKL says it leaves unused; there oneDNN takes about half the time for the same sums. Everywhere else PyTorch's

@@ -123,7 +123,7 @@ class Recipe(Generic[F, C, D, M]):
         adapt: fit what was read to a run to start from, or refuse that run.
         judge: the figures of a model without a `job`.
 
-    Example: see docs/extending.md, "A task".
+    Example: see docs/how_to/extend.md, "A task".
     """
 
     task: str

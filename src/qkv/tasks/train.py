@@ -69,7 +69,7 @@ class LoopTable(TypedDict, total=False):
 
 
 class AttentionTable(TypedDict, total=False):
-    """The mechanism, see docs/training.md."""
+    """The mechanism, see docs/how_to/train.md."""
 
     score: str
     normalizer: str

@@ -204,5 +204,5 @@ def _expect_plain(config: DecoderConfig | TransformerConfig, *names: str) -> Non
 
 
 def _none(name: str, got: str, expected: str) -> UnsupportedError:
-    hint = "No family of transformers computes the same: train without it, or see docs/export.md."
+    hint = "No family of transformers computes the same: train without it, or see docs/how_to/export.md."
     return UnsupportedError(error_message(f"model.{name}", expected, got, hint))

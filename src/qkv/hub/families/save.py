@@ -93,7 +93,7 @@ def _counterpart(model: nn.Module) -> Counterpart:
     if isinstance(model, _STACKS) and model.config.settings:
         return Counterpart(decode_mapping(model.config.settings.encode(), CONFIG), model.config, model.state_dict())
     got = "a stack of no family" if isinstance(model, _STACKS) else type(model).__name__
-    hint = "See docs/export.md for what `qkv export` writes of it."
+    hint = "See docs/how_to/export.md for what `qkv export` writes of it."
     raise UnsupportedError(error_message("model", "one that a family of transformers computes", got, hint))
 
 

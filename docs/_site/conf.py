@@ -1,0 +1,52 @@
+"""Sphinx's configuration of the site; `build.py` runs it on a copy of the pages."""
+
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(os.environ["QKV_SITE"])
+sys.path[:0] = [str(HERE), str(HERE.parent.parent / "src")]
+
+project = "qkv"
+author = "The qkv authors"
+copyright = "2026, the qkv authors"  # noqa: A001 - Sphinx's name
+release = "0.1.0"
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "sphinx_copybutton",
+    "extension",
+]
+exclude_patterns = ["_site"]
+nitpicky = False
+default_role = "code"
+
+myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
+myst_heading_anchors = 4
+nb_execution_mode = os.environ.get("QKV_NOTEBOOKS", "cache")
+nb_execution_cache_path = os.environ["QKV_NOTEBOOK_CACHE"]
+nb_execution_timeout = 600
+nb_execution_raise_on_error = True
+nb_execution_in_temp = True
+nb_merge_streams = True
+
+napoleon_numpy_docstring = False
+napoleon_custom_sections = [("Source", "notes_style"), ("Sources", "notes_style"), ("Shapes", "notes_style")]
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented"
+autodoc_member_order = "bysource"
+autosummary_generate = False
+copybutton_exclude = ".linenos, .gp, .go"
+
+html_theme = "furo"
+html_title = "qkv"
+html_static_path = [str(HERE / "static")]
+html_css_files = ["qkv.css"]
+html_theme_options = {"navigation_with_keys": True}
+html_show_sourcelink = False
+html_copy_source = False
+mathjax_path = "mathjax/tex-svg.js"

@@ -1,0 +1,81 @@
+"""What the site needs beyond Sphinx: links into the repository, and docstrings written for people."""
+
+import re
+from pathlib import PurePosixPath
+from typing import Any
+
+REPOSITORY = "https://github.com/qkv/qkv/blob/main/"
+_LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
+_SOURCES = re.compile(r"(\.ci|src|tests|examples|benchmarks|results)(/|$)")
+_PAGES = {"README.md": "index", "CHANGELOG.md": "project/changelog", "SECURITY.md": "project/security"}
+
+
+def repository_links(text: str, page: str) -> str:
+    """Lead links to files of the repository to the repository, and those to its top pages to their pages here.
+
+    Args:
+        text: a page's Markdown.
+        page: its path below `docs`, which links are relative to.
+
+    Returns:
+        The Markdown for the site.
+
+    Example:
+        >>> repository_links("[a](../../src/qkv/errors.py)", "how_to/train.md")
+        '[a](https://github.com/qkv/qkv/blob/main/src/qkv/errors.py)'
+        >>> repository_links("[a](../../SECURITY.md#keys)", "how_to/train.md")
+        '[a](../project/security.md#keys)'
+    """
+    folder = PurePosixPath("docs", page).parent
+
+    def replaced(link: re.Match[str]) -> str:
+        label, target = link.groups()
+        if re.match(r"[a-z]+:|#", target):
+            return link.group(0)
+        path, _, anchor = target.partition("#")
+        full = _normal(folder / path)
+        ending = f"#{anchor}" if anchor else ""
+        if full in _PAGES:
+            up = "../" * (len(folder.parts) - 1)
+            return f"[{label}]({up}{_PAGES[full]}.md{ending})"
+        if _SOURCES.match(full) or not full.startswith("docs"):
+            return f"[{label}]({REPOSITORY}{full}{ending})"
+        return link.group(0)
+
+    return _LINK.sub(replaced, text)
+
+
+def _normal(path: PurePosixPath) -> str:
+    parts: list[str] = []
+    for part in path.parts:
+        if part == "..":
+            parts.pop()
+        elif part != ".":
+            parts.append(part)
+    return "/".join(parts)
+
+
+def _rewrite_links(app: Any, page: str, source: list[str]) -> None:
+    source[0] = repository_links(source[0], f"{page}.md")
+
+
+def _plain_docstring(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
+    """In these docstrings a bar is an absolute value and a star a product or a file pattern, not markup."""
+    for index, line in enumerate(lines):
+        parts = re.split(r"(`+[^`]*`+)", line)
+        if not line.lstrip().startswith((">>>", "...")):
+            parts[::2] = [re.sub(r"(?<!\\)([|*])", r"\\\1", part) for part in parts[::2]]
+        lines[index] = "".join(re.sub(r"^`([^`]+)`$", r"``\1``", part) for part in parts)
+
+
+def _skip_foreign(app: Any, what: str, name: str, value: Any, skipped: bool, options: Any) -> bool | None:
+    module = getattr(value, "__module__", None) or ""
+    return True if module.startswith(("sklearn", "torch")) or name.endswith("_request") else None
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Register with Sphinx."""
+    app.connect("source-read", _rewrite_links)
+    app.connect("autodoc-process-docstring", _plain_docstring, priority=100)
+    app.connect("autodoc-skip-member", _skip_foreign)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

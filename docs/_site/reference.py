@@ -1,0 +1,211 @@
+"""Generate the reference: the public names by module, the command line and the settings."""
+
+import dataclasses
+import importlib
+import inspect
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+MODULES = {
+    "qkv": "attention and its siblings; loading, training and recording",
+    "qkv.scores": "how well a query matches a key",
+    "qkv.normalizers": "from scores to weights",
+    "qkv.masks": "which keys a query may see",
+    "qkv.biases": "what a position adds to a score",
+    "qkv.nn": "layers with parameters",
+    "qkv.models": "models of each kind",
+    "qkv.introspect": "weights at any length",
+    "qkv.recording": "what a running model attends to",
+    "qkv.hub": "models of other libraries",
+    "qkv.train": "the training loop",
+    "qkv.data": "texts, tokenizers and batches",
+    "qkv.decode": "greedy search, beams and sampling",
+    "qkv.metrics": "scores of quality",
+    "qkv.checkpoint": "run folders",
+    "qkv.view": "the viewer",
+    "qkv.errors": "what is raised",
+}
+
+
+def write(folder: Path) -> None:
+    """Write all pages of the reference that are generated.
+
+    Args:
+        folder: the folder `reference` of the pages.
+    """
+    api = folder / "api"
+    api.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for module, what in MODULES.items():
+        (api / f"{module}.md").write_text(_module_page(module, what), encoding="utf-8")
+        rows.append(f"| [{module}]({module}.md) | {what} |")
+    table = "\n".join(["| module | what it holds |", "|---|---|", *rows])
+    names = "\n".join(MODULES)
+    (api / "index.md").write_text(
+        "# Find a function or class\n\nEvery public name, from its docstring. Every example on these pages is run by the "
+        f"tests.\n\n{table}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n",
+        encoding="utf-8",
+    )
+    (folder / "command_line.md").write_text(_command_page(), encoding="utf-8")
+    (folder / "settings.md").write_text(_settings_page(), encoding="utf-8")
+
+
+def public_names(module: str) -> list[str]:
+    """Return the public names of a module, without the modules among them.
+
+    Example:
+        >>> "Softmax" in public_names("qkv.normalizers")
+        True
+    """
+    loaded = importlib.import_module(module)
+    listed = getattr(loaded, "__all__", None)
+    if listed is None:
+        listed = [name for name, item in vars(loaded).items() if getattr(item, "__module__", None) == module]
+    return [
+        name for name in listed if not name.startswith("_") and not isinstance(getattr(loaded, name), types.ModuleType)
+    ]
+
+
+def _kind(item: Any) -> str:
+    if inspect.isclass(item):
+        return "exception" if issubclass(item, BaseException) else "class"
+    return "function" if callable(item) and hasattr(item, "__name__") else "data"
+
+
+def _module_page(module: str, what: str) -> str:
+    loaded = importlib.import_module(module)
+    names = public_names(module)
+    if module != "qkv":  # documented where it is defined
+        names = [name for name in names if name not in public_names("qkv")]
+    lines = [f"# {module}: {what}", "", "```{eval-rst}", f".. currentmodule:: {module}", "", ".. autosummary::", ""]
+    lines += [f"   {name}" for name in names]
+    for name in names:
+        kind = _kind(getattr(loaded, name))
+        members = ["   :members:", "   :show-inheritance:"] if kind in ("class", "exception") else []
+        lines += ["", f".. auto{kind}:: {module}.{name}", *members]
+    return "\n".join([*lines, "```", ""])
+
+
+def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """The commands below a group; typer has a copy of click's classes that differs between its versions."""
+    parts = getattr(command, "commands", None)
+    if parts is None:
+        yield name, command
+        return
+    for part, below in parts.items():
+        yield from _commands(below, f"{name} {part}")
+
+
+def _command_page() -> str:
+    from qkv.cli.app import app
+
+    lines = ["# Every command and flag", ""]
+    lines += ["Every command takes `--help`, `--quiet`, `--verbose` and `--json` ([what it prints](json.md))."]
+    for name, command in _commands(get_command(app), "qkv"):
+        lines += ["", f"## {name}", "", _prose(command.help or "")]
+        if rows := [_flag_row(parameter) for parameter in command.params]:
+            lines += ["", "| argument | meaning | default |", "|---|---|---|", *rows]
+    return "\n".join([*lines, ""])
+
+
+def _prose(text: str) -> str:
+    """The help of a command: its example becomes a block of code."""
+    head, found, example = inspect.cleandoc(text).partition("Example: ")
+    return head.strip() + (f"\n\n```sh\n{example.strip()}\n```" if found else "")
+
+
+def _flag_row(parameter: Any) -> str:
+    names = ", ".join(f"`{option}`" for option in parameter.opts)
+    default = parameter.default
+    plain = isinstance(default, str | int | float | Path) and not isinstance(default, bool)
+    shown = f"`{default}`" if plain else ""
+    return f"| {names} | {_cell(parameter.help or '')} | {shown} |"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+SETTINGS = {
+    "training": {"every task but regress": "qkv.train.settings:Settings"},
+    "tokenizer": {"every task that reads text": "qkv.tasks.parallel:Words"},
+    "data": {
+        "translate": "qkv.tasks.training:RECIPE",
+        "generate": "qkv.tasks.language_training:RECIPE",
+        "point": "qkv.tasks.point_training:RECIPE",
+        "regress": "qkv.tasks.regression:RECIPE",
+        "classify and tag": "qkv.tasks.labeled_text:LabeledFiles",
+    },
+    "model": {
+        "translate, kind transformer": "qkv.models.transformer:TransformerConfig",
+        "translate, kind gru, lstm or rnn": "qkv.models.recurrent:RecurrentConfig",
+        "translate, alignment monotonic": "qkv.models.monotonic:MonotonicConfig",
+        "generate, kind transformer": "qkv.models.decoder:DecoderConfig",
+        "generate, kind gru, lstm or rnn": "qkv.models.recurrent_decoder:RecurrentDecoderConfig",
+        "classify and tag": "qkv.models.reader:ReaderConfig",
+        "point": "qkv.models.pointer:PointerConfig",
+    },
+}
+"""The dataclasses of each table of settings, by task; of a recipe, its files."""
+
+
+def _settings_page() -> str:
+    lines = [
+        "# Every setting",
+        "",
+        "`qkv train TASK --print-config` prints all settings of a task as TOML, in these tables, and `--config run.toml` "
+        "reads them back; flags win. A setting that a table does not have is an error that names the closest one. Sizes "
+        "that follow from the text, such as that of the vocabulary, are no settings.",
+    ]
+    for table, classes in SETTINGS.items():
+        lines += ["", f"## [{table}]"]
+        for tasks, path in classes.items():
+            module, _, name = path.partition(":")
+            item = getattr(importlib.import_module(module), name)
+            lines += ["", f"### {tasks.capitalize()}", "", "| setting | meaning | default |", "|---|---|---|"]
+            lines += _setting_rows(item if inspect.isclass(item) else item.files)
+    return "\n".join([*lines, ""])
+
+
+def _setting_rows(settings: type) -> list[str]:
+    meanings = {name: text for base in reversed(settings.__mro__) for name, text in _arguments(base).items()}
+    rows = []
+    for field in dataclasses.fields(settings):
+        default = field.default
+        shown = "" if default in (dataclasses.MISSING, None) else f"`{_plain(default)}`"
+        rows.append(f"| `{field.name}` | {_cell(meanings.get(field.name, ''))} | {shown} |")
+    return rows
+
+
+def _plain(default: object) -> str:
+    return (
+        str(default).lower()
+        if isinstance(default, bool)
+        else f'"{default}"'
+        if isinstance(default, str)
+        else str(default)
+    )
+
+
+def _arguments(item: type) -> dict[str, str]:
+    """The paragraph on each argument in a docstring of Google's form.
+
+    Example:
+        >>> _arguments(type("A", (), {"__doc__": "A.\\n\\nArgs:\\n    x: one\\n        two.\\n"}))
+        {'x': 'one two.'}
+    """
+    _, _, rest = (inspect.cleandoc(item.__doc__ or "")).partition("Args:\n")
+    found: dict[str, str] = {}
+    for line in rest.splitlines():
+        if line and not line.startswith(" "):
+            break
+        name, colon, text = line.strip().partition(": ")
+        if colon and line.startswith("    ") and not line.startswith("     "):
+            found[name] = text
+        elif line.strip() and found:
+            found[next(reversed(found))] += f" {line.strip()}"
+    return found

@@ -1,0 +1,760 @@
+"""The exercises: inputs, and a function whose steps can be swapped for the usual mistakes."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, final
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+
+@final
+@dataclass(frozen=True)
+class Exercise:
+    """An exercise.
+
+    Args:
+        signature: the arguments of the function to write.
+        shape: what the shape of the result says.
+        draw: draw arguments; the number of the trial varies the sizes, which all differ.
+        solve: the right function; each keyword replaces a step by a wrong form of it.
+        mistakes: for each step, its wrong forms and what is wrong with each.
+    """
+
+    signature: str
+    shape: str
+    draw: Callable[[Generator, int], tuple[Any, ...]]
+    solve: Callable[..., Tensor]
+    mistakes: Mapping[str, Mapping[str, str]]
+
+
+def _normal(generator: Generator, *size: int) -> Tensor:
+    return torch.randn(*size, generator=generator)
+
+
+def _shared_axis(scores: Tensor, axis: str, function: str = "softmax") -> Tensor:
+    """Weights from scores, over the keys (last) or, by mistake, over the queries."""
+    dim = -1 if axis == "keys" or scores.ndim < 2 else -2
+    match function:
+        case "softmax":
+            return scores.softmax(dim)
+        case "none":
+            return scores
+        case "exp":
+            return scores.exp()
+        case "sigmoid":
+            return scores.sigmoid()
+        case "mean":
+            return scores / scores.shape[-1]
+        case "sum":
+            return scores / scores.sum(dim, keepdim=True)
+        case "hard":
+            return F.one_hot(scores.argmax(dim), scores.shape[-1]).to(scores.dtype)
+        case _:
+            return torch.full_like(scores, 1 / scores.shape[-1])
+
+
+_AXIS = "the weights of each query over its keys must sum to 1, not those of each key over the queries (dim=-1)"
+_NO_SOFTMAX = {
+    "none": "the scores are used as weights: there is no softmax",
+    "exp": "exp(s) is not divided by its sum over the keys",
+    "sigmoid": "a sigmoid is no softmax: the weights of a query do not sum to 1",
+    "hard": "only the best key is used (argmax); a softmax mixes all of them",
+    "uniform": "all keys have the same weight: the scores are not used",
+    "sum": "the scores are divided by their sum, without exp: that is no softmax",
+}
+
+
+# 1. Kernel regression
+
+
+def _draw_regression(g: Generator, trial: int) -> tuple[Any, ...]:
+    keys, values = 5 * torch.rand(7 + trial % 3, generator=g), 10 + 5 * _normal(g, 7 + trial % 3)
+    return 5 * torch.rand(4, generator=g), keys, values, (0.4, 0.7, 1.6)[trial % 3]
+
+
+def _regression(
+    x: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    h: float,
+    *,
+    distance: str = "squared",
+    width: str = "right",
+    sign: str = "minus",
+    axis: str = "keys",
+    weights: str = "sum",
+) -> Tensor:
+    gap = x[:, None] - keys[None]
+    gap = {"squared": gap**2, "absolute": gap.abs(), "signed": gap, "product": -x[:, None] * keys[None]}[distance]
+    divisor = {"right": 2 * h * h, "no square": 2 * h, "no two": h * h, "neither": h, "one": 1.0, "two": 2.0}[width]
+    exponent = gap / divisor if sign == "plus" else -gap / divisor
+    if width == "times":
+        exponent = -gap * h * h / 2
+    if weights == "sum":
+        return exponent.softmax(1 if axis == "keys" else 0) @ values
+    if weights == "mean":
+        return exponent.exp() @ values / len(values)
+    return _shared_axis(exponent, axis, weights) @ values
+
+
+_REGRESSION = {
+    "distance": {
+        "absolute": "the distance is not squared: that is the Laplace kernel, not the Gaussian",
+        "signed": "the difference is not squared, so that keys on one side get more weight the farther they are",
+        "product": "the score is a product, not a distance",
+    },
+    "width": {
+        "no square": "the bandwidth is not squared: divide by 2h²",
+        "no two": "the factor 2 is missing: divide by 2h², not by h²",
+        "neither": "divide by 2h², not by h",
+        "one": "the bandwidth is not used",
+        "two": "the bandwidth is not used: divide by 2h², not by 2",
+    },
+    "sign": {"plus": "the minus is missing: far keys get the largest weights"},
+    "axis": {"queries": _AXIS},
+    "weights": {
+        "exp": "the sum is not divided by the sum of the kernel's values, so that the weights do not sum to 1",
+        "mean": "the sum is divided by the number of keys, not by the sum of the kernel's values",
+        "hard": "that is the nearest neighbor: only one key is used",
+        "uniform": "all keys have the same weight: the distances are not used",
+        "none": "the kernel's exponent is used as a weight: there is no exp",
+    },
+}
+
+
+# 2. Attention, and 5. with a mask
+
+
+def _draw_attention(g: Generator, trial: int) -> tuple[Any, ...]:
+    n, m, d, e = 2 + trial % 3, 5 + trial % 4, (8, 16, 12)[trial % 3], 3
+    leading = () if trial % 2 else (2,)
+    return _normal(g, *leading, n, d), _normal(g, *leading, m, d), _normal(g, *leading, m, e)
+
+
+def _draw_masked(g: Generator, trial: int) -> tuple[Any, ...]:
+    query, key, value = _draw_attention(g, trial)
+    mask = torch.rand(*query.shape[:-1], key.shape[-2], generator=g) < 0.6
+    mask[..., 1, 0] = True
+    if trial % 2 == 0:
+        mask[..., 0, :] = False  # a query that may see nothing
+    return query, key, value, mask
+
+
+_SCALES: Mapping[str, Callable[[Tensor, Tensor], float]] = {
+    "right": lambda q, k: q.shape[-1] ** -0.5,
+    "none": lambda q, k: 1.0,
+    "width": lambda q, k: 1 / q.shape[-1],
+    "keys": lambda q, k: k.shape[-2] ** -0.5,
+    "queries": lambda q, k: q.shape[-2] ** -0.5,
+    "times": lambda q, k: q.shape[-1] ** 0.5,
+    "after": lambda q, k: 1.0,
+}
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    *,
+    scale: str = "right",
+    hide: str = "right",
+    empty: str = "zero",
+    axis: str = "keys",
+    weights: str = "softmax",
+    output: str = "mixed",
+) -> Tensor:
+    scores = query @ key.mT * _SCALES[scale](query, key)
+    if mask is not None:
+        scores = _hide(scores, mask, hide)
+    shares = _shared_axis(scores, axis, weights)
+    if scale == "after":
+        shares = shares * query.shape[-1] ** -0.5
+    if mask is not None:
+        if empty == "average":
+            shares = torch.where(mask.any(-1, keepdim=True), shares, 1 / key.shape[-2])
+        elif empty == "zero" and weights == "softmax":
+            shares = shares.nan_to_num(0.0)
+        if hide == "after":
+            shares = shares * mask
+        if hide == "values":
+            return shares @ value.masked_fill(~mask.any(-2)[..., None], 0.0)
+    return shares if output == "weights" else shares @ value
+
+
+def _hide(scores: Tensor, mask: Tensor, how: str) -> Tensor:
+    match how:
+        case "right":
+            return scores.masked_fill(~mask, -math.inf)
+        case "inverted":
+            return scores.masked_fill(mask, -math.inf)
+        case "zero":
+            return scores.masked_fill(~mask, 0.0)
+        case "times":
+            return scores * mask
+        case "added":
+            return scores + mask
+        case "subtracted":
+            return scores - mask.to(scores.dtype)
+        case "small":
+            return scores.masked_fill(~mask, -1.0)
+        case _:
+            return scores
+
+
+_ATTENTION_SCALE = {
+    "none": "the scores are not divided by √d",
+    "width": "the scores are divided by d, not by √d",
+    "keys": "the scores are divided by the square root of the number of keys; it is that of the width d",
+    "queries": "the scores are divided by the square root of the number of queries; it is that of the width d",
+    "times": "the scores are multiplied by √d; divide them",
+    "after": "√d divides the weights, after the softmax; it must divide the scores, before it",
+}
+_ATTENTION = {
+    "scale": _ATTENTION_SCALE,
+    "axis": {"queries": _AXIS},
+    "weights": _NO_SOFTMAX,
+    "output": {"weights": "these are the weights; the output is weights @ value"},
+}
+_MASKED = {
+    "hide": {
+        "inverted": "the mask is upside down: True means *may attend* here, as in scaled_dot_product_attention "
+        "(nn.MultiheadAttention has it the other way around)",
+        "none": "the mask is not used",
+        "zero": "hidden scores are set to 0, not to −∞: exp(0) = 1 is still a weight",
+        "times": "the scores are multiplied by the mask: a hidden score becomes 0, and exp(0) = 1 is still a weight",
+        "added": "the mask is added as 0 and 1; hidden scores must become −∞",
+        "subtracted": "the mask is subtracted as 0 and 1; hidden scores must become −∞",
+        "after": "weights are set to 0 after the softmax: the others no longer sum to 1; set scores to −∞ before it",
+        "values": "hidden values are set to 0: their keys still take a share of the weight",
+        "small": "hidden scores are set to −1, not to −∞",
+    },
+    "empty": {
+        "nan": "a query that may see no key gives NaN (0/0): let its weights be 0, so that its output is 0",
+        "average": "a query that may see no key gets the average of all values, because all its scores are equal; "
+        "let its weights be 0",
+    },
+    "scale": _ATTENTION_SCALE,
+    "axis": {"queries": _AXIS},
+    "weights": _NO_SOFTMAX,
+    "output": {"weights": "these are the weights; the output is weights @ value"},
+}
+
+
+# 3. Additive scores, and 4. one step of a decoder
+
+
+def _draw_additive(g: Generator, trial: int) -> tuple[Any, ...]:
+    n, m, a = 3 + trial % 2, 5 + trial % 3, 7
+    d, e = (4, 6) if trial % 2 else (5, 5)
+    sizes = ((n, d), (m, e), (a, d), (a, e), (a,))
+    return tuple(_normal(g, *size) for size in sizes)
+
+
+def _additive(
+    query: Tensor,
+    key: Tensor,
+    query_weight: Tensor,
+    key_weight: Tensor,
+    vector: Tensor,
+    *,
+    squash: str = "tanh",
+    combine: str = "sum",
+    reduce: str = "vector",
+    after: str = "none",
+    layout: str = "rows",
+) -> Tensor:
+    left, right = (query @ query_weight.mT)[:, None], (key @ key_weight.mT)[None]
+    if layout == "columns":
+        left, right = (key @ key_weight.mT)[:, None], (query @ query_weight.mT)[None]
+    scores = _reduced(*_combined(left, right, combine, squash), vector, reduce)
+    if squash == "late":
+        scores = scores.tanh()
+    return scores.softmax(-1) if after == "softmax" else scores
+
+
+def _combined(left: Tensor, right: Tensor, combine: str, squash: str) -> tuple[Tensor]:
+    if squash == "each":
+        return (left.tanh() + right.tanh(),)
+    hidden = {"sum": left + right, "product": left * right, "difference": left - right}
+    hidden |= {"query": left + 0 * right, "key": 0 * left + right}
+    functions: Mapping[str, Callable[[Tensor], Tensor]] = {
+        "tanh": torch.tanh,
+        "sigmoid": torch.sigmoid,
+        "relu": torch.relu,
+    }
+    return (functions.get(squash, lambda x: x)(hidden[combine]),)
+
+
+def _reduced(hidden: Tensor, vector: Tensor, reduce: str) -> Tensor:
+    match reduce:
+        case "sum":
+            return hidden.sum(-1)
+        case "mean":
+            return hidden.mean(-1)
+        case "scaled":
+            return hidden @ vector / len(vector) ** 0.5
+        case "none":
+            return hidden * vector
+        case _:
+            return hidden @ vector
+
+
+_SQUASH = {
+    "none": "there is no tanh: without it the query adds the same number to every key's score, and softmax forgets it",
+    "late": "tanh comes before the product with the vector, not after it",
+    "each": "tanh is taken of each projection; take it of their sum",
+    "sigmoid": "that is a sigmoid; Bahdanau's score has a tanh",
+    "relu": "that is a ReLU; Bahdanau's score has a tanh",
+}
+_COMBINE = {
+    "product": "the projections are multiplied; add them",
+    "difference": "the projections are subtracted; add them",
+    "query": "the key is not used",
+    "key": "the query is not used",
+}
+_REDUCE = {
+    "sum": "the hidden units are summed; they are weighted by the vector",
+    "mean": "the hidden units are averaged; they are weighted by the vector",
+    "scaled": "additive scores are not divided by a square root",
+    "none": "the weighted hidden units are not summed: use @ vector",
+}
+_ADDITIVE = {
+    "squash": _SQUASH,
+    "combine": _COMBINE,
+    "reduce": _REDUCE,
+    "after": {"softmax": "these are weights; the scores come before the softmax"},
+    "layout": {"columns": "it is transposed: a row for each query, a column for each key"},
+}
+
+
+def _draw_context(g: Generator, trial: int) -> tuple[Any, ...]:
+    m, a, h = 5 + trial % 3, 6, (6 if trial % 2 else 4)
+    return _normal(g, a), _normal(g, m, a), _normal(g, m, h), 2 * _normal(g, a)
+
+
+def _context(
+    state: Tensor,
+    keys: Tensor,
+    annotations: Tensor,
+    vector: Tensor,
+    *,
+    squash: str = "tanh",
+    combine: str = "sum",
+    reduce: str = "vector",
+    weights: str = "softmax",
+    values: str = "annotations",
+    output: str = "sum",
+) -> Tensor:
+    if combine == "dot":
+        scores = keys @ state
+    else:
+        scores = _reduced(*_combined(state[None], keys, combine, squash), vector, reduce)
+        scores = scores.tanh() if squash == "late" else scores
+    shares = _shared_axis(scores, "keys", weights)
+    mixed = keys if values == "keys" else annotations
+    if output == "weights":
+        return shares
+    return shares[:, None] * mixed if output == "rows" else shares @ mixed
+
+
+_CONTEXT = {
+    "squash": _SQUASH,
+    "combine": {**_COMBINE, "dot": "that is the dot product; Bahdanau's score is vᵀ tanh(s + k)"},
+    "reduce": {name: text for name, text in _REDUCE.items() if name != "none"},
+    "weights": _NO_SOFTMAX,
+    "values": {"keys": "the projected keys are mixed; the weights belong to the annotations"},
+    "output": {
+        "weights": "these are the weights; the context is their sum of annotations",
+        "rows": "the weighted annotations are not summed",
+    },
+}
+
+
+# 6. Several heads
+
+
+def _draw_heads(g: Generator, trial: int) -> tuple[Any, ...]:
+    heads, n, width = (2, 3, 4)[trial % 3], 5 + trial % 2, 12
+    weights = (_normal(g, width, width) / width**0.5 for _ in range(4))
+    return _normal(g, n, width), *weights, heads
+
+
+def _multi_head(
+    x: Tensor,
+    query_weight: Tensor,
+    key_weight: Tensor,
+    value_weight: Tensor,
+    output_weight: Tensor,
+    heads: int,
+    *,
+    project: str = "right",
+    split: str = "right",
+    scale: str = "right",
+    axis: str = "keys",
+    join: str = "right",
+    last: str = "right",
+) -> Tensor:
+    inner = [query_weight, key_weight, value_weight]
+    if project == "not transposed":
+        inner = [weight.mT for weight in inner]
+    elif project in ("shared", "swapped", "no value"):
+        inner = {
+            "shared": [query_weight, query_weight, value_weight],
+            "swapped": [key_weight, query_weight, value_weight],
+            "no value": [query_weight, key_weight, torch.eye(len(x[0]))],
+        }[project]
+    parts = [_split(x @ weight.mT, heads, split) for weight in inner]
+    query, key, value = parts
+    scales = {"right": query.shape[-1] ** -0.5, "whole": x.shape[-1] ** -0.5, "none": 1.0, "width": 1 / query.shape[-1]}
+    out = (query @ key.mT * scales[scale]).softmax(-1 if axis == "keys" else -2) @ value
+    joined = _join(out, x.shape, join, split)
+    return {
+        "right": joined @ output_weight.mT,
+        "not transposed": joined @ output_weight,
+        "left out": joined,
+    }[last]
+
+
+def _split(x: Tensor, heads: int, how: str) -> Tensor:
+    n, width = x.shape
+    match how:
+        case "reshaped":
+            return x.reshape(heads, n, width // heads)
+        case "interleaved":
+            return x.reshape(n, width // heads, heads).permute(2, 0, 1)
+        case "one":
+            return x[None]
+        case _:
+            return x.reshape(n, heads, width // heads).transpose(0, 1)
+
+
+def _join(out: Tensor, shape: torch.Size, how: str, split: str) -> Tensor:
+    if how == "reshaped" or split == "reshaped":
+        return out.reshape(shape)
+    if how == "interleaved":
+        return out.permute(1, 2, 0).reshape(shape)
+    if how in ("mean", "sum"):
+        mixed = out.mean(0) if how == "mean" else out.sum(0)
+        return mixed.repeat(1, shape[-1] // mixed.shape[-1])
+    return out.transpose(0, 1).reshape(shape)
+
+
+_MULTI_HEAD = {
+    "split": {
+        "reshaped": "reshape alone does not split heads: it mixes positions; make it (n, heads, d), then transpose",
+        "interleaved": "head 1 takes every other feature; it takes the first width / heads features, one after another",
+        "one": "there is only one head, of the whole width",
+    },
+    "join": {
+        "reshaped": "the heads are joined without transposing back: positions and heads are mixed",
+        "interleaved": "the heads are joined feature by feature; they are concatenated one after another",
+        "mean": "the heads are averaged; concatenate them",
+        "sum": "the heads are summed; concatenate them",
+    },
+    "scale": {
+        "whole": "√d is that of the whole width; each head divides by the root of its own width",
+        "none": "the scores are not divided by √d",
+        "width": "the scores are divided by d, not by √d",
+    },
+    "project": {
+        "not transposed": "the projections are x @ W.T (as in nn.Linear), not x @ W",
+        "shared": "queries and keys have the same projection: W_K is not used",
+        "swapped": "W_Q and W_K are swapped",
+        "no value": "the values are not projected: W_V is not used",
+    },
+    "axis": {"queries": _AXIS},
+    "last": {
+        "left out": "the output projection W_O is missing: it mixes the heads",
+        "not transposed": "the output is joined @ W_O.T (as in nn.Linear), not joined @ W_O",
+    },
+}
+
+
+# 7. The causal mask behind a cache
+
+
+def _draw_causal(g: Generator, trial: int) -> tuple[Any, ...]:
+    return (3, 1, 4, 2, 5, 3)[trial], (4, 6, 0, 3, 2, 7)[trial]
+
+
+def _causal(new: int, past: int, *, start: str = "right", sense: str = "right", width: str = "right") -> Tensor:
+    columns = {"right": past + new, "new": new, "past": past}[width]
+    offset = {"right": past, "top left": 0, "strict": past - 1, "ahead": past + 1}[start]
+    mask = torch.arange(columns)[None] <= offset + torch.arange(new)[:, None]
+    match sense:
+        case "inverted":
+            return ~mask
+        case "upper":
+            return torch.arange(columns)[None] >= offset + torch.arange(new)[:, None]
+        case "all":
+            return torch.ones_like(mask)
+        case "bias":
+            return torch.zeros(mask.shape).masked_fill(~mask, -math.inf)
+        case "float":
+            return mask.float()
+        case _:
+            return mask
+
+
+_CAUSAL = {
+    "start": {
+        "top left": "the diagonal starts at the first key: the new tokens come after `past` older ones, which all of "
+        "them may see",
+        "strict": "a token may see itself too: the diagonal belongs to the mask",
+        "ahead": "each token sees the next one, which it is to predict",
+    },
+    "sense": {
+        "inverted": "it is upside down: True means *may attend*",
+        "upper": "that is the upper triangle: each token sees itself and what comes after it",
+        "all": "nothing is hidden: every token sees those after it",
+        "bias": "0 and −∞ are a bias, which is added to scores; a mask is bool, True where a token may attend",
+        "float": "it is a float tensor of 0 and 1; a mask is bool, True where a token may attend",
+    },
+    "width": {
+        "new": "the cache is missing: a column for each of the `past` tokens too",
+        "past": "the new tokens themselves are missing: past + new columns",
+    },
+}
+
+
+# 8. Sinusoidal positions
+
+
+def _draw_positions(g: Generator, trial: int) -> tuple[Any, ...]:
+    return (7, 12, 5, 30, 9, 40)[trial], (8, 6, 10, 16, 4, 12)[trial]
+
+
+def _positions(
+    length: int,
+    width: int,
+    *,
+    order: str = "interleaved",
+    waves: str = "right",
+    base: str = "right",
+    power: str = "right",
+    first: str = "zero",
+    layout: str = "rows",
+) -> Tensor:
+    place = torch.arange(length, dtype=torch.float64)[:, None] + (first == "one")
+    index = torch.arange(0, width, 2, dtype=torch.float64)
+    index = {"right": index, "half": index / 2, "double": 2 * index}.get(power, index)
+    number = {"right": 10000.0, "thousand": 1000.0, "hundred": 100.0, "e": math.e, "hundred thousand": 1e5}[base]
+    rate = number ** (index / width)
+    angle = place * rate if power == "times" else place / rate
+    if power == "no exponent":
+        angle = place.expand(length, width // 2)
+    pair = {
+        "right": (angle.sin(), angle.cos()),
+        "swapped": (angle.cos(), angle.sin()),
+        "sines": (angle.sin(), angle.sin()),
+        "cosines": (angle.cos(), angle.cos()),
+    }[waves]
+    table = torch.cat(pair, 1) if order == "halves" else torch.stack(pair, -1).flatten(1)
+    return (table.mT if layout == "columns" else table).float()
+
+
+_POSITIONS = {
+    "order": {"halves": "sines fill the first half and cosines the second; they alternate: sin, cos, sin, cos"},
+    "waves": {
+        "swapped": "sine and cosine are swapped: even columns are sines",
+        "sines": "all columns are sines; odd ones are cosines",
+        "cosines": "all columns are cosines; even ones are sines",
+    },
+    "base": {
+        "thousand": "the base is 10,000, not 1,000",
+        "hundred": "the base is 10,000, not 100",
+        "hundred thousand": "the base is 10,000, not 100,000",
+        "e": "the base is 10,000, not e",
+    },
+    "power": {
+        "half": "the exponent is 2i/d for the pair i, not i/d: the slowest waves are far too fast",
+        "double": "the exponent is 2i/d for the pair i; the column's number is doubled twice",
+        "times": "the angle is p divided by 10000^(2i/d); it is multiplied",
+        "no exponent": "all pairs have the same frequency",
+    },
+    "first": {"one": "positions are counted from 1; the first is 0"},
+    "layout": {"columns": "it is transposed: a row for each position"},
+}
+
+
+# 9. Copying
+
+
+def _draw_copying(g: Generator, trial: int) -> tuple[Any, ...]:
+    size, length, rows = 9 + trial % 2, 5 + trial % 3, 3
+    ids = torch.randint(size, (length,), generator=g)
+    ids[-1] = ids[0]  # a word that stands twice
+    return _normal(g, rows, size), _normal(g, rows, length), ids
+
+
+def _copying(
+    words: Tensor, places: Tensor, ids: Tensor, *, softmax: str = "joint", repeated: str = "added", parts: str = "both"
+) -> Tensor:
+    size = words.shape[1]
+    together = torch.cat([words, places], -1).softmax(-1)
+    generated, copied = together[:, :size], together[:, size:]
+    if softmax != "joint":
+        generated, copied = words.softmax(-1), places.softmax(-1)
+    if softmax == "half":
+        generated, copied = generated / 2, copied / 2
+    if softmax == "none":
+        generated, copied = words, places
+    spread = F.one_hot(ids, size).to(words.dtype)
+    if repeated == "last":
+        for word in set(ids.tolist()):
+            spread[(ids == word).nonzero()[:-1, 0], word] = 0.0
+    elif repeated == "first":
+        for word in set(ids.tolist()):
+            spread[(ids == word).nonzero()[1:, 0], word] = 0.0
+    landed = copied @ spread
+    if repeated == "set":
+        return torch.where(spread.any(0), landed, generated)
+    if softmax == "before":
+        return (words + places @ spread).softmax(-1)
+    match parts:
+        case "generated":
+            return generated
+        case "copied":
+            return landed
+        case "apart":
+            return torch.cat([generated, copied], -1)
+        case _:
+            return generated + landed
+
+
+_COPYING = {
+    "softmax": {
+        "separate": "words and positions have a softmax each, so that all probabilities sum to 2; one softmax is over both",
+        "half": "words and positions have a softmax each and count half; here one softmax over both decides the shares",
+        "before": "scores are added before the softmax; add the probabilities after it",
+        "none": "there is no softmax",
+    },
+    "repeated": {
+        "last": "a word that stands several times in the source counts once; add the probability of each position "
+        "(index_add, not out[:, ids] += ...)",
+        "first": "a word that stands several times in the source counts once; add the probability of each position",
+        "set": "the copied probability replaces the generated one; add them",
+    },
+    "parts": {
+        "generated": "what is copied is missing: a word's probability also has those of its positions",
+        "copied": "what is generated is missing: a word's probability also has that of the vocabulary",
+        "apart": "the positions are still apart: add each one's probability to the word that stands there",
+    },
+}
+
+
+# 10. What a key does
+
+
+def _draw_influence(g: Generator, trial: int) -> tuple[Any, ...]:
+    m, d, e = 5 + trial % 3, 6, 4
+    return 2 * _normal(g, d), _normal(g, m, d), _normal(g, m, e)
+
+
+def _influence(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    factor: str = "right",
+    change: str = "right",
+    size: str = "norm",
+    scale: str = "right",
+) -> Tensor:
+    root = {"right": query.shape[-1] ** 0.5, "none": 1.0, "width": query.shape[-1]}[scale]
+    w = (key @ query / root).softmax(-1)
+    factors = {"right": w / (1 - w), "weight": w, "one": torch.ones_like(w), "odds": 1 / (1 - w)}[factor]
+    changes = {"right": w @ value - value, "value": value, "none": torch.ones_like(value[:, :1])}[change]
+    moved = factors[:, None] * changes
+    match size:
+        case "squared":
+            return moved.square().sum(-1)
+        case "absolute":
+            return moved.abs().sum(-1)
+        case "largest":
+            return moved.abs().amax(-1)
+        case "mean":
+            return moved.square().mean(-1)
+        case "vector":
+            return moved
+        case "minus":
+            return -moved
+        case _:
+            return moved.norm(dim=-1)
+
+
+_INFLUENCE = {
+    "factor": {
+        "weight": "the other weights must grow when a key goes: they sum to 1 again, so divide by 1 − w",
+        "one": "the weight is not used",
+        "odds": "the weight itself is missing: w / (1 − w)",
+    },
+    "change": {
+        "value": "that is the size of the removed value; the output moves by its distance from the output",
+        "none": "these are weights alone: a key whose value is like the output changes nothing, whatever its weight",
+    },
+    "size": {
+        "squared": "the norm is squared",
+        "absolute": "that is the sum of absolute differences; the norm is the root of the sum of squares",
+        "largest": "that is the largest difference; the norm is the root of the sum of squares",
+        "mean": "that is a mean of squares; the norm is the root of their sum",
+        "vector": "these are the differences; return their norms, one for each key",
+        "minus": "these are the differences; return their norms, one for each key",
+    },
+    "scale": {
+        "none": "the scores are not divided by √d",
+        "width": "the scores are divided by d, not by √d",
+    },
+}
+
+
+EXERCISES: Mapping[str, Exercise] = MappingProxyType(
+    {
+        "kernel_regression": Exercise(
+            "(query, key, value, bandwidth)", "one number for each query", _draw_regression, _regression, _REGRESSION
+        ),
+        "attention": Exercise(
+            "(query, key, value)", "as many rows as queries, as wide as values", _draw_attention, _attention, _ATTENTION
+        ),
+        "additive_scores": Exercise(
+            "(query, key, query_weight, key_weight, vector)",
+            "a row for each query, a column for each key",
+            _draw_additive,
+            _additive,
+            _ADDITIVE,
+        ),
+        "context": Exercise(
+            "(state, keys, annotations, vector)", "as wide as an annotation", _draw_context, _context, _CONTEXT
+        ),
+        "masked_attention": Exercise(
+            "(query, key, value, mask)",
+            "as many rows as queries, as wide as values",
+            _draw_masked,
+            _attention,
+            _MASKED,
+        ),
+        "multi_head": Exercise(
+            "(x, query_weight, key_weight, value_weight, output_weight, heads)",
+            "that of x",
+            _draw_heads,
+            _multi_head,
+            _MULTI_HEAD,
+        ),
+        "causal_mask": Exercise(
+            "(new, past)", "a row for each new token, a column for each token", _draw_causal, _causal, _CAUSAL
+        ),
+        "positions": Exercise("(length, width)", "a row for each position", _draw_positions, _positions, _POSITIONS),
+        "copying": Exercise(
+            "(words, places, ids)", "a probability for each word of the vocabulary", _draw_copying, _copying, _COPYING
+        ),
+        "influence": Exercise(
+            "(query, key, value)", "one number for each key", _draw_influence, _influence, _INFLUENCE
+        ),
+    }
+)
+"""The exercises of the course by name."""

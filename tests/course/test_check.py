@@ -1,0 +1,92 @@
+"""The checker accepts every right answer, accepts no wrong one, and names most mistakes."""
+
+import math
+from itertools import combinations
+
+import pytest
+import torch
+from tests.course.wrong_answers import ANSWERS
+
+from qkv.course import EXERCISES, check
+from qkv.errors import ConfigError
+
+LEAST = 6
+"""How many of eight wrong answers must be named."""
+
+
+def test_every_exercise_has_answers() -> None:
+    assert set(ANSWERS) == set(EXERCISES)
+    assert all(len(answers["wrong"]) == 8 and len(answers["right"]) >= 2 for answers in ANSWERS.values())
+
+
+@pytest.mark.parametrize("exercise", ANSWERS)
+def test_right_answers_are_accepted(exercise: str) -> None:
+    for number, answer in enumerate(ANSWERS[exercise]["right"]):
+        verdict = check(exercise, answer)
+        assert verdict.right, (number, verdict)
+        assert repr(verdict).startswith("✓")
+
+
+@pytest.mark.parametrize("exercise", ANSWERS)
+def test_wrong_answers_are_refused_and_most_are_named(exercise: str) -> None:
+    verdicts = [check(exercise, answer) for answer in ANSWERS[exercise]["wrong"]]
+    assert not any(verdict.right for verdict in verdicts), verdicts
+    assert sum(verdict.named for verdict in verdicts) >= LEAST, verdicts
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_every_wrong_form_is_refused_and_named(exercise: str) -> None:
+    """Each form by itself: its own message, unless another form gives the same numbers."""
+    task = EXERCISES[exercise]
+    for step, forms in task.mistakes.items():
+        for form, message in forms.items():
+            verdict = check(exercise, lambda *inputs, step=step, form=form: task.solve(*inputs, **{step: form}))
+            assert not verdict.right, (step, form)
+            assert verdict.named, (step, form, verdict)
+            assert message in verdict.message or verdict.message in _messages(exercise), (step, form, verdict)
+
+
+def _messages(exercise: str) -> set[str]:
+    return {message for forms in EXERCISES[exercise].mistakes.values() for message in forms.values()}
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_two_mistakes_at_once_are_both_named(exercise: str) -> None:
+    task = EXERCISES[exercise]
+    steps = [(step, next(iter(forms))) for step, forms in task.mistakes.items()]
+    named = 0
+    for (one, form), (other, second) in combinations(steps, 2):
+        switches = {one: form, other: second}
+        verdict = check(exercise, lambda *inputs, switches=switches: task.solve(*inputs, **switches))
+        named += verdict.named
+        assert not verdict.right, switches
+    assert named == math.comb(len(steps), 2)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda query, key, value: None, "nothing"),
+        (lambda query, key, value: (value, query), "2 things"),
+        (lambda query, key, value: 3.0, "float"),
+        (lambda query, key, value: query.mul_(2.0), "changes its arguments"),
+        (lambda query, key: query, "TypeError"),
+        (lambda query, key, value: query @ key @ value, "transposed?"),
+        (lambda query, key, value: 2 * torch.nn.functional.scaled_dot_product_attention(query, key, value), "2 times"),
+    ],
+)
+def test_what_is_no_answer_is_said(answer, words: str) -> None:  # type: ignore[no-untyped-def]
+    verdict = check("attention", answer)
+    assert not verdict.right
+    assert words in verdict.message
+
+
+def test_an_unknown_exercise_is_an_error() -> None:
+    with pytest.raises(ConfigError, match='"attention"'):
+        check("atention", lambda: None)
+
+
+def test_a_verdict_is_shown_in_a_notebook() -> None:
+    shown = check("attention", lambda query, key, value: (query @ key.mT).softmax(-1) @ value)._repr_html_()
+    assert "√d" in shown
+    assert shown.startswith("<p")

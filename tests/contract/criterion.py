@@ -10,6 +10,7 @@ So that no verdict is a draw, and none depends on how one processor adds up:
 - Rows are counted, because the numbers of a row share its errors. An answer that exceeds the limit on fewer than 512
   rows is no verdict: new inputs are drawn, and the errors of all draws are pooled, until it keeps the limit or there
   are 512 rows. By then the rms of independent errors is known within 16 % (5 standard deviations, 1/√(2·512) each).
+  Errors are pooled as they are: relative to itself, one sum that cancels to almost nothing would outweigh all others.
 
 The pooled errors only grow with each evaluation, relative to their number in the end: an answer that keeps the limit
 after some of the 16 would keep it after all of them, and the rest is not computed (`Pool.share`).
@@ -121,7 +122,7 @@ class Errors:
             sums.append(self.of(name, found[name]))
 
     def of(self, name: str, result: Tensor) -> tuple[float, float]:
-        """Σ(x−r)² and max|x−r|, relative to the scale; infinite where x is not finite though r is, or the reverse."""
+        """Σ(x−r)² and max|x−r|; infinite where x is not finite though r is, or the reverse."""
         r, x = (self.selected(name, y.detach().double()) for y in (self.draw.exact[name], result))
         finite = r.isfinite()
         if x.shape != r.shape or not torch.equal(x[~finite].nan_to_num(7.0), r[~finite].nan_to_num(7.0)):
@@ -129,8 +130,6 @@ class Errors:
         error = (x - r)[finite]
         if not error.numel():
             return 0.0, 0.0
-        scale = self.draw.scales[name]
-        error = error / scale if scale else error
         return error.square().sum().item(), error.abs().max().item()
 
     def selected(self, name: str, x: Tensor) -> Tensor:
@@ -155,7 +154,7 @@ class Pool:
     rows: int = 0
     square: float = 0.0
     largest: float = 0.0
-    scaled: bool = False
+    scale: float = 0.0
     literal: list[list[tuple[float, float]]] = field(default_factory=list)
 
     def add(self, name: str, errors: Errors) -> None:
@@ -164,7 +163,7 @@ class Pool:
         numbers, rows = errors.size(name)
         self.numbers, self.rows = self.numbers + numbers, self.rows + max(rows, 1)
         self.square, self.largest = self.square + square, max(self.largest, largest)
-        self.scaled = self.scaled or errors.draw.scales[name] > 0
+        self.scale = max(self.scale, errors.draw.scales[name])
         self.literal.append(errors.literal[name])
 
     def quotient(self) -> float:
@@ -177,7 +176,7 @@ class Pool:
         if not math.isfinite(self.square):
             return math.inf
         fine, square, largest = self._pooled()
-        epsilon = 2 * unit(self.dtype) if self.scaled else 0.0
+        epsilon = 2 * unit(self.dtype) * self.scale
         spread = math.sqrt(square / max(self.numbers, 1))
         pairs = (
             (math.sqrt(self.square / max(self.numbers, 1)), 1.5 * fine * spread + epsilon),

@@ -135,3 +135,23 @@ def test_a_number_that_is_missing_is_never_exact() -> None:
     found, made = of_errors([float("nan")], 1)
     assert failed(found)
     assert made == 1
+
+
+@pytest.mark.parametrize(("noise", "exact"), [(1.0, True), (2.5, False)])
+def test_a_sum_that_cancels_does_not_outweigh_the_others(noise: float, exact: bool) -> None:
+    """A gradient of one number may be near 0 in a draw: its error is as large as ever, and no more than that."""
+
+    def verdict(seed: int) -> bool:
+        random = torch.Generator().manual_seed(seed)
+
+        def draw(turn: int) -> Draw:
+            r = torch.randn((), generator=random, dtype=torch.float64)
+
+            def off(by: float) -> dict[str, Tensor]:
+                return {"sink": r + by * 1e-6 * torch.randn((), generator=random, dtype=torch.float64)}
+
+            return Draw(off(noise), {"sink": r}, lambda _: off(1.0), {"sink": r.abs().item()})
+
+        return not failed(shares(draw, torch.float32, least=ENOUGH))
+
+    assert {verdict(seed) for seed in range(4)} == {exact}

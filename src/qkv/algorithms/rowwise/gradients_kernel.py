@@ -12,7 +12,6 @@ from qkv.algorithms.rowwise.dropout_kernel import mix, row_bits
 from qkv.algorithms.rowwise.row_loops_kernel import copy_row, count_true, hide
 from qkv.algorithms.rowwise.weights_kernel import (
     BOXCAR,
-    GAUSSIAN,
     GAUSSIAN_SHAPE,
     LINEAR,
     MEAN,
@@ -70,26 +69,22 @@ def _subtract_divide_add(g, mean, total, addend):
 
 
 @inlined
-def _backward_exponentials(rule, w, g, state, g_state, sink, visible, typed):
-    """g ← the gradient of a row's scores under SOFTMAX or GAUSSIAN; return the gradient of the sink.
+def _backward_softmax(_rule, w, g, state, g_state, sink, _visible, typed):
+    """g ← the gradient of a row's scores under SOFTMAX; return the gradient of the sink.
 
     Numbers go through `typed`, whose element type is that of the row, so that float32 is not promoted.
     """
-    if rule == SOFTMAX:
-        delta = _inner(w, g)
-        typed[0] = delta - g_state
-        _multiply_difference(w, g, typed[0])
-        return 0.0 if sink == -np.inf else np.exp(sink - state) * (g_state - delta)
-    typed[0] = _inner(w, g) - g_state * state
+    delta = _inner(w, g)
+    typed[0] = delta - g_state
     _multiply_difference(w, g, typed[0])
-    return 0.0
+    return 0.0 if sink == -np.inf else np.exp(sink - state) * (g_state - delta)
 
 
 @inlined
 def _backward_normalizer(rule, w, g, state, g_state, sink, visible, typed):
     """g ← the gradient of a row's scores, from that of its weights; return the gradient of the sink."""
-    if rule in (SOFTMAX, GAUSSIAN):
-        return _backward_exponentials(rule, w, g, state, g_state, sink, visible, typed)
+    if rule == SOFTMAX:
+        return _backward_softmax(rule, w, g, state, g_state, sink, visible, typed)
     if rule == SUM:
         typed[0], typed[1], typed[2] = _inner(w, g), 1.0 if state == 0.0 else state, g_state
         if state == 0.0:
@@ -270,7 +265,7 @@ scaled_products = kernel(_SIGNATURE.replace("X", "F"), scratch=4)(
     _rows_backward("scaled_products", _leave_normalizer, _copy_gradient)
 )
 """For LINEAR and SCORES alone, as in `weights_kernel`."""
-_exponentials = _rows_backward("exponentials", _backward_exponentials, _halve_gradient)
+_exponentials = _rows_backward("exponentials", _backward_softmax, _halve_gradient)
 exponentials = kernel(_SIGNATURE.replace("X", "F"), scratch=4)(_exponentials)
 exponentials_of_float64 = kernel(_SIGNATURE.replace("X", "f8"), scratch=4)(_exponentials)
-"""For NEGATIVE_HALF under SOFTMAX or GAUSSIAN, as in `weights_kernel`."""
+"""For NEGATIVE_HALF under SOFTMAX, as in `weights_kernel`."""

@@ -13,7 +13,7 @@ from qkv.engine.key_ranges import Array
 
 Doubles = NDArray[np.float64]
 SHAPES = {"Linear": 0, "NegativeHalf": 1, "GaussianShape": 2, "BoxcarShape": 3, "EpanechnikovShape": 4}
-RULES = {"softmax": 0, "sum": 1, "mean": 2, "identity": 3, "scores": 4, "gaussian": 5}
+RULES = {"softmax": 0, "sum": 1, "mean": 2, "identity": 3, "scores": 4}
 
 
 @final
@@ -171,7 +171,7 @@ def _kernel(module: Any, operation: RowOperation, products: Array, weights: Arra
     match operation.shape, operation.rule:
         case "Linear", "scores" if same:
             kernel = module.scaled_products
-        case "NegativeHalf", "softmax" | "gaussian":
+        case "NegativeHalf", "softmax":
             kernel = module.exponentials if same else module.exponentials_of_float64
         case _:
             kernel = module.same_dtype if same else module.float64_products

@@ -17,9 +17,7 @@ from qkv.compiled.hints import wide_registers
 from qkv.compiled.kernels import helper, inlined, kernel
 
 LINEAR, NEGATIVE_HALF, GAUSSIAN_SHAPE, BOXCAR, EPANECHNIKOV = 0, 1, 2, 3, 4
-SOFTMAX, SUM, MEAN, IDENTITY, SCORES, GAUSSIAN = 0, 1, 2, 3, 4, 5
-# Below these e^x rounds to 0: it is less than half of the smallest subnormal number, 2^−149 or 2^−1074.
-UNDERFLOW_SINGLE, UNDERFLOW_DOUBLE = -150 * 0.6931471805599453, -1075 * 0.6931471805599453
+SOFTMAX, SUM, MEAN, IDENTITY, SCORES = 0, 1, 2, 3, 4
 # Exact in both float types; a Python float would promote float32 to float64.
 ZERO, ONE, HALF = np.float32(0), np.float32(1), np.float32(0.5)
 
@@ -126,16 +124,10 @@ def _divide_all(w, total):
 
 
 @helper
-def _softmax(s, w, sink, underflow, single, columns):
-    """w ← e^s/Σe^s, with the largest score subtracted first; return the log-sum-exp.
-
-    If the largest score is below `underflow`, all weights are 0, unless a score is NaN, which must stay visible.
-    """
+def _softmax(s, w, sink, single, columns):
+    """w ← e^s/Σe^s, with the largest score subtracted first; return the log-sum-exp."""
     wide_registers()
     top = max(np.float64(largest(s, columns)), sink)
-    if top < underflow and not np.isnan(sum_of(s)):
-        w[:] = 0
-        return -np.inf
     columns[0] = top if top > -np.inf else 0.0
     base = columns[0]
     if single:
@@ -176,18 +168,16 @@ def _apply_dropout(w, bits, start, threshold, keep_factor):
 
 
 @inlined
-def _normalize_exponentials(rule, s, w, sink, visible, single, columns):
-    """w ← the normalized scores of a row under SOFTMAX or GAUSSIAN; return the row state."""
-    if rule == SOFTMAX:
-        return _softmax(s, w, sink, -np.inf, single, columns)
-    return np.exp(_softmax(s, w, -np.inf, UNDERFLOW_SINGLE if single else UNDERFLOW_DOUBLE, single, columns))
+def _normalize_softmax(_rule, s, w, sink, _visible, single, columns):
+    """w ← the normalized scores of a row under SOFTMAX; return the row state."""
+    return _softmax(s, w, sink, single, columns)
 
 
 @inlined
 def _normalize(rule, s, w, sink, visible, single, columns):
     """w ← the normalized scores of a row; return the row state."""
-    if rule in (SOFTMAX, GAUSSIAN):
-        return _normalize_exponentials(rule, s, w, sink, visible, single, columns)
+    if rule == SOFTMAX:
+        return _softmax(s, w, sink, single, columns)
     if rule == SUM:
         return _divide_by_sum(s, w, columns)
     if rule == MEAN:
@@ -224,8 +214,8 @@ def _rows_forward(name, apply_shape, normalize):
             start, stop: the range of rows.
             shape, power: LINEAR for a dot product; for a squared distance NEGATIVE_HALF, GAUSSIAN_SHAPE, BOXCAR, or
                 EPANECHNIKOV with its power.
-            rule: the number of a normalizer; GAUSSIAN divides exponentials of the scores by their sum, SCORES writes
-                the scores themselves, masked ones as −inf, for another kernel to normalize.
+            rule: the number of a normalizer; SCORES writes the scores themselves, masked ones as −inf, for another
+                kernel to normalize.
             single: whether the weights are float32.
             products: (L, h, c).
             scale: (L), multiplies the products.
@@ -277,7 +267,7 @@ same_dtype = kernel(_SIGNATURE.replace("X", "F"), scratch=2)(_every)
 float64_products = kernel(_SIGNATURE.replace("X", "f8"), scratch=2)(_every)
 scaled_products = kernel(_SIGNATURE.replace("X", "F"), scratch=2)(_rows_forward("scaled_products", _scale, _copy))
 """For LINEAR and SCORES alone, as entmax of dot products needs it: it compiles in a third of the time."""
-_exponentials = _rows_forward("exponentials", _halve_distances, _normalize_exponentials)
+_exponentials = _rows_forward("exponentials", _halve_distances, _normalize_softmax)
 exponentials = kernel(_SIGNATURE.replace("X", "F"), scratch=2)(_exponentials)
 exponentials_of_float64 = kernel(_SIGNATURE.replace("X", "f8"), scratch=2)(_exponentials)
-"""For NEGATIVE_HALF under SOFTMAX or GAUSSIAN: squared distances and Gaussians."""
+"""For NEGATIVE_HALF under SOFTMAX: squared distances, and Gaussians under their sum."""

@@ -214,9 +214,9 @@ def _backward(
     query, key, value, grad = (contiguous_last_dim(x) for x in (query, key, value, grad))
     sizes = np.concatenate((_sizes(query, key, value, ranges), np.array(grad.stride()[:3], np.uint64)))
     gradients = [x.new_empty(x.shape[0], x.shape[2], x.shape[1], x.shape[3]) for x in (query, key, value)]
-    d_sink = torch.empty(query.shape[:2], dtype=torch.float32, device=query.device)
+    d_sink = torch.empty(query.shape[:2], dtype=torch.float64, device=query.device)
     sinks = _sinks(sink, *query.shape[:2])
-    results, none = map(_flat, (*gradients, d_sink)), np.empty(0, np.float32)
+    results, none = map(_flat, (*gradients, d_sink)), np.empty(0, np.float64)
     arrays = *map(_flat, (query, key, value, grad)), *ranges[:2], sinks, *results, none
     padded_rows, keys, padded_width, padded_value_width = _padded(
         query.shape[2], key.shape[2], query.shape[3], value.shape[3]
@@ -230,11 +230,11 @@ def _backward(
         largest,
         keys * padded_value_width,
     )
-    scratch_sizes = *input_sizes, padded_rows * keys, padded_rows * keys, padded_rows
-    _run_kernel(
-        short_kernel.backward[query.dtype.itemsize], query, key, 2 * EACH, (sizes, scale, *arrays), scratch_sizes
-    )
-    return (*(x.transpose(1, 2) for x in gradients), None if sink is None else d_sink.sum_to_size(sink.shape))
+    scratch_sizes = *input_sizes, padded_rows * keys, padded_rows * keys
+    kernel = short_kernel.backward[query.dtype.itemsize]
+    _run_kernel(kernel, query, key, 2 * EACH, (sizes, scale, *arrays), scratch_sizes, (padded_rows,))
+    g_sink = None if sink is None else d_sink.sum_to_size(sink.shape).to(sink.dtype)
+    return (*(x.transpose(1, 2) for x in gradients), g_sink)
 
 
 def _sizes(query: Tensor, key: Tensor, value: Tensor, ranges: _Ranges) -> NDArray[np.uint64]:
@@ -245,15 +245,24 @@ def _sizes(query: Tensor, key: Tensor, value: Tensor, ranges: _Ranges) -> NDArra
 
 
 def _run_kernel(
-    kernel: Any, query: Tensor, key: Tensor, each: float, given: Sequence[Any], scratch_sizes: Shape
+    kernel: Any, query: Tensor, key: Tensor, each: float, given: Sequence[Any], scratch_sizes: Shape, wide: Shape = ()
 ) -> None:
-    """Run a kernel over all items on several threads; `each`: microseconds per query element and key."""
+    """Run a kernel over all items on several threads.
+
+    Args:
+        kernel: forward or backward.
+        query, key: its operands.
+        each: microseconds of one thread per query element and key.
+        given: its arguments besides the range of items and scratch.
+        scratch_sizes, wide: the sizes of its float32 scratch, and of its float64 scratch.
+    """
     from qkv.compiled import thread_pool
     from qkv.compiled.registers import ROUND
     from qkv.linalg.small_matmul import ROWS
 
     blocks = -query.shape[2] // ROUND * -ROUND // ROWS
-    scratch = *(((size,), np.float32) for size in scratch_sizes), ((blocks, 2), np.uint64)
+    floats, doubles = (((size,), np.float32) for size in scratch_sizes), (((size,), np.float64) for size in wide)
+    scratch = *floats, *doubles, ((blocks, 2), np.uint64)
     items = query.shape[0] * query.shape[1]
     # Items take equally long: with two chunks per thread a training step of a small GPT takes 4% less than with four.
     thread_pool.run_in_chunks(kernel, np.float32, items, each * query.numel() * key.shape[2], given, scratch, each=2)

@@ -12,7 +12,7 @@ import numpy as np
 
 from qkv.algorithms.sdpa.row_softmax import softmax, softmax_backward
 from qkv.compiled.kernels import Kernel, helper
-from qkv.linalg.padded_rows import ZERO, clear, load, round_up, store
+from qkv.linalg.padded_rows import clear, load, round_up, store
 from qkv.linalg.small_matmul import (
     BLOCK,
     N0,
@@ -71,13 +71,13 @@ def _weights(s, to, padded_keys, first, last, f, by, queries, keys, block, scale
 @helper
 def _backward_rows(w, d, padded_keys, first, last, f, by, queries, keys, block, scale, sink, lse):
     """d ← the gradients of a block's products, from those of its weights w; return the gradient of the sink."""
-    g_sink = ZERO
+    g_sink = np.float64(0)
     stop = min(block * BLOCK + BLOCK, queries)
     for r in range(block * BLOCK, stop):
         low, high = _key_range(first, last, f + r * by, keys)
         mean = softmax_backward(w, d, r * padded_keys, low, high, padded_keys, scale)
         if sink != -np.inf:
-            g_sink -= np.exp(sink - lse[r]) * mean
+            g_sink -= np.exp(np.float64(sink) - lse[r]) * mean
     clear(d, stop * padded_keys, (block + N1) * BLOCK * padded_keys)
     return g_sink
 
@@ -166,7 +166,7 @@ def _backward(
         none: of size zero.
         q, k, v, g, t, u, s, d: scratch of this thread, (Q, F), (K, F), (K, V), (Q, V), the largest of these, (V, K),
             and twice (Q, K).
-        lse: scratch of this thread, one number per query.
+        lse: scratch of this thread, one float64 number per query.
         ranges: scratch of this thread, two numbers per eight queries.
     """
     heads, queries, keys, width, value_width = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
@@ -190,7 +190,7 @@ def _backward(
         )  # fmt: skip
         transpose_to_panels(k, padded_keys, padded_width, t)
         transpose_to_panels(v, padded_keys, padded_value_width, u)
-        g_sink = ZERO
+        g_sink = np.float64(0)
         for block in range(padded_rows // BLOCK):
             to = block * BLOCK * padded_keys
             multiply_panels(s, to, padded_keys, q, padded_width, t, ranges, block)
@@ -230,6 +230,6 @@ forward = _kernels(
 backward = _kernels(
     _backward,
     "void(u8, u8, u8[::1], F, T[::1], T[::1], T[::1], T[::1], i4[::1], i4[::1], F[::1], T[::1], T[::1], T[::1], "
-    "F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], u8[:,::1])",
+    "f8[::1], f8[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], F[::1], f8[::1], u8[:,::1])",
     scratch=10,
 )

@@ -48,6 +48,7 @@ class Draw:
         literal: m, the equation in one order.
         scales: max|v| of an output, the largest gradient, and so on: what ε is relative to.
         select: the rows to judge, by name; all if missing.
+        single: results each of whose numbers has an error of its own, such as row states: every number is a row.
     """
 
     ours: Numbers
@@ -55,6 +56,7 @@ class Draw:
     literal: Callable[[Order], Numbers]
     scales: Mapping[str, float]
     select: Numbers = field(default_factory=dict)
+    single: frozenset[str] = frozenset()
 
 
 @contextmanager
@@ -140,7 +142,8 @@ class Errors:
         """How many numbers there are, and how many rows of them."""
         x = self.draw.exact[name]
         chosen = self.selected(name, x)
-        rows = chosen.numel() // max(x.shape[-1], 1) if x.ndim > 1 else chosen.numel()
+        own = x.ndim < 2 or name in self.draw.single
+        rows = chosen.numel() if own else chosen.numel() // max(x.shape[-1], 1)
         return int(chosen.isfinite().sum()), rows
 
 
@@ -161,7 +164,8 @@ class Pool:
         """Add our errors on one draw; those of the equation are added to it later."""
         square, largest = errors.of(name, errors.draw.ours[name])
         numbers, rows = errors.size(name)
-        self.numbers, self.rows = self.numbers + numbers, self.rows + max(rows, 1)
+        # Of nothing, there is nothing more to draw.
+        self.numbers, self.rows = self.numbers + numbers, self.rows + (rows or ENOUGH)
         self.square, self.largest = self.square + square, max(self.largest, largest)
         self.scale = max(self.scale, errors.draw.scales[name])
         self.literal.append(errors.literal[name])

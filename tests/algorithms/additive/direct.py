@@ -172,4 +172,4 @@ def drawn(c: Case, turn: int, grad_lse: bool) -> Draw:
         with order.summing():
             return judged(c, torch.float32, grad, of_lse, order)
 
-    return Draw(answer, exact, literal, scales)
+    return Draw(answer, exact, literal, scales, single=frozenset({"vector", "lse", "shift"}))

@@ -8,14 +8,26 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, cast, final
 
 from qkv.errors import CheckpointError, error_message
 from qkv.files import absolute
-from qkv.system import HeldFolder, create, flush, flush_folder, is_plain, is_read_only, remove_file, remove_tree, rename
+from qkv.system import (
+    HeldFolder,
+    create,
+    expect_held,
+    flush,
+    flush_folder,
+    is_plain,
+    is_read_only,
+    make,
+    remove_file,
+    remove_tree,
+    rename,
+)
 
 SAVING = ".saving-"
 REMOVING = ".removing-"
@@ -37,6 +49,7 @@ _MENDS = {
     errno.ENAMETOOLONG: "Choose a shorter name.",
     errno.EINVAL: "Replace it by the real file.",
     errno.EOVERFLOW: "The file was altered: restore it from its source.",
+    errno.ESTALE: "Nothing was written to the present one. If the folder was moved, give its new name to resume.",
     errno.EIO: "The disk reports a hardware fault: copy important files to another disk.",
 }
 
@@ -123,12 +136,14 @@ def make_folder(folder: Path) -> None:
         CheckpointError: it cannot be created, or is a file.
     """
     with typed(folder, "a folder that can be created"):
+        expect_held(folder)
         missing = []
         while not folder.is_dir():
             missing.append(folder)
             folder = folder.parent
         for path in reversed(missing):
-            path.mkdir(exist_ok=True)
+            with suppress(FileExistsError):
+                make(path)
             flush_folder(path.parent)
 
 

@@ -26,7 +26,7 @@ from qkv.checkpoint.manifest import MODEL, TRAINER_NUMBERS, TRAINER_TENSORS, Man
 from qkv.checkpoint.tensors import read_header, read_tensors, with_tied
 from qkv.errors import CheckpointError, error_message
 from qkv.files import absolute
-from qkv.system import flush_folder, rename
+from qkv.system import flush_folder, make, rename
 
 _AGAIN = "Use another checkpoint of this run, or copy this one again from its source."
 
@@ -207,7 +207,7 @@ def _replaced(folder: Path) -> Path:
 
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    folder.mkdir()
+    make(folder)
     for name, data in files.items():
         write_file(folder / name, data)
     flush_folder(folder)

@@ -29,7 +29,8 @@ def open_run(
 ) -> Iterator[Path]:
     """Open and lock a run folder for training: create it, or check that it contains the same run.
 
-    Leftovers of an interrupted save or removal are cleaned up.
+    Leftovers of an interrupted save or removal are cleaned up. If the folder is removed, moved or replaced while it is
+    open, the next function that would write to it raises a `CheckpointError`, and writes nowhere.
 
     Args:
         folder: the run folder; created if it does not exist.

@@ -7,6 +7,7 @@ from typing import final
 
 from qkv.checkpoint.disk import make_folder, typed
 from qkv.errors import ConfigError, error_message
+from qkv.system import expect_held
 from qkv.train.events import Event, Logged, Validated
 
 NAME = "tensorboard"
@@ -41,6 +42,7 @@ class Board:
     def __call__(self, event: Event) -> None:
         """Write the scalars of a log or validation event."""
         with typed(self._folder, "a writable folder"):
+            expect_held(self._folder)
             self._write(event)
 
     def _write(self, event: Event) -> None:
@@ -58,6 +60,7 @@ class Board:
     def close(self) -> None:
         """Close the writer."""
         with typed(self._folder, "a writable folder"):
+            expect_held(self._folder)
             self._writer.close()
 
     def _add(self, name: str, value: float, step: int) -> None:

@@ -216,7 +216,7 @@ def expect_held(path: Path) -> None:
 
 
 def _within(path: str | Path) -> tuple[str, int | None]:
-    """Return how a function of `os` names a path: relative to the handle of the held folder in which it lies, if any."""
+    """Return how a function of `os` names a path: relative to the handle of the held folder in which it lies, if so."""
     path = Path(path)
     for folder, held in _HELD.items():
         if path.is_relative_to(folder):

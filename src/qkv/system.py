@@ -347,6 +347,14 @@ def is_closed_pipe(error: OSError) -> bool:
     return isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL)
 
 
+def forget_stdout() -> None:
+    """Let standard output lead nowhere, or Python would try to write the rest again at exit."""
+    if sys.stdout is not None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Lock a file for this process; the lock ends with the process, however that ends.

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import final
 
 from qkv.checkpoint.disk import make_folder, typed
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError, error_message, expect_room
 from qkv.system import expect_held
 from qkv.train.events import Event, Logged, Validated
 
@@ -30,6 +30,7 @@ class Board:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
+            expect_room(error)
             hint = "Install it: in the checkout, pip install '.[log]'."
             raise ConfigError(error_message("tensorboard", "the package tensorboard", str(error), hint)) from error
         self._folder = run / NAME

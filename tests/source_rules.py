@@ -136,6 +136,16 @@ def compilers(tree: ast.Module) -> Iterator[Use]:
         yield from (Use(node.lineno, root) for name in names if (root := name.split(".")[0]) in COMPILERS)
 
 
+def normalizing(tree: ast.Module) -> Iterator[Use]:
+    """Uses of Python's Unicode normalization."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="unicodedata"), attr="normalize" | "is_normalized" as name):
+                yield Use(node.lineno, name)
+            case ast.ImportFrom(module="unicodedata", names=names):
+                yield from (Use(node.lineno, a.name) for a in names if a.name in ("normalize", "is_normalized"))
+
+
 DIFFERENT = frozenset({"os.rename", "os.replace", "os.fsync", "os.link", "shutil.rmtree"})
 """What every system has, and not every one does alike."""
 
@@ -207,6 +217,11 @@ RULES = {
             "compiled/thread_pool.py": frozenset({"os.register_at_fork"}),
             "compiled/target.py": frozenset({"sys.abiflags"}),
         },
+    ),
+    "normalizing": Rule(
+        "normalize by `qkv.data.normal_forms`: Python's own takes quadratic time for combining marks",
+        normalizing,
+        {"data/normal_forms.py": frozenset({"normalize"})},
     ),
     "compilers": Rule(
         "only kernels import a compiler: everything else works without one",

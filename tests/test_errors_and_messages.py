@@ -496,3 +496,9 @@ def test_tensors_of_other_layouts_are_refused_by_name(layout: str, argument: str
     if argument == "query":
         with pytest.raises(DtypeError, match="query"):
             qkv.attention(other, other, other)
+
+
+def test_each_part_of_a_message_can_be_read() -> None:
+    long = "x" * 100_000
+    assert len(error_message(long, long, long, long)) < 9000
+    assert error_message("a", long, "b", "c").startswith(f"a: expected {'x' * 1000} … ")

@@ -24,6 +24,7 @@ SEEN = {
         *("os.rename(x, y)", "shutil.rmtree(x)", "signal.SIGWINCH", "os.O_CLOEXEC", "from os import fsync"),
     ),
     "future": ("from __future__ import annotations",),
+    "normalizing": ("from unicodedata import normalize", "unicodedata.normalize(x, y)", "unicodedata.is_normalized(x)"),
     "compilers": ("import numba", "from numba import njit", "import triton.language as tl", "from llvmlite import ir"),
 }
 PASSED = {
@@ -32,6 +33,7 @@ PASSED = {
     "parsing_json": ("json.dumps(x)", "parse_json(x)", "torch.load(x)"),
     "systems": ("os.open(x, os.O_RDONLY)", "signal.SIGINT", "x.rename(y)", "import stat"),
     "future": ("import future",),
+    "normalizing": ("normalize(x, y)", "from unicodedata import category", "functional.normalize(x)"),
     "compilers": ("import numbatic", "from qkv.numba import x"),
 }
 

@@ -27,6 +27,7 @@ __all__ = [
     "UnsupportedError",
     "brief",
     "error_message",
+    "expect_room",
     "harmless",
     "nearest",
     "out_of_memory_text",
@@ -45,6 +46,8 @@ _SHOWN = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in
 _NO_MEMORY = (
     "can't allocate",  # memory, or a lock
     "can't start new thread",  # whose stack finds no room
+    "annot allocate memory",  # the system's words, as those of a library that cannot be loaded
+    "failed to map segment from shared object",
     "not enough memory",
     "std::bad_alloc",
     # Python's words for a library that failed without saying why, as NumPy does when it is refused memory.
@@ -133,6 +136,30 @@ def out_of_memory_text(error: BaseException) -> str | None:
     return text[text.find("DefaultCPUAllocator") :] if "DefaultCPUAllocator" in text else text or "none left"
 
 
+def expect_room(error: ImportError) -> None:
+    """Tell a library that finds no memory from one that is not installed.
+
+    Args:
+        error: what importing it raised.
+
+    Raises:
+        OutOfMemoryError: memory ran out.
+
+    Example:
+        >>> expect_room(ImportError("libx.so: failed to map segment from shared object"))
+        Traceback (most recent call last):
+        qkv.errors.OutOfMemoryError: memory: expected room to load a library; got libx.so: failed to map segment from
+        shared object. Raise the limit of this process (`ulimit -v`), or free some memory.
+    """
+    causes: list[BaseException] = [error]
+    while (before := causes[-1].__cause__ or causes[-1].__context__) is not None and before not in causes:
+        causes.append(before)
+    got = next((text for cause in causes if (text := out_of_memory_text(cause)) is not None), None)
+    if got is not None:
+        hint = "Raise the limit of this process (`ulimit -v`), or free some memory."
+        raise OutOfMemoryError(error_message("memory", "room to load a library", got, hint)) from error
+
+
 def harmless(text: str) -> str:
     """Escape control characters, so that names and texts from files cannot control the terminal.
 
@@ -170,18 +197,22 @@ def error_message(argument: str, expected: str, got: str, hint: str) -> str:
         hint: one sentence that says how to fix it.
 
     Returns:
-        The message, with control characters escaped, and line feeds in the argument, which can be the name of a file.
+        The message, with control characters escaped, and line feeds in the argument, which can be the name of a file;
+        of each part at most 2,000 characters.
 
     Example:
         >>> error_message("key", "width 64, that of query", "width 32", "Use Bilinear to relate two widths.")
         'key: expected width 64, that of query; got width 32. Use Bilinear to relate two widths.'
     """
+    argument, expected, got, hint = (_clipped(part) for part in (_on_one_line(argument), expected, got, hint))
     got = got if got.endswith("..") else got.removesuffix(".")
-    return harmless(f"{_on_one_line(argument)}: expected {expected}; got {got}. {hint}")
+    return harmless(f"{argument}: expected {expected}; got {got}. {hint}")
 
 
 _MOST, _LONGEST = 30, 60
 """Names, and characters of a name, that a message lists."""
+_READABLE = 2000
+"""Characters of each part of a message."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
@@ -238,6 +269,11 @@ def brief(name: str) -> str:
     """
     name = _on_one_line(name)
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+
+
+def _clipped(text: str) -> str:
+    """Leave out the middle of a text that is too long to be read, such as a value of a settings file."""
+    return text if len(text) <= _READABLE else f"{text[: _READABLE // 2]} … {text[-_READABLE // 2 :]}"
 
 
 def _on_one_line(name: str) -> str:

@@ -24,8 +24,8 @@ _BINARY: int = getattr(os, "O_BINARY", 0)
 """Without it, Windows writes a carriage return before each line feed."""
 _GUARDS = bool(_NOFOLLOW and _NONBLOCK)
 """Whether opening itself refuses links and never waits."""
-_HOLDS = bool(_DIRECTORY) and os.open in os.supports_dir_fd
-"""Whether a folder can be held open, and its files opened relative to it."""
+_HOLDS = bool(_DIRECTORY) and {os.open, os.mkdir, os.rename, os.unlink} <= os.supports_dir_fd
+"""Whether a folder can be held open, and its files opened and changed relative to it."""
 CHECKS_OWNERS = hasattr(os, "geteuid")
 """Whether a folder's status tells who owns it and who can write to it."""
 _PATIENCE = 2.0
@@ -67,7 +67,7 @@ def open_for_appending(path: str | Path) -> int:
     Raises:
         OSError: as for `open_for_reading`.
     """
-    return _open(path, os.O_WRONLY | os.O_APPEND, links=False)
+    return _open(path, os.O_WRONLY | os.O_APPEND, links=False, within=_within(path))
 
 
 def create(path: str | Path) -> int:
@@ -82,7 +82,21 @@ def create(path: str | Path) -> int:
     Raises:
         OSError: it exists, or cannot be created.
     """
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666)
+    name, home = _within(path)
+    return os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, 0o666, dir_fd=home)
+
+
+def make(folder: Path) -> None:
+    """Make a folder.
+
+    Args:
+        folder: a name that does not exist yet, in a folder that does.
+
+    Raises:
+        OSError: it exists, or cannot be made.
+    """
+    name, home = _within(folder)
+    os.mkdir(name, dir_fd=home)
 
 
 @final
@@ -108,8 +122,8 @@ class HeldFolder:
     def __init__(self, path: Path) -> None:
         """Open the folder, or look it up."""
         self.path = path
-        self._handle = os.open(path, os.O_RDONLY | _DIRECTORY) if _HOLDS else None
-        self._status = os.stat(path) if self._handle is None else os.fstat(self._handle)
+        self.handle = os.open(path, os.O_RDONLY | _DIRECTORY) if _HOLDS else None
+        self._status = os.stat(path) if self.handle is None else os.fstat(self.handle)
         if not stat.S_ISDIR(self._status.st_mode):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
@@ -125,18 +139,91 @@ class HeldFolder:
         Raises:
             OSError: as for `open_for_reading`, or the folder is no longer the same.
         """
-        if self._handle is not None:
-            return _open(self.path / name, os.O_RDONLY, links=False, within=(name, self._handle))
+        if self.handle is not None:
+            return _open(self.path / name, os.O_RDONLY, links=False, within=(name, self.handle))
         handle = _open(self.path / name, os.O_RDONLY, links=False)
         with _closed_on_error(handle):
-            if not os.path.samestat(os.stat(self.path), self._status):
-                raise OSError(errno.ESTALE, "the folder was replaced while it was read", str(self.path))
+            self.expect_same()
         return handle
+
+    def expect_same(self) -> None:
+        """Check that the folder's path still leads to it.
+
+        Raises:
+            OSError: it was removed, renamed or replaced.
+        """
+        try:
+            same = os.path.samestat(os.stat(self.path), self._status)
+        except (FileNotFoundError, NotADirectoryError):
+            same = False
+        if not same:
+            raise OSError(errno.ESTALE, "a folder that was removed, moved or replaced meanwhile", str(self.path))
 
     def close(self) -> None:
         """Close the folder."""
-        if self._handle is not None:
-            os.close(self._handle)
+        if self.handle is not None:
+            os.close(self.handle)
+
+
+_HELD: dict[Path, HeldFolder] = {}
+"""The folders that this process holds for writing, by their paths."""
+
+
+@contextmanager
+def holding(path: Path) -> Iterator[None]:
+    """Change what lies in a folder only while its path leads to it.
+
+    Inside, every function of this module that opens for writing, creates, renames or removes something in the folder
+    acts on the folder that was opened first, and refuses once its path leads to another one or nowhere. Where a system
+    cannot hold a folder open, the path is compared just before.
+
+    Args:
+        path: the absolute path of a folder.
+
+    Raises:
+        BlockingIOError: this process holds a folder of this path already.
+        OSError: there is no such folder.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as home:
+        ...     Path(home, "run").mkdir()
+        ...     with holding(Path(home, "run")):
+        ...         Path(home, "run").rename(Path(home, "moved")).joinpath("../run").mkdir()
+        ...         create(Path(home, "run", "best"))
+        Traceback (most recent call last):
+        OSError: [Errno 116] a folder that was removed, moved or replaced meanwhile: '...run'
+    """
+    if path in _HELD:
+        raise BlockingIOError(errno.EAGAIN, "in use", str(path))
+    _HELD[path] = HeldFolder(path)
+    try:
+        yield
+    finally:
+        _HELD.pop(path).close()
+
+
+def expect_held(path: Path) -> None:
+    """Check that a path in a folder that this process holds still leads into it; before another library writes there.
+
+    Args:
+        path: any path.
+
+    Raises:
+        OSError: the folder was removed, renamed or replaced.
+    """
+    _within(path)
+
+
+def _within(path: str | Path) -> tuple[str, int | None]:
+    """Return how a function of `os` names a path: relative to the handle of the held folder in which it lies, if so."""
+    path = Path(path)
+    for folder, held in _HELD.items():
+        if path.is_relative_to(folder):
+            held.expect_same()
+            if held.handle is not None:
+                return str(path.relative_to(folder)), held.handle
+    return str(path), None
 
 
 def is_plain(name: str) -> bool:
@@ -183,7 +270,8 @@ def flush_folder(folder: Path) -> None:
         OSError: there is no such folder, or the disk refuses.
     """
     if _HOLDS:
-        handle = os.open(folder, os.O_RDONLY | _DIRECTORY)
+        name, home = _within(folder)
+        handle = os.open(name, os.O_RDONLY | _DIRECTORY, dir_fd=home)
         try:
             flush(handle)
         finally:
@@ -202,7 +290,8 @@ def rename(source: Path, target: Path) -> None:
     """
     if sys.platform == "win32" and source.is_dir() and target.is_dir():
         _patiently(target.rmdir)  # POSIX replaces an empty folder
-    _patiently(lambda: os.replace(source, target))
+    (old, home), (new, other) = _within(source), _within(target)
+    _patiently(lambda: os.replace(old, new, src_dir_fd=home, dst_dir_fd=other))
 
 
 def remove_tree(folder: Path) -> None:
@@ -214,7 +303,8 @@ def remove_tree(folder: Path) -> None:
     Raises:
         OSError: a part of it cannot be removed.
     """
-    _patiently(lambda: shutil.rmtree(folder))
+    name, home = _within(folder)
+    _patiently(lambda: shutil.rmtree(name, dir_fd=home))
 
 
 def remove_file(path: Path) -> None:
@@ -226,7 +316,13 @@ def remove_file(path: Path) -> None:
     Raises:
         OSError: it cannot be removed.
     """
-    _patiently(lambda: path.unlink(missing_ok=True))
+    name, home = _within(path)
+
+    def remove() -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=home)
+
+    _patiently(remove)
 
 
 def is_in_use(error: BaseException | None) -> bool:
@@ -249,6 +345,14 @@ def is_closed_pipe(error: OSError) -> bool:
         True
     """
     return isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL)
+
+
+def forget_stdout() -> None:
+    """Let standard output lead nowhere, or Python would try to write the rest again at exit."""
+    if sys.stdout is not None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 @contextmanager
@@ -323,7 +427,7 @@ def cores() -> int:
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
-def _open(path: str | Path, flags: int, *, links: bool, within: tuple[str, int] | None = None) -> int:
+def _open(path: str | Path, flags: int, *, links: bool, within: tuple[str, int | None] | None = None) -> int:
     """Open a regular file; `within` is its name in an open folder, and that folder's handle."""
     before = None if _GUARDS else _looked_up(path, links)
     flags |= _BINARY | _NONBLOCK | (0 if links else _NOFOLLOW)

@@ -61,7 +61,8 @@ class Recorder:
             case "close":
                 self._open.pop(given[0], None)
             case "rename" | "replace":
-                self.log.append(("rename", (self._path(given[0], None), self._path(given[1], None))))
+                old = self._path(given[0], named.get("src_dir_fd"))
+                self.log.append(("rename", (old, self._path(given[1], named.get("dst_dir_fd")))))
             case "mkdir":
                 self.log.append(("mkdir", (self._path(given[0], named.get("dir_fd")),)))
             case "unlink" | "rmdir":

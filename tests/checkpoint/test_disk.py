@@ -1,5 +1,6 @@
 import os
 import resource
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from qkv.checkpoint.disk import (
     Reader,
     make_folder,
+    new_folder,
     remove_folder,
     remove_leftovers,
     replace_file,
@@ -168,3 +170,35 @@ def test_the_reader_keeps_to_its_folder_when_that_is_renamed(tmp_path):
 def test_other_errors_pass_unchanged():
     with pytest.raises(KeyError), typed(Path("x"), "y"):
         raise KeyError
+
+
+@pytest.mark.parametrize("point", range(6))
+def test_a_killed_writer_leaves_no_part_of_a_folder(tmp_path, point):
+    """Whenever it is killed, the folder is not there, or complete; the next writer leaves nothing else."""
+    out = tmp_path / "model"
+    if (pid := os.fork()) == 0:
+        with new_folder(out) as temporary:
+            for number in range(4):
+                if number == point:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                write_file(temporary / f"part-{number}", b"x" * 1000)
+            if point == 4:
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert out.exists() is (point == 5)
+    if point < 5:
+        with new_folder(out) as temporary:
+            write_file(temporary / "whole", b"y")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_failed_writer_leaves_nothing(tmp_path):
+    def fail() -> None:
+        with new_folder(tmp_path / "model") as temporary:
+            write_file(temporary / "part", b"x")
+            write_file(temporary / "part", b"exists")
+
+    with pytest.raises(CheckpointError):
+        fail()
+    assert list(tmp_path.iterdir()) == []

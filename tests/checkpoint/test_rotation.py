@@ -143,3 +143,23 @@ def test_a_user_who_gives_anything_else_is_told(tmp_path):
     for name, got in (("none", "no such folder"), ("file", "a file"), (".", "a folder without checkpoints")):
         with pytest.raises(CheckpointError, match=f"got {got}. Give the run folder"):
             locate(tmp_path / name)
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_best_checkpoint_that_is_a_link_is_refused_unless_it_stays_in_the_run(tmp_path, inside):
+    run = tmp_path / "run"
+    run.mkdir()
+    save_step(run, 1, small(1), best=True)
+    step_folder(run, 1).rename((run if inside else tmp_path) / "elsewhere")
+    step_folder(run, 1).symlink_to((run if inside else tmp_path) / "elsewhere")
+    if inside:
+        load(best(run))
+    else:
+        with pytest.raises(CheckpointError, match=r"expected a folder in this one; got a link to .*elsewhere"):
+            locate(run)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a/" * 3000, "a\0b", "\udcff"])
+def test_a_path_that_no_system_takes_is_a_typed_error(tmp_path, name):
+    with pytest.raises(CheckpointError, match="a checkpoint or a run folder"):
+        locate(tmp_path / name)

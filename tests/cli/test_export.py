@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from tests.fuzz.models import families
 
 from qkv.checkpoint.folder import save
 from qkv.data.tokenizer import Tokenizer
+from qkv.tasks import exporting
 from qkv.tasks.generator import Generator
 from qkv.tasks.translator import Translator
 
@@ -118,3 +120,20 @@ def test_a_folder_that_cannot_be_made(runs: dict[str, Path]) -> None:
 def test_a_run_that_is_none(tmp_path: Path) -> None:
     done = run("export", tmp_path / "nowhere", "--to", "onnx", "--out", tmp_path / "out")
     refused(done, "a checkpoint or a run folder")
+
+
+@pytest.mark.parametrize(("to", "name"), [("ctranslate2", "to_ctranslate2"), ("onnx", "to_onnx")])
+def test_an_export_that_ends_early_leaves_nothing(
+    runs: dict[str, Path], to: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(*given: Any, **_: Any) -> None:
+        folder = next(each for each in given if isinstance(each, Path))
+        folder.mkdir(exist_ok=True)
+        (folder / "model.bin").write_bytes(b"part")
+        assert not (tmp_path / "out").exists(), "a process killed here leaves a part of it under the user's name"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exporting, name, end)
+    with pytest.raises(KeyboardInterrupt):
+        exporting.export(runs["transformer"], to, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []

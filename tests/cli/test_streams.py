@@ -239,3 +239,26 @@ def test_translate_answers_line_by_line(tmp_path: Path, monkeypatch: pytest.Monk
         assert json.loads(lines[1])["translations"][0]["text"] == ""
     else:
         assert lines == [each.text for each in trained.load().translate_fully(["ab", "", "cd"], Decoding(max_tokens=3))]
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def shell(text: str) -> subprocess.CompletedProcess[str]:
+    command = f'set -o pipefail; qkv() {{ {sys.executable} -m qkv "$@"; }}; {text}'
+    return subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+
+
+@pytest.mark.parametrize("words", ["--help", "train translate --help", "--version"])
+def test_help_on_a_full_disk_is_one_message(words: str) -> None:
+    done = shell(f"qkv {words} >/dev/full")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("qkv: standard output: expected enough space")
+
+
+@pytest.mark.parametrize("reader", ["head -1", "true", "sleep 1"])
+@pytest.mark.parametrize("words", ["--help", "train translate --help", "--version"])
+def test_a_reader_that_has_enough_is_success(words: str, reader: str) -> None:
+    """Whichever of the two processes is faster: "true" reads nothing, and ends before or after the writing."""
+    done = shell(f"qkv {words} | {reader}")
+    assert (done.returncode, done.stderr) == (0, "")

@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,6 +31,7 @@ from qkv.data.pointing import parse_pairs
 from qkv.data.text import read_text
 from qkv.data.tokenizer import Tokenizer
 from qkv.hub.families.load import read_folder
+from qkv.hub.families.save import save as save_for_others
 from qkv.hub.folder import Folder
 from qkv.masks.patterns import Causal, Lengths
 from qkv.metrics.alignment import parse_alignments
@@ -42,6 +43,7 @@ from qkv.recording.storing import KEY
 from qkv.tasks import language_training, point_training, regression, training
 from qkv.tasks.label_training import CLASSIFY, RECIPES
 from qkv.tasks.load import load
+from qkv.tasks.published import open_published
 from qkv.tasks.recipe import Recipe
 from qkv.tasks.settings import read_toml, to_toml
 from qkv.train.journal import Journal, read_journal
@@ -344,6 +346,42 @@ def published_folder(name: str) -> Callable[[Path], Attempt]:
     return make
 
 
+def continued_run(name: str) -> Callable[[Path], Attempt]:
+    """A run that continued from a published model, with a wrong tokenizer, or wrong rules of the library in it."""
+    contents = open_published(Folder(FAMILIES / name)).contents
+    contents = replace(contents, config={**contents.config, "longest": 32})
+    files, manifest = pack_contents(contents)
+    sound = json.loads(files[manifests.TOKENIZER])
+
+    def make(folder: Path) -> Attempt:
+        def attempt(random: Random) -> object:
+            home, out = folder / "run", folder / "written"
+            for each in (home, out):
+                shutil.rmtree(each, ignore_errors=True)
+            home.mkdir()
+            forged = dict(sound)
+            inner = random.choice([part for part in ("source", "target") if sound[part]])
+            if random.random() < 0.6:
+                forged[inner] = json.dumps(spoil_plain(json.loads(sound[inner]), random))
+            else:
+                forged = {"format": sound["format"], **_as_table(spoil_plain(forged, random))}
+            text = json.dumps({"format": forged.pop("format"), **forged}).encode()
+            _write(home, {**files, manifests.TOKENIZER: text}, manifest.tied, None)
+            model: Any = load(home)
+            use(model.tokenizer)
+            found = model.generate(["the cat"], tokens=3) if name == "llama" else model.translate(["the cat"])
+            save_for_others(model, out)
+            return found
+
+        return attempt
+
+    return make
+
+
+def _as_table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def read_positions(path: Path) -> object:
     return parse_pairs(read_tsv(path), (str(path), str(path)))
 
@@ -397,6 +435,7 @@ def targets() -> list[Target]:
         Target("forged trainer", forged_trainer, 2),
         Target("run folder", run_folder, 2),
         *(Target(f"published {name}", published_folder(name), 3) for name in ("llama", "bert", "marian", "gemma3")),
+        *(Target(f"continued {name}", continued_run(name), 3) for name in ("llama", "marian")),
         one_file("tokenizer.json", [text.encode() for text in tokenizers], use_tokenizer),
         plain_file("tokenizer.json", plain_tokenizers, use_tokenizer),
         settings_file("translate", training.load_settings, to_toml(training.show_settings(training.load_settings({})))),

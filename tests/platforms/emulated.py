@@ -141,17 +141,20 @@ def _fsync(real: Any, handle: int) -> None:
 
 
 def _mkdir(real: Any, path: Any, *arguments: Any, **options: Any) -> None:
+    _expect_no_handles(options)
     _expect_name(path)
     real(path, *arguments, **options)
 
 
-def _rename(real: Any, source: Any, target: Any) -> None:
+def _rename(real: Any, source: Any, target: Any, **handles: int | None) -> None:
+    _expect_no_handles(handles)
     if os.path.lexists(target):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(source))
     _replace(real, source, target)
 
 
-def _replace(real: Any, source: Any, target: Any) -> None:
+def _replace(real: Any, source: Any, target: Any, **handles: int | None) -> None:
+    _expect_no_handles(handles)
     _expect_name(target)
     if os.path.isdir(target):
         raise _denied(source)
@@ -161,8 +164,14 @@ def _replace(real: Any, source: Any, target: Any) -> None:
 
 
 def _remove(real: Any, path: Any, **options: Any) -> None:
+    _expect_no_handles(options)
     _expect_closed(path)
     real(path, **options)
+
+
+def _expect_no_handles(options: dict[str, Any]) -> None:
+    if any(handle is not None for name, handle in options.items() if name.endswith("dir_fd")):
+        raise NotImplementedError("dir_fd unavailable on this platform")
 
 
 def _expect_closed(path: Any) -> None:

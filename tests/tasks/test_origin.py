@@ -1,5 +1,7 @@
 """Fine-tuning translators and labeling models: the initial run's weights, tokenizer and labels."""
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from qkv.tasks.origin import open_origin, origin_tables
 from qkv.tasks.settings import merge
 from qkv.tasks.training import load_settings, train
 
+FAMILIES = Path(__file__).parents[1] / "hub" / "families"
 STEADY = {"steps": 1, "learning_rate": 1e-9, "validate_every": 1}
 
 
@@ -53,3 +56,31 @@ def test_a_classifier_goes_on_from_one_with_the_same_labels(tmp_path: Path) -> N
     other = CLASSIFY.load_settings(labels(tmp_path / "other.tsv", "abc"))
     with pytest.raises(CheckpointError, match="a run with the labels a, b, c; got a, b"):
         CLASSIFY.train(other, tmp_path / "third", "cpu", tensorboard=False, origin=origin)
+
+
+@pytest.mark.parametrize("name", ["README.txt", "notes.json", "old.model", "other.safetensors", "vocab.json"])
+def test_files_that_are_not_read_are_not_hashed(name: str, tmp_path: Path) -> None:
+    """A sparse file of a tebibyte would be read for an hour."""
+    folder = tmp_path / "model"
+    shutil.copytree(FAMILIES / "llama", folder)
+    before = open_origin(folder, "generate")
+    (folder / name).touch()
+    os.truncate(folder / name, 1 << 40)
+    after = open_origin(folder, "generate")
+    assert before is not None
+    assert after is not None
+    assert after.digest == before.digest
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "generation_config.json"])
+def test_files_that_are_read_are_hashed(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(FAMILIES / "llama", folder)
+    (folder / "generation_config.json").write_text("{}")
+    before = open_origin(folder, "generate")
+    data = (folder / name).read_bytes()
+    (folder / name).write_bytes(data[:-1] + b"\1" if name.endswith("safetensors") else data.replace(b"}", b" }", 1))
+    after = open_origin(folder, "generate")
+    assert before is not None
+    assert after is not None
+    assert after.digest != before.digest

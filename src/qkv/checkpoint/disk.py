@@ -8,14 +8,27 @@ import os
 import secrets
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, cast, final
 
 from qkv.errors import CheckpointError, error_message
 from qkv.files import absolute
-from qkv.system import HeldFolder, create, flush, flush_folder, is_plain, is_read_only, remove_file, remove_tree, rename
+from qkv.system import (
+    HeldFolder,
+    create,
+    expect_held,
+    flush,
+    flush_folder,
+    is_plain,
+    is_read_only,
+    make,
+    open_for_appending,
+    remove_file,
+    remove_tree,
+    rename,
+)
 
 SAVING = ".saving-"
 REMOVING = ".removing-"
@@ -37,6 +50,7 @@ _MENDS = {
     errno.ENAMETOOLONG: "Choose a shorter name.",
     errno.EINVAL: "Replace it by the real file.",
     errno.EOVERFLOW: "The file was altered: restore it from its source.",
+    errno.ESTALE: "Nothing was written to the present one. If the folder was moved, give its new name to resume.",
     errno.EIO: "The disk reports a hardware fault: copy important files to another disk.",
 }
 
@@ -123,12 +137,17 @@ def make_folder(folder: Path) -> None:
         CheckpointError: it cannot be created, or is a file.
     """
     with typed(folder, "a folder that can be created"):
+        expect_held(folder)
         missing = []
         while not folder.is_dir():
             missing.append(folder)
             folder = folder.parent
         for path in reversed(missing):
-            path.mkdir(exist_ok=True)
+            try:
+                make(path)
+            except FileExistsError:
+                if not path.is_dir():
+                    raise
             flush_folder(path.parent)
 
 
@@ -163,6 +182,21 @@ def _stands(path: Path) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def expect_inside(folder: Path) -> None:
+    """Refuse a folder that a file names, if it is a link that leads out of the folder in which the file lies.
+
+    Args:
+        folder: existing or not.
+
+    Raises:
+        CheckpointError: it leads elsewhere.
+    """
+    real = Path(os.path.realpath(folder))
+    if real.parent != Path(os.path.realpath(folder.parent)):
+        hint = "Replace the link by the folder itself."
+        raise CheckpointError(error_message(str(folder), "a folder in this one", f"a link to {real}", hint))
 
 
 def remove_folder(folder: Path) -> None:
@@ -213,6 +247,45 @@ def _is_leftover(entry: str, name: str) -> bool:
         if found and head.startswith("." + name) and (not name or head == "." + name):
             return len(tail) == 12 and set(tail) <= set("0123456789abcdef")
     return False
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Write a folder that exists completely or not at all.
+
+    Args:
+        folder: a folder that does not exist yet, or is empty; missing parents are created.
+
+    Returns:
+        A context manager that yields another folder, which takes the name at the end. If the process is killed
+        meanwhile, the next one to write a folder of this name removes it.
+
+    Raises:
+        CheckpointError: the folder has other contents, or cannot be written.
+    """
+    make_folder(folder.parent)
+    with typed(folder, "a writable folder"):
+        if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+            hint = "Choose another folder: nothing in this one was changed."
+            raise CheckpointError(error_message(str(folder), "a new or empty folder", "one with contents", hint))
+        remove_leftovers(folder.parent, folder.name)
+        temporary = folder.with_name(f".{folder.name}{SAVING}{secrets.token_hex(6)}")
+        try:
+            make(temporary)
+            yield temporary
+            for path in temporary.iterdir():
+                handle = open_for_appending(path)
+                try:
+                    flush(handle)
+                finally:
+                    os.close(handle)
+            flush_folder(temporary)
+            rename(temporary, folder)
+            flush_folder(folder.parent)
+        except BaseException:
+            with suppress(CheckpointError):
+                remove_leftovers(folder.parent, folder.name)
+            raise
 
 
 @final

@@ -26,7 +26,7 @@ from qkv.checkpoint.manifest import MODEL, TRAINER_NUMBERS, TRAINER_TENSORS, Man
 from qkv.checkpoint.tensors import read_header, read_tensors, with_tied
 from qkv.errors import CheckpointError, error_message
 from qkv.files import absolute
-from qkv.system import flush_folder, rename
+from qkv.system import flush_folder, make, rename
 
 _AGAIN = "Use another checkpoint of this run, or copy this one again from its source."
 
@@ -108,7 +108,7 @@ def load(folder: Path, *, trainer: bool = True) -> Contents:
 
 def load_weights_later(folder: Path) -> Contents:
     """Read a checkpoint without its weights and its trainer's state: the names and sizes of the weights are known, the
-    numbers are read and verified when they are asked for.
+    numbers are read when they are asked for, after every other byte of the checkpoint is verified.
 
     Args:
         folder: a folder that `save` wrote.
@@ -119,10 +119,10 @@ def load_weights_later(folder: Path) -> Contents:
     Raises:
         CheckpointError: a file is missing or altered, as far as it was read.
     """
-    folder = standing(folder)
+    folder, trainers = standing(folder), {TRAINER_TENSORS, TRAINER_NUMBERS}
     with Reader(folder) as reader:
         manifest = _manifest(reader)
-        files = _read_texts(reader, manifest, {TRAINER_TENSORS, TRAINER_NUMBERS})
+        files = _read_texts(reader, manifest, trainers)
         with _opened(reader, MODEL, manifest) as stream:
             slots = read_header(stream, manifest.files[MODEL].bytes, str(folder / MODEL)).slots
     shapes = {name: slot.shape for name, slot in slots.items()}
@@ -131,6 +131,8 @@ def load_weights_later(folder: Path) -> Contents:
 
     def read() -> dict[str, Tensor]:
         with Reader(folder) as again:
+            for name in trainers & manifest.files.keys():
+                _compare(folder / name, manifest.files[name], manifests.Entry(*_digest(again, name, manifest)))
             return _read_tensors(again, MODEL, manifest)
 
     return unpack_contents(folder, files, {MODEL: Weights(shapes, read)})
@@ -207,7 +209,7 @@ def _replaced(folder: Path) -> Path:
 
 
 def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    folder.mkdir()
+    make(folder)
     for name, data in files.items():
         write_file(folder / name, data)
     flush_folder(folder)

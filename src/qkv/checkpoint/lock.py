@@ -1,4 +1,4 @@
-"""A lock that allows one training at a time in a run folder."""
+"""A lock that allows one training at a time in a run folder, and lets it write to no other folder of that name."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,10 +13,10 @@ NAME = ".lock"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock a folder for one process; the lock is released when the process ends, however it ends.
+    """Lock a folder for one process, and hold it open; the lock is released when the process ends, however it ends.
 
     Args:
-        folder: an existing folder.
+        folder: the absolute path of an existing folder.
 
     Raises:
         CheckpointError: another process holds the lock, or the folder is not writable.
@@ -31,6 +31,7 @@ def locked(folder: Path) -> Iterator[None]:
     with ExitStack() as lock:
         try:
             with typed(folder, "a writable folder"):
+                lock.enter_context(system.holding(folder))
                 lock.enter_context(system.locked(folder / NAME))
         except CheckpointError as error:
             if not isinstance(error.__cause__, BlockingIOError):

@@ -7,7 +7,7 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import final
 
-from qkv.checkpoint.plain import Plain, decode_mapping, encode
+from qkv.checkpoint.plain import Plain, decode_mapping, encode, is_version
 from qkv.errors import CheckpointError, error_message
 
 NAME = "MANIFEST.json"
@@ -118,7 +118,7 @@ def parse(data: bytes, path: str) -> Manifest:
     if value.get("format") != FORMAT:
         hint = "Give the folder of a checkpoint saved by qkv."
         raise CheckpointError(error_message(path, f'"format": "{FORMAT}"', repr(value.get("format"))[:80], hint))
-    if value.get("version") != VERSION:
+    if not is_version(value.get("version"), VERSION):
         hint = "Use the version of qkv that saved it, or a newer one."
         raise CheckpointError(error_message(path, f'"version": {VERSION}', repr(value.get("version"))[:80], hint))
     manifest = Manifest(_files(value.get("files"), path), _tied(value.get("tied"), path))

@@ -91,6 +91,16 @@ def decode_mapping(data: bytes, what: str) -> dict[str, Plain]:
     return value
 
 
+def is_version(value: object, version: int) -> bool:
+    """Return whether a file's version is a given one; true is no number, though Python counts it as 1.
+
+    Example:
+        >>> is_version(1, 1), is_version(True, 1)
+        (True, False)
+    """
+    return type(value) is int and value == version
+
+
 def differences(stored: Plain, given: Plain, name: str = "") -> list[tuple[str, Plain, Plain]]:
     """List the fields in which two configurations differ.
 

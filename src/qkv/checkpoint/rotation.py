@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from qkv.checkpoint.contents import Contents
-from qkv.checkpoint.disk import REPLACED, Reader, remove_folder, replace_file, typed
+from qkv.checkpoint.disk import REPLACED, Reader, expect_inside, remove_folder, replace_file, typed
 from qkv.checkpoint.folder import is_checkpoint, save, standing, verify
 from qkv.checkpoint.manifest import Manifest
 from qkv.checkpoint.plain import decode_mapping, encode
@@ -219,6 +219,7 @@ def best(run: Path) -> Path:
     if not is_checkpoint(folder):
         hint = "Copy the whole run folder again, or give the folder of another checkpoint."
         raise CheckpointError(error_message(str(run / BEST), f"a checkpoint {folder.name}", "no such folder", hint))
+    expect_inside(folder)
     return folder
 
 
@@ -242,10 +243,10 @@ def locate(path: Path, say: Callable[[str], None] = to_stderr) -> Path:
     """
     if is_checkpoint(path):
         return standing(path)
-    if path.name == BEST and path.is_file():
+    if path.name == BEST and os.path.isfile(path):
         path = path.parent
-    if not path.is_dir():
-        got = "a file" if path.exists() else "no such folder"
+    if not os.path.isdir(path):
+        got = "a file" if os.path.exists(path) else "no such folder"
         hint = "Give the run folder (--out) of a training, or one checkpoint in it."
         raise CheckpointError(error_message(str(path), "a checkpoint or a run folder", got, hint))
     if os.path.lexists(path / BEST):

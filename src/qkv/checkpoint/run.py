@@ -12,7 +12,7 @@ from pathlib import Path
 from qkv.checkpoint.disk import Reader, make_folder, remove_leftovers, replace_file, typed
 from qkv.checkpoint.folder import is_checkpoint, recover
 from qkv.checkpoint.lock import locked
-from qkv.checkpoint.plain import Plain, decode_mapping, differences, encode
+from qkv.checkpoint.plain import Plain, decode_mapping, differences, encode, is_version
 from qkv.checkpoint.rotation import step_folder, steps
 from qkv.errors import CheckpointError, ConfigError, error_message
 from qkv.files import absolute
@@ -29,7 +29,8 @@ def open_run(
 ) -> Iterator[Path]:
     """Open and lock a run folder for training: create it, or check that it contains the same run.
 
-    Leftovers of an interrupted save or removal are cleaned up.
+    Leftovers of an interrupted save or removal are cleaned up. If the folder is removed, moved or replaced while it is
+    open, the next function that would write to it raises a `CheckpointError`, and writes nowhere.
 
     Args:
         folder: the run folder; created if it does not exist.
@@ -88,7 +89,8 @@ def read_config(folder: Path) -> dict[str, Plain]:
     with Reader(folder) as reader:
         value = decode_mapping(reader.read(NAME, _LIMIT), path)
     config = value.get("config")
-    if value.get("format") != FORMAT or value.get("version") != VERSION or not isinstance(config, dict):
+    known = value.get("format") == FORMAT and is_version(value.get("version"), VERSION)
+    if not known or not isinstance(config, dict):
         hint = "Give another --out; if qkv trained in this folder, use the same or a newer version of qkv."
         raise CheckpointError(
             error_message(path, f'"format": "{FORMAT}", "version": {VERSION}', "something else", hint)

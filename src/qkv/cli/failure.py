@@ -5,7 +5,6 @@ import inspect
 import logging
 import os
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from qkv._version import VERSION
 from qkv.cli.interruption import INTERRUPTED, interruptible
 from qkv.cli.room import BAD_INPUT, tell_if_out_of_memory
 from qkv.cli.signature import keywords, signed
-from qkv.errors import MEMORY_ERRORS, ConfigError, QkvError, error_message, harmless, out_of_memory_text
+from qkv.errors import MEMORY_ERRORS, ConfigError, QkvError, error_message, harmless
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +101,7 @@ def _ready(*, quiet: bool, verbose: bool, json: bool) -> "Iterator[None]":
     interruptible()
     from qkv.tasks.notes import Volume, note, speaking
 
-    with _unheard(), _silenced(quiet), speaking(Volume("quiet" if quiet else "verbose" if verbose else "normal", json)):
+    with _silenced(quiet), speaking(Volume("quiet" if quiet else "verbose" if verbose else "normal", json)):
         if verbose:
             threads = torch.get_num_threads()
             note(f"qkv {VERSION}, PyTorch {torch.__version__}, Python {sys.version.split()[0]}, {threads} threads")
@@ -111,30 +110,6 @@ def _ready(*, quiet: bool, verbose: bool, json: bool) -> "Iterator[None]":
         finally:
             if verbose:
                 note(f"qkv: {time.monotonic() - start:.1f} s in total")
-
-
-@contextmanager
-def _unheard() -> "Iterator[None]":
-    """Let an exhausted memory end the command also where nothing can raise it: in a callback, a destructor, a thread.
-
-    A font that a library could not read for want of memory would otherwise leave letters out of a picture.
-    """
-    unraisable, threads, found = sys.unraisablehook, threading.excepthook, list[bool]()
-
-    def hear(told: Any) -> None:
-        error = told.exc_value  # None where there was no memory even for it
-        if issubclass(told.exc_type, MemoryError) or (error is not None and out_of_memory_text(error) is not None):
-            found.append(True)
-        else:
-            (threads if hasattr(told, "thread") else unraisable)(told)
-
-    sys.unraisablehook = threading.excepthook = hear
-    try:
-        yield
-    finally:
-        sys.unraisablehook, threading.excepthook = unraisable, threads
-    if found:
-        raise MemoryError
 
 
 def _expect_folder() -> None:

@@ -6,6 +6,8 @@ import sys
 from qkv.cli.environment import set_defaults
 from qkv.cli.interruption import end_quietly
 from qkv.cli.room import BAD_INPUT, tell_if_out_of_memory
+from qkv.errors import error_message
+from qkv.system import forget_stdout, is_closed_pipe
 
 
 def main() -> None:
@@ -16,10 +18,36 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # help contains characters that not every locale has
     end_quietly()
     try:
-        from qkv.cli.app import app
-
-        app()
+        sys.exit(_run())
+    except OSError as error:
+        if error.filename is not None or error.errno is None:  # about a file, or not of the system
+            raise
+        forget_stdout()
+        sys.exit(0 if is_closed_pipe(error) else _tell_of_output(error))
     except BaseException as error:  # before or after a command, which tells of its own; panics of Rust are no Exception
         if not tell_if_out_of_memory(error):
             raise
         sys.exit(BAD_INPUT)
+
+
+def _run() -> int | str | None:
+    """Run the command line, write the rest of its output, and return its exit code."""
+    code: int | str | None = 0
+    try:
+        from qkv.cli.app import app
+
+        app()
+    except SystemExit as end:
+        # Click and Rich, and nothing else, end with 1: where the reader of a pipe has closed it, as `head` does. It
+        # depends on which process is faster whether they notice.
+        code = 0 if end.code == 1 else end.code
+    if sys.stdout is not None and not sys.stdout.closed:
+        sys.stdout.flush()
+    return code
+
+
+def _tell_of_output(error: OSError) -> int:
+    hint = "Free some space, or write to another file."
+    message = error_message("standard output", "enough space for the output", f"{error.strerror}", hint)
+    print(f"qkv: {message}", file=sys.stderr)  # noqa: T201
+    return BAD_INPUT

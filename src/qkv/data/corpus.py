@@ -3,14 +3,12 @@ r"""Text files: two parallel files, one TSV file, or plain lines.
 A line is the text up to the next "\n". Nothing else ends a line: U+2028, U+0085, vertical tab and form feed are
 ordinary characters. One "\r" right before the "\n" (or at the very end of the file) is dropped, so that files written
 on Windows read the same. A byte order mark at the start of a file is dropped. Everything else is preserved, including
-leading, trailing and no-break spaces. Files named `*.gz` are decompressed while reading, up to 64 MiB or 64 times their
-size, whichever is more; the environment variable QKV_UNPACKED_LIMIT sets another limit in bytes.
+leading, trailing and no-break spaces. Files named `*.gz` are decompressed while reading.
 
 Every problem with a file is a `DataError` that starts with `file:line` and ends with how to fix it.
 """
 
 import gzip
-import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,17 +23,9 @@ from qkv.files import open_file, room_for
 LONGEST_LINE = 2**20
 """Default maximum characters per line."""
 
-UNPACKED_LIMIT = "QKV_UNPACKED_LIMIT"
-"""Environment variable: maximum bytes that a `.gz` file may unpack to."""
-UNPACKED_RATIO = 64
-"""Maximum bytes per byte of the `.gz` file, unless the variable is set; text has 3 to 20."""
-UNPACKED_FLOOR = 64 << 20
-"""Bytes that every `.gz` file may unpack to, unless the variable is set."""
-
 _WIDEST_CHARACTER = 4
 _BOM = b"\xef\xbb\xbf"
 _SIBLINGS = 1000
-_SKIPPED = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,9 +240,8 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             if path.suffix != ".gz":
                 yield stream
                 return
-            packed = _Packed(stream)
-            with gzip.GzipFile(fileobj=cast("BinaryIO", packed)) as unpacked:
-                yield cast("BinaryIO", _Bounded(unpacked, path, packed))
+            with gzip.GzipFile(fileobj=stream) as unpacked:
+                yield cast("BinaryIO", unpacked)
     except FileNotFoundError:
         raise DataError(error_message(str(path), "a file", "no such file", _mend_name(path))) from None
     except IsADirectoryError:
@@ -266,52 +255,6 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         got = error.strerror or str(error)
         raise DataError(error_message(str(path), "a readable file", got, "Check the path and the disk.")) from None
-
-
-class _Packed:
-    """A compressed file that counts what is read of it: the size of a sparse file says nothing."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream, self._singles = stream, 0
-        self.count = 0
-
-    def read(self, size: int) -> bytes:
-        data = self._stream.read(size)
-        self.count += len(data)
-        # gzip reads single bytes only to skip them: a name, a comment, zeros after the end of a member.
-        self._singles = self._singles + 1 if size == 1 else 0
-        if self._singles > _SKIPPED:
-            raise gzip.BadGzipFile(f"more than {_SKIPPED:,} bytes without text")
-        return data
-
-    def seekable(self) -> bool:
-        return False
-
-
-class _Bounded:
-    """An unpacked stream of lines that ends with an error once it is longer than allowed."""
-
-    def __init__(self, stream: gzip.GzipFile, path: Path, packed: _Packed) -> None:
-        self._stream, self._path, self._packed, self._length = stream, path, packed, 0
-
-    def readline(self, size: int) -> bytes:
-        line = self._stream.readline(size)
-        self._length += len(line)
-        limit = _unpacked_limit(self._packed.count)
-        if self._length > limit:
-            expected = f"at most {limit:,} bytes when unpacked"
-            hint = f"Check how it was made; if it is what you want, set {UNPACKED_LIMIT} to a number of bytes."
-            raise DataError(error_message(str(self._path), expected, "more", hint))
-        return line
-
-
-def _unpacked_limit(packed: int) -> int:
-    given = os.environ.get(UNPACKED_LIMIT)
-    if given is None:
-        return max(UNPACKED_FLOOR, UNPACKED_RATIO * packed)
-    if not (given.isascii() and given.isdigit() and len(given) <= 18):
-        raise ConfigError(error_message(UNPACKED_LIMIT, "a number of bytes", repr(given)[:60], "Correct or unset it."))
-    return int(given)
 
 
 def _mend_name(path: Path) -> str:

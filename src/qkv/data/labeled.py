@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Literal, TypeVar
-from unicodedata import normalize
 
 from qkv.data.corpus import LONGEST_LINE, read_lines
+from qkv.data.normal_forms import normalize
 from qkv.data.tag_columns import Layout, Row, layout_of, sentences_of, separator_of, tag_of
 from qkv.errors import ConfigError, DataError, brief, error_message
 

@@ -2,6 +2,7 @@
 
 import json
 from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any, final
 import tokenizers
 from tokenizers import decoders
 
+from qkv.data.growth import expect_modest
 from qkv.data.segments import byte_alphabet
 from qkv.data.sentencepieces import parse_sentencepieces
 from qkv.data.vocabulary import parse
@@ -19,6 +21,8 @@ from qkv.errors import DataError, error_message, out_of_memory_text
 FORMAT = "qkv published tokenizer 1"
 _NAMES = ("format", "source", "target", "numbers", "files", "pad", "bos", "eos", "unk", "others", "marks")
 _NONE = -1
+_MOST = 1 << 31
+_FILES = ("source.spm", "target.spm")
 
 
 @final
@@ -35,9 +39,11 @@ class Published:
         others: further end tokens.
         marks: whether `encode` adds the special tokens that the tokenizer's own rules add.
         where: the name of its file in messages.
+        limit: the number of tokens that the model reads; None for any.
 
     Raises:
-        DataError: a text is no tokenizer; so do the methods, where the tokenizer's rules fail on a text.
+        DataError: a text is no tokenizer, or an argument has a part of another type or range; so do the methods, where
+            the tokenizer's rules fail on a text, or give an id that the model does not read.
     """
 
     source: str
@@ -51,8 +57,11 @@ class Published:
     others: Sequence[int] = ()
     marks: bool = True
     where: str = field(default="tokenizer.json", repr=False, compare=False)
+    limit: int | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if (fault := self._fault()) is not None:
+            raise DataError(error_message(self.where, "texts, and numbers of the model's tokens", fault, _AGAIN))
         ours = _library(self.source, self.where)
         object.__setattr__(self, "_source", ours)
         object.__setattr__(self, "_target", _library(self.target, self.where) if self.target else ours)
@@ -77,9 +86,9 @@ class Published:
         with _typed(self.where, _ENCODES):
             encoded = library.encode(text, add_special_tokens=marks and not self.numbers)
         if not self.numbers:
-            return list(encoded.ids)
+            return self._read(encoded.ids)
         ids = [self.numbers.get(piece, self.unk) for piece in encoded.tokens]
-        return [*ids, self.eos] if self.marks and not target else ids
+        return self._read([*ids, self.eos] if self.marks and not target else ids)
 
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
         """Encode words as a text with spaces between them.
@@ -104,7 +113,7 @@ class Published:
                 raise DataError(error_message("words", "words of at least one token", ascii(word)[:80], hint))
             begins.append(first)
             place += len(word) + 1
-        return list(found.ids), begins
+        return self._read(found.ids), begins
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids; special tokens are left out."""
@@ -143,8 +152,12 @@ class Published:
         )
 
     @classmethod
-    def from_json(cls, text: str) -> "Published":
+    def from_json(cls, text: str, limit: int | None = None) -> "Published":
         """Parse the output of `to_json`.
+
+        Args:
+            text: the JSON.
+            limit: as for the class.
 
         Raises:
             DataError: `to_json` could not have written it.
@@ -153,13 +166,32 @@ class Published:
         if not isinstance(document, dict):
             got = type(document).__name__
             raise DataError(error_message("tokenizer", f"the fields {', '.join(_NAMES)}", got, _AGAIN))
-        values = {name: document[name] for name in _NAMES if name != "format" and name in document}
-        kinds = {"source": str, "target": str, "numbers": dict, "files": dict, "others": list, "marks": bool}
-        wrong = [name for name, item in values.items() if not isinstance(item, kinds.get(name, int))]
-        if wrong or set(document) != set(_NAMES):
-            got = f"a wrong {wrong[0]}" if wrong else "other fields"
-            raise DataError(error_message("tokenizer", f"the fields {', '.join(_NAMES)}", got, _AGAIN))
-        return cls(**values)
+        if set(document) != set(_NAMES):
+            raise DataError(error_message("tokenizer", f"the fields {', '.join(_NAMES)}", "other fields", _AGAIN))
+        return cls(**{name: document[name] for name in _NAMES if name != "format"}, limit=limit)
+
+    def _fault(self) -> str | None:
+        """Return which argument has a part of another type or range, or None."""
+        most = _MOST if self.limit is None else self.limit
+        checks = {
+            "source": isinstance(self.source, str),
+            "target": isinstance(self.target, str),
+            "numbers": isinstance(self.numbers, Mapping) and all(_is_id(n, _MOST) for n in self.numbers.values()),
+            "files": isinstance(self.files, Mapping) and all(map(_is_file, self.files, self.files.values())),
+            "marks": isinstance(self.marks, bool),
+            **{name: _is_id(getattr(self, name), most, least=_NONE) for name in ("pad", "bos", "eos", "unk")},
+            "others": isinstance(self.others, list | tuple) and all(_is_id(number, most) for number in self.others),
+        }
+        return next((f"another {name}" for name, holds in checks.items() if not holds), None)
+
+    def _read(self, ids: list[int]) -> list[int]:
+        """Return ids that the model reads."""
+        most = _MOST if self.limit is None else self.limit
+        if ids and not (min(ids) >= 0 and max(ids) < most):
+            wrong = next(number for number in ids if not 0 <= number < most)
+            got = "an unknown piece, which it has no token for" if wrong == _NONE else f"the token {wrong:,}"
+            raise DataError(error_message(self.where, f"tokens of a model that reads {most:,}", got, _AGAIN))
+        return list(ids)
 
     def _library(self, *, target: bool) -> tokenizers.Tokenizer:
         found: tokenizers.Tokenizer = self.__dict__["_target" if target else "_source"]
@@ -196,6 +228,7 @@ def of_sentencepieces(
     unk: int,
     others: Sequence[int] = (),
     folder: str = "",
+    limit: int | None = None,
 ) -> Published:
     """Build the tokenizer of Marian's models: two SentencePiece models, and one vocabulary.
 
@@ -204,11 +237,12 @@ def of_sentencepieces(
         numbers: the vocabulary.
         pad, bos, eos, unk, others: special tokens, as for `Published`.
         folder: where the files are, for messages.
+        limit: as for `Published`.
 
     Raises:
         DataError: a file is not a SentencePiece model.
     """
-    given = {"source.spm": source, "target.spm": target}
+    given = dict(zip(_FILES, (source, target), strict=True))
     made = []
     for name, data in given.items():
         where = str(Path(folder, name))
@@ -216,17 +250,29 @@ def of_sentencepieces(
             made.append(parse_sentencepieces(data, where).tokenizer().to_str())
     files = {name: b64encode(data).decode() for name, data in given.items()}
     where = str(Path(folder, "source.spm"))
-    return Published(made[0], made[1], numbers, files, pad, bos, eos, unk, others, where=where)
+    return Published(made[0], made[1], numbers, files, pad, bos, eos, unk, others, where=where, limit=limit)
 
 
 _AGAIN = "Copy the folder again from its source."
 _ENCODES = "a tokenizer that encodes this text"
 
 
+def _is_id(number: object, most: int, least: int = 0) -> bool:
+    return type(number) is int and least <= number < most
+
+
+def _is_file(name: object, text: object) -> bool:
+    try:
+        return name in _FILES and bool(b64decode(text, validate=True))  # type: ignore[arg-type]
+    except (Base64Error, TypeError, ValueError):
+        return False
+
+
 def _library(text: str, where: str) -> tokenizers.Tokenizer:
     parse(text, where)  # the library takes the last of several equal keys
     with _typed(where, "a tokenizer"):
         made = tokenizers.Tokenizer.from_str(text)
+    expect_modest(made, where)
     # As in transformers, which pads and cuts only where a call asks for it, whatever the file says.
     made.no_padding()
     made.no_truncation()

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
-from unicodedata import normalize
 
 from qkv.data.corpus import LONGEST_LINE, iterate_lines, read_lines
+from qkv.data.normal_forms import normalize
 from qkv.errors import ConfigError, DataError, brief, error_message, nearest
 
 Decimal = Literal["point", "comma"]

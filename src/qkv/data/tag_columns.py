@@ -3,8 +3,8 @@ r"""Where a tagged file has its words and tags: the layouts of CoNLL's tasks and
 import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
-from unicodedata import normalize
 
+from qkv.data.normal_forms import normalize
 from qkv.errors import DataError, error_message
 
 _NUMBER = re.compile(r"(\d+)([-.]\d+)?")

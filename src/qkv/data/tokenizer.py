@@ -270,11 +270,12 @@ class Tokenizer:
         return json.dumps(named, ensure_ascii=False, indent=1) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> "Tokenizer":
+    def from_json(cls, text: str, limit: int | None = None) -> "Tokenizer":
         """Parse a tokenizer; nothing in the text can select code to run.
 
         Args:
             text: the output of `to_json`.
+            limit: the number of tokens that the model reads, if it is a published one; None for any.
 
         Returns:
             The tokenizer.
@@ -288,7 +289,7 @@ class Tokenizer:
             qkv.errors.DataError: tokenizer: expected a JSON object; got a list. ...
         """
         if text.startswith(f'{{"format": "{FORMAT}"'):
-            return cls.of_published(Published.from_json(text))
+            return cls.of_published(Published.from_json(text, limit))
         document = parse(text)
         if isinstance(document, dict) and document.get("format") == _PAIR and set(document) == _PARTS:
             source, target = (Vocabulary.from_document(document[name]) for name in ("source", "target"))

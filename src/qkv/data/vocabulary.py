@@ -5,10 +5,10 @@ never by the file, and everything is checked before use.
 """
 
 import json
-import unicodedata
 from dataclasses import dataclass
 from typing import Literal, NoReturn, cast, get_args
 
+from qkv.data.normal_forms import normalize
 from qkv.data.segments import SPECIALS, byte_alphabet
 from qkv.errors import ConfigError, DataError, error_message, nearest
 from qkv.strict_json import parse_json
@@ -65,7 +65,7 @@ class Vocabulary:
             >>> len(Vocabulary("char", False, (*SPECIALS, "a"), (), "NFC").normalized("e\u0301"))
             1
         """
-        return text if self.unicode == "none" else unicodedata.normalize(self.unicode, text)
+        return text if self.unicode == "none" else normalize(self.unicode, text)
 
     def prepared(self, text: str) -> str:
         """Return a text as it is split into tokens: normalized, and lower-cased if the vocabulary is."""

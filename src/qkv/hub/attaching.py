@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.decode.hypothesis import Hypothesis
-from qkv.errors import AttachError, ConfigError, UnsupportedError, error_message, nearest
+from qkv.errors import AttachError, ConfigError, UnsupportedError, error_message, expect_room, nearest
 from qkv.hub.interface import CALLED, attend, seam_of
 from qkv.hub.mask_functions import make_mask
 from qkv.nn.decoding.cache import Rows
@@ -81,6 +81,7 @@ def _register(model: nn.Module) -> None:
     try:
         from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
     except ImportError as error:
+        expect_room(error)
         hint = "Install it: pip install 'qkv[hub]'."
         raise UnsupportedError(error_message("attach", "transformers 5.6 or newer", str(error), hint)) from error
     if not isinstance(model, PreTrainedModel):

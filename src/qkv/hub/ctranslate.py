@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, UnsupportedError, error_message
+from qkv.errors import ConfigError, UnsupportedError, error_message, expect_room
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.blocks import DecoderBlock, EncoderBlock, FeedForward
 from qkv.nn.mechanism import Mechanism
@@ -96,6 +96,7 @@ def _library() -> Any:
     try:
         from ctranslate2.specs import transformer_spec
     except ImportError as error:
+        expect_room(error)
         hint = "Install it: in the checkout, pip install '.[export]'."
         raise ConfigError(error_message("--to", "an installed library", f"ctranslate2: {error}", hint)) from None
     return transformer_spec

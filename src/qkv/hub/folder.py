@@ -1,7 +1,7 @@
 """Guarded reading of a folder from elsewhere: plain files by plain names, of limited size; nothing is executed."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -78,15 +78,21 @@ class Folder:
         """
         return dict(decode_mapping(self.read(name), str(self.path / name)))
 
-    def digest(self) -> str:
-        """Return the sha256 over names and bytes of all files that may be read."""
+    def digest(self, names: Iterable[str]) -> str:
+        """Return the sha256 over names and bytes of files.
+
+        Args:
+            names: which ones.
+
+        Raises:
+            CheckpointError: as for `read`.
+        """
         total = sha256()
-        for name in sorted(self._names):
-            if name.endswith((".json", ".safetensors", ".spm", ".txt", ".model")):
-                own = sha256()
-                for chunk in self._chunks(name, 1 << 62):
-                    own.update(chunk)
-                total.update(f"{name} {own.hexdigest()}\n".encode())
+        for name in sorted(names):
+            own = sha256()
+            for chunk in self._chunks(name, 1 << 62):
+                own.update(chunk)
+            total.update(f"{name} {own.hexdigest()}\n".encode())
         return total.hexdigest()
 
     def weights(self) -> "Weights":
@@ -166,6 +172,11 @@ class Weights:
                     self._refuse(file, f"{name} alone in the file of the index")
         if places and (missing := set(places) - set(self.shapes)):
             self._refuse(f"{places[min(missing)]}", f"the tensor {min(missing)}")
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of the files in which they are stored."""
+        return tuple(self._headers)
 
     def read(self, names: Sequence[str]) -> dict[str, Tensor]:
         """Read tensors, on the CPU."""

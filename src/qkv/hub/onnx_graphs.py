@@ -12,7 +12,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, UnsupportedError, error_message
+from qkv.errors import ConfigError, UnsupportedError, error_message, expect_room
 from qkv.hub.onnx_recurrent import translations, with_exported_layers
 from qkv.models.checks import parts_of
 from qkv.models.decoder import LanguageModel
@@ -320,5 +320,6 @@ def _check_libraries() -> None:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
+        expect_room(error)
         hint = "Install it: in the checkout, pip install '.[export]'."
         raise ConfigError(error_message("--to", "an installed library", f"{error}", hint)) from None

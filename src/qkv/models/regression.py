@@ -8,13 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qkv.errors import ConfigError, error_message, expect_room, nearest
+
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
+    expect_room(error)
     raise ImportError("kernel regression needs scikit-learn; in the checkout: pip install '.[regression]'") from error
 
-from qkv.errors import ConfigError, error_message, nearest
 from qkv.functional import attention
 from qkv.introspect.lazy_map import AttentionMap, attention_map
 from qkv.masks.base import Mask

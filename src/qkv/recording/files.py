@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.checkpoint.plain import is_version
 from qkv.checkpoint.tensors import read_header, read_tensors
 from qkv.engine.describe import Arguments, describe
 from qkv.errors import CheckpointError, DataError, OutOfMemoryError, QkvError, error_message
@@ -74,7 +75,7 @@ def _unreadable(path: str | Path, got: str) -> DataError:
 
 
 def _trace(plain: Any, reader: Reader) -> Trace:
-    if not isinstance(plain, dict) or plain.get("version") != VERSION:
+    if not isinstance(plain, dict) or not is_version(plain.get("version"), VERSION):
         raise reader.wrong(f"a trace of version {VERSION}", repr(plain)[:60])
     lineage = Lineage([_moment(reader, *pair) for pair in plain["moments"]])
     _check_rows(lineage, reader)

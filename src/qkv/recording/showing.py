@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qkv.checkpoint.disk import replace_file
 from qkv.engine.describe import Arguments
-from qkv.errors import CheckpointError, ConfigError, ShapeError, UnsupportedError, error_message
+from qkv.errors import CheckpointError, ConfigError, ShapeError, UnsupportedError, error_message, expect_room
 from qkv.recording.calls import Call
 from qkv.recording.scenes import Part, scene_of, sides_of
 from qkv.view.alignment import Alignment
@@ -49,6 +49,7 @@ def serve(scene: Scene, port: int, browser: bool) -> "Serving":
     try:
         from qkv.view.server.serve import Serving
     except ImportError as error:
+        expect_room(error)
         hint = "Install them: in the checkout, pip install '.[view]'. A page needs none: trace.save('trace.html')."
         raise UnsupportedError(error_message("show", "starlette and uvicorn", str(error), hint)) from error
     serving = Serving(scene, port)

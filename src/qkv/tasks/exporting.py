@@ -5,10 +5,11 @@ from pathlib import Path
 
 from torch import nn
 
-from qkv.checkpoint.disk import expect_writable, replace_file, typed
+from qkv.checkpoint.disk import expect_writable, new_folder, write_file
 from qkv.checkpoint.plain import Plain, encode
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, UnsupportedError, error_message, nearest
+from qkv.files import absolute
 from qkv.hub.ctranslate import to_ctranslate2
 from qkv.hub.families.save import save
 from qkv.hub.onnx_graphs import Exportable, to_onnx
@@ -73,13 +74,13 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
     if isinstance(trained, Translator) and trained.table is not None and trained.table.features == "separate":
         hint = "Train with --features front."
         raise UnsupportedError(error_message("--to", "a model with one source", "separate features", hint))
-    with typed(out, "a writable folder"):
+    with new_folder(absolute(out)) as temporary:
         if to == "onnx":
-            _to_onnx(trained.model, out)
+            _to_onnx(trained.model, temporary)
         else:
-            _to_ctranslate2(trained, out)
-    replace_file(out / "tokenizer.json", trained.tokenizer.to_json().encode())
-    replace_file(out / ABOUT, encode(_about(trained), ABOUT))
+            _to_ctranslate2(trained, temporary)
+        write_file(temporary / "tokenizer.json", trained.tokenizer.to_json().encode())
+        write_file(temporary / ABOUT, encode(_about(trained), ABOUT))
     return sorted(path.name for path in out.iterdir())
 
 

@@ -5,16 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, final
 
-from qkv.checkpoint.disk import make_folder, replace_file
+from qkv.checkpoint.disk import expect_inside, make_folder, replace_file
 from qkv.checkpoint.plain import decode, encode
 from qkv.errors import CheckpointError, ConfigError, error_message
 from qkv.files import read_file
+from qkv.system import is_plain
 
 Direction = Literal["ahead", "back"]
 _FILE = "ensemble.json"
 _FORMAT = "qkv ensemble 1"
 _LARGEST = 1 << 20
 _MOST = 100
+_LONGEST_NAME = 255
 
 
 @final
@@ -84,7 +86,7 @@ def members_of(run: Path) -> list[Path]:
         run: a folder.
 
     Raises:
-        CheckpointError: the list of members is not one that `write_members` writes.
+        CheckpointError: the list of members is not one that `write_members` writes, or a member is a link to elsewhere.
 
     Example:
         >>> members_of(Path("/nowhere"))
@@ -100,7 +102,10 @@ def members_of(run: Path) -> list[Path]:
     names = listed.get("members") if isinstance(listed, dict) and listed.get("format") == _FORMAT else None
     if not isinstance(names, list) or not 1 <= len(names) <= _MOST or not all(_name(name) for name in names):
         raise _wrong(path, "another content")
-    return [run / name for name in names]
+    members = [run / name for name in names]
+    for member in members:
+        expect_inside(member)
+    return members
 
 
 def expect_single(run: Path) -> None:
@@ -119,7 +124,7 @@ def expect_single(run: Path) -> None:
 
 
 def _name(name: object) -> bool:
-    return isinstance(name, str) and name not in ("", ".", "..") and Path(name).name == name
+    return isinstance(name, str) and is_plain(name) and len(name) <= _LONGEST_NAME
 
 
 def _wrong(path: Path, got: str) -> CheckpointError:

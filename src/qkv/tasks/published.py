@@ -1,15 +1,17 @@
 """A folder of another library's model as a checkpoint of ours: weights, tokenizer and task."""
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from qkv.checkpoint.contents import Contents
 from qkv.data.published import Published, of_sentencepieces
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, DataError, error_message
+from qkv.errors import CheckpointError, DataError
 from qkv.hub.families.keys import Keys
-from qkv.hub.families.load import is_published, read_folder
-from qkv.hub.folder import CONFIG, Folder
+from qkv.hub.families.load import PublishedConfig, is_published, read_folder
+from qkv.hub.folder import CONFIG, INDEX, Folder
 from qkv.tasks.trained import Trained
 
 _TOKENIZER, _GENERATION = "tokenizer.json", "generation_config.json"
@@ -19,7 +21,7 @@ _SENTENCEPIECES = ("source.spm", "target.spm", "vocab.json")
 def published_folder(run: str | Path) -> Folder | None:
     """Return the folder of a published model; None if there is another thing, or nothing."""
     path = Path(run)
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return None
     folder = Folder(path)
     return folder if is_published(folder) else None
@@ -44,32 +46,65 @@ def open_published(folder: Folder) -> Trained:
     if found.config.labels:
         config["labels"] = list(settings.labels)
     try:
-        tokenizer = _tokenizer(folder, found.family.task == "translate")
+        tokenizer = _tokenizer(folder, found.family.task == "translate", found.config.size)
     except DataError as error:
         raise CheckpointError(str(error)) from error
     text = None if tokenizer is None else tokenizer.to_json()
     return Trained(folder.path, Contents(found.tensors, config, text), tokenizer, found.family.task)
 
 
-def _tokenizer(folder: Folder, translates: bool) -> Tokenizer | None:
-    marks = _marks(folder, translates)
+def published_digest(folder: Folder) -> str:
+    """Return one sha256 over every file that `open_published` reads, and no other.
+
+    Args:
+        folder: the folder of a published model.
+
+    Raises:
+        CheckpointError: the folder does not hold what it should.
+    """
+    tokenizers = (_TOKENIZER,) if folder.has(_TOKENIZER) else _SENTENCEPIECES
+    named = (name for name in (CONFIG, _GENERATION, INDEX, *tokenizers) if folder.has(name))
+    return folder.digest({*named, *folder.weights().files})
+
+
+def vocabulary_of(config: Mapping[str, Any]) -> int | None:
+    """Return how many tokens a published model reads, by the configuration of a run that continued from it.
+
+    Args:
+        config: the checkpoint's configuration.
+
+    Returns:
+        The number; None for a model of ours, whose tokenizer says it.
+
+    Raises:
+        CheckpointError, ConfigError: the model's settings are not those of a family.
+    """
+    match config.get("model"):
+        case {"kind": "published", "settings": str(settings), **rest}:
+            stored = rest.get("stored")
+            return PublishedConfig(settings, stored if isinstance(stored, str) else "").described().config.size
+    return None
+
+
+def _tokenizer(folder: Folder, translates: bool, limit: int) -> Tokenizer | None:
+    marks = _marks(folder, translates, limit)
     if folder.has(_TOKENIZER):
         where = str(folder.path / _TOKENIZER)
-        return Tokenizer.of_published(Published(folder.text(_TOKENIZER), **marks, where=where))
+        return Tokenizer.of_published(Published(folder.text(_TOKENIZER), **marks, where=where, limit=limit))
     if not all(folder.has(name) for name in _SENTENCEPIECES):
         return None
     source, target, numbers = _SENTENCEPIECES
     table = folder.table(numbers)
-    if not all(isinstance(number, int) and 0 <= number < 1 << 31 for number in table.values()):
-        hint = "Copy the folder again from its source."
-        raise CheckpointError(error_message(str(folder.path / numbers), "numbers of pieces", "something else", hint))
     marks["unk"] = table.get("<unk>", marks["unk"])
     models = folder.read(source), folder.read(target)
-    return Tokenizer.of_published(of_sentencepieces(*models, table, **marks, folder=str(folder.path)))
+    return Tokenizer.of_published(of_sentencepieces(*models, table, **marks, folder=str(folder.path), limit=limit))
 
 
-def _marks(folder: Folder, translates: bool) -> dict[str, Any]:
-    """Return the special tokens that config.json and generation_config.json name; the second wins."""
+def _marks(folder: Folder, translates: bool, limit: int) -> dict[str, Any]:
+    """Return the special tokens that config.json and generation_config.json name; the second wins.
+
+    A number that the model does not read is that of no token: small models for tests have them.
+    """
     tables = [folder.table(name) for name in (CONFIG, _GENERATION) if folder.has(name)]
     table = {name: item for each in tables for name, item in each.items() if item is not None}
     keys = Keys(table, {}, str(folder.path / CONFIG))
@@ -77,7 +112,8 @@ def _marks(folder: Folder, translates: bool) -> dict[str, Any]:
     if translates:
         start = keys.token("decoder_start_token_id")
         found["bos"] = found["pad"] if start is None else start
-    if found["pad"] is None:
-        found["pad"] = found["eos"]
-    marks = {name: -1 if number is None else number for name, number in found.items()}
-    return {**marks, "unk": -1, "others": tuple(keys.tokens("eos_token_id")[1:])}
+    marks = {name: -1 if number is None or number >= limit else number for name, number in found.items()}
+    if marks["pad"] < 0:
+        marks["pad"] = marks["eos"]
+    others = tuple(number for number in keys.tokens("eos_token_id")[1:] if number < limit)
+    return {**marks, "unk": -1, "others": others}

@@ -11,7 +11,7 @@ import numpy as np
 from qkv.data.fingerprints import fingerprint
 from qkv.data.table import Columns, Decimal, Missing, read_table
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, DataError, UnsupportedError, error_message, nearest
+from qkv.errors import ConfigError, DataError, UnsupportedError, error_message, expect_room, nearest
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
 from qkv.tasks.notes import note
@@ -138,9 +138,10 @@ def estimator_class() -> Any:
     """
     try:
         from qkv.models.regression import NadarayaWatson
-    except ModuleNotFoundError as error:
+    except ImportError as error:
+        expect_room(error)
         hint = "Install it: in the checkout, pip install '.[regression]'."
-        raise UnsupportedError(error_message("regress", "scikit-learn", f"no module {error.name}", hint)) from None
+        raise UnsupportedError(error_message("regress", "scikit-learn", str(error), hint)) from None
     return NadarayaWatson
 
 

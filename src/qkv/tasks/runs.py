@@ -1,5 +1,6 @@
 """The contents of a run folder, for any task: task, tokenizer, weights."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -8,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from qkv.checkpoint.contents import Weights
-from qkv.checkpoint.folder import load, load_weights_later
+from qkv.checkpoint.contents import Contents, Weights
+from qkv.checkpoint.folder import load_weights_later
 from qkv.checkpoint.plain import decode
 from qkv.checkpoint.rotation import latest_complete, locate
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, error_message
 from qkv.files import FREE, room_for
-from qkv.tasks.published import open_published, published_folder
+from qkv.tasks.published import open_published, published_folder, vocabulary_of
 from qkv.tasks.trained import Trained
 
 _MISFIT = (ConfigError, RuntimeError, ValueError, TypeError, OverflowError)
@@ -43,8 +44,7 @@ def open_run(run: str | Path) -> Trained:
     if not isinstance(task, str):
         hint = "Give the folder that `qkv train` wrote."
         raise CheckpointError(error_message(str(folder), "a checkpoint with its task", "one without it", hint))
-    text = None if contents.tokenizer is None else Tokenizer.from_json(contents.tokenizer)
-    return Trained(folder, contents, text, task)
+    return Trained(folder, contents, _tokenizer(contents), task)
 
 
 def expect_task(trained: Trained, task: str, what: str) -> None:
@@ -72,7 +72,7 @@ def expect_no_other_task(out: Path, task: str) -> None:
     Example:
         >>> expect_no_other_task(Path("/nowhere"), "classify")
     """
-    if not out.is_dir() or (found := latest_complete(out, lambda text: None)) is None:
+    if not os.path.isdir(out) or (found := latest_complete(out, lambda text: None)) is None:
         return
     other = load_weights_later(found).config.get("task")
     if isinstance(other, str) and other != task:
@@ -164,7 +164,11 @@ def _shapes(tensors: Mapping[str, Tensor]) -> Mapping[str, tuple[int, ...]]:
 
 def learned_tokenizer(out: Path) -> Tokenizer | None:
     """Return the tokenizer of a run to resume; None if there is no run yet."""
-    if not out.is_dir() or (found := latest_complete(out, lambda text: None)) is None:
+    if not os.path.isdir(out) or (found := latest_complete(out, lambda text: None)) is None:
         return None
-    tokenizer = load(found, trainer=False).tokenizer
-    return None if tokenizer is None else Tokenizer.from_json(tokenizer)
+    return _tokenizer(load_weights_later(found))
+
+
+def _tokenizer(contents: Contents) -> Tokenizer | None:
+    text = contents.tokenizer
+    return None if text is None else Tokenizer.from_json(text, vocabulary_of(contents.config))

@@ -14,7 +14,6 @@ from qkv.files import read_file
 T = TypeVar("T")
 Plain = dict[str, Any]
 _LARGEST = 1 << 20
-_DOTS = 100
 _SHOWN = 200
 """How much of a value or a name a message quotes."""
 
@@ -33,7 +32,6 @@ def read_toml(path: Path) -> Plain:
     """
     try:
         data = read_file(path, _LARGEST)
-        _expect_few_dots(data)
         tables = tomllib.loads(data.decode("utf-8"))
         _expect_brief(tables)
     except OSError as error:
@@ -49,17 +47,6 @@ def read_toml(path: Path) -> Plain:
             error_message("--config", "flat tables of settings", f"{path}: nested too deeply", "Use flat tables.")
         ) from None
     return tables
-
-
-def _expect_few_dots(data: bytes) -> None:
-    """Check that no line has a name of very many parts: Python's TOML parser takes time by the square of their number.
-
-    Raises:
-        ValueError: a line has too many dots.
-    """
-    for number, line in enumerate(data.split(b"\n"), start=1):
-        if line.count(b".") > _DOTS:
-            raise ValueError(f"more than {_DOTS} dots (at line {number})")
 
 
 def _expect_brief(item: Any) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qkv.data.corpus import iterate_lines
 from qkv.errors import DataError, error_message, harmless
-from qkv.system import is_closed_pipe
+from qkv.system import forget_stdout, is_closed_pipe
 
 
 def read_stdin() -> list[str]:
@@ -116,7 +116,7 @@ def write_text(pieces: Iterable[str]) -> None:
         except OSError as error:
             if is_closed_pipe(error):  # by its reader: no fault
                 raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from None
-            _forget()
+            forget_stdout()
             got, hint = error.strerror or str(error), "Free some space, or write to another file."
             raise DataError(error_message("standard output", "enough space for the output", got, hint)) from None
 
@@ -130,11 +130,3 @@ def _open(stream: TextIO | None) -> TextIO:
     if stream is None:
         raise OSError("a closed one")
     return stream
-
-
-def _forget() -> None:
-    """Redirect the stream to nowhere, or Python would try to write the rest again at exit."""
-    if sys.stdout is not None:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)

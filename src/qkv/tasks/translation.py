@@ -1,6 +1,5 @@
 """Training a translation model: the task in the form that `qkv.train` expects."""
 
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from qkv.data.batches import Batch, Example, collate, token_batches
 from qkv.data.corpus import Pair
+from qkv.data.normal_forms import normalize
 from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.edits import word_error_rate
 from qkv.metrics.figure import Figure
@@ -119,4 +119,4 @@ def judge(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> list[Figure]:
 
 
 def _composed(texts: Sequence[str]) -> list[str]:
-    return [unicodedata.normalize("NFC", text) for text in texts]
+    return [normalize("NFC", text) for text in texts]

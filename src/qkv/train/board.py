@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import final
 
 from qkv.checkpoint.disk import make_folder, typed
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError, error_message, expect_room
+from qkv.system import expect_held
 from qkv.train.events import Event, Logged, Validated
 
 NAME = "tensorboard"
@@ -29,6 +30,7 @@ class Board:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
+            expect_room(error)
             hint = "Install it: in the checkout, pip install '.[log]'."
             raise ConfigError(error_message("tensorboard", "the package tensorboard", str(error), hint)) from error
         self._folder = run / NAME
@@ -41,6 +43,7 @@ class Board:
     def __call__(self, event: Event) -> None:
         """Write the scalars of a log or validation event."""
         with typed(self._folder, "a writable folder"):
+            expect_held(self._folder)
             self._write(event)
 
     def _write(self, event: Event) -> None:
@@ -58,6 +61,7 @@ class Board:
     def close(self) -> None:
         """Close the writer."""
         with typed(self._folder, "a writable folder"):
+            expect_held(self._folder)
             self._writer.close()
 
     def _add(self, name: str, value: float, step: int) -> None:

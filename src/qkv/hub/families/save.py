@@ -1,19 +1,17 @@
 """Writing a folder that `transformers` loads."""
 
 import json
-import os
-import secrets
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from qkv.checkpoint.disk import SAVING, make_folder, remove_leftovers, typed, write_file
+from qkv.checkpoint.disk import new_folder, write_file
 from qkv.checkpoint.plain import Plain, decode_mapping, encode
 from qkv.checkpoint.tensors import pack
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, UnsupportedError, error_message
+from qkv.errors import UnsupportedError, error_message
+from qkv.files import absolute
 from qkv.hub.families.load import family_of
 from qkv.hub.families.own import Counterpart, of_language_model, of_translator
 from qkv.hub.families.rules import to_theirs
@@ -24,7 +22,6 @@ from qkv.models.stack_decoder import StackLanguageModel
 from qkv.models.stack_encoder import StackReader
 from qkv.models.stack_translator import StackTranslator
 from qkv.models.transformer import TransformerTranslator
-from qkv.system import flush_folder, rename
 
 _GENERATION = "generation_config.json"
 _STACKS = (StackLanguageModel, StackReader, StackTranslator)
@@ -81,7 +78,10 @@ def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) 
             generation["eos_token_id"] = [tokenizer.eos, *tokenizer.published.others]
         files[_GENERATION] = encode(generation, _GENERATION)
     data, _ = pack({name: tensor.contiguous() for name, tensor in theirs.items()}, WEIGHTS)
-    _write(Path(os.path.abspath(folder)), {**files, CONFIG: encode(table, CONFIG), WEIGHTS: _with_format(data)})
+    files |= {CONFIG: encode(table, CONFIG), WEIGHTS: _with_format(data)}
+    with new_folder(absolute(folder)) as temporary:
+        for name, content in files.items():
+            write_file(temporary / name, content)
     return Path(folder)
 
 
@@ -104,23 +104,3 @@ def _with_format(data: bytes) -> bytes:
     text = json.dumps({"__metadata__": {"format": "pt"}, **header}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + data[8 + size :]
-
-
-def _write(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write all files or none."""
-    make_folder(folder.parent)
-    with typed(folder, "a writable folder"):
-        if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
-            hint = "Choose another folder: nothing in this one was changed."
-            raise CheckpointError(error_message(str(folder), "a new or empty folder", "one with contents", hint))
-        temporary = folder.with_name(f".{folder.name}{SAVING}{secrets.token_hex(6)}")
-        try:
-            temporary.mkdir()
-            for name, data in files.items():
-                write_file(temporary / name, data)
-            flush_folder(temporary)
-            rename(temporary, folder)
-            flush_folder(folder.parent)
-        except BaseException:
-            remove_leftovers(folder.parent, folder.name)
-            raise

@@ -10,6 +10,7 @@ from qkv.argument_names import ATTENTION, explain_arguments
 from qkv.biases import Bias
 from qkv.engine.describe import Arguments, describe
 from qkv.engine.hidden_keys import zero_hidden_keys
+from qkv.engine.returned_weights import product_of_weights, through_weights
 from qkv.engine.winners import winners, with_positions
 from qkv.errors import UnsupportedError, error_message
 from qkv.masks.base import Mask
@@ -131,6 +132,8 @@ def attention_with_weights(
     """The same as `attention`, and the weights; the output has the same bits.
 
     The weights are Q×K numbers for each head, made on request. Where dropout is on, they are those that were applied.
+    The graph of the output passes through them: a loss on the output has a gradient with respect to the weights, which
+    is dL/dO · Vᵀ.
 
     Args:
         query, key, value, score, normalizer, mask, bias, dropout, generator, enable_gqa, backend: as `attention`.
@@ -157,7 +160,10 @@ def attention_with_weights(
     else:
         output = plan.run(call).output
     weights = weights.to(call.query.dtype).expand(*problem.leading, *weights.shape[-2:])
-    return (_ungrouped(output, leading, 2), _ungrouped(weights, leading, 2)) if enable_gqa else (output, weights)
+    if enable_gqa:
+        output, weights = _ungrouped(output, leading, 2), _ungrouped(weights, leading, 2)
+    through = through_weights if problem.mode == "eager" else product_of_weights
+    return through(output, weights, call.value.expand(*problem.leading, *call.value.shape[-2:])), weights
 
 
 @explain_out_of_memory

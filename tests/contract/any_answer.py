@@ -418,11 +418,32 @@ def exact(trial: Trial) -> None:
 
 
 def weights(trial: Trial) -> None:
-    """When weights are requested, the output has the same bits, and the weights are exact."""
+    """When weights are requested, output and gradients have the same bits, and the weights are exact."""
     leaves = trial.leaves()
     output, found = trial.ask(attention_with_weights, leaves)
-    _same(output, trial.ask(attention, leaves), "output with weights")
+    plain = trial.ask(attention, leaves)
+    _same(output, plain, "output with weights")
     trial.judge_numbers({"output": output.detach(), "weights": found.detach()})
+    if found.requires_grad and not trial.bare:
+        _graph_passes(trial, output, found)
+    alone = trial.gradients(plain, leaves)
+    for name, x in trial.gradients(output, leaves).items():
+        _same(x, alone[name], f"{name} with weights")
+
+
+def _graph_passes(trial: Trial, output: Tensor, found: Tensor) -> None:
+    """The gradient of the output's loss with respect to the weights is g Vᵀ, 0 for keys that no row sees."""
+    (slope,) = torch.autograd.grad(output, found, trial.laid_cotangent(), retain_graph=True, allow_unused=True)
+    if slope is None:
+        raise Wrong("the output's graph does not pass through the weights")
+    value = trial.repeated(trial.call.arranged(trial.call.leaves, laid=False))["value"]
+    value = value.expand(*trial.whole[:-2], *value.shape[-2:])
+    value = torch.where(trial.visible.any(-2)[..., None], value, 0.0)
+    g, low = trial.cotangent.to(trial.call.dtype).double(), max(unit(torch.float32), unit(trial.call.dtype))
+    low = unit(torch.float64) if trial.call.dtype == torch.float64 else low
+    limit = (value.shape[-1] + 2) * low * (g.abs() @ value.abs().mT)
+    if bool(((slope.double() - g @ value.mT).abs() > limit).any()):
+        raise Wrong("the gradient of the weights is not that of the output times the values")
 
 
 def state(trial: Trial) -> None:

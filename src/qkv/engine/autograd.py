@@ -1,4 +1,4 @@
-"""Backward passes that can be differentiated once: a second derivative raises an error that says where to get one."""
+"""Backward passes that can be differentiated again, and those where that raises an error that says where to go."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -22,14 +22,11 @@ def second_derivative(backend: str) -> UnsupportedError:
     )
 
 
-def once_differentiable(backend: str) -> Callable[[Backward], Backward]:
-    """Decorate the `backward` of an autograd function whose gradients cannot be differentiated themselves.
-
-    Like `torch.autograd.function.once_differentiable`, but the error names the backend, and it also reaches
-    `torch.autograd.grad` with respect to the function's inputs.
+def differentiable_by(again: Backward) -> Callable[[Backward], Backward]:
+    """Decorate the `backward` of an autograd function whose gradients have no graph.
 
     Args:
-        backend: the name in the error.
+        again: computes the same gradients with a graph, from the same arguments; called where a graph is requested.
 
     Example:
         >>> class Square(torch.autograd.Function):
@@ -39,25 +36,18 @@ def once_differentiable(backend: str) -> Callable[[Backward], Backward]:
         ...         return x * x
         ...
         ...     @staticmethod
-        ...     @once_differentiable("fused")
+        ...     @differentiable_by(lambda ctx, grad: (2 * grad * ctx.saved_tensors[0],))
         ...     def backward(ctx, grad):
-        ...         return (2 * grad * ctx.saved_tensors[0],)
+        ...         return (2 * grad.detach() * ctx.saved_tensors[0].detach(),)
         >>> x = torch.ones((), requires_grad=True)
         >>> (slope,) = torch.autograd.grad(Square.apply(x), x, create_graph=True)
         >>> torch.autograd.grad(slope, x)
-        Traceback (most recent call last):
-        qkv.errors.UnsupportedError: backend: expected first derivatives; got a second derivative through fused. Pass \
-backend="reference", which PyTorch differentiates any number of times; in a layer set layer.attention.backend = \
-"reference".
+        (tensor(2.),)
     """
 
     def decorate(backward: Backward) -> Backward:
         def run(ctx: Any, *grads: Any) -> tuple[Any, ...]:
-            if not torch.is_grad_enabled():
-                return backward(ctx, *grads)
-            with torch.no_grad():
-                gradients = backward(ctx, *grads)
-            return forbid_differentiation(backend, gradients, (*grads, *ctx.saved_tensors))
+            return again(ctx, *grads) if torch.is_grad_enabled() else backward(ctx, *grads)
 
         return run
 

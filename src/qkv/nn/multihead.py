@@ -1,6 +1,6 @@
 """Multi-head attention: several attentions in parallel, each in its own subspace."""
 
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -233,6 +233,42 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (B, Q, M).
         """
+        result = self._call(query, memory, mask, bias, places)
+        return self._join(result if self.extra_key is None else self._with_extra(query, result), session)
+
+    def attend_with_weights(
+        self, query: Tensor, memory: Memory, *, mask: Mask | Tensor | None = None, bias: Tensor | Bias | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The same as `attend`, and the weights that were applied, through which the graph of the output passes.
+
+        Args:
+            query, memory, mask, bias: as `attend` takes them.
+
+        Returns:
+            (B, Q, M), and the weights (B, H, Q, K).
+
+        Raises:
+            UnsupportedError: the layer has an extra key, which no column of the weights stands for.
+        """
+        if self.extra_key is not None:
+            hint = "Call attend, or qkv.record the layer."
+            raise UnsupportedError(error_message("attend_with_weights", "a layer without an extra key", "one", hint))
+        self.attention.also = "weights"
+        try:
+            heads, weights = self._call(query, memory, mask, bias)
+        finally:
+            self.attention.also = None
+        return self._join(heads), weights
+
+    def _call(
+        self,
+        query: Tensor,
+        memory: Memory,
+        mask: Mask | Tensor | None,
+        bias: Tensor | Bias | None,
+        places: Tensor | None = None,
+    ) -> Any:
+        """Return what the attention returns, by head."""
         if self.positions is not None and not isinstance(self.positions, Rotary):
             if bias is not None:
                 hint = "Omit one of the two, or expand the position bias and add them."
@@ -244,35 +280,34 @@ class MultiHeadAttention(nn.Module):
                 bias = bias_of(self.positions, count, memory.length, memory.length - count)
             else:
                 bias = at_places(self.positions, places, count)
-        score, normalizer = self._score().projected(), normalizer_of(self.normalizer)
-        result = self.attention(
+        return self.attention(
             query,
             memory.key,
             memory.value,
-            score=score,
-            normalizer=normalizer,
+            score=self._score().projected(),
+            normalizer=normalizer_of(self.normalizer),
             mask=mask,
             bias=bias,
             enable_gqa=self.key_heads != self.heads,
         )
-        heads: Tensor = result if self.extra_key is None else self._with_extra(query, result, score, normalizer)
+
+    def _join(self, heads: Tensor, session: Session | None = None) -> Tensor:
+        """Put the heads side by side, and project them."""
         joined = heads.transpose(-3, -2).flatten(-2)
         return joined if self.output is None else apply_layer(self.output, joined, session)
 
-    def _with_extra(
-        self, query: Tensor, seen: tuple[Tensor, RowState], score: Score, normalizer: Normalizer | None
-    ) -> Tensor:
+    def _with_extra(self, query: Tensor, seen: tuple[Tensor, RowState]) -> Tensor:
         """Merge attention over the keys with attention over the extra one, which only the mask's keys hide from."""
         assert self.extra_key is not None
         assert self.extra_value is not None
         key = self._score().project_key(self.extra_key).to(query.dtype)
         value = self.extra_value.to(query.dtype)
-        normalizer = normalizer or self.attention.normalizer
+        normalizer = normalizer_of(self.normalizer) or self.attention.normalizer
         alone = attention_with_state(
             query,
             key.expand(*query.shape[:-3], *key.shape),
             value.expand(*query.shape[:-3], *value.shape),
-            score=score,
+            score=self._score().projected(),
             # The other part has the sink.
             normalizer=Softmax() if isinstance(normalizer, Softmax) else normalizer,
             dropout=self.attention.dropout if self.training else 0.0,

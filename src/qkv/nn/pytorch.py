@@ -7,13 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ShapeError, UnsupportedError, error_message
-from qkv.introspect.lazy_map import attention_map
 from qkv.masks.base import Dense, Mask
 from qkv.masks.patterns import causal
-from qkv.nn.biases import BiasModule, bias_of
 from qkv.nn.multihead import MultiHeadAttention
-from qkv.nn.normalizers import normalizer_of
-from qkv.nn.scores import score_of
 
 
 @final
@@ -75,7 +71,8 @@ class TorchMultiheadAttention(nn.Module):
             key: (B, K, key width), likewise.
             value: (B, K, value width), likewise.
             key_padding_mask: (B, K); bool: True hides a key; float: added to the scores.
-            need_weights: whether to return weights too, a full matrix, without dropout.
+            need_weights: whether to return weights too, a full matrix, after dropout. Those by head are part of the
+                output's graph, so that a loss on it has a gradient with respect to them.
             attn_mask: (Q, K) or (B·H, Q, K); bool: True hides a pair; float: added to the scores.
             average_attn_weights: whether weights are averaged over heads.
             is_causal: promises that `attn_mask` is the causal mask, which is then not read.
@@ -93,21 +90,17 @@ class TorchMultiheadAttention(nn.Module):
         mask, bias = masks_of(padding, attn_mask, q.shape[0], self.num_heads, is_causal)
         inner = self.attention
         projected, memory = inner.extend(q, None) if own else (inner.project_query(q), inner.project_memory(k, v))
-        output = inner.attend(projected, memory, mask=mask, bias=bias)
-        weights = None
         if need_weights and inner.extra_key is not None:
             hint = "Pass need_weights=False, or qkv.record the layer."
             raise UnsupportedError(
                 error_message("need_weights", "False with an extra key, which no column stands for", "True", hint)
             )
+        weights = None
         if need_weights:
-            options: dict[str, Any] = {"mask": mask, "bias": bias, "score": score_of(inner.score).projected()}
-            options["normalizer"] = normalizer_of(inner.normalizer) or inner.attention.normalizer
-            options["enable_gqa"] = inner.key_heads != inner.heads
-            if isinstance(inner.positions, BiasModule):
-                options["bias"] = bias_of(inner.positions, q.shape[-2], k.shape[-2])
-            weights = attention_map(projected, memory.key, **options).dense(None)
+            output, weights = inner.attend_with_weights(projected, memory, mask=mask, bias=bias)
             weights = weights.mean(1) if average_attn_weights else weights
+        else:
+            output = inner.attend(projected, memory, mask=mask, bias=bias)
         if not batched:
             return output[0], None if weights is None else weights[0]
         return output if self.batch_first else output.transpose(0, 1), weights

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv.errors import UnsupportedError
 from qkv.masks import causal, lengths, window
 from qkv.normalizers import Identity, Mean, Sigmoid, Softmax
 from qkv.scores import Additive
@@ -99,14 +98,6 @@ def test_a_compiled_call_has_the_bits_of_the_eager_one() -> None:
         output = function(query, key, value, vector, torch.tensor([K, 4]))
         answers.append([output, *torch.autograd.grad(output.square().sum(), leaves)])
     assert all(map(torch.equal, *answers))
-
-
-def test_a_second_derivative_names_the_reference() -> None:
-    query, key, value, vector = inputs()
-    output = qkv.attention(query, key, value, score=Additive(vector), backend="fused")
-    (gradient,) = torch.autograd.grad(output.sum(), query, create_graph=True)
-    with pytest.raises(UnsupportedError, match=r'second derivative through fused.*backend="reference"'):
-        torch.autograd.grad(gradient.sum(), query)
 
 
 def test_where_the_kernels_cannot_run_another_backend_serves(monkeypatch: pytest.MonkeyPatch) -> None:

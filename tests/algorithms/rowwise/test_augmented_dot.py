@@ -9,7 +9,7 @@ from qkv.algorithms.rowwise import distances
 from qkv.errors import UnsupportedError
 from qkv.masks import causal, lengths, window
 from qkv.normalizers import Softmax
-from qkv.scores import Epanechnikov, Gaussian, Score, SquaredDistance
+from qkv.scores import Epanechnikov, Gaussian, SquaredDistance
 
 B, H, Q, K, D, V = 2, 3, 40, 33, 5, 7
 MASKS = {
@@ -89,12 +89,3 @@ def test_a_key_far_from_all_others_leaves_them_to_products(score: type, far: flo
         answers.append((output, *torch.autograd.grad(output.square().sum(), tensors)))
     for expected, got in zip(*answers, strict=True):
         torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=2e-6)
-
-
-def test_a_second_derivative_names_the_backend_that_was_asked() -> None:
-    leaves = inputs()
-    score: Score = SquaredDistance(9.0)
-    output = qkv.attention(*leaves, score=score, backend="rowwise.augmented_dot")
-    (gradient,) = torch.autograd.grad(output.sum(), leaves[0], create_graph=True)
-    with pytest.raises(UnsupportedError, match="rowwise"):
-        gradient.sum().backward()

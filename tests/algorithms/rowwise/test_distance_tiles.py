@@ -134,14 +134,6 @@ def test_a_row_without_neighbors_is_zero_and_pulls_nothing() -> None:
     assert all((x == 0).all() for x in gradients)
 
 
-def test_a_second_derivative_names_the_reference() -> None:
-    query, key, value = inputs(5, 6, 2, 2)
-    output = qkv.attention(query, key, value, score=Boxcar(2.0), backend="rowwise.distance_tiles")
-    (gradient,) = torch.autograd.grad(output.square().sum(), value, create_graph=True)
-    with pytest.raises(UnsupportedError, match="reference"):
-        torch.autograd.grad(gradient.sum(), value)
-
-
 def test_explain_tells_of_the_tiles() -> None:
     query, key, value = inputs(20, 30, 4, 4)
     found = qkv.explain(query, key, value, score=Boxcar(9.0), backend="rowwise.distance_tiles")

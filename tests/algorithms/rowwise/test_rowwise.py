@@ -253,13 +253,6 @@ def test_visible_nan_stays_in_its_rows() -> None:
         assert output.isnan().sum() == V
 
 
-def test_a_second_derivative_names_the_reference() -> None:
-    leaves = inputs()
-    (g,) = torch.autograd.grad(qkv.attention(*leaves, backend="rowwise").square().sum(), leaves[0], create_graph=True)
-    with pytest.raises(UnsupportedError, match=r'second derivative through rowwise.*backend="reference"'):
-        torch.autograd.grad(g.sum(), leaves[0])
-
-
 @pytest.mark.parametrize("score", KERNELS, ids=str)
 def test_what_is_kept_serves_a_second_walk_of_the_graph(score: object) -> None:
     leaves = [torch.randn(B, H, n, d, requires_grad=True) for n, d in ((Q, D), (K, D), (K, V))]

@@ -279,15 +279,6 @@ def test_grouped_heads_broadcast_keys_and_other_leading_shapes() -> None:
             torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-5)
 
 
-def test_a_second_derivative_says_where_to_have_it() -> None:
-    leaves = [x.requires_grad_() for x in drawn()[:3]]
-    first = torch.autograd.grad(
-        qkv.attention(*leaves, backend="sdpa.short").square().sum(), leaves[0], create_graph=True
-    )[0]
-    with pytest.raises(UnsupportedError, match="reference"):
-        first.sum().backward()
-
-
 @pytest.mark.parametrize("given", ["few items", "many keys", "wide", "double", "a bias"])
 def test_taken_only_where_it_serves(given: str) -> None:
     tensors = drawn()[:3]

@@ -9,7 +9,6 @@ from torch import Tensor
 import qkv
 from qkv.algorithms.tiled import cores, user_scores
 from qkv.engine import tiles
-from qkv.errors import UnsupportedError
 from qkv.masks import causal, documents, lengths, window
 from qkv.normalizers import Entmax, Hard, Identity, Mean, Sigmoid, Softmax, Sparsemax, Sum
 from qkv.scores import Additive, Boxcar, Concat, Epanechnikov, Gaussian, Learned, ScaledDot, SquaredDistance
@@ -170,13 +169,6 @@ def test_what_a_callable_closes_over_learns() -> None:
         for mask in (None, causal(1), MASKS["either"]):
             given = {"score": score, "normalizer": normalizer, "mask": mask}
             same(lambda b, given=given: with_state(b, q, k, v, **given), q, k, v, *network.parameters())
-
-
-def test_a_second_derivative_names_the_reference() -> None:
-    q, k, v = inputs(*LEAD)
-    (g,) = torch.autograd.grad(qkv.attention(q, k, v, backend="blocked").square().sum(), q, create_graph=True)
-    with pytest.raises(UnsupportedError, match=r'second derivative through blocked.*backend="reference"'):
-        torch.autograd.grad(g.sum(), q)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

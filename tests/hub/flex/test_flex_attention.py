@@ -92,14 +92,37 @@ def test_post_mod_changes_the_weights(way: str) -> None:
     torch.testing.assert_close(*pairs)
 
 
+@pytest.mark.parametrize("backend", ["auto", "reference"])
 @pytest.mark.parametrize("way", WAYS)
-def test_reference_has_second_derivatives(way: str) -> None:
+def test_it_has_second_derivatives(way: str, backend: str) -> None:
     small = [x[:1, :1, :5].detach().requires_grad_() for x in inputs()]
 
     def attend(*tensors: Tensor) -> Any:
-        return qkv.flex_attention(*tensors, WAYS[way], backend="reference")
+        return qkv.flex_attention(*tensors, WAYS[way], backend=backend)
 
     assert torch.autograd.gradgradcheck(attend, small)
+
+
+@pytest.mark.parametrize("traced", [True, False])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_captured_tensors_have_second_derivatives(traced: bool, dropout: float) -> None:
+    """On tiles, with log Σ e^s, a mask and dropout: those of all rows at once."""
+    gains, table = (torch.randn(H, N, dtype=torch.float64, requires_grad=True) for _ in range(2))
+
+    def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        changed = s * gains[h, i] + (s * table[h, j]).sin()
+        return changed if traced else torch.stack([changed, changed]).sum() / 2
+
+    tensors = [*inputs(True), gains, table]
+    found = []
+    for backend in ("auto", "reference"):
+        options = {"generator": torch.Generator().manual_seed(0), "dropout": dropout, "backend": backend}
+        output, lse = qkv.flex_attention(
+            *tensors[:3], score, lambda b, h, i, j: (i - j).abs() < 9, return_lse=True, **options
+        )
+        first = torch.autograd.grad(output.sin().sum() + lse.cos().sum(), tensors, create_graph=True)
+        found.append(torch.autograd.grad(sum(g.square().sum() for g in first), tensors))
+    torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize("way", WAYS)

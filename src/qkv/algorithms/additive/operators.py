@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.engine.autograd import once_differentiable, second_derivative
+from qkv.engine.autograd import differentiable_by, second_derivative
+from qkv.engine.derivatives import Constants, Terms, differentiable_gradients, visibility_of
+from qkv.engine.mechanism import Mechanism
+from qkv.scores.pointwise import Linear
 
 if TYPE_CHECKING:
     from qkv.algorithms.additive.factored import Factors
@@ -170,19 +173,77 @@ def _backward(
     return tuple(None if x is None else torch.from_numpy(x) for x in gradients)
 
 
+def _gradients_again(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
+    """Return the gradients with a graph."""
+    items, wanted = Items(*ctx.saved_tensors[: len(Items._fields)]), Items(*ctx.needs_input_grad[3:])
+    has_state = ctx.rule == "softmax" and ctx.state
+    mechanism = Mechanism("tanh_sum", Linear(), ctx.rule, 1.0, ctx.dropout, has_state, (len(items.query),))
+    vector, first, last, dense, bias = (
+        None if x is None else x if index is None else x[index]
+        for x, index in (
+            (items.vector, items.vector_index),
+            (items.first, items.bounds_index),
+            (items.last, items.bounds_index),
+            (items.dense, items.dense_index),
+            (items.bias, items.bias_index),
+        )
+    )
+    diagonal = bias is not None and bias.shape[-1] > items.key.shape[-2]
+    terms = Terms(
+        items.query,
+        items.key,
+        items.value,
+        vector=vector,
+        # A sigmoid's own bias is in the shift.
+        parameter=torch.zeros((), dtype=torch.float64) if ctx.rule == "sigmoid" else None,
+        bias=None if diagonal else bias,
+        diagonals=None if bias is None or not diagonal else bias.squeeze(-2),
+        shift=items.shift,
+    )
+    requested = Terms(
+        *(wanted.query, wanted.key, wanted.value, False, wanted.vector, False),  # type: ignore[arg-type]
+        *(wanted.bias and not diagonal, wanted.bias and diagonal, wanted.shift),  # type: ignore[arg-type]
+    )
+    query, key, value, _, d_vector, _, d_bias, d_diagonals, shift = differentiable_gradients(
+        mechanism,
+        visibility_of(items.query, items.key, (first, last), dense),
+        terms,
+        requested,  # type: ignore[arg-type]
+        (g_output, g_lse if has_state else None),
+        Constants(items.seed),
+    )
+    d_bias = d_bias if d_diagonals is None else d_diagonals.unsqueeze(-2)
+    gradients = Items(*(None,) * len(Items._fields))._replace(  # type: ignore[arg-type]
+        query=query,
+        key=key,
+        value=value,
+        vector=_shared_sums(d_vector, items.vector, items.vector_index),
+        bias=None if items.bias is None else _shared_sums(d_bias, items.bias, items.bias_index),
+        shift=shift,
+    )
+    return (None, None, None, *gradients)
+
+
+def _shared_sums(gradient: Tensor | None, x: Tensor, index: Tensor | None) -> Tensor | None:
+    """Sum the gradients of the items that share one entry."""
+    if gradient is None or index is None:
+        return gradient
+    return torch.zeros_like(x).index_add(0, index, gradient)
+
+
 class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rule: str, dropout: float, state: bool, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
         items = Items(*tensors)  # type: ignore[arg-type]
         prepared = _prepare(items, dropout)
         output, lse, top, total = _forward(items, rule, state, prepared)
-        ctx.rule, ctx.prepared = rule, prepared
+        ctx.rule, ctx.prepared, ctx.dropout, ctx.state = rule, prepared, dropout, state
         ctx.save_for_backward(*tensors, output, top, total)
         ctx.set_materialize_grads(False)
         return output, lse
 
     @staticmethod
-    @once_differentiable("fused")
+    @differentiable_by(_gradients_again)
     def backward(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
         wanted = ctx.needs_input_grad[3:]
         requested = wanted[_BIAS], wanted[_KEY] or wanted[_VALUE]

@@ -22,7 +22,8 @@ from qkv.algorithms.rowwise.distances import Distances
 from qkv.algorithms.rowwise.squared_norms import Norms
 from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Result, Work
-from qkv.engine.autograd import once_differentiable
+from qkv.engine.autograd import differentiable_by
+from qkv.engine.derivatives import Terms, differentiable_gradients, visibility_of
 from qkv.engine.mechanism import Inputs, Mechanism
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import memory_traffic, pairs_of, product_operations
@@ -232,6 +233,14 @@ def _padded(size: int) -> int:
     return -size // ROUND * -ROUND
 
 
+def _gradients_again(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradients with a graph. Those of queries and keys are 0, so the values are not read."""
+    query, key = ctx.saved_tensors[:2]
+    value = g.new_zeros(*ctx.mechanism.leading, key.shape[-2], g.shape[-1])
+    seen, wanted = visibility_of(query, key), ctx.needs_input_grad[2:]
+    return None, None, *differentiable_gradients(ctx.mechanism, seen, Terms(query, key, value), wanted, (g, None))
+
+
 class _Tiles(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, mechanism: Mechanism, norms: Norms, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -243,7 +252,7 @@ class _Tiles(torch.autograd.Function):
         return output
 
     @staticmethod
-    @once_differentiable("rowwise")
+    @differentiable_by(_gradients_again)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         with as_it_is(g):
             return (None, None, *_boxcar_gradients(ctx.mechanism, ctx.needs_input_grad[2:], g, *ctx.saved_tensors))

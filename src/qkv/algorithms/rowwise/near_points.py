@@ -19,7 +19,8 @@ from qkv.algorithms.rowwise.distances import Distances
 from qkv.algorithms.rowwise.squared_norms import Norms, distance_operands
 from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Result, Work
-from qkv.engine.autograd import once_differentiable
+from qkv.engine.autograd import differentiable_by
+from qkv.engine.derivatives import Terms, differentiable_gradients, visibility_of
 from qkv.engine.mechanism import Inputs, Mechanism
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import memory_traffic, pairs_of, product_operations
@@ -108,6 +109,13 @@ def _row_arguments(mechanism: Mechanism, queries: int, keys: int) -> "tuple[RowO
     return row_tiles.row_operation(mechanism, None), rows
 
 
+def _gradients_again(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    """Return the gradients with a graph."""
+    terms, wanted = Terms(*ctx.saved_tensors[:3]), ctx.needs_input_grad[2:]
+    seen = visibility_of(terms.query, terms.key)
+    return None, None, *differentiable_gradients(ctx.mechanism, seen, terms, wanted, (g, None))
+
+
 class _Near(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, mechanism: Mechanism, norms: Norms, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -118,7 +126,7 @@ class _Near(torch.autograd.Function):
         return output
 
     @staticmethod
-    @once_differentiable("rowwise")
+    @differentiable_by(_gradients_again)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights, products, left, right = ctx.saved_tensors
         wanted = ctx.needs_input_grad[2:]

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from qkv.algorithms.rowwise import distances
 from qkv.algorithms.rowwise.distances import Distances
@@ -15,7 +16,8 @@ from qkv.algorithms.rowwise.squared_norms import distance_operands
 from qkv.algorithms.tiled.stripes import SAVED
 from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Result, Work
-from qkv.engine.autograd import once_differentiable
+from qkv.engine.autograd import differentiable_by
+from qkv.engine.derivatives import Constants, differentiable_gradients, terms_of
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import is_hidden, memory_traffic, pairs_of, passes, product_operations
@@ -134,6 +136,28 @@ def _attend(problem: Problem, call: Call, mechanism: Mechanism, inputs: Inputs) 
     return Result(output.to(call.query.dtype), state if problem.state else None)
 
 
+def _gradients_again(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
+    """Return the gradients with a graph."""
+    inputs, mechanism = Inputs(*ctx.saved_tensors[:SAVED]), ctx.mechanism
+    terms, distances = terms_of(inputs), mechanism.core == "distance"
+    if distances:
+        # From the vectors themselves, (−2q, …) and (k, …): the other two columns follow from them.
+        width = inputs.query.shape[-1] - 2
+        terms = terms._replace(query=inputs.query[..., :width] * -0.5, key=inputs.key[..., :width])
+    query, key, *others = differentiable_gradients(
+        mechanism,
+        ctx.visibility,
+        terms,
+        ctx.needs_input_grad[2 : 2 + DIFFERENTIABLE],
+        (g_output, g_state if mechanism.state else None),
+        Constants(inputs.seed, inputs.ties),
+    )
+    if distances:
+        query = None if query is None else F.pad(query * -0.5, (0, 2))
+        key = None if key is None else F.pad(key, (0, 2))
+    return (None, None, query, key, *others, *(None,) * (SAVED - DIFFERENTIABLE))
+
+
 class _Rowwise(torch.autograd.Function):
     """The tiles as one autograd function."""
 
@@ -150,7 +174,7 @@ class _Rowwise(torch.autograd.Function):
             return RowTiles(mechanism, tensors, visibility, workspace).forward()
 
     @staticmethod
-    @once_differentiable("rowwise")
+    @differentiable_by(_gradients_again)
     def backward(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
         wanted, mechanism = list(ctx.needs_input_grad[2 : 2 + DIFFERENTIABLE]), ctx.mechanism
         inputs = Inputs(*ctx.saved_tensors[:SAVED])

@@ -1,6 +1,5 @@
 """PyTorch's fused kernel, for softmax attention over dot products."""
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +10,8 @@ from qkv.algorithms.sdpa import flash_operators, row_state
 from qkv.algorithms.sdpa.operands import Products, by_head, products_of
 from qkv.algorithms.tiled import blocked
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
-from qkv.engine.autograd import forbid_differentiation
+from qkv.engine.derivatives import Terms, causal_bounds, differentiable_gradients, visibility_of
+from qkv.engine.mechanism import Mechanism, full_rank
 from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import memory_traffic
@@ -158,7 +158,7 @@ def attend(problem: Problem, call: Call, products: Products, backend: str) -> Re
         if not trusted(problem, call, inputs, lse):
             return None
         if problem.gradient:
-            forbid_second_derivative(output, backend)
+            differentiate_by_tiles(output)
         return finish(problem, call, output, lse)
 
 
@@ -206,17 +206,32 @@ def _without_finite_scores(problem: Problem, inputs: KernelInputs) -> Tensor:
     return rows | ((lost_QK | hidden).all(-1, keepdim=True) & ~hidden.all(-1, keepdim=True))
 
 
-def forbid_second_derivative(output: Tensor, backend: str) -> None:
-    """Make a second derivative of the kernel, which PyTorch lacks, raise an error that names where it is available."""
+def differentiate_by_tiles(output: Tensor) -> None:
+    """Let tiles compute the kernel's gradients where a graph of them is requested, which PyTorch lacks."""
     node = output.grad_fn
     if node is not None and "ScaledDotProduct" in node.name():
-        node.register_hook(partial(_differentiable_once, backend))
+        node.register_hook(_gradients_again)
 
 
-def _differentiable_once(
-    backend: str, gradients: tuple[Tensor | None, ...], incoming: tuple[Tensor | None, ...]
+def _gradients_again(
+    gradients: tuple[Tensor | None, ...], incoming: tuple[Tensor | None, ...]
 ) -> tuple[Any, ...] | None:
-    return forbid_differentiation(backend, gradients, incoming) if torch.is_grad_enabled() else None
+    """Return the gradients with a graph."""
+    if not torch.is_grad_enabled():
+        return None
+    # Its saved tensors, not tensors of a closure: those would stay alive where a checkpoint frees them.
+    node: Any = torch._C._current_autograd_node()
+    query, key, value, added = node._saved_query, node._saved_key, node._saved_value, node._saved_attn_mask
+    dense = bias = None
+    if added is not None:
+        dense = full_rank(added > -torch.inf, 4)
+        bias = full_rank(torch.where(added > -torch.inf, added, 0.0), 4)
+    bounds = causal_bounds(query, key) if node._saved_is_causal else (None, None)
+    mechanism = Mechanism("dot", Linear(), "softmax", node._saved_scale, 0.0, False, tuple(query.shape[:-2]))
+    wanted, terms = [x is not None for x in gradients[:3]], Terms(query, key, value, bias=bias)
+    seen = visibility_of(query, key, bounds, dense)
+    again = differentiable_gradients(mechanism, seen, terms, wanted, (incoming[0], None))
+    return (*again, *(None,) * (len(gradients) - len(again)))
 
 
 def _one_width(products: Products) -> tuple[Tensor, Tensor, Tensor]:

@@ -22,11 +22,14 @@ from qkv.algorithms.sdpa.operands import by_head, contiguous_last_dim, products_
 from qkv.compiled import available
 from qkv.compiled.strided import as_strided_array
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
-from qkv.engine.autograd import once_differentiable
+from qkv.engine.autograd import differentiable_by
+from qkv.engine.derivatives import Terms, differentiable_gradients, visibility_of
+from qkv.engine.mechanism import Mechanism
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import memory_traffic, pairs_of, passes, product_operations
 from qkv.masks.lower import Visibility
 from qkv.normalizers.dense import Softmax
+from qkv.scores.pointwise import Linear
 from qkv.scores.widened import as_it_is
 from qkv.shapes import Shape
 
@@ -152,6 +155,19 @@ def _sink(problem: Problem, call: Call) -> Tensor | None:
     return sink.reshape(*(1,) * (2 - sink.ndim), *sink.shape)
 
 
+def _gradients_again(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    """Return the gradients with a graph."""
+    query, key, value, sink = ctx.saved_tensors
+    first, last, strides = ctx.ranges
+    first, last = (torch.from_numpy(x).as_strided(query.shape[:-1], strides) for x in (first, last))
+    mechanism = Mechanism("dot", Linear(), "softmax", ctx.scale, 0.0, False, tuple(query.shape[:-2]))
+    terms = Terms(query, key, value, parameter=None if sink is None else sink[..., None, None])
+    wanted = [*ctx.needs_input_grad[:3], False, False, sink is not None and ctx.needs_input_grad[3]]
+    seen = visibility_of(query, key, (first, last))
+    *gradients, _, _, d_sink = differentiable_gradients(mechanism, seen, terms, wanted, (grad, None))
+    return (*gradients, None if d_sink is None else d_sink[..., 0, 0], None, None)
+
+
 class _Short(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -162,7 +178,7 @@ class _Short(torch.autograd.Function):
         return _forward(query, key, value, sink, ranges, scale, False)[0]
 
     @staticmethod
-    @once_differentiable("sdpa")
+    @differentiable_by(_gradients_again)
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         return (*_backward(grad, ctx.ranges, ctx.scale, *ctx.saved_tensors), None, None)
 

@@ -15,9 +15,12 @@ from qkv.algorithms.sdpa import flash, flash_operators, row_state
 from qkv.algorithms.sdpa.operands import products_of
 from qkv.algorithms.tiled import blocked
 from qkv.engine.algorithm import Algorithm, Facts, Result
-from qkv.engine.autograd import once_differentiable
+from qkv.engine.autograd import differentiable_by
+from qkv.engine.derivatives import Terms, causal_bounds, differentiable_gradients, visibility_of
+from qkv.engine.mechanism import Mechanism, full_rank
 from qkv.engine.problem import Call, Problem
 from qkv.normalizers.dense import Softmax
+from qkv.scores.pointwise import Linear
 from qkv.scores.widened import as_it_is
 from qkv.values.parameters import finite, spread
 
@@ -102,6 +105,17 @@ def attend(
     return output, state
 
 
+def _gradients_again(ctx: Any, g: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Return the gradients with a graph."""
+    query, key, value, sink, *_ = ctx.saved_tensors
+    mechanism = Mechanism("dot", Linear(), "softmax", ctx.scale, 0.0, False, tuple(query.shape[:-2]))
+    seen = visibility_of(query, key, causal_bounds(query, key) if ctx.causal else (None, None))
+    terms = Terms(query, key, value, parameter=full_rank(sink, 3).unsqueeze(-1))
+    places = [True, True, True, False, False, ctx.needs_input_grad[3]]
+    *gradients, _, _, d_sink = differentiable_gradients(mechanism, seen, terms, places, (g, None))
+    return (*gradients, None if d_sink is None else d_sink.reshape(sink.shape), None, None, None)
+
+
 class _SoftmaxWithSink(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -123,7 +137,7 @@ class _SoftmaxWithSink(torch.autograd.Function):
         return output, state
 
     @staticmethod
-    @once_differentiable("sdpa")
+    @differentiable_by(_gradients_again)
     def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, sink, output, state = ctx.saved_tensors
         gradients = flash_operators.backward(g, query, key, value, output, state, ctx.causal, ctx.scale)

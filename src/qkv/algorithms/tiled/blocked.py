@@ -12,7 +12,8 @@ from qkv.algorithms.tiled.cores import CORES, FEW_QUERIES
 from qkv.algorithms.tiled.position_tiles import PositionTiles
 from qkv.algorithms.tiled.stripes import SAVED, Stripes
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
-from qkv.engine.autograd import once_differentiable
+from qkv.engine.autograd import differentiable_by, forbid_differentiation
+from qkv.engine.derivatives import Constants, differentiable_gradients, terms_of
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
 from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
@@ -130,6 +131,25 @@ def _narrowed(problem: Problem, output: Tensor, state: Tensor) -> Result:
 _NO_GRADIENTS = (None,) * (SAVED - DIFFERENTIABLE)
 
 
+def _gradients_again(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
+    """Return the gradients with a graph."""
+    if any(ctx.needs_input_grad[3 + SAVED :]):
+        with torch.no_grad():
+            gradients = _Blocked.backward(ctx, g_output, g_state)
+        return forbid_differentiation("blocked", gradients, (g_output, g_state, *ctx.saved_tensors))
+    inputs, mechanism = Inputs(*ctx.saved_tensors[:SAVED]), ctx.mechanism
+    bias = None if ctx.make_tiles is None else ctx.make_tiles(False).tile
+    gradients = differentiable_gradients(
+        mechanism,
+        ctx.visibility,
+        terms_of(inputs),
+        ctx.needs_input_grad[3 : 3 + DIFFERENTIABLE],
+        (g_output, g_state if mechanism.state else None),
+        Constants(inputs.seed, inputs.ties, bias),
+    )
+    return (None, None, None, *gradients, *_NO_GRADIENTS, *(None,) * len(ctx.needs_input_grad[3 + SAVED :]))
+
+
 class _Blocked(torch.autograd.Function):
     """The stripes as one autograd function, for eager calls."""
 
@@ -152,7 +172,7 @@ class _Blocked(torch.autograd.Function):
             return Stripes(mechanism, inputs, visibility, bias_tiles).forward(inputs.value.dtype)
 
     @staticmethod
-    @once_differentiable("blocked")
+    @differentiable_by(_gradients_again)
     def backward(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
         wanted, learned = list(ctx.needs_input_grad[3 : 3 + DIFFERENTIABLE]), ctx.needs_input_grad[3 + SAVED :]
         inputs, mechanism = Inputs(*ctx.saved_tensors[:SAVED]), ctx.mechanism

@@ -66,7 +66,7 @@ def flex_attention(
         generator: draws the seed of dropout; None for PyTorch's own.
         post_mod: (weight, batch, head, query index, key index) -> weight, applied to the softmax's weights before
             dropout; weights of hidden pairs stay 0.
-        backend: as `qkv.attention`; "reference" has second derivatives.
+        backend: as `qkv.attention`.
 
     Returns:
         The output (B, H, Q, V). With `return_lse` also log Σ e^s; with `return_aux` also an `AuxOutput`. A row that

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from qkv.engine.autograd import once_differentiable
+from qkv.engine.autograd import differentiable_by
+from qkv.engine.derivatives import COLUMNS, ROWS, STATE, WHOLE, Cut, gradients_of
 from qkv.engine.tiles import TileSize, TileSlices, Tiling, dropout_factors
 from qkv.engine.unchanged import Reads
 from qkv.hub.flex.captures import Replaced, captured_by
@@ -202,6 +203,56 @@ class Stripes:
 
 
 @final
+@dataclass(frozen=True, eq=False)
+class _Again:
+    """The stripes as a function that is differentiated any number of times, of query, key, value and captured tensors.
+
+    Attributes:
+        stripes: the problem.
+        captured: the tensors that its functions close over.
+    """
+
+    stripes: Stripes
+    captured: tuple[Tensor, ...]
+
+    @property
+    def inputs(self) -> tuple[Cut, ...]:
+        """Which part of each input belongs to a tile."""
+        return (ROWS, COLUMNS, COLUMNS, *(WHOLE for _ in self.captured))
+
+    @property
+    def results(self) -> tuple[Cut, ...]:
+        """Which part of output and log Σ e^s a tile computes."""
+        return (ROWS, STATE) if self.stripes.pairs.lse else (ROWS,)
+
+    @property
+    def guarded(self) -> Sequence[Tensor]:
+        """The tensors of the mask, which is evaluated again."""
+        return self.stripes.tiling.visibility.tensors()
+
+    def tiling(self, tensors: Sequence[Tensor]) -> Tiling:
+        """Return the stripes."""
+        return self.stripes.tiling
+
+    def __call__(
+        self, tensors: Sequence[Tensor], slices: TileSlices, visible: Tensor | None, queries: int
+    ) -> Sequence[Tensor]:
+        """Compute some rows."""
+        with Replaced(self.captured, tensors[3:]):
+            output, lse, _ = self.stripes.of_parts(list(tensors[:3]), slices, visible)
+        return (output, lse) if self.stripes.pairs.lse else (output,)
+
+
+def _gradients_again(ctx: Any, g_output: Tensor, g_lse: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Return the gradients with a graph."""
+    wanted, again = ctx.needs_input_grad[1:], _Again(ctx.stripes, ctx.captured)
+    chosen = tuple(index for index, want in enumerate(wanted) if want)
+    cotangents = [g_output, g_lse][: len(again.results)]
+    gradients = iter(gradients_of(again, ctx.saved_tensors, chosen, cotangents))
+    return None, *(next(gradients) if want else None for want in wanted)
+
+
+@final
 class _Recomputed(torch.autograd.Function):
     """All stripes as one function, of query, key, value and captured tensors."""
 
@@ -215,7 +266,7 @@ class _Recomputed(torch.autograd.Function):
         return found
 
     @staticmethod
-    @once_differentiable("blocked")
+    @differentiable_by(_gradients_again)
     def backward(ctx: Any, g_output: Tensor, g_lse: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
         # Saved tensors may be copies, as under an outer checkpoint; the functions read the captured ones themselves.
         found = ctx.stripes.backward(list(ctx.saved_tensors[:3]), ctx.captured, g_output, g_lse)

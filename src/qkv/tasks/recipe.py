@@ -85,6 +85,11 @@ def as_read(text: D, _: Origin | None) -> D:
     return text
 
 
+def as_given(settings: Settings[Any, Any], _: object) -> Settings[Any, Any]:
+    """Return the settings: none follows from what was read."""
+    return settings
+
+
 def unjudged(*_: object) -> Sequence[Figure]:
     """Return no figures."""
     return ()
@@ -122,6 +127,7 @@ class Recipe(Generic[F, C, D, M]):
         check: refuse settings that contradict each other.
         adapt: fit what was read to a run to start from, or refuse that run.
         judge: the figures of a model without a `job`.
+        completed: fill in settings that follow from what was read.
 
     Example: see docs/extending.md, "A task".
     """
@@ -140,6 +146,7 @@ class Recipe(Generic[F, C, D, M]):
     check: Callable[[Settings[F, C]], None] = one_vocabulary
     adapt: Callable[[D, Origin | None], D] = as_read
     judge: Callable[[M, D, Settings[F, C]], Sequence[Figure]] = unjudged
+    completed: Callable[[Settings[F, C], D], Settings[F, C]] = as_given
 
     def load_settings(self, tables: Tables) -> Settings[F, C]:
         """Build settings from nested dicts, checking all of them.
@@ -213,6 +220,7 @@ class Recipe(Generic[F, C, D, M]):
         if "tokenizer" in self.tables and isinstance(text, Tokenized):
             settings = replace(settings, tokenizer=as_learned(settings.tokenizer, text.tokenizer))
         text = self.adapt(text, origin)
+        settings = self.completed(settings, text)
         if self.job is None:
             return self._fit(settings, text, folder, origin)
         model = first_model(lambda: self.build(settings.model, text), settings.training.seed, place, origin)

@@ -21,6 +21,7 @@ from qkv.tasks.runs import expect_no_other_task
 from qkv.tasks.settings import build, check_tables, plain
 from qkv.train.outcome import Outcome
 from qkv.train.protocols import Task
+from qkv.train.screen import show_figures
 from qkv.train.seeds import undisturbed
 from qkv.train.settings import Settings as Training
 
@@ -251,8 +252,7 @@ class Recipe(Generic[F, C, D, M]):
             raise ConfigError(error_message("--from", f"none for {self.task}", str(origin.trained.folder), hint))
         model = self.build(settings.model, text)
         outcome = store(model, self.judge(model, text, settings), folder, self._config(settings, text))
-        figures = "; ".join(f"{figure.name} {figure.value:.6g}" for figure in outcome.figures)
-        note(f"{self.summary(text, model)}: {figures}")
+        note(f"{self.summary(text, model)}: {show_figures(outcome.figures)}")
         return outcome
 
     def _config(self, settings: Settings[F, C], text: D) -> dict[str, Any]:

@@ -213,7 +213,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _error(self, bandwidths: Tensor) -> Tensor:
         """Compute the mean squared error of predicting each point from the others."""
-        # The mean of the others, which is what a bandwidth as wide as the data predicts: reaching a far point is no gain.
+        # The mean of the others is what a bandwidth as wide as the data predicts: reaching a far point is no gain.
         beyond = "mean" if self.beyond == "nan" else self.beyond
         return self._residuals(self._smoother(bandwidths), beyond).square().mean()
 

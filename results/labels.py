@@ -7,11 +7,12 @@ import statistics
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
 
-from qkv.data.labeled import hold_out_some, read_labeled
+from qkv.data.labeled import read_labeled
 from qkv.metrics.matches import accuracy
 from qkv.tasks.drawing import draw
 from qkv.tasks.labeler import Classifier
@@ -139,9 +140,12 @@ def divide(whole: Path, parts: tuple[Path, Path], count: int, seed: int) -> None
         count: how many texts to hold out.
         seed: seed of the random split.
     """
-    for texts, path in zip(hold_out_some(read_labeled(whole), count, seed), parts, strict=True):
+    texts = read_labeled(whole)
+    held = set(Random(f"hold out:{seed}").sample(range(len(texts)), count))
+    for path, held_out in zip(parts, (False, True), strict=True):
+        some = [text for place, text in enumerate(texts) if (place in held) is held_out]
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(f"{text.label}\t{text.text}\n" for text in texts), encoding="utf-8")
+        path.write_text("".join(f"{text.label}\t{text.text}\n" for text in some), encoding="utf-8")
 
 
 def judge(classifiers: list[Classifier], test: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from qkv.cli.main import main
 from qkv.errors import DataError, error_message, harmless
 from qkv.tasks.decoding import Decoding
 from qkv.tasks.settings import read_toml, to_toml
-from qkv.tasks.streams import read_stdin, write_lines, write_text
+from qkv.tasks.streams import stream_stdin, write_lines, write_text
 
 RED = "\x1b[31m"
 
@@ -40,7 +40,7 @@ def test_a_full_disk_is_one_message_and_is_not_tried_again(monkeypatch: pytest.M
 def test_a_closed_stream_is_one_message(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, name, None)
     with pytest.raises(DataError, match=r"standard (input|output): expected .* got a closed one"):
-        read_stdin() if name == "stdin" else write_lines([""])
+        next(stream_stdin()) if name == "stdin" else write_lines([""])
 
 
 def test_a_reader_who_has_enough_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from qkv.data.labeled import Labeled, Tagged, hold_out_some, labels_of, read_labeled, read_tagged
-from qkv.errors import ConfigError, DataError
+from qkv.data.labeled import Labeled, Tagged, labels_of, read_labeled, read_tagged
+from qkv.errors import DataError
 
 
 def _file(folder: Path, content: str | bytes, name: str = "data") -> Path:
@@ -166,13 +166,3 @@ def test_a_file_without_words_is_refused(tmp_path: Path) -> None:
 def test_one_label_leaves_nothing_to_learn() -> None:
     with pytest.raises(DataError, match='expected at least two different labels; got only "1"'):
         labels_of(["1", "1"])
-
-
-def test_what_is_held_out_is_decided_by_the_seed() -> None:
-    items = list(range(50))
-    train, held = hold_out_some(items, 10, seed=1)
-    assert sorted(train + held) == items
-    assert (train, held) == hold_out_some(items, 10, seed=1)
-    assert held != hold_out_some(items, 10, seed=2)[1]
-    with pytest.raises(ConfigError, match="enough examples to hold some out"):
-        hold_out_some([1], 1, seed=0)

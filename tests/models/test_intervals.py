@@ -8,6 +8,8 @@ import pytest
 from qkv.errors import ConfigError
 from qkv.models.regression import KERNELS, NadarayaWatson
 
+BEYOND = ("nearest", "mean", "nan")
+
 
 def _data(count: int, seed: int, columns: int = 1) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(seed)
@@ -73,3 +75,49 @@ def test_bad_arguments_are_named(given: dict, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         model.interval([[0.5]], **given)
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_points_out_of_reach_change_no_interval(kernel: str, beyond: str, columns: int) -> None:
+    x, y = _data(40, 3, columns)
+    query = x[:5] + 0.05
+    far = np.full((3, columns), 1e3) * [[1], [-2], [4]]
+    models = [
+        NadarayaWatson(kernel, 1.0, beyond).fit(*data)  # type: ignore[arg-type]
+        for data in ((x, y), (np.vstack([x, far]), np.append(y, [9.0, -7.0, 0.0])))
+    ]
+    ends = [model.interval(query) for model in models]
+    assert np.isfinite(ends[0]).all()
+    np.testing.assert_allclose(ends[0], ends[1], rtol=1e-12)
+    residuals = models[1].residuals()
+    if beyond != "mean":  # of all other points, the far ones too
+        np.testing.assert_allclose(residuals[:40], models[0].residuals(), rtol=1e-12)
+    assert np.isnan(residuals[40:]).all() == (beyond == "nan" and kernel != "gaussian")
+
+
+@pytest.mark.parametrize("how", ["normal", "bootstrap"])
+@pytest.mark.parametrize("beyond", BEYOND)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_one_observation_has_no_interval(kernel: str, beyond: str, how: str) -> None:
+    alone = NadarayaWatson(kernel, 1.0, beyond).fit([[0.0]], [3.0])  # type: ignore[arg-type]
+    far = NadarayaWatson(kernel, 1.0, beyond).fit([[0.0], [90.0], [90.5]], [3.0, 1.0, 2.0])  # type: ignore[arg-type]
+    for model in (alone, far):
+        low, high = model.interval([[0.2]], how=how)  # type: ignore[arg-type]
+        assert np.isnan([low[0], high[0]]).all()
+        assert model.without_interval([[0.2]]).tolist() == [True]
+        assert np.isfinite(model.predict([[0.2]])).all()
+    assert np.isfinite(far.interval([[90.2]], how=how)).all()  # type: ignore[arg-type]
+    assert np.isnan(alone.residuals()).all()
+    assert np.isnan(NadarayaWatson(kernel).fit([[0.0]], [3.0]).error_)
+
+
+@pytest.mark.parametrize("how", ["normal", "bootstrap"])
+def test_far_from_all_data_there_is_no_interval(how: str) -> None:
+    x = np.linspace(0, 1, 30)[:, None]
+    model = NadarayaWatson("gaussian", 0.1).fit(x, 400 * np.sin(9 * x[:, 0]))
+    query = np.array([[0.5], [1.39], [1.41], [4.8], [-0.41]])
+    low, high = model.interval(query, how=how)  # type: ignore[arg-type]
+    assert np.isnan(low).tolist() == np.isnan(high).tolist() == [False, False, True, True, True]
+    assert np.isfinite(model.predict(query)).all()

@@ -125,3 +125,32 @@ def test_the_grid_finds_the_valley_of_an_error() -> None:
     found, least = best_on_grid(lambda h: (h.log() - np.log(0.9)).square().sum(), torch.arange(9.0)[:, None])
     assert float(found) == pytest.approx(0.9, rel=0.01)
     assert least == pytest.approx((np.log(float(found)) - np.log(0.9)) ** 2, abs=1e-6)
+
+
+@pytest.mark.parametrize("target", [-40.0, 1.0, 7.0, 90.0])
+@pytest.mark.parametrize("kernel", ["epanechnikov", "triangular", "boxcar"])
+def test_a_point_far_from_all_others_does_not_widen_the_bandwidth(kernel: str, target: float) -> None:
+    x, y = _sine(60)
+    far = NadarayaWatson(kernel, "leave-one-out", "nan").fit(np.vstack([x, [[500.0]]]), np.append(y, target))
+    assert far.bandwidth_ < 3
+    assert np.isfinite(far.error_)
+
+
+@pytest.mark.parametrize("beyond", ["nearest", "mean"])
+def test_a_point_is_predicted_from_the_others_alone(beyond: str) -> None:
+    x, y = np.array([[0.0], [1.0], [9.0], [30.0]]), np.array([5.0, 6.0, 10.0, 100.0])
+    model = NadarayaWatson("boxcar", 1.5, beyond).fit(x, y)  # type: ignore[arg-type]
+    for left in range(4):
+        rest = np.arange(4) != left
+        alone = NadarayaWatson("boxcar", 1.5, beyond).fit(x[rest], y[rest])  # type: ignore[arg-type]
+        assert model.residuals()[left] == pytest.approx(y[left] - alone.predict(x[left : left + 1])[0])
+
+
+@pytest.mark.parametrize("kernel", ["gaussian", "epanechnikov"])
+def test_the_gradient_smooths_out_columns_that_do_not_matter(kernel: str) -> None:
+    random = np.random.default_rng(0)
+    x = random.uniform(0, 5, (80, 3))
+    y = np.sin(2 * x[:, 0]) + random.normal(0, 0.1, 80)
+    grid, gradient = (NadarayaWatson(kernel, way).fit(x, y) for way in ("leave-one-out", "gradient"))
+    assert gradient.error_ <= grid.error_ * 1.05
+    assert min(gradient.bandwidth_[1:]) > 1.5 > gradient.bandwidth_[0]

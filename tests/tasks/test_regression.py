@@ -15,7 +15,7 @@ from qkv.models.regression import NadarayaWatson
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.load import load
 from qkv.tasks.parallel import Files
-from qkv.tasks.regression import load_settings, show_settings, train
+from qkv.tasks.regression import judge_regression, load_settings, show_settings, train
 from qkv.tasks.regression_picture import save_picture
 from qkv.tasks.regressor import Regressor
 
@@ -140,3 +140,26 @@ def test_bad_settings_are_named(tables: dict, message: str) -> None:  # type: ig
     with pytest.raises(ConfigError) as raised:
         load_settings(tables)
     assert message in str(raised.value)
+
+
+def test_points_without_a_prediction_are_left_out_of_the_figures_and_counted(tmp_path: Path) -> None:
+    path, _ = _table(tmp_path / "r.csv")
+    with path.open("a") as file:
+        file.write("1000,3,7\n")
+    tables = {"data": {"data": path, "x": ["age"], "y": "rent"}, "model": {"kernel": "boxcar", "beyond": "nan"}}
+    outcome = train(load_settings(tables), tmp_path / "run")
+    figures = {figure.name: figure for figure in outcome.figures}
+    assert figures["rmse"].signature == "leave-one-out, 40 of 41 points"
+    assert 0 < figures["rmse"].value < 1
+    (scored, *_), text = evaluate(tmp_path / "run", Files(data=path)), path.read_text()
+    assert np.isfinite(scored.value)
+    path.write_text(text + "500,3,7\n")
+    assert evaluate(tmp_path / "run", Files(data=path))[0].signature == "41 of 42 points"
+
+
+def test_the_part_of_the_variance_is_of_one() -> None:
+    truth = np.array([1.0, 2.0, 3.0, 4.0])
+    for predicted, expected in ((truth, 1.0), (np.full(4, 2.5), 0.0), (truth + 0.5, 0.8)):
+        figures = {figure.name: figure for figure in judge_regression(predicted, truth, "")}
+        assert figures["r2"].value == pytest.approx(expected)
+        assert figures["r2"].unit == "of 1"

@@ -37,7 +37,7 @@ def show(stream: StringIO) -> str:
 def test_where_nobody_watches_there_are_plain_lines():
     assert show(StringIO()) == (
         "step 1,200/5,000  loss 2.3104  lr 7.07e-04  12,346 tokens/s  3 min 20 s left\n"
-        "step 1,500: bleu 31.24, loss 1.9 (best so far)\n"
+        "step 1,500: bleu 31.24, loss 1.9 nats (best so far)\n"
         "step 2,000: bleu 30\n"
         "Something [bold]odd[/bold].\n"
     )
@@ -49,7 +49,7 @@ def test_on_a_terminal_there_is_a_bar_with_lines_above_it(monkeypatch):
     colored = show(Terminal())
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", colored)
     assert text != colored
-    assert "step 1,500: bleu 31.24, loss 1.9 (best so far)\n" in text
+    assert "step 1,500: bleu 31.24, loss 1.9 nats (best so far)\n" in text
     assert "Something [bold]odd[/bold].\n" in text
     assert "1200/5000 loss 2.3104  lr 7.07e-04  12,346 tokens/s  3 min 20 s left" in text
 
@@ -85,7 +85,7 @@ def test_a_bar_that_has_validated_shows_its_loss_again_and_lines_break_between_w
     bar.close()
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
     assert text.rstrip().endswith("10/10 loss 0.2500")
-    assert "step 10: accuracy 0.5, macro_f1 0.5, \nprecision 0.5 (best so far)\n" in text
+    assert "step 10: accuracy 0.5 %, macro_f1 0.5 %,\nprecision 0.5 (best so far)\n" in text
 
 
 def test_the_stream_decides():

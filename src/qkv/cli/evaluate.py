@@ -70,6 +70,6 @@ def evaluate(
     with working("evaluating"):
         figures = evaluate_text(run, text, files, device) if text is not None else score(run, files, device, out, how)
     if as_json():
-        write_json(map(fields_of, figures))
+        write_json({**fields_of(figure), "unit": figure.unit} for figure in figures)
         return
-    write_lines(f"{figure.name}\t{figure.value:.4f}\t{figure.signature}" for figure in figures)
+    write_lines(f"{figure.name}\t{figure.value:.4f}\t{figure.signature}\t{figure.unit}" for figure in figures)

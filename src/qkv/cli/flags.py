@@ -38,6 +38,10 @@ def drawn(what: str) -> Any:
     return typer.Option(help=f"Also draw {what}: FILE.html, FILE.svg or FILE.png.")
 
 
+LineBuffered = Annotated[bool, typer.Option("--line-buffered", help="Answer each line as it comes, for pipes; slower.")]
+"""Whether each line is answered by itself; otherwise parts grow to 1,024 lines."""
+
+
 def shown(what: str) -> Any:
     """Return the option that draws something in the terminal."""
     return typer.Option("--show", help=f"Also draw {what} in the terminal, on standard error.")

@@ -18,31 +18,37 @@ def classify(
     ] = False,
     attention: Annotated[Path | None, f.drawn("the attention")] = None,
     show: Annotated[bool, f.shown("the attention")] = False,
+    line_buffered: f.LineBuffered = False,
     device: f.OnDevice = "cpu",
 ) -> None:
     """Label standard input, one text per line. Writes the label and its probability, separated by a tab.
 
     Example: echo "a stirring , funny film" | qkv classify runs/films --show
     """
-    from qkv.tasks.labeler import Classifier
-    from qkv.tasks.notes import as_json, working
-    from qkv.tasks.streams import read_stdin, write_lines, write_results
+    from qkv.tasks.answering import answered, parts_of_stdin
+    from qkv.tasks.labeler import Classification, Classifier
+    from qkv.tasks.notes import as_json
+    from qkv.tasks.streams import write_lines, write_results
 
     expect_place("--attention", attention, PICTURES)
     classifier = Classifier.load(run, device)
     looks = show or attention is not None
-    lines = read_stdin()
-    with working("classifying"):
-        found = classifier.classify_fully(lines, attention=looks)
     every = len(classifier.labels) if probabilities else 1
-    if as_json():
-        write_results(found)
-    else:
-        write_lines(_line(list(each.probabilities.items())[:every], named=probabilities) for each in found)
+    maps: list[Classification] = []
+
+    def answer(lines: list[str], first: int) -> list[Classification]:
+        return classifier.classify_fully(lines, attention=looks, first=first)
+
+    for first, found in answered("classifying", parts_of_stdin(line_buffered=line_buffered), answer):
+        if as_json():
+            write_results(found, first)
+        else:
+            write_lines(_line(list(each.probabilities.items())[:every], named=probabilities) for each in found)
+        maps += found if looks else []
     if looks:
         from qkv.tasks.drawing import draw
 
-        draw(found, attention, terminal=show)
+        draw(maps, attention, terminal=show)
 
 
 @guarded
@@ -50,30 +56,37 @@ def tag(
     run: f.Run,
     attention: Annotated[Path | None, f.drawn("what words attend to")] = None,
     show: Annotated[bool, f.shown("what words attend to")] = False,
+    line_buffered: f.LineBuffered = False,
     device: f.OnDevice = "cpu",
 ) -> None:
     """Tag standard input, one sentence per line, words separated by spaces. Writes word and tag in columns.
 
     Example: echo "Ada wrote the first program" | qkv tag runs/names
     """
-    from qkv.tasks.labeler import Tagger
-    from qkv.tasks.notes import as_json, working
-    from qkv.tasks.streams import read_stdin, write_lines, write_results
+    from qkv.tasks.answering import answered, parts_of_stdin
+    from qkv.tasks.labeler import Tagger, Tagging
+    from qkv.tasks.notes import as_json
+    from qkv.tasks.streams import write_lines, write_results
 
     expect_place("--attention", attention, PICTURES)
     tagger = Tagger.load(run, device)
     looks = show or attention is not None
-    sentences = [line.split() for line in read_stdin()]
-    with working("tagging"):
-        found = tagger.tag_fully(sentences, attention=looks)
-    if as_json():
-        write_results(found)
-    else:
-        write_lines(line for each in found for line in (*map("\t".join, zip(each.words, each.tags, strict=True)), ""))
+    maps: list[Tagging] = []
+
+    def answer(lines: list[str], first: int) -> list[Tagging]:
+        return tagger.tag_fully([line.split() for line in lines], attention=looks, first=first)
+
+    for first, found in answered("tagging", parts_of_stdin(line_buffered=line_buffered), answer):
+        if as_json():
+            write_results(found, first)
+        else:
+            rows = (zip(each.words, each.tags, strict=True) for each in found)
+            write_lines(line for row in rows for line in (*map("\t".join, row), ""))
+        maps += found if looks else []
     if looks:
         from qkv.tasks.drawing import draw
 
-        draw(found, attention, terminal=show)
+        draw(maps, attention, terminal=show)
 
 
 def _line(shares: list[tuple[str, float]], *, named: bool) -> str:

@@ -17,6 +17,7 @@ def point(
     write: Annotated[str, typer.Option(help="What to write: positions (default) or elements.")] = "positions",
     attention: Annotated[Path | None, f.drawn("the probabilities")] = None,
     show: Annotated[bool, f.shown("the probabilities")] = False,
+    line_buffered: f.LineBuffered = False,
     device: f.OnDevice = "cpu",
 ) -> None:
     """Point at elements of standard input, one line per example. Writes positions, counted from 1.
@@ -24,9 +25,10 @@ def point(
     Example: echo "30 10 20" | qkv point runs/sort --show
     """
     from qkv.errors import ConfigError, error_message, nearest
-    from qkv.tasks.element_pointer import ElementPointer
-    from qkv.tasks.notes import as_json, working
-    from qkv.tasks.streams import read_stdin, write_lines, write_results
+    from qkv.tasks.answering import answered, parts_of_stdin
+    from qkv.tasks.element_pointer import ElementPointer, Pointing
+    from qkv.tasks.notes import as_json
+    from qkv.tasks.streams import write_lines, write_results
 
     expect_place("--attention", attention, PICTURES)
     if write not in ("positions", "elements"):
@@ -34,14 +36,18 @@ def point(
         raise ConfigError(error_message("--write", '"positions" or "elements"', f'"{write}"', hint))
     pointer = ElementPointer.load(run, device)
     looks = show or attention is not None
-    lines = read_stdin()
-    with working("pointing"):
-        found = pointer.point_fully(lines, beam=beam, attention=looks)
-    if as_json():
-        write_results(found)
-    else:
-        write_lines(" ".join(map(str, each.positions) if write == "positions" else each.chosen) for each in found)
+    maps: list[Pointing] = []
+
+    def answer(lines: list[str], first: int) -> list[Pointing]:
+        return pointer.point_fully(lines, beam=beam, attention=looks, first=first)
+
+    for first, found in answered("pointing", parts_of_stdin(line_buffered=line_buffered), answer):
+        if as_json():
+            write_results(found, first)
+        else:
+            write_lines(" ".join(map(str, each.positions) if write == "positions" else each.chosen) for each in found)
+        maps += found if looks else []
     if looks:
         from qkv.tasks.drawing import draw
 
-        draw(found, attention, terminal=show)
+        draw(maps, attention, terminal=show)

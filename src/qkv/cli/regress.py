@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +14,8 @@ from qkv.cli.failure import guarded
 from qkv.cli.place import PICTURES, expect_place
 
 if TYPE_CHECKING:
-    from qkv.tasks.regressor import Prediction, Regressor
+    from qkv.tasks.regressor import Array, Prediction, Regressor
+    from qkv.view.alignment import Alignment
 
 
 @guarded
@@ -35,6 +36,7 @@ def regress(
         Path | None, typer.Option(help="Also draw which points each prediction attends to: FILE.html, .svg or .png.")
     ] = None,
     show: Annotated[bool, f.shown("the attention")] = False,
+    line_buffered: f.LineBuffered = False,
 ) -> None:
     """Predict the target of the rows of a CSV table from standard input; writes CSV with the interval's ends.
 
@@ -42,30 +44,46 @@ def regress(
 
     Example: echo 75 | qkv regress runs/rent --show
     """
-    from qkv.tasks.notes import as_json, working
+    from qkv.data.table import Table, parse_table_in_parts
+    from qkv.tasks.answering import answered, typed
+    from qkv.tasks.notes import as_json, note
     from qkv.tasks.regressor import Regressor, as_decimal
-    from qkv.tasks.streams import read_stdin, write_json, write_lines
+    from qkv.tasks.streams import stream_stdin, write_json, write_lines
 
     expect_place("--picture", picture, (".svg", ".png"))
     expect_place("--attention", attention, PICTURES)
     read = as_decimal(decimal)
     regressor = Regressor.load(run)
+    looks = show or attention is not None
+    parts: Iterable[Table | Array]
     if curve is not None:
-        rows = regressor.curve(curve)
+        parts = [regressor.curve(curve)]
     else:
-        from qkv.data.table import parse_table
+        buffered = line_buffered or typed()
+        parts = parse_table_in_parts(stream_stdin(), "standard input", line_buffered=buffered)
+    maps: list[Alignment] = []
+    total = without = 0
 
-        rows = regressor.rows_of(parse_table(read_stdin(), "standard input"), read)
-    with working("predicting"):
-        found = regressor.predict_fully(rows, interval=interval, level=level, seed=seed)
-    if as_json():
-        write_json(_objects(regressor, found, interval))
-    else:
-        write_lines(_lines(regressor, found, interval))
-    if show or attention is not None:
+    def answer(part: "Table | Array", _: int) -> "list[Prediction]":
+        rows = regressor.rows_of(part, read) if isinstance(part, Table) else part
+        if looks:
+            maps.extend(regressor.alignments(rows))
+        return regressor.predict_fully(rows, interval=interval, level=level, seed=seed)
+
+    for first, found in answered("predicting", parts, answer):
+        if as_json():
+            write_json(_objects(regressor, found, interval))
+        else:
+            write_lines(_lines(regressor, found, interval, header=first == 1))
+        total += len(found)
+        without += sum(math.isnan(each.low) for each in found)
+    if interval != "none" and without:
+        reason = "they are far from all training points, or a single one has all the weight"
+        note(f"qkv: {without:,} of {total:,} predictions have no interval: {reason}.")
+    if looks:
         from qkv.tasks.drawing import draw_alignments
 
-        draw_alignments(regressor.alignments(rows), attention, terminal=show)
+        draw_alignments(maps, attention, terminal=show)
     if picture is not None:
         from qkv.tasks.regression_picture import save_picture
 
@@ -78,11 +96,12 @@ def _objects(regressor: "Regressor", found: "list[Prediction]", interval: str) -
         yield {**dict(zip(regressor.x, each.x, strict=True)), str(regressor.y): each.y, **ends}
 
 
-def _lines(regressor: "Regressor", found: "list[Prediction]", interval: str) -> list[str]:
+def _lines(regressor: "Regressor", found: "list[Prediction]", interval: str, *, header: bool) -> list[str]:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     ends = interval != "none"
-    writer.writerow([*regressor.x, regressor.y, *(("low", "high") if ends else ())])
+    if header:
+        writer.writerow([*regressor.x, regressor.y, *(("low", "high") if ends else ())])
     for each in found:
         numbers = (*each.x, each.y, *((each.low, each.high) if ends else ()))
         writer.writerow(["" if math.isnan(number) else f"{number:.10g}" for number in numbers])

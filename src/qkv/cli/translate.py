@@ -52,9 +52,7 @@ def translate(
     valid_target: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
     attention: Annotated[Path | None, f.drawn("the attention")] = None,
     show: Annotated[bool, f.shown("the attention")] = False,
-    line_buffered: Annotated[
-        bool, typer.Option("--line-buffered", help="Translate each line as it comes, for pipes; slower.")
-    ] = False,
+    line_buffered: f.LineBuffered = False,
     source_col: f.SourceColumn = None,
     features_col: f.FeaturesColumn = None,
     device: f.OnDevice = "cpu",
@@ -63,10 +61,12 @@ def translate(
 
     Example: echo "Ein Hund läuft." | qkv translate runs/de-en --beam 5 --show
     """
-    from qkv.tasks.cut import tell_cut
+    from qkv.decode.sampling import RowKeys
+    from qkv.tasks.answering import answered, parts_of_stdin
+    from qkv.tasks.cut import CutCounter
     from qkv.tasks.decoding import Decoding, as_mean, as_normalization, as_sampling, as_stop
     from qkv.tasks.notes import as_json, note, working
-    from qkv.tasks.streams import stream_stdin, write_json, write_lines
+    from qkv.tasks.streams import write_json, write_lines
     from qkv.tasks.translator import Translator, columns_of
     from qkv.tasks.unknown import as_unknown
 
@@ -86,23 +86,27 @@ def translate(
             as_unknown(translator, replace_unknown, valid_source, valid_target),
         )
     drawn = show or attention is not None
-    found: list[list[Translation]] = []
-    for lines in ([line] for line in stream_stdin()) if line_buffered else [list(stream_stdin())]:
-        with working("translating"):
-            some = translator.translate_best(lines, how, attention=drawn, first=len(found) + 1)
-        found += some
+    maps: list[Translation] = []
+    cut, keys = CutCounter(), RowKeys()
+
+    def answer(lines: list[str], first: int) -> "list[list[Translation]]":
+        return translator.translate_best(lines, how, attention=drawn, first=first, keys=keys)
+
+    for first, found in answered("translating", parts_of_stdin(line_buffered=line_buffered), answer):
         if as_json():
-            write_json(_objects(some, start=len(found) - len(some) + 1))
+            write_json(_objects(found, start=first))
         elif n_best == 1:
-            write_lines(best.text for best, *_ in some)
+            write_lines(best.text for best, *_ in found)
         else:
-            write_lines(_listed(some, start=len(found) - len(some) + 1))
-    if (told := tell_cut([all(one.finished for one in best) for best in found], "--max-tokens")) is not None:
-        note(f"qkv: {told}")
+            write_lines(_listed(found, start=first))
+        cut.add(all(one.finished for one in best) for best in found)
+        maps += [best[0] for best in found if drawn]
+    if (message := cut.message("--max-tokens")) is not None:
+        note(f"qkv: {message}")
     if drawn:
         from qkv.tasks.drawing import draw
 
-        draw([best[0] for best in found], attention, terminal=show)
+        draw(maps, attention, terminal=show)
 
 
 def _listed(found: "list[list[Translation]]", start: int) -> Iterator[str]:

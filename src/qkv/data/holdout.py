@@ -1,10 +1,102 @@
-"""Splitting validation pairs off the training pairs, if the user gives none."""
+"""Choosing validation examples among the training examples, if the user gives none.
 
-from collections.abc import Sequence
+Examples with the same input are held out together, so that no validation input is ever trained on. With few different
+inputs nothing is held out: a model that never sees one of two sentences cannot learn it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from random import Random
+from typing import Generic, NamedTuple, TypeVar
 
 from qkv.data.corpus import Pair
 from qkv.errors import ConfigError, error_message
+
+T = TypeVar("T")
+MOST = 1000
+"""Maximum number of examples to hold out by default; an input's examples stay together and can exceed it."""
+
+
+class Split(NamedTuple, Generic[T]):
+    """Examples to train on and examples to validate on.
+
+    Attributes:
+        train, valid: the examples, each in the given order.
+        message: what the user should know of the choice; empty if it is the usual one.
+    """
+
+    train: list[T]
+    valid: list[T]
+    message: str = ""
+
+
+def no_labels(_: object) -> Iterable[Hashable]:
+    """Return no labels: any example can be held out."""
+    return ()
+
+
+def split(
+    items: Sequence[T],
+    seed: int,
+    *,
+    parts: Callable[[T], tuple[Hashable, Hashable]],
+    names: tuple[str, str],
+    share: int = 20,
+    labels: Callable[[T], Iterable[Hashable]] = no_labels,
+) -> Split[T]:
+    """Choose validation examples: one in `share` of them and of the different inputs, at most 1,000.
+
+    An input with more than one in `share` of all examples is always trained on, and so is the last example of a label.
+
+    Args:
+        items: all examples.
+        seed: random seed.
+        parts: the input and the answer of an example.
+        names: what examples and their inputs are called, in plural.
+        share: hold out one in so many.
+        labels: the labels of an example that must remain in training.
+
+    Returns:
+        The split. If there are fewer than `share` different inputs, or all are needed in training, every example is
+        trained on, and each different example, at most 1,000, is validated on once.
+
+    Raises:
+        ConfigError: there are no examples.
+
+    Example:
+        >>> pairs = [Pair("ein Hund", "a dog", 1), Pair("eine Katze", "a cat", 2)] * 50
+        >>> result = split(pairs, 0, parts=lambda pair: (pair.source, pair.target), names=("pairs", "sources"))
+        >>> len(result.train), len(result.valid)
+        (100, 2)
+    """
+    if not items:
+        raise ConfigError(error_message("data", "examples to train on", "none", "Check the file."))
+    inputs = [parts(item)[0] for item in items]
+    counts = Counter(inputs)
+    label_sets: dict[Hashable, set[Hashable]] = {}
+    for key, item in zip(inputs, items, strict=True):
+        label_sets.setdefault(key, set()).update(labels(item))
+    inputs_of_label = Counter(label for some in label_sets.values() for label in some)
+    largest = len(items) // share
+    held: set[Hashable] = set()
+    count = 0
+    for key in _shuffled(counts, seed):
+        if count >= min(MOST, largest) or len(held) >= len(counts) // share:
+            break
+        if counts[key] <= largest and all(inputs_of_label[label] > 1 for label in label_sets[key]):
+            held.add(key)
+            count += counts[key]
+            inputs_of_label.subtract(label_sets[key])
+    if held:
+        return Split(*_divided(items, inputs, held))
+    unit, inputs_name = names
+    few = f"with {len(counts):,} different {inputs_name}, fewer than {share}"
+    reason = few if len(counts) < share else "because every label must remain in training"
+    message = (
+        f"{reason}, no {unit} are held out: the figures of validation are those of {unit} that are trained on. Give "
+        f"validation {unit}, or more training {unit}, to judge new text."
+    )
+    return Split(list(items), _sample_different(items, parts, seed), message)
 
 
 def hold_out(pairs: Sequence[Pair], count: int, seed: int) -> tuple[list[Pair], list[Pair]]:
@@ -12,7 +104,8 @@ def hold_out(pairs: Sequence[Pair], count: int, seed: int) -> tuple[list[Pair], 
 
     Args:
         pairs: all pairs; those that share a source text stay together.
-        count: minimum number of pairs to hold out; a group of equal sources can exceed it.
+        count: minimum number of pairs to hold out. Sources with more pairs than that are held out only if the others
+            do not suffice.
         seed: random seed.
 
     Returns:
@@ -27,20 +120,40 @@ def hold_out(pairs: Sequence[Pair], count: int, seed: int) -> tuple[list[Pair], 
         (4, set())
     """
     if count < 1:
-        raise ConfigError(error_message("count", "at least 1 pair", str(count), "Hold out a few hundred pairs."))
-    frequency: dict[str, int] = {}
-    for pair in pairs:
-        frequency[pair.source] = frequency.get(pair.source, 0) + 1
-    random = Random(f"hold out:{seed}")
-    held: set[str] = set()
-    found = 0
-    for source in sorted(frequency, key=lambda _: random.random()):
-        if found >= count:
+        raise ConfigError(error_message("holdout", "at least 1 pair", str(count), "Hold out a few hundred pairs."))
+    sources = [pair.source for pair in pairs]
+    frequency = Counter(sources)
+    held: set[Hashable] = set()
+    total = 0
+    # The order is stable: sources that are too frequent come last, the least frequent of them first.
+    for source in sorted(_shuffled(frequency, seed), key=lambda source: max(count, frequency[source])):
+        if total >= count:
             break
         held.add(source)
-        found += frequency[source]
-    if found < count or found == len(pairs):
+        total += frequency[source]
+    if total < count or total == len(pairs):
         got = f"{len(pairs):,} pairs with {len(frequency):,} distinct sources"
         hint = "Hold out fewer, or give pairs to validate on (--valid-data)."
-        raise ConfigError(error_message("count", f"more than {count:,} pairs with distinct sources", got, hint))
-    return [p for p in pairs if p.source not in held], [p for p in pairs if p.source in held]
+        raise ConfigError(error_message("holdout", f"more than {count:,} pairs with distinct sources", got, hint))
+    return _divided(pairs, sources, held)
+
+
+def _shuffled(keys: Mapping[T, int], seed: int) -> list[T]:
+    random = Random(f"hold out:{seed}")
+    return sorted(keys, key=lambda _: random.random())
+
+
+def _divided(items: Sequence[T], keys: Sequence[Hashable], held: set[Hashable]) -> tuple[list[T], list[T]]:
+    pairs = list(zip(items, keys, strict=True))
+    return [item for item, key in pairs if key not in held], [item for item, key in pairs if key in held]
+
+
+def _sample_different(items: Sequence[T], parts: Callable[[T], tuple[Hashable, Hashable]], seed: int) -> list[T]:
+    """Return each different example once; of more than `MOST`, a sample."""
+    first: dict[tuple[Hashable, Hashable], int] = {}
+    for place, item in enumerate(items):
+        first.setdefault(parts(item), place)
+    places = list(first.values())
+    if len(places) > MOST:
+        places = sorted(Random(f"validate:{seed}").sample(places, MOST))
+    return [items[place] for place in places]

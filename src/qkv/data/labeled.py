@@ -13,15 +13,13 @@ is typed.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
-from typing import Literal, TypeVar
+from typing import Literal
 
 from qkv.data.corpus import LONGEST_LINE, read_lines
 from qkv.data.normal_forms import normalize
 from qkv.data.tag_columns import Layout, Row, layout_of, sentences_of, separator_of, tag_of
-from qkv.errors import ConfigError, DataError, brief, error_message
+from qkv.errors import DataError, brief, error_message
 
-T = TypeVar("T")
 _LABEL_NAMES = frozenset({"label", "labels", "class", "category", "sentiment", "target", "rating"})
 _TEXT_NAMES = frozenset({"text", "sentence", "document", "review", "comment", "content", "message", "title"})
 _WORD_NAMES = frozenset({"word", "words", "token", "tokens", "form"})
@@ -185,34 +183,6 @@ def labels_of(labels: Iterable[str]) -> tuple[str, ...]:
         hint = "Is the label in the first column, or the tag in the last?"
         raise DataError(error_message("labels", "at least two different labels", got, hint))
     return found
-
-
-def hold_out_some(items: list[T], count: int, seed: int) -> tuple[list[T], list[T]]:
-    """Split items at random.
-
-    Args:
-        items: all items.
-        count: number of items to hold out.
-        seed: random seed.
-
-    Returns:
-        The training items and the held-out items, each in the given order.
-
-    Raises:
-        ConfigError: nothing would remain for training.
-
-    Example:
-        >>> train, held = hold_out_some([1, 2, 3, 4], 1, seed=0)
-        >>> len(train), len(held)
-        (3, 1)
-    """
-    if not 0 < count < len(items):
-        got = f"{len(items):,} examples, with {count:,} to hold out"
-        raise ConfigError(
-            error_message("data", "enough examples to hold some out", got, "Give more examples, or --valid-data.")
-        )
-    held = set(Random(f"hold out:{seed}").sample(range(len(items)), count))
-    return [x for n, x in enumerate(items) if n not in held], [x for n, x in enumerate(items) if n in held]
 
 
 def _header_of_labeled(lines: list[str]) -> Literal["label first", "text first"] | None:

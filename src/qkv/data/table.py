@@ -7,20 +7,23 @@ Unicode's form NFC. Every problem is a `DataError` that starts with `file:line`.
 """
 
 import csv
-import io
 import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal, final
 
-from qkv.data.corpus import LONGEST_LINE, iterate_lines, read_lines
+from qkv.data.corpus import LONGEST_LINE, read_lines
 from qkv.data.normal_forms import normalize
+from qkv.data.parts import in_parts
 from qkv.errors import ConfigError, DataError, brief, error_message, nearest
 
 Decimal = Literal["point", "comma"]
 Missing = Literal["refuse", "skip"]
+Row = tuple[int, tuple[str, ...]]
+"""The line of a row, from 1, and its fields."""
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "."})
 """Fields that count as missing, in lower case."""
 _DIGIT = re.compile(r"\d")
@@ -61,8 +64,12 @@ class Table:
 
     name: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[int, tuple[str, ...]], ...]
+    rows: tuple[Row, ...]
     header: bool
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.rows)
 
     def numbers(self, names: Sequence[str], *, decimal: Decimal = "point", missing: Missing = "refuse") -> Columns:
         """Read columns as numbers.
@@ -179,15 +186,6 @@ def read_table(path: Path, *, longest: int = LONGEST_LINE) -> Table:
     return parse_table(read_lines(path, longest=longest, blank=True), str(path))
 
 
-def read_table_stream(stream: io.BufferedIOBase, name: str) -> Table:
-    """Read the fields of CSV from an open binary stream.
-
-    Raises:
-        DataError: as for `read_table`.
-    """
-    return parse_table(list(iterate_lines(stream, name)), name)  # type: ignore[arg-type]
-
-
 def parse_table(lines: Sequence[str], name: str) -> Table:
     """Split lines into fields.
 
@@ -207,29 +205,75 @@ def parse_table(lines: Sequence[str], name: str) -> Table:
         >>> parse_table(["1.5,2"], "f.csv").columns
         ('1', '2')
     """
-    rows = list(_rows(lines, name))
-    if not rows:
+    empty, rows = _headed(lines, name, _separator(lines))
+    return replace(empty, rows=tuple(rows))
+
+
+def parse_table_in_parts(lines: Iterable[str], name: str, *, line_buffered: bool = False) -> Iterator[Table]:
+    """Split lines that come one by one into fields, as `parse_table` does, in tables of 1, 2, 4, … 1,024 rows.
+
+    The separator follows from the first line; if that has only spaces, from the first two.
+
+    Args:
+        lines: the lines; read only as far as a table needs them.
+        name: their name in messages.
+        line_buffered: whether each table has one row.
+
+    Returns:
+        An iterator over tables with the same columns; a first one without rows if there are none.
+
+    Raises:
+        DataError: as for `read_table`.
+
+    Example:
+        >>> [len(table.rows) for table in parse_table_in_parts(["area,rent", *["75,900"] * 6], "f.csv")]
+        [1, 2, 3]
+    """
+    remaining = iter(lines)
+    start: list[str] = []
+    filled = 0
+    for line in remaining:
+        start.append(line)
+        filled += bool(line.strip())
+        if filled == 2 or (filled == 1 and (_mark(line) is not None or len(_words(line)) < 2)):
+            break
+    empty, rows = _headed(chain(start, remaining), name, _separator(start))
+    found = False
+    for part in in_parts(rows, line_buffered=line_buffered, size=lambda row: sum(map(len, row[1]))):
+        found = True
+        yield replace(empty, rows=tuple(part))
+    if not found:
+        yield empty
+
+
+def _headed(lines: Iterable[str], name: str, between: str) -> tuple[Table, Iterator[Row]]:
+    """Return a table without rows, and the rows below its header."""
+    rows = _rows(lines, name, between)
+    first = next(rows, None)
+    if first is None:
         raise DataError(error_message(name, "lines with columns", "none", "Check how the file was made."))
-    first = rows[0][1]
-    header = not all(_like_number(field) for field in first)
+    header = not all(_like_number(field) for field in first[1])
     columns = (
-        tuple(normalize("NFC", field.strip()) for field in first)
+        tuple(normalize("NFC", field.strip()) for field in first[1])
         if header
-        else tuple(str(n + 1) for n in range(len(first)))
+        else tuple(str(n + 1) for n in range(len(first[1])))
     )
-    body = rows[1:] if header else rows
-    for line, fields in body:
-        if len(fields) != len(columns):
-            hint = "Correct this line; a field that contains the separator must be quoted."
-            expected = f"{len(columns)} fields, as in the first line"
-            raise DataError(error_message(f"{name}:{line}", expected, f"{len(fields)}", hint))
-    return Table(name, columns, tuple(body), header)
+    body = rows if header else chain([first], rows)
+    return Table(name, columns, (), header), (_expect_fields(row, len(columns), name) for row in body)
 
 
-def _rows(lines: Sequence[str], name: str) -> Iterator[tuple[int, tuple[str, ...]]]:
-    between = _separator(lines)
+def _expect_fields(row: Row, count: int, name: str) -> Row:
+    line, fields = row
+    if len(fields) != count:
+        hint = "Correct this line; a field that contains the separator must be quoted."
+        expected = f"{count} fields, as in the first line"
+        raise DataError(error_message(f"{name}:{line}", expected, f"{len(fields)}", hint))
+    return row
+
+
+def _rows(lines: Iterable[str], name: str, between: str) -> Iterator[Row]:
     if between == " ":
-        lines = [line.strip() for line in lines]
+        lines = (line.strip() for line in lines)
     reader = csv.reader((f"{line}\n" for line in lines), delimiter=between, skipinitialspace=True, strict=True)
     while True:
         start = reader.line_num + 1
@@ -248,12 +292,21 @@ def _rows(lines: Sequence[str], name: str) -> Iterator[tuple[int, tuple[str, ...
 
 def _separator(lines: Sequence[str]) -> str:
     filled = [line for line in lines if line.strip()]
-    first = _QUOTED.sub("", filled[0]) if filled else ""
-    mark = next((mark for mark in "\t;," if mark in first), None)
+    mark = _mark(filled[0]) if filled else None
     if mark is None:
-        sizes = {len(_QUOTED.sub("x", line).split()) for line in filled}
+        sizes = {len(_words(line)) for line in filled}
         mark = " " if len(sizes) == 1 and sizes != {1} else ","
     return mark
+
+
+def _mark(line: str) -> str | None:
+    """Return the separator that a line has outside quotation marks, if it is no space."""
+    bare = _QUOTED.sub("", line)
+    return next((mark for mark in "\t;," if mark in bare), None)
+
+
+def _words(line: str) -> list[str]:
+    return _QUOTED.sub("x", line).split()
 
 
 def _like_number(field: str) -> bool:

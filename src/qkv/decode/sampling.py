@@ -137,6 +137,33 @@ def uniform(seed: int, keys: Tensor, step: int) -> Tensor:
     return _shifted(bits, 11).double() * 2.0**-53
 
 
+@final
+class RowKeys:
+    """Makes the keys of `row_keys` for rows that come part by part: a source that came before gets another key.
+
+    It stores a count for each different source.
+
+    Example:
+        >>> keys = RowKeys()
+        >>> keys.of([[5, 6], [7]]) + keys.of([[5, 6]]) == row_keys([[5, 6], [7], [5, 6]])
+        True
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, Counter[bytes]] = {}
+
+    def of(self, sources: Sequence[Sequence[int]], sample: int = 0) -> list[int]:
+        """Return one key per row, see `row_keys`."""
+        seen = self._seen.setdefault(sample, Counter())
+        keys = []
+        for source in map(tuple, sources):
+            digest = blake2b(f"{source}".encode(), digest_size=16).digest()
+            text = f"{sample}:{seen[digest]}:{source}".encode()
+            keys.append(int.from_bytes(blake2b(text, digest_size=8).digest(), "little", signed=True))
+            seen[digest] += 1
+        return keys
+
+
 def row_keys(sources: Sequence[Sequence[int]], sample: int = 0) -> list[int]:
     """Return keys that depend on the content of rows alone, so that the batch and its order change no draw.
 
@@ -152,13 +179,7 @@ def row_keys(sources: Sequence[Sequence[int]], sample: int = 0) -> list[int]:
         >>> row_keys([[7]]) == [other], one == again
         (True, False)
     """
-    seen: Counter[tuple[int, ...]] = Counter()
-    keys = []
-    for source in map(tuple, sources):
-        text = f"{sample}:{seen[source]}:{source}".encode()
-        keys.append(int.from_bytes(blake2b(text, digest_size=8).digest(), "little", signed=True))
-        seen[source] += 1
-    return keys
+    return RowKeys().of(sources, sample)
 
 
 @torch.inference_mode()

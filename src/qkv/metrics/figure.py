@@ -1,11 +1,29 @@
 """One number that measures a system, with everything needed to compare it."""
 
 import math
-from collections.abc import Sized
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Self
 
 from qkv.errors import ConfigError, DataError, error_message
+
+_PERCENT = (
+    *("accuracy", "macro_f1", "span_f1", "exact_match", "exact", "positions"),
+    *("word_error_rate", "character_error_rate", "token_error_rate"),
+    *("alignment_error_rate", "alignment_precision", "alignment_recall"),
+)
+UNITS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(_PERCENT, "%"),
+        "loss": "nats",
+        "bits_per_character": "bits",
+        "rmse": "units of y",
+        "mae": "units of y",
+        "r2": "of 1",
+    }
+)
+"""The unit of each figure that has one; BLEU and chrF count from 0 to 100."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +32,7 @@ class Figure:
 
     Args:
         name: what was measured, for example "bleu".
-        value: the number; rates are in percent.
+        value: the number, in its `unit`; rates are in percent.
         signature: how it was measured; only figures with equal signatures are comparable.
         higher_is_better: whether larger values are better.
 
@@ -54,6 +72,16 @@ class Figure:
             expected = f"{self.name} ({self.signature})"
             raise ConfigError(error_message("other", expected, f"{other.name} ({other.signature})", hint))
         return self.value > other.value if self.higher_is_better else self.value < other.value
+
+    @property
+    def unit(self) -> str:
+        """The unit of the value; empty for a number without one.
+
+        Example:
+            >>> Figure("accuracy", 75.0, "unit:label").unit
+            '%'
+        """
+        return UNITS.get(self.name, "")
 
     def __str__(self) -> str:
         return f"{self.name} {self.value:.2f} ({self.signature})"

@@ -53,7 +53,10 @@ def best_on_grid(error: Error, inputs: Tensor) -> tuple[Tensor, float]:
 
 
 def by_gradient(error: Error, inputs: Tensor) -> tuple[Tensor, float]:
-    """Minimize over log h of every column by Adam from the best point of a coarse grid; return the best point seen.
+    """Minimize over log h of every column by Adam; return the best point seen.
+
+    It starts from the best point of a coarse grid, then column by column: the gradient of a column that does not matter
+    vanishes long before its bandwidth is as large as it should be.
 
     Args:
         error: differentiable function of the bandwidths (D,).
@@ -72,7 +75,10 @@ def by_gradient(error: Error, inputs: Tensor) -> tuple[Tensor, float]:
     low, high = _range(inputs / scales)
     multiples = [low * (high / low) ** (step / 7) for step in range(8)]
     best = min((multiple * scales for multiple in multiples), key=lambda h: float(error(h)))
-    logarithms, least = best.log().requires_grad_(), math.inf
+    least = math.inf
+    if len(scales) > 1:
+        best, least = _each_column(error, best, float(error(best)))
+    logarithms = best.log().requires_grad_()
     optimizer = torch.optim.Adam([logarithms], lr=_RATE)
     for step in range(_STEPS):
         for group in optimizer.param_groups:

@@ -1,4 +1,4 @@
-"""Pointwise confidence intervals of a kernel smoother."""
+"""Pointwise confidence intervals of a kernel smoother, where its points say anything about one."""
 
 import math
 from statistics import NormalDist
@@ -8,13 +8,18 @@ import torch
 from torch import Tensor
 
 from qkv.errors import ConfigError, error_message
-from qkv.functional import attention
+from qkv.functional import attention, attention_with_state
 from qkv.introspect.lazy_map import attention_map
 from qkv.models.smoother import KernelSmoother
-from qkv.normalizers.dense import Identity
+from qkv.normalizers.dense import Hard, Identity
+from qkv.scores.kernels import Gaussian, SquaredDistance
 
 _TILE = 1 << 22
 _COLUMNS = 256
+_ALONE = 0.999
+"""The weight of one point from which it stands alone."""
+_REACH = 4.0
+"""How many bandwidths a Gaussian reaches; its value there is 0.0003 of its largest."""
 
 
 def normal_interval(smoother: KernelSmoother, query: Tensor, residuals: Tensor, level: float) -> tuple[Tensor, Tensor]:
@@ -25,11 +30,13 @@ def normal_interval(smoother: KernelSmoother, query: Tensor, residuals: Tensor, 
     Args:
         smoother: the estimate f with weights w.
         query: x (m, D).
-        residuals: e, what each target differs by from the estimate without it (n, outputs).
+        residuals: e, what each target differs by from the estimate without it (n, outputs); NaN where that is unknown:
+            such a point takes no part in σ².
         level: the probability of covering, between 0 and 1.
 
     Returns:
-        The lower and the upper ends (m, outputs); NaN where no point has any weight.
+        The lower and the upper ends (m, outputs); NaN where there is no interval, see `unsupported`, or where no point
+            with a residual has any weight.
 
     Raises:
         ConfigError: the level is outside its range.
@@ -39,9 +46,15 @@ def normal_interval(smoother: KernelSmoother, query: Tensor, residuals: Tensor, 
     """
     z = NormalDist().inv_cdf((1 + _checked(level)) / 2)
     estimate, state = smoother(query)
-    variance, _ = smoother(query, values=residuals.square())
-    spread = (variance * _square_norms(smoother, query)[:, None]).sqrt()
-    spread = torch.where(state.weightless[:, None], math.nan, spread)
+    known = residuals.isfinite()
+    variance, _ = smoother(query, values=torch.where(known, residuals, 0).square())
+    if not bool(known.all()):
+        shares, _ = smoother(query, values=known.to(residuals))
+        variance = variance / shares  # 0/0 where no residual is known
+    norms = _square_norms(smoother, query)
+    spread = (variance * norms[:, None]).sqrt()
+    lost = state.weightless | (norms > _ALONE**2) | _far(smoother, query)
+    spread = torch.where(lost[:, None], math.nan, spread)
     return estimate - z * spread, estimate + z * spread
 
 
@@ -61,7 +74,7 @@ def bootstrap_interval(
         seed: random seed, any integer.
 
     Returns:
-        The lower and the upper ends (m, outputs); NaN where no point has any weight.
+        The lower and the upper ends (m, outputs); NaN where there is no interval, see `unsupported`.
 
     Raises:
         ConfigError: the level or the number of draws is outside its range.
@@ -84,7 +97,43 @@ def bootstrap_interval(
         found.append(torch.where(below == 0, math.nan, above / below))
     estimates = torch.cat(found, 1)
     low, high = torch.nanquantile(estimates, torch.tensor(ends, dtype=estimates.dtype), dim=1)
-    return low, high
+    lost = unsupported(smoother, query)[:, None]
+    return torch.where(lost, math.nan, low), torch.where(lost, math.nan, high)
+
+
+def unsupported(smoother: KernelSmoother, query: Tensor) -> Tensor:
+    """Return where the points say nothing about an interval.
+
+    That is where no point has any weight, where a single one has all of it (99.9 %), or where a Gaussian is more than
+    four bandwidths from every point: there its weights are those of extrapolation, and the errors elsewhere are not
+    those of the estimate.
+
+    Args:
+        smoother: the estimate.
+        query: x (m, D).
+
+    Returns:
+        (m,), bool.
+
+    Example:
+        >>> points = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
+        >>> smoother = KernelSmoother(points, points, "gaussian", points.new_ones(1))
+        >>> unsupported(smoother, points.new_tensor([[0.5], [-3.9], [5.1]]))
+        tensor([False, False,  True])
+    """
+    _, state = smoother(query)
+    return state.weightless | (_square_norms(smoother, query) > _ALONE**2) | _far(smoother, query)
+
+
+def _far(smoother: KernelSmoother, query: Tensor) -> Tensor:
+    """Return where a Gaussian is out of reach of every point (m,); kernels that end have no weight there."""
+    scaled, points, score = smoother.scaled(query)
+    if not isinstance(score, Gaussian):
+        return torch.zeros(len(query), dtype=torch.bool)
+    measure = SquaredDistance(score.bandwidth)
+    _, nearest = attention_with_state(scaled, points, points[:, :1], score=measure, normalizer=Hard())
+    # The hard normalizer's state is the largest score: −u²/2 of the nearest point.
+    return torch.lt(nearest.value, -(_REACH**2) / 2)
 
 
 def _square_norms(smoother: KernelSmoother, query: Tensor) -> Tensor:

@@ -22,12 +22,14 @@ from qkv.introspect.lazy_map import AttentionMap, attention_map
 from qkv.masks.base import Mask
 from qkv.masks.patterns import window
 from qkv.models.bandwidths import best_on_grid, by_gradient
-from qkv.models.intervals import bootstrap_interval, normal_interval
+from qkv.models.intervals import bootstrap_interval, normal_interval, unsupported
 from qkv.models.smoother import KERNELS, KernelSmoother
 from qkv.normalizers.dense import Hard
 from qkv.scores.kernels import SquaredDistance
 
 _CHOICES = ("leave-one-out", "gradient")
+_OTHERS = ~window(0, 0)
+"""The mask of leave-one-out: each point sees all others."""
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -43,12 +45,14 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             error of predicting each training point from the others over a grid, at first of multiples of the columns'
             standard deviations, then column by column; "gradient" minimizes it by gradient descent.
         beyond: the prediction where no training point is within the kernel's support: the "nearest" point's target,
-            the "mean" of all, or "nan". A Gaussian has weight everywhere, and is normalized in log space: it never
+            the "mean" of all, or "nan". Bandwidths are chosen as with "mean" then, so that a point far from all
+            others does not widen them. A Gaussian has weight everywhere, and is normalized in log space: it never
             applies to that kernel.
 
     Attributes:
         bandwidth_: the h in use; an array (D,) for more than one column.
-        error_: the mean squared leave-one-out error at that h; NaN if h was given.
+        error_: the mean squared leave-one-out error at that h, with "mean" in place of "nan"; NaN if h was given, or
+            if there is a single point.
         n_features_in_: the width of an input.
 
     Source: Nadaraya 1964, "On estimating regression"; Watson 1964, "Smooth regression analysis"; leave-one-out:
@@ -91,9 +95,11 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         self.inputs_, self.targets_ = X, np.asarray(y, dtype=np.float64)
         self.error_ = math.nan
+        self._left_out: Tensor | None = None
         if isinstance(self.bandwidth, str):
             search = best_on_grid if self.bandwidth == "leave-one-out" else by_gradient
-            found, self.error_ = search(self._error, torch.from_numpy(X.copy()))
+            found, least = search(self._error, torch.from_numpy(X.copy()))
+            self.error_ = least if math.isfinite(least) else math.nan
             bandwidths = found.numpy()
         else:
             bandwidths = _per_column(self.bandwidth, X.shape[1])
@@ -113,7 +119,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             ValueError: scikit-learn refuses the inputs.
         """
         query = self._query(X)
-        return self._like_targets(self._estimate(query, self.smoother()))
+        return self._like_targets(self._estimate(query, self.smoother(), self.beyond))
 
     def interval(
         self, X: Any, level: float = 0.95, how: Literal["normal", "bootstrap"] = "normal", seed: int = 0
@@ -128,8 +134,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             seed: random seed of the bootstrap.
 
         Returns:
-            The lower and the upper ends, each like predictions; NaN where no training point is within the kernel's
-            support.
+            The lower and the upper ends, each like predictions; NaN where no interval is known, see
+            `qkv.models.intervals.unsupported`.
 
         Raises:
             ConfigError: the level is outside its range, or the way is unknown.
@@ -140,14 +146,30 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             raise ConfigError(error_message("interval", '"normal" or "bootstrap"', f'"{how}"', hint))
         query, smoother = self._query(X), self.smoother()
         if how == "normal":
-            low, high = normal_interval(smoother, query, self._residuals(smoother), level)
+            low, high = normal_interval(smoother, query, self._stored_residuals(), level)
         else:
             low, high = bootstrap_interval(smoother, query, level, seed=seed)
         return self._like_targets(low), self._like_targets(high)
 
     def residuals(self) -> Array:
-        """Return what each training target differs by from its prediction by the other points, like targets."""
-        return self._like_targets(self._residuals(self.smoother()))
+        """Return what each training target differs by from its prediction by the other points, like targets.
+
+        NaN for a single point, and with `beyond="nan"` where no other point is within the kernel's support.
+        """
+        return self._like_targets(self._stored_residuals())
+
+    def without_interval(self, X: Any) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return where there is no interval: far from all training points, or where a single one has all the weight.
+
+        Args:
+            X: inputs (m, D).
+
+        Returns:
+            (m,).
+        """
+        smoother = self.smoother()
+        found: np.ndarray[Any, np.dtype[np.bool_]] = unsupported(smoother, self._query(X)).numpy()
+        return found
 
     def attention_map(self, X: Any) -> AttentionMap:
         """Return the weights of all training points in each prediction, as a lazy map.
@@ -193,25 +215,39 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _error(self, bandwidths: Tensor) -> Tensor:
         """Compute the mean squared error of predicting each point from the others."""
-        return self._residuals(self._smoother(bandwidths)).square().mean()
+        # The mean of the others is what a bandwidth as wide as the data predicts: reaching a far point is no gain.
+        beyond = "mean" if self.beyond == "nan" else self.beyond
+        return self._residuals(self._smoother(bandwidths), beyond).square().mean()
 
-    def _residuals(self, smoother: KernelSmoother) -> Tensor:
+    def _stored_residuals(self) -> Tensor:
+        """Return the residuals at the fitted bandwidth, which take an attention of all points, computed once."""
+        smoother = self.smoother()
+        if self._left_out is None:
+            self._left_out = self._residuals(smoother)
+        return self._left_out
+
+    def _residuals(self, smoother: KernelSmoother, beyond: str | None = None) -> Tensor:
         """Return what each target differs by from the estimate by the other points (n, outputs)."""
         inputs, targets = smoother.get_buffer("inputs"), smoother.get_buffer("targets")
-        return targets - self._estimate(inputs, smoother, ~window(0, 0))
+        if len(inputs) == 1:
+            return torch.full_like(targets, torch.nan)
+        return targets - self._estimate(inputs, smoother, beyond or self.beyond, _OTHERS)
 
-    def _estimate(self, query: Tensor, smoother: KernelSmoother, mask: Mask | None = None) -> Tensor:
+    def _estimate(self, query: Tensor, smoother: KernelSmoother, beyond: str, mask: Mask | None = None) -> Tensor:
         output, state = smoother(query, mask)
         lost = state.weightless
         if not bool(lost.any()):
             return output  # type: ignore[no-any-return]
         scaled, points, _ = smoother.scaled(query)
-        return torch.where(lost[:, None], self._fill(scaled, points, smoother.get_buffer("targets"), mask), output)
+        targets = smoother.get_buffer("targets")
+        return torch.where(lost[:, None], self._fill(scaled, points, targets, beyond, mask), output)
 
-    def _fill(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None) -> Tensor:
-        match self.beyond:
+    def _fill(self, query: Tensor, key: Tensor, value: Tensor, beyond: str, mask: Mask | None) -> Tensor:
+        match beyond:
             case "nearest":
                 return attention(query, key, value, score=SquaredDistance(), normalizer=Hard(), mask=mask)
+            case "mean" if mask is not None:  # of the other points
+                return (value.sum(0, keepdim=True) - value) / (len(value) - 1)
             case "mean":
                 return value.mean(0, keepdim=True).expand(query.shape[0], -1)
             case _:

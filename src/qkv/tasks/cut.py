@@ -1,14 +1,55 @@
 """Reporting answers that were cut at their length limit."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import final
 
 
 class CutWarning(UserWarning):
     """A translation was unfinished when it reached its length limit."""
 
 
-def tell_cut(finished: Sequence[bool], more: str = "max_tokens") -> str | None:
+@final
+class CutCounter:
+    """Counts the answers that were cut at their length limit, part by part.
+
+    Example:
+        >>> counter = CutCounter()
+        >>> counter.add([True, False])
+        >>> counter.add([True])
+        >>> counter.message("--max-tokens")
+        '1 of 3 translations were cut at the length limit, the first in line 2. Increase --max-tokens.'
+    """
+
+    def __init__(self) -> None:
+        self._total, self._cut, self._first = 0, 0, 0
+
+    def add(self, finished: Iterable[bool]) -> None:
+        """Count more answers, by whether the model ended each itself."""
+        for ended in finished:
+            self._total += 1
+            if not ended:
+                self._cut += 1
+                self._first = self._first or self._total
+
+    def message(self, more: str) -> str | None:
+        """Report which answers were cut.
+
+        Args:
+            more: the name of the setting that allows longer ones.
+
+        Returns:
+            One sentence; None if none was cut.
+        """
+        if not self._cut:
+            return None
+        if self._total == 1:
+            return f"the translation was cut at the length limit. Increase {more}."
+        many = f"{self._cut:,} of {self._total:,} translations were cut at the length limit"
+        return f"{many}, the first in line {self._first:,}. Increase {more}."
+
+
+def tell_cut(finished: Iterable[bool], more: str = "max_tokens") -> str | None:
     """Report which answers were cut.
 
     Args:
@@ -24,13 +65,9 @@ def tell_cut(finished: Sequence[bool], more: str = "max_tokens") -> str | None:
         >>> tell_cut([True]) is None
         True
     """
-    cut = [line for line, ended in enumerate(finished, start=1) if not ended]
-    if not cut:
-        return None
-    if len(finished) == 1:
-        return f"the translation was cut at the length limit. Increase {more}."
-    many = f"{len(cut):,} of {len(finished):,} translations were cut at the length limit"
-    return f"{many}, the first in line {cut[0]:,}. Increase {more}."
+    counter = CutCounter()
+    counter.add(finished)
+    return counter.message(more)
 
 
 def warn_cut(finished: Sequence[bool]) -> None:

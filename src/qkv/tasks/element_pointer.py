@@ -117,13 +117,16 @@ class ElementPointer:
         """
         return [found.positions for found in self.point_fully(lines, beam=beam)]
 
-    def point_fully(self, lines: Sequence[str], *, beam: int = 1, attention: bool = False) -> list[Pointing]:
+    def point_fully(
+        self, lines: Sequence[str], *, beam: int = 1, attention: bool = False, first: int = 1
+    ) -> list[Pointing]:
         """Point at elements, with probabilities.
 
         Args:
             lines: elements separated by spaces; can be empty.
             beam: beam width; 1 is greedy.
             attention: whether to return the probabilities of all elements at each step.
+            first: number of the first line, for messages.
 
         Returns:
             One answer per line.
@@ -133,7 +136,7 @@ class ElementPointer:
         """
         if beam < 1:
             raise ConfigError(error_message("--beam", "at least 1", f"{beam}", "1 is greedy."))
-        items = {place: self.read(line, place + 1) for place, line in enumerate(lines) if line.strip()}
+        items = {place: self.read(line, place + first) for place, line in enumerate(lines) if line.strip()}
         answers = point(self.model, list(items.values()), self.vocabulary, self.longest, beam) if items else []
         found = dict(zip(items, answers, strict=True))
         results = []

@@ -8,14 +8,16 @@ from typing import Literal, NamedTuple
 
 from qkv.data.features import text_features
 from qkv.data.fingerprints import fingerprint
-from qkv.data.labeled import hold_out_some, labels_of, read_labeled, read_tagged
+from qkv.data.holdout import split
+from qkv.data.labeled import labels_of, read_labeled, read_tagged
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, error_message
 from qkv.tasks.notes import note
 from qkv.tasks.parallel import Words
 
 Kind = Literal["classify", "tag"]
-_HELD_OUT = 1000
+_SHARE = 10
+"""One text in so many is held out."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class LabeledFiles:
 
     Args:
         data: label<TAB>text on each line, or words in columns for tagging.
-        valid_data: likewise for validation; without it a tenth is held out (at most 1,000).
+        valid_data: likewise for validation; without it a tenth is held out (at most 1,000, see `qkv.data.holdout`).
         longest: maximum tokens per text.
     """
 
@@ -134,7 +136,16 @@ def read_for_training(
     if files.valid_data is not None:
         valid = read_texts(kind, files.valid_data, "--valid-data")
     else:
-        train, valid = hold_out_some(train, max(1, min(_HELD_OUT, len(train) // 10)), seed)
+        train, valid, message = split(
+            train,
+            seed,
+            parts=lambda text: (text.words, text.labels),
+            names=("texts", "texts") if kind == "classify" else ("sentences", "sentences"),
+            share=_SHARE,
+            labels=lambda text: text.labels,
+        )
+        if message:
+            _note(message)
     labels = labels_of(label for text in train for label in text.labels)
     if tokenizer is None:
         texts = (word for text in train for word in text.words)

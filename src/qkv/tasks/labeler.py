@@ -121,12 +121,13 @@ class Classifier:
         """
         return [found.label for found in self.classify_fully(texts)]
 
-    def classify_fully(self, texts: Sequence[str], *, attention: bool = False) -> list[Classification]:
+    def classify_fully(self, texts: Sequence[str], *, attention: bool = False, first: int = 1) -> list[Classification]:
         """Label texts, with probabilities.
 
         Args:
             texts: one or more; an empty one is labeled by the bias alone.
             attention: whether to return the share of each token.
+            first: number of the first text, for messages.
 
         Returns:
             One classification per text, in order.
@@ -134,7 +135,7 @@ class Classifier:
         Raises:
             DataError: a text is too long.
         """
-        items = [self._item(text, number) for number, text in enumerate(texts, start=1)]
+        items = [self._item(text, number) for number, text in enumerate(texts, start=first)]
         found = predict(self.model, items, self.tokenizer.pad) if items else []
         return [
             self._classification(text, item, scores[0], attention)
@@ -216,12 +217,15 @@ class Tagger:
         """
         return [found.tags for found in self.tag_fully(sentences)]
 
-    def tag_fully(self, sentences: Sequence[Sequence[str]], *, attention: bool = False) -> list[Tagging]:
+    def tag_fully(
+        self, sentences: Sequence[Sequence[str]], *, attention: bool = False, first: int = 1
+    ) -> list[Tagging]:
         """Tag sentences, with probabilities.
 
         Args:
             sentences: the words of each; can be empty.
             attention: whether to return what words attend to.
+            first: number of the first sentence, for messages.
 
         Returns:
             One tagging per sentence, in order.
@@ -234,7 +238,7 @@ class Tagger:
             expect_attention(self.model)
         encoded = [encode_words(words, self.tokenizer) for words in sentences]
         items = []
-        for number, (ids, begins) in enumerate(encoded, start=1):
+        for number, (ids, begins) in enumerate(encoded, start=first):
             expect_length(f"text {number}", len(ids), self.longest, self.tokenizer)
             items.append(Item(ids, begins, (), number))
         found = predict(self.model, items, self.tokenizer.pad) if items else []

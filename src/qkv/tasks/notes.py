@@ -80,39 +80,53 @@ def progress() -> TextIO:
 
 @final
 @dataclass
-class _Work:
-    """The progress of a long operation; a total of 0 means that it cannot be counted."""
+class Work:
+    """The progress of a long operation; a total of 0 means that it is not known."""
 
     what: str
+    endless: bool = False
     done: int = 0
     total: int = 0
+    idle: bool = False
     began: float = field(default_factory=time.monotonic)
 
     def tell(self) -> None:
-        """Write a progress line."""
-        count = f", {self.done:,} of {self.total:,}" if self.total else ""
+        """Write a progress line, unless the operation waits for input."""
+        if self.idle:
+            return
+        count = f", {self.done:,} of {self.total:,}" if self.total else f", {self.done:,}" if self.done else ""
         note(f"qkv: {self.what}{count}, {time.monotonic() - self.began:.0f} s")
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Say nothing while the operation waits for input."""
+        self.idle = True
+        try:
+            yield
+        finally:
+            self.idle = False
 
-_WORK: ContextVar[_Work | None] = ContextVar("work", default=None)
+
+_WORK: ContextVar[Work | None] = ContextVar("work", default=None)
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
+def working(what: str, *, endless: bool = False) -> Iterator[Work]:
     """Report every ten seconds what is being done, and how much of it is done (see `counted`).
 
     Args:
         what: what is done, such as "reading the text".
+        endless: whether it comes in parts of which nobody knows how many follow: their items add up.
 
     Example:
         >>> with working("reading the text"):
         ...     pass
     """
-    work = _Work(what)
+    work = Work(what, endless)
     token, context = _WORK.set(work), copy_context()  # so that the reporting thread sees the volume
     heartbeat = Heartbeat(lambda: context.run(work.tell), SILENCE)
     try:
-        yield
+        yield work
     finally:
         heartbeat.close()
         _WORK.reset(token)
@@ -132,7 +146,8 @@ def counted(batches: Sequence[Items]) -> Iterator[Items]:
     if work is None:
         yield from batches
         return
-    work.done, work.total = 0, sum(map(len, batches))
+    if not work.endless:
+        work.done, work.total = 0, sum(map(len, batches))
     for batch in batches:
         yield batch
         work.done += len(batch)

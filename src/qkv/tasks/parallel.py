@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from qkv.data.batches import Example
 from qkv.data.corpus import Pair, read_pairs, read_tsv
 from qkv.data.fingerprints import fingerprint
-from qkv.data.holdout import hold_out
+from qkv.data.holdout import hold_out, split
 from qkv.data.open_vocabulary import encode_source, encode_target
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.vocabulary import Kind
@@ -16,7 +16,6 @@ from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, DataError, error_message
 from qkv.tasks.notes import note
 
-_HELD_OUT = 1000
 _COLUMNS = tuple(each.name for each in fields(WordTable))
 
 
@@ -29,7 +28,7 @@ class Files:
         data: or one file with `source<TAB>target` on each line.
         valid_source, valid_target, valid_data: likewise for validation; without them a part of the training pairs is
             held out.
-        holdout: how many; by default a twentieth, at most 1,000.
+        holdout: how many; by default a twentieth, at most 1,000, see `qkv.data.holdout`.
         longest: maximum tokens per line.
         source_col, target_col, features_col, source_sep, target_sep, features_sep, features: read the TSV files as
             tables of symbols: see `qkv.data.word_table.WordTable`, whose defaults hold as soon as one of them is given.
@@ -182,13 +181,44 @@ def read_training(
         given = replace(files, source=files.valid_source, target=files.valid_target, data=files.valid_data)
         valid, valid_names = read_files(given, "valid-"), names_of(given)
     else:
-        count = max(1, min(_HELD_OUT, len(pairs) // 20)) if files.holdout is None else files.holdout
-        pairs, valid = hold_out(pairs, count, seed)
+        pairs, valid = divided(pairs, seed, files.holdout)
     if tokenizer is None:
         tokenizer = learn_tokenizer(pairs, words)
     examples = _examples(pairs, tokenizer, files.longest, names, copies)
     valid_examples = _examples(valid, tokenizer, files.longest, valid_names, copies)
     return Parallel(tokenizer, examples, valid, valid_examples, fingerprint(pairs), files.table)
+
+
+def divided(
+    pairs: Sequence[Pair], seed: int, count: int | None = None, names: tuple[str, str] = ("pairs", "sources")
+) -> tuple[list[Pair], list[Pair]]:
+    """Choose validation pairs among the training pairs, and report an unusual choice on standard error.
+
+    Args:
+        pairs: all pairs.
+        seed: random seed.
+        count: minimum number of pairs to hold out; None for the default of `qkv.data.holdout.split`.
+        names: what pairs and their sources are called.
+
+    Returns:
+        The training and the validation pairs.
+
+    Raises:
+        ConfigError: there are not so many pairs to hold out.
+    """
+    if count is None:
+        train, valid, message = split(pairs, seed, parts=lambda pair: (pair.source, pair.target), names=names)
+    else:
+        train, valid = hold_out(pairs, count, seed)
+        message = ""
+        if len(valid) >= 2 * count:
+            message = (
+                f"{len(valid):,} {names[0]} are held out, not {count:,}: those with the same source stay together. "
+                f"Give validation {names[0]} to train on all of them."
+            )
+    if message:
+        note(f"qkv: {message}")
+    return train, valid
 
 
 def learn_tokenizer(pairs: Sequence[Pair], words: Words) -> Tokenizer:

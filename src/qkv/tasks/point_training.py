@@ -11,13 +11,12 @@ import numpy as np
 import torch
 
 from qkv.data.fingerprints import fingerprint
-from qkv.data.holdout import hold_out
 from qkv.data.pointing import Elements, Pointed, parse_pairs
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, error_message
 from qkv.models.pointer import PointerConfig, PointerNetwork
 from qkv.tasks.origin import Origin
-from qkv.tasks.parallel import Files, names_of, read_files
+from qkv.tasks.parallel import Files, divided, names_of, read_files
 from qkv.tasks.pointing import Order, PointTask, Vocabulary
 from qkv.tasks.recipe import ModelTable, Recipe, refuse_derived, without
 from qkv.tasks.recipe import Settings as AllSettings
@@ -25,7 +24,6 @@ from qkv.tasks.settings import build
 
 TASK = "point"
 UNKNOWN = "<unk>"
-_HELD_OUT = 1000
 _DERIVED = ("features", "elements")
 _MODEL: Mapping[str, object] = MappingProxyType(
     {"encoder": "transformer", "cell": "gru", "layers": 3, "heads": 4, "hidden": 64, "attention": 64}
@@ -54,7 +52,7 @@ class PointData:
         source, target: line N of one has the positions for line N of the other.
         data: or one file with `elements<TAB>positions` on each line.
         valid_source, valid_target, valid_data: likewise for validation; without them a part of the training lines is
-            held out (a twentieth, at most 1,000).
+            held out (a twentieth, at most 1,000, see `qkv.data.holdout`).
         elements: what elements are; None for what those of the first line are.
         order: what makes an answer exact, see `judge_positions`.
         vocabulary: maximum number of words.
@@ -118,7 +116,7 @@ def read_lines(data: PointData, once: bool, seed: int) -> PointLines:
     if valid_given != Files():
         valid, valid_names = read_files(valid_given, "valid-"), names_of(valid_given)
     else:
-        pairs, valid = hold_out(pairs, max(1, min(_HELD_OUT, len(pairs) // 20)), seed)
+        pairs, valid = divided(pairs, seed, names=("lines", "inputs"))
     train, kind = parse_pairs(pairs, names, data.elements)
     width = len(train[0].elements[0]) if kind == "numbers" else None
     held, _ = parse_pairs(valid, valid_names, kind, width)

@@ -21,6 +21,7 @@ from qkv.tasks.runs import expect_no_other_task
 from qkv.tasks.settings import build, check_tables, plain
 from qkv.train.outcome import Outcome
 from qkv.train.protocols import Task
+from qkv.train.screen import show_figures
 from qkv.train.seeds import undisturbed
 from qkv.train.settings import Settings as Training
 
@@ -85,6 +86,11 @@ def as_read(text: D, _: Origin | None) -> D:
     return text
 
 
+def as_given(settings: Settings[Any, Any], _: object) -> Settings[Any, Any]:
+    """Return the settings: none follows from what was read."""
+    return settings
+
+
 def unjudged(*_: object) -> Sequence[Figure]:
     """Return no figures."""
     return ()
@@ -122,6 +128,7 @@ class Recipe(Generic[F, C, D, M]):
         check: refuse settings that contradict each other.
         adapt: fit what was read to a run to start from, or refuse that run.
         judge: the figures of a model without a `job`.
+        completed: fill in settings that follow from what was read.
 
     Example: see docs/how_to/extend.md, "A task".
     """
@@ -140,6 +147,7 @@ class Recipe(Generic[F, C, D, M]):
     check: Callable[[Settings[F, C]], None] = one_vocabulary
     adapt: Callable[[D, Origin | None], D] = as_read
     judge: Callable[[M, D, Settings[F, C]], Sequence[Figure]] = unjudged
+    completed: Callable[[Settings[F, C], D], Settings[F, C]] = as_given
 
     def load_settings(self, tables: Tables) -> Settings[F, C]:
         """Build settings from nested dicts, checking all of them.
@@ -213,6 +221,7 @@ class Recipe(Generic[F, C, D, M]):
         if "tokenizer" in self.tables and isinstance(text, Tokenized):
             settings = replace(settings, tokenizer=as_learned(settings.tokenizer, text.tokenizer))
         text = self.adapt(text, origin)
+        settings = self.completed(settings, text)
         if self.job is None:
             return self._fit(settings, text, folder, origin)
         model = first_model(lambda: self.build(settings.model, text), settings.training.seed, place, origin)
@@ -243,8 +252,7 @@ class Recipe(Generic[F, C, D, M]):
             raise ConfigError(error_message("--from", f"none for {self.task}", str(origin.trained.folder), hint))
         model = self.build(settings.model, text)
         outcome = store(model, self.judge(model, text, settings), folder, self._config(settings, text))
-        figures = "; ".join(f"{figure.name} {figure.value:.6g}" for figure in outcome.figures)
-        note(f"{self.summary(text, model)}: {figures}")
+        note(f"{self.summary(text, model)}: {show_figures(outcome.figures)}")
         return outcome
 
     def _config(self, settings: Settings[F, C], text: D) -> dict[str, Any]:

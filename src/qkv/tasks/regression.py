@@ -154,16 +154,23 @@ def judge_regression(predicted: Any, truth: Any, signature: str) -> tuple[Figure
         signature: how they were predicted.
 
     Returns:
-        Root mean squared error, mean absolute error, and R² in percent.
+        Root mean squared error, mean absolute error, and R², of 1, over the points that have a prediction; if some have
+        none (NaN), the signature says how many have one.
 
     Example:
         >>> import numpy
         >>> [figure.value for figure in judge_regression(numpy.array([1.0, 2.0]), numpy.array([1.0, 4.0]), "")]
-        [1.4142..., 1.0, 11.1...]
+        [1.4142..., 1.0, 0.111...]
     """
-    errors = np.asarray(truth) - np.asarray(predicted)
+    known = np.isfinite(predicted)
+    if not known.all():
+        signature = ", ".join(filter(None, (signature, f"{known.sum():,} of {len(known):,} points")))
+    if not known.any():
+        return (Figure("rmse", math.nan, signature, higher_is_better=False),)
+    truth = np.asarray(truth)[known]
+    errors = truth - np.asarray(predicted)[known]
     spread = float(np.square(truth - np.mean(truth)).mean())
-    explained = 100 * (1 - float(np.square(errors).mean()) / spread) if spread else float("nan")
+    explained = 1 - float(np.square(errors).mean()) / spread if spread else math.nan
     return (
         Figure("rmse", float(np.sqrt(np.square(errors).mean())), signature, higher_is_better=False),
         Figure("mae", float(np.abs(errors).mean()), signature, higher_is_better=False),
@@ -215,8 +222,6 @@ def _summary(columns: Columns, smoother: KernelSmoother) -> str:
 def _judge(smoother: KernelSmoother, columns: Columns, settings: RegressionSettings) -> tuple[Figure, ...]:
     """Return the error of predicting each point from the others, and the part of the variance that it explains."""
     targets = np.array([row[-1] for row in columns.rows])
-    if len(targets) < 2:
-        return (Figure("rmse", float("nan"), "leave-one-out", higher_is_better=False),)
     residuals = estimator_class().of(smoother, settings.model.beyond).residuals()
     return judge_regression(targets - residuals, targets, "leave-one-out")
 

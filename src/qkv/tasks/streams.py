@@ -17,20 +17,11 @@ from qkv.errors import DataError, error_message, harmless
 from qkv.system import forget_stdout, is_closed_pipe
 
 
-def read_stdin() -> list[str]:
-    """Read lines until the end of standard input.
-
-    Raises:
-        DataError: a line is not UTF-8 (the message gives its number), or standard input cannot be read.
-    """
-    return list(stream_stdin())
-
-
 def stream_stdin() -> Iterator[str]:
     """Yield each line of standard input as soon as it is there.
 
     Raises:
-        DataError: as for `read_stdin`.
+        DataError: a line is not UTF-8 (the message gives its number), or standard input cannot be read.
     """
     try:
         yield from iterate_lines(_open(sys.stdin).buffer, "standard input")
@@ -69,13 +60,17 @@ def fields_of(found: Any) -> dict[str, object]:
     return {name: item for name, item in given if item is not None}
 
 
-def write_results(results: Iterable[object]) -> None:
+def write_results(results: Iterable[object], first: int = 1) -> None:
     """Write what was found for each line of standard input as JSON, with the line's number.
+
+    Args:
+        results: what was found.
+        first: the number of the first line.
 
     Raises:
         DataError: standard output cannot be written.
     """
-    write_json({"line": number, **fields_of(each)} for number, each in enumerate(results, start=1))
+    write_json({"line": number, **fields_of(each)} for number, each in enumerate(results, start=first))
 
 
 def finite(item: object) -> object:

@@ -8,6 +8,7 @@ from typing import Any
 from qkv.data.fingerprints import fingerprint
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, error_message
+from qkv.metrics.translation import bleu
 from qkv.tasks.choice import (
     TranslationConfig,
     TranslationModel,
@@ -17,6 +18,7 @@ from qkv.tasks.choice import (
     model_table,
 )
 from qkv.tasks.members import Direction
+from qkv.tasks.notes import note
 from qkv.tasks.parallel import Files, Parallel, read_training
 from qkv.tasks.recipe import ModelTable, Recipe
 from qkv.tasks.recipe import Settings as AllSettings
@@ -31,7 +33,6 @@ DEFAULTS: Mapping[str, object] = MappingProxyType(
         "schedule": "cosine",
         "validate_every": 250,
         "log_every": 25,
-        "monitor": "bleu",
     }
 )
 """Defaults for tens of thousands of sentence pairs on a laptop; chosen on the validation part of Multi30k."""
@@ -77,6 +78,17 @@ def _identity(text: Parallel, settings: Settings) -> dict[str, Any]:
     return {"longest": settings.data.longest, **table, "text": fingerprints}
 
 
+def _monitored(settings: Settings, text: Parallel) -> Settings:
+    """Return the settings with the figure that chooses the best checkpoint: BLEU, unless it is 0 for every answer."""
+    if settings.training.monitor is not None:
+        return settings
+    targets = [pair.target for pair in text.valid]
+    name = "bleu" if bleu(targets, targets).value else "chrf"
+    if name != "bleu":
+        note("qkv: no validation target has four words, so that BLEU is always 0: chrF chooses the best checkpoint.")
+    return replace(settings, training=replace(settings.training, monitor=name))
+
+
 def _summary(text: Parallel, _: TranslationModel) -> str:
     tokens = sum(len(example.target) + 1 for example in text.train)
     own = "" if text.tokenizer.shared else f"; source vocabulary of {text.tokenizer.source.size:,}"
@@ -120,6 +132,7 @@ RECIPE: TranslationRecipe = Recipe(
     _summary,
     defaults_of=_defaults_of,
     check=_check,
+    completed=_monitored,
 )
 load_settings, show_settings, train = RECIPE.load_settings, RECIPE.show_settings, RECIPE.train
 

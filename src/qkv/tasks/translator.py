@@ -14,7 +14,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import WordTable
 from qkv.decode.agreement import Agreement, turned
 from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.sampling import row_keys
+from qkv.decode.sampling import RowKeys
 from qkv.errors import CheckpointError, ConfigError, error_message
 from qkv.linalg.session import Session
 from qkv.models.copying import CopyingTranslator
@@ -185,7 +185,13 @@ class Translator:
         return [best for best, *_ in self.translate_best(lines, how, attention=attention)]
 
     def translate_best(
-        self, lines: Sequence[str], how: Decoding = _GREEDY, *, attention: bool = False, first: int = 1
+        self,
+        lines: Sequence[str],
+        how: Decoding = _GREEDY,
+        *,
+        attention: bool = False,
+        first: int = 1,
+        keys: RowKeys | None = None,
     ) -> list[list[Translation]]:
         """Return the n best translations of each line.
 
@@ -194,6 +200,7 @@ class Translator:
             how: decoding settings.
             attention: whether to compute the attention weights of each target token.
             first: number of the first line, for messages.
+            keys: of the samples, for lines that come part by part: a line that came before gets other samples.
 
         Returns:
             The translations of each line, best first: `how.n_best`, or fewer if there are no more.
@@ -207,7 +214,7 @@ class Translator:
         if how.sampling is not None and len(set(self.back)) > 1:
             hint = "Translate with the runs of one direction."
             raise ConfigError(error_message("--sample", "models of one direction", "models of both", hint))
-        hypotheses = self._decode([source.ids for source in sources], how)
+        hypotheses = self._decode([source.ids for source in sources], how, keys or RowKeys())
         rows = zip(lines, texts, sources, hypotheses, strict=True)
         return [
             [self._translation(line, text, source, one, attention, how) for one in found]
@@ -295,13 +302,13 @@ class Translator:
         expect_length(f"line {number}", len(source.ids), self.longest, self.tokenizer)
         return source
 
-    def _decode(self, sources: Sequence[Sequence[int]], how: Decoding) -> list[list[Hypothesis]]:
+    def _decode(self, sources: Sequence[Sequence[int]], how: Decoding, row_keys: RowKeys) -> list[list[Hypothesis]]:
         filled = [place for place, ids in enumerate(sources) if ids]
         hypotheses = [[Hypothesis((), 0.0)] for _ in sources]
         if filled:
             kept = [sources[place] for place in filled]
             draws = range(how.n_best if how.sampling is not None else 0)
-            keys = [row_keys(kept, draw) for draw in draws]
+            keys = [row_keys.of(kept, draw) for draw in draws]
             # A beam repeats each source as many times as it is wide.
             batches = inference_batches([len(ids) * how.beam for ids in kept], _BATCH_TOKENS)
             results = []

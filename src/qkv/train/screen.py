@@ -170,14 +170,14 @@ def show_figures(figures: Sequence[Figure]) -> str:
         figures: the figures.
 
     Returns:
-        Names and values.
+        Names, values and units.
 
     Example:
         >>> from qkv.metrics.figure import Figure
-        >>> show_figures([Figure("bleu", 31.239, ""), Figure("loss", 1.5, "")])
-        'bleu 31.24, loss 1.5'
+        >>> show_figures([Figure("bleu", 31.239, ""), Figure("accuracy", 75.0, ""), Figure("loss", 1.5, "")])
+        'bleu 31.24, accuracy 75 %, loss 1.5 nats'
     """
-    return ", ".join(f"{figure.name} {figure.value:.4g}" for figure in figures)
+    return ", ".join(f"{figure.name} {figure.value:.4g} {figure.unit}".rstrip() for figure in figures)
 
 
 def duration(seconds: float) -> str:

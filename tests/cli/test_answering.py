@@ -1,0 +1,200 @@
+"""Commands that answer standard input: early, in memory that does not grow with it, and the same as all at once."""
+
+import gc
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+from tests.cli.command import QKV, refused, run, succeeded
+from tests.cli.shelf import Shelf
+from typer.main import get_command
+
+import qkv.data.parts
+from qkv.cli.app import app
+from qkv.data.parts import in_parts
+from qkv.data.table import parse_table, parse_table_in_parts
+from qkv.errors import DataError
+from qkv.tasks.element_pointer import Pointing
+from qkv.tasks.labeler import Classification, Tagging
+from qkv.tasks.regressor import Prediction
+from qkv.tasks.translator import Translation
+
+TASKS = {
+    "translate": (["translate"], "a b", Translation, 1),
+    "classify": (["classify"], "a funny film", Classification, 1),
+    "tag": (["tag"], "Ada sleeps", Tagging, 3),
+    "point": (["point"], "3 1 2", Pointing, 1),
+    "regress": (["regress"], "25.5", Prediction, 1),
+}
+"""Of each task: its command, a line, the type of an answer, and how many lines one takes."""
+
+
+@pytest.fixture(autouse=True)
+def in_the_folder(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shelf.folder)
+
+
+class Feed:
+    """Standard input that calls a function before each line."""
+
+    def __init__(self, lines: list[str], before: Callable[[int], None]) -> None:
+        self._lines, self._before, self._place = lines, before, 0
+
+    def readline(self, _: int) -> bytes:
+        self._before(self._place)
+        self._place += 1
+        return f"{self._lines[self._place - 1]}\n".encode() if self._place <= len(self._lines) else b""
+
+
+def answers() -> int:
+    """Lines written to standard output so far."""
+    return bytes(sys.stdout.buffer.getvalue()).count(b"\n")  # type: ignore[attr-defined]
+
+
+def feed(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], lines: list[str], before: Callable[[int], None]
+) -> None:
+    """Run a command on lines that come one by one."""
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Feed(lines, before), isatty=lambda: False))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
+    get_command(app).main(arguments, "qkv", standalone_mode=False)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_first_answer_comes_before_the_second_line_is_read(
+    task: str, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, line, _, size = TASKS[task]
+    header = 1 if task == "regress" else 0
+    seen = []
+
+    def before(place: int) -> None:
+        seen.append(answers())
+
+    feed(monkeypatch, [*command, shelf.run(task)], [line] * 9, before)
+    written = [max(0, count - header) // size for count in seen]
+    assert written == [0, 1, 1, 3, 3, 3, 3, 7, 7, 7]
+    seen.clear()
+    feed(monkeypatch, [*command, shelf.run(task), "--line-buffered"], [line] * 4, before)
+    assert [max(0, count - header) // size for count in seen] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_answers_are_not_collected(task: str, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(qkv.data.parts, "_LARGEST", 4)
+    command, line, kind, _ = TASKS[task]
+    held = []
+
+    def before(place: int) -> None:
+        if place % 10 == 0:
+            held.append(sum(type(each) is kind for each in gc.get_objects()))
+
+    feed(monkeypatch, [*command, shelf.run(task)], [line] * 50, before)
+    assert max(held) <= 10 + held[0]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_parts_change_no_answer(task: str, shelf: Shelf) -> None:
+    random = Random(0)
+    words = {"translate": "abcd", "classify": ["funny", "dull", "film", "a"], "tag": ["Ada", "wrote", "Bonn", "the"]}
+    lines = [
+        f"{random.uniform(18, 42):.2f}"
+        if task == "regress"
+        else " ".join(
+            random.sample("123456789", random.randint(1, 5))
+            if task == "point"
+            else random.choices(words[task], k=random.randint(0, 6))
+        )
+        for _ in range(20)
+    ]
+    command = TASKS[task][0]
+    text = "".join(f"{line}\n" for line in lines)
+    together, single = (
+        succeeded(run(*command, shelf.run(task), *flags, feed=text)).stdout for flags in ((), ("--line-buffered",))
+    )
+    assert together == single
+    if task != "regress":
+        objects = succeeded(run(*command, shelf.run(task), "--json", feed=text)).stdout.splitlines()
+        assert [f'"line": {number},' in one for number, one in enumerate(objects, start=1)] == [True] * 20
+
+
+def test_equal_lines_get_samples_of_their_own_in_any_part(shelf: Shelf) -> None:
+    flags = ("--sample", "--temperature", "3", "--seed", "1", "--max-tokens", "6")
+    text = "a b\n" * 12
+    outputs = [
+        succeeded(run("translate", shelf.run("translate"), *flags, *more, feed=text)).stdout
+        for more in ((), ("--line-buffered",))
+    ]
+    assert outputs[0] == outputs[1]
+    assert len(set(outputs[0].splitlines())) > 6
+
+
+@pytest.mark.parametrize(
+    ("task", "word"), [("translate", "a "), ("classify", "film "), ("tag", "Ada "), ("point", "x")]
+)
+def test_what_is_wrong_is_named_by_its_line(task: str, word: str, shelf: Shelf) -> None:
+    bad = word * 600
+    line = TASKS[task][1]
+    done = run(task, shelf.run(task), feed=f"{line}\n" * 6 + f"{bad}\n" + f"{line}\n")
+    refused(done, f"{'text' if task in ('classify', 'tag') else 'line'} 7")
+    assert done.stdout.splitlines()[0]
+
+
+def test_rows_of_a_table_are_named_by_their_lines(shelf: Shelf) -> None:
+    done = run("regress", shelf.run("regress"), feed="area,x\n" + "25,1\n" * 9 + "many,2\n")
+    refused(done, "standard input:11", "many")
+    assert len(done.stdout.splitlines()) == 1 + 7
+    done = run("regress", shelf.run("regress"), feed="area,x\n" + "25,1\n" * 5 + "26\n")
+    refused(done, "standard input:7", "expected 2 fields")
+    refused(run("regress", shelf.run("regress"), feed="area\n"), "no rows")
+    refused(run("regress", shelf.run("regress"), feed=""), "expected lines with columns")
+
+
+TABLES = [
+    ["a,b", "1,2", "", '3,"4"', '"5', '",6'],
+    ["1;2,5", "3;4"],
+    ["living area", "75", "80"],
+    ["", "area  price", " 75   900", "80 1000 "],
+    ["75 900", "80 1000"],
+    ['"x, y"', "1", "2"],
+    ["1"],
+]
+
+
+@pytest.mark.parametrize("lines", TABLES)
+def test_a_table_in_parts_is_the_table(lines: list[str]) -> None:
+    whole = parse_table(lines, "f")
+    for line_buffered in (False, True):
+        parts = list(parse_table_in_parts(iter(lines), "f", line_buffered=line_buffered))
+        assert {(part.columns, part.header, part.name) for part in parts} == {(whole.columns, whole.header, "f")}
+        assert sum((part.rows for part in parts), ()) == whole.rows
+
+
+def test_a_table_in_parts_without_lines_is_refused() -> None:
+    with pytest.raises(DataError, match="expected lines with columns"):
+        list(parse_table_in_parts([], "f"))
+    assert [len(part) for part in parse_table_in_parts(["a,b"], "f")] == [0]
+
+
+def test_parts_end_after_a_million_characters() -> None:
+    lines = ["x" * 400_000] * 12
+    assert max(map(len, in_parts(lines, size=len))) == 3
+    assert [len(part) for part in in_parts(range(5000), size=lambda _: 1)][-4:] == [1024, 1024, 1024, 905]
+
+
+def test_a_pipe_that_waits_for_the_first_answer_gets_it(shelf: Shelf) -> None:
+    with subprocess.Popen(
+        [QKV, "classify", shelf.run("classify")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"a funny film\n")
+        process.stdin.flush()
+        first = process.stdout.readline()
+        process.stdin.write(b"a dull film\n" * 3)
+        process.stdin.close()
+        assert len([first, *process.stdout.readlines()]) == 4

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv.errors import ShapeError, UnsupportedError
+from qkv.errors import ShapeError
 from qkv.masks import causal, documents, lengths, window
 from qkv.masks.base import Grid, Mask
 from qkv.nn.attention import Attention
@@ -90,13 +90,15 @@ def test_calls_one_after_another_over_keys_that_grow(name: str) -> None:
     assert_shown(trace, torch.cat(found, -2))
 
 
-def test_calls_over_other_keys_are_no_one_matrix() -> None:
-    seam = Attention()
+def test_calls_over_other_keys_are_passes_of_their_own() -> None:
+    seam, both = Attention(), [draw(), draw()]
     with record(seam) as trace:
-        for _ in range(2):
-            seam(*draw())
-    with pytest.raises(UnsupportedError, match="keys that stay the same or grow from call to call; got other keys"):
-        trace.scene(0)
+        for operands in both:
+            seam(*operands)
+    assert len(trace.passes) == 2
+    assert_shown(trace, qkv.attention_with_weights(*both[1])[1])
+    (layer,) = trace.scene(0, reading=0).layers
+    torch.testing.assert_close(layer.map().dense(), qkv.attention_with_weights(*both[0])[1][0])
 
 
 def test_tokens_leave_out_the_padding_alone() -> None:

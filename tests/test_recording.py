@@ -484,16 +484,16 @@ HOSTILE: dict[str, Callable[[Any], Any]] = {
     "a tensor that is none": lambda plain: with_tensors(plain, [{"tensor": "99", "shape": [1]}] * 3),
     "a shape beyond memory": lambda plain: with_tensors(plain, [{"tensor": "0", "shape": [1 << 50] * 4}] * 3),
     "a shape of text": lambda plain: with_tensors(plain, [{"tensor": "0", "shape": ["1"]}] * 3),
-    "tensors that do not fit": lambda plain: with_tensors(plain, [plain["moments"][0][0]] * 3),
-    "rows that were not": lambda plain: plain | {"moments": [[plain["moments"][0][0], False]]},
+    "tensors that do not fit": lambda plain: with_tensors(plain, [plain["lineages"][0][0][0]] * 3),
+    "rows that were not": lambda plain: plain | {"lineages": [[[plain["lineages"][0][0][0], False]]]},
     "a moment that was not": lambda plain: with_call(plain, moment=7),
     "tokens that are none": lambda plain: plain | {"tokens": {"source": [1]}},
     "heads of text": lambda plain: plain | {"heads": "all"},
     "a state of other rows": lambda plain: with_call(
-        plain, state={"value": "RowState", "fields": {"kind": "softmax", "value": plain["moments"][0][0]}}
+        plain, state={"value": "RowState", "fields": {"kind": "softmax", "value": plain["lineages"][0][0][0]}}
     ),
     "rows that claim to be many": lambda plain: (
-        plain | {"moments": [[{"tensor": "one", "shape": [1 << 30]}, True]] * 2}
+        plain | {"lineages": [[[{"tensor": "one", "shape": [1 << 30]}, True]] * 2]}
     ),
     "keys that claim to be many": lambda plain: with_tensors(
         plain, [{"tensor": "wide", "shape": [1, 1, size, 4]} for size in (4, 1 << 28, 1 << 28)]
@@ -506,13 +506,27 @@ HOSTILE: dict[str, Callable[[Any], Any]] = {
         plain, given=[{"tensor": "wide", "shape": [1, 4, 4]}] * 3 + [{"tensor": "true", "shape": [1 << 31]}]
     ),
     "inputs that are none": lambda plain: with_call(plain, given=[1, 2, 3, 0]),
+    "a pass without calls": lambda plain: plain | {"passes": []},
+    "a pass of calls that are none": lambda plain: with_pass(plain, calls={"attention": [0, 99]}),
+    "a pass of layers that are none": lambda plain: with_pass(plain, calls={"other": [0]}),
+    "a pass of calls by name": lambda plain: with_pass(plain, calls={"attention": ["0"]}),
+    "a pass of rows that are none": lambda plain: with_pass(plain, lineage=1),
+    "a pass of no thread": lambda plain: with_pass(plain, thread=-1),
+    "a step of text": lambda plain: with_pass(plain, step="0"),
+    "a call before its text": lambda plain: with_call(plain, start=-1),
+    "layers of numbers": lambda plain: plain | {"layers": [0]},
+    "models of numbers": lambda plain: plain | {"groups": {"attention": 1}},
     "projections that are none": lambda plain: plain | {"around": {"attention": [[1, 2]] * 4}},
 }
 
 
 def with_call(plain: Any, **changes: Any) -> Any:
-    (layer, calls) = next(iter(plain["calls"].items()))
-    return plain | {"calls": {layer: [calls[0] | changes]}}
+    calls = plain["calls"]
+    return plain | {"calls": [calls[0] | changes, *calls[1:]]}
+
+
+def with_pass(plain: Any, **changes: Any) -> Any:
+    return plain | {"passes": [plain["passes"][0] | changes]}
 
 
 def with_option(plain: Any, name: str, option: Any) -> Any:

@@ -170,15 +170,17 @@ def _own(model: nn.Module, name: str) -> Callable[..., Any]:
 
 
 def _generate(model: Any, *given: Any, **options: Any) -> Any:
-    """Note the end of a generation."""
+    """Note that a generation begins and ends; it may contain others, and read several sources."""
+    none = torch.empty(0, dtype=torch.int64)
+    model._modules[ROWS](none, start=True)
     try:
         return _own(model, "generate")(*given, **options)
     finally:
-        model._modules[ROWS](torch.empty(0, dtype=torch.int64), start=True)
+        model._modules[ROWS](none, end=True)
 
 
 def _prepare_model_inputs(model: Any, *given: Any, **options: Any) -> Any:
-    """Note the start of a generation."""
+    """Note that a generation reads its source."""
     prepared = _own(model, "_prepare_model_inputs")(*given, **options)
     model._modules[ROWS](torch.arange(prepared[0].shape[0]), start=True)
     return prepared

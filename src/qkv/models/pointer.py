@@ -167,8 +167,8 @@ class PointerNetwork(nn.Module):
         Raises:
             ShapeError: a shape or dtype is wrong.
         """
+        self.rows.begin(source)
         e_BSM, summary = self.encoder(source, lengths)
-        self.rows.begin(e_BSM)
         real = torch.arange(e_BSM.shape[1], device=e_BSM.device) < lengths[:, None]
         values = torch.cat([self.end.to(e_BSM.dtype).expand(e_BSM.shape[0], 1, -1), e_BSM], 1)
         free = torch.cat([torch.ones_like(real[:, :1]), real], 1)

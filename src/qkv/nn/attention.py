@@ -85,6 +85,7 @@ class Attention(nn.Module):
         bias: Tensor | Bias | None = None,
         generator: torch.Generator | None = None,
         enable_gqa: bool = False,
+        also: Also | None = None,
     ) -> Any:
         """Compute attention.
 
@@ -98,6 +99,7 @@ class Attention(nn.Module):
             bias: added to the scores; broadcasts to (..., Q, K).
             generator: source of the dropout's seed.
             enable_gqa: whether groups of query heads share a key head.
+            also: overrides the module's default; "rounded state" is for hooks.
 
         Returns:
             The output (..., Q, V); a pair if `also` is set.
@@ -114,9 +116,10 @@ class Attention(nn.Module):
             "generator": generator,
             "enable_gqa": enable_gqa,
         }
-        if self.also == "rounded state":
+        also = also or self.also
+        if also == "rounded state":
             return attention_with_rounded_state(query, key, value, Arguments(**arguments), self.backend)
-        return _CALLS[self.also](query, key, value, **arguments, backend=self.backend)
+        return _CALLS[also](query, key, value, **arguments, backend=self.backend)
 
     def extra_repr(self) -> str:
         """Show the settings that differ from the defaults."""

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from qkv.errors import UnsupportedError, error_message
 from qkv.functional import attention_with_weights
+from qkv.masks.base import Mask
+from qkv.masks.lower import matrix, part
+from qkv.masks.patterns import Causal
 from qkv.normalizers.row_state import RowState
 
 
@@ -39,6 +42,8 @@ class Call:
             rows.
         own: whether queries and keys come from one sequence.
         given: the inputs of the projections before it; None if there are none.
+        start: position of the first query in its text, as the model's cache counts; None if the model does not say.
+        ids: token ids of the queries, (B, Q); None if unknown.
     """
 
     query: Tensor
@@ -49,6 +54,8 @@ class Call:
     moment: int = -1
     own: bool = False
     given: Given | None = None
+    start: int | None = None
+    ids: Tensor | None = None
     _versions: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -65,6 +72,45 @@ class Call:
         # Weights do not depend on values: one column suffices to compute them.
         column = self.value[..., :1] if self.value.shape[-1] else self.value
         return attention_with_weights(self.query, self.key, column, **self.options)[1]
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether recorded tensors and parameters are as they were."""
+        return self._versions == self._now()
+
+    def first(self, count: int) -> "Call":
+        """Select the first queries, and if these see no later keys of their own sequence, the keys up to there.
+
+        Args:
+            count: how many queries.
+        """
+        queries, keys = self.query.shape[-2], self.key.shape[-2]
+        mask, bias = self.options.get("mask"), self.options.get("bias")
+        seen = torch.ones(queries, keys, dtype=torch.bool) if mask is None else self._table(mask)
+        seen, last = seen[..., :count, :], keys - (queries - count)
+        cut = self.own and not bool(seen[..., last:].any())
+        columns = last if cut else keys
+        options = dict(self.options)
+        if mask is not None and not (isinstance(mask, Causal) and mask.align == "start"):
+            options["mask"] = seen[..., :columns]
+        if isinstance(bias, Tensor):
+            options["bias"] = part(bias, slice(count), slice(columns))
+        given = None if self.given is None else self.given._replace(query=self.given.query[:, :count])
+        if cut and given is not None:
+            given = given._replace(key=given.key[:, :columns], value=given.value[:, :columns])
+        return replace(
+            self,
+            query=self.query[..., :count, :],
+            key=self.key[..., :columns, :],
+            value=self.value[..., :columns, :],
+            options=options,
+            state=None if self.state is None else self.state.map(lambda x: x[..., :count]),
+            given=given,
+            ids=None if self.ids is None else self.ids[:, :count],
+        )
+
+    def _table(self, mask: Mask | Tensor) -> Tensor:
+        return matrix(mask, self.query.shape[-2], self.key.shape[-2], tuple(self.query.shape[:-2]))
 
     def of_query(self, query: int, item: int) -> "Call":
         """Select one query per item; rows that share their keys are adjacent queries.
@@ -99,7 +145,7 @@ class Call:
         Raises:
             UnsupportedError: a tensor was changed in place, as an optimizer does with parameters.
         """
-        if self._versions != self._now():
+        if not self.unchanged:
             hint = "Look at a trace, or save it, before the optimizer's next step; generate without a static cache."
             raise UnsupportedError(
                 error_message("trace", "unchanged recorded tensors", "a tensor that was changed in place", hint)

@@ -1,6 +1,6 @@
 """The checks before and after a recording: whether a model can be recorded, and whether it was."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from numbers import Integral
 from typing import Any
 
@@ -57,25 +57,25 @@ def check_any(model: nn.Module, found: Collection[str], layers: Sequence[str] | 
             raise UnsupportedError(error_message("model", "a model whose attention can all be recorded", got, _ATTACH))
 
 
-def check_all_ran(ran: bool, calls: Mapping[str, Sequence[Any]], around: Iterable[str]) -> None:
+def check_all_ran(ran: bool, recorded: bool, layers: Sequence[str], missed: Collection[str]) -> None:
     """Check that the model did not run without its attention.
 
     Args:
         ran: whether the model ran to its end; if only methods of its own ran, or it failed, False.
-        calls: the recorded calls by layer.
-        around: the layers around whose attention a module ran to its end.
+        recorded: whether any layer was recorded.
+        layers: the layers to record.
+        missed: those around whose attention a module ran to its end without it.
 
     Raises:
         UnsupportedError: a layer ran by other means, or none ran at all.
     """
-    missed = next((name for name in around if not calls[name]), None)
-    if missed is not None:
+    if missed:
         hint = "Its implementation was changed since it was attached: attach it again, qkv.hub.attach(model)."
-        got = f"{missed}, which ran without"
+        got = f"{next(layer for layer in layers if layer in missed)}, which ran without"
         raise UnsupportedError(error_message("record", "attention that runs through qkv", got, hint))
-    if ran and not any(calls.values()):
+    if ran and not recorded:
         hint = "The model ran without any of these layers: choose others, or give it what makes it call them."
-        got = f"no call of {', '.join(list(calls)[:3])}" + (" or others" if len(calls) > 3 else "")
+        got = f"no call of {', '.join(layers[:3])}" + (" or others" if len(layers) > 3 else "")
         raise UnsupportedError(error_message("record", "a call of a layer", got, hint))
 
 

@@ -1,5 +1,6 @@
 """Reading trace files; nothing is ever unpickled, and nothing in them is believed."""
 
+import itertools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from qkv.normalizers.row_state import RowState
 from qkv.recording.around import Around, Projection
 from qkv.recording.calls import Call, Given
 from qkv.recording.lineage import Lineage, Moment
+from qkv.recording.passes import Pass, Setup
 from qkv.recording.storing import KEY, VERSION
 from qkv.recording.trace import Trace
 from qkv.recording.values import Reader, brief
@@ -75,17 +77,72 @@ def _unreadable(path: str | Path, got: str) -> DataError:
 
 
 def _trace(plain: Any, reader: Reader) -> Trace:
-    if not isinstance(plain, dict) or not is_version(plain.get("version"), VERSION):
-        raise reader.wrong(f"a trace of version {VERSION}", repr(plain)[:60])
-    lineage = Lineage([_moment(reader, *pair) for pair in plain["moments"]])
-    _check_rows(lineage, reader)
-    calls = {str(layer): [_call(call, lineage, reader) for call in some] for layer, some in plain["calls"].items()}
+    version = plain.get("version") if isinstance(plain, dict) else None
+    if not is_version(version, 1) and not is_version(version, VERSION):
+        raise reader.wrong(f"a trace of version 1 or {VERSION}", repr(plain)[:60])
     around = {str(layer): _around(reader.value(some), reader) for layer, some in plain["around"].items()}
     tokens = {str(name): _texts(some, reader) for name, some in plain["tokens"].items()}
     heads = plain["heads"]
     if heads is not None and not (isinstance(heads, list) and all(type(head) is int for head in heads)):
         raise reader.wrong("numbers of heads", brief(heads))
-    return Trace(calls, None if heads is None else tuple(heads), lineage, around, tokens, str(plain["title"]))
+    layers = list(plain["calls"]) if version == 1 else list(_texts(plain["layers"], reader))
+    groups = {} if version == 1 else plain["groups"]
+    if not isinstance(groups, dict) or not all(isinstance(path, str) for path in groups.values()):
+        raise reader.wrong("paths of models", brief(list(groups)))
+    setup = Setup(layers, None if heads is None else tuple(heads), around, groups)
+    passes = _passes_of_version_1(plain, setup, reader) if version == 1 else _passes(plain, setup, reader)
+    return Trace(passes, setup, tokens, str(plain["title"]))
+
+
+def _passes(plain: Mapping[str, Any], setup: Setup, reader: Reader) -> list[Pass]:
+    lineages = [_lineage(moments, reader) for moments in plain["lineages"]]
+    numbers = _lineage_of_each_call(plain, len(lineages), reader)
+    calls = [_call(call, lineages[numbers[at]], reader) for at, call in enumerate(plain["calls"])]
+    passes = []
+    for some in plain["passes"]:
+        counts = [some["thread"], some["step"]]
+        counted = all(type(count) is int and count >= 0 for count in counts)
+        if not counted or not set(some["calls"]) <= set(setup.layers):
+            raise reader.wrong("the thread, the step and the layers of a pass", brief([*counts, *some["calls"]]))
+        chosen = {layer: [calls[at] for at in places] for layer, places in some["calls"].items() if places}
+        if chosen:
+            passes.append(Pass(chosen, lineages[some["lineage"]], some["thread"], some["step"], setup))
+    return passes
+
+
+def _lineage_of_each_call(plain: Mapping[str, Any], lineages: int, reader: Reader) -> dict[int, int]:
+    """Return the number of the lineage of each call, from the passes that hold it."""
+    found: dict[int, int] = {}
+    for some in plain["passes"]:
+        number = some["lineage"]
+        places = [at for each in some["calls"].values() for at in each]
+        inside = all(type(at) is int and 0 <= at < len(plain["calls"]) for at in places)
+        if type(number) is not int or not 0 <= number < lineages or not inside:
+            raise reader.wrong("calls and rows of a pass that the file holds", brief([number, *places]))
+        if any(found.setdefault(at, number) != number for at in places):
+            raise reader.wrong("calls with the rows of one batch", brief([number, *places]))
+    if len(found) < len(plain["calls"]):
+        raise reader.wrong("calls that are part of a pass", f"{len(plain['calls']) - len(found)} others")
+    return found
+
+
+def _passes_of_version_1(plain: Mapping[str, Any], setup: Setup, reader: Reader) -> list[Pass]:
+    """Return the calls of version 1, which has them in one list, by the batch that was read before."""
+    lineage = _lineage(plain["moments"], reader)
+    calls = {layer: [_call(call, lineage, reader) for call in some] for layer, some in plain["calls"].items()}
+    starts = list(itertools.accumulate(moment.start for moment in lineage.moments))
+    found: dict[int, dict[str, list[Call]]] = {}
+    for layer, some in calls.items():
+        for call in some:
+            reading = starts[call.moment] if call.moment >= 0 else 0
+            found.setdefault(reading, {}).setdefault(layer, []).append(call)
+    return [Pass(found[reading], lineage, setup=setup) for reading in sorted(found)]
+
+
+def _lineage(moments: Any, reader: Reader) -> Lineage:
+    lineage = Lineage([_moment(reader, *pair) for pair in moments])
+    _check_rows(lineage, reader)
+    return lineage
 
 
 def _texts(some: Any, reader: Reader) -> tuple[str, ...]:
@@ -136,7 +193,10 @@ def _call(plain: Mapping[str, Any], lineage: Lineage, reader: Reader) -> Call:
         rows, tensors = (*bound.leading, bound.problem.queries), (state.value, state.winner)
         if not all(x is None or (isinstance(x, Tensor) and tuple(x.shape) == rows) for x in tensors):
             raise reader.wrong("a row state of these rows", brief(list(tensors)))
-    return Call(query, key, value, options, state, moment, own, given)
+    start = plain.get("start")
+    if start is not None and not (type(start) is int and start >= 0):
+        raise reader.wrong("the position of a call", brief(start))
+    return Call(query, key, value, options, state, moment, own, given, start)
 
 
 def _options(plain: Mapping[str, Any], reader: Reader) -> dict[str, Any]:

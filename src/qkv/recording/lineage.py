@@ -1,9 +1,9 @@
 """Where the rows of a batch come from as rows leave, repeat or change places during decoding."""
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
-from torch import Tensor, nn
+from torch import Tensor
 
 
 class Moment(NamedTuple):
@@ -26,8 +26,8 @@ class Lineage:
     Example:
         >>> import torch
         >>> lineage = Lineage([Moment(torch.arange(2), True), Moment(torch.tensor([1, 1, 0]), False)])
-        >>> lineage.rows(1), lineage.reading(1)
-        ([1, 1, 0], 0)
+        >>> lineage.rows(1)
+        [1, 1, 0]
     """
 
     moments: list[Moment] = field(default_factory=list)
@@ -37,12 +37,6 @@ class Lineage:
         """The index of the last moment; −1 before any."""
         return len(self.moments) - 1
 
-    def follow(self, module: nn.Module, given: tuple[Tensor, ...], options: dict[str, Any], rows: Tensor) -> None:
-        """Record a moment: a forward hook of `nn.cache.Rows`."""
-        start = bool(options.get("start", False))
-        if start or self.moments:
-            self.moments.append(Moment(rows, start))
-
     def rows(self, moment: int) -> list[int] | None:
         """Return, for each row of the batch at that moment, the row of the source that it continues."""
         if moment < 0:
@@ -50,15 +44,11 @@ class Lineage:
         begin = max(at for at in range(moment + 1) if self.moments[at].start)
         rows = self.moments[begin].rows
         if not rows.numel():
-            return None  # the end of a generation: what follows is a batch of its own
+            return None  # in files of version 1, the end of a generation: what follows is a batch of its own
         for change in self.moments[begin + 1 : moment + 1]:
             rows = rows.index_select(0, change.rows)
         found: list[int] = rows.tolist()
         return found
-
-    def reading(self, moment: int) -> int:
-        """Return how many batches had been read before the batch of a moment."""
-        return max(sum(change.start for change in self.moments[: moment + 1]) - 1, 0)
 
     def path(self, moment: int, place: int) -> dict[int, int]:
         """Return the position of a row at each moment since its source was read, given its position at one of them."""

@@ -1,14 +1,18 @@
 """Where the tensors of another library's attention come from: its own sequence or another, and which tokens."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, final
+from inspect import signature
+from typing import Any, NamedTuple, final
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from qkv.nn.attention import Attention
+from qkv.recording.per_thread import PerThread
 from qkv.recording.repeated_passes import first_time
+
+_CACHES = ("past_key_values", "past_key_value", "cache_params")
 
 
 @final
@@ -23,9 +27,7 @@ class Origin:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._first: Tensor | None = None
-        self._others: list[Tensor] = []
-        self._source: Tensor | None = None
+        self._seen = PerThread(_Seen)
         self.hooks: list[RemovableHandle] = [
             module.register_forward_pre_hook(first_time(self._enter), with_kwargs=True)
         ]
@@ -42,21 +44,32 @@ class Origin:
     @property
     def own(self) -> bool:
         """Whether queries and keys come from one sequence."""
-        return self._source is None or not any(_same(self._source, other) for other in self._others)
+        seen = self._seen.get()
+        return seen.source is None or not any(_same(seen.source, other) for other in seen.others)
 
     def _enter(self, module: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> None:
         named = {str(place): argument for place, argument in enumerate(given)} | options
         tensors = {name: x for name, x in named.items() if isinstance(x, Tensor) and x.is_floating_point()}
         first = "hidden_states" if "hidden_states" in tensors else next(iter(tensors), "")
-        self._first = tensors.pop(first, None)
-        self._others = list(tensors.values())
+        seen = self._seen.get()
+        seen.first = tensors.pop(first, None)
+        seen.others = list(tensors.values())
 
     def _project(self, module: nn.Module, given: tuple[Any, ...]) -> None:
-        x = given[0] if given and isinstance(given[0], Tensor) else None
-        if x is None or (self._first is not None and _same(x, self._first)):
+        seen, x = self._seen.get(), given[0] if given and isinstance(given[0], Tensor) else None
+        if x is None or (seen.first is not None and _same(x, seen.first)):
             return
-        source = next((other for other in self._others if _same(x, other)), None)
-        self._source = self._source if source is None else source
+        source = next((other for other in seen.others if _same(x, other)), None)
+        seen.source = seen.source if source is None else source
+
+
+@dataclass
+class _Seen:
+    """The tensors that one thread gave to a module: its first argument, others, and the projected one of these."""
+
+    first: Tensor | None = None
+    others: list[Tensor] = field(default_factory=list)
+    source: Tensor | None = None
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
@@ -64,28 +77,38 @@ def _same(one: Tensor, other: Tensor) -> bool:
     return one is other or (one.data_ptr() == other.data_ptr() != 0 and one.numel() == other.numel())
 
 
-@final
-@dataclass
-class Reading:
-    """The token ids that a model was given, one tensor (B, N) per forward pass; None for a pass without any."""
+class Position(NamedTuple):
+    """Where a forward pass of a model of `transformers` stands in its text.
 
-    passes: list[Tensor | None] = field(default_factory=list)
+    Attributes:
+        start: the number of positions that its cache holds; 0 without a cache.
+        ids: the token ids that it was given, (B, Q); None if it was given none.
+        cache: its cache, if any.
+    """
 
-    def follow(self, module: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> None:
-        """Note the ids: a forward hook with keywords, before the pass."""
-        ids = options.get("input_ids", given[0] if given else None)
-        good = isinstance(ids, Tensor) and ids.ndim == 2 and not ids.is_floating_point()
-        self.passes.append(ids if good else None)
+    start: int
+    ids: Tensor | None = None
+    cache: Any = None
 
-    def ids(self, passes: Sequence[int], rows: Sequence[int]) -> list[int] | None:
-        """Return the ids of one row over some passes; None if some pass had none."""
-        found: list[int] = []
-        for at, row in zip(passes, rows, strict=True):
-            ids = self.passes[at] if at < len(self.passes) else None
-            if ids is None or row >= ids.shape[0]:
-                return None
-            found += ids[row].tolist()
-        return found
+
+def position_of(module: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> Position:
+    """Return where a pass of a model of `transformers` begins, from its arguments."""
+    names = tuple(signature(type(module).forward).parameters)[1:] if given else ()
+    named = dict(zip(names, given, strict=False)) | options
+    ids = named.get("input_ids")
+    if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.is_floating_point():
+        ids = None
+    cache = next((named[name] for name in _CACHES if named.get(name) is not None), None)
+    return Position(length_of(cache), None if ids is None else ids.clone(), cache)
+
+
+def length_of(cache: Any) -> int:
+    """Return how many positions a cache of `transformers` holds; earlier versions of it are tuples of layers."""
+    if hasattr(cache, "get_seq_length"):
+        return int(cache.get_seq_length())
+    if isinstance(cache, tuple) and cache and isinstance(cache[0], tuple) and isinstance(cache[0][0], Tensor):
+        return int(cache[0][0].shape[-2])
+    return 0
 
 
 def model_above(name: str, modules: Mapping[str, nn.Module]) -> str | None:

@@ -1,7 +1,10 @@
 """Recording what a model attends to, by hooks on `nn.Attention`, while the fast kernels run."""
 
+import itertools
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
@@ -16,12 +19,15 @@ from qkv.normalizers.row_state import RowState
 from qkv.recording.around import around
 from qkv.recording.calls import Call, Given
 from qkv.recording.checks import check_all_ran, check_any, check_arguments, chosen
-from qkv.recording.origins import Origin, Reading, model_above
+from qkv.recording.dividing import Course
+from qkv.recording.origins import Origin, model_above, position_of
+from qkv.recording.passes import Setup, Tokenizer
+from qkv.recording.per_thread import PerThread
 from qkv.recording.repeated_passes import first_time
-from qkv.recording.rooms import Room, moved
 from qkv.recording.row_states import RowStates
 from qkv.recording.torch_layers import call_of, check_layer, projections
-from qkv.recording.trace import Tokenizer, Trace
+from qkv.recording.trace import Trace
+from qkv.view.scene import OPTIONS
 
 
 @contextmanager
@@ -66,24 +72,86 @@ def record(
     check_any(model, found, layers)
     wanted = {name: found[name] for name in chosen(found, layers)}
     _refuse_compiled(model)
-    trace = Trace({name: [] for name in wanted}, None if heads is None else tuple(heads), tokenizer=tokenizer)
-    hooks = [
-        module.register_forward_hook(first_time(trace.lineage.follow), with_kwargs=True)
-        for module in model.modules()
-        if isinstance(module, Rows)
-    ]
-    root, runs = _Ran(), dict[str, _Ran]()
+    setup = Setup(list(wanted), None if heads is None else tuple(heads), tokenizer=tokenizer)
+    recorder = _Recorder(setup)
+    hooks: list[RemovableHandle] = []
     try:
-        hooks.append(model.register_forward_hook(first_time(root.follow)))
-        for name, module in wanted.items():
-            hooks += _watch(model, name, module, trace, runs)
+        hooks += recorder.watch(model, wanted)
         with _without_fast_path(wanted.values()):
-            yield trace
+            yield recorder.trace
     finally:
+        recorder.open = False
         for hook in hooks:
             hook.remove()
+        recorder.course.close()
     _check_all(model, found)
-    check_all_ran(root.ran, trace.calls, [name for name, run in runs.items() if run.ran])
+    check_all_ran(recorder.ran, bool(recorder.trace.passes), setup.layers, recorder.missed)
+
+
+@final
+class _Recorder:
+    """The hooks on a model, and what each thread runs.
+
+    Attributes:
+        trace: the recording.
+        open: whether its hooks are all in place.
+        ran: whether the model ran to its end.
+        missed: layers around whose attention a module ran without it.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self.trace = Trace([], setup)
+        self.open, self.ran, self.missed = False, False, set[str]()
+        self._lock, self._threads = threading.Lock(), itertools.count()
+        self._courses = PerThread(self._new_course)
+        self._courses.get()  # the thread that opens the recording is the first
+
+    @property
+    def course(self) -> Course:
+        """What the running thread runs."""
+        return self._courses.get()
+
+    def _new_course(self) -> Course:
+        return Course(next(self._threads), self.trace.setup, self.trace.passes, self._lock)
+
+    def watch(self, model: nn.Module, layers: Mapping[str, nn.Module]) -> list[RemovableHandle]:
+        """Register the hooks that record some layers of a model."""
+        hooks = [
+            module.register_forward_hook(first_time(self._rows), with_kwargs=True)
+            for module in model.modules()
+            if isinstance(module, Rows)
+        ]
+        for name, module in layers.items():
+            hooks += _watch(model, name, module, self)
+        modules = dict(model.named_modules())
+        for path in dict.fromkeys(["", *self.trace.setup.groups.values()]):
+            hooks += self._around(modules[path], path)
+        hooks.append(model.register_forward_hook(first_time(self._done)))
+        self.open = True
+        return hooks
+
+    def _around(self, module: nn.Module, path: str) -> list[RemovableHandle]:
+        """Register the hooks on the recorded model, or on a model of `transformers` inside."""
+        group = path in self.trace.setup.groups.values()
+
+        def enter(module: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> None:
+            self.course.enter(module, not path)
+            if group:
+                self.course.place(path, position_of(module, given, options))
+
+        def leave(module: nn.Module, given: object, output: object) -> None:
+            self.course.leave(not path)
+
+        return [
+            module.register_forward_pre_hook(first_time(enter), with_kwargs=True),
+            module.register_forward_hook(first_time(leave), always_call=True),
+        ]
+
+    def _rows(self, module: nn.Module, given: tuple[Tensor, ...], options: dict[str, Any], rows: Tensor) -> None:
+        self.course.follow(module, given, options, rows)
+
+    def _done(self, module: nn.Module, given: object, output: object) -> None:
+        self.ran = True
 
 
 def _layers(model: nn.Module) -> dict[str, nn.Module]:
@@ -97,54 +165,36 @@ def _layers(model: nn.Module) -> dict[str, nn.Module]:
     return found
 
 
-@final
-class _Ran:
-    """A hook on a module that tells whether it ran to its end."""
-
-    def __init__(self) -> None:
-        self.ran = False
-
-    def follow(self, module: nn.Module, inputs: object, output: object) -> None:
-        """Note a forward pass that came to its end."""
-        self.ran = True
-
-
-def _watch(
-    model: nn.Module, name: str, module: nn.Module, trace: Trace, runs: dict[str, _Ran]
-) -> list[RemovableHandle]:
-    """Register the hooks that record one layer, and that tell whether the module of another library around it ran."""
-    modules = dict(model.named_modules())
+def _watch(model: nn.Module, name: str, module: nn.Module, recorder: _Recorder) -> list[RemovableHandle]:
+    """Register the hooks that record one layer."""
+    modules, setup = dict(model.named_modules()), recorder.trace.setup
     if isinstance(module, nn.MultiheadAttention):
         check_layer(name, module)
-        trace.surroundings[name] = projections(module)
+        setup.surroundings[name] = projections(module)
 
         def attend(layer: nn.MultiheadAttention, given: Any, options: Any, output: Any) -> None:
-            trace.calls[name].append(call_of(layer, given, options, trace.lineage.now))
+            recorder.course.add(name, call_of(layer, given, options, recorder.course.moment))
 
         return [module.register_forward_hook(first_time(attend), with_kwargs=True)]
-    watch = _Watch(name, trace)
+    watch = _Watch(name, recorder)
     hooks = [
-        module.register_forward_hook(watch.states.take, with_kwargs=True, prepend=True, always_call=True),
+        module.register_forward_hook(watch.states.take, with_kwargs=True, prepend=True),
         module.register_forward_pre_hook(first_time(watch.states.ask), with_kwargs=True),
         module.register_forward_hook(first_time(watch.attend), with_kwargs=True),
     ]
     path = next(path for path, other in modules.items() if other is module)
     if path.rpartition(".")[2] == SEAM:
         place = path.rpartition(".")[0]
-        watch.origin, runs[name] = Origin(modules[place]), _Ran()
+        watch.origin = Origin(modules[place])
         hooks += watch.origin.hooks
-        hooks.append(modules[place].register_forward_hook(first_time(runs[name].follow)))
+        hooks.append(modules[place].register_forward_pre_hook(first_time(watch.begin)))
+        hooks.append(modules[place].register_forward_hook(first_time(watch.end)))
         above = model_above(place, modules)
         if above is not None:
-            trace.groups[name] = above
-            hooks.append(modules[above].register_forward_pre_hook(first_time(watch.begin)))
-            if above not in trace.readings:
-                trace.readings[above] = Reading()
-                follow = first_time(trace.readings[above].follow)
-                hooks.append(modules[above].register_forward_pre_hook(follow, with_kwargs=True))
+            setup.groups[name] = above
     elif (parent := _parent(model, name)) is not None:
         if (surrounding := around(parent)) is not None:
-            trace.surroundings[name] = surrounding
+            setup.surroundings[name] = surrounding
         hooks.append(parent.projections.given.register_forward_hook(first_time(watch.project)))
     return hooks
 
@@ -169,6 +219,21 @@ def _check_all(model: nn.Module, found: Mapping[str, nn.Module]) -> None:
         raise UnsupportedError(error_message("record", "layers that attach found", f"a new one, {late[0]}", hint))
 
 
+@dataclass
+class _Seen:
+    """What one thread gave to a layer.
+
+    Attributes:
+        inputs: the last inputs of its projections.
+        moment: index of the last change of the batch before the keys were given.
+        missing: whether the module around the attention runs, and has not called it yet.
+    """
+
+    inputs: list[Tensor | None] = field(default_factory=lambda: [None, None, None])
+    moment: int = -1
+    missing: bool = False
+
+
 @final
 class _Watch:
     """The hooks on one layer.
@@ -178,75 +243,53 @@ class _Watch:
         states: the row states that the layer's own calls give.
     """
 
-    def __init__(self, name: str, trace: Trace) -> None:
-        self.name, self.trace = name, trace
+    def __init__(self, name: str, recorder: _Recorder) -> None:
+        self.name, self.recorder = name, recorder
         self.origin: Origin | None = None
         self.states = RowStates()
-        self.inputs: list[Tensor | None] = [None, None, None]
-        self.moment = -1
-        self.turn = 0
-        self.rooms: dict[str, Room] = {}
-        self.followed: dict[str, int] = {}
+        self.seen = PerThread(_Seen)
 
-    def begin(self, module: nn.Module, inputs: object) -> None:
-        """Note a forward pass of the model around the layer: a layer that runs again within it is another layer."""
-        self.turn = 0
+    def begin(self, module: nn.Module, given: object) -> None:
+        """Note that the module of another library around the layer begins to run."""
+        self.seen.get().missing = self.recorder.open
+
+    def end(self, module: nn.Module, given: object, output: object) -> None:
+        """Note that it ran to its end."""
+        if self.seen.get().missing and self.recorder.open:
+            self.recorder.missed.add(self.name)
 
     def project(self, module: nn.Module, inputs: tuple[Tensor | None, ...], output: None) -> None:
         """Record the inputs of the projections: a query, a key and value, or all three."""
+        seen = self.seen.get()
         for place, tensor in enumerate(inputs):
             if tensor is not None:
-                self.inputs[place] = tensor
-                self.moment = self.trace.lineage.now if place else self.moment
+                seen.inputs[place] = tensor
+                seen.moment = self.recorder.course.moment if place else seen.moment
 
     def attend(self, module: Attention, tensors: tuple[Tensor, ...], options: dict[str, Any], output: Any) -> None:
         """Record a call."""
+        self.seen.get().missing = False
         named = dict(zip(("query", "key", "value"), tensors, strict=False)) | options
         same, given = self._given(named["query"] is named["key"])
         query, key, value = (named.pop(name).detach() for name in ("query", "key", "value"))
-        own = {"score": module.score, "normalizer": module.normalizer}
-        options = {name: option for name, option in (own | named).items() if name != "generator" and option is not None}
+        defaults = {"score": module.score, "normalizer": module.normalizer}
+        options = {name: part for name, part in (defaults | named).items() if name in OPTIONS and part is not None}
         if not options.get("enable_gqa", True):
             del options["enable_gqa"]
-        own_state = isinstance(output, tuple) and isinstance(output[1], RowState)
-        state = output[1] if own_state else self.states.last
-        name = self._name()
-        if self.origin is not None:
-            key, value, options = self._kept(name, key, value, options, query.shape[-2])
-        call = Call(query, key, value, options, state, self.trace.lineage.now, same, given)
-        self.trace.calls.setdefault(name, []).append(call)
-
-    def _kept(
-        self, name: str, key: Tensor, value: Tensor, options: dict[str, Any], queries: int
-    ) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        """Return keys and values in memory shared with earlier calls."""
-        moments, room = self.trace.lineage.moments, self.rooms.setdefault(name, Room())
-        for moment in moments[self.followed.get(name, len(moments)) :]:
-            if moment.start:
-                self.rooms[name] = room = Room()
-            else:
-                room.select(moment.rows)
-        self.followed[name] = len(moments)
-        kept = room.keep(key, value, queries)
-        placed = moved(options, kept.dropped)
-        return (key, value, options) if placed is None else (kept.key, kept.value, placed)
-
-    def _name(self) -> str:
-        """Return the name of the layer, with the number of its turn if the module runs several times in one pass."""
-        self.turn += 1
-        name = self.name if self.turn == 1 or self.origin is None else f"{self.name}#{self.turn}"
-        if name != self.name and self.name in self.trace.groups:
-            self.trace.groups[name] = self.trace.groups[self.name]
-        return name
+        with_state = isinstance(output, tuple) and isinstance(output[1], RowState)
+        state = output[1] if with_state else self.states.last
+        course = self.recorder.course
+        course.add(self.name, Call(query, key, value, options, state, course.moment, same, given))
 
     def _given(self, same: bool) -> tuple[bool, Given | None]:
         """Return whether queries and keys come from one sequence, and the inputs of the projections, if known."""
         if self.origin is not None:
             return self.origin.own, None
-        q, k, v = self.inputs
+        seen = self.seen.get()
+        q, k, v = seen.inputs
         if q is None or k is None or v is None:
             return same, None
-        return q is k, Given(q.detach(), k.detach(), v.detach(), self.moment)
+        return q is k, Given(q.detach(), k.detach(), v.detach(), seen.moment)
 
 
 def _refuse_compiled(model: nn.Module) -> None:

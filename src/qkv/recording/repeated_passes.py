@@ -2,13 +2,19 @@
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from inspect import signature
+from typing import Any, TypeVar
 
 import torch
 
+Result = TypeVar("Result")
 
-def first_time(hook: Callable[..., None]) -> Callable[..., None]:
+
+def first_time(hook: Callable[..., Result]) -> Callable[..., Result | None]:
     """Return a hook that sees no pass that backward repeats: its attention was recorded when it ran first.
+
+    PyTorch registers and removes a hook in two steps. A thread that runs the module between them calls the hook without
+    keywords: it then does nothing.
 
     Example:
         >>> from torch.utils.checkpoint import checkpoint
@@ -19,10 +25,11 @@ def first_time(hook: Callable[..., None]) -> Callable[..., None]:
         1
     """
 
+    count = len(signature(hook).parameters)
+
     @wraps(hook)
-    def run(*given: Any, **options: Any) -> None:
+    def run(*given: Any) -> Result | None:
         # As torch.utils.module_tracker tells: inside backward, its graph has a number.
-        if torch._C._current_graph_task_id() == -1:
-            hook(*given, **options)
+        return hook(*given) if torch._C._current_graph_task_id() == -1 and len(given) == count else None
 
     return run

@@ -47,6 +47,29 @@ class Room:
         self._length = 0
         self._pair: tuple[Tensor, ...] = ()
 
+    @property
+    def length(self) -> int:
+        """How many keys are kept."""
+        return self._length
+
+    def crop(self, length: int) -> None:
+        """Forget all but the first keys; calls that saw the others keep them."""
+        if length < self._length:
+            self._pair, self._length = tuple(x[..., :length, :] for x in self._pair), length
+
+    def continues(self, key: Tensor, queries: int, start: int) -> bool:
+        """Return whether keys repeat those that are kept up to a position, as far as a window has not dropped them.
+
+        Args:
+            key: all that a call was given, (..., K, E).
+            queries: how many of the last ones are new.
+            start: position of the first new one.
+        """
+        old = key.shape[-2] - queries
+        if not self._pair or not 0 <= old <= start <= self._length:
+            return False
+        return same_numbers(key[..., :old, :], self._pair[0][..., start - old : start, :])
+
     def select(self, rows: Tensor) -> None:
         """Take rows of the batch, as a beam search does."""
         self._pair = tuple(x.index_select(0, rows.to(x.device)) for x in self._pair)
@@ -87,10 +110,21 @@ class Room:
         """Return whether the first keys and values of a call are the last that are kept."""
         start = self._length - count
         return all(
-            (x.shape[:-2], x.shape[-1], x.dtype) == (room.shape[:-2], room.shape[-1], room.dtype)
-            and torch.equal(x[..., :count, :], room[..., start : self._length, :])
+            same_numbers(x[..., :count, :], room[..., start : self._length, :])
             for x, room in zip(pair, self._pair, strict=True)
         )
+
+
+def same_numbers(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors hold the same numbers; NaN, in a model that diverged, is the same as NaN.
+
+    Example:
+        >>> same_numbers(torch.tensor([1.0, torch.nan]), torch.tensor([1.0, torch.nan]))
+        True
+    """
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def moved(options: dict[str, Any], dropped: int) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ They are rounded to float32, as the kernel returns them: a second pass for the d
 Without them, the first look at a row of a long map takes a pass over all of its keys.
 """
 
+import threading
 from collections.abc import Mapping
 from typing import Any, final
 
@@ -12,11 +13,12 @@ import torch
 from torch import Tensor
 
 from qkv.masks.patterns import Causal
-from qkv.nn.attention import Attention
+from qkv.nn.attention import Also, Attention
 from qkv.normalizers.dense import Softmax
 from qkv.normalizers.row_state import RowState
 from qkv.scores.products import Dot, ScaledDot
 
+ROUNDED: Also = "rounded state"
 LONG = 1 << 20
 """Queries times keys from which a pass over all keys takes longer than people notice."""
 
@@ -24,9 +26,6 @@ LONG = 1 << 20
 @final
 class RowStates:
     """Hooks that ask an `Attention` for the row states of its long calls, and hide them from the model.
-
-    Attributes:
-        last: the row state of the last call; None if it was not free.
 
     Example:
         >>> layer, states = Attention(), RowStates()
@@ -39,24 +38,34 @@ class RowStates:
     """
 
     def __init__(self) -> None:
-        self.last: RowState | None = None
-        self._asked = False
+        self._last: RowState | None = None
+        # Other threads may run the module while these hooks come or go, and would see what belongs to the hooks.
+        self._thread = threading.get_ident()
 
-    def ask(self, module: Attention, tensors: tuple[Tensor, ...], options: dict[str, Any]) -> None:
+    @property
+    def last(self) -> RowState | None:
+        """The row state of the last call; None if it was not free, or in another thread than the one of these hooks."""
+        return self._last if threading.get_ident() == self._thread else None
+
+    def ask(
+        self, module: Attention, tensors: tuple[Tensor, ...], options: dict[str, Any]
+    ) -> tuple[tuple[Tensor, ...], dict[str, Any]] | None:
         """Before a call: ask for its row state if it costs nothing and changes no bit of the output."""
-        self.last = None
-        if module.also is None and _is_free(module, tensors, options):
-            module.also = "rounded state"
-            self._asked = True
+        if threading.get_ident() != self._thread:
+            return None
+        self._last = None
+        wanted = module.also is None and options.get("also") is None and _is_free(module, tensors, options)
+        # An argument, not a setting of the module, which other threads may be running.
+        return (tensors, options | {"also": ROUNDED}) if wanted else None
 
-    def take(self, module: Attention, tensors: tuple[Tensor, ...], options: dict[str, Any], output: Any) -> Any:
-        """After a call, also one that failed: keep its row state, and return the output alone."""
-        if not self._asked:
+    def take(self, module: Attention, tensors: tuple[Tensor, ...], *rest: Any) -> Any:
+        """After a call: keep its row state, and return the output alone."""
+        options, output = rest if len(rest) == 2 else ({}, None)
+        if options.get("also") != ROUNDED or not isinstance(output, tuple):
             return None
-        module.also, self._asked = None, False
-        if output is None:
-            return None
-        output, self.last = output
+        output, state = output
+        if threading.get_ident() == self._thread:
+            self._last = state
         return output
 
 

@@ -1,5 +1,6 @@
 """Writing trace files: tensors as safetensors, the rest as JSON in their metadata."""
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,33 +10,24 @@ import safetensors.torch
 
 from qkv.checkpoint.disk import replace_file
 from qkv.errors import CheckpointError, ConfigError
-from qkv.recording.around import Around
 from qkv.recording.calls import Call
-from qkv.recording.lineage import Lineage
+from qkv.recording.passes import Pass, Setup
 from qkv.recording.values import Writer
 
 KEY = "qkv.trace"
-VERSION = 1
+VERSION = 2
 
 
 class Recorded(Protocol):
     """What a trace file holds: see `qkv.recording.trace.Trace`."""
 
     @property
-    def calls(self) -> Mapping[str, Sequence[Call]]:
-        """The calls by the name of the layer."""
+    def passes(self) -> Sequence[Pass]:
+        """The passes."""
 
     @property
-    def heads(self) -> tuple[int, ...] | None:
-        """The heads to show."""
-
-    @property
-    def lineage(self) -> Lineage:
-        """Where the rows of the batch came from."""
-
-    @property
-    def surroundings(self) -> Mapping[str, Around]:
-        """The projections around each layer."""
+    def setup(self) -> Setup:
+        """What is known of the recorded model."""
 
     @property
     def tokens(self) -> Mapping[str, tuple[str, ...]]:
@@ -58,17 +50,33 @@ def write(trace: Recorded, path: str | Path) -> None:
         ConfigError: the file cannot be written.
     """
     writer = Writer()
-    for calls in trace.calls.values():
-        for call in calls:
-            call.check()
+    # Passes may share calls, such as those of an encoder, and generations share their rows: each is written once.
+    calls = {id(call): call for one in trace.passes for some in one.calls.values() for call in some}
+    lineages = {id(one.lineage): one.lineage for one in trace.passes}
+    for call in calls.values():
+        call.check()
+    call_numbers, lineage_numbers = (dict(zip(some, itertools.count(), strict=False)) for some in (calls, lineages))
     plain = {
         "version": VERSION,
         "title": trace.title,
         "tokens": writer.plain(trace.tokens),
-        "heads": writer.plain(trace.heads),
-        "moments": [[writer.plain(moment.rows), moment.start] for moment in trace.lineage.moments],
-        "around": writer.plain(trace.surroundings),
-        "calls": {layer: [_plain(call, writer) for call in calls] for layer, calls in trace.calls.items()},
+        "heads": writer.plain(trace.setup.heads),
+        "layers": list(trace.setup.layers),
+        "groups": dict(trace.setup.groups),
+        "around": writer.plain(trace.setup.surroundings),
+        "lineages": [
+            [[writer.plain(moment.rows), moment.start] for moment in lineage.moments] for lineage in lineages.values()
+        ],
+        "calls": [_plain(call, writer) for call in calls.values()],
+        "passes": [
+            {
+                "thread": one.thread,
+                "step": one.step,
+                "lineage": lineage_numbers[id(one.lineage)],
+                "calls": {layer: [call_numbers[id(call)] for call in some] for layer, some in one.calls.items()},
+            }
+            for one in trace.passes
+        ],
     }
     try:
         replace_file(Path(path), safetensors.torch.save(writer.tensors, {KEY: json.dumps(plain)}))
@@ -83,5 +91,6 @@ def _plain(call: Call, writer: Writer) -> dict[str, Any]:
         "state": writer.plain(call.state),
         "moment": call.moment,
         "own": call.own,
+        "start": call.start,
         "given": writer.plain(call.given),
     }

@@ -1,102 +1,195 @@
-"""A recorded trace: the calls of each layer, and queries about them."""
+"""A recorded trace: its passes, and questions about them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Protocol, final
+from typing import TYPE_CHECKING, Literal, final
 
-import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from qkv.decode.hypothesis import Hypothesis
-from qkv.errors import ConfigError, ShapeError, error_message, nearest
-from qkv.recording.around import Around
+from qkv.errors import ConfigError, error_message, nearest
+from qkv.introspect.statistics import Statistics
 from qkv.recording.calls import Call
-from qkv.recording.lineage import Lineage
-from qkv.recording.origins import Reading
-from qkv.recording.scenes import Part, scene_of, sides_of
+from qkv.recording.passes import Pass, Setup
 from qkv.view.scene import Scene
 
 if TYPE_CHECKING:
     from qkv.view.server.serve import Serving
 
 
-class Tokenizer(Protocol):
-    """What names token ids; the tokenizers of `transformers` do."""
-
-    def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
-        """Return the tokens of some ids."""
-
-
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
-    """A recorded trace.
+    """A recorded trace: a list of passes.
+
+    A pass is what the model ran over one batch from its first position on: one forward pass, or all those of a
+    generation with a cache. Without a cache each step of a generation is a pass. `weights`, `alignment` and `scene`
+    are those of the last pass of the thread that opened the recording; if it ran none, of the only other one.
 
     Args:
-        calls: by the name of the layer, its path in the model, in order.
-        heads: the heads to show; None for all.
-        lineage: where the rows of the batch came from.
-        surroundings: the projections around each layer, if it has any.
+        passes: the passes, in the order in which they ended.
+        setup: what is known of the recorded model.
         tokens: the tokens of each sequence of the displayed row, if known; files include them.
         title: title of pictures.
-        groups: for layers of `transformers`, the path of the innermost model that contains them.
-        readings: by the path of such a model, the token ids that it was given.
-        tokenizer: names token ids.
+
+    Example:
+        >>> import torch
+        >>> from qkv.nn.multihead import MultiHeadAttention
+        >>> from qkv.recording.recorder import record
+        >>> model = MultiHeadAttention(8, 2)
+        >>> with record(model) as trace:
+        ...     for length in (12, 7):
+        ...         output = model(torch.randn(1, length, 8))
+        >>> trace.weights("attention").shape, [one.weights("attention").shape[-1] for one in trace.passes]
+        (torch.Size([1, 2, 7, 7]), [12, 7])
     """
 
-    calls: dict[str, list[Call]] = field(default_factory=dict)
-    heads: tuple[int, ...] | None = None
-    lineage: Lineage = field(default_factory=Lineage)
-    surroundings: dict[str, Around] = field(default_factory=dict)
+    passes: list[Pass] = field(default_factory=list)
+    setup: Setup = field(default_factory=Setup)
     tokens: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     title: str = "attention"
-    groups: dict[str, str] = field(default_factory=dict)
-    readings: dict[str, Reading] = field(default_factory=dict)
-    tokenizer: Tokenizer | None = None
 
     def __repr__(self) -> str:
-        """Return one line: how many layers ran how often, without their tensors."""
-        calls = sum(map(len, self.calls.values()))
-        shown = shorten(", ".join(self.calls), 80, placeholder=" …")
-        return f"Trace({self.title!r}: {calls:,} calls of {len(self.calls):,} layers: {shown})"
+        """Return one line: how many passes of which layers, without their tensors."""
+        count, layers = len(self.passes), len(self.layers)
+        shown = shorten(", ".join(self.layers), 80, placeholder=" …")
+        return f"Trace({self.title!r}: {count:,} pass{'es' * (count != 1)} of {layers:,} layers: {shown})"
 
     @property
     def layers(self) -> list[str]:
         """The names of the recorded layers."""
-        return list(self.calls)
+        return list(self.setup.layers)
 
-    def weights(self, layer: str) -> Tensor:
-        """Return the weights of a layer, with the queries of all its calls concatenated.
+    @property
+    def calls(self) -> dict[str, list[Call]]:
+        """The calls of each layer in the pass that `weights` shows by default, in order."""
+        calls = self.choose().calls if self.passes else {}
+        return {layer: list(calls.get(layer, ())) for layer in self.layers}
+
+    def choose(self, reading: int | None = None, hypothesis: Hypothesis | None = None) -> Pass:
+        """Return a pass.
+
+        Args:
+            reading: its index in `passes`; None for the last one of the thread that opened the recording, or if it ran
+                none, of the only other thread.
+            hypothesis: a hypothesis of a generation; without a cache it selects the pass of its last step.
+
+        Raises:
+            ConfigError: nothing was recorded, there is no such pass, or several threads ran.
+        """
+        if not self.passes:
+            hint = "Run the model inside the `with` block."
+            raise ConfigError(error_message("trace", "a layer that ran", "none", hint))
+        if reading is not None:
+            count = len(self.passes)
+            if not -count <= reading < count:
+                hint = "See trace.passes."
+                raise ConfigError(error_message("reading", f"a pass from 0 to {count - 1}", str(reading), hint))
+            chosen = self.passes[reading]
+        else:
+            chosen = self._last()
+        steps = 0 if hypothesis is None else len(hypothesis.log_probabilities)
+        if not chosen.step or not steps:
+            return chosen
+        of_step = (one for one in self.passes if one.lineage is chosen.lineage and one.step == steps - 1)
+        return next(of_step, chosen)
+
+    def _holding(self, reading: int | None, hypothesis: Hypothesis | None = None) -> Pass:
+        """Return a pass; an empty one if nothing was recorded, which names the layer that is asked for."""
+        return self.choose(reading, hypothesis) if self.passes else Pass(setup=self.setup)
+
+    def _last(self) -> Pass:
+        threads = list(dict.fromkeys(one.thread for one in self.passes))
+        if 0 not in threads and len(threads) > 1:
+            got = f"{len(self.passes)} passes of {len(threads)} other threads"
+            hint = "Choose one by reading=, an index in trace.passes."
+            raise ConfigError(error_message("trace", "a pass of the thread that opened the recording", got, hint))
+        thread = 0 if 0 in threads else threads[0]
+        return next(one for one in reversed(self.passes) if one.thread == thread)
+
+    def selected(self, layers: Sequence[str]) -> "Trace":
+        """Return the trace of some of its layers.
+
+        Raises:
+            ConfigError: a layer was not recorded.
+        """
+        for layer in layers:
+            if layer not in self.layers:
+                hint = nearest(layer, self.layers)
+                raise ConfigError(error_message("layers", "recorded layers", repr(layer), hint))
+        setup = replace(self.setup, layers=[layer for layer in self.layers if layer in layers])
+        passes = [
+            replace(one, calls={layer: one.calls[layer] for layer in one.calls if layer in layers}, setup=setup)
+            for one in self.passes
+        ]
+        return replace(self, passes=[one for one in passes if one.calls], setup=setup)
+
+    def weights(self, layer: str, *, reading: int | None = None) -> Tensor:
+        """Return the weights of a layer in one pass, with the queries of all its calls concatenated.
 
         A decoder calls the layer once per target token: the steps are concatenated. If keys grow from step to step, as
         in self-attention with a cache, keys that did not exist yet have weight 0.
 
         Args:
             layer: its path in the model.
+            reading: index of the pass; see `choose`.
 
         Returns:
-            (..., Q, K), with Q over all calls, of the selected heads.
+            (..., Q, K), with Q over all calls of the pass, of the selected heads.
 
         Raises:
             ConfigError: the layer was not recorded or did not run, or it does not have one of the heads.
             ShapeError: rows left the batch between calls.
         """
-        parts = [self._of_heads(call.weights(), layer) for call in self._calls(layer)]
-        if len({part.shape[:-2] for part in parts}) > 1:
-            expected, got = "the same rows in all calls", "rows that left the batch"
-            raise ShapeError(error_message(layer, expected, got, "Request one row: trace.alignment(layer, row)."))
-        return _joined(parts)
+        return self._holding(reading).weights(layer)
 
-    def alignment(self, layer: str, row: int = 0, *, reading: int = -1, hypothesis: Hypothesis | None = None) -> Tensor:
+    def statistics(
+        self, layer: str, *names: Literal["received", "entropy", "peak", "total"], topk: int = 0
+    ) -> list[Statistics]:
+        """Return statistics of a layer for every pass in which it ran, without storing any matrix of weights.
+
+        A recording of a model that reads a data set has one pass for each batch.
+
+        Args:
+            layer: its path in the model.
+            names: the statistics.
+            topk: number of largest weights per row; 0 for none.
+
+        Returns:
+            One value for each pass, in the order of `passes`, as `AttentionMap.statistics` returns it, of the selected
+            heads.
+
+        Raises:
+            ConfigError: the layer was not recorded or did not run, or a name is unknown.
+            UnsupportedError: entropy of weights that can be negative.
+            ShapeError: rows left the batch between the calls of a pass.
+
+        Example:
+            >>> import torch
+            >>> from qkv.nn.multihead import MultiHeadAttention
+            >>> from qkv.recording.recorder import record
+            >>> model = MultiHeadAttention(8, 2)
+            >>> with record(model) as trace:
+            ...     for batch in torch.randn(3, 4, 5, 8):
+            ...         output = model(batch)
+            >>> entropies = [one.entropy for one in trace.statistics("attention", "entropy")]
+            >>> torch.cat(entropies).shape  # of each text, head and query
+            torch.Size([12, 2, 5])
+        """
+        ran = [one for one in self.passes if layer in one.layers]
+        return [one.statistics(layer, *names, topk=topk) for one in ran or [self._holding(None)]]
+
+    def alignment(
+        self, layer: str, row: int = 0, *, reading: int | None = None, hypothesis: Hypothesis | None = None
+    ) -> Tensor:
         """Return the weights of one row of a batch, step by step, even as other rows leave or are reordered.
 
         Args:
             layer: its path in the model.
             row: index in the input batch.
-            reading: index of the batch, if several were read; the last by default.
+            reading: index of the pass; see `choose`.
             hypothesis: the hypothesis, if a beam search had several for the row.
 
         Returns:
@@ -106,9 +199,7 @@ class Trace:
             ConfigError: the layer was not recorded or did not run, or it does not have one of the heads.
             ShapeError: there is no such row, or it occurs more than once, as in a beam.
         """
-        parts = self._parts(layer, row, reading, hypothesis)
-        weights = _joined([self._of_heads(call.weights(), layer)[place] for call, place, _ in parts])
-        return weights.flatten(0, -3).mean(0) if weights.ndim > 2 else weights
+        return self._holding(reading, hypothesis).alignment(layer, row, hypothesis=hypothesis)
 
     def scene(
         self,
@@ -116,11 +207,11 @@ class Trace:
         tokens: Mapping[str, Sequence[str]] | None = None,
         *,
         title: str | None = None,
-        reading: int = -1,
+        reading: int | None = None,
         hypothesis: Hypothesis | None = None,
         notes: Mapping[str, Sequence[str]] | None = None,
     ) -> Scene:
-        """Return everything recorded for one row, for the viewer.
+        """Return everything recorded for one row of one pass, for the viewer.
 
         Cross-attention layers, and the layers around them in the model, have the sequences "target" and "source".
         Without such layers the only sequence is "text".
@@ -130,7 +221,7 @@ class Trace:
             tokens: tokens of each sequence, with or without padding; None for the trace's own; without tokens,
                 positions are numbered.
             title: title of the scene; None for the trace's own.
-            reading: index of the batch, if several were read; the last by default.
+            reading: index of the pass; see `choose`.
             hypothesis: the hypothesis, if a beam search had several for the row.
             notes: for each token of a sequence "unknown", "copied" or "".
 
@@ -141,31 +232,10 @@ class Trace:
             ShapeError: there is no such row, or the number of tokens differs from the number of positions.
             ConfigError: nothing was recorded.
         """
-        run = [layer for layer in self.calls if self.calls[layer]]
-        if not run:
-            hint = "Run the model inside the `with` block."
-            raise ConfigError(error_message("trace", "a layer that ran", "none", hint))
-        parts = {layer: self._parts(layer, row, reading, hypothesis) for layer in run}
-        sides = sides_of(parts, self.groups)
-        named = (self.tokens or self._read(parts, sides)) if tokens is None else tokens
+        chosen = self.choose(reading, hypothesis)
+        named = (self.tokens or None) if tokens is None else tokens
         title = self.title if title is None else title
-        return scene_of(parts, sides, self.surroundings, named, notes or {}, title)
-
-    def _read(
-        self, parts: Mapping[str, Sequence[Part]], sides: Mapping[str, tuple[str, str]]
-    ) -> dict[str, tuple[str, ...]]:
-        """Return the tokens of the ids that the model was given, for the sequences where they are known."""
-        found: dict[str, tuple[str, ...]] = {}
-        for layer, some in parts.items():
-            reading, name = self.readings.get(self.groups.get(layer, "")), sides[layer][0]
-            if reading is None or self.tokenizer is None or name in found:
-                continue
-            places = {id(call): place for place, call in enumerate(self.calls[layer])}
-            passes = [places.get(id(part.call), -1) for part in some]
-            ids = reading.ids(passes, [part.place for part in some]) if len(places) == len(reading.passes) else None
-            if ids is not None and len(ids) == sum(part.call.query.shape[-2] for part in some):
-                found[name] = tuple(map(str, self.tokenizer.convert_ids_to_tokens(ids)))
-        return found
+        return chosen.scene(row, named, title=title, hypothesis=hypothesis, notes=notes)
 
     def described(self, tokens: Mapping[str, Sequence[str]], title: str = "attention") -> "Trace":
         """Return the trace with the tokens of the displayed row and a title; `save` includes both."""
@@ -226,80 +296,7 @@ class Trace:
 
     def _with_tokens(self, row: int) -> "Trace":
         """Return the trace with the tokens of a row, where the tokenizer knows them."""
-        if self.tokens or self.tokenizer is None:
+        if self.tokens or self.setup.tokenizer is None or not self.passes:
             return self
-        parts = {layer: self._parts(layer, row, -1, None) for layer in self.calls if self.calls[layer]}
-        return self.described(self._read(parts, sides_of(parts, self.groups)), self.title)
-
-    def _parts(self, layer: str, row: int, reading: int, hypothesis: Hypothesis | None) -> list[Part]:
-        """Return the calls that include a row, and its index in each."""
-        calls = self._calls(layer)
-        wanted = self.lineage.reading(calls[-1].moment) + 1 + reading if reading < 0 else reading
-        calls = [call for call in calls if self.lineage.reading(call.moment) == wanted]
-        path = None
-        if hypothesis is not None and hypothesis.row is not None:
-            steps = len(hypothesis.log_probabilities)
-            # Modules that ran once, before the first step, have the rows of the source.
-            path = self.lineage.path(calls[steps - 1].moment, hypothesis.row) if len(calls) >= steps else {}
-            calls = calls[:steps]
-        parts = []
-        for call in calls:
-            place = self._place(call.moment, row, path)
-            if place is None:
-                continue
-            source = place if call.given is None else self._place(call.given.moment, row, path)
-            one, item = _apart(call, place, self.lineage.rows(call.moment))
-            if item < call.query.shape[0]:
-                parts.append(Part(one, item, item if one is not call and call.own else source))
-        if not parts:
-            hint = "Rows count from 0, in the order of the batch."
-            raise ShapeError(error_message("row", f"a row that ran through {layer}", str(row), hint))
-        return parts
-
-    def _place(self, moment: int, row: int, path: Mapping[int, int] | None) -> int | None:
-        """Return the position of a row of the batch at a moment."""
-        rows = self.lineage.rows(moment)
-        if rows is None:
-            return row if row >= 0 else None
-        places = [place for place, root in enumerate(rows) if root == row]
-        if path is not None:
-            place = path.get(moment, row)
-            if place not in places:
-                hint = "Give the row of the batch to which the hypothesis belongs."
-                raise ShapeError(error_message("hypothesis", f"one of row {row}", "one of a different row", hint))
-            return place
-        if len(places) > 1:
-            hint = "Select one hypothesis of the beam, or one sample: hypothesis=found."
-            got = f"row {row}, {len(places)} times"
-            raise ShapeError(error_message("row", "a row that occurs once in the batch", got, hint))
-        return places[0] if places else None
-
-    def _calls(self, layer: str) -> list[Call]:
-        if not self.calls.get(layer):
-            hint = "Run the model inside the `with` block." if layer in self.calls else nearest(layer, self.calls)
-            raise ConfigError(error_message("layer", "a recorded layer that ran", repr(layer), hint))
-        return self.calls[layer]
-
-    def _of_heads(self, weights: Tensor, layer: str) -> Tensor:
-        if self.heads is None:
-            return weights
-        count = weights.shape[-3] if weights.ndim > 3 else 0
-        if not all(0 <= head < count for head in self.heads):
-            expected = f"heads from 0 to {count - 1} of {layer}" if count else f"None: {layer} has no heads"
-            raise ConfigError(error_message("heads", expected, str(self.heads), "None shows all heads."))
-        return weights[..., list(self.heads), :, :]
-
-
-def _apart(call: Call, place: int, rows: Sequence[int] | None) -> tuple[Call, int]:
-    """Return the call of one row and its item: in a beam, W rows that share a source are W queries of one item."""
-    items = call.query.shape[0]
-    if rows is None or not 0 < items < len(rows) or len(rows) % items:
-        return call, place
-    width = len(rows) // items
-    return call.of_query(place % width, place // width), place // width
-
-
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate along the queries; keys that did not exist yet get weight 0."""
-    keys = max(part.shape[-1] for part in parts)
-    return torch.cat([F.pad(part, (0, keys - part.shape[-1])) for part in parts], -2)
+        chosen = self.choose()
+        return self.described(chosen.tokens(chosen.parts(row)), self.title)

@@ -205,13 +205,13 @@ def _pointed(found: ElementPointer, text: str, tokens: int | None) -> Scene:
     item, (answer,) = found.read(shown), found.point_fully([shown])
     with torch.no_grad(), record(found.model) as trace:
         found.run(item, answer.positions)
-    pointer = replace(trace, calls={LAYER: trace.calls[LAYER]})
+    pointer = trace.selected([LAYER])
     sides = {"source": (END_SHOWN, *answer.elements), "target": (*answer.chosen, END_SHOWN)}
     scene = pointer.scene(0, sides, title=_title(text))
-    inner = {name: calls for name, calls in trace.calls.items() if name != LAYER and calls}
+    inner = [name for name, calls in trace.calls.items() if name != LAYER and calls]
     if not inner:
         return scene
-    inside = replace(trace, calls=inner).scene(0, {"text": answer.elements})
+    inside = trace.selected(inner).scene(0, {"text": answer.elements})
     return replace(scene, sequences={**scene.sequences, **inside.sequences}, layers=(*inside.layers, *scene.layers))
 
 

@@ -197,19 +197,22 @@ class Rows(nn.Module):
     """The rows of a decoding batch: an identity, so that a forward hook sees where a batch starts and how rows change.
 
     A model calls it with all rows and `start=True` when it reads a new source (`begin`), and with the chosen rows in
-    `select`. The recorder follows each row through these calls.
+    `select`. A generation of another library calls it with no rows and `start=True` before it reads its source, and
+    with `end=True` after its last step; generations may contain others. The recorder follows each row through these
+    calls.
 
     Example:
         >>> Rows()(torch.arange(2), start=True)
         tensor([0, 1])
     """
 
-    def forward(self, rows: Tensor, *, start: bool = False) -> Tensor:
+    def forward(self, rows: Tensor, *, start: bool = False, end: bool = False) -> Tensor:
         """Return the rows.
 
         Args:
             rows: indices into the batch as it was (R,), int64.
             start: whether this is a new batch.
+            end: whether a generation ends.
 
         Returns:
             `rows`.

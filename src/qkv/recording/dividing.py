@@ -1,0 +1,378 @@
+"""Dividing what a model runs into passes, thread by thread."""
+
+import threading
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, final
+
+from torch import Tensor, nn
+
+from qkv.recording.calls import Call
+from qkv.recording.lineage import Lineage, Moment
+from qkv.recording.origins import Position, length_of
+from qkv.recording.passes import Pass, Setup
+from qkv.recording.rooms import Room, moved, same_numbers
+
+_REMEMBERED = 8
+"""Texts that a program may continue in turn, each with a cache of its own."""
+
+
+class Made(NamedTuple):
+    """A call of a layer."""
+
+    layer: str
+    call: Call
+
+
+@final
+@dataclass(eq=False)
+class Run:
+    """The calls of one forward pass of the recorded model, or of a part of it that runs alone.
+
+    Attributes:
+        root: identifies the pass of the model itself; None if only a part of it ran.
+        made: the calls, in order.
+    """
+
+    root: object | None
+    made: list[Made] = field(default_factory=list)
+
+    def calls(self, layer: str) -> list[Call]:
+        """Return the calls of one layer."""
+        return [call for name, call in self.made if name == layer]
+
+
+@final
+class OpenPass:
+    """A pass that later runs may continue.
+
+    A run continues a pass if its cache holds the positions of the pass so far, if it attends to the same keys with
+    further queries, or if its layers have not run in the pass and no pass of the whole model has.
+
+    Args:
+        recorded: the pass.
+    """
+
+    def __init__(self, recorded: Pass) -> None:
+        self.recorded = recorded
+        self.root: object | None = None
+        self._rooms: dict[str, Room] = {}
+        for layer, calls in recorded.calls.items():
+            if calls[-1].start is not None:
+                self._rooms[layer] = Room()
+                self._rooms[layer].keep(calls[-1].key, calls[-1].value, calls[-1].query.shape[-2])
+
+    @property
+    def calls(self) -> dict[str, list[Call]]:
+        """The calls so far."""
+        return self.recorded.calls
+
+    def select(self, rows: Tensor) -> None:
+        """Take rows of the batch, as a beam search does with its cache."""
+        for room in self._rooms.values():
+            room.select(rows)
+
+    def add(self, run: Run) -> None:
+        """Append the calls of a run."""
+        self.root = run.root or self.root
+        for layer, call in run.made:
+            self.calls.setdefault(layer, []).append(self._sharing_memory(layer, call))
+
+    def accepts(self, run: Run) -> bool:
+        """Return whether a run is another part of the pass: none of its layers has run yet."""
+        twice = run.root is not None and self.root is not None and run.root is not self.root
+        return not twice and not any(layer in self.calls for layer, _ in run.made)
+
+    def continued_at(self, run: Run, generation: bool) -> int | None:
+        """Return the position at which a run continues the pass; −1 if only its queries go on; None if it does not.
+
+        Args:
+            run: the run.
+            generation: whether both belong to one generation, whose cache is known to be its own.
+        """
+        firsts: dict[str, Call] = dict(reversed(run.made))
+        again = {layer: call for layer, call in firsts.items() if layer in self.calls}
+        going = {layer: call for layer, call in again.items() if call.start != 0} or again
+        if not going or not all(self._follows(layer, call, generation) for layer, call in going.items()):
+            return None
+        return min((call.start for call in going.values() if call.start is not None), default=-1)
+
+    def restarted(self, run: Run) -> set[str]:
+        """Return the layers that begin again in a run, such as those that read another image."""
+        return {layer for layer, call in run.made if call.start == 0 and layer in self.calls}
+
+    def end(self, layer: str) -> int:
+        """Return the position after the last query of a layer."""
+        last = self.calls[layer][-1]
+        return (last.start or 0) + last.query.shape[-2]
+
+    def _follows(self, layer: str, call: Call, generation: bool) -> bool:
+        last, queries, keys = self.calls[layer][-1], call.query.shape[-2], call.key.shape[-2]
+        if call.start is None:
+            return not (call.own and queries == keys) and not _repeats(self.calls[layer][0], call) and grows(last, call)
+        if last.start is None:
+            return False
+        longest = max(self.end(name) for name, calls in self.calls.items() if calls[-1].start is not None)
+        if not 0 < call.start <= (longest if generation else self.end(layer)):
+            return False
+        if generation:
+            return True
+        if call.own and keys <= call.start + queries:
+            return layer in self._rooms and self._rooms[layer].continues(call.key, queries, call.start)
+        return call.own or same_numbers(call.key, last.key)
+
+    def cut(self, position: int, layers: Collection[str]) -> None:
+        """Drop the queries from a position on, which a cache has dropped: drafts that were rejected.
+
+        Args:
+            position: the position.
+            layers: those that count positions by this cache.
+        """
+        for layer in [layer for layer in self.calls if layer in layers]:
+            self.calls[layer] = first_positions(self.calls[layer], position)
+            if layer in self._rooms and self.calls[layer] and self.calls[layer][-1].own:
+                self._rooms[layer].crop(position)
+            if not self.calls[layer]:
+                del self.calls[layer]
+
+    def _sharing_memory(self, layer: str, call: Call) -> Call:
+        """Return a call whose keys and values are in memory shared with earlier calls that they continue."""
+        queries, keys = call.query.shape[-2], call.key.shape[-2]
+        if call.start is None or (call.own and keys > call.start + queries) or not call.unchanged:
+            return call  # a cache of fixed size is written in place
+        room = self._rooms.setdefault(layer, Room())
+        kept = room.keep(call.key, call.value, queries)
+        options = moved(dict(call.options), kept.dropped)
+        return call if options is None else replace(call, key=kept.key, value=kept.value, options=options)
+
+
+def first_positions(calls: Sequence[Call], position: int) -> list[Call]:
+    """Return calls without the queries from a position on."""
+    found = []
+    for call in calls:
+        count = call.query.shape[-2] if call.start is None else min(position - call.start, call.query.shape[-2])
+        if count > 0:
+            found.append(call if count == call.query.shape[-2] else call.first(count))
+    return found
+
+
+def grows(last: Call, call: Call) -> bool:
+    """Return whether a call sees the keys of another one, and maybe more after them."""
+    count = last.key.shape[-2]
+    if call.key is last.key:
+        return True
+    return call.key.shape[-2] >= count and same_numbers(call.key[..., :count, :], last.key)
+
+
+def _repeats(first: Call, call: Call) -> bool:
+    """Return whether a call begins with the queries of another one, as a decoder without a cache does."""
+    count = min(first.query.shape[-2], call.query.shape[-2])
+    return same_numbers(first.query[..., :count, :], call.query[..., :count, :])
+
+
+@final
+@dataclass(eq=False)
+class _Context:
+    """A generation, or what runs outside of any.
+
+    Attributes:
+        generation: whether it is a generation of another library.
+        lineage: the rows of its batch.
+        open: its passes that later runs may continue, the last one at the end.
+        caches: by the path of a model, its cache.
+        steps: how many passes it has.
+    """
+
+    generation: bool = False
+    lineage: Lineage = field(default_factory=Lineage)
+    open: deque[OpenPass] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    caches: dict[str, Any] = field(default_factory=dict)
+    steps: int = 0
+
+
+@final
+class Course:
+    """What one thread runs.
+
+    Args:
+        number: the number of the thread.
+        setup: what is known of the model.
+        passes: collects the passes of all threads, that of the latest run at the end.
+        lock: guards them.
+    """
+
+    def __init__(self, number: int, setup: Setup, passes: list[Pass], lock: threading.Lock) -> None:
+        self.number, self._setup, self._passes, self._lock = number, setup, passes, lock
+        self._contexts = [_Context()]
+        self._running: list[nn.Module] = []
+        self._run: Run | None = None
+        self._positions: dict[str, Position] = {}
+
+    @property
+    def moment(self) -> int:
+        """Index of the last change of the batch."""
+        return self._contexts[-1].lineage.now
+
+    def enter(self, module: nn.Module, root: bool) -> None:
+        """Note that the model, or a model of `transformers` inside, begins to run."""
+        if root:
+            self.close()  # if its last pass was interrupted
+            self._running.clear()
+        if not self._running:
+            self._run = Run(object() if root else None)
+            self._positions.clear()
+        self._running.append(module)
+
+    def place(self, group: str, position: Position) -> None:
+        """Note where a pass of a model of `transformers` begins; a second one in a run is a run of its own."""
+        self._positions[group] = position
+        self._contexts[-1].caches[group] = position.cache
+        if self._run is not None and any(self._setup.groups.get(layer) == group for layer, _ in self._run.made):
+            self._reopen()
+
+    def leave(self, root: bool) -> None:
+        """Note the end of such a pass, even if it failed."""
+        if self._running:
+            self._running.pop()
+        if not self._running:
+            self.close()
+            context = self._contexts[-1]
+            if root and not context.generation and context.lineage.moments:
+                context.lineage = Lineage()  # a later part that runs alone has a batch of its own
+
+    def add(self, layer: str, call: Call) -> None:
+        """Note a call of a layer."""
+        position = self._positions.get(self._setup.groups.get(layer, ""))
+        if position is not None and self._running:
+            call = replace(call, start=position.start, ids=position.ids)
+        alone = self._run is None
+        run = self._run = self._run or Run(None)
+        run.made.append(Made(self._turn(layer, call, run), call))
+        if alone:
+            self.close()
+
+    def follow(self, module: nn.Module, given: tuple[Tensor, ...], options: dict[str, Any], rows: Tensor) -> None:
+        """Note what happens to the rows of the batch: a forward hook of `nn.Rows`."""
+        if options.get("end", False):
+            self._reopen()
+            self._finish()
+        elif options.get("start", False):
+            self._reopen()
+            if not rows.numel():
+                self._contexts.append(_Context(generation=True))
+                return
+            context = self._contexts[-1]
+            context.lineage, context.steps = Lineage([Moment(rows, True)]), 0
+            context.open.clear()
+            context.caches.clear()
+        elif (context := self._contexts[-1]).lineage.moments:
+            context.lineage.moments.append(Moment(rows, False))
+            for each in context.open:
+                each.select(rows)
+
+    def close(self) -> None:
+        """Give the calls of the run to the pass that they continue, or to a new one."""
+        run, self._run = self._run, None
+        if run is None or not run.made:
+            return
+        context = self._contexts[-1]
+        chosen = self._continued(context, run) or self._begun(context, run)
+        chosen.add(run)
+        context.open.remove(chosen)
+        context.open.append(chosen)
+        with self._lock:
+            if not self._passes or self._passes[-1] is not chosen.recorded:
+                if chosen.recorded in self._passes:
+                    self._passes.remove(chosen.recorded)
+                self._passes.append(chosen.recorded)
+
+    def _reopen(self) -> None:
+        """Close the run; what else the same pass of the model runs is another one."""
+        root = None if self._run is None else self._run.root
+        self.close()
+        self._run = Run(root) if self._running else None
+
+    def _finish(self) -> None:
+        """End a generation, whose cache may have dropped the drafts of its last step."""
+        if len(self._contexts) == 1:
+            return  # it began before the recording
+        context = self._contexts.pop()
+        for group, cache in context.caches.items():
+            if context.open and (length := length_of(cache)):
+                layers = {layer for layer, path in self._setup.groups.items() if path == group}
+                context.open[-1].cut(length, layers)
+
+    def _turn(self, layer: str, call: Call, run: Run) -> str:
+        """Return the name of a layer, with the number of its turn if it runs again in a run without going on."""
+        turn, name = 1, layer
+        while True:
+            earlier = run.calls(name)
+            if not earlier:
+                break
+            known = self._setup.groups.get(layer) is not None
+            if not known and not (call.own and call.query.shape[-2] == call.key.shape[-2]) and grows(earlier[-1], call):
+                break
+            turn += 1
+            name = f"{layer}#{turn}"
+        if name not in self._setup.layers:
+            with self._lock:
+                self._setup.layers.append(name)
+                if layer in self._setup.groups:
+                    self._setup.groups[name] = self._setup.groups[layer]
+        return name
+
+    def _continued(self, context: _Context, run: Run) -> OpenPass | None:
+        """Return the pass that a run continues, without what the run has taken back."""
+        last = context.open[-1] if context.open else None
+        if last is not None and context.lineage.moments and not context.generation:
+            return last  # our own models say themselves where a batch begins
+        for candidate in reversed(context.open):
+            position = candidate.continued_at(run, context.generation)
+            if position is not None:
+                return self._from(context, candidate, run, position)
+        return last if last is not None and last.accepts(run) else None
+
+    def _from(self, context: _Context, candidate: OpenPass, run: Run, position: int) -> OpenPass:
+        groups = {self._setup.groups.get(layer) for layer, call in run.made if call.start == position}
+
+        def in_group(layer: str) -> bool:
+            return self._setup.groups.get(layer) in groups
+
+        again = candidate.restarted(run)
+        back = position >= 0 and any(candidate.end(layer) > position for layer in filter(in_group, candidate.calls))
+        if context.generation and back:
+            candidate.cut(position, set(filter(in_group, candidate.calls)))
+        elif back or again:
+            # The same beginning goes on in another way: both stay.
+            calls = {
+                layer: first_positions(calls, position) if in_group(layer) else list(calls)
+                for layer, calls in candidate.calls.items()
+                if layer not in again
+            }
+            shared = {layer: calls for layer, calls in calls.items() if calls}
+            return self._opened(context, shared, candidate.recorded.lineage)
+        return candidate
+
+    def _begun(self, context: _Context, run: Run) -> OpenPass:
+        """Return a new pass; it shares what was read once for several, such as the source of a translation."""
+        calls: dict[str, list[Call]] = {}
+        last = context.open[-1] if context.open else None
+        if last is not None and last.recorded.lineage is context.lineage:
+            crossing = [(layer, call) for layer, call in run.made if not call.own and layer in last.calls]
+            same = crossing and all(same_numbers(call.key, last.calls[layer][-1].key) for layer, call in crossing)
+            if context.generation or same:
+                ran = {self._setup.groups.get(layer) for layer, _ in run.made}
+                calls = {
+                    layer: list(each)
+                    for layer, each in last.calls.items()
+                    if self._setup.groups.get(layer) not in ran and layer in self._setup.groups
+                }
+        return self._opened(context, calls, context.lineage)
+
+    def _opened(self, context: _Context, calls: Mapping[str, list[Call]], lineage: Lineage) -> OpenPass:
+        recorded = Pass(dict(calls), lineage, self.number, context.steps, self._setup)
+        context.steps += 1 if context.generation else 0
+        opened = OpenPass(recorded)
+        context.open.append(opened)
+        return opened

@@ -10,7 +10,7 @@ ARM64  ?= $(VENV)/arm64
 
 HUB_FLOOR := $(shell sed -n 's/^hub = \["transformers>=\(.*\)"\]/\1/p' pyproject.toml)
 
-.PHONY: demo test test-all test-portable test-processors test-arm64 test-hub hub-with coverage check fuzz results bench clean
+.PHONY: demo test test-all test-portable test-processors test-arm64 test-hub hub-with coverage check fuzz results bench docs clean
 
 demo: $(KERNELS)       ## learn to read dates, then show what the model attends to; its kernels are compiled first, on all cores
 	$(BIN)/qkv demo
@@ -69,6 +69,9 @@ results: $(READY)     ## the result table; DATA=folder trains and scores, withou
 
 bench: $(READY)       ## speed and memory, as JSON and plots under benchmarks/results
 	$(BIN)/python -m benchmarks
+
+docs: $(READY)        ## the documentation under build/docs, with every notebook run; no network
+	$(BIN)/python docs/_site/build.py --out build/docs
 
 clean:                ## everything that can be made again
 	rm -rf $(VENV) build dist runs demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

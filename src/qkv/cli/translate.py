@@ -65,6 +65,7 @@ def translate(
     """
     from qkv.tasks.cut import tell_cut
     from qkv.tasks.decoding import Decoding, as_mean, as_normalization, as_sampling, as_stop
+    from qkv.tasks.example import sentences
     from qkv.tasks.notes import as_json, note, working
     from qkv.tasks.streams import stream_stdin, write_json, write_lines
     from qkv.tasks.translator import Translator, columns_of
@@ -85,9 +86,14 @@ def translate(
             as_mean(mean),
             as_unknown(translator, replace_unknown, valid_source, valid_target),
         )
+    shown = sentences(runs)
+    for sentence in shown:
+        note(f"qkv: translating {sentence!r}; a pipe gives sentences of your own")
+    show = show or bool(shown)
+    given = iter(shown) if shown else stream_stdin()
     drawn = show or attention is not None
     found: list[list[Translation]] = []
-    for lines in ([line] for line in stream_stdin()) if line_buffered else [list(stream_stdin())]:
+    for lines in ([line] for line in given) if line_buffered else [list(given)]:
         with working("translating"):
             some = translator.translate_best(lines, how, attention=drawn, first=len(found) + 1)
         found += some

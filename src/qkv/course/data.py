@@ -5,6 +5,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from qkv.files import read_file
+
+_LARGEST = 1 << 20
+
 
 def engel() -> tuple[Tensor, Tensor]:
     """Return income and spending on food of 235 Belgian working-class households in 1857, in francs a year.
@@ -20,7 +24,7 @@ def engel() -> tuple[Tensor, Tensor]:
         >>> bool((food < income).all())
         True
     """
-    lines = Path(__file__).with_name("engel.csv").read_text(encoding="utf-8").splitlines()[1:]
+    lines = _text("engel.csv").splitlines()[1:]
     table = torch.tensor([[float(cell) for cell in line.split(",")] for line in lines])
     return table[:, 0], table[:, 1]
 
@@ -34,4 +38,8 @@ def novel() -> str:
         >>> novel()[:14]
         'BOOK ONE: 1805'
     """
-    return Path(__file__).with_name("war_and_peace.txt").read_text(encoding="utf-8")
+    return _text("war_and_peace.txt")
+
+
+def _text(name: str) -> str:
+    return read_file(Path(__file__).with_name(name), _LARGEST).decode("utf-8")

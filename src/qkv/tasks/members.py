@@ -9,6 +9,7 @@ from qkv.checkpoint.disk import make_folder, replace_file
 from qkv.checkpoint.plain import decode, encode
 from qkv.errors import CheckpointError, ConfigError, error_message
 from qkv.files import read_file
+from qkv.tasks.example import packaged
 
 Direction = Literal["ahead", "back"]
 _FILE = "ensemble.json"
@@ -81,7 +82,7 @@ def members_of(run: Path) -> list[Path]:
     """Return the runs of an ensemble's folder, or the run itself.
 
     Args:
-        run: a folder.
+        run: a folder, or `example` for the run in the package.
 
     Raises:
         CheckpointError: the list of members is not one that `write_members` writes.
@@ -90,6 +91,7 @@ def members_of(run: Path) -> list[Path]:
         >>> members_of(Path("/nowhere"))
         [PosixPath('/nowhere')]
     """
+    run = packaged(run)
     path = run / _FILE
     try:
         if not os.path.lexists(path):

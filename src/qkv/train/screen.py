@@ -30,7 +30,8 @@ def screen(stream: TextIO, steps: int, unit: str = "tokens", *, every: bool = Fa
         every: whether each update has a line.
 
     Returns:
-        A bar if the stream is a terminal, or standard error of a notebook; else lines; nothing once the stream is closed.
+        A bar if the stream is a terminal, or standard error of a notebook, else lines; nothing once the stream is
+        closed.
     """
     lasting = cast(TextIO, Lasting(stream))
     if stream is sys.stderr and not every and in_notebook():
@@ -190,7 +191,7 @@ class NotebookBar:
         match event:
             case Updated(step, loss):
                 self._step, self._text = step, f"loss {loss:.4f}"
-                if time.monotonic() - self._shown < 0.25:  # noqa: PLR2004
+                if time.monotonic() - self._shown < 0.25:
                     return
             case Logged(step):
                 self._step = step

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
 import torch
 from torch import Tensor
@@ -48,13 +49,12 @@ class Alignment:
 
     def _repr_html_(self) -> str:
         """Return the map for a notebook, with the strongest source token of each target token as its text."""
-        from qkv.view.figure import svg
-
         if self.weights.numel() == 0:
             return table([("source", " ".join(self.source)), ("target", " ".join(self.target))])
         strongest = self.weights.argmax(1).tolist()
         pairs = (f"{token} to {self.source[place]}" for token, place in zip(self.target, strongest, strict=True))
-        return picture(svg([self]), f"Attention: {', '.join(pairs)}")
+        drawn = import_module("qkv.view.figure").svg([self])  # it imports this module
+        return picture(drawn, f"Attention: {', '.join(pairs)}")
 
     @property
     def scale(self) -> tuple[float, float]:

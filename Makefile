@@ -16,7 +16,7 @@ PORTABLE := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCT
 COMPUTED := $(addprefix tests/,algorithms compiled contract engine linalg masks normalizers scores introspect nn \
   models decode planner test_biases.py test_documents.py test_forward_mode.py test_functional.py test_tracing.py)
 
-.PHONY: demo test test-all test-portable test-processors test-arm64 test-hub hub-with coverage check fuzz results bench clean
+.PHONY: demo test test-all test-portable test-processors test-arm64 test-hub hub-with coverage check fuzz results bench docs clean
 
 demo: $(KERNELS)       ## learn to read dates, then show what the model attends to; its kernels are compiled first, on all cores
 	$(BIN)/qkv demo
@@ -75,6 +75,9 @@ results: $(READY)     ## the result table; DATA=folder trains and scores, withou
 
 bench: $(READY)       ## speed and memory, as JSON and plots under benchmarks/results
 	$(BIN)/python -m benchmarks
+
+docs: $(READY)        ## the documentation under build/docs, with every notebook run; no network
+	$(BIN)/python docs/_site/build.py --out build/docs
 
 clean:                ## everything that can be made again
 	rm -rf $(VENV) build dist runs demo .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -116,7 +116,7 @@ def _write(rows: list[dict[str, Any]]) -> None:
     RESULTS.write_text(json.dumps(list(merged.values()), indent=1) + "\n")
 
 
-HEAD = """# Memory
+HEAD = """# How much memory a call takes
 
 Peak growth of resident memory for one forward and backward pass: one head of width 64, float32, backend `auto`. The
 output, the gradients and all intermediate results count. Each figure comes from a fresh process. The full matrix alone

@@ -269,7 +269,7 @@ def page(lines: Sequence[Line]) -> str:
     runs = [line for line in lines if line.kind == "runs"]
     return "\n".join(
         [
-            "# Architectures of transformers",
+            "# Which Hugging Face architectures run",
             "",
             "`python -m results.architectures` attaches a small model of each architecture, with random weights",
             "and padding on the left, and compares outputs and recorded weights with its own eager attention.",

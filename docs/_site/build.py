@@ -48,8 +48,8 @@ def copy_pages(source: Path) -> Path:
     Returns:
         The folder.
     """
-    from reference import write
     from extension import repository_links
+    from reference import write
 
     shutil.rmtree(source, ignore_errors=True)
     shutil.copytree(HERE.parent, source, ignore=shutil.ignore_patterns("_site", "__pycache__"))

@@ -9,7 +9,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent.parent / "src")]
 
 project = "qkv"
 author = "The qkv authors"
-copyright = "2026, the qkv authors"  # noqa: A001 - Sphinx's name
+copyright = "2026, the qkv authors"
 release = "0.1.0"
 
 extensions = [
@@ -35,6 +35,7 @@ nb_execution_in_temp = True
 nb_merge_streams = True
 
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True
 napoleon_custom_sections = [("Source", "notes_style"), ("Sources", "notes_style"), ("Shapes", "notes_style")]
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented"

@@ -7,7 +7,7 @@ from typing import Any
 REPOSITORY = "https://github.com/qkv/qkv/blob/main/"
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
 _SOURCES = re.compile(r"(\.ci|src|tests|examples|benchmarks|results)(/|$)")
-_PAGES = {"README.md": "index", "CHANGELOG.md": "project/changelog", "SECURITY.md": "project/security"}
+_PAGES = {"CHANGELOG.md": "project/changelog", "SECURITY.md": "project/security"}
 
 
 def repository_links(text: str, page: str) -> str:

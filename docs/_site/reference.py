@@ -46,8 +46,8 @@ def write(folder: Path) -> None:
     table = "\n".join(["| module | what it holds |", "|---|---|", *rows])
     names = "\n".join(MODULES)
     (api / "index.md").write_text(
-        "# Find a function or class\n\nEvery public name, from its docstring. Every example on these pages is run by the "
-        f"tests.\n\n{table}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n",
+        "# Find a function or class\n\nEvery public name, from its docstring. The tests run every example on these "
+        f"pages.\n\n{table}\n\n```{{toctree}}\n:hidden:\n\n{names}\n```\n",
         encoding="utf-8",
     )
     (folder / "command_line.md").write_text(_command_page(), encoding="utf-8")
@@ -157,9 +157,9 @@ def _settings_page() -> str:
     lines = [
         "# Every setting",
         "",
-        "`qkv train TASK --print-config` prints all settings of a task as TOML, in these tables, and `--config run.toml` "
-        "reads them back; flags win. A setting that a table does not have is an error that names the closest one. Sizes "
-        "that follow from the text, such as that of the vocabulary, are no settings.",
+        "`qkv train TASK --print-config` prints all settings of a task as TOML, in these tables, and "
+        "`--config run.toml` reads them back; flags win. An unknown setting is an error that names the closest one. "
+        "Sizes that follow from the text, such as that of the vocabulary, are no settings.",
     ]
     for table, classes in SETTINGS.items():
         lines += ["", f"## [{table}]"]
@@ -200,12 +200,14 @@ def _arguments(item: type) -> dict[str, str]:
     """
     _, _, rest = (inspect.cleandoc(item.__doc__ or "")).partition("Args:\n")
     found: dict[str, str] = {}
+    names: list[str] = []
     for line in rest.splitlines():
         if line and not line.startswith(" "):
             break
         name, colon, text = line.strip().partition(": ")
         if colon and line.startswith("    ") and not line.startswith("     "):
-            found[name] = text
-        elif line.strip() and found:
-            found[next(reversed(found))] += f" {line.strip()}"
+            names = name.split(", ")
+            found |= dict.fromkeys(names, text)
+        elif line.strip():
+            found |= {each: f"{found[each]} {line.strip()}" for each in names}
     return found

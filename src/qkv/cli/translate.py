@@ -65,6 +65,7 @@ def translate(
     from qkv.tasks.answering import answered, parts_of_stdin
     from qkv.tasks.cut import CutCounter
     from qkv.tasks.decoding import Decoding, as_mean, as_normalization, as_sampling, as_stop
+    from qkv.tasks.example import sentences
     from qkv.tasks.notes import as_json, note, working
     from qkv.tasks.streams import write_json, write_lines
     from qkv.tasks.translator import Translator, columns_of
@@ -85,6 +86,10 @@ def translate(
             as_mean(mean),
             as_unknown(translator, replace_unknown, valid_source, valid_target),
         )
+    shown = sentences(runs)
+    for sentence in shown:
+        note(f"qkv: translating {sentence!r}; a pipe gives sentences of your own")
+    show = show or bool(shown)
     drawn = show or attention is not None
     maps: list[Translation] = []
     cut, keys = CutCounter(), RowKeys()
@@ -92,7 +97,8 @@ def translate(
     def answer(lines: list[str], first: int) -> "list[list[Translation]]":
         return translator.translate_best(lines, how, attention=drawn, first=first, keys=keys)
 
-    for first, found in answered("translating", parts_of_stdin(line_buffered=line_buffered), answer):
+    parts = [list(shown)] if shown else parts_of_stdin(line_buffered=line_buffered)
+    for first, found in answered("translating", parts, answer):
         if as_json():
             write_json(_objects(found, start=first))
         elif n_best == 1:

@@ -12,7 +12,7 @@ from qkv.cli.place import expect_place
 
 @guarded
 def view(
-    run: Annotated[Path, typer.Argument(help="Run folder, or a trace (.safetensors).")],
+    run: Annotated[Path, typer.Argument(help="Run folder, or a trace (.safetensors), or: example.")],
     text: Annotated[str | None, typer.Option(help="The text to read or translate.")] = None,
     file: Annotated[Path | None, typer.Option(help="Or a file with the text.")] = None,
     tokens: Annotated[int | None, typer.Option(help="Read only the first tokens.", min=1)] = None,

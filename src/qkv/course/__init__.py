@@ -6,6 +6,7 @@ Example:
 """
 
 from qkv.course.check import Verdict, check
+from qkv.course.data import engel, novel
 from qkv.course.exercises import EXERCISES
 
-__all__ = ["EXERCISES", "Verdict", "check"]
+__all__ = ["EXERCISES", "Verdict", "check", "engel", "novel"]

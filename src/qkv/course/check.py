@@ -1,7 +1,7 @@
 """Check an answer to an exercise on random inputs, and name the mistake in a wrong one.
 
-Each exercise is one function whose steps can be swapped for the usual mistakes. An answer that differs from the right one
-is compared with every wrong form and every pair of them; the first that gives the same numbers names what is wrong.
+Each exercise is one function whose steps can be swapped for the usual mistakes. An answer that differs from the right
+one is compared with every wrong form and every pair of them; the first that gives the same numbers names what is wrong.
 """
 
 import html
@@ -75,7 +75,7 @@ def check(exercise: str, answer: Callable[..., Any]) -> Verdict:
         copies = tuple(item.clone() if isinstance(item, Tensor) else item for item in inputs)
         try:
             result = answer(*copies)
-        except Exception as error:  # noqa: BLE001 - whatever a learner's function raises is the answer
+        except Exception as error:  # whatever a learner's function raises is the answer
             return Verdict(False, _raised(error, task, inputs))
         if (problem := _unusable(result)) is not None:
             return Verdict(False, problem)
@@ -155,16 +155,20 @@ def _difference(task: Exercise, answer: Tensor, right: Tensor, inputs: tuple[Any
             return Verdict(False, f"it is transposed{same}: {tuple(answer.shape)}, expected {tuple(right.shape)}")
         shape = f"shape {tuple(answer.shape)}, expected {tuple(right.shape)}: {task.shape}"
         return Verdict(False, shape, named=False)
+    return Verdict(False, _numbers_differ(answer, right, inputs), named=False)
+
+
+def _numbers_differ(answer: Tensor, right: Tensor, inputs: tuple[Any, ...]) -> str:
     if right.dtype == torch.bool:
         count = int((answer != right).sum())
-        return Verdict(False, f"{count} of {right.numel()} entries differ, for {_numbers(inputs)}", named=False)
+        return f"{count} of {right.numel()} entries differ, for {_numbers(inputs)}"
     if bool(answer.isnan().any()):
         where = int(answer.isnan().flatten(1).any(1).nonzero()[0]) if answer.ndim > 1 else 0
-        return Verdict(False, f"it has NaN, first in item {where}: 0/0, or −∞ in every score of a row", named=False)
+        return f"it has NaN, first in item {where}: 0/0, or −∞ in every score of a row"
     if (factor := _factor(answer, right)) is not None:
-        return Verdict(False, f"all numbers are {factor:.4g} times what they should be", named=False)
+        return f"all numbers are {factor:.4g} times what they should be"
     worst = float((answer.double() - right.double()).abs().max())
-    return Verdict(False, f"it differs by up to {worst:.3g}, by no mistake that this check knows", named=False)
+    return f"it differs by up to {worst:.3g}, by no mistake that this check knows"
 
 
 def _factor(answer: Tensor, right: Tensor) -> float | None:

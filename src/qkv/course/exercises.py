@@ -38,23 +38,16 @@ def _normal(generator: Generator, *size: int) -> Tensor:
 def _shared_axis(scores: Tensor, axis: str, function: str = "softmax") -> Tensor:
     """Weights from scores, over the keys (last) or, by mistake, over the queries."""
     dim = -1 if axis == "keys" or scores.ndim < 2 else -2
-    match function:
-        case "softmax":
-            return scores.softmax(dim)
-        case "none":
-            return scores
-        case "exp":
-            return scores.exp()
-        case "sigmoid":
-            return scores.sigmoid()
-        case "mean":
-            return scores / scores.shape[-1]
-        case "sum":
-            return scores / scores.sum(dim, keepdim=True)
-        case "hard":
-            return F.one_hot(scores.argmax(dim), scores.shape[-1]).to(scores.dtype)
-        case _:
-            return torch.full_like(scores, 1 / scores.shape[-1])
+    functions: dict[str, Callable[[], Tensor]] = {
+        "softmax": lambda: scores.softmax(dim),
+        "none": lambda: scores,
+        "exp": scores.exp,
+        "sigmoid": scores.sigmoid,
+        "sum": lambda: scores / scores.sum(dim, keepdim=True),
+        "hard": lambda: F.one_hot(scores.argmax(dim), scores.shape[-1]).to(scores.dtype),
+        "uniform": lambda: torch.full_like(scores, 1 / scores.shape[-1]),
+    }
+    return functions[function]()
 
 
 _AXIS = "the weights of each query over its keys must sum to 1, not those of each key over the queries (dim=-1)"
@@ -187,23 +180,16 @@ def _attention(
 
 
 def _hide(scores: Tensor, mask: Tensor, how: str) -> Tensor:
-    match how:
-        case "right":
-            return scores.masked_fill(~mask, -math.inf)
-        case "inverted":
-            return scores.masked_fill(mask, -math.inf)
-        case "zero":
-            return scores.masked_fill(~mask, 0.0)
-        case "times":
-            return scores * mask
-        case "added":
-            return scores + mask
-        case "subtracted":
-            return scores - mask.to(scores.dtype)
-        case "small":
-            return scores.masked_fill(~mask, -1.0)
-        case _:
-            return scores
+    forms: dict[str, Callable[[], Tensor]] = {
+        "right": lambda: scores.masked_fill(~mask, -math.inf),
+        "inverted": lambda: scores.masked_fill(mask, -math.inf),
+        "zero": lambda: scores.masked_fill(~mask, 0.0),
+        "times": lambda: scores * mask,
+        "added": lambda: scores + mask,
+        "subtracted": lambda: scores - mask.to(scores.dtype),
+        "small": lambda: scores.masked_fill(~mask, -1.0),
+    }
+    return forms.get(how, lambda: scores)()
 
 
 _ATTENTION_SCALE = {
@@ -271,15 +257,15 @@ def _additive(
     left, right = (query @ query_weight.mT)[:, None], (key @ key_weight.mT)[None]
     if layout == "columns":
         left, right = (key @ key_weight.mT)[:, None], (query @ query_weight.mT)[None]
-    scores = _reduced(*_combined(left, right, combine, squash), vector, reduce)
+    scores = _reduced(_combined(left, right, combine, squash), vector, reduce)
     if squash == "late":
         scores = scores.tanh()
     return scores.softmax(-1) if after == "softmax" else scores
 
 
-def _combined(left: Tensor, right: Tensor, combine: str, squash: str) -> tuple[Tensor]:
+def _combined(left: Tensor, right: Tensor, combine: str, squash: str) -> Tensor:
     if squash == "each":
-        return (left.tanh() + right.tanh(),)
+        return left.tanh() + right.tanh()
     hidden = {"sum": left + right, "product": left * right, "difference": left - right}
     hidden |= {"query": left + 0 * right, "key": 0 * left + right}
     functions: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -287,21 +273,19 @@ def _combined(left: Tensor, right: Tensor, combine: str, squash: str) -> tuple[T
         "sigmoid": torch.sigmoid,
         "relu": torch.relu,
     }
-    return (functions.get(squash, lambda x: x)(hidden[combine]),)
+    squashed = functions.get(squash)
+    return hidden[combine] if squashed is None else squashed(hidden[combine])
 
 
 def _reduced(hidden: Tensor, vector: Tensor, reduce: str) -> Tensor:
-    match reduce:
-        case "sum":
-            return hidden.sum(-1)
-        case "mean":
-            return hidden.mean(-1)
-        case "scaled":
-            return hidden @ vector / len(vector) ** 0.5
-        case "none":
-            return hidden * vector
-        case _:
-            return hidden @ vector
+    forms: dict[str, Tensor] = {
+        "vector": hidden @ vector,
+        "sum": hidden.sum(-1),
+        "mean": hidden.mean(-1),
+        "scaled": hidden @ vector / len(vector) ** 0.5,
+        "none": hidden * vector,
+    }
+    return forms[reduce]
 
 
 _SQUASH = {
@@ -353,7 +337,7 @@ def _context(
     if combine == "dot":
         scores = keys @ state
     else:
-        scores = _reduced(*_combined(state[None], keys, combine, squash), vector, reduce)
+        scores = _reduced(_combined(state[None], keys, combine, squash), vector, reduce)
         scores = scores.tanh() if squash == "late" else scores
     shares = _shared_axis(scores, "keys", weights)
     mixed = keys if values == "keys" else annotations
@@ -486,19 +470,15 @@ def _causal(new: int, past: int, *, start: str = "right", sense: str = "right", 
     columns = {"right": past + new, "new": new, "past": past}[width]
     offset = {"right": past, "top left": 0, "strict": past - 1, "ahead": past + 1}[start]
     mask = torch.arange(columns)[None] <= offset + torch.arange(new)[:, None]
-    match sense:
-        case "inverted":
-            return ~mask
-        case "upper":
-            return torch.arange(columns)[None] >= offset + torch.arange(new)[:, None]
-        case "all":
-            return torch.ones_like(mask)
-        case "bias":
-            return torch.zeros(mask.shape).masked_fill(~mask, -math.inf)
-        case "float":
-            return mask.float()
-        case _:
-            return mask
+    forms: dict[str, Callable[[], Tensor]] = {
+        "right": lambda: mask,
+        "inverted": lambda: ~mask,
+        "upper": lambda: torch.arange(columns)[None] >= offset + torch.arange(new)[:, None],
+        "all": lambda: torch.ones_like(mask),
+        "bias": lambda: torch.zeros(mask.shape).masked_fill(~mask, -math.inf),
+        "float": mask.float,
+    }
+    return forms[sense]()
 
 
 _CAUSAL = {
@@ -597,39 +577,39 @@ def _copying(
 ) -> Tensor:
     size = words.shape[1]
     together = torch.cat([words, places], -1).softmax(-1)
-    generated, copied = together[:, :size], together[:, size:]
-    if softmax != "joint":
-        generated, copied = words.softmax(-1), places.softmax(-1)
-    if softmax == "half":
-        generated, copied = generated / 2, copied / 2
-    if softmax == "none":
-        generated, copied = words, places
-    spread = F.one_hot(ids, size).to(words.dtype)
-    if repeated == "last":
-        for word in set(ids.tolist()):
-            spread[(ids == word).nonzero()[:-1, 0], word] = 0.0
-    elif repeated == "first":
-        for word in set(ids.tolist()):
-            spread[(ids == word).nonzero()[1:, 0], word] = 0.0
+    generated, copied = {
+        "joint": (together[:, :size], together[:, size:]),
+        "separate": (words.softmax(-1), places.softmax(-1)),
+        "half": (words.softmax(-1) / 2, places.softmax(-1) / 2),
+        "none": (words, places),
+        "before": (words, places),
+    }[softmax]
+    spread = _spread(ids, size, repeated).to(words.dtype)
     landed = copied @ spread
     if repeated == "set":
         return torch.where(spread.any(0), landed, generated)
     if softmax == "before":
-        return (words + places @ spread).softmax(-1)
-    match parts:
-        case "generated":
-            return generated
-        case "copied":
-            return landed
-        case "apart":
-            return torch.cat([generated, copied], -1)
-        case _:
-            return generated + landed
+        return (generated + landed).softmax(-1)
+    return {
+        "both": generated + landed,
+        "generated": generated,
+        "copied": landed,
+        "apart": torch.cat([generated, copied], -1),
+    }[parts]
+
+
+def _spread(ids: Tensor, size: int, repeated: str) -> Tensor:
+    """A row for each position, 1 at the word that stands there; by mistake only at its first or last position."""
+    spread = F.one_hot(ids, size)
+    for word in set(ids.tolist()) if repeated in ("first", "last") else ():
+        at = (ids == word).nonzero()[:, 0]
+        spread[at[1:] if repeated == "first" else at[:-1], word] = 0
+    return spread
 
 
 _COPYING = {
     "softmax": {
-        "separate": "words and positions have a softmax each, so that all probabilities sum to 2; one softmax is over both",
+        "separate": "words and positions have a softmax each, so that all sum to 2; one softmax is over both",
         "half": "words and positions have a softmax each and count half; here one softmax over both decides the shares",
         "before": "scores are added before the softmax; add the probabilities after it",
         "none": "there is no softmax",
@@ -671,21 +651,16 @@ def _influence(
     factors = {"right": w / (1 - w), "weight": w, "one": torch.ones_like(w), "odds": 1 / (1 - w)}[factor]
     changes = {"right": w @ value - value, "value": value, "none": torch.ones_like(value[:, :1])}[change]
     moved = factors[:, None] * changes
-    match size:
-        case "squared":
-            return moved.square().sum(-1)
-        case "absolute":
-            return moved.abs().sum(-1)
-        case "largest":
-            return moved.abs().amax(-1)
-        case "mean":
-            return moved.square().mean(-1)
-        case "vector":
-            return moved
-        case "minus":
-            return -moved
-        case _:
-            return moved.norm(dim=-1)
+    sizes: dict[str, Tensor] = {
+        "norm": moved.norm(dim=-1),
+        "squared": moved.square().sum(-1),
+        "absolute": moved.abs().sum(-1),
+        "largest": moved.abs().amax(-1),
+        "mean": moved.square().mean(-1),
+        "vector": moved,
+        "minus": -moved,
+    }
+    return sizes[size]
 
 
 _INFLUENCE = {

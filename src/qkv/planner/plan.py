@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from html import escape
 from textwrap import fill
 from typing import Any, final
 
@@ -16,6 +15,7 @@ from qkv.engine.problem import Call, Problem
 from qkv.engine.work import matrix_numbers, product_operations
 from qkv.errors import UnsupportedError, error_message, nearest
 from qkv.normalizers.kinds import KNOWN
+from qkv.notebooks import folded, table
 from qkv.planner.costs import times
 from qkv.planner.registry import ALGORITHMS, BACKENDS, algorithms_of
 from qkv.shapes import show
@@ -198,12 +198,9 @@ class Plan:
         return str(self)
 
     def _repr_html_(self) -> str:
-        """Return the table for a notebook."""
-        cell = '<td style="text-align:left;vertical-align:top">'
-        body = "".join(
-            f"<tr>{cell}<b>{escape(name)}</b></td>{cell}{escape(text)}</td></tr>" for name, text in self.rows()
-        )
-        return f"<table>{body}</table>"
+        """Return the table for a notebook; the other algorithms and their reasons unfold."""
+        rows, others = self.rows(), self.refusals
+        return table(rows[: -len(others) or None]) + folded(f"{len(others)} other algorithms", table(others))
 
 
 def _readable(count: float) -> str:

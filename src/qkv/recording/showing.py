@@ -1,6 +1,5 @@
 """Displaying a scene: in the browser, as a page, as a picture, in a notebook."""
 
-import sys
 import webbrowser
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -14,6 +13,7 @@ from torch import Tensor
 from qkv.checkpoint.disk import replace_file
 from qkv.engine.describe import Arguments
 from qkv.errors import CheckpointError, ConfigError, ShapeError, UnsupportedError, error_message, expect_room
+from qkv.notebooks import in_notebook
 from qkv.recording.calls import Call
 from qkv.recording.scenes import Part, scene_of, sides_of
 from qkv.view.alignment import Alignment
@@ -75,13 +75,6 @@ def show(scene: Scene, port: int, browser: bool) -> "Serving":
         display({"text/html": notebook(scene), "text/plain": scene.title}, raw=True)  # type: ignore[no-untyped-call]
     print(serving.entrance())  # noqa: T201
     return serving
-
-
-def in_notebook() -> bool:
-    """Return whether this process is the kernel of a notebook, without importing anything for it."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return hasattr(shell, "kernel")
 
 
 def scene_of_map(

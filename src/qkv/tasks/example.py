@@ -1,5 +1,7 @@
 """The run named `example`: a small German-English translator in the package, so that there is something to look at."""
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 NAME = "example"
@@ -31,3 +33,14 @@ def packaged(run: Path) -> Path:
         ('example', PosixPath('runs/de-en'))
     """
     return FOLDER if is_example(run) else run
+
+
+def sentences(runs: Sequence[Path]) -> tuple[str, ...]:
+    """Return what to translate if nobody says: with the example alone, at a terminal, its sentences; otherwise nothing.
+
+    Example:
+        >>> sentences([Path("runs/de-en")])
+        ()
+    """
+    typed = sys.stdin is not None and sys.stdin.isatty()
+    return SENTENCES if typed and all(map(is_example, runs)) else ()

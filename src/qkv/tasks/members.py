@@ -10,6 +10,7 @@ from qkv.checkpoint.plain import decode, encode
 from qkv.errors import CheckpointError, ConfigError, error_message
 from qkv.files import read_file
 from qkv.system import is_plain
+from qkv.tasks.example import packaged
 
 Direction = Literal["ahead", "back"]
 _FILE = "ensemble.json"
@@ -83,7 +84,7 @@ def members_of(run: Path) -> list[Path]:
     """Return the runs of an ensemble's folder, or the run itself.
 
     Args:
-        run: a folder.
+        run: a folder, or `example` for the run in the package.
 
     Raises:
         CheckpointError: the list of members is not one that `write_members` writes, or a member is a link to elsewhere.
@@ -92,6 +93,7 @@ def members_of(run: Path) -> list[Path]:
         >>> members_of(Path("/nowhere"))
         [PosixPath('/nowhere')]
     """
+    run = packaged(run)
     path = run / _FILE
     try:
         if not os.path.lexists(path):

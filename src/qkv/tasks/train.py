@@ -11,6 +11,7 @@ from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, cast, fina
 
 from qkv.data.vocabulary import Kind
 from qkv.errors import ConfigError, DataError, QkvError, error_message, nearest
+from qkv.notebooks import table
 from qkv.tasks.element_pointer import ElementPointer
 from qkv.tasks.events import listening
 from qkv.tasks.generator import Generator
@@ -218,7 +219,7 @@ SETTINGS: Mapping[str, type[Any]] = MappingProxyType(
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run(Generic[M]):
     """A run that `qkv.train` trained.
 
@@ -233,6 +234,21 @@ class Run(Generic[M]):
     def load(self, device: str = "cpu") -> M:
         """Return the model of the best checkpoint, ready to use."""
         return cast("M", load(self.folder, device))
+
+    def _rows(self) -> list[tuple[str, str]]:
+        outcome = self.outcome
+        rows = [("folder", str(self.folder)), ("ended", f"{outcome.reason}, after {outcome.step:,} steps")]
+        if outcome.best is not None:
+            rows.append(("best", f"{outcome.best.name} {outcome.best.value:.4g}, at step {outcome.best_step:,}"))
+        return [*rows, *((figure.name, f"{figure.value:.4g}") for figure in outcome.figures)]
+
+    def __repr__(self) -> str:
+        """Return folder, end and figures; `outcome` has everything."""
+        return f"Run({', '.join(f'{name}: {text}' for name, text in self._rows())})"
+
+    def _repr_html_(self) -> str:
+        """Return folder, end and figures for a notebook."""
+        return table(self._rows())
 
 
 @overload

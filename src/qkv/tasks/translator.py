@@ -18,6 +18,7 @@ from qkv.decode.sampling import RowKeys
 from qkv.errors import CheckpointError, ConfigError, error_message
 from qkv.linalg.session import Session
 from qkv.models.copying import CopyingTranslator
+from qkv.notebooks import table
 from qkv.recording import record
 from qkv.tasks.choice import TranslationModel, as_device
 from qkv.tasks.cut import warn_cut
@@ -37,7 +38,7 @@ _FAR = 1 << 30
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Translation:
     """One translated line.
 
@@ -69,6 +70,16 @@ class Translation:
     def alignment(self) -> Alignment | None:
         """What each target token attended to."""
         return None if self.weights is None else Alignment(self.source_tokens, self.target_tokens, self.weights)
+
+    def __repr__(self) -> str:
+        """Return both texts and the score."""
+        return f"Translation({self.source!r} -> {self.text!r}, score={self.score:.4g})"
+
+    def _repr_html_(self) -> str:
+        """Return both texts for a notebook, and the attention if it was requested."""
+        rows = [("source", self.source), ("translation", self.text), ("log-probability", f"{self.score:.4g} nats")]
+        drawn = "" if self.alignment is None else self.alignment._repr_html_()
+        return table(rows) + drawn
 
 
 @final
@@ -106,6 +117,21 @@ class Translator:
         self.longest = longest
         self.table = table
         self.back = tuple(back) or (False,) * len(self.models)
+
+    def _rows(self) -> list[tuple[str, str]]:
+        count = sum(parameter.numel() for parameter in self.model.parameters())
+        name = type(self.model).__name__
+        rows = [("model", name if len(self.models) == 1 else f"{len(self.models)} models, the first a {name}")]
+        rows += [("parameters", f"{count:,}"), ("vocabulary", f"{self.tokenizer.size:,} tokens")]
+        return [*rows, ("longest source", f"{self.longest:,} tokens")]
+
+    def __repr__(self) -> str:
+        """Return the kind of model and its sizes."""
+        return f"Translator({', '.join(f'{name}: {text}' for name, text in self._rows())})"
+
+    def _repr_html_(self) -> str:
+        """Return the kind of model and its sizes for a notebook."""
+        return table(self._rows())
 
     @classmethod
     def load(

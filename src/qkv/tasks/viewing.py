@@ -18,6 +18,7 @@ from qkv.recording.files import read
 from qkv.recording.recorder import record
 from qkv.tasks.decoding import usual_limit
 from qkv.tasks.element_pointer import END_SHOWN, LAYER, ElementPointer
+from qkv.tasks.example import SENTENCES, is_example
 from qkv.tasks.filler import MaskFiller
 from qkv.tasks.generator import Generator
 from qkv.tasks.labeled_text import encode_words
@@ -66,6 +67,8 @@ def offered(
             hint = "A trace already contains its text: omit it."
             raise ConfigError(error_message("--text", "no text with a trace", "one", hint))
         return scene_of_trace(run)
+    if text is None and file is None and is_example(run):
+        text = SENTENCES[0]
     if (text is None) == (file is None):
         got = "none" if text is None else "both"
         raise ConfigError(

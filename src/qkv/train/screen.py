@@ -1,8 +1,10 @@
-"""Progress on standard error: a bar on a terminal, plain lines elsewhere."""
+"""Progress on standard error: a bar on a terminal and in a notebook, plain lines elsewhere."""
 
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from html import escape
 from typing import TextIO, cast, final
 
 from rich.console import Console
@@ -10,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from qkv.errors import harmless
 from qkv.metrics.figure import Figure
+from qkv.notebooks import in_notebook
 from qkv.train.events import Event, Listener, Logged, Said, Saved, Saving, Updated, Validated, Validating
 from qkv.train.heartbeat import Heartbeat
 
@@ -27,9 +30,12 @@ def screen(stream: TextIO, steps: int, unit: str = "tokens", *, every: bool = Fa
         every: whether each update has a line.
 
     Returns:
-        A bar if the stream is a terminal, else lines; nothing once the stream is closed.
+        A bar if the stream is a terminal, or standard error of a notebook, else lines; nothing once the stream is
+        closed.
     """
     lasting = cast(TextIO, Lasting(stream))
+    if stream is sys.stderr and not every and in_notebook():
+        return NotebookBar(steps, unit)
     return Bar(lasting, steps, unit) if stream.isatty() and not every else Lines(lasting, steps, unit, every=every)
 
 
@@ -161,6 +167,55 @@ class Bar:
     def close(self) -> None:
         """Leave the bar in its last state."""
         self._progress.stop()
+
+
+@final
+class NotebookBar:
+    """A bar in the output of a notebook's cell, with the last validation below it.
+
+    Args:
+        steps: total number of updates.
+        unit: unit of the speed.
+    """
+
+    def __init__(self, steps: int, unit: str = "tokens") -> None:
+        """Show the bar."""
+        from IPython.display import display
+
+        self._steps, self._unit = steps, unit
+        self._step, self._text, self._last, self._shown = 0, "", "", 0.0
+        self._handle = display(self._content(), raw=True, display_id=True)  # type: ignore[no-untyped-call]
+
+    def __call__(self, event: Event) -> None:
+        """Advance the bar, at most four times a second between lines of the log."""
+        match event:
+            case Updated(step, loss):
+                self._step, self._text = step, f"loss {loss:.4f}"
+                if time.monotonic() - self._shown < 0.25:
+                    return
+            case Logged(step):
+                self._step = step
+                self._text = "  ".join((f"loss {event.loss:.4f}", *_rates(event, self._unit)[1:]))
+            case Validating():
+                self._text = "validating"
+            case _ if text := _line(event, self._steps, self._unit):
+                self._last = text
+        self._show()
+
+    def close(self) -> None:
+        """Leave the bar in its last state."""
+        self._show()
+
+    def _show(self) -> None:
+        self._shown = time.monotonic()
+        self._handle.update(self._content(), raw=True)
+
+    def _content(self) -> dict[str, str]:
+        count = f"{self._step:,}/{self._steps:,}"
+        bar = f'<progress value="{self._step}" max="{self._steps}" aria-label="training"></progress>'
+        lines = [f"{bar} {count}  {escape(self._text)}", *([escape(self._last)] if self._last else [])]
+        plain = f"{count}  {self._text}" + (f"\n{self._last}" if self._last else "")
+        return {"text/html": f"<div>{'<br>'.join(lines)}</div>", "text/plain": plain}
 
 
 def show_figures(figures: Sequence[Figure]) -> str:

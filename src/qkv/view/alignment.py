@@ -2,14 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
 import torch
 from torch import Tensor
 
 from qkv.errors import DataError, DtypeError, ShapeError, error_message
+from qkv.notebooks import picture, table
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Alignment:
     """The weights between two token sequences, checked once so that drawing code need not.
 
@@ -40,6 +42,19 @@ class Alignment:
         object.__setattr__(self, "source", _tokens("source", self.source))
         object.__setattr__(self, "target", _tokens("target", self.target))
         object.__setattr__(self, "weights", _checked(self.weights, self.source, self.target))
+
+    def __repr__(self) -> str:
+        """Return both texts, without the weights."""
+        return f"Alignment(source={' '.join(self.source)!r}, target={' '.join(self.target)!r})"
+
+    def _repr_html_(self) -> str:
+        """Return the map for a notebook, with the strongest source token of each target token as its text."""
+        if self.weights.numel() == 0:
+            return table([("source", " ".join(self.source)), ("target", " ".join(self.target))])
+        strongest = self.weights.argmax(1).tolist()
+        pairs = (f"{token} to {self.source[place]}" for token, place in zip(self.target, strongest, strict=True))
+        drawn = import_module("qkv.view.figure").svg([self])  # it imports this module
+        return picture(drawn, f"Attention: {', '.join(pairs)}")
 
     @property
     def scale(self) -> tuple[float, float]:

@@ -1,0 +1,84 @@
+"""The site's own code: generated pages are complete, links are rewritten and checked, every page is in the contents."""
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"site_{name}", DOCS / "_site" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reference")
+    load("reference").write(folder)
+    return folder
+
+
+def test_every_public_name_has_a_page(reference: Path) -> None:
+    import qkv
+
+    text = "\n".join(page.read_text(encoding="utf-8") for page in (reference / "api").glob("*.md"))
+    for name in (*qkv.__all__, *qkv.scores.__all__, *qkv.normalizers.__all__, *qkv.masks.__all__):
+        assert name.startswith("__") or f".{name}" in text, name
+
+
+def test_every_command_and_flag_is_on_the_page(reference: Path) -> None:
+    text = (reference / "command_line.md").read_text(encoding="utf-8")
+    for command in ("demo", "train translate", "train regress", "translate", "view", "warm"):
+        assert f"\n## qkv {command}\n" in text
+    assert "`--score`" in text
+    assert "`--beam`" in text
+
+
+def test_every_setting_has_a_meaning(reference: Path) -> None:
+    rows = [line for line in (reference / "settings.md").read_text(encoding="utf-8").splitlines() if line[:3] == "| `"]
+    assert len(rows) > 100
+    assert not [row for row in rows if not row.split(" | ")[1].strip()]
+
+
+def test_every_page_is_in_the_contents() -> None:
+    listed: set[str] = set()
+    for page in (DOCS / "index.md", DOCS / "understanding" / "mechanisms" / "README.md"):
+        for block in re.findall(r"```\{toctree\}\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+            names = [line for line in block.splitlines() if line and not line.startswith(":")]
+            listed |= {(page.parent / name).relative_to(DOCS).as_posix() for name in names}
+    pages = {page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")} - {"index"}
+    generated = {"reference/api/index", "reference/command_line", "reference/settings"}
+    assert listed == pages | generated | {"project/security", "project/changelog"}
+
+
+def test_links_into_the_repository_lead_there() -> None:
+    rewrite = load("extension").repository_links
+    assert rewrite("[a](../../src/qkv/errors.py)", "how_to/train.md").endswith("/blob/main/src/qkv/errors.py)")
+    assert rewrite("[a](../../SECURITY.md#x)", "how_to/train.md") == "[a](../project/security.md#x)"
+    for same in ("[a](view.md)", "[a](../project/results.md#b)", "[a](https://x.org/y)", "[a](#b)"):
+        assert rewrite(same, "how_to/train.md") == same
+    assert rewrite("![a](../../benchmarks/results/a.svg)", "project/results.md").startswith("![a](../..")
+
+
+def test_broken_links_and_outside_requests_are_seen(tmp_path: Path) -> None:
+    check = load("links").check
+    (tmp_path / "a.html").write_text(
+        '<p id="here"><a href="#here">x</a><a href="b.html#there">x</a><a href="https://x.org">x</a></p>', "utf-8"
+    )
+    (tmp_path / "b.html").write_text('<p id="there"></p>', "utf-8")
+    assert check(tmp_path) == []
+    (tmp_path / "c.html").write_text(
+        '<a href="none.html">x</a><a href="b.html#no">x</a><script src="https://cdn.org/m.js"></script>', "utf-8"
+    )
+    (tmp_path / "d.css").write_text("p { background: url(https://x.org/y.png) }", "utf-8")
+    assert len(check(tmp_path)) == 4

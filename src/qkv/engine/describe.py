@@ -91,6 +91,7 @@ def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state:
     grid = Grid(leading, query.shape[-2], key.shape[-2], query.device)
     mask = None if given.mask is None else as_mask(given.mask)
     if mask is not None:
+        _check_mask_layout(mask)
         _check_mask_device(mask, grid)
     if mask is not None and mode_of(query, key, value) == "eager":
         expect_lengths(mask, grid)
@@ -173,14 +174,20 @@ def _is_strided(x: Tensor) -> bool:
     return x.layout is torch.strided and not x.is_nested
 
 
+def _layout(x: Tensor) -> str:
+    return "nested" if x.is_nested else f"{x.layout}"
+
+
+_DENSE = "a dense tensor, of the layout torch.strided"
+
+
 def _raise_tensor_error(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, x in (("query", query), ("key", key), ("value", value)):
         if not isinstance(x, Tensor):
             raise DtypeError(error_message(name, "a torch.Tensor", type(x).__name__, "Use torch.as_tensor."))
         if not _is_strided(x):
-            layout = "nested" if x.is_nested else f"{x.layout}"
             hint = "Use .to_dense(); sequences of several lengths are padded, and masked by qkv.masks.lengths(...)."
-            raise DtypeError(error_message(name, "a dense tensor, of the layout torch.strided", layout, hint))
+            raise DtypeError(error_message(name, _DENSE, _layout(x), hint))
         if x.ndim < 2:
             hint = "The last two dimensions are positions and widths; add one with x[None]."
             raise ShapeError(
@@ -264,6 +271,13 @@ def _leading(query: Tensor, key: Tensor, value: Tensor, groups: tuple[int, int] 
     return leading if groups is None else (*leading, query.shape[-3])
 
 
+def _check_mask_layout(mask: Mask) -> None:
+    for x in tensors_in(mask):
+        if not _is_strided(x):
+            hint = "Use .to_dense(); qkv.masks.lengths(...) masks padded sequences of several lengths."
+            raise MaskError(error_message("mask", _DENSE, _layout(x), hint))
+
+
 def _check_mask_device(mask: Mask, grid: Grid) -> None:
     for part in vars(mask).values() if isinstance(mask, PATTERNS) else ():
         if isinstance(part, Tensor) and part.device != grid.device:
@@ -284,6 +298,8 @@ def _bias(
             )
         check_parameters(bias, bias.parameters, grid.leading, key_leading, grid.device)
         return position_bias(bias, grid, query.dtype)
+    if isinstance(bias, Tensor) and not _is_strided(bias):
+        raise DtypeError(error_message("bias", _DENSE, _layout(bias), "Use .to_dense()."))
     if not isinstance(bias, Tensor) or not bias.is_floating_point():
         got = f"dtype {bias.dtype}" if isinstance(bias, Tensor) else type(bias).__name__
         hint = "A bias is added to the scores; a bool tensor is a mask: pass mask=."

@@ -116,6 +116,7 @@ def _plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
         and query.is_cpu
         and key.is_cpu
         and value.is_cpu
+        and not (query.is_nested or key.is_nested or value.is_nested)
         and not torch._C._len_torch_dispatch_stack()
         and not transformed()
         and not torch.is_autocast_enabled("cpu")
@@ -217,6 +218,8 @@ def _add_bias(parts: list[Any], bias: Any) -> bool:
 def _add_tensor(parts: list[Any], x: Any) -> bool:
     if type(x) not in _PLAIN or not x.is_cpu or (x.is_inference() and torch.is_grad_enabled()):
         return False
+    if x.layout is not torch.strided or x.is_nested:
+        return False
     parts += (x.shape, x.dtype, x.requires_grad)
     return True
 
@@ -231,6 +234,8 @@ def _lowered(query: Tensor, key: Tensor, value: Tensor, given: object) -> Visibi
         return None
     for x in tensors_in(mask):
         if type(x) not in _PLAIN or not x.is_cpu or not (unsaved or not x.is_inference()):
+            return None
+        if x.layout is not torch.strided or x.is_nested:
             return None
     grid = Grid(tuple(leading), query.shape[-2], key.shape[-2], query.device)
     expect_lengths(mask, grid)

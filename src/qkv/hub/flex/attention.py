@@ -1,6 +1,7 @@
 """`flex_attention`: PyTorch's signature, on the algorithms of this library."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -10,9 +11,9 @@ from qkv import functional
 from qkv.biases import Bias
 from qkv.engine.describe import draw_seed
 from qkv.errors import UnsupportedError, error_message
-from qkv.hub.flex import arguments, tiles
+from qkv.hub.flex import arguments, reads, tiles
 from qkv.hub.flex.biases import bias_of
-from qkv.hub.flex.conditions import mask_of, per_row
+from qkv.hub.flex.conditions import conjuncts, joined, mask_of, per_row
 from qkv.hub.flex.expressions import Expression, constant, evaluate, number, operation
 from qkv.hub.flex.modification import Modification, modification
 from qkv.hub.flex.symbols import MASK_ARGUMENTS, SCORE_ARGUMENTS, UntraceableError, traced
@@ -99,8 +100,12 @@ def flex_attention(
     query, key, value = arguments.one_dtype(query, key, value)
     scale = query.shape[-1] ** -0.5 if scale is None and query.shape[-1] else scale
     grid = Grid(tuple(query.shape[:2]), query.shape[-2], key.shape[-2], query.device)
-    functions = _functions(score_mod, arguments.mask_mod(block_mask), query, grid)
     given = _Options(1.0 if scale is None else scale, enable_gqa, dropout, generator, backend)
+    if torch.compiler.is_compiling():
+        # PyTorch's compiler traces the functions itself.
+        functions = _Functions(score_mod, None, arguments.mask_mod(block_mask), None, None)
+        return _returned(*_tiles(query, key, value, functions, post_mod, given, wanted), query, return_lse, return_aux)
+    functions = _functions(score_mod, arguments.mask_mod(block_mask), query, grid)
     largest: Tensor | None = None
     if 0 in (*query.shape[:3], key.shape[2]):
         # No pair to call a function for.
@@ -110,6 +115,18 @@ def flex_attention(
         output, lse = _attention(query, key, value, fast, given, wanted)
     else:
         output, lse, largest = _tiles(query, key, value, functions, post_mod, given, wanted)
+    return _returned(output, lse, largest, query, return_lse, return_aux)
+
+
+def _returned(
+    output: Tensor,
+    lse: Tensor | None,
+    largest: Tensor | None,
+    query: Tensor,
+    return_lse: bool,
+    return_aux: "AuxRequest | None",
+) -> "Tensor | tuple[Tensor, Tensor] | tuple[Tensor, AuxOutput]":
+    """Return what PyTorch's function returns, as it lays it out."""
     output = arguments.laid_out_like(output, query)
     # PyTorch's own function returns them in this type.
     wide = torch.promote_types(query.dtype, torch.float32)
@@ -117,7 +134,7 @@ def flex_attention(
     if return_aux is not None:
         from torch.nn.attention.flex_attention import AuxOutput
 
-        return output, AuxOutput(lse if return_aux.lse else None, largest if wanted.largest else None)
+        return output, AuxOutput(lse if return_aux.lse else None, largest if return_aux.max_scores else None)
     return (output, lse) if return_lse and lse is not None else output
 
 
@@ -197,7 +214,9 @@ class _Functions(NamedTuple):
         shape = _shape(self.found, grid)
         if shape is None:
             return None
-        return Fast(*shape, bias_of(self.found.biases, grid), self.visible(grid, self.found.seen))
+        mask = self.visible(grid, self.found.seen)
+        reads.check([self.found.scale, *(x for _, x in self.found.biases)], mask, grid)
+        return Fast(*shape, bias_of(self.found.biases, grid), mask)
 
     def visible(self, grid: Grid, seen: Expression | None = None) -> Mask | None:
         """Return the mask: what the mask function and a condition of the score function let a query see."""
@@ -208,7 +227,15 @@ class _Functions(NamedTuple):
         both = self.mask_expression
         if seen is not None:
             both = seen if both is None else operation("and", seen, both, dtype=torch.bool)
-        return None if both is None else mask_of(both, grid)
+        if both is None:
+            return None
+        both = reads.guarded(both, grid)
+        pieces = conjuncts(both)
+        others = [x for x in pieces if not reads.reads_of([x])]
+        if len(others) < len(pieces):
+            hides = None if not others else mask_of(joined(others), grid)
+            reads.check(pieces, hides, grid)
+        return mask_of(both, grid)
 
 
 def _functions(score_mod: ScoreMod | None, mask_mod: MaskMod | None, query: Tensor, grid: Grid) -> _Functions:
@@ -230,7 +257,16 @@ def _functions(score_mod: ScoreMod | None, mask_mod: MaskMod | None, query: Tens
         found: Modification | None = Modification(number(1.0))
     else:
         found = None if score is None else modification(score)
+    if small:
+        score = None if score is None else reads.guarded(score, grid)
+        found = None if found is None else _guarded(found, grid)
     return _Functions(score_mod, score, mask_mod, mask, found)
+
+
+def _guarded(found: Modification, grid: Grid) -> Modification:
+    """Let a modification read 0 beyond the end of a table."""
+    biases = tuple((sign, reads.guarded(x, grid)) for sign, x in found.biases)
+    return replace(found, scale=reads.guarded(found.scale, grid), biases=biases)
 
 
 def _shape(found: Modification, grid: Grid) -> tuple[float | Tensor, float | None] | None:
@@ -282,20 +318,25 @@ def _tiles(
         hint = "Functions that are called on tiles are served by backend='blocked' or 'reference'."
         got = f"{given.backend!r} for a function that is no scale, soft cap, bias or mask"
         raise UnsupportedError(error_message("backend", "'auto', 'blocked' or 'reference'", got, hint))
+    grid = Grid(tuple(query.shape[:2]), query.shape[-2], key.shape[-2], query.device)
+    mask = functions.visible(grid)
+    if functions.score_expression is not None:
+        reads.check([functions.score_expression], mask, grid, functions.score_expression)
     heads = query.shape[1] // max(1, key.shape[1])
     key, value = (x.repeat_interleave(heads, 1) if heads > 1 else x for x in (key, value))
     pairs = tiles.Pairs(
         given.scale,
         _on_tile(functions.score, functions.score_expression),
         None if post_mod is None else tiles.by_pair(post_mod, True),
-        functions.visible(Grid(tuple(query.shape[:2]), query.shape[-2], key.shape[-2], query.device)),
+        mask,
         given.dropout,
         draw_seed(given.dropout, given.generator, query.device),
         given.backend == "reference",
         wanted.lse,
         wanted.largest,
     )
-    return tiles.attend(query, key, value, pairs)
+    attend = tiles.traced if torch.compiler.is_compiling() else tiles.attend
+    return attend(query, key, value, pairs)
 
 
 def _on_tile(function: ScoreMod | None, expression: Expression | None) -> tiles.OnTile | None:

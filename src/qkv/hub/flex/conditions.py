@@ -153,6 +153,30 @@ def _factors(mask: Mask | None) -> list[Mask]:
     return [*_factors(mask.left), *_factors(mask.right)] if isinstance(mask, Both) else [mask]
 
 
+def conjuncts(holds: Expression) -> list[Expression]:
+    """Return conditions that all hold where this one does.
+
+    Example:
+        >>> both = operation("and", operation("ge", _QUERY, _KEY, dtype=torch.bool), number(True), dtype=torch.bool)
+        >>> [each.name for each in conjuncts(both)]
+        ['ge', 'number']
+    """
+    return _parts(holds, "and")
+
+
+def joined(conditions: list[Expression]) -> Expression:
+    """Return the condition that all of some hold.
+
+    Example:
+        >>> joined([number(True), number(False)]).name
+        'and'
+    """
+    found = conditions[0]
+    for each in conditions[1:]:
+        found = operation("and", found, each, dtype=torch.bool)
+    return found
+
+
 def _parts(holds: Expression, name: str) -> list[Expression]:
     """Return the operands of nested conjunctions or disjunctions."""
     if holds.name in (name, "mul" if name == "and" else name) and holds.dtype == torch.bool:

@@ -194,6 +194,27 @@ def _read(table: Tensor, *places: Any) -> Tensor:
     return table[tuple(places)]
 
 
+def _outside(table: Tensor, *places: Any) -> Tensor:
+    """Return whether indices leave a table; negative ones count from its end."""
+    limits = zip((torch.as_tensor(x, device=table.device) for x in places), table.shape, strict=True)
+    found = [(x < -size) | (x >= size) for x, size in limits]
+    outside = found[0]
+    for other in found[1:]:
+        outside = outside | other
+    return outside
+
+
+def _read_within(table: Tensor, *places: Any) -> Tensor:
+    """Read a table, and 0 beyond its end."""
+    outside = _outside(table, *places)
+    zero = table.new_zeros(())
+    if table.numel() == 0:
+        return zero.expand(outside.shape)
+    # Beyond the end it does not matter which entry is read; the gradient of none is touched.
+    within = [torch.where(outside, 0, torch.as_tensor(x, device=table.device)) for x in places]
+    return torch.where(outside, zero, table[tuple(within)])
+
+
 def _called(operator_: Callable[..., Any], *arguments: Any) -> Any:
     *given, named = arguments
     return operator_(*given, **dict(named))
@@ -222,6 +243,8 @@ _EVALUATED: dict[str, Callable[..., Any]] = {
     "not": operator.invert,
     "where": torch.where,
     "index": _read,
+    "guarded": _read_within,
+    "outside": _outside,
     "cast": lambda x, dtype: x.to(dtype),
     "call": _called,
 }

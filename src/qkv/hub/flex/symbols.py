@@ -5,6 +5,7 @@ operation become one. What needs a number itself (`if q > k`, `int(q)`) or is no
 traced: such functions are called on tiles under `torch.vmap`.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -13,8 +14,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from qkv.errors import DtypeError, error_message
 from qkv.hub.flex import operations
 from qkv.hub.flex.expressions import Expression, captured, cast, number, symbol
+from qkv.hub.flex.reads import beyond
 
 SCORE_ARGUMENTS = ("score", "batch", "head", "query", "key")
 MASK_ARGUMENTS = ("batch", "head", "query", "key")
@@ -74,7 +77,11 @@ class IndexByTensors(TorchFunctionMode):
         """Replace indexing by the operator that takes tensors."""
         places = indexed_by_tensors(func, args)
         if places is not None:
-            return torch.ops.aten.index.Tensor(args[0], [torch.as_tensor(x) for x in places])
+            try:
+                return torch.ops.aten.index.Tensor(args[0], [torch.as_tensor(x) for x in places])
+            except IndexError as error:
+                found = re.search(r"-?\d+", str(error))
+                raise beyond(args[0], "an index" if found is None else found[0], "") from None
         return func(*args, **(kwargs or {}))
 
 
@@ -157,6 +164,8 @@ def traced(function: Callable[..., Any], names: Sequence[str], dtype: torch.dtyp
     try:
         with Tracing(device):
             result = function(*arguments)
+    except DtypeError:
+        raise
     except Exception as error:
         # What the function itself raises, it raises again when it is called on a tile.
         raise UntraceableError from error
@@ -174,6 +183,10 @@ def _expression(x: Any) -> Any:
             raise UntraceableError
         return x.expression
     if isinstance(x, Tensor):
+        if x.layout is not torch.strided or x.is_nested:
+            got = "nested" if x.is_nested else f"{x.layout}"
+            expected = "dense tensors, of the layout torch.strided, to read from"
+            raise DtypeError(error_message("score_mod or mask_mod", expected, got, "Use .to_dense()."))
         return captured(x)
     return number(x) if isinstance(x, (bool, int, float)) else x
 

@@ -1,6 +1,7 @@
 """Attention with any score function, in stripes of rows that are computed again in the backward pass."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -25,6 +26,9 @@ from qkv.normalizers.dense import Softmax
 
 SIZE = TileSize(1 << 19, 1, all_items=True)
 """The scores of a stripe: 2 MiB of float32."""
+
+TRACED_ROWS = 128
+"""The rows of a stripe under PyTorch's compiler, which makes a piece of the graph of each."""
 
 OnTile = Callable[[Tensor, Mapping[str, Tensor]], Tensor]
 """A function of scores (B, H, h, K), and of places that broadcast to them."""
@@ -80,7 +84,8 @@ def by_pair(function: Callable[..., Tensor], leads: bool) -> OnTile:
 
     def on_tile(x: Tensor, places: Mapping[str, Tensor]) -> Tensor:
         numbers = [places[name].flatten() for name in names]
-        with IndexByTensors():
+        # PyTorch's compiler lets no checkpoint enter a mode: there all stripes lie within one.
+        with nullcontext() if torch.compiler.is_compiling() else IndexByTensors():
             return function(*((x,) if leads else ()), *numbers)
 
     return on_tile
@@ -119,6 +124,34 @@ def attend(query: Tensor, key: Tensor, value: Tensor, pairs: Pairs) -> Results:
     else:
         output, lse, largest = _with_gradients(stripes, wide, visibility)
     return Results(output.to(query.dtype), lse, largest.detach())
+
+
+def traced(query: Tensor, key: Tensor, value: Tensor, pairs: Pairs) -> Results:
+    """Compute attention while PyTorch's compiler traces it: in stripes that have all keys, whatever the mask hides.
+
+    Args:
+        query, key, value, pairs: as `attend` takes them.
+    """
+    grid = Grid(tuple(query.shape[:2]), query.shape[-2], key.shape[-2], query.device)
+    kind, whole = torch.promote_types(query.dtype, torch.float32), slice(0, grid.keys)
+    wide = [x.to(kind) for x in (query, key, value)]
+    height = grid.queries if pairs.whole else TRACED_ROWS
+    found = []
+    with IndexByTensors():
+        for start in range(0, max(1, grid.queries), max(1, height)):
+            slices = TileSlices((), slice(start, min(start + height, grid.queries)), whole)
+            if torch.is_grad_enabled() and not pairs.whole:
+                found.append(checkpoint(_traced_stripe, wide, pairs, grid, slices, use_reentrant=False))
+            else:
+                found.append(_traced_stripe(wide, pairs, grid, slices))
+    output, lse, largest = (torch.cat(x, 2) for x in zip(*found, strict=True))
+    return Results(output.to(query.dtype), lse, largest.detach())
+
+
+def _traced_stripe(inputs: list[Tensor], pairs: Pairs, grid: Grid, slices: TileSlices) -> Results:
+    rows, columns = (torch.arange(x.start, x.stop, device=grid.device) for x in (slices.rows, slices.columns))
+    visible = None if pairs.mask is None else pairs.mask.visible(grid, rows[:, None], columns)
+    return _stripe(_parts(inputs, slices), pairs, grid, slices, visible)
 
 
 def _with_gradients(stripes: "Stripes", inputs: list[Tensor], visibility: Visibility) -> Results:

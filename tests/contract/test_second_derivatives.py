@@ -10,7 +10,7 @@ from torch.autograd.functional import hessian, hvp, vhp
 
 from qkv.biases import alibi, relative
 from qkv.functional import attention, attention_with_state, attention_with_weights
-from qkv.masks.patterns import causal, documents, lengths, window
+from qkv.masks.patterns import causal, lengths, window
 from qkv.normalizers.dense import Identity, Mean, Sigmoid, Softmax
 from qkv.normalizers.sparse import Entmax
 from qkv.planner.registry import ALGORITHMS
@@ -112,7 +112,7 @@ LARGER = {
         {"score": Additive(VECTOR), "bias": torch.randn(3, 300, 40, dtype=F64), "dropout": 0.3},
     ),
     "additive.factored alibi": ((2, 3), 300, 40, 6, F64, {"score": Additive(VECTOR), "bias": alibi(0.3)}),
-    "additive.direct": ((2, 3), 2, 40, 6, F64, {"score": Additive(VECTOR), "mask": documents(torch.arange(40) // 9)}),
+    "additive.direct": ((2, 3), 2, 40, 6, F64, {"score": Additive(VECTOR), "mask": lengths(torch.tensor([30, 7]))}),
     "rowwise.rows": ((2, 3), 60, 70, 6, F64, {"normalizer": Entmax(1.5), "mask": causal()}),
     "rowwise.rows dropped": ((2, 3), 60, 70, 6, F64, {"dropout": 0.4, "bias": relative(torch.randn(3, 9, dtype=F64))}),
     "rowwise.distance_rows": ((2, 3), 60, 70, 4, F32, {"score": Gaussian(1.5), "mask": causal()}),

@@ -78,7 +78,11 @@ class _Passed:
         """Remember what the output sends, until this pass has ended."""
         task = torch._C._current_graph_task_id()
         self._sent[task] = gradient
-        torch.autograd.Variable._execution_engine.queue_callback(lambda: self._sent.pop(task, None))
+
+        def forget() -> None:
+            self._sent.pop(task, None)
+
+        torch.autograd.Variable._execution_engine.queue_callback(forget)
 
     def remove(self, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...] | None:
         """Return what the weights pass on: their gradient without that of the output."""

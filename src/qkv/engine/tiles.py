@@ -160,18 +160,20 @@ class Tiling:
     def _tiles(self, starts: range) -> Iterator[Tile]:
         for start in starts:
             rows = self._rows(start)
-            mask = self._predicate(rows)
-            for items in self.items:
-                if mask is not None:
-                    yield Tile(TileSlices(items, rows, slice(0, self.keys)), None, None, take(mask, items))
-                else:
+            if self.visibility.mask is None:
+                for items in self.items:
                     yield self._tile(items, rows)
+                continue
+            if not self.items:
+                continue
+            columns = self._columns(*(None if x is None else _rows_of(x, rows) for x in self.bounds))
+            mask = self._predicate(rows, columns)
+            for items in self.items:
+                yield Tile(TileSlices(items, rows, columns), None, None, take(mask, items))
 
-    def _predicate(self, rows: slice) -> Tensor | None:
-        """Evaluate a mask that has no bounds, for some rows of all leading indices at once."""
-        if self.visibility.mask is None:
-            return None
-        seen = self.visibility.tile(rows, slice(None))
+    def _predicate(self, rows: slice, columns: slice) -> Tensor:
+        """Evaluate a mask, for some rows of all leading indices at once."""
+        seen = self.visibility.tile(rows, columns)
         assert seen is not None
         if not torch.compiler.is_compiling():
             self.release.after(seen.numel())
@@ -179,6 +181,11 @@ class Tiling:
 
     def _tile(self, items: tuple[slice, ...], rows: slice) -> Tile:
         first, last = (None if x is None else take(x, items, rows) for x in self.bounds)
+        slices = TileSlices(items, rows, self._columns(first, last))
+        return Tile(slices, first, last, None if self.dense is None else take(self.dense, items, rows, slices.columns))
+
+    def _columns(self, first: Tensor | None, last: Tensor | None) -> slice:
+        """Return the columns from the first to the last key that any of some rows may see."""
         start = 0 if first is None else _ends(first)[0]
         stop = self.keys if last is None else _ends(last)[1]
         if stop - start > WIDTHS:
@@ -187,8 +194,7 @@ class Tiling:
         if self.keys == 1:
             # `take` keeps a dimension of size 1 whole, so a single key belongs to every tile.
             start, stop = 0, 1
-        slices = TileSlices(items, rows, slice(start, max(start, stop)))
-        return Tile(slices, first, last, None if self.dense is None else take(self.dense, items, rows, slices.columns))
+        return slice(start, max(start, stop))
 
     def visible(self, tile: Tile) -> Tensor | None:
         """Return bounds and mask of a tile as one mask; None where all is visible."""
@@ -209,6 +215,10 @@ class Tiling:
             return after
         before = j < last.unsqueeze(-1)
         return before if after is None else after & before
+
+
+def _rows_of(bound: Tensor, rows: slice) -> Tensor:
+    return bound if bound.shape[-1] == 1 else bound[..., rows]
 
 
 def _ends(bound: Tensor) -> tuple[int, int]:

@@ -37,7 +37,8 @@ class Visibility:
         kind: `all`; `causal` (exactly j ≤ i); `keys` (the same bounds for every query); `bounds`; `dense` (a matrix
             given by the caller, optionally with bounds); `predicate` (evaluated tile by tile).
         grid: the sizes.
-        bounds: per row (for keys: one for all rows), for the kinds causal, keys and bounds, optionally for dense.
+        bounds: per row (for keys: one for all rows), for the kinds causal, keys and bounds, optionally for dense and
+            predicate, beside which they leave out keys that the matrix or the mask hides as well.
         dense: bool, broadcasts to (..., Q, K), for the kind dense.
         mask: the mask itself, for the kind predicate.
         groups: (G, H/G) if the head dimension of results is split like this; `grid` keeps H.
@@ -55,6 +56,11 @@ class Visibility:
     readable: bool = False
     fewest: int | None = None
     memo: dict[str, Tensor | None] = field(default_factory=dict, repr=False)
+
+    @property
+    def _bounds_are_all(self) -> bool:
+        """True if the bounds alone say what is visible."""
+        return self.dense is None and self.mask is None
 
     def _once(self, name: str, make: Callable[[], Tensor | None]) -> Tensor | None:
         """Return a tensor that follows from the mask, made by the first step of the call that asks for it."""
@@ -138,7 +144,7 @@ class Visibility:
     def _rows_with_keys(self) -> Tensor | None:
         if self.kind == "all":
             return None if self.grid.keys else torch.zeros(1, dtype=torch.bool, device=self.grid.device)
-        if self.dense is None and self.bounds is not None:
+        if self._bounds_are_all and self.bounds is not None:
             first, last = self.bounds
             if last is None:
                 return None if first is None else first < self.grid.keys
@@ -171,7 +177,7 @@ class Visibility:
             if seen is None or seen.ndim < 2:
                 return seen
             return seen.expand(*seen.shape[:-1], grid.keys).any(-2)
-        if self.dense is None and self.bounds is not None:
+        if self._bounds_are_all and self.bounds is not None:
             return _covered(*self._ends(self.bounds), grid)
         return self._any_over_queries()
 
@@ -179,10 +185,10 @@ class Visibility:
         """Return how many keys each query sees: int64, broadcasts to (..., Q)."""
         if self.kind == "all":
             return torch.full((1,), self.grid.keys, device=self.grid.device)
-        if self.dense is None and self.bounds is not None:
+        if self._bounds_are_all and self.bounds is not None:
             first, last = self._ends(self.bounds)
             return (last - first).clamp(min=0).long()
-        return torch.cat([tile.sum(-1) for tile in self._stripes()], -1)
+        return torch.cat([tile.sum(-1) for _, tile in self._stripes()], -1)
 
     def _ends(self, bounds: Bounds) -> tuple[Tensor, Tensor]:
         zero = torch.zeros(1, dtype=torch.int32, device=self.grid.device)
@@ -191,30 +197,46 @@ class Visibility:
             zero + self.grid.keys if bounds.last is None else bounds.last,
         )
 
-    def _stripes(self) -> Iterator[Tensor]:
-        """Iterate over the matrix in stripes of rows; whole under tracing, where sizes are symbolic."""
+    def _stripes(self) -> Iterator[tuple[slice, Tensor]]:
+        """Iterate over the matrix in stripes of rows, each with the columns that the bounds leave, and what it sees.
+
+        Whole under tracing, where sizes are symbolic.
+        """
         queries = max(self.grid.queries, 1)
         if torch.compiler.is_compiling():
             return iter([self._tile_of_rows(0, queries)])
         height = max(1, STRIPE // max(self.grid.keys, 1))
         return (self._tile_of_rows(start, height) for start in range(0, queries, height))
 
-    def _tile_of_rows(self, start: int, height: int) -> Tensor:
-        seen = self.tile(slice(start, start + height), slice(None))
+    def _tile_of_rows(self, start: int, height: int) -> tuple[slice, Tensor]:
+        columns = self._columns_of(slice(start, start + height))
+        seen = self.tile(slice(start, start + height), columns)
         assert seen is not None
-        rows = min(height, self.grid.queries - start)
-        return (
-            seen.expand(*seen.shape[:-2], rows, self.grid.keys) if seen.ndim >= 2 else seen.expand(rows, self.grid.keys)
-        )
+        size = min(height, self.grid.queries - start), columns.stop - columns.start
+        return columns, seen.expand(*seen.shape[:-2], *size)
+
+    def _columns_of(self, rows: slice) -> slice:
+        """Return the columns that the bounds leave to some rows; all of them where the numbers cannot be read."""
+        start, stop = 0, self.grid.keys
+        if self.readable and self.grid.queries and 0 not in self.grid.leading:
+            first, last = (
+                None if x is None else part(x.unsqueeze(-1), rows, slice(None)) for x in self.bounds or (None,) * 2
+            )
+            start = start if first is None else int(first.min())
+            stop = stop if last is None else int(last.max())
+        return slice(start, max(start, stop))
 
     def _any_over_keys(self) -> Tensor:
-        return torch.cat([tile.any(-1) for tile in self._stripes()], -1)
+        return torch.cat([tile.any(-1) for _, tile in self._stripes()], -1)
 
     def _any_over_queries(self) -> Tensor:
-        seen = torch.zeros(self.grid.keys, dtype=torch.bool, device=self.grid.device)
-        for tile in self._stripes():
-            seen = seen | tile.any(-2)
-        return seen
+        seen: Tensor | None = None
+        for columns, tile in self._stripes():
+            found = tile.any(-2)
+            if seen is None:
+                seen = found.new_zeros(*found.shape[:-1], self.grid.keys)
+            seen[..., columns] |= found
+        return torch.zeros(self.grid.keys, dtype=torch.bool, device=self.grid.device) if seen is None else seen
 
 
 def _table(seen: Tensor, whole: Shape) -> Tensor:
@@ -290,7 +312,10 @@ def lower(mask: Mask | None, grid: Grid, readable: bool = False) -> Visibility:
         table = tables[0] if len(tables) == 1 else reduce(torch.logical_and, tables)
         return Visibility("dense", grid, _intersection(others), table, readable=readable)
     _check_tables(mask, grid)
-    return Visibility("predicate", grid, mask=_savable(mask), readable=readable)
+    known = [other for other in others if other is not None] if readable else []
+    return Visibility(
+        "predicate", grid, _intersection(known) if known else None, mask=_savable(mask), readable=readable
+    )
 
 
 def _savable(mask: Mask) -> Mask:

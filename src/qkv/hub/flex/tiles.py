@@ -114,7 +114,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, pairs: Pairs) -> Results:
         pairs: what is computed of every pair.
     """
     grid = Grid(tuple(query.shape[:2]), query.shape[-2], key.shape[-2], query.device)
-    visibility = lower(pairs.mask, grid)
+    visibility = lower(pairs.mask, grid, query.is_cpu)
     kind = torch.promote_types(query.dtype, torch.float32)
     wide = [x.to(kind) for x in (query, key, value)]
     size = TileSize(prod(grid.leading) * grid.queries * grid.keys, 1, all_items=True) if pairs.whole else SIZE
@@ -209,8 +209,13 @@ class Stripes:
 
     def of_parts(self, parts: list[Tensor], slices: TileSlices, visible: Tensor | None) -> Results:
         """Compute some rows from their parts of query, key and value."""
+        w, lse, largest = self.weights(parts[:2], slices, visible)
+        return Results(_product(w, parts[2]), lse, largest)
+
+    def weights(self, parts: list[Tensor], slices: TileSlices, visible: Tensor | None) -> Results:
+        """Compute the weights of some rows, in place of their output, from their parts of query and key."""
         self.release.after(prod(parts[0].shape[:-1]) * parts[1].shape[-2])
-        return _stripe(parts, self.pairs, self.grid, slices, visible)
+        return _weights(parts, self.pairs, self.grid, slices, visible)
 
     def backward(
         self, inputs: list[Tensor], captured: Sequence[Tensor], g_output: Tensor, g_lse: Tensor
@@ -220,18 +225,22 @@ class Stripes:
         # One captured tensor may have been computed from another, as its view: each gets its own part of the gradient.
         own = [x.detach().requires_grad_() for x in captured]
         for slices, visible in self.tiling:
+            *sides, value = _parts(inputs, slices)
+            g = g_output[..., slices.rows, :]
             with torch.enable_grad():
-                leaves = [x.detach().requires_grad_() for x in _parts(inputs, slices)]
+                leaves = [x.detach().requires_grad_() for x in sides]
                 with Replaced(captured, own):
-                    output, lse, _ = self.of_parts(leaves, slices, visible)
+                    w, lse, _ = self.weights(leaves, slices, visible)
                 # One number, because PyTorch imports SymPy to compare the shapes of several.
-                total = (output * g_output[..., slices.rows, :]).sum()
+                total = torch.dot(w.flatten(), _product(g, value.mT).expand(w.shape).flatten())
                 if self.pairs.lse:
                     total = total + (lse * g_lse[..., slices.rows]).sum()
-            found = torch.autograd.grad(total, [*leaves, *own], allow_unused=True)
-            for buffer, g in zip([*_parts(totals[:3], slices), *totals[3:]], found, strict=True):
-                if g is not None:
-                    buffer.add_(g.sum_to_size(buffer.shape))
+            # Not of the output: its product with the values need not be computed again.
+            found = [*torch.autograd.grad(total, [*leaves, *own], allow_unused=True)]
+            found.insert(2, _product(w.detach().mT, g))
+            for buffer, part in zip([*_parts(totals[:3], slices), *totals[3:]], found, strict=True):
+                if part is not None:
+                    buffer.add_(part.sum_to_size(buffer.shape))
         return totals
 
 
@@ -315,7 +324,19 @@ def _parts(inputs: list[Tensor], slices: TileSlices) -> list[Tensor]:
 
 def _stripe(parts: list[Tensor], pairs: Pairs, grid: Grid, slices: TileSlices, visible: Tensor | None) -> Results:
     """Return the results of some rows from their parts of query, key and value."""
-    q, k, v = parts
+    w, lse, largest = _weights(parts[:2], pairs, grid, slices, visible)
+    return Results(_product(w, parts[2]), lse, largest)
+
+
+def _product(one: Tensor, other: Tensor) -> Tensor:
+    """Return a product in the type of its operands, under autocast too."""
+    with torch.autocast(one.device.type, enabled=False):
+        return one @ other
+
+
+def _weights(parts: list[Tensor], pairs: Pairs, grid: Grid, slices: TileSlices, visible: Tensor | None) -> Results:
+    """Return the weights of some rows, in place of their output, from their parts of query and key."""
+    q, k = parts
     _, rows, columns = slices
     device = grid.device
     row_numbers, column_numbers = (torch.arange(x.start, x.stop, device=device) for x in (rows, columns))
@@ -337,7 +358,7 @@ def _stripe(parts: list[Tensor], pairs: Pairs, grid: Grid, slices: TileSlices, v
             whole = (slice(None), slice(None))
             part = TileSlices(whole, rows, columns)
             w = w * dropout_factors(pairs.seed, part, grid.leading, grid.queries, pairs.dropout, w.dtype)
-        return Results(w @ v, lse, largest)
+        return Results(w, lse, largest)
 
 
 def _largest(s: Tensor) -> Tensor:

@@ -68,17 +68,12 @@ class Cut(NamedTuple):
 
 
 ROWS, COLUMNS, STATE, WHOLE = Cut(-2, None), Cut(None, -2), Cut(-1, None, 1), Cut(None, None, whole=True)
-_CUTS = Terms(
-    query=ROWS,
-    key=COLUMNS,
-    value=COLUMNS,
-    scale=Cut(None, None),
-    vector=Cut(None, None, 1),
-    parameter=Cut(None, None),
-    bias=Cut(-2, -1),  # type: ignore[arg-type]
-    diagonals=Cut(None, None, 1, diagonal=True),  # type: ignore[arg-type]
-    shift=STATE,  # type: ignore[arg-type]
-)  # type: ignore[arg-type]
+_CUTS = (
+    *(ROWS, COLUMNS, COLUMNS),
+    *(Cut(None, None), Cut(None, None, 1), Cut(None, None)),
+    *(Cut(-2, -1), Cut(None, None, 1, diagonal=True), STATE),
+)
+"""Of each of the `Terms`."""
 
 
 def differentiable_gradients(
@@ -201,7 +196,7 @@ class Equation:
     @property
     def inputs(self) -> tuple[Cut, ...]:
         """Which part of each input belongs to a tile."""
-        return tuple(_CUTS[index] for index in self.present)  # type: ignore[misc]
+        return tuple(_CUTS[index] for index in self.present)
 
     @property
     def results(self) -> tuple[Cut, ...]:
@@ -475,4 +470,4 @@ def causal_bounds(query: Tensor, key: Tensor) -> tuple[None, Tensor]:
 
 def terms_of(inputs: Inputs) -> Terms:
     """Return the tensors of a problem's inputs that may have gradients."""
-    return Terms(*inputs[: len(Terms._fields) - 1])
+    return Terms(*inputs[: len(Terms._fields) - 1])  # type: ignore[arg-type]

@@ -312,10 +312,9 @@ def lower(mask: Mask | None, grid: Grid, readable: bool = False) -> Visibility:
         table = tables[0] if len(tables) == 1 else reduce(torch.logical_and, tables)
         return Visibility("dense", grid, _intersection(others), table, readable=readable)
     _check_tables(mask, grid)
-    known = [other for other in others if other is not None] if readable else []
-    return Visibility(
-        "predicate", grid, _intersection(known) if known else None, mask=_savable(mask), readable=readable
-    )
+    known = readable and any(other is not None for other in others)
+    bounds = _intersection(others) if known else None
+    return Visibility("predicate", grid, bounds, mask=_savable(mask), readable=readable)
 
 
 def _savable(mask: Mask) -> Mask:

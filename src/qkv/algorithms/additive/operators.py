@@ -213,15 +213,10 @@ def _gradients_again(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) ->
         Constants(items.seed),
     )
     d_bias = d_bias if d_diagonals is None else d_diagonals.unsqueeze(-2)
-    gradients = Items(*(None,) * len(Items._fields))._replace(  # type: ignore[arg-type]
-        query=query,
-        key=key,
-        value=value,
-        vector=_shared_sums(d_vector, items.vector, items.vector_index),
-        bias=None if items.bias is None else _shared_sums(d_bias, items.bias, items.bias_index),
-        shift=shift,
-    )
-    return (None, None, None, *gradients)
+    d_vector = _shared_sums(d_vector, items.vector, items.vector_index)
+    d_bias = None if items.bias is None else _shared_sums(d_bias, items.bias, items.bias_index)
+    by_index = dict(zip(_LEARNED, (query, key, value, d_vector, d_bias, shift), strict=True))
+    return (None, None, None, *(by_index.get(index) for index in range(len(items))))
 
 
 def _shared_sums(gradient: Tensor | None, x: Tensor, index: Tensor | None) -> Tensor | None:

@@ -135,8 +135,8 @@ def _gradients_again(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) 
     """Return the gradients with a graph."""
     if any(ctx.needs_input_grad[3 + SAVED :]):
         with torch.no_grad():
-            gradients = _Blocked.backward(ctx, g_output, g_state)
-        return forbid_differentiation("blocked", gradients, (g_output, g_state, *ctx.saved_tensors))
+            numbers = _Blocked.backward(ctx, g_output, g_state)
+        return forbid_differentiation("blocked", numbers, (g_output, g_state, *ctx.saved_tensors))
     inputs, mechanism = Inputs(*ctx.saved_tensors[:SAVED]), ctx.mechanism
     bias = None if ctx.make_tiles is None else ctx.make_tiles(False).tile
     gradients = differentiable_gradients(

@@ -197,7 +197,8 @@ def _check(read: Expression, visible: Tensor | None, places: dict[str, Tensor]) 
         return
     table, *indices = read.arguments
     numbers = list(places.values())
-    whole = torch.broadcast_shapes(*(x.shape for x in numbers))
+    # Positions are integers of at least 0, so that their sum has the shape of them all.
+    whole = sum(numbers, bad.long()).shape
     at = bad.expand(whole).nonzero()[0].tolist()
     index = [int(torch.as_tensor(evaluate(x, places)).expand(whole)[tuple(at)]) for x in indices]
     batch, head, query, key = (int(x.expand(whole)[tuple(at)]) for x in numbers)

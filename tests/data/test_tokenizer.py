@@ -9,7 +9,7 @@ from unicodedata import normalize
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.data import segments
@@ -407,3 +407,18 @@ def test_any_other_value_in_a_field_is_refused_or_harmless(tokenizer: Tokenizer,
     except DataError:
         return
     assert read.decode(read.encode("x")) in {"x", "<unk>", "\ufffd"}
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@given(st.lists(st.text("abcdefgh ", max_size=40), min_size=1, max_size=20), st.integers(260, 280), st.text())
+@settings(max_examples=40)
+def test_the_smallest_vocabularies_lose_no_text_and_read_their_own_file(
+    kind: str, texts: list[str], size: int, text: str
+) -> None:
+    tokenizer = Tokenizer.learn([*texts, "abc"], kind, size)
+    assert tokenizer.size <= size
+    for each in (*texts, text, "".join(map(chr, range(1, 0x180)))):
+        assert tokenizer.decode(tokenizer.encode(each)) == each
+    again = Tokenizer.from_json(tokenizer.to_json())
+    assert again.to_json() == tokenizer.to_json()
+    assert again.encode(text) == tokenizer.encode(text)

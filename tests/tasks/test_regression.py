@@ -105,7 +105,7 @@ def test_a_picture_has_a_panel_for_each_column(rents: tuple[Path, np.ndarray], s
 
 def test_rows_need_the_columns_of_training(rents: tuple[Path, np.ndarray]) -> None:
     model = load(rents[0])
-    with pytest.raises(ConfigError, match='got "area"'):
+    with pytest.raises(DataError, match='standard input: expected a column "area"; got "age", "size"'):
         model.rows_of(parse_table(["age,size", "1,2"], "standard input"))
     with pytest.raises(DataError, match="expected the columns age, area; got 3 columns without names"):
         model.rows_of(parse_table(["1,2,3"], "standard input"))

@@ -135,8 +135,12 @@ def _silenced(quiet: bool) -> "Iterator[None]":
 
 
 def _as_typed(command: Callable[..., object], given: Mapping[str, object], message: str) -> str:
-    """Replace the argument in a message by the flag that set it."""
+    """Replace the argument in a message by the flag that set it, or by the name of the positional argument."""
     name, expected, rest = message.partition(": expected ")
     known = inspect.signature(command).parameters
     typed = name in known and given.get(name) is not None and given[name] != known[name].default
-    return f"--{name.replace('_', '-')}{expected}{rest}" if expected and typed else message
+    if not (expected and typed):
+        return message
+    kinds = getattr(known[name].annotation, "__metadata__", ())
+    positional = any(isinstance(kind, typer.models.ArgumentInfo) for kind in kinds)
+    return f"{name.upper() if positional else '--' + name.replace('_', '-')}{expected}{rest}"

@@ -17,6 +17,7 @@ _FLAGS: dict[str, Any] = {
     "valid_source": Annotated[_Path, f.option("Sources to validate on; held out if not given.", f.DATA)],
     "valid_target": Annotated[_Path, f.option("Their translations.", f.DATA)],
     "valid_data": Annotated[_Path, f.option("Or one file with source<TAB>target.", f.DATA)],
+    "holdout": Annotated[int | None, f.option("Pairs to hold out (a twentieth, at most 1,000).", f.DATA)],
     "source_col": f.SourceColumn,
     "target_col": f.TargetColumn,
     "features_col": f.FeaturesColumn,

@@ -12,6 +12,7 @@ _FLAGS: dict[str, Any] = {
     "valid_text": Annotated[
         Path | None, f.option("Another file for validation; default: the end is held out.", f.DATA)
     ],
+    "holdout": Annotated[float | None, f.option("The part of the text, at its end, that is held out (0.1).", f.DATA)],
     "tokenizer": Annotated[
         str | None,
         f.option("char (default), word, bpe, unigram or none (split at spaces).", f.DATA, "--tokenizer", "--tokens"),

@@ -72,19 +72,32 @@ def follow(recipe: Recipe, flags: Mapping[str, Any]) -> None:
     try:
         _follow(recipe, merge(below, as_tables(recipe.task, written)), given, origin)
     except QkvError as error:
-        raise type(error)(as_typed(str(error), {setting_of(recipe.task, flag): flag for flag in written})) from error
+        settings = [flag for flag in flags if flag not in _Run._fields]
+        # Of two flags for one setting the first names it, unless the other was typed.
+        typed, known = (
+            {setting_of(recipe.task, flag): flag for flag in reversed(some)} for some in ([*written], settings)
+        )
+        raise type(error)(as_typed(str(error), typed, known)) from error
 
 
-def as_typed(message: str, flags: Mapping[str, str]) -> str:
-    """Add the flag that set a setting to a message, or replace the setting by it; also further settings it names."""
+def as_typed(message: str, flags: Mapping[str, str], known: Mapping[str, str] | None = None) -> str:
+    """Add the flag that set a setting to a message, or replace the setting by it; also further settings it names.
+
+    Args:
+        message: the message.
+        flags: the flag of each setting that was typed.
+        known: the flags of all settings that have one; those of `flags` by default.
+    """
     name, expected, rest = message.partition(": expected ")
-    typed = [setting for setting in flags if name in (setting, setting.partition(".")[2])]
-    if not expected or len(typed) != 1:
+    if not expected:
         return message
-    flag = flags[typed[0]].replace("_", "-")
-    for setting, other in flags.items():
-        rest = re.sub(rf"\b{re.escape(setting)}\b", f"--{other.replace('_', '-')}", rest)
-    return f"--{flag} ({typed[0]}){expected}{rest}"
+    typed = [setting for setting in flags if name in (setting, setting.partition(".")[2])]
+    for setting, other in {**(known or {}), **flags}.items():
+        flag = f"--{other.replace('_', '-')}" + ("" if typed else f" ({setting})")
+        rest = re.sub(rf"(?<![.\w(-]){re.escape(setting)}\b(?! =)", flag, rest)
+    if len(typed) != 1:
+        return f"{name}{expected}{rest}"
+    return f"--{flags[typed[0]].replace('_', '-')} ({typed[0]}){expected}{rest}"
 
 
 def _follow(recipe: Recipe, tables: Mapping[str, Mapping[str, Any]], given: _Run, origin: Any) -> None:

@@ -10,13 +10,14 @@ Every problem with a file is a `DataError` that starts with `file:line` and ends
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NoReturn, cast
 
+from qkv.data.layouts import old_line_ends, untabbed
 from qkv.errors import ConfigError, DataError, error_message, nearest
 from qkv.files import open_file, room_for
 
@@ -26,6 +27,9 @@ LONGEST_LINE = 2**20
 _WIDEST_CHARACTER = 4
 _BOM = b"\xef\xbb\xbf"
 _SIBLINGS = 1000
+_SOURCE_NAMES = frozenset({"source", "src", "input"})
+_TARGET_NAMES = frozenset({"target", "tgt", "trg", "output", "translation"})
+"""Names of columns, in lower case, that make the first line of pairs a header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +78,17 @@ def read_pairs(source: Path, target: Path, *, longest: int = LONGEST_LINE) -> li
     return [Pair(left, right, n) for n, (left, right) in enumerate(zip(sources, targets, strict=True), start=1)]
 
 
-def read_tsv(path: Path, *, longest: int = LONGEST_LINE) -> list[Pair]:
+def _silent(_: str) -> None:
+    """Say nothing."""
+
+
+def read_tsv(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str], None] = _silent) -> list[Pair]:
     """Read a file with a source text, one tab and a target text on each line.
 
     Args:
         path: the file; `.gz` is decompressed.
         longest: maximum characters per line.
+        say: called with a message if the first line is skipped because it names the columns.
 
     Returns:
         One pair per line, in order.
@@ -96,12 +105,18 @@ def read_tsv(path: Path, *, longest: int = LONGEST_LINE) -> list[Pair]:
         [Pair(source='3 May 2011', target='2011-05-03', line=1)]
     """
     pairs = []
-    for number, line in enumerate(read_lines(path, longest=longest, blank=True), start=1):
+    lines = read_lines(path, longest=longest, blank=True)
+    for number, line in enumerate(lines, start=1):
         columns = line.split("\t")
+        if number == 1 and len(lines) > 1 and _names_columns(columns):
+            say(f"{path}:1: a header, skipped: {' '.join(columns)}")
+            continue
         where = f"{path}:{number}"
         if len(columns) != 2:
             expected = "2 columns, source and target, with one tab between them"
-            hint = "Correct this line; a tab inside a text must become a space. Or choose columns: --source-col 1."
+            usual = "Correct this line; a tab inside a text must become a space. Or choose columns: --source-col 1."
+            seems = untabbed(line, "source<TAB>target") if len(columns) == 1 else None
+            hint = old_line_ends(line) or seems or usual
             raise DataError(error_message(where, expected, _columns(len(columns)), hint))
         for name, column in zip(("source", "target"), columns, strict=True):
             if not column.strip():
@@ -109,6 +124,12 @@ def read_tsv(path: Path, *, longest: int = LONGEST_LINE) -> list[Pair]:
                 raise DataError(error_message(where, expected, f"an empty {name}", "Fill it or delete the line."))
         pairs.append(Pair(columns[0], columns[1], number))
     return pairs
+
+
+def _names_columns(columns: list[str]) -> bool:
+    """Whether a first line only names the columns of sources and targets."""
+    names = [column.strip().lower() for column in columns]
+    return len(names) == 2 and names[0] in _SOURCE_NAMES and names[1] in _TARGET_NAMES
 
 
 def read_lines(path: Path, *, longest: int = LONGEST_LINE, blank: bool = False) -> list[str]:

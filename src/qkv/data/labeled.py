@@ -10,12 +10,14 @@ says that the label comes second. Labels and tags are brought to Unicode's form 
 is typed.
 """
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from qkv.data.corpus import LONGEST_LINE, read_lines
+from qkv.data.layouts import old_line_ends, untabbed
 from qkv.data.normal_forms import normalize
 from qkv.data.tag_columns import Layout, Row, layout_of, sentences_of, separator_of, tag_of
 from qkv.errors import DataError, brief, error_message
@@ -91,7 +93,9 @@ def read_labeled(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str]
         where = f"{path}:{number}"
         if len(columns) != 2:
             got = "1 column" if len(columns) == 1 else f"{len(columns)} columns"
-            hint = "Write label<TAB>text; replace tabs inside the text by spaces."
+            usual = "Write label<TAB>text; replace tabs inside the text by spaces."
+            seems = untabbed(line, "label<TAB>text") if len(columns) == 1 else None
+            hint = old_line_ends(line) or seems or usual
             raise DataError(error_message(where, "2 columns, label and text, with one tab between them", got, hint))
         label, text = columns if header != "text first" else reversed(columns)
         label = normalize("NFC", label.strip())
@@ -101,7 +105,57 @@ def read_labeled(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str]
         found.append(Labeled(text, label, number))
     if header is None:
         _check_order(found, str(path))
+    _check_each_order(found, str(path))
+    for message in _doubts(found):
+        say(f"{path}: {message}")
     return found
+
+
+def _doubts(items: list[Labeled]) -> Iterator[str]:
+    """What is odd in labels: spellings of one, more of them than can be learned, texts with several."""
+    counts = Counter(item.label for item in items)
+    spellings: dict[str, list[str]] = {}
+    for label in counts:
+        spellings.setdefault(label.casefold(), []).append(label)
+    for same in spellings.values():
+        if len(same) > 1:
+            yield f"labels that differ in capitals alone are different labels: {', '.join(map(brief, sorted(same)))}"
+    if len(counts) > max(10, len(items) // 2):
+        yield (
+            f"{len(counts):,} different labels for {len(items):,} texts: most labels have one example, from which "
+            "nothing can be learned. Numbers are predicted by qkv train regress."
+        )
+    first: dict[str, Labeled] = {}
+    apart = [item for item in items if first.setdefault(item.text, item).label != item.label]
+    if apart:
+        one, other = apart[0], first[apart[0].text]
+        yield (
+            f"{len(apart):,} texts have another label than the same text before, the first in line {one.line:,}: "
+            f'"{brief(one.label)}", and "{brief(other.label)}" in line {other.line:,}'
+        )
+
+
+def _check_each_order(items: list[Labeled], name: str) -> None:
+    """Refuse a line whose text is the label of other lines, while its label is a text: its columns are exchanged.
+
+    Raises:
+        DataError: a line has its columns exchanged; the message gives the first one.
+    """
+    counts = Counter(item.label for item in items)
+    texts = Counter(item.text.strip() for item in items)
+
+    def seems_exchanged(item: Labeled) -> bool:
+        text = normalize("NFC", item.text.strip())
+        more_words = len(item.label.split()) > len(text.split())
+        return counts[text] > max(1, counts[item.label]) and (more_words or texts[item.label] > 0)
+
+    exchanged = [item for item in items if seems_exchanged(item)]
+    if exchanged and len(exchanged) < len(items) / 2:
+        first = exchanged[0]
+        got = f'the label "{brief(first.label)}" of the text "{brief(first.text)}", which is a label of other lines'
+        also = f"; so are {len(exchanged) - 1:,} more lines" if len(exchanged) > 1 else ""
+        hint = f"Exchange the two columns of this line{also}."
+        raise DataError(error_message(f"{name}:{first.line}", "the label first and the text second", got, hint))
 
 
 def _check_order(items: list[Labeled], name: str) -> None:
@@ -156,6 +210,9 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str],
     if layout.numbered:
         tags = "the last column" if layout.tag < 0 else f"column {layout.tag + 1}"
         say(f"{path}: {layout.name}: words from column {layout.word + 1}, tags from {tags}")
+    odd = _odd_spans(tag for sentence in found for tag in sentence.tags)
+    if odd:
+        say(f"{path}: tags that are none of IOB, IOBES or BILOU beside tags that are: {', '.join(map(brief, odd[:5]))}")
     if not found:
         hint = "Write one word per line: word, then tag."
         raise DataError(error_message(str(path), "words with their tags", "none", hint))
@@ -165,6 +222,13 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str],
             "Write one word and its tag per line, and an empty line after each sentence."
         )
     return found
+
+
+def _odd_spans(tags: Iterable[str]) -> list[str]:
+    """Return tags that name no span although most do: misspelled ones."""
+    names = sorted(set(tags) - {"O"})
+    odd = [name for name in names if not (len(name) > 2 and name[0] in "BIESLU" and name[1] == "-")]
+    return odd if 2 * len(odd) <= len(names) else []
 
 
 def labels_of(labels: Iterable[str]) -> tuple[str, ...]:

@@ -5,16 +5,19 @@ positions of elements of its line, counted from 1, separated by spaces.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from qkv.data.corpus import Pair
-from qkv.errors import DataError, error_message
+from qkv.errors import DataError, brief, error_message
 
 Elements = Literal["numbers", "words"]
 Vectors = np.ndarray[Any, np.dtype[np.float64]]
+_NUMERIC = re.compile(r"[-+\d.,;:()\[\]{}| ]*\d[-+\d.,;:()\[\]{}| ]*")
+"""Lines of digits and punctuation."""
 _LARGEST = 1e30
 """Larger numbers, and their squares, do not fit into the model's float32."""
 
@@ -83,13 +86,14 @@ def read_elements(text: str, kind: Elements, where: str, width: int | None = Non
     return np.array(vectors)
 
 
-def read_target(text: str, count: int, where: str) -> tuple[int, ...]:
+def read_target(text: str, count: int, where: str, elements: str | None = None) -> tuple[int, ...]:
     """Read the positions of a target.
 
     Args:
         text: positions separated by spaces.
         count: number of elements.
         where: file and line, for messages.
+        elements: the line of elements, for messages.
 
     Returns:
         Positions from 1.
@@ -105,6 +109,10 @@ def read_target(text: str, count: int, where: str) -> tuple[int, ...]:
     for part in text.split():
         if not (part.isascii() and part.isdecimal() and 1 <= int(part[:12]) <= count):
             hint = "Positions count from 1." + (" Is this file counted from 0?" if part == "0" else "")
+            if elements is not None and part in elements.split():
+                hint += " The target seems to hold elements: write their positions."
+            elif re.fullmatch(r"\d+([,;]\d+)+", part):
+                hint += " Separate them by spaces."
             expected = f"positions from 1 to {count}, the number of elements"
             raise DataError(error_message(where, expected, f'"{part[:40]}"', hint))
         positions.append(int(part))
@@ -134,12 +142,42 @@ def parse_pairs(
     """
     known = kind_of(pairs[0].source) if kind is None else kind
     found = []
+    _expect_elements(pairs, names, kind)
     for pair in pairs:
         elements = read_elements(pair.source, known, f"{names[0]}:{pair.line}", width)
         if width is None and known == "numbers":
             width = len(elements[0])
-        found.append(Pointed(elements, read_target(pair.target, len(elements), f"{names[1]}:{pair.line}"), pair.line))
+        found.append(
+            Pointed(
+                elements, read_target(pair.target, len(elements), f"{names[1]}:{pair.line}", pair.source), pair.line
+            )
+        )
     return found, known
+
+
+def _expect_elements(pairs: Sequence[Pair], names: tuple[str, str], kind: Elements | None) -> None:
+    """Refuse files whose elements and positions are exchanged, or whose numbers would be words.
+
+    Raises:
+        DataError: they are.
+    """
+    first = pairs[0]
+    exchanged = all(_is_target(pair.source, pair.target) for pair in pairs)
+    if exchanged and not all(_is_target(pair.target, pair.source) for pair in pairs):
+        got = f'"{brief(first.source)}", positions of "{brief(first.target)}", and so in every line'
+        hint = "Exchange the two columns, or --source and --target."
+        raise DataError(error_message(names[0], "the elements first and the positions second", got, hint))
+    if kind is None and kind_of(first.source) == "words" and _NUMERIC.fullmatch(first.source):
+        hint = "Write numbers as 0.3 1.5, vectors as 0.3,0.7 1,2; if elements are words, say so with --elements words."
+        raise DataError(error_message(f"{names[0]}:{first.line}", "numbers or words", f'"{brief(first.source)}"', hint))
+
+
+def _is_target(positions: str, elements: str) -> bool:
+    """Whether a text has positions of the elements of another."""
+    count = len(elements.split())
+    return bool(positions.split()) and all(
+        part.isascii() and part.isdecimal() and 1 <= int(part[:12]) <= count for part in positions.split()
+    )
 
 
 def _vector(part: str, place: int, where: str) -> tuple[float, ...]:

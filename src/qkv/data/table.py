@@ -24,11 +24,29 @@ Decimal = Literal["point", "comma"]
 Missing = Literal["refuse", "skip"]
 Row = tuple[int, tuple[str, ...]]
 """The line of a row, from 1, and its fields."""
-MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "."})
+MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "?", ".", "-", "\u2013", "\u2014"})
 """Fields that count as missing, in lower case."""
 _DIGIT = re.compile(r"\d")
 _DECIMAL_COMMA = re.compile(r"[-+]?(\d*,(\d{1,2}|\d{4,})|0\d*,\d+|\d{4,},\d+)")
 """Numbers whose comma cannot group thousands."""
+_INFINITE = re.compile("[-+]?inf(inity)?", re.IGNORECASE)
+_ADVICE = (
+    (_INFINITE, "Correct it, delete the line, or leave the field empty and give --missing skip."),
+    (
+        re.compile("#.*"),
+        "It is an error of a spreadsheet: correct it, or leave it empty and give --missing skip.",
+    ),
+    (re.compile("=.*"), "It is a formula: save the values."),
+    (re.compile(r"\D*"), "It is text: correct it, delete the line, or choose a column of numbers."),
+    (
+        re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([T ].*)?"),
+        "A date is no number: write the days, months or years since another one.",
+    ),
+    (re.compile("[\u2212\u2013].*"), "Write the minus sign as a hyphen: -."),
+)
+"""What to do with a field that is no number, by what it looks like."""
+_EXCEL = re.compile(r'"?sep=.?"?', re.IGNORECASE)
+"""The line with which Excel names the separator."""
 _QUOTED = re.compile(r'"[^"]*"?')
 
 
@@ -134,6 +152,25 @@ class Table:
                     error_message(flag, f"a column of {self.name}: {_listed(self.columns[:12])}", f'"{name}"', hint)
                 )
 
+    def expect_all(self, names: Sequence[str]) -> None:
+        """Check that the table has the columns that something else needs.
+
+        Args:
+            names: the columns.
+
+        Raises:
+            DataError: it lacks one, or has it twice; the message gives its columns.
+        """
+        for name in (normalize("NFC", name) for name in names):
+            count = self.columns.count(name)
+            if count == 0:
+                got, hint = _listed(self.columns[:12]), "Name the columns in the first line as in training."
+            elif count > 1:
+                got, hint = f"{count} columns of that name", "Give every column its own name."
+            else:
+                continue
+            raise DataError(error_message(self.name, f'a column "{brief(name)}"', got, hint))
+
     def _refuse_missing(self, line: int, given: Sequence[str], names: Sequence[str]) -> None:
         place = next(place for place, field in enumerate(given) if field.lower() in MISSING)
         got = f'"{given[place]}"' if given[place] else "an empty field"
@@ -159,8 +196,10 @@ class Table:
         """Advise on a field that is no number, in view of its whole column."""
         column = self.columns.index(name)
         fields = [row[column].strip() for _, row in self.rows]
-        if not any(_DIGIT.search(each) for each in fields):
+        if not any(_DIGIT.search(each) for each in fields) and not _INFINITE.fullmatch(field):
             return "The column holds text: choose a column of numbers."
+        if (advice := next((advice for pattern, advice in _ADVICE if pattern.fullmatch(field)), None)) is not None:
+            return advice
         other, mark = (",", "comma") if decimal == "point" else (".", "point")
         if decimal == "point" and any(_DECIMAL_COMMA.fullmatch(each) for each in fields):
             return "If it has a decimal comma, say so with --decimal comma."
@@ -252,6 +291,11 @@ def _headed(lines: Iterable[str], name: str, between: str) -> tuple[Table, Itera
     first = next(rows, None)
     if first is None:
         raise DataError(error_message(name, "lines with columns", "none", "Check how the file was made."))
+    if (excel := _EXCEL.fullmatch("".join(first[1]).strip())) is not None:
+        hint = "Delete it: the separator is that of the line with the names."
+        raise DataError(error_message(f"{name}:{first[0]}", "names of columns", excel[0], hint))
+    if (seems := _unseparated(first[1])) is not None:
+        raise DataError(error_message(f"{name}:{first[0]}", "columns between commas, semicolons or tabs", *seems))
     header = not all(_like_number(field) for field in first[1])
     columns = (
         tuple(normalize("NFC", field.strip()) for field in first[1])
@@ -262,11 +306,25 @@ def _headed(lines: Iterable[str], name: str, between: str) -> tuple[Table, Itera
     return Table(name, columns, (), header), (_expect_fields(row, len(columns), name) for row in body)
 
 
+def _unseparated(fields: Sequence[str]) -> tuple[str, str] | None:
+    """Say what a first line seems to be that has no columns, and how to mend it; None if it has some."""
+    line = "".join(fields).strip()
+    if line.startswith(("{", "[")):
+        return "JSON", "Write one row per line, with the names of the columns in the first."
+    if line.startswith("<"):
+        return "a page of the web", "Save the table as CSV."
+    if line.startswith("|") or (len(fields) == 1 and "|" in line):
+        return f'"{brief(line)}"', "The columns seem to be separated by |: write commas or tabs."
+    return None
+
+
 def _expect_fields(row: Row, count: int, name: str) -> Row:
     line, fields = row
     if len(fields) != count:
         hint = "Correct this line; a field that contains the separator must be quoted."
-        expected = f"{count} fields, as in the first line"
+        if count == 1:
+            hint += " Delete the first line if it is a title."
+        expected = f"{count} field{'s' if count > 1 else ''}, as in the first line"
         raise DataError(error_message(f"{name}:{line}", expected, f"{len(fields)}", hint))
     return row
 

@@ -1,12 +1,15 @@
 r"""Where a tagged file has its words and tags: the layouts of CoNLL's tasks and of Universal Dependencies."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from qkv.data.layouts import untabbed
 from qkv.data.normal_forms import normalize
-from qkv.errors import DataError, error_message
+from qkv.errors import DataError, brief, error_message
 
+_SPAN = re.compile(r"[BIESLUM][-_]\S+")
+"""Tags of spans: IOB, IOBES, BILOU."""
 _NUMBER = re.compile(r"(\d+)([-.]\d+)?")
 _UD_WIDTH = 10
 """Columns of CoNLL-X and CoNLL-U: ID, FORM, LEMMA, UPOS, XPOS, FEATS, HEAD, DEPREL, DEPS, MISC."""
@@ -117,10 +120,41 @@ def layout_of(sentences: Sequence[Sequence[Row]], name: str) -> Layout:
         column = len(rows[0]) if layout.tag < 0 else layout.tag + 1
         hint = "Write word<TAB>tag on each line: cut -f2,5 takes the columns FORM and XPOS of CoNLL-U."
         raise DataError(error_message(f"{name}, column {column}", "tags", f'"{_EMPTY}" in every line', hint))
-    if len(tags) >= _MANY and len(tags) > 4 * len(words):
+    many = len(tags) >= _MANY and len(tags) > 4 * len(words)
+    if many or (_are_spans(words) and not _are_spans(tags)):
         got = f"{len(words)} different words and {len(tags)} different tags"
         raise DataError(error_message(name, "the word first and the tag last", got, "Exchange the columns."))
+    _expect_words(sentences, name)
     return layout
+
+
+def _are_spans(tags: Iterable[str]) -> bool:
+    """Whether all of them are tags of spans, and at least one begins or continues one."""
+    names = set(tags) - {"O"}
+    return bool(names) and all(_SPAN.fullmatch(tag) for tag in names)
+
+
+def _expect_words(sentences: Sequence[Sequence[Row]], name: str) -> None:
+    """Refuse files with a sentence on each line.
+
+    Raises:
+        DataError: words are joined to their tags, or each row has several words and as many tags.
+    """
+    rows = [row for sentence in sentences for row in sentence]
+    if not rows:
+        return
+    hint = "Write one word and its tag per line, and an empty line after each sentence."
+    expected = "one word and its tag per line"
+    if rows[0].cells[0].startswith(('{"', '[{"')):
+        raise DataError(error_message(f"{name}:{rows[0].number}", expected, "JSON", hint))
+    for mark in "/_|":
+        if all(mark in cell[1:-1] for row in rows for cell in row.cells):
+            got = f'words joined to their tags by "{mark}": {brief(" ".join(rows[0].cells))}'
+            raise DataError(error_message(f"{name}:{rows[0].number}", expected, got, hint))
+    several = [row for row in rows if len(row.cells[0].split()) > 1]
+    if several and all(len(row.cells[0].split()) == len(row.cells[-1].split()) for row in rows):
+        got = f'{len(several[0].cells[0].split())} words and as many tags: "{brief(several[0].cells[0])}"'
+        raise DataError(error_message(f"{name}:{several[0].number}", expected, got, hint))
 
 
 def _is_numbered(rows: Sequence[Row]) -> bool:
@@ -140,12 +174,13 @@ def _check(cells: Sequence[str], width: int, separator: str, where: str) -> None
         raise DataError(error_message(where, "a word and its tag", "a file of CoNLL-2012", hint))
     if len(cells) < 2 or not cells[0].strip() or not cells[-1].strip():
         got = "one column" if len(cells) < 2 else "an empty column"
+        seems = untabbed(" ".join(cells), "word<TAB>tag") if len(cells) < 2 else None
         between = "one tab, as in earlier lines" if separator == "\t" else "one space, as in earlier lines"
         between = "a tab or one space" if width == len(cells) else between
         hint = f"Write word, then tag, separated by {between}, and an empty line after each sentence."
-        raise DataError(error_message(where, "a word and its tag", got, hint))
+        raise DataError(error_message(where, "a word and its tag", got, seems or hint))
     if len(cells) != width:
-        hint = "Give every word the same number of columns."
+        hint = "Give every word the same number of columns, separated by tabs if a column has spaces in it."
         raise DataError(error_message(where, f"{width} columns, as in earlier lines", f"{len(cells)}", hint))
 
 

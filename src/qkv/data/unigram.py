@@ -60,7 +60,11 @@ def learn_pieces(texts: Iterable[str], size: int) -> Pieces:
     scores = {
         name: round(least if name in alphabet and score < kept else score, _DIGITS) for name, score in found.items()
     }
-    names = sorted(scores, key=lambda name: (-scores[name], name))[: size - len(SPECIALS)]
+    scores = {**dict.fromkeys(alphabet, round(least, _DIGITS)), **scores}
+    # The library can return more pieces than the size; every byte remains, or some text could not be written.
+    longer = sorted((name for name in scores if name not in alphabet), key=lambda name: (-scores[name], name))
+    chosen = [*alphabet, *longer[: size - len(SPECIALS) - len(alphabet)]]
+    names = sorted(chosen, key=lambda name: (-scores[name], name))
     return Pieces((*SPECIALS, *names), (*[0.0] * len(SPECIALS), *(scores[name] for name in names)))
 
 

@@ -201,6 +201,16 @@ def as_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # "meta" tensors hold no numbers
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        got = str(error).splitlines()[0]
-        raise ConfigError(error_message("--device", "an available device", f"{name}: {got}", 'Use "cpu".')) from None
+        known = isinstance(error, AssertionError | NotImplementedError) or "Expected one of" not in str(error)
+        got = f"{name}: {str(error).splitlines()[0]}" if known else f'"{name}"'
+        names = " or ".join(f'"{each}"' for each in available_devices())
+        expected = f"an available device, on this machine {names}"
+        hint = 'PyTorch calls GPUs of Nvidia and AMD "cuda", those of Apple "mps".'
+        raise ConfigError(error_message("--device", expected, got, hint)) from None
     return device
+
+
+def available_devices() -> list[str]:
+    """Return the names of the devices that PyTorch can use on this machine."""
+    gpus = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    return ["cpu", *(name for name, available in gpus.items() if available)]

@@ -1,5 +1,6 @@
 """Shared by all trainings: the run folder, initial weights, and starting the loop."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,9 +11,10 @@ from torch import nn
 from qkv.checkpoint.contents import Contents
 from qkv.checkpoint.disk import expect_writable
 from qkv.checkpoint.rotation import save_step, step_folder
-from qkv.checkpoint.run import open_run
+from qkv.checkpoint.run import NAME as RUN
+from qkv.checkpoint.run import open_run, read_config
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError, brief, error_message
 from qkv.metrics.figure import Figure
 from qkv.tasks.events import listeners
 from qkv.tasks.notes import progress, verbose
@@ -26,6 +28,8 @@ from qkv.train.settings import Settings
 
 TABLES = ("data", "tokenizer", "model", "training")
 """The tables of settings of a task that trains on text."""
+_MOST = 12
+"""Settings that a message lists."""
 _FITTED = 1
 """The step of a model that is fitted at once."""
 _FREE = (
@@ -70,6 +74,43 @@ def run_folder(out: Path | None) -> Path:
         raise ConfigError(error_message("--out", "a folder for the run", "none", hint))
     expect_writable(out)
     return out
+
+
+def expect_same_settings(folder: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
+    """Compare settings with those of the run in a folder, if there is one, before any text is read.
+
+    Args:
+        folder: the run folder.
+        tables: settings by table and name; what is not set is not compared.
+
+    Raises:
+        ConfigError: a setting differs that must not change.
+    """
+    if not (folder / RUN).is_file():
+        return
+    stored = read_config(folder)
+    changed = []
+    for table, settings in tables.items():
+        old = stored.get(table)
+        for name, new in settings.items():
+            dotted = f"{table}.{name}"
+            if isinstance(old, dict) and old.get(name, new) != new and dotted not in _FREE:
+                changed.append(f"{dotted} {shown(new)} (it was {shown(old[name])})")
+    if changed:
+        hint = "Give another --out, or the same settings as before."
+        got = ", ".join(changed[:_MOST]) + (f" and {len(changed) - _MOST} more" if len(changed) > _MOST else "")
+        raise ConfigError(error_message(f"--out {folder}", "the configuration this run was started with", got, hint))
+
+
+def shown(value: object) -> str:
+    """Format a setting for a message.
+
+    Example:
+        >>> shown(256), shown("gru"), shown([0.5, 2.0])
+        ('256', 'gru', '[0.5, 2.0]')
+    """
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return brief(text)
 
 
 def first_model(build: Callable[[], Model], seed: int, device: torch.device, origin: Origin | None) -> Model:

@@ -267,9 +267,9 @@ def read_files(files: Files, prefix: str = "", table: WordTable | None = None) -
         hint = "Columns are those of one TSV file."
         raise ConfigError(error_message(f"--{prefix}data", "one TSV file, whose columns are given", got, hint))
     if data is not None and source is None and target is None:
-        return read_tsv(data)
+        return _noted(read_tsv(data, say=lambda text: note(f"qkv: {text}")), str(data))
     if source is not None and target is not None and data is None:
-        return read_pairs(source, target)
+        return _noted(read_pairs(source, target), f"{source} and {target}")
     given = [f"--{prefix}{name}" for name, path in (("source", source), ("target", target), ("data", data)) if path]
     raise ConfigError(
         error_message(
@@ -279,6 +279,13 @@ def read_files(files: Files, prefix: str = "", table: WordTable | None = None) -
             "Two files with one sentence per line, or one file with source<TAB>target on each line.",
         )
     )
+
+
+def _noted(pairs: list[Pair], name: str) -> list[Pair]:
+    """Return the pairs, and say if all of them are odd."""
+    if len(pairs) > 1 and all(pair.source == pair.target for pair in pairs):
+        note(f"qkv: {name}: every target equals its source.")
+    return pairs
 
 
 def names_of(files: Files) -> tuple[str, str]:

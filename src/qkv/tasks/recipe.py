@@ -13,11 +13,12 @@ from qkv.metrics.figure import Figure
 from qkv.nn.first_batch import start_from_first_batch
 from qkv.nn.mechanism import Mechanism
 from qkv.tasks.choice import as_device
-from qkv.tasks.launch import TABLES, first_model, launch, run_folder, size_of, store
+from qkv.tasks.launch import TABLES, expect_same_settings, first_model, launch, run_folder, size_of, store
 from qkv.tasks.notes import note, working
 from qkv.tasks.origin import Origin, first_tokenizer
 from qkv.tasks.parallel import Words, with_known_tokens
 from qkv.tasks.runs import expect_no_other_task
+from qkv.tasks.setting_names import with_settings
 from qkv.tasks.settings import build, check_tables, plain
 from qkv.train.outcome import Outcome
 from qkv.train.protocols import Task
@@ -162,6 +163,7 @@ class Recipe(Generic[F, C, D, M]):
             ConfigError: a name is unknown (the message suggests the closest one), or a value is invalid.
         """
         check_tables(tables, self.tables)
+        tables = with_settings(self.task, tables)
         _expect_one(tables.get("training", {}), "steps", "epochs")
         _expect_one(tables.get("training", {}), "tokens", "batch_size")
         model = self.model.read(tables.get("model", {}))
@@ -215,6 +217,7 @@ class Recipe(Generic[F, C, D, M]):
         """
         folder, place = run_folder(out), as_device(device)
         expect_no_other_task(folder, self.task)
+        self._expect_same(settings, folder)
         known = first_tokenizer(folder, origin) if "tokenizer" in self.tables else None
         with working("reading the text"):
             text = self.read(settings, known)
@@ -250,10 +253,23 @@ class Recipe(Generic[F, C, D, M]):
         if origin is not None:
             hint = "It is fitted from its data alone."
             raise ConfigError(error_message("--from", f"none for {self.task}", str(origin.trained.folder), hint))
-        model = self.build(settings.model, text)
-        outcome = store(model, self.judge(model, text, settings), folder, self._config(settings, text))
+        with working("fitting"):
+            model = self.build(settings.model, text)
+        with working("judging the fit"):
+            figures = self.judge(model, text, settings)
+        outcome = store(model, figures, folder, self._config(settings, text))
         note(f"{self.summary(text, model)}: {show_figures(outcome.figures)}")
         return outcome
+
+    def _expect_same(self, settings: Settings[F, C], folder: Path) -> None:
+        """Refuse other settings than those of the run in the folder, before any text is read.
+
+        Raises:
+            ConfigError: a setting differs, other than those that follow from the text or may change.
+        """
+        ours = {**plain(settings), "model": self.model.show(settings.model)}
+        tables = {name: ours[name] for name in self.tables if name not in ("data", "tokenizer")}
+        expect_same_settings(folder, tables)
 
     def _config(self, settings: Settings[F, C], text: D) -> dict[str, Any]:
         """Return what defines the run: its settings, and the text itself in place of its files."""

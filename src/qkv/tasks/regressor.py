@@ -148,8 +148,7 @@ class Regressor:
         """Read the input columns of a table: by name, or by place if its first line has no names.
 
         Raises:
-            ConfigError: a column does not exist.
-            DataError: a field is not a number; the message gives file and line.
+            DataError: a column is missing, or a field is not a number; the message gives file and line.
         """
         return np.array(table.numbers(self._names_in(table), decimal=decimal).rows)
 
@@ -160,7 +159,7 @@ class Regressor:
             The predictions (m,), and the figures.
 
         Raises:
-            ConfigError, DataError: as for `rows_of`.
+            DataError: as for `rows_of`.
         """
         names = (*self._names_in(table, more=1), self.y if table.header else table.columns[-1])
         numbers = np.array(table.numbers(names, decimal=self.decimal).rows)
@@ -193,7 +192,7 @@ class Regressor:
 
     def _names_in(self, table: Table, more: int = 0) -> tuple[str, ...]:
         if table.header:
-            table.expect(self.x, "columns")
+            table.expect_all((*self.x, self.y) if more else self.x)
             return self.x
         if len(table.columns) != len(self.x) + more:
             expected = f"the columns {', '.join(self.x)}" + (f" and {self.y}" if more else "")

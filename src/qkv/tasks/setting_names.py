@@ -5,11 +5,12 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
+from qkv.errors import ConfigError, error_message
 from qkv.train.settings import Settings
 
 FILES = ("source", "target", "data", "text", "valid_source", "valid_target", "valid_data", "valid_text")
 """The settings whose values are data files."""
-_DATA = ("longest", "source_col", "target_col", "features_col", "source_sep", "target_sep", "features_sep", "features")
+_COLUMNS = ("source_col", "target_col", "features_col", "source_sep", "target_sep", "features_sep", "features")
 _PLACES: Mapping[str, str] = MappingProxyType(
     {
         "tokenizer": "tokenizer.kind",
@@ -19,7 +20,7 @@ _PLACES: Mapping[str, str] = MappingProxyType(
         **{name: f"tokenizer.{name}" for name in ("lowercase", "minimum", "unicode")},
         **{field.name: f"training.{field.name}" for field in fields(Settings)},
         "batch_tokens": "training.tokens",
-        **{name: f"data.{name}" for name in (*FILES, *_DATA)},
+        **{name: f"data.{name}" for name in (*FILES, "holdout", "longest", *_COLUMNS)},
     }
 )
 """The dotted setting of each name in any task; names that are not here belong to the model."""
@@ -50,6 +51,33 @@ def setting_of(task: str, name: str) -> str:
         ('training.tokens', 'model.kind', 'model.score')
     """
     return _PLACES_IN.get(task, {}).get(name) or _PLACES.get(name) or f"model.{name}"
+
+
+def with_settings(task: str, tables: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return tables in which names of flags are replaced by those of settings, as in `batch_tokens` for `tokens`.
+
+    Args:
+        task: the name of the task.
+        tables: settings by table and name.
+
+    Raises:
+        ConfigError: a setting is given by both names.
+
+    Example:
+        >>> with_settings("translate", {"training": {"batch_tokens": 512}, "model": {"model": "gru"}})
+        {'training': {'tokens': 512}, 'model': {'kind': 'gru'}}
+    """
+    renamed: dict[str, dict[str, Any]] = {}
+    for table, settings in tables.items():
+        row = renamed.setdefault(table, {})
+        for name, item in settings.items():
+            place, _, inner = setting_of(task, name).partition(".")
+            inner = inner if place == table else name
+            if inner in row or (inner != name and inner in settings):
+                hint = f"They set the same: omit {name}."
+                raise ConfigError(error_message(f"{table}.{name}", f"no {table}.{inner} beside it", "both", hint))
+            row[inner] = item
+    return renamed
 
 
 def as_tables(task: str, given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

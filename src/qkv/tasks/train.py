@@ -101,6 +101,7 @@ class TranslateSettings(LoopTable, AttentionTable, TokenizerTable, total=False):
     valid_source: Texts
     valid_target: Texts
     valid_data: Pairs
+    holdout: int
     source_col: int
     target_col: int
     features_col: int
@@ -137,6 +138,7 @@ class GenerateSettings(LoopTable, AttentionTable, TokenizerTable, total=False):
 
     text: Texts
     valid_text: Texts
+    holdout: float
     model: Literal["transformer", "gru", "lstm", "rnn"]
     layers: int
     width: int
@@ -383,6 +385,8 @@ def _named_as_given(task: str, settings: Mapping[str, Any]) -> Iterator[None]:
         name, expected, rest = message.partition(": expected ")
         given = [setting for setting in settings if setting_of(task, setting) == name]
         message = f"{given[0]}{expected}{rest}" if len(given) == 1 else message
+        for setting in SETTINGS[task].__annotations__:
+            message = re.sub(rf"(?<![.\w-]){re.escape(setting_of(task, setting))}\b(?! =)", setting, message)
         known = {setting.replace("_", "-"): setting for setting in SETTINGS[task].__annotations__}
         spelled = re.sub(r"--([a-z][a-z-]*[a-z])", lambda flag: known.get(flag[1], flag[0]), message)
         if spelled == str(error):

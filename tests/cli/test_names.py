@@ -1,0 +1,100 @@
+"""Messages name what exists: flags, positional arguments, settings, devices."""
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.cli.command import refused, run, succeeded
+from tests.cli.shelf import Shelf
+from typer.main import get_command
+
+import qkv
+from qkv.cli.app import app
+from qkv.errors import ConfigError
+from qkv.tasks import notes
+from qkv.tasks.label_training import CLASSIFY
+from qkv.tasks.training import load_settings
+
+SOURCES = Path(qkv.__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def in_the_folder(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shelf.folder)
+
+
+def flags_of(command: Any) -> set[str]:
+    own = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    return own.union(*map(flags_of, getattr(command, "commands", {}).values()))
+
+
+def texts_of(path: Path) -> list[str]:
+    """The strings of a module, without its docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    first = [node.body[0] for node in ast.walk(tree) if isinstance(node, documented) and node.body]
+    docs = {id(each.value) for each in first if isinstance(each, ast.Expr)}
+    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in docs]
+    return [node.value for node in constants if isinstance(node.value, str)]
+
+
+def test_every_flag_in_a_message_exists() -> None:
+    known = flags_of(get_command(app)) | {"--help"}
+    for path in sorted(SOURCES.rglob("*.py")):
+        named = {flag for text in texts_of(path) for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)}
+        assert named <= known, (path, named - known)
+
+
+def test_a_device_that_is_none_names_those_of_this_machine(shelf: Shelf) -> None:
+    done = run("classify", shelf.run("classify"), "--device", "gpu", feed="a film\n")
+    refused(done, "--device", '"gpu"', '"cpu"')
+    assert ("cuda" in done.stderr.partition(". ")[0]) == torch.cuda.is_available()
+    assert len(done.stderr) < 250
+
+
+def test_a_positional_argument_is_no_option(shelf: Shelf) -> None:
+    done = run("translate", shelf.run("translate"), shelf.run("classify"), feed="a b\n")
+    assert done.exit_code == 2
+    assert "--run" not in done.stderr
+    assert "--runs" not in done.stderr
+
+
+def test_other_settings_are_refused_by_their_flags_before_data_are_read(shelf: Shelf) -> None:
+    out = shelf.run("classify")
+    flags = ("--data", "no such file", "--out", out, "--steps", "9", "--width", "8")
+    done = run("train", "classify", *flags, "--learning-rate", "0.5", "--dropout", "0.3")
+    refused(done, "--learning-rate (training.learning_rate) 0.5 (it was 0.001)", "--dropout (model.dropout) 0.3", out)
+    refused(run("train", "classify", *flags), "no such file")
+
+
+def test_settings_files_take_the_names_of_flags() -> None:
+    tables = {
+        "model": {"model": "gru"},
+        "training": {"batch_tokens": 512},
+        "tokenizer": {"tokenizer": "char", "vocabulary": 99},
+    }
+    own = {"model": {"kind": "gru"}, "training": {"tokens": 512}, "tokenizer": {"kind": "char", "size": 99}}
+    assert load_settings(tables) == load_settings(own)
+    assert CLASSIFY.load_settings({"model": {"model": "lstm"}}) == CLASSIFY.load_settings(
+        {"model": {"encoder": "lstm"}}
+    )
+    with pytest.raises(ConfigError, match=r"training\.batch_tokens: expected no training\.tokens beside it"):
+        load_settings({"training": {"batch_tokens": 512, "tokens": 512}})
+
+
+def test_fitting_a_regression_says_how_long_it_has_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notes, "SILENCE", 0.001)
+    done = succeeded(
+        run("train", "regress", "--data", "rents.csv", "--x", "area", "--y", "rent", "--out", tmp_path / "r")
+    )
+    assert re.search(r"qkv: fitting, \d+ s", done.stderr)
+
+
+def test_the_held_out_part_has_a_flag(tmp_path: Path) -> None:
+    shown = succeeded(run("train", "generate", "--text", "plays.txt", "--holdout", "0.25", "--print-config")).stdout
+    assert "holdout = 0.25" in shown
+    shown = succeeded(run("train", "translate", "--data", "pairs.tsv", "--holdout", "3", "--print-config")).stdout
+    assert "holdout = 3" in shown

@@ -191,7 +191,6 @@ RULES = {
             "linalg/heap.py": frozenset({"read_text"}),  # this process's own memory, of the system
             "view/bundle.py": frozenset({"read_text"}),  # the package's own data
             "recording/showing.py": frozenset({"open"}),  # a browser
-            "tasks/streams.py": frozenset({"open"}),  # the null device, for a closed standard output
         },
     ),
     "parsing_json": Rule(

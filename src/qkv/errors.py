@@ -128,7 +128,11 @@ def out_of_memory_text(error: BaseException) -> str | None:
         >>> out_of_memory_text(MemoryError()), out_of_memory_text(ValueError("size")) is None
         ('none left', True)
     """
-    text = str(error).partition("\n")[0]
+    text, *more = str(error).split("\n")
+    if isinstance(error, ImportError):  # NumPy puts a page of advice before the reason, other libraries their own error
+        reasons = [line for line in (text, *more) if any(words in line for words in _NO_MEMORY)]
+        before = error.__cause__ or error.__context__
+        return reasons[0] if reasons else None if before is None else out_of_memory_text(before)
     known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     if not known and not any(words in text for words in _NO_MEMORY):
         return None
@@ -151,11 +155,7 @@ def expect_room(error: ImportError) -> None:
         qkv.errors.OutOfMemoryError: memory: expected room to load a library; got libx.so: failed to map segment from
         shared object. Raise the limit of this process (`ulimit -v`), or free some memory.
     """
-    causes: list[BaseException] = [error]
-    while (before := causes[-1].__cause__ or causes[-1].__context__) is not None and before not in causes:
-        causes.append(before)
-    got = next((text for cause in causes if (text := out_of_memory_text(cause)) is not None), None)
-    if got is not None:
+    if (got := out_of_memory_text(error)) is not None:
         hint = "Raise the limit of this process (`ulimit -v`), or free some memory."
         raise OutOfMemoryError(error_message("memory", "room to load a library", got, hint)) from error
 

@@ -139,3 +139,13 @@ def test_another_process_is_kept_out_until_this_one_ends_however_it_ends(tmp_pat
         holder.wait()
     with open_run(tmp_path / "run", CONFIG):
         pass
+
+
+@pytest.mark.parametrize("version", ["true", "1.0", '"1"', "2", "null"])
+def test_a_version_that_is_not_the_number_is_refused(tmp_path, version):
+    with open_run(tmp_path / "run", CONFIG):
+        pass
+    path = tmp_path / "run" / "run.json"
+    path.write_text(path.read_text().replace('"version": 1', f'"version": {version}'))
+    with pytest.raises(CheckpointError, match='"version": 1'):
+        read_config(tmp_path / "run")

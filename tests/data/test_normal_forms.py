@@ -3,13 +3,14 @@
 import sys
 import unicodedata
 from random import Random
+from typing import get_args
 
 import pytest
 
 from qkv.data import normal_forms
-from qkv.data.normal_forms import normalize
+from qkv.data.normal_forms import NormalForm, normalize
 
-FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+FORMS = get_args(NormalForm)
 LETTERS = "aeAE\u00e9\u00c7q\uac00\uac01\u304b\uff9ef\ufb01i\u0313\u1fb3 \u0f40"
 ODD = "\u0f73\u0f75\u0f81\uff9e\uff9f"
 """Of class 0 themselves, decomposed to marks."""
@@ -17,7 +18,7 @@ MARKS = [*ODD, *(character for character in map(chr, range(sys.maxunicode + 1)) 
 PAIRS = ("\u0300\u0327", "\u0345\u0334", "\u0f71\u0334", "\u0f73\u0334", "\U0001d165\u0334")
 
 
-def moves(form: str, text: str) -> int:
+def moves(form: NormalForm, text: str) -> int:
     """Count how often the canonical ordering of a text moves a mark past another."""
     count, run = 0, list[int]()
     full = "NFKD" if "K" in form else "NFD"
@@ -30,7 +31,7 @@ def moves(form: str, text: str) -> int:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("seed", range(8))
-def test_every_text_has_the_library_s_form(form: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_text_has_the_library_s_form(form: NormalForm, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     random = Random(seed)
     monkeypatch.setattr(normal_forms, "_SHORT", 0)
     marks = MARKS if seed % 2 else MARKS[:40]
@@ -42,10 +43,10 @@ def test_every_text_has_the_library_s_form(form: str, seed: int, monkeypatch: py
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("pair", PAIRS)
-def test_the_library_never_orders_a_long_run(form: str, pair: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_never_orders_a_long_run(form: NormalForm, pair: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
-    def watched(form: str, text: str) -> str:
+    def watched(form: NormalForm, text: str) -> str:
         seen.append(text)
         return real(form, text)
 

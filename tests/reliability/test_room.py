@@ -4,8 +4,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.abc import MetaPathFinder
 from pathlib import Path
-from threading import Thread
 
 import pytest
 import torch
@@ -16,11 +16,14 @@ from qkv.checkpoint.contents import Contents
 from qkv.cli.failure import guarded
 from qkv.cli.main import main
 from qkv.cli.room import BAD_INPUT
-from qkv.errors import OutOfMemoryError, out_of_memory_text
+from qkv.errors import ConfigError, OutOfMemoryError, UnsupportedError, expect_room, out_of_memory_text
+from qkv.hub import ctranslate, onnx_graphs
 from qkv.nn.attention import Attention
 from qkv.scores.free import Learned
+from qkv.tasks.regression import estimator_class
 from qkv.tasks.runs import rebuild
 from qkv.tasks.trained import Trained
+from qkv.train.board import Board
 from qkv.train.session import _set_weights
 from qkv.view.answers.desk import Desk
 from qkv.view.offline import page
@@ -152,35 +155,6 @@ def test_a_command_without_memory_ends_with_one_message(error: Exception, capsys
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize("thread", [False, True])
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't allocate read lock")])
-def test_memory_that_a_library_could_not_report_ends_the_command(
-    error: Exception, thread: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Font:
-        def __del__(self) -> None:
-            raise error
-
-    def write() -> None:
-        raise error
-
-    @guarded
-    def command() -> None:
-        if thread:
-            writer = Thread(target=write)
-            writer.start()
-            writer.join()
-        else:
-            Font()
-
-    with pytest.raises(typer.Exit) as ended:
-        command()
-    assert ended.value.exit_code == BAD_INPUT
-    said = capsys.readouterr().err
-    assert said.startswith("qkv: memory: expected room for this; got none left. ")
-    assert said.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -248,3 +222,56 @@ print("ended")
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout == "ended\n"
+
+
+NUMPY = "\n\nIMPORTANT: PLEASE READ THIS\n\nOriginal error was: libx.so: failed to map segment from shared object\n"
+UNLOADED = (
+    "libtorch_cpu.so: failed to map segment from shared object",
+    "libx.so: cannot create shared object descriptor: Cannot allocate memory",
+    "libx.so: cannot allocate memory in static TLS block",
+    NUMPY,
+)
+
+
+def _from(cause: BaseException) -> ImportError:
+    error = ImportError("DLL load failed while importing _x")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize("error", [*map(ImportError, UNLOADED), _from(MemoryError()), _from(ImportError(UNLOADED[0]))])
+def test_a_library_that_finds_no_memory_is_recognized(error: ImportError) -> None:
+    assert out_of_memory_text(error) is not None
+    with pytest.raises(OutOfMemoryError, match="room to load a library"):
+        expect_room(error)
+
+
+@pytest.mark.parametrize("error", [ImportError("cannot import name 'x'"), ModuleNotFoundError("No module named 'x'")])
+def test_a_library_that_is_missing_stays_missing(error: ImportError) -> None:
+    assert out_of_memory_text(error) is None
+    expect_room(error)
+
+
+OPTIONAL = {
+    "sklearn": estimator_class,
+    "ctranslate2": ctranslate._library,
+    "onnx": onnx_graphs._check_libraries,
+    "torch.utils.tensorboard": lambda: Board(Path("/nowhere"), 0),
+}
+
+
+@pytest.mark.parametrize(("text", "kind"), [(UNLOADED[0], OutOfMemoryError), ("no", (ConfigError, UnsupportedError))])
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_an_optional_library_that_finds_no_memory_is_not_called_missing(
+    name: str, text: str, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Finder(MetaPathFinder):
+        def find_spec(self, fullname: str, *_: object) -> None:
+            if fullname.partition(".")[0] == name.partition(".")[0] and fullname.startswith(name):
+                raise ImportError(text)
+
+    for module in [each for each in sys.modules if each.startswith((name, "qkv.models.regression"))]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setattr(sys, "meta_path", [Finder(), *sys.meta_path])
+    with pytest.raises(kind):
+        OPTIONAL[name]()

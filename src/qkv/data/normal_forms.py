@@ -5,12 +5,14 @@ import sys
 import unicodedata
 from functools import cache, partial
 from re import Match, Pattern
+from typing import Literal
 
+NormalForm = Literal["NFC", "NFD", "NFKC", "NFKD"]
 _SHORT = 1 << 10
 """Up to this length, Python's own ordering of marks takes under a millisecond."""
 
 
-def normalize(form: str, text: str) -> str:
+def normalize(form: NormalForm, text: str) -> str:
     """Bring a text to a normal form.
 
     Python orders a run of combining marks by moving each past those before it: 80,000 marks in turn of two classes take
@@ -18,7 +20,7 @@ def normalize(form: str, text: str) -> str:
     class, stably, is what the standard prescribes.
 
     Args:
-        form: "NFC", "NFD", "NFKC" or "NFKD".
+        form: its name.
         text: any text.
 
     Returns:
@@ -32,17 +34,17 @@ def normalize(form: str, text: str) -> str:
         True
     """
     if len(text) > _SHORT and not text.isascii():
-        full = "NFKD" if "K" in form else "NFD"
+        full: NormalForm = "NFKD" if "K" in form else "NFD"
         text = _marks(full).sub(partial(_in_order, full), text)
     return unicodedata.normalize(form, text)
 
 
-def _in_order(form: str, run: Match[str]) -> str:
+def _in_order(form: NormalForm, run: Match[str]) -> str:
     marks = run[0].translate({ord(mark): unicodedata.normalize(form, mark) for mark in set(run[0])})
     return "".join(sorted(marks, key=unicodedata.combining))
 
 
-def _only_marks(form: str, character: str) -> bool:
+def _only_marks(form: NormalForm, character: str) -> bool:
     if unicodedata.combining(character):
         return True
     return bool(unicodedata.decomposition(character)) and all(
@@ -51,7 +53,7 @@ def _only_marks(form: str, character: str) -> bool:
 
 
 @cache
-def _marks(form: str) -> Pattern[str]:
+def _marks(form: NormalForm) -> Pattern[str]:
     """Return a pattern of long runs of characters whose full decomposition has combining marks alone."""
     codes = [code for code in range(0x300, 0x20000) if _only_marks(form, chr(code))]
     # Ranges of all others, negated: `re` looks up a character of the first plane, and searches a list for the rest.

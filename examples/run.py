@@ -1,4 +1,4 @@
-"""Run any example by its name, from any folder: python PATH/examples/run.py 01_regression --out pictures.
+"""Run any example by its name, from any folder: python PATH/examples/run.py kernels --out pictures.
 
 Figures go to the folder after `--out`, `pictures` by default.
 """

@@ -28,6 +28,16 @@ CELLS = {
     "trace": "trace",
     "map": "amap",
     "explain": "qkv.explain(query, key, value)",
+    "translator": "translator = qkv.load('example', task='translate'); translator",
+    "translation": "found = translator.translate_fully(['Der Hund sucht den Ball .'], attention=True)[0]; found",
+    "alignment": "found.alignment",
+    "training": "run = qkv.train('regress', data=[(x / 9, x * x / 81) for x in range(9)], out='runs/square')",
+    "bar": (
+        "pairs = [('ein Hund', 'a dog'), ('eine Katze', 'a cat')] * 20\n"
+        "run = qkv.train('translate', data=pairs, out='runs/pets', model='gru', width=8, tokenizer='word', steps=4)"
+    ),
+    "run": "run",
+    "verdict": "from qkv.course import check; check('attention', lambda query, key, value: value)",
     "answers": "import urllib.request; print(urllib.request.urlopen(serving.url + 'api/scene').status)",
 }
 
@@ -78,3 +88,32 @@ def test_explain_is_a_table(outputs: dict[str, list[Any]]) -> None:
 def test_the_viewer_of_a_notebook_answers(outputs: dict[str, list[Any]]) -> None:
     (printed,) = outputs["answers"]
     assert printed.text == "200\n"
+
+
+def test_a_plan_unfolds_its_rejected_algorithms(outputs: dict[str, list[Any]]) -> None:
+    shown = outputs["explain"][0].data["text/html"]
+    before, _, after = shown.partition("<details>")
+    assert "algorithm" in before
+    assert "sdpa" not in after.partition("<summary>")[0]
+    assert after.count("<tr>") > 10 > before.count("<tr>") - 5
+
+
+@pytest.mark.parametrize("cell", ["translator", "translation", "alignment", "run", "verdict"])
+def test_results_are_shown_briefly_and_as_html(cell: str, outputs: dict[str, list[Any]]) -> None:
+    (result,) = (each for each in outputs[cell] if each.output_type == "execute_result")
+    assert result.data["text/html"].startswith(("<table>", "<img ", "<p "))
+    assert len(result.data["text/plain"]) < 300
+
+
+def test_a_drawing_has_a_text(outputs: dict[str, list[Any]]) -> None:
+    shown = outputs["alignment"][0].data["text/html"]
+    assert 'alt="Attention: The to ' in shown
+    assert 'src="data:image/svg+xml;base64,' in shown
+    assert shown in outputs["translation"][-1].data["text/html"]
+
+
+def test_training_has_one_bar_and_no_line_for_each_update(outputs: dict[str, list[Any]]) -> None:
+    (bar,) = (each for each in outputs["bar"] if each.output_type == "display_data")
+    assert '<progress value="4" max="4"' in bar.data["text/html"]
+    lines = "".join(each.text for each in outputs["bar"] if each.output_type == "stream")
+    assert "step " not in lines

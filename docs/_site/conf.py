@@ -30,7 +30,7 @@ myst_heading_anchors = 4
 nb_execution_mode = os.environ.get("QKV_NOTEBOOKS", "cache")
 nb_execution_cache_path = os.environ["QKV_NOTEBOOK_CACHE"]
 nb_execution_timeout = 600
-nb_execution_raise_on_error = True
+nb_execution_raise_on_error = False  # a failing cell is a warning, and warnings are errors; the other chapters run
 nb_execution_in_temp = True
 nb_merge_streams = True
 

@@ -1,53 +1,31 @@
-"""The course runs, and the lectures page links to names that exist."""
+"""The lectures page links to names that exist, and examples run by their names."""
 
 import ast
 import re
-import runpy
 import subprocess
 import sys
 from functools import lru_cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "project" / "lectures.md"
-SCRIPTS = sorted((ROOT / "examples" / "lectures").glob("*.py"))
-SLOW = {"08_additive_multiplicative", "09_paths", "10_parallel", "16_far_and_near", "19_pointing"}
 LINKS = re.findall(r"\[([^\]]+)\]\(([^)#]+)\)", PAGE.read_text(encoding="utf-8"))
-
-
-def scripts() -> list[object]:
-    return [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in SLOW)) for path in SCRIPTS]
-
-
-@pytest.mark.parametrize("script", scripts())
-def test_script_shows_what_it_claims(
-    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", [str(script), "--out", str(tmp_path)])
-    runpy.run_path(str(script), run_name="__main__")
-    assert capsys.readouterr().out.strip(), "it says what it found"
-    drawn = [path.name for path in tmp_path.iterdir()]
-    assert drawn == [f"{script.stem}.svg"] * ("drawing" in script.read_text(encoding="utf-8"))
-    for name in drawn:
-        assert (ROOT / "docs" / "pictures" / "lectures" / name).exists(), "the page's figure is committed"
 
 
 def test_examples_run_from_any_folder(tmp_path: Path) -> None:
     """As documented: by name, with figures in a folder of the reader's, and nothing that is tracked overwritten."""
-    command = [sys.executable, ROOT / "examples" / "run.py", "02_sums"]
+    command = [sys.executable, ROOT / "examples" / "run.py", "kernels"]
     for more, folder in ((["--out", "figures"], "figures"), ([], "pictures")):
         done = subprocess.run([*command, *more], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        assert [path.name for path in (tmp_path / folder).iterdir()] == ["02_sums.svg"]
+        assert [path.name for path in (tmp_path / folder).iterdir()] == ["kernels.svg"]
 
 
 def test_an_unknown_example_is_told_the_names(tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / "examples" / "run.py", "02_sum"]
+    command = [sys.executable, ROOT / "examples" / "run.py", "kernel"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert 'Did you mean "02_sums"?' in done.stderr
+    assert 'Did you mean "kernels"?' in done.stderr
 
 
 def test_every_script_of_the_examples_has_a_name(tmp_path: Path) -> None:
@@ -63,12 +41,6 @@ def test_a_missing_library_names_its_extra() -> None:
     code = "import sys; sys.modules['sklearn'] = None; import qkv.models.regression"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ".[regression]" in done.stderr.splitlines()[-1]
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_script_is_short_and_on_the_page(script: Path) -> None:
-    assert len(script.read_text(encoding="utf-8").splitlines()) <= 100
-    assert f"../../examples/lectures/{script.name}" in {target for _, target in LINKS}
 
 
 @lru_cache
@@ -99,6 +71,6 @@ def test_every_row_leads_somewhere() -> None:
             assert "](" in row, row
 
 
-def test_every_figure_is_on_the_page() -> None:
-    figures = {f"../pictures/lectures/{path.name}" for path in (ROOT / "docs" / "pictures" / "lectures").iterdir()}
-    assert figures <= {target for _, target in LINKS}
+def test_every_chapter_is_on_the_page() -> None:
+    chapters = {f"../course/{path.name}" for path in (ROOT / "docs" / "course").glob("[0-9]_*.md")}
+    assert chapters <= {target for _, target in LINKS}

@@ -16,7 +16,7 @@ from qkv.cli.app import app
 TRAINED = {"train", "validation", "checkpoint"}
 """The kinds of objects that a training writes."""
 LINKS = {"source", "target", "links"}
-FIGURE = {"name", "value", "signature", "higher_is_better"}
+FIGURE = {"name", "value", "unit", "signature", "higher_is_better"}
 COMMANDS: dict[str, tuple[list[str], str, int, set[str]]] = {
     "translate": (["translate", "--show", "--beam", "2"], "a b\n\n", 2, {"line", "source", "translations"}),
     "classify": (["classify", "--show"], "a film\n\n", 2, {"line", "text", "label", "probabilities", "tokens"}),

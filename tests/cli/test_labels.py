@@ -38,7 +38,7 @@ def test_all_probabilities_are_named(films: Path) -> None:
 
 def test_a_classifier_is_scored_by_its_own_figures(films: Path, tmp_path: Path) -> None:
     done = succeeded(run("evaluate", films / "run", "--data", films / "films.tsv", "--out", tmp_path / "out.tsv"))
-    assert done.stdout.splitlines()[0] == "accuracy\t100.0000\tunit:label"
+    assert done.stdout.splitlines()[0] == "accuracy\t100.0000\tunit:label\t%"
     assert (tmp_path / "out.tsv").read_text() == FILMS
 
 
@@ -46,7 +46,7 @@ def test_a_label_that_training_never_saw_is_told_of(films: Path, tmp_path: Path)
     other = tmp_path / "other.tsv"
     other.write_text("good\ta fine film\nso so\ta film\n")
     done = succeeded(run("evaluate", films / "run", "--data", other))
-    assert done.stdout.splitlines()[0] == "accuracy\t50.0000\tunit:label"
+    assert done.stdout.splitlines()[0] == "accuracy\t50.0000\tunit:label\t%"
     assert f'{other}:2: training never saw the label "so so"; such labels, 1 of 2, count as wrong.' in done.stderr
     train = ("train", "classify", "--data", films / "films.tsv", "--valid-data", other, "--out", tmp_path / "x")
     refused(run(*train), f'{other}:2: expected one of "bad", "good"; got "so so"', "Training never saw it")

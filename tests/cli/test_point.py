@@ -31,7 +31,7 @@ def test_a_pointer_is_scored_by_its_own_figures(sort: Path, tmp_path: Path) -> N
     source.write_text("8 2\n1 7\n")
     target.write_text("2 1\n1 2\n")
     done = succeeded(run("evaluate", sort / "run", "--source", source, "--target", target, "--beam", "2"))
-    assert done.stdout == "positions\t100.0000\tin place\nexact\t100.0000\t\n"
+    assert done.stdout == "positions\t100.0000\tin place\t%\nexact\t100.0000\t\t%\n"
 
 
 def test_names_that_users_know(sort: Path) -> None:

@@ -31,7 +31,7 @@ def test_its_words_are_the_grammars() -> None:
 
 def test_commands_take_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert succeeded(run("translate", "example", feed=SENTENCES[0] + "\n")).out.strip().endswith(".")
+    assert succeeded(run("translate", "example", feed=SENTENCES[0] + "\n")).stdout.strip().endswith(".")
     succeeded(run("view", "example", "--export", "page.html"))
     assert Path("page.html").stat().st_size > 10_000
 

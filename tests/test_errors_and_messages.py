@@ -1,5 +1,7 @@
 """Bad input raises a typed error whose message names the argument, what was expected, what came, and a hint."""
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -11,13 +13,17 @@ import qkv
 from qkv import masks, normalizers, scores
 from qkv.errors import (
     ConfigError,
+    DataError,
     DtypeError,
     MaskError,
+    OutOfMemoryError,
+    Place,
     QkvError,
     ShapeError,
     UnsupportedError,
-    error_message,
     nearest,
+    on_command_line,
+    setting,
 )
 
 Q, K = 3, 5
@@ -433,7 +439,7 @@ def test_conventions_of_python_are_kept() -> None:
 
 
 def test_complaints_have_one_form() -> None:
-    assert error_message("a", "b", "c", "D.") == "a: expected b; got c. D."
+    assert str(QkvError("a", "b", "c", "D.")) == "a: expected b; got c. D."
 
 
 def test_nearest_names_one_or_all() -> None:
@@ -445,7 +451,7 @@ def test_nearest_names_one_or_all() -> None:
     ("got", "shown"), [("a fault.", "a fault"), ("a cut...", "a cut..."), ("a…", "a…"), ("Use x. Or y.", "Use x. Or y")]
 )
 def test_a_message_within_a_message_ends_once(got: str, shown: str) -> None:
-    assert error_message("x", "a number", got, "Mend it.") == f"x: expected a number; got {shown}. Mend it."
+    assert str(QkvError("x", "a number", got, "Mend it.")) == f"x: expected a number; got {shown}. Mend it."
 
 
 @pytest.mark.parametrize(
@@ -500,5 +506,31 @@ def test_tensors_of_other_layouts_are_refused_by_name(layout: str, argument: str
 
 def test_each_part_of_a_message_can_be_read() -> None:
     long = "x" * 100_000
-    assert len(error_message(long, long, long, long)) < 9000
-    assert error_message("a", long, "b", "c").startswith(f"a: expected {'x' * 1000} … ")
+    assert len(str(QkvError(long, long, long, long))) < 9000
+    assert str(QkvError("a", long, "b", "c")).startswith(f"a: expected {'x' * 1000} … ")
+
+
+def test_errors_are_data_that_front_ends_render() -> None:
+    error = ConfigError(
+        "model.heads", f"a divisor of {setting('model.width')}", "3 for --width", f"Set {setting('heads', '2')}."
+    )
+    assert (error.argument, error.got, error.file, error.line) == ("model.heads", "3 for --width", None, None)
+    assert str(error) == "model.heads: expected a divisor of model.width; got 3 for --width. Set heads=2."
+    assert error.render(on_command_line).endswith("a divisor of model.width; got 3 for --width. Set --heads 2.")
+
+
+@pytest.mark.parametrize("kind", [ShapeError, MaskError, DataError, OutOfMemoryError, UnsupportedError])
+def test_an_error_keeps_its_fields_when_it_is_copied(kind: type[QkvError]) -> None:
+    error = kind(Place("pairs.tsv", 3), "two texts", "one", "Add a tab.")
+    for other in (pickle.loads(pickle.dumps(error)), copy.copy(error), error.about(Place("pairs.tsv", 3))):  # noqa: S301
+        assert (type(other), str(other), other.file, other.line) == (kind, str(error), "pairs.tsv", 3)
+
+
+@pytest.mark.parametrize("user", ["--batch-size", "valid_data", "model.width", "--data", "a: expected b; got c"])
+def test_what_the_user_gave_is_never_reworded(user: str) -> None:
+    """Whatever a label looks like: a flag, a setting, a table's name."""
+    pairs = [(label, f"number {n} is {label}") for n in range(10) for label in ("good", "bad")]
+    with pytest.raises(DataError) as caught:
+        qkv.train("classify", data=pairs, valid_data=[(user, "a film")], out="unused", steps=1, quiet=True)
+    assert (caught.value.file, caught.value.line) == ("valid_data", 1)
+    assert caught.value.got == f'"{user}"'

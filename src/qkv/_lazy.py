@@ -16,8 +16,8 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
         The function to bind to `__getattr__`.
 
     Example:
-        >>> lazy("qkv", {"error_message": "qkv.errors"})("error_message").__name__
-        'error_message'
+        >>> lazy("qkv", {"nearest": "qkv.errors"})("nearest").__name__
+        'nearest'
     """
 
     def getattr_(name: str) -> object:

@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-from qkv.errors import ArgumentError, QkvError, error_message, nearest
+from qkv.errors import ArgumentError, QkvError, nearest
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -101,7 +101,7 @@ def unknown_argument(given: Iterable[str], valid: Iterable[str], others: Mapping
     if name is None:
         return None
     hint = others.get(name) or nearest(name, names)
-    return ArgumentError(error_message(name, "an argument of this function", repr(name), hint))
+    return ArgumentError(name, "an argument of this function", repr(name), hint)
 
 
 def explain_arguments(others: Mapping[str, str]) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -11,7 +11,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 from qkv.values.parameters import Parameter, spread
 from qkv.values.pytree import value
 
@@ -132,5 +132,5 @@ def relative(table: Tensor, *, offset: int = 0) -> Relative:
     if not isinstance(table, Tensor) or table.ndim == 0 or table.shape[-1] % 2 == 0:
         got = f"shape {tuple(table.shape)}" if isinstance(table, Tensor) else repr(table)
         hint = "One number for each distance from -W to W: 2W + 1 of them."
-        raise ConfigError(error_message("relative(table)", "an odd last dimension, 2W + 1", got, hint))
+        raise ConfigError("relative(table)", "an odd last dimension, 2W + 1", got, hint)
     return Relative(table, offset)

@@ -1,13 +1,13 @@
-"""The exception types, and the format of their messages.
+"""The exception types. An error is data, which whoever shows it renders: Python, a command, the viewer.
 
-Every error that qkv raises deliberately is a `QkvError`. Its message names the argument, what was expected, what was
-given, and how to fix it; `error_message` builds it in that order.
+Every error that qkv raises deliberately is a `QkvError`, raised with four texts: the argument that is wrong, what was
+expected, what was given, and how to fix it. Where such a text names a setting, it writes `setting(name)`, because
+Python and a command line spell settings differently.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
-
-_is_compiling: Callable[[], bool] = bool
 
 __all__ = [
     "MEMORY_ERRORS",
@@ -21,17 +21,20 @@ __all__ = [
     "ForkError",
     "MaskError",
     "OutOfMemoryError",
+    "Place",
     "QkvError",
     "ShapeError",
     "TrainingError",
     "UnsupportedError",
     "brief",
-    "error_message",
     "expect_room",
     "harmless",
+    "in_python",
     "nearest",
+    "on_command_line",
     "out_of_memory_text",
-    "set_compiling",
+    "setting",
+    "spelled",
     "value_named",
 ]
 
@@ -60,7 +63,92 @@ MEMORY_ERRORS = (MemoryError, RuntimeError, SystemError)
 
 
 class QkvError(Exception):
-    """The base class of every error that qkv raises deliberately."""
+    """The base class of every error that qkv raises deliberately.
+
+    Args:
+        argument: what is wrong: an argument, a setting, or a file (`Place` for a line of it).
+        expected: what it should be.
+        got: what was given; a period at its end, as in another message, is left out.
+        hint: one sentence that says how to fix it.
+
+    Example:
+        >>> error = QkvError("key", "width 64, that of query", "width 32", "Use Bilinear to relate two widths.")
+        >>> print(error)
+        key: expected width 64, that of query; got width 32. Use Bilinear to relate two widths.
+        >>> error.argument, error.got
+        ('key', 'width 32')
+        >>> hint = f"Give {setting('valid_data')}, or {setting('score', 'dot')}."
+        >>> error = DataError(Place("pairs.tsv", 3), "two texts", "one", hint)
+        >>> error.file, error.line, str(error)
+        ('pairs.tsv', 3, 'pairs.tsv:3: expected two texts; got one. Give valid_data, or score="dot".')
+        >>> error.render(on_command_line)
+        'pairs.tsv:3: expected two texts; got one. Give --valid-data, or --score dot.'
+    """
+
+    # Properties of `args`, and no `__init__`: torch.compile traces the raising of errors.
+
+    @property
+    def argument(self) -> str:
+        """What is wrong."""
+        argument = self.args[0] if self.args else ""
+        return argument if isinstance(argument, str) else str(argument)
+
+    @property
+    def expected(self) -> str:
+        """What it should be."""
+        return self._text(1)
+
+    @property
+    def got(self) -> str:
+        """What was given."""
+        return self._text(2)
+
+    @property
+    def hint(self) -> str:
+        """How to fix it."""
+        return self._text(3)
+
+    @property
+    def file(self) -> str | None:
+        """The data file that is wrong, or None."""
+        return self.args[0].file if self.args and isinstance(self.args[0], Place) else None
+
+    @property
+    def line(self) -> int | None:
+        """The line of the file, counted from 1, or None."""
+        return self.args[0].line if self.args and isinstance(self.args[0], Place) else None
+
+    def _text(self, place: int) -> str:
+        return str(self.args[place]) if len(self.args) > place else ""
+
+    def render(self, spell: "Spelling") -> str:
+        """Return the message, with control characters escaped and settings spelled by a function.
+
+        Line feeds in the argument, which can be the name of a file, are escaped; of each part at most 2,000 characters
+        are shown.
+        """
+        texts = (_on_one_line(self.argument), self.expected, self.got, self.hint)
+        argument, expected, got, hint = (_clipped(spelled(text, spell)) for text in texts)
+        if not self.expected:
+            return harmless(argument)
+        got = got if got.endswith("..") else got.removesuffix(".")
+        return harmless(f"{argument}: expected {expected}; got {got}. {hint}")
+
+    def about(self, argument: str) -> "QkvError":
+        """Return the same error about another argument."""
+        return type(self)(argument, *self.args[1:])
+
+    def reworded(self, change: Callable[[str], str]) -> "QkvError":
+        """Return the same error with a change to qkv's own texts; `got`, which quotes the user, stays as it is."""
+        argument = Place(change(self.file), self.line) if self.file and self.line else change(self.argument)
+        return type(self)(argument, *(x if n == 1 else change(str(x)) for n, x in enumerate(self.args[1:])))
+
+    def respelled(self, spell: "Spelling") -> "QkvError":
+        """Return the same error with its marked settings spelled by a function."""
+        return type(self)(self.argument, *(spelled(str(text), spell) for text in self.args[1:]))
+
+    def __str__(self) -> str:
+        return self.render(in_python)
 
 
 class ShapeError(QkvError, ValueError):
@@ -157,7 +245,7 @@ def expect_room(error: ImportError) -> None:
     """
     if (got := out_of_memory_text(error)) is not None:
         hint = "Raise the limit of this process (`ulimit -v`), or free some memory."
-        raise OutOfMemoryError(error_message("memory", "room to load a library", got, hint)) from error
+        raise OutOfMemoryError("memory", "room to load a library", got, hint) from error
 
 
 def harmless(text: str) -> str:
@@ -173,40 +261,79 @@ def harmless(text: str) -> str:
         >>> print(harmless("\\x1b[31mred\\ttoo"))
         \\x1b[31mred	too
     """
-    # torch.compile cannot trace `translate`. While it traces, messages name arguments and sizes, not files.
-    return text if _is_compiling() else text.translate(_SHOWN)
+    return text.translate(_SHOWN)
 
 
-def set_compiling(is_compiling: Callable[[], bool]) -> None:
-    """Set the function that tells whether torch.compile traces: this module does not import PyTorch.
-
-    Args:
-        is_compiling: the function.
-    """
-    global _is_compiling  # noqa: PLW0603 - set once, when a module that imports PyTorch is loaded
-    _is_compiling = is_compiling
-
-
-def error_message(argument: str, expected: str, got: str, hint: str) -> str:
-    """Build an error message in the standard format.
-
-    Args:
-        argument: the argument, as the caller wrote it.
-        expected: what it should be.
-        got: what was given; a period at its end, as in another message, is left out.
-        hint: one sentence that says how to fix it.
-
-    Returns:
-        The message, with control characters escaped, and line feeds in the argument, which can be the name of a file;
-        of each part at most 2,000 characters.
+class Place(str):
+    """A line of a file that an error is about; as text, FILE:LINE.
 
     Example:
-        >>> error_message("key", "width 64, that of query", "width 32", "Use Bilinear to relate two widths.")
-        'key: expected width 64, that of query; got width 32. Use Bilinear to relate two widths.'
+        >>> place = Place("pairs.tsv", 3)
+        >>> place, place.file, place.line
+        ('pairs.tsv:3', 'pairs.tsv', 3)
     """
-    argument, expected, got, hint = (_clipped(part) for part in (_on_one_line(argument), expected, got, hint))
-    got = got if got.endswith("..") else got.removesuffix(".")
-    return harmless(f"{argument}: expected {expected}; got {got}. {hint}")
+
+    file: str
+    line: int
+
+    def __new__(cls, file: object, line: int) -> "Place":
+        """Name a line of a file, counted from 1."""
+        place = super().__new__(cls, f"{file}:{line}")
+        place.file, place.line = str(file), line
+        return place
+
+    def __getnewargs__(self) -> tuple[str, int]:  # type: ignore[override]
+        return self.file, self.line
+
+
+Spelling = Callable[[str, str | None], str]
+"""How a setting is written: its name, and a value or None."""
+_SETTING = re.compile("\ue000([a-z_.]+)(?:=([^\ue000\ue001]*))?\ue001")
+
+
+def setting(name: str, value: str | None = None) -> str:
+    """Mark a setting in the text of an error; it is spelled when the error is shown.
+
+    Args:
+        name: as in Python, `valid_data`.
+        value: a value to give it, as on a command line.
+    """
+    return f"\ue000{name}\ue001" if value is None else f"\ue000{name}={value}\ue001"
+
+
+def spelled(text: str, spell: Spelling) -> str:
+    """Return a text with its marked settings spelled by a function.
+
+    Example:
+        >>> spelled(f"or {setting('score', 'dot')}", lambda name, value: f"--{name} {value}")
+        'or --score dot'
+    """
+    return _SETTING.sub(lambda found: spell(found[1], found[2]), text)
+
+
+def in_python(name: str, value: str | None) -> str:
+    """Spell a setting as Python writes it.
+
+    Example:
+        >>> in_python("valid_data", None), in_python("score", "dot"), in_python("beam", "5")
+        ('valid_data', 'score="dot"', 'beam=5')
+    """
+    if value is None:
+        return name
+    plain = value.replace(".", "", 1).isdigit() or value in ("True", "False", "None")
+    return f"{name}={value}" if plain else f'{name}="{value}"'
+
+
+def on_command_line(name: str, value: str | None = None) -> str:
+    """Spell a setting as a flag, or as in a settings file if it has a table.
+
+    Example:
+        >>> on_command_line("valid_data"), on_command_line("score", "dot"), on_command_line("model.width", "8")
+        ('--valid-data', '--score dot', 'model.width = 8')
+    """
+    if "." in name:
+        return name if value is None else f"{name} = {value}"
+    return " ".join(("--" + name.replace("_", "-"), *([] if value is None else [value])))
 
 
 _MOST, _LONGEST = 30, 60

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from qkv.errors import MEMORY_ERRORS, ConfigError, OutOfMemoryError, error_message, out_of_memory_text
+from qkv.errors import MEMORY_ERRORS, ConfigError, OutOfMemoryError, out_of_memory_text
 from qkv.system import open_for_reading
 
 
@@ -57,7 +57,7 @@ def absolute(path: str | Path) -> Path:
     except FileNotFoundError:
         hint = "Change to another folder (cd), or give an absolute path."
         got = "a removed working folder"
-        raise ConfigError(error_message(str(path), "a path in a folder that exists", got, hint)) from None
+        raise ConfigError(str(path), "a path in a folder that exists", got, hint) from None
 
 
 def read_file(path: str | Path, limit: int, *, links: bool = True) -> bytes:
@@ -117,4 +117,4 @@ def room_for(path: str | Path, hint: str) -> Iterator[None]:
         got = out_of_memory_text(error)
         if got is None or isinstance(error, OutOfMemoryError):
             raise
-        raise OutOfMemoryError(error_message(str(path), "enough memory for it", got, hint)) from error
+        raise OutOfMemoryError(str(path), "enough memory for it", got, hint) from error

@@ -67,11 +67,11 @@ def expect_threads(what: str) -> None:
     Raises:
         ForkError: PyTorch would wait for threads that do not exist.
     """
-    from qkv.errors import ForkError, error_message
+    from qkv.errors import ForkError
 
     threads = sys.modules["torch"].get_num_threads()
     if threads > 1:
-        raise ForkError(error_message(what, "one thread in a forked child", f"{threads} threads", _HINT))
+        raise ForkError(what, "one thread in a forked child", f"{threads} threads", _HINT)
 
 
 def _end_threads(torch_file: str) -> bool:

@@ -12,7 +12,7 @@ from qkv.engine.describe import Arguments, describe
 from qkv.engine.hidden_keys import zero_hidden_keys
 from qkv.engine.returned_weights import product_of_weights, through_weights
 from qkv.engine.winners import winners, with_positions
-from qkv.errors import UnsupportedError, error_message
+from qkv.errors import UnsupportedError
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.kinds import KNOWN
@@ -225,7 +225,7 @@ def _with_state(
     problem, call, leading = describe(query, key, value, given, True)
     if problem.normalizer not in KNOWN:
         hint = "Nothing is known of what its rows must remember; attention_with_weights gives the weights themselves."
-        raise UnsupportedError(error_message("normalizer", "a value of qkv.normalizers", problem.normalizer, hint))
+        raise UnsupportedError("normalizer", "a value of qkv.normalizers", problem.normalizer, hint)
     # Values that spell the positions of their keys tell which key won; dropout would change what they spell.
     spelled = problem.normalizer == "hard" and not problem.dropout
     if spelled:

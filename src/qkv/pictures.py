@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from qkv.errors import OutOfMemoryError, QkvError, error_message, out_of_memory_text
+from qkv.errors import OutOfMemoryError, QkvError, out_of_memory_text
 
 T = TypeVar("T")
 _ROOM = 1 << 24
@@ -57,7 +57,7 @@ def _expect_unknown(error: Exception) -> None:
 
 
 def _no_room(got: str) -> OutOfMemoryError:
-    return OutOfMemoryError(error_message("picture", "enough memory for it", got, _LESS))
+    return OutOfMemoryError("picture", "enough memory for it", got, _LESS)
 
 
 def _has_room() -> bool:

@@ -16,7 +16,7 @@ of a score's prepared operands.
 
 from torch import Tensor
 
-from qkv.errors import ShapeError, error_message
+from qkv.errors import ShapeError
 
 Shape = tuple[int, ...]
 
@@ -73,12 +73,10 @@ def align_left(item: Tensor, leading: Shape, argument: str) -> Tensor:
     )
     if not fits:
         raise ShapeError(
-            error_message(
-                argument,
-                f"one entry per item: a shape that is a prefix of {show(leading)}",
-                f"shape {show(tuple(item.shape))}",
-                "Per-item data such as lengths has the shape (B,), or (B, H) if it differs per head.",
-            )
+            argument,
+            f"one entry per item: a shape that is a prefix of {show(leading)}",
+            f"shape {show(tuple(item.shape))}",
+            "Per-item data such as lengths has the shape (B,), or (B, H) if it differs per head.",
         )
     return item.reshape((*item.shape, *(1,) * (len(leading) - item.ndim)))
 
@@ -101,12 +99,10 @@ def align_right(parameter: Tensor, own: int, leading: Shape, argument: str) -> T
     heads = tuple(parameter.shape[: parameter.ndim - own])
     if parameter.ndim < own or len(heads) > len(leading) or broadcast(heads, leading) != leading:
         raise ShapeError(
-            error_message(
-                argument,
-                f"{own} dimension(s) of its own, optionally preceded by heads that match the end of {show(leading)}",
-                f"shape {show(tuple(parameter.shape))}",
-                "A per-head parameter has the shape (H, ...).",
-            )
+            argument,
+            f"{own} dimension(s) of its own, optionally preceded by heads that match the end of {show(leading)}",
+            f"shape {show(tuple(parameter.shape))}",
+            "A per-head parameter has the shape (H, ...).",
         )
     return parameter
 

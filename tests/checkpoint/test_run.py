@@ -25,8 +25,8 @@ def test_another_configuration_is_refused_with_every_field_and_both_values(tmp_p
     before = tree(tmp_path)
     other = {"model": {"kind": "lstm", "width": 512}, "training": {"steps": 100, "seed": 1, "clip": 1.0}}
     expected = (
-        r"--out .*run: expected the configuration this run was started with; got model\.kind lstm \(it was gru\), "
-        r"model\.width 512 \(it was 256\), training\.clip 1\.0 \(it was null\)\. Give another --out"
+        r"out=.*run.: expected the configuration this run was started with; got model\.kind lstm \(it was gru\), "
+        r"model\.width 512 \(it was 256\), training\.clip 1\.0 \(it was null\)\. Give another out"
     )
     with pytest.raises(ConfigError, match=expected), open_run(tmp_path / "run", other):
         pass

@@ -20,7 +20,7 @@ from typer.main import get_command
 import qkv
 from qkv.cli.app import app
 from qkv.cli.main import main
-from qkv.errors import DataError, error_message, harmless
+from qkv.errors import DataError, QkvError, harmless
 from qkv.tasks.decoding import Decoding
 from qkv.tasks.settings import read_toml, to_toml
 from qkv.tasks.streams import stream_stdin, write_lines, write_text
@@ -90,7 +90,7 @@ def test_a_name_that_is_no_text_comes_out_as_it_came_in(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("code", [0, 7, 8, 13, 27, 127, 0x9B, 0x202E, 0x2066])
 def test_messages_show_what_a_terminal_would_obey(code: int) -> None:
-    told = error_message(f"a{chr(code)}b", "a", "b", "c")
+    told = str(QkvError(f"a{chr(code)}b", "a", "b", "c"))
     assert chr(code) not in told
     assert f"{code:x}" in told
     assert harmless(told) == told

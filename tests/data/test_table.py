@@ -36,7 +36,7 @@ def test_a_quoted_field_goes_over_lines() -> None:
 @pytest.mark.parametrize("field", ["", "NA", "nan", "?", "null", " N/A "])
 def test_a_missing_number_is_refused_or_skipped_and_counted(field: str) -> None:
     table = parse_table(["a,b", "1,2", f"3,{field}"], "f.csv")
-    with pytest.raises(DataError, match=r'f.csv:3: expected a number in column "b"; got .*--missing skip'):
+    with pytest.raises(DataError, match=r'f.csv:3: expected a number in column "b"; got .*missing="skip"'):
         table.numbers(["a", "b"])
     found = table.numbers(["a", "b"], missing="skip")
     assert (found.rows, found.skipped) == (((1.0, 2.0),), 1)
@@ -51,7 +51,7 @@ def test_a_missing_number_is_refused_or_skipped_and_counted(field: str) -> None:
         (["a,b", "1,x"], 'f:2: expected a finite number in column "b"; got "x"'),
         (["a,b", "1,inf"], 'got "inf"'),
         (["a,b", "1,1_000"], 'got "1_000"'),
-        (["a;b", "1;2,5"], "--decimal comma"),
+        (["a;b", "1;2,5"], 'decimal="comma"'),
         (["a,b"], 'f: expected numbers in "a", "b"; got no rows'),
         (["", "  "], "f: expected lines with columns; got none"),
     ],
@@ -73,8 +73,8 @@ def test_thousands_are_not_taken_for_decimals() -> None:
     [
         (["10,000"], "Remove what groups thousands"),
         (["1,200.50"], "Remove what groups thousands"),
-        (["1,234", "0,5"], "--decimal comma"),
-        (["1,234", "12,34"], "--decimal comma"),
+        (["1,234", "0,5"], 'decimal="comma"'),
+        (["1,234", "12,34"], 'decimal="comma"'),
         (["12 m"], "without units"),
         (["m", "f"], "choose a column of numbers"),
     ],
@@ -107,9 +107,9 @@ def test_a_field_that_is_too_long_is_not_said_to_be_open() -> None:
 
 def test_a_column_that_does_not_exist_is_named_with_the_nearest() -> None:
     with pytest.raises(
-        ConfigError, match=r'--x: expected a column of f: "area", "rent"; got "aera"\. Did you mean "area"'
+        ConfigError, match=r'x: expected a column of f: "area", "rent"; got "aera"\. Did you mean "area"'
     ):
-        parse_table(["area,rent", "1,2"], "f").expect(["aera"], "--x")
+        parse_table(["area,rent", "1,2"], "f").expect(["aera"], "x")
     with pytest.raises(ConfigError, match="are called 1 to 2"):
         parse_table(["1,2"], "f").expect(["area"])
     with pytest.raises(ConfigError, match='got "a", 2 times'):

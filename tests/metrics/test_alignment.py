@@ -51,7 +51,7 @@ def test_links_outside_their_sentences_are_refused(rows: list[frozenset[tuple[in
     shifted = [Links(moved, moved) for links in rows for moved in [frozenset((i + 1, j + 1) for i, j in links)]]
     if not any(rows):
         return
-    with pytest.raises(DataError, match=r"^test.align:\d+: .* give --gold-from 1"):
+    with pytest.raises(DataError, match=r"^test.align:\d+: .* give gold_from=1"):
         expect_inside(shifted, sizes, "test.align")  # type: ignore[arg-type]
 
 

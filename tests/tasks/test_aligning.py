@@ -81,11 +81,11 @@ def test_manual_alignments_that_count_from_1(run: Path, tmp_path: Path) -> None:
     ]
     assert files.gold is not None
     files.gold.write_text("\n".join(lines) + "\n")
-    with pytest.raises(DataError, match=r"gold:1: expected links to .* --gold-from 1"):
+    with pytest.raises(DataError, match=r"gold:1: expected links to .* gold_from=1"):
         align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union", "cpu")
     files = files._replace(gold_from=1)
     assert align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union", "cpu").said == expected
-    with pytest.raises(DataError, match=r"gold:1: expected links to .* --gold-from 1"):
+    with pytest.raises(DataError, match=r"gold:1: expected links to .* gold_from=1"):
         align_files(run, None, files, files._replace(gold_from=0), _NOT_CHOSEN, "union", "cpu")
 
 
@@ -105,14 +105,14 @@ def test_two_directions_agree(run: Path, tmp_path: Path) -> None:
 
 def test_bad_settings_and_files_are_named(run: Path, tmp_path: Path) -> None:
     files = _write(tmp_path, _mirrored(3, 4))
-    with pytest.raises(ConfigError, match='--layer: expected an attention over the source; got "atention"'):
+    with pytest.raises(ConfigError, match='layer: expected an attention over the source; got "atention"'):
         align_files(run, None, files, _NO_FILES, Chosen("atention", None, "at"), "union", "cpu")
-    with pytest.raises(ConfigError, match="--head: expected from 0 to 0; got 3"):
+    with pytest.raises(ConfigError, match="head: expected from 0 to 0; got 3"):
         align_files(run, None, files, _NO_FILES, Chosen("attention", 3, "at"), "union", "cpu")
-    with pytest.raises(ConfigError, match='--when: expected "at" or "after"'):
+    with pytest.raises(ConfigError, match='when: expected "at" or "after"'):
         Reading("attention", when="before")  # type: ignore[arg-type]
     with pytest.raises(
-        ConfigError, match=r"--source: expected --source FILE and --target FILE, or --data FILE\.tsv; got --source"
+        ConfigError, match=r'source: expected source="FILE" and target="FILE", or data="FILE.tsv"; got source'
     ):
         align_files(run, None, SentenceFiles(files.source), _NO_FILES, _NOT_CHOSEN, "union", "cpu")
     (tmp_path / "gold").write_text("0-0\n")
@@ -167,5 +167,5 @@ def test_words_that_nothing_attended_to_have_no_link() -> None:
 
 
 def test_no_such_way_to_join() -> None:
-    with pytest.raises(ConfigError, match=r'--symmetrize: expected one of mutual.*Did you mean "mutual"'):
+    with pytest.raises(ConfigError, match=r'symmetrize: expected one of mutual.*Did you mean "mutual"'):
         join("mutal", [], [])

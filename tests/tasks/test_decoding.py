@@ -147,7 +147,7 @@ def test_coverage_needs_attention() -> None:
         (lambda: Decoding(max_tokens=0), "max_tokens: expected at least 1; got 0"),
         (lambda: Decoding(stop="filled"), 'stop: expected "proved" without a beam; got "filled"'),
         (lambda: Decoding(coverage=0.5), "coverage: expected 0 without a beam; got 0.5"),
-        (lambda: as_sampling(False, None, 3, None, None), "--top-k: expected --sample as well; got no --sample"),
+        (lambda: as_sampling(False, None, 3, None, None), "top_k: expected sample as well; got no sample"),
         (lambda: as_mean("probabilty"), 'Did you mean "probability"?'),
         (lambda: as_stop("proven"), 'Did you mean "proved"?'),
     ],

@@ -112,7 +112,7 @@ def test_the_folder_opens_as_an_ensemble_of_both_directions(folder: Path, data: 
 def test_samples_come_from_one_direction(folder: Path) -> None:
     from qkv.decode.sampling import Sampling
 
-    with pytest.raises(ConfigError, match="--sample: expected models of one direction"):
+    with pytest.raises(ConfigError, match="sample: expected models of one direction"):
         load_any(folder).translate(["abc"], Decoding(sampling=Sampling()))
 
 

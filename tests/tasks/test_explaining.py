@@ -19,10 +19,10 @@ def test_every_score_is_explained_in_any_spelling(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("aditive", "--score: expected the name of a score; got 'aditive'. Did you mean \"additive\"?"),
-        ("concat", '--score: expected additive or nonlocal-concat; got "concat".'),
-        ("softmax", "It is a normalizer: --normalizer softmax."),
-        ("none", '--score: expected a score of queries and keys; got "none".'),
+        ("aditive", "score: expected the name of a score; got 'aditive'. Did you mean \"additive\"?"),
+        ("concat", 'score: expected additive or nonlocal-concat; got "concat".'),
+        ("softmax", 'It is a normalizer: normalizer="softmax".'),
+        ("none", 'score: expected a score of queries and keys; got "none".'),
     ],
 )
 def test_another_name_is_refused(name: str, said: str) -> None:

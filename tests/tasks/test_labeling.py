@@ -185,9 +185,9 @@ def test_bad_settings_are_named(tables: dict, message: str) -> None:  # type: ig
 
 
 def test_files_and_folder_must_be_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--data: expected --data FILE; got none"):
+    with pytest.raises(ConfigError, match="data: expected data FILE; got none"):
         TAG.train(TAG.load_settings({}), tmp_path)
-    with pytest.raises(ConfigError, match="--out: expected a folder for the run; got none"):
+    with pytest.raises(ConfigError, match="out: expected a folder for the run; got none"):
         TAG.train(TAG.load_settings({}), None)
 
 

@@ -165,7 +165,7 @@ def test_text_beyond_the_context_goes_on_from_its_last_half(generator: Generator
 
 
 def test_prompts_that_cannot_be_read_are_named(generator: Generator) -> None:
-    with pytest.raises(DataError, match=r"at most 16 tokens, the model's context; got 20. .*--long-prompt window"):
+    with pytest.raises(DataError, match=r"at most 16 tokens, the model's context; got 20\. .*long_prompt=.window"):
         generator.generate(["the cat sat on the m"])
     (found,) = generator.generate(["the cat sat on the m"], tokens=1, long_prompt="window")
     assert found.startswith("the cat sat on the m")
@@ -226,11 +226,11 @@ def test_fine_tuning_begins_with_the_weights_and_the_tokenizer_of_the_start(
 
 def test_a_start_that_does_not_fit_names_its_tensors(run: Path, text: Path, tmp_path: Path) -> None:
     origin = open_origin(run, "generate")
-    with pytest.raises(CheckpointError, match=r"--from: .*embed.weight of shape \(\d+, 32\) in place of \(\d+, 64\)"):
+    with pytest.raises(CheckpointError, match=r"from: .*embed.weight of shape \(\d+, 32\) in place of \(\d+, 64\)"):
         train(load_settings(tables(text, 1, width=64)), tmp_path / "wide", origin=origin)
     with pytest.raises(CheckpointError, match=r"no blocks.1.self_attention.* and \d+ more"):
         train(load_settings(tables(text, 1, layers=2)), tmp_path / "deep", origin=origin)
-    with pytest.raises(CheckpointError, match="--from: expected a run of the same task, translate"):
+    with pytest.raises(CheckpointError, match="from: expected a run of the same task, translate"):
         open_origin(run, "translate")
 
 

@@ -41,7 +41,7 @@ def test_a_translator_goes_on_from_another(tmp_path: Path) -> None:
     for one, two in zip(*(load(tmp_path / run).model.parameters() for run in ("first", "second")), strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
     wide = load_settings(merge(given, {"model": {"hidden": 16}}))
-    with pytest.raises(CheckpointError, match=r"--from: .* of shape .* in place of"):
+    with pytest.raises(CheckpointError, match=r"from: .* of shape .* in place of"):
         train(wide, tmp_path / "wide", origin=origin)
 
 

@@ -162,7 +162,7 @@ def test_positions_are_judged_in_order_as_a_cycle_or_as_a_set() -> None:
 def test_an_element_twice_needs_repeats(tmp_path: Path) -> None:
     path = tmp_path / "t.tsv"
     path.write_text("1 2\t1\n3 4\t1 1\n5 6\t2\n" * 4)
-    with pytest.raises(DataError, match=r"t\.tsv:\d+: expected each position at most once; got 1 twice.*--repeats"):
+    with pytest.raises(DataError, match=r"t\.tsv:\d+: expected each position at most once; got 1 twice.*repeats"):
         read_lines(PointData(data=path), True, 0)
     settings = load_settings(
         {"data": {"data": path}, "model": {**_MODEL, "once": False}, "training": {"steps": 2, "warmup": 1}}

@@ -164,5 +164,5 @@ def test_a_model_that_is_fitted_at_once_starts_from_no_other(tmp_path: Path) -> 
     first = recipe.train(settings, tmp_path / "run")
     assert first.exit_code == 0
     assert first.best == first.figures[0]
-    with pytest.raises(ConfigError, match="--from: expected none for regress"):
+    with pytest.raises(ConfigError, match="from: expected none for regress"):
         recipe.train(settings, tmp_path / "other", origin=open_origin(tmp_path / "run", "regress"))

@@ -120,9 +120,9 @@ def test_flags_that_do_not_fit_are_named(tmp_path: Path) -> None:
     translator = _translator()
     assert as_unknown(translator, False, None, None) is None
     assert as_unknown(translator, True, None, None) == Reading("attention")
-    with pytest.raises(ConfigError, match="--valid-source: expected --replace-unknown as well"):
+    with pytest.raises(ConfigError, match="valid_source: expected replace_unknown as well"):
         as_unknown(translator, False, tmp_path, None)
-    with pytest.raises(ConfigError, match="--valid-source: expected --valid-source and --valid-target"):
+    with pytest.raises(ConfigError, match="valid_source: expected valid_source and valid_target"):
         as_unknown(translator, True, tmp_path, None)
     with pytest.raises(ConfigError, match="pieces of bytes, which can write any word"):
         as_unknown(_translator("bpe"), True, None, None)

@@ -65,7 +65,7 @@ def test_texts_that_cannot_be_read(text, expected):
 
 def test_exactly_one_text(tmp_path):
     for text, file in ((None, None), ("a", tmp_path / "b")):
-        with pytest.raises(ConfigError, match="--text"):
+        with pytest.raises(ConfigError, match="text"):
             viewing.offered(Path("run"), text, file, None, "cpu")
     with pytest.raises(ConfigError, match="trace"):
         viewing.offered(Path("x.safetensors"), "a", None, None, "cpu")

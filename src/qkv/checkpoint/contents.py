@@ -12,7 +12,7 @@ from qkv.checkpoint.figures import decode_figures, encode_figures
 from qkv.checkpoint.manifest import CONFIG, FIGURES, MODEL, TOKENIZER, TRAINER_NUMBERS, TRAINER_TENSORS, Manifest
 from qkv.checkpoint.plain import Plain, decode_mapping, encode
 from qkv.checkpoint.tensors import pack
-from qkv.errors import CheckpointError, error_message
+from qkv.errors import CheckpointError
 from qkv.metrics.figure import Figure
 
 _AGAIN = "Use another checkpoint of this run, or copy this one again from its source."
@@ -78,11 +78,11 @@ def pack_contents(contents: Contents) -> tuple[dict[str, bytes], Manifest]:
     for name, data in files.items():
         if len(data) > manifests.LIMITS[name]:
             got, hint = f"{len(data):,} bytes", "Store less in it."
-            raise CheckpointError(error_message(name, f"at most {manifests.LIMITS[name]:,} bytes", got, hint))
+            raise CheckpointError(name, f"at most {manifests.LIMITS[name]:,} bytes", got, hint)
     manifest = manifests.describe(files, tied)
     if len(manifest.to_bytes()) > manifests.LIMIT:
         hint = "Use shorter names for the tied tensors."
-        raise CheckpointError(error_message(manifests.NAME, f"at most {manifests.LIMIT:,} bytes", "more", hint))
+        raise CheckpointError(manifests.NAME, f"at most {manifests.LIMIT:,} bytes", "more", hint)
     return files, manifest
 
 
@@ -142,11 +142,11 @@ def _text(folder: Path, data: bytes | None) -> str | None:
     try:
         return None if data is None else data.decode()
     except UnicodeDecodeError as error:
-        raise CheckpointError(error_message(str(folder / TOKENIZER), "UTF-8 text", str(error), _AGAIN)) from error
+        raise CheckpointError(str(folder / TOKENIZER), "UTF-8 text", str(error), _AGAIN) from error
 
 
 def _bytes(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise CheckpointError(error_message("tokenizer", "valid text", str(error), "Correct the tokenizer.")) from error
+        raise CheckpointError("tokenizer", "valid text", str(error), "Correct the tokenizer.") from error

@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, cast, final
 
-from qkv.errors import CheckpointError, error_message
+from qkv.errors import CheckpointError
 from qkv.files import absolute
 from qkv.system import (
     HeldFolder,
@@ -77,7 +77,7 @@ def typed(path: Path, wish: str) -> Iterator[None]:
     except OSError as error:
         said = error.strerror or str(error)
         hint = _MENDS.get(error.errno or 0, "Check the disk and the path.")
-        raise CheckpointError(error_message(str(path), wish, f'"{said}"', hint)) from error
+        raise CheckpointError(str(path), wish, f'"{said}"', hint) from error
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -196,7 +196,7 @@ def expect_inside(folder: Path) -> None:
     real = Path(os.path.realpath(folder))
     if real.parent != Path(os.path.realpath(folder.parent)):
         hint = "Replace the link by the folder itself."
-        raise CheckpointError(error_message(str(folder), "a folder in this one", f"a link to {real}", hint))
+        raise CheckpointError(str(folder), "a folder in this one", f"a link to {real}", hint)
 
 
 def remove_folder(folder: Path) -> None:
@@ -267,7 +267,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     with typed(folder, "a writable folder"):
         if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
             hint = "Choose another folder: nothing in this one was changed."
-            raise CheckpointError(error_message(str(folder), "a new or empty folder", "one with contents", hint))
+            raise CheckpointError(str(folder), "a new or empty folder", "one with contents", hint)
         remove_leftovers(folder.parent, folder.name)
         temporary = folder.with_name(f".{folder.name}{SAVING}{secrets.token_hex(6)}")
         try:
@@ -378,7 +378,7 @@ class Reader:
         path = self.folder / name
         if not is_plain(name):
             hint = "A checkpoint only reads files in its own folder: copy it again from its source."
-            raise CheckpointError(error_message(str(path), "a plain file name", f"{name!r}", hint))
+            raise CheckpointError(str(path), "a plain file name", f"{name!r}", hint)
         with typed(path, "a readable file of the checkpoint"):
             handle = self._held.open(name)
             try:
@@ -394,5 +394,5 @@ def _bounded(handle: int, path: Path, limit: int, size: int) -> Iterator[bytes]:
         left -= len(chunk)
         if left < 0:
             hint = "The file was altered: copy the checkpoint again from its source."
-            raise CheckpointError(error_message(str(path), f"at most {limit:,} bytes", "more", hint))
+            raise CheckpointError(str(path), f"at most {limit:,} bytes", "more", hint)
         yield chunk

@@ -24,7 +24,7 @@ from qkv.checkpoint.disk import (
 )
 from qkv.checkpoint.manifest import MODEL, TRAINER_NUMBERS, TRAINER_TENSORS, Manifest
 from qkv.checkpoint.tensors import read_header, read_tensors, with_tied
-from qkv.errors import CheckpointError, error_message
+from qkv.errors import CheckpointError
 from qkv.files import absolute
 from qkv.system import flush_folder, make, rename
 
@@ -219,18 +219,16 @@ def _occupied(folder: Path, replace: bool) -> bool:
     with typed(folder, "a writable folder"):
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
             hint = "Choose another folder."
-            raise CheckpointError(error_message(str(folder), "a new folder", "a file or link", hint))
+            raise CheckpointError(str(folder), "a new folder", "a file or link", hint)
         entries = sorted(os.listdir(folder)) if folder.exists() else []
     if not entries:
         return False
     if manifests.NAME not in entries:
         got, hint = f"a folder that contains {entries[0]!r}", "Choose another folder: nothing in this one was changed."
-        raise CheckpointError(error_message(str(folder), "a new or empty folder", got, hint))
+        raise CheckpointError(str(folder), "a new or empty folder", got, hint)
     if not replace:
         hint = "Choose another folder, or remove this one if it is no longer needed."
-        raise CheckpointError(
-            error_message(str(folder), "a new folder", "a folder that already contains a checkpoint", hint)
-        )
+        raise CheckpointError(str(folder), "a new folder", "a folder that already contains a checkpoint", hint)
     return True
 
 
@@ -249,9 +247,7 @@ def _manifest(reader: Reader) -> Manifest:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
         hint = "It is not a checkpoint, or is an incomplete copy: give a folder saved by qkv, or copy it again."
-        raise CheckpointError(
-            error_message(str(path), "the list of the checkpoint's files", "no such file", hint)
-        ) from None
+        raise CheckpointError(str(path), "the list of the checkpoint's files", "no such file", hint) from None
     return manifests.parse(data, str(path))
 
 
@@ -305,7 +301,7 @@ def _opened(reader: Reader, name: str, manifest: Manifest) -> Iterator[BinaryIO]
 def _expect_size(stream: BinaryIO, entry: manifests.Entry, path: Path) -> None:
     size = os.fstat(stream.fileno()).st_size
     if size != entry.bytes:
-        raise CheckpointError(error_message(str(path), f"{entry.bytes:,} bytes", f"{size:,}", _AGAIN))
+        raise CheckpointError(str(path), f"{entry.bytes:,} bytes", f"{size:,}", _AGAIN)
 
 
 def _entry(data: bytes) -> manifests.Entry:
@@ -314,7 +310,7 @@ def _entry(data: bytes) -> manifests.Entry:
 
 def _missing(path: Path, error: CheckpointError) -> CheckpointError:
     if isinstance(error.__cause__, FileNotFoundError):
-        return CheckpointError(error_message(str(path), "a file of this checkpoint", "no such file", _AGAIN))
+        return CheckpointError(str(path), "a file of this checkpoint", "no such file", _AGAIN)
     return error
 
 
@@ -322,4 +318,4 @@ def _compare(path: Path, stored: manifests.Entry, found: manifests.Entry) -> Non
     if stored != found:
         expected = f"{stored.bytes:,} bytes with sha256 {stored.sha256[:16]}…, as saved"
         got = f"an altered file ({found.bytes:,} bytes, sha256 {found.sha256[:16]}…)"
-        raise CheckpointError(error_message(str(path), expected, got, _AGAIN))
+        raise CheckpointError(str(path), expected, got, _AGAIN)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from qkv import system
 from qkv.checkpoint.disk import typed
-from qkv.errors import CheckpointError, error_message
+from qkv.errors import CheckpointError, setting
 
 NAME = ".lock"
 
@@ -36,7 +36,7 @@ def locked(folder: Path) -> Iterator[None]:
         except CheckpointError as error:
             if not isinstance(error.__cause__, BlockingIOError):
                 raise
-            hint = "Wait until it ends, or give another --out."
-            message = error_message(str(folder), "a run folder that no other training uses", "one in use", hint)
-            raise CheckpointError(message) from None
+            hint = f"Wait until it ends, or give another {setting('out')}."
+            expected = "a run folder that no other training uses"
+            raise CheckpointError(str(folder), expected, "one in use", hint) from None
         yield

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import final
 
 from qkv.checkpoint.plain import Plain, decode_mapping, encode, is_version
-from qkv.errors import CheckpointError, error_message
+from qkv.errors import CheckpointError
 
 NAME = "MANIFEST.json"
 LIMIT = 1 << 22
@@ -117,27 +117,27 @@ def parse(data: bytes, path: str) -> Manifest:
     value = decode_mapping(data, path)
     if value.get("format") != FORMAT:
         hint = "Give the folder of a checkpoint saved by qkv."
-        raise CheckpointError(error_message(path, f'"format": "{FORMAT}"', repr(value.get("format"))[:80], hint))
+        raise CheckpointError(path, f'"format": "{FORMAT}"', repr(value.get("format"))[:80], hint)
     if not is_version(value.get("version"), VERSION):
         hint = "Use the version of qkv that saved it, or a newer one."
-        raise CheckpointError(error_message(path, f'"version": {VERSION}', repr(value.get("version"))[:80], hint))
+        raise CheckpointError(path, f'"version": {VERSION}', repr(value.get("version"))[:80], hint)
     manifest = Manifest(_files(value.get("files"), path), _tied(value.get("tied"), path))
     if manifest.to_bytes() != data:
-        raise CheckpointError(error_message(path, f"the digest {manifest.digest[:16]}…", "altered content", _AGAIN))
+        raise CheckpointError(path, f"the digest {manifest.digest[:16]}…", "altered content", _AGAIN)
     return manifest
 
 
 def _files(value: object, path: str) -> dict[str, Entry]:
     if not isinstance(value, dict):
-        raise CheckpointError(error_message(path, '"files" as an object', type(value).__name__, _AGAIN))
+        raise CheckpointError(path, '"files" as an object', type(value).__name__, _AGAIN)
     for name in value:
         if name not in LIMITS:
-            raise CheckpointError(error_message(path, f"only the files {', '.join(LIMITS)}", repr(name)[:80], _AGAIN))
+            raise CheckpointError(path, f"only the files {', '.join(LIMITS)}", repr(name)[:80], _AGAIN)
     for name in REQUIRED:
         if name not in value:
-            raise CheckpointError(error_message(path, f"a file {name}", "none", _AGAIN))
+            raise CheckpointError(path, f"a file {name}", "none", _AGAIN)
     if (TRAINER_TENSORS in value) != (TRAINER_NUMBERS in value):
-        raise CheckpointError(error_message(path, f"{TRAINER_TENSORS} and {TRAINER_NUMBERS}", "one of the two", _AGAIN))
+        raise CheckpointError(path, f"{TRAINER_TENSORS} and {TRAINER_NUMBERS}", "one of the two", _AGAIN)
     return {name: _entry(name, entry, path) for name, entry in value.items()}
 
 
@@ -147,7 +147,7 @@ def _entry(name: str, value: object, path: str) -> Entry:
             if 0 <= size <= LIMITS[name] and _SHA256.fullmatch(digest):
                 return Entry(size, digest)
     expected = f"{name} with its sha256 and at most {LIMITS[name]:,} bytes"
-    raise CheckpointError(error_message(path, expected, repr(value)[:160], _AGAIN))
+    raise CheckpointError(path, expected, repr(value)[:160], _AGAIN)
 
 
 def _tied(value: object, path: str) -> dict[str, dict[str, str]]:
@@ -155,4 +155,4 @@ def _tied(value: object, path: str) -> dict[str, dict[str, str]]:
         tied = {name: dict(names) for name, names in value.items() if isinstance(names, dict)}
         if len(tied) == len(value) and all(isinstance(home, str) for names in tied.values() for home in names.values()):
             return tied
-    raise CheckpointError(error_message(path, '"tied" as names of tensors', repr(value)[:160], _AGAIN))
+    raise CheckpointError(path, '"tied" as names of tensors', repr(value)[:160], _AGAIN)

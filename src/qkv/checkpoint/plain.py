@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from qkv.errors import CheckpointError, error_message
+from qkv.errors import CheckpointError
 from qkv.strict_json import parse_json
 
 Plain: TypeAlias = "bool | int | float | str | Sequence[Plain] | Mapping[str, Plain] | None"
@@ -38,9 +38,7 @@ def encode(value: Plain, what: str) -> bytes:
         text = json.dumps(value, sort_keys=True, indent=1, ensure_ascii=False, allow_nan=False)
         return text.encode() + b"\n"
     except ValueError as error:
-        raise CheckpointError(
-            error_message(what, "text that is valid UTF-8", str(error), "Correct this text.")
-        ) from error
+        raise CheckpointError(what, "text that is valid UTF-8", str(error), "Correct this text.") from error
 
 
 def decode(data: bytes, what: str) -> Plain:
@@ -67,7 +65,7 @@ def decode(data: bytes, what: str) -> Plain:
         if isinstance(error, CheckpointError):
             raise
         hint = "The file was altered: copy the checkpoint again from its source."
-        raise CheckpointError(error_message(what, "JSON of names and numbers", str(error), hint)) from error
+        raise CheckpointError(what, "JSON of names and numbers", str(error), hint) from error
     return value  # type: ignore[no-any-return]
 
 
@@ -87,7 +85,7 @@ def decode_mapping(data: bytes, what: str) -> dict[str, Plain]:
     value = decode(data, what)
     if not isinstance(value, dict):
         hint = "The file was altered: copy the checkpoint again from its source."
-        raise CheckpointError(error_message(what, "a JSON object", type(value).__name__, hint))
+        raise CheckpointError(what, "a JSON object", type(value).__name__, hint)
     return value
 
 
@@ -127,7 +125,7 @@ def differences(stored: Plain, given: Plain, name: str = "") -> list[tuple[str, 
 
 def _check(value: object, where: str, depth: int) -> None:
     if depth > _DEPTH:
-        raise CheckpointError(error_message(where, f"at most {_DEPTH} levels", "more", "Store a flatter structure."))
+        raise CheckpointError(where, f"at most {_DEPTH} levels", "more", "Store a flatter structure.")
     match value:
         case None | bool() | int() | str():
             return
@@ -137,11 +135,11 @@ def _check(value: object, where: str, depth: int) -> None:
             for key, item in value.items():
                 if not isinstance(key, str):
                     hint = "Convert the key to a string."
-                    raise CheckpointError(error_message(where, "string keys", repr(key)[:80], hint))
+                    raise CheckpointError(where, "string keys", repr(key)[:80], hint)
                 _check(item, f"{where}.{key[:80]}", depth + 1)
         case list() | tuple():
             for index, item in enumerate(value):
                 _check(item, f"{where}[{index}]", depth + 1)
         case _:
             hint = "Only strings, finite numbers, booleans, None, and lists and mappings of these can be stored."
-            raise CheckpointError(error_message(where, "a name or a finite number", repr(value)[:80], hint))
+            raise CheckpointError(where, "a name or a finite number", repr(value)[:80], hint)

@@ -15,7 +15,7 @@ from qkv.checkpoint.disk import REPLACED, Reader, expect_inside, remove_folder, 
 from qkv.checkpoint.folder import is_checkpoint, save, standing, verify
 from qkv.checkpoint.manifest import Manifest
 from qkv.checkpoint.plain import decode_mapping, encode
-from qkv.errors import CheckpointError, error_message
+from qkv.errors import CheckpointError, setting
 from qkv.system import is_in_use
 
 BEST = "best"
@@ -193,9 +193,7 @@ def best_step(run: Path) -> int | None:
     found = _STEP.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         hint = "Remove this file and resume training, or give the folder of one checkpoint, as in RUN/step-00001000."
-        raise CheckpointError(
-            error_message(str(path), 'the name of a checkpoint, as "step-00001000"', repr(value), hint)
-        )
+        raise CheckpointError(str(path), 'the name of a checkpoint, as "step-00001000"', repr(value), hint)
     return int(found[1])
 
 
@@ -214,11 +212,11 @@ def best(run: Path) -> Path:
     step = best_step(run)
     if step is None:
         hint = "Train until the first validation, or give the folder of one checkpoint, as in RUN/step-00001000."
-        raise CheckpointError(error_message(str(run / BEST), "the name of the best checkpoint", "no such file", hint))
+        raise CheckpointError(str(run / BEST), "the name of the best checkpoint", "no such file", hint)
     folder = standing(step_folder(run, step))
     if not is_checkpoint(folder):
         hint = "Copy the whole run folder again, or give the folder of another checkpoint."
-        raise CheckpointError(error_message(str(run / BEST), f"a checkpoint {folder.name}", "no such folder", hint))
+        raise CheckpointError(str(run / BEST), f"a checkpoint {folder.name}", "no such folder", hint)
     expect_inside(folder)
     return folder
 
@@ -247,14 +245,12 @@ def locate(path: Path, say: Callable[[str], None] = to_stderr) -> Path:
         path = path.parent
     if not os.path.isdir(path):
         got = "a file" if os.path.exists(path) else "no such folder"
-        hint = "Give the run folder (--out) of a training, or one checkpoint in it."
-        raise CheckpointError(error_message(str(path), "a checkpoint or a run folder", got, hint))
+        hint = f"Give the run folder ({setting('out')}) of a training, or one checkpoint in it."
+        raise CheckpointError(str(path), "a checkpoint or a run folder", got, hint)
     if os.path.lexists(path / BEST):
         return best(path)
     found = latest_complete(path, say)
     if found is None:
-        hint = "Give the run folder (--out) of a training, or one checkpoint in it."
-        raise CheckpointError(
-            error_message(str(path), "a checkpoint or a run folder", "a folder without checkpoints", hint)
-        )
+        hint = f"Give the run folder ({setting('out')}) of a training, or one checkpoint in it."
+        raise CheckpointError(str(path), "a checkpoint or a run folder", "a folder without checkpoints", hint)
     return found

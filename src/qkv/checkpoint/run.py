@@ -14,7 +14,7 @@ from qkv.checkpoint.folder import is_checkpoint, recover
 from qkv.checkpoint.lock import locked
 from qkv.checkpoint.plain import Plain, decode_mapping, differences, encode, is_version
 from qkv.checkpoint.rotation import step_folder, steps
-from qkv.errors import CheckpointError, ConfigError, error_message
+from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.files import absolute
 
 NAME = "run.json"
@@ -54,8 +54,8 @@ def open_run(
         ...     with open_run(run, {"model": {"width": 512}}):
         ...         pass
         Traceback (most recent call last):
-        qkv.errors.ConfigError: --out ...: expected the configuration this run was started with; got model.width 512
-        (it was 256). Give another --out, or the same settings as before.
+        qkv.errors.ConfigError: out="...": expected the configuration this run was started with; got model.width 512
+        (it was 256). Give another out, or the same settings as before.
     """
     folder = absolute(folder)
     encode(config, "config")
@@ -91,10 +91,8 @@ def read_config(folder: Path) -> dict[str, Plain]:
     config = value.get("config")
     known = value.get("format") == FORMAT and is_version(value.get("version"), VERSION)
     if not known or not isinstance(config, dict):
-        hint = "Give another --out; if qkv trained in this folder, use the same or a newer version of qkv."
-        raise CheckpointError(
-            error_message(path, f'"format": "{FORMAT}", "version": {VERSION}', "something else", hint)
-        )
+        hint = f"Give another {setting('out')}; if qkv trained in this folder, use the same or a newer version of qkv."
+        raise CheckpointError(path, f'"format": "{FORMAT}", "version": {VERSION}', "something else", hint)
     return config
 
 
@@ -103,8 +101,8 @@ def _check_kind(folder: Path) -> None:
         entries = sorted(entry for entry in os.listdir(folder) if not entry.startswith("."))
     if entries and NAME not in entries:
         got = "one checkpoint" if is_checkpoint(folder) else f"a folder that contains {entries[0]!r}"
-        hint = "Give another --out: nothing in this folder was changed."
-        raise CheckpointError(error_message(f"--out {folder}", "a run folder, or a new or empty folder", got, hint))
+        hint = f"Give another {setting('out')}: nothing in this folder was changed."
+        raise CheckpointError(setting("out", f"{folder}"), "a run folder, or a new or empty folder", got, hint)
 
 
 def _check_same(folder: Path, stored: Plain, given: Plain, free: Collection[str], added: Mapping[str, Plain]) -> None:
@@ -112,13 +110,13 @@ def _check_same(folder: Path, stored: Plain, given: Plain, free: Collection[str]
     found = [(name, old, new) for name, old, new in apart if old is not None or name not in added or added[name] != new]
     if not found:
         return
-    shown = ", ".join(f"{name} {_show(new)} (it was {_show(old)})" for name, old, new in found[:12])
+    shown = ", ".join(f"{setting(name)} {_show(new)} (it was {_show(old)})" for name, old, new in found[:12])
     more = f" and {len(found) - 12} more" if len(found) > 12 else ""
-    hint = "Give another --out, or the same settings as before."
+    hint = f"Give another {setting('out')}, or the same settings as before."
     if any(_is_sum(old) and _is_sum(new) for _, old, new in found):
         hint = "A different sha256 means that the contents of a file have changed. " + hint
-    argument = f"--out {folder}"
-    raise ConfigError(error_message(argument, "the configuration this run was started with", shown + more, hint))
+    argument = setting("out", f"{folder}")
+    raise ConfigError(argument, "the configuration this run was started with", shown + more, hint)
 
 
 def _is_sum(value: Plain) -> bool:

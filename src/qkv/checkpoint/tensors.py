@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from qkv.checkpoint.plain import Plain, decode_mapping
-from qkv.errors import CheckpointError, error_message
+from qkv.errors import CheckpointError
 from qkv.files import FREE, room_for
 
 _AGAIN = "The file was altered: copy it again from its source."
@@ -79,7 +79,7 @@ def pack(tensors: Mapping[str, Tensor], what: str) -> tuple[bytes, dict[str, str
         return safetensors.torch.save(kept), tied
     except (SafetensorError, ValueError, KeyError) as error:
         hint = "Convert these tensors to a plain dense type, such as float32."
-        raise CheckpointError(error_message(what, "tensors supported by safetensors", str(error), hint)) from error
+        raise CheckpointError(what, "tensors supported by safetensors", str(error), hint) from error
 
 
 def unpack(data: bytes, tied: Mapping[str, str], what: str) -> dict[str, Tensor]:
@@ -115,9 +115,7 @@ def with_tied(tensors: dict[str, Tensor], tied: Mapping[str, str], what: str) ->
     """
     for name, home in tied.items():
         if name in tensors or home not in tensors:
-            raise CheckpointError(
-                error_message(what, f"a tensor {home!r}, of which {name!r} is an alias", "none", _AGAIN)
-            )
+            raise CheckpointError(what, f"a tensor {home!r}, of which {name!r} is an alias", "none", _AGAIN)
     return tensors | {name: tensors[home] for name, home in tied.items()}
 
 
@@ -275,7 +273,7 @@ def _slot(name: str, entry: Plain, what: str) -> tuple[int, int, Slot]:
 
 
 def _wrong(what: str, got: str) -> CheckpointError:
-    return CheckpointError(error_message(what, "safetensors", got, _AGAIN))
+    return CheckpointError(what, "safetensors", got, _AGAIN)
 
 
 def _apart(tensor: Tensor, memories: set[int]) -> Tensor:
@@ -293,10 +291,10 @@ def _check(name: str, tensor: Tensor, what: str) -> None:
     if not dense or tensor.is_complex():
         got = f"{name!r}: {tensor.dtype}, {tensor.layout}, on {tensor.device}"
         hint = "Convert it to a plain dense tensor of real numbers first."
-        raise CheckpointError(error_message(what, "dense tensors with data", got, hint))
+        raise CheckpointError(what, "dense tensors with data", got, hint)
     if not name or name == "__metadata__":
         hint = "Rename the tensor."
-        raise CheckpointError(error_message(what, "names supported by safetensors", repr(name), hint))
+        raise CheckpointError(what, "names supported by safetensors", repr(name), hint)
 
 
 def _identity(name: str, tensor: Tensor) -> object:

@@ -65,7 +65,7 @@ def evaluate(
     try:
         files = build(Files, typed, "data")
     except ConfigError as error:
-        raise ConfigError(as_typed(str(error), {f"data.{name}": name for name in typed})) from error
+        raise as_typed(error, {f"data.{name}": name for name in typed}) from error
     how = Decoding(beam, length_penalty, max_tokens=max_tokens, mean=as_mean(mean))
     with working("evaluating"):
         figures = evaluate_text(run, text, files, device) if text is not None else score(run, files, device, out, how)

@@ -17,7 +17,7 @@ from qkv._version import VERSION
 from qkv.cli.interruption import INTERRUPTED, interruptible
 from qkv.cli.room import BAD_INPUT, tell_if_out_of_memory
 from qkv.cli.signature import keywords, signed
-from qkv.errors import MEMORY_ERRORS, ConfigError, QkvError, error_message, harmless
+from qkv.errors import MEMORY_ERRORS, ConfigError, QkvError, harmless, on_command_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +62,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             with _ready(**flags):
                 return command(*args, **kwargs)
         except QkvError as error:
-            _fail(_as_typed(command, kwargs, str(error)))
+            _fail(_as_typed(command, kwargs, error).render(on_command_line))
             if flags["verbose"]:
                 # What another library said of a file comes unescaped.
                 print(harmless(traceback.format_exc()), file=sys.stderr)  # noqa: T201
@@ -75,7 +75,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             if error.filename is None:  # not about a file: the reader of a pipe has closed it, or a bug
                 raise
             hint = "Check the name and its permissions."
-            _fail(error_message(str(error.filename), "an accessible file or folder", f"{error.strerror}", hint))
+            _fail(str(QkvError(str(error.filename), "an accessible file or folder", f"{error.strerror}", hint)))
             raise typer.Exit(BAD_INPUT) from None
         except KeyboardInterrupt:
             _fail("interrupted")
@@ -93,7 +93,7 @@ def _fail(text: str) -> None:
 def _ready(*, quiet: bool, verbose: bool, json: bool) -> "Iterator[None]":
     """Import PyTorch, which must not be interrupted, and speak as the user asked."""
     if quiet and verbose:
-        raise ConfigError(error_message("--quiet", "no --verbose beside it", "both", "Omit one of them."))
+        raise ConfigError("--quiet", "no --verbose beside it", "both", "Omit one of them.")
     _expect_folder()
     start = time.monotonic()
     import torch
@@ -118,7 +118,7 @@ def _expect_folder() -> None:
         os.getcwd()
     except FileNotFoundError:
         hint = "Change to another folder (cd)."
-        raise ConfigError(error_message("working folder", "one that exists", "a removed one", hint)) from None
+        raise ConfigError("working folder", "one that exists", "a removed one", hint) from None
 
 
 @contextmanager
@@ -134,13 +134,12 @@ def _silenced(quiet: bool) -> "Iterator[None]":
         logger.setLevel(before)
 
 
-def _as_typed(command: Callable[..., object], given: Mapping[str, object], message: str) -> str:
-    """Replace the argument in a message by the flag that set it, or by the name of the positional argument."""
-    name, expected, rest = message.partition(": expected ")
-    known = inspect.signature(command).parameters
+def _as_typed(command: Callable[..., object], given: Mapping[str, object], error: QkvError) -> QkvError:
+    """Let an error about an argument of the command name the flag that set it, or the positional argument."""
+    name, known = error.argument, inspect.signature(command).parameters
     typed = name in known and given.get(name) is not None and given[name] != known[name].default
-    if not (expected and typed):
-        return message
+    if not typed:
+        return error
     kinds = getattr(known[name].annotation, "__metadata__", ())
     positional = any(isinstance(kind, typer.models.ArgumentInfo) for kind in kinds)
-    return f"{name.upper() if positional else '--' + name.replace('_', '-')}{expected}{rest}"
+    return error.about(name.upper() if positional else on_command_line(name))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from qkv.cli.signature import flagged
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 
 DATA, MODEL, ATTENTION, TRAINING, RUN = "Data", "Model", "Attention", "Training", "Run"
 COLUMNS = "Columns of a TSV file"
@@ -198,7 +198,7 @@ def alpha(given: str | None) -> float | str | None:
         return float(given)
     except ValueError:
         hint = "1.5 lies between softmax and sparsemax."
-        raise ConfigError(error_message("--alpha", "a number above 1, or learned", f'"{given}"', hint)) from None
+        raise ConfigError("--alpha", "a number above 1, or learned", f'"{given}"', hint) from None
 
 
 def unicode_form(given: str) -> str:

@@ -6,7 +6,7 @@ import sys
 from qkv.cli.environment import set_defaults
 from qkv.cli.interruption import end_quietly
 from qkv.cli.room import BAD_INPUT, tell_if_out_of_memory
-from qkv.errors import error_message
+from qkv.errors import QkvError
 from qkv.system import forget_stdout, is_closed_pipe
 
 
@@ -48,6 +48,6 @@ def _run() -> int | str | None:
 
 def _tell_of_output(error: OSError) -> int:
     hint = "Free some space, or write to another file."
-    message = error_message("standard output", "enough space for the output", f"{error.strerror}", hint)
+    message = str(QkvError("standard output", "enough space for the output", f"{error.strerror}", hint))
     print(f"qkv: {message}", file=sys.stderr)  # noqa: T201
     return BAD_INPUT

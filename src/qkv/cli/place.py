@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest
 
 PICTURES = (".html", ".svg", ".png")
 
@@ -32,11 +32,11 @@ def expect_place(flag: str, path: Path | None, suffixes: Sequence[str] = ()) -> 
     if suffixes and suffix not in suffixes:
         expected = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
         got = f"{suffix or 'no suffix'} in {str(path)!r}"
-        raise ConfigError(error_message(flag, f"a file name that ends in {expected}", got, nearest(suffix, suffixes)))
+        raise ConfigError(flag, f"a file name that ends in {expected}", got, nearest(suffix, suffixes))
     trouble = _trouble(path)
     if trouble is not None:
         hint = "Give a file in an existing, writable folder."
-        raise ConfigError(error_message(flag, "a writable file", f"{path}: {trouble}", hint))
+        raise ConfigError(flag, "a writable file", f"{path}: {trouble}", hint)
 
 
 def _trouble(path: Path) -> str | None:

@@ -24,7 +24,7 @@ def point(
 
     Example: echo "30 10 20" | qkv point runs/sort --show
     """
-    from qkv.errors import ConfigError, error_message, nearest
+    from qkv.errors import ConfigError, nearest
     from qkv.tasks.answering import answered, parts_of_stdin
     from qkv.tasks.element_pointer import ElementPointer, Pointing
     from qkv.tasks.notes import as_json
@@ -33,7 +33,7 @@ def point(
     expect_place("--attention", attention, PICTURES)
     if write not in ("positions", "elements"):
         hint = nearest(write, ("positions", "elements"))
-        raise ConfigError(error_message("--write", '"positions" or "elements"', f'"{write}"', hint))
+        raise ConfigError("--write", '"positions" or "elements"', f'"{write}"', hint)
     pointer = ElementPointer.load(run, device)
     looks = show or attention is not None
     maps: list[Pointing] = []

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from qkv.errors import error_message, out_of_memory_text
+from qkv.errors import QkvError, out_of_memory_text
 
 BAD_INPUT = 2
 """The exit code of a command that refuses its input, or finds no room for it."""
@@ -12,7 +12,7 @@ _LESS = (
     "shorter texts; `qkv explain` shows how much memory attention takes."
 )
 _NAME, _EXPECTED = "memory", "room for this"
-_PLAIN = f"qkv: {error_message(_NAME, _EXPECTED, 'none left', _LESS)}\n".encode()
+_PLAIN = f"qkv: {QkvError(_NAME, _EXPECTED, 'none left', _LESS)}\n".encode()
 
 
 def tell_if_out_of_memory(error: BaseException) -> bool:
@@ -32,7 +32,7 @@ def tell_if_out_of_memory(error: BaseException) -> bool:
         said = out_of_memory_text(error)
         if said is None:
             return False
-        print(f"qkv: {error_message(_NAME, _EXPECTED, said, _LESS)}", file=sys.stderr)  # noqa: T201
+        print(f"qkv: {QkvError(_NAME, _EXPECTED, said, _LESS)}", file=sys.stderr)  # noqa: T201
     except MemoryError:  # not even for the message
         os.write(2, _PLAIN)
     return True

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.training import follow
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 
 _Path = Path | None
 
@@ -94,5 +94,5 @@ def train_translate(**given: Any) -> None:
 
     if given["model"] is not None and given["decoder"] is not None:
         hint = "--model sets the kind of both sides, --encoder and --decoder that of one."
-        raise ConfigError(error_message("--decoder", "no --model beside it", "both", hint))
+        raise ConfigError("--decoder", "no --model beside it", "both", hint)
     follow(RECIPE, given)

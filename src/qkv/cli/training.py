@@ -1,6 +1,5 @@
 """Shared by all commands of `qkv train`: read flags into settings, print them, and train."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import typer
 
 from qkv.cli.flags import READ
+from qkv.errors import QkvError, on_command_line, setting
 
 if TYPE_CHECKING:
     from qkv.train.outcome import Outcome
@@ -59,7 +59,6 @@ def follow(recipe: Recipe, flags: Mapping[str, Any]) -> None:
         recipe: the task.
         flags: all flags of the command by name; None where they were not given.
     """
-    from qkv.errors import QkvError
     from qkv.tasks.origin import open_origin, origin_tables
     from qkv.tasks.setting_names import as_tables, setting_of
     from qkv.tasks.settings import merge, read_toml
@@ -77,27 +76,27 @@ def follow(recipe: Recipe, flags: Mapping[str, Any]) -> None:
         typed, known = (
             {setting_of(recipe.task, flag): flag for flag in reversed(some)} for some in ([*written], settings)
         )
-        raise type(error)(as_typed(str(error), typed, known)) from error
+        raise as_typed(error, typed, known) from error
 
 
-def as_typed(message: str, flags: Mapping[str, str], known: Mapping[str, str] | None = None) -> str:
-    """Add the flag that set a setting to a message, or replace the setting by it; also further settings it names.
+def as_typed(error: QkvError, flags: Mapping[str, str], known: Mapping[str, str] | None = None) -> QkvError:
+    """Name the flag that set a setting where an error is about the setting, and the flags of others it mentions.
 
     Args:
-        message: the message.
-        flags: the flag of each setting that was typed.
+        error: the error.
+        flags: the flag of each setting that was typed, by the setting's dotted name.
         known: the flags of all settings that have one; those of `flags` by default.
     """
-    name, expected, rest = message.partition(": expected ")
-    if not expected:
-        return message
-    typed = [setting for setting in flags if name in (setting, setting.partition(".")[2])]
-    for setting, other in {**(known or {}), **flags}.items():
-        flag = f"--{other.replace('_', '-')}" + ("" if typed else f" ({setting})")
-        rest = re.sub(rf"(?<![.\w(-]){re.escape(setting)}\b(?! =)", flag, rest)
-    if len(typed) != 1:
-        return f"{name}{expected}{rest}"
-    return f"--{flags[typed[0]].replace('_', '-')} ({typed[0]}){expected}{rest}"
+    typed = [name for name in flags if error.argument in (name, name.partition(".")[2])]
+    named = {**(known or {}), **flags}
+
+    def spell(name: str, value: str | None) -> str:
+        if name not in named:
+            return setting(name, value)
+        return on_command_line(named[name], value) + ("" if typed else f" ({name})")
+
+    error = error.respelled(spell)
+    return error.about(f"{on_command_line(flags[typed[0]])} ({typed[0]})") if len(typed) == 1 else error
 
 
 def _follow(recipe: Recipe, tables: Mapping[str, Mapping[str, Any]], given: _Run, origin: Any) -> None:

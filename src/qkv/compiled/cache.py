@@ -25,7 +25,7 @@ import numpy as np
 
 from qkv.compiled.sources import Sources
 from qkv.compiled.target import Target, current
-from qkv.errors import error_message
+from qkv.errors import QkvError
 from qkv.files import read_file
 from qkv.strict_json import parse_json
 from qkv.system import CHECKS_OWNERS, cache_home, rename, why_not_private
@@ -291,5 +291,5 @@ _warned = threading.Event()
 def _warn_once(expected: str, got: str, hint: str) -> None:
     if not _warned.is_set():
         _warned.set()
-        message = error_message("kernel cache", expected, got, f"Every process compiles its kernels anew. {hint}")
+        message = str(QkvError("kernel cache", expected, got, f"Every process compiles its kernels anew. {hint}"))
         warnings.warn(message, KernelCacheWarning, stacklevel=2)

@@ -20,7 +20,7 @@ from numba.core.registry import CPUDispatcher, cpu_target
 
 from qkv.compiled import target
 from qkv.compiled.entry import write_entry
-from qkv.errors import UnsupportedError, error_message
+from qkv.errors import UnsupportedError
 
 _UNCOUNTED = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
 """Numba does not promise to keep this option; without it kernels are slower."""
@@ -163,9 +163,7 @@ def _library(function, options, signature, shell):
     """Compile a function, and the function through which Python calls it, as LLVM code."""
     arguments, result = sigutils.normalize_signature(signature)
     if result != types.void:
-        raise UnsupportedError(
-            error_message("signature", "void(...)", signature, "Write results to an array that is an argument.")
-        )
+        raise UnsupportedError("signature", "void(...)", signature, "Write results to an array that is an argument.")
     code = (_ShellDispatcher if shell else PartDispatcher)(function, options)
     code.compile(signature)
     compiled = code.overloads[tuple(arguments)]

@@ -13,7 +13,7 @@ import sys
 
 from llvmlite import ir
 
-from qkv.errors import UnsupportedError, error_message
+from qkv.errors import QkvError, UnsupportedError
 
 SYMBOL = "qkv_kernel"
 NDARRAY, NONE = "qkv_ndarray", "qkv_none"
@@ -110,7 +110,7 @@ class _Entry:
                 number = self.number("PyFloat_AsDouble", _DOUBLE, given)
                 return number if kind.bitwidth == 64 else self.builder.fptrunc(number, ir.FloatType())
         expected = "C-contiguous arrays, tuples of them, float32, float64, bool and integers of 64 bits"
-        raise UnsupportedError(error_message("signature", expected, str(kind), f"See {place} of {self.described}."))
+        raise UnsupportedError("signature", expected, str(kind), f"See {place} of {self.described}.")
 
     def array(self, kind, given, place):
         from numba.np.arrayobj import make_array, populate_array
@@ -195,7 +195,7 @@ class _Entry:
     def require(self, condition, expected, place, error="PyExc_TypeError"):
         """Continue if a condition holds; otherwise raise an error."""
         name = ".".join(self.described.qualname.split(".")[-1:])
-        message = error_message(f"{name}{' ' * bool(place)}{place}", expected, "something else", "See its signature.")
+        message = str(QkvError(f"{name}{' ' * bool(place)}{place}", expected, "something else", "See its signature."))
         text = bytearray(message.encode() + b"\0")
         constant = ir.GlobalVariable(self.module, ir.ArrayType(_BYTE, len(text)), self.module.get_unique_name("text"))
         constant.linkage, constant.global_constant = "internal", True

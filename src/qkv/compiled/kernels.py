@@ -21,7 +21,7 @@ from qkv.compiled import cache, linking
 from qkv.compiled.deferred import Part, declare_overloads
 from qkv.compiled.target import WIDE, compiles
 from qkv.compiled.waiting import announced, uncollected
-from qkv.errors import DtypeError, UnsupportedError, error_message
+from qkv.errors import DtypeError, UnsupportedError
 from qkv.forks import unforked
 
 ELEMENTWISE = {"contract", "nsz"}
@@ -178,9 +178,7 @@ class Kernel:
         """
         if np.dtype(dtype) not in self.dtypes:
             expected = " or ".join(map(str, self.dtypes))
-            raise DtypeError(
-                error_message("dtype", expected, f"{np.dtype(dtype)}", "Convert before the kernel is called.")
-            )
+            raise DtypeError("dtype", expected, f"{np.dtype(dtype)}", "Convert before the kernel is called.")
         return self.signature.replace("F", _LETTERS[np.dtype(dtype)])
 
 
@@ -274,7 +272,7 @@ def _compiler(name: str) -> Any:
         from qkv.compiled import compiler
     except ImportError as error:
         raise UnsupportedError(
-            error_message(name, "its machine code on disk, or Numba to compile it", str(error), "Install Numba.")
+            name, "its machine code on disk, or Numba to compile it", str(error), "Install Numba."
         ) from error
     declare_overloads()
     return compiler

@@ -21,7 +21,7 @@ from qkv.compiled.cache import remember_sources
 from qkv.compiled.kernels import Kernel, compile_cached, part_of
 from qkv.compiled.parallel_region import SYMBOL, run_parallel
 from qkv.compiled.target import compiles
-from qkv.errors import UnsupportedError, error_message
+from qkv.errors import UnsupportedError
 
 _lock = threading.Lock()
 _launchers: dict[tuple[Kernel, Any], Callable[..., None]] = {}
@@ -54,7 +54,7 @@ def link() -> None:
         UnsupportedError: PyTorch does not use GNU's OpenMP.
     """
     if not _found():
-        raise UnsupportedError(error_message("team", "GNU's OpenMP under PyTorch", "none", "Ask `available` first."))
+        raise UnsupportedError("team", "GNU's OpenMP under PyTorch", "none", "Ask `available` first.")
 
 
 def launcher(kernel: Kernel, dtype: Any) -> Callable[..., None]:

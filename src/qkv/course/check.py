@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from qkv.course.exercises import EXERCISES, Exercise
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest
 
 _TRIALS = 6
 _NEAR = 1e-4
@@ -65,9 +65,7 @@ def check(exercise: str, answer: Callable[..., Any]) -> Verdict:
         True
     """
     if exercise not in EXERCISES:
-        raise ConfigError(
-            error_message("exercise", "a known exercise", f'"{exercise}"', nearest(exercise, list(EXERCISES)))
-        )
+        raise ConfigError("exercise", "a known exercise", f'"{exercise}"', nearest(exercise, list(EXERCISES)))
     task = EXERCISES[exercise]
     trials = [task.draw(torch.Generator().manual_seed(seed), seed) for seed in range(_TRIALS)]
     answers = []

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, DataError, error_message
+from qkv.errors import ConfigError, DataError
 
 _FRAME = 2
 """`bos` and `eos`, which `collate` adds to every target."""
@@ -109,14 +109,14 @@ def token_batches(
         [[0, 2], [1, 3]]
     """
     if not examples:
-        raise DataError(error_message("examples", "at least one", "none", "Check the training files."))
+        raise DataError("examples", "at least one", "none", "Check the training files.")
     lengths = [(len(example.source), len(example.target) + _FRAME) for example in examples]
     widths = [max(pair) for pair in lengths]
     longest = max(range(len(widths)), key=widths.__getitem__)
     if rows is None and widths[longest] > tokens:
         got = f"{tokens:,}; example {examples[longest].index} alone has {widths[longest]:,}"
         hint = "Raise it, or remove such long texts."
-        raise ConfigError(error_message("tokens", "at least the size of the longest example", got, hint))
+        raise ConfigError("tokens", "at least the size of the longest example", got, hint)
     random = Random(f"batches:{seed}:{epoch}")
     noise = [random.random() for _ in examples]
     order = sorted(range(len(examples)), key=lambda place: (widths[place], sum(lengths[place]), noise[place]))
@@ -146,7 +146,7 @@ def inference_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
         [[1], [2, 0], [3]]
     """
     if tokens < 1:
-        raise ConfigError(error_message("tokens", "at least 1", str(tokens), "A few thousand suit most machines."))
+        raise ConfigError("tokens", "at least 1", str(tokens), "A few thousand suit most machines.")
     order = sorted(range(len(lengths)), key=lambda place: (-lengths[place], place))
     return _cut(order, lengths, tokens)
 
@@ -218,7 +218,7 @@ def collate_sources(sources: Sequence[Sequence[int]], pad: int) -> tuple[Tensor,
         ([[5, 6], [7, 0]], [2, 1])
     """
     if not sources:
-        raise DataError(error_message("examples", "at least one", "none", "Skip empty batches."))
+        raise DataError("examples", "at least one", "none", "Skip empty batches.")
     lengths = [len(source) for source in sources]
     longest = max(lengths)
     rows = [[*source, *[pad] * (longest - len(source))] for source in sources]

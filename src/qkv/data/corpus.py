@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn, cast
 
 from qkv.data.layouts import old_line_ends, untabbed
-from qkv.errors import ConfigError, DataError, error_message, nearest
+from qkv.errors import ConfigError, DataError, Place, nearest, setting
 from qkv.files import open_file, room_for
 
 LONGEST_LINE = 2**20
@@ -114,14 +114,17 @@ def read_tsv(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str], No
         where = f"{path}:{number}"
         if len(columns) != 2:
             expected = "2 columns, source and target, with one tab between them"
-            usual = "Correct this line; a tab inside a text must become a space. Or choose columns: --source-col 1."
+            usual = (
+                "Correct this line; a tab inside a text must become a space. Or choose columns: "
+                f"{setting('source_col', '1')}."
+            )
             seems = untabbed(line, "source<TAB>target") if len(columns) == 1 else None
             hint = old_line_ends(line) or seems or usual
-            raise DataError(error_message(where, expected, _columns(len(columns)), hint))
+            raise DataError(where, expected, _columns(len(columns)), hint)
         for name, column in zip(("source", "target"), columns, strict=True):
             if not column.strip():
                 expected = "text in both columns"
-                raise DataError(error_message(where, expected, f"an empty {name}", "Fill it or delete the line."))
+                raise DataError(where, expected, f"an empty {name}", "Fill it or delete the line.")
         pairs.append(Pair(columns[0], columns[1], number))
     return pairs
 
@@ -157,7 +160,7 @@ def read_lines(path: Path, *, longest: int = LONGEST_LINE, blank: bool = False) 
     with _opened(path) as stream, room_for(path, "Give a smaller file, or a part of it."):
         lines = list(iterate_lines(stream, str(path), longest=longest, blank=blank))
     if not lines:
-        raise DataError(error_message(str(path), "at least one line", "an empty file", "Check how the file was made."))
+        raise DataError(str(path), "at least one line", "an empty file", "Check how the file was made.")
     return lines
 
 
@@ -185,7 +188,7 @@ def iterate_lines(stream: BinaryIO, name: str, *, longest: int = LONGEST_LINE, b
     """
     if type(longest) is not int or longest < 1:
         got = repr(longest)[:60]
-        raise ConfigError(error_message("longest", "an integer of at least 1", got, "Omit it for the default."))
+        raise ConfigError("longest", "an integer of at least 1", got, "Omit it for the default.")
     most = _WIDEST_CHARACTER * longest + len(_BOM) + len(b"\r\n")
     number = 0
     while raw := stream.readline(most):
@@ -200,15 +203,15 @@ def iterate_lines(stream: BinaryIO, name: str, *, longest: int = LONGEST_LINE, b
             _refuse_long(where, longest)
         if "\0" in text:
             got = f"a NUL at character {text.index(chr(0)) + 1}"
-            raise DataError(error_message(where, "text", got, "Is it a text file? Remove the NUL characters."))
+            raise DataError(where, "text", got, "Is it a text file? Remove the NUL characters.")
         if not blank and not text.strip():
-            raise DataError(error_message(where, "text in every line", "an empty line", "Fill it or delete the line."))
+            raise DataError(where, "text in every line", "an empty line", "Fill it or delete the line.")
         yield text
 
 
 def _refuse_long(where: str, longest: int) -> NoReturn:
     hint = "Split the line."
-    raise DataError(error_message(where, f"at most {longest:,} characters in a line", "a longer line", hint))
+    raise DataError(where, f"at most {longest:,} characters in a line", "a longer line", hint)
 
 
 def decode(body: bytes, where: str, *, first: bool) -> str:
@@ -236,7 +239,7 @@ def decode(body: bytes, where: str, *, first: bool) -> str:
         got = f"byte 0x{body[error.start]:02X} at byte {error.start + 1} of the line"
         if truncated:
             got += ", the start of an incomplete character"
-        raise DataError(error_message(where, "valid UTF-8", got, _mend_encoding(body if first else b""))) from None
+        raise DataError(where, "valid UTF-8", got, _mend_encoding(body if first else b"")) from None
 
 
 def _mend_encoding(start: bytes) -> str:
@@ -255,7 +258,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     """Open a file, plain or compressed, and turn errors of the operating system into a `DataError`."""
     path = Path(path)
     if "\0" in str(path):
-        raise DataError(error_message(ascii(str(path)), "a file", "a name with a NUL in it", "Check the path."))
+        raise DataError(ascii(str(path)), "a file", "a name with a NUL in it", "Check the path.")
     try:
         with open_file(path) as stream:
             if path.suffix != ".gz":
@@ -264,18 +267,18 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             with gzip.GzipFile(fileobj=stream) as unpacked:
                 yield cast("BinaryIO", unpacked)
     except FileNotFoundError:
-        raise DataError(error_message(str(path), "a file", "no such file", _mend_name(path))) from None
+        raise DataError(str(path), "a file", "no such file", _mend_name(path)) from None
     except IsADirectoryError:
-        raise DataError(error_message(str(path), "a file", "a folder", "Give a file inside it.")) from None
+        raise DataError(str(path), "a file", "a folder", "Give a file inside it.") from None
     except PermissionError:
         got = "a file without read permission"
-        raise DataError(error_message(str(path), "a readable file", got, "Change its permissions.")) from None
+        raise DataError(str(path), "a readable file", got, "Change its permissions.") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         hint = "Copy or compress it again; if it is plain text, remove .gz from its name."
-        raise DataError(error_message(str(path), "a complete gzip file", str(error), hint)) from None
+        raise DataError(str(path), "a complete gzip file", str(error), hint) from None
     except OSError as error:
         got = error.strerror or str(error)
-        raise DataError(error_message(str(path), "a readable file", got, "Check the path and the disk.")) from None
+        raise DataError(str(path), "a readable file", got, "Check the path and the disk.") from None
 
 
 def _mend_name(path: Path) -> str:
@@ -293,12 +296,10 @@ def _refuse_unequal(source: Path, source_lines: int, target: Path, target_lines:
     longer, shorter = (source, target) if source_lines > target_lines else (target, source)
     extra = min(source_lines, target_lines) + 1
     raise DataError(
-        error_message(
-            f"{longer}:{extra}",
-            f"as many lines in {source} as in {target}",
-            f"{source_lines:,} lines in {source} and {target_lines:,} lines in {target}",
-            f"Line N of one must correspond to line N of the other: find the line missing in {shorter}.",
-        )
+        Place(longer, extra),
+        f"as many lines in {source} as in {target}",
+        f"{source_lines:,} lines in {source} and {target_lines:,} lines in {target}",
+        f"Line N of one must correspond to line N of the other: find the line missing in {shorter}.",
     )
 
 
@@ -308,7 +309,7 @@ def _refuse_empty_side(source: Path, target: Path, number: int, left: str, right
     expected = "text in every line"
     got = f"an empty line{' in both files' if both else ''}"
     hint = f"Fill it, or delete line {number} of {empty} and of {other}."
-    raise DataError(error_message(f"{empty}:{number}", expected, got, hint))
+    raise DataError(Place(empty, number), expected, got, hint)
 
 
 def _columns(count: int) -> str:

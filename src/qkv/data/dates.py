@@ -16,7 +16,7 @@ from datetime import date, timedelta
 from random import Random
 
 from qkv.data.corpus import Pair
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 
 FIRST = date(1950, 1, 1)
 LAST = date(2049, 12, 31)
@@ -272,7 +272,7 @@ def _draw(dates: Sequence[date], count: int, random: Random) -> list[Pair]:
     most = len(dates) * len(FORMATS) // 2
     if not 0 <= count <= most:
         expected = f"a number of pairs from 0 to {most:,}"
-        raise ConfigError(error_message("count", expected, f"{count:,}", "Generate fewer."))
+        raise ConfigError("count", expected, f"{count:,}", "Generate fewer.")
     found: dict[str, date] = {}
     while len(found) < count:
         day = dates[int(random.random() * len(dates))]

@@ -7,7 +7,7 @@ from typing import Any
 
 import tokenizers
 
-from qkv.errors import DataError, error_message
+from qkv.errors import DataError
 from qkv.strict_json import parse_json
 
 _MOST = 256
@@ -103,4 +103,4 @@ def _added(rule: Mapping[str, Any]) -> int:
 
 
 def _refused(where: str, expected: str, got: str) -> DataError:
-    return DataError(error_message(where, expected, got, "Use the tokenizer of a model from a source that you trust."))
+    return DataError(where, expected, got, "Use the tokenizer of a model from a source that you trust.")

@@ -10,7 +10,7 @@ from random import Random
 from typing import Generic, NamedTuple, TypeVar
 
 from qkv.data.corpus import Pair
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError, setting
 
 T = TypeVar("T")
 MOST = 1000
@@ -70,7 +70,7 @@ def split(
         (100, 2)
     """
     if not items:
-        raise ConfigError(error_message("data", "examples to train on", "none", "Check the file."))
+        raise ConfigError("data", "examples to train on", "none", "Check the file.")
     inputs = [parts(item)[0] for item in items]
     counts = Counter(inputs)
     label_sets: dict[Hashable, set[Hashable]] = {}
@@ -120,7 +120,7 @@ def hold_out(pairs: Sequence[Pair], count: int, seed: int) -> tuple[list[Pair], 
         (4, set())
     """
     if count < 1:
-        raise ConfigError(error_message("holdout", "at least 1 pair", str(count), "Hold out a few hundred pairs."))
+        raise ConfigError("holdout", "at least 1 pair", str(count), "Hold out a few hundred pairs.")
     sources = [pair.source for pair in pairs]
     frequency = Counter(sources)
     held: set[Hashable] = set()
@@ -133,8 +133,8 @@ def hold_out(pairs: Sequence[Pair], count: int, seed: int) -> tuple[list[Pair], 
         total += frequency[source]
     if total < count or total == len(pairs):
         got = f"{len(pairs):,} pairs with {len(frequency):,} distinct sources"
-        hint = "Hold out fewer, or give pairs to validate on (--valid-data)."
-        raise ConfigError(error_message("holdout", f"more than {count:,} pairs with distinct sources", got, hint))
+        hint = f"Hold out fewer, or give pairs to validate on ({setting('valid_data')})."
+        raise ConfigError("holdout", f"more than {count:,} pairs with distinct sources", got, hint)
     return _divided(pairs, sources, held)
 
 

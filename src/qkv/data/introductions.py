@@ -10,7 +10,7 @@ from random import Random
 from typing import NamedTuple
 
 from qkv.data.corpus import Pair
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 
 FORMS = (
     ("hello , my name is {a} .", "hello {a} !"),
@@ -59,7 +59,7 @@ def splits(train: int, validation: int, test: int, seed: int) -> Splits:
     counts = (train, validation, test)
     if min(counts) < 0 or sum(counts) > _MOST:
         hint = "Generate fewer."
-        raise ConfigError(error_message("train", f"from 0 to {_MOST:,} pairs in total", f"{counts}", hint))
+        raise ConfigError("train", f"from 0 to {_MOST:,} pairs in total", f"{counts}", hint)
     random = Random(f"introductions:{seed}")
     names = _names(3 * sum(counts), random)
     ends = [3 * sum(counts[:place]) for place in range(4)]

@@ -20,7 +20,7 @@ from qkv.data.corpus import LONGEST_LINE, read_lines
 from qkv.data.layouts import old_line_ends, untabbed
 from qkv.data.normal_forms import normalize
 from qkv.data.tag_columns import Layout, Row, layout_of, sentences_of, separator_of, tag_of
-from qkv.errors import DataError, brief, error_message
+from qkv.errors import DataError, Place, brief
 
 _LABEL_NAMES = frozenset({"label", "labels", "class", "category", "sentiment", "target", "rating"})
 _TEXT_NAMES = frozenset({"text", "sentence", "document", "review", "comment", "content", "message", "title"})
@@ -96,12 +96,12 @@ def read_labeled(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str]
             usual = "Write label<TAB>text; replace tabs inside the text by spaces."
             seems = untabbed(line, "label<TAB>text") if len(columns) == 1 else None
             hint = old_line_ends(line) or seems or usual
-            raise DataError(error_message(where, "2 columns, label and text, with one tab between them", got, hint))
+            raise DataError(where, "2 columns, label and text, with one tab between them", got, hint)
         label, text = columns if header != "text first" else reversed(columns)
         label = normalize("NFC", label.strip())
         if not label or not text.strip():
             got = "an empty label" if not label else "an empty text"
-            raise DataError(error_message(where, "a label and a text", got, "Fill it or delete the line."))
+            raise DataError(where, "a label and a text", got, "Fill it or delete the line.")
         found.append(Labeled(text, label, number))
     if header is None:
         _check_order(found, str(path))
@@ -155,7 +155,7 @@ def _check_each_order(items: list[Labeled], name: str) -> None:
         got = f'the label "{brief(first.label)}" of the text "{brief(first.text)}", which is a label of other lines'
         also = f"; so are {len(exchanged) - 1:,} more lines" if len(exchanged) > 1 else ""
         hint = f"Exchange the two columns of this line{also}."
-        raise DataError(error_message(f"{name}:{first.line}", "the label first and the text second", got, hint))
+        raise DataError(Place(name, first.line), "the label first and the text second", got, hint)
 
 
 def _check_order(items: list[Labeled], name: str) -> None:
@@ -172,7 +172,7 @@ def _check_order(items: list[Labeled], name: str) -> None:
     if fewer and words_of_labels >= 2 * words_of_texts:
         got = f'{len(labels):,} different labels such as "{brief(items[0].label)}" for {len(texts):,} different texts'
         hint = "Exchange the columns, or write their order into a first line: text<TAB>label, or label<TAB>text."
-        raise DataError(error_message(name, "the label first and the text second", got, hint))
+        raise DataError(name, "the label first and the text second", got, hint)
 
 
 def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str], None] = _silent) -> list[Tagged]:
@@ -215,7 +215,7 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str],
         say(f"{path}: tags that are none of IOB, IOBES or BILOU beside tags that are: {', '.join(map(brief, odd[:5]))}")
     if not found:
         hint = "Write one word per line: word, then tag."
-        raise DataError(error_message(str(path), "words with their tags", "none", hint))
+        raise DataError(str(path), "words with their tags", "none", hint)
     if len(found) == 1 and len(found[0].words) > 1:
         say(
             f"{path}: all {len(found[0].words):,} lines are one sentence, because no line between them is empty. "
@@ -245,7 +245,7 @@ def labels_of(labels: Iterable[str]) -> tuple[str, ...]:
     if len(found) < 2:
         got = f'only "{found[0]}"' if found else "none"
         hint = "Is the label in the first column, or the tag in the last?"
-        raise DataError(error_message("labels", "at least two different labels", got, hint))
+        raise DataError("labels", "at least two different labels", got, hint)
     return found
 
 

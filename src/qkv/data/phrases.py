@@ -13,7 +13,7 @@ from random import Random
 from typing import Literal, TypeVar, cast
 
 from qkv.data.corpus import Pair
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 
 T = TypeVar("T")
 Gender = Literal["m", "f", "n"]
@@ -112,7 +112,7 @@ def generate(count: int, seed: int) -> list[Pair]:
         Ein Bäcker fragt viele Söhne . -> A baker asks many sons .
     """
     if not 0 <= count <= 10**6:
-        raise ConfigError(error_message("count", "from 0 to 1,000,000", f"{count:,}", "Generate fewer."))
+        raise ConfigError("count", "from 0 to 1,000,000", f"{count:,}", "Generate fewer.")
     grammar, found = _Grammar(Random(f"phrases:{seed}")), dict[str, str]()
     while len(found) < count:
         german, english = grammar.sentence()

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from qkv.data.corpus import Pair
-from qkv.errors import DataError, brief, error_message
+from qkv.errors import DataError, Place, brief, setting
 
 Elements = Literal["numbers", "words"]
 Vectors = np.ndarray[Any, np.dtype[np.float64]]
@@ -72,7 +72,7 @@ def read_elements(text: str, kind: Elements, where: str, width: int | None = Non
     """
     parts = text.split()
     if not parts:
-        raise DataError(error_message(where, "at least one element", "an empty line", "Fill it or delete the line."))
+        raise DataError(where, "at least one element", "an empty line", "Fill it or delete the line.")
     if kind == "words":
         return tuple(parts)
     vectors = tuple(_vector(part, place, where) for place, part in enumerate(parts, start=1))
@@ -82,7 +82,7 @@ def read_elements(text: str, kind: Elements, where: str, width: int | None = Non
             wanted = "a number" if expected == 1 else f"a vector of {expected} numbers"
             got = f"{len(vector)} in {parts[place - 1]!r}"
             hint = "All elements of all lines have the same width."
-            raise DataError(error_message(where, f"{wanted} as element {place}", got, hint))
+            raise DataError(where, f"{wanted} as element {place}", got, hint)
     return np.array(vectors)
 
 
@@ -114,7 +114,7 @@ def read_target(text: str, count: int, where: str, elements: str | None = None) 
             elif re.fullmatch(r"\d+([,;]\d+)+", part):
                 hint += " Separate them by spaces."
             expected = f"positions from 1 to {count}, the number of elements"
-            raise DataError(error_message(where, expected, f'"{part[:40]}"', hint))
+            raise DataError(where, expected, f'"{part[:40]}"', hint)
         positions.append(int(part))
     return tuple(positions)
 
@@ -165,11 +165,14 @@ def _expect_elements(pairs: Sequence[Pair], names: tuple[str, str], kind: Elemen
     exchanged = all(_is_target(pair.source, pair.target) for pair in pairs)
     if exchanged and not all(_is_target(pair.target, pair.source) for pair in pairs):
         got = f'"{brief(first.source)}", positions of "{brief(first.target)}", and so in every line'
-        hint = "Exchange the two columns, or --source and --target."
-        raise DataError(error_message(names[0], "the elements first and the positions second", got, hint))
+        hint = f"Exchange the two columns, or {setting('source')} and {setting('target')}."
+        raise DataError(names[0], "the elements first and the positions second", got, hint)
     if kind is None and kind_of(first.source) == "words" and _NUMERIC.fullmatch(first.source):
-        hint = "Write numbers as 0.3 1.5, vectors as 0.3,0.7 1,2; if elements are words, say so with --elements words."
-        raise DataError(error_message(f"{names[0]}:{first.line}", "numbers or words", f'"{brief(first.source)}"', hint))
+        hint = (
+            "Write numbers as 0.3 1.5, vectors as 0.3,0.7 1,2; if elements are words, say so with "
+            f"{setting('elements', 'words')}."
+        )
+        raise DataError(Place(names[0], first.line), "numbers or words", f'"{brief(first.source)}"', hint)
 
 
 def _is_target(positions: str, elements: str) -> bool:
@@ -186,6 +189,9 @@ def _vector(part: str, place: int, where: str) -> tuple[float, ...]:
     except ValueError:
         numbers = (math.nan,)
     if not all(abs(number) < _LARGEST for number in numbers) or "_" in part:
-        hint = "Write vectors as 0.3,0.7 without spaces; if elements are words, say so with --elements words."
-        raise DataError(error_message(where, f"a finite number as element {place}", f'"{part[:60]}"', hint))
+        hint = (
+            "Write vectors as 0.3,0.7 without spaces; if elements are words, say so with "
+            f"{setting('elements', 'words')}."
+        )
+        raise DataError(where, f"a finite number as element {place}", f'"{part[:60]}"', hint)
     return numbers

@@ -16,7 +16,7 @@ from qkv.data.growth import expect_modest
 from qkv.data.segments import byte_alphabet
 from qkv.data.sentencepieces import parse_sentencepieces
 from qkv.data.vocabulary import parse
-from qkv.errors import DataError, error_message, out_of_memory_text
+from qkv.errors import DataError, out_of_memory_text
 
 FORMAT = "qkv published tokenizer 1"
 _NAMES = ("format", "source", "target", "numbers", "files", "pad", "bos", "eos", "unk", "others", "marks")
@@ -61,7 +61,7 @@ class Published:
 
     def __post_init__(self) -> None:
         if (fault := self._fault()) is not None:
-            raise DataError(error_message(self.where, "texts, and numbers of the model's tokens", fault, _AGAIN))
+            raise DataError(self.where, "texts, and numbers of the model's tokens", fault, _AGAIN)
         ours = _library(self.source, self.where)
         object.__setattr__(self, "_source", ours)
         object.__setattr__(self, "_target", _library(self.target, self.where) if self.target else ours)
@@ -110,7 +110,7 @@ class Published:
             first = next((token for token in tokens if token is not None), None)
             if first is None:
                 hint = "Remove it: this model's tokenizer leaves it out."
-                raise DataError(error_message("words", "words of at least one token", ascii(word)[:80], hint))
+                raise DataError("words", "words of at least one token", ascii(word)[:80], hint)
             begins.append(first)
             place += len(word) + 1
         return self._read(found.ids), begins
@@ -165,9 +165,9 @@ class Published:
         document: Any = parse(text)
         if not isinstance(document, dict):
             got = type(document).__name__
-            raise DataError(error_message("tokenizer", f"the fields {', '.join(_NAMES)}", got, _AGAIN))
+            raise DataError("tokenizer", f"the fields {', '.join(_NAMES)}", got, _AGAIN)
         if set(document) != set(_NAMES):
-            raise DataError(error_message("tokenizer", f"the fields {', '.join(_NAMES)}", "other fields", _AGAIN))
+            raise DataError("tokenizer", f"the fields {', '.join(_NAMES)}", "other fields", _AGAIN)
         return cls(**{name: document[name] for name in _NAMES if name != "format"}, limit=limit)
 
     def _fault(self) -> str | None:
@@ -190,7 +190,7 @@ class Published:
         if ids and not (min(ids) >= 0 and max(ids) < most):
             wrong = next(number for number in ids if not 0 <= number < most)
             got = "an unknown piece, which it has no token for" if wrong == _NONE else f"the token {wrong:,}"
-            raise DataError(error_message(self.where, f"tokens of a model that reads {most:,}", got, _AGAIN))
+            raise DataError(self.where, f"tokens of a model that reads {most:,}", got, _AGAIN)
         return list(ids)
 
     def _library(self, *, target: bool) -> tokenizers.Tokenizer:
@@ -289,4 +289,4 @@ def _typed(where: str, expected: str) -> Iterator[None]:
         if not own or out_of_memory_text(error) is not None:
             raise
         got = str(error).partition("\n")[0][:200]
-        raise DataError(error_message(where, expected, got, _AGAIN)) from error
+        raise DataError(where, expected, got, _AGAIN) from error

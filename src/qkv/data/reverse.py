@@ -4,7 +4,7 @@ from random import Random
 from string import ascii_lowercase
 
 from qkv.data.corpus import Pair
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 
 
 def generate(
@@ -32,14 +32,14 @@ def generate(
     """
     if not 1 <= shortest <= longest:
         hint = "Give 1 <= shortest <= longest."
-        raise ConfigError(error_message("shortest", f"a length from 1 to {longest}", str(shortest), hint))
+        raise ConfigError("shortest", f"a length from 1 to {longest}", str(shortest), hint)
     if not symbols or len(set(symbols)) != len(symbols):
-        raise ConfigError(error_message("symbols", "distinct characters", repr(symbols), "Give each symbol once."))
+        raise ConfigError("symbols", "distinct characters", repr(symbols), "Give each symbol once.")
     # Half of the number of longest sequences: beyond that, finding new ones at random would take long.
     most = (len(symbols) ** longest + 1) // 2
     if not 0 <= count <= most:
         hint = "Generate fewer, or longer ones."
-        raise ConfigError(error_message("count", f"a number of pairs from 0 to {most:,}", f"{count:,}", hint))
+        raise ConfigError("count", f"a number of pairs from 0 to {most:,}", f"{count:,}", hint)
     random = Random(f"reverse:{seed}")
     found: dict[str, None] = {}
     while len(found) < count:

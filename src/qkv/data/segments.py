@@ -17,7 +17,7 @@ from unicodedata import category
 
 from tokenizers import Regex, pre_tokenizers
 
-from qkv.errors import DataError, error_message
+from qkv.errors import DataError
 
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
 """The first four pieces of every vocabulary; no text ever encodes to the first three."""
@@ -212,7 +212,7 @@ def require_text(text: str) -> str:
     except UnicodeEncodeError as error:
         got = f"the lone surrogate U+{ord(text[error.start]):04X} at character {error.start + 1}"
         hint = "Read the text with a strict UTF-8 decoder."
-        raise DataError(error_message("text", "characters that UTF-8 can encode", got, hint)) from None
+        raise DataError("text", "characters that UTF-8 can encode", got, hint) from None
     return text
 
 

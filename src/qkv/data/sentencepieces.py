@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
-from qkv.errors import DataError, error_message
+from qkv.errors import DataError
 
 _UNIGRAM, _UNKNOWN = 1, 2
 _SPACE = "▁"
@@ -80,7 +80,7 @@ def parse_sentencepieces(data: bytes, what: str) -> SentencePieces:
 
 def _refused(what: str, got: str) -> DataError:
     hint = "Models of the unigram kind are read; copy the file again from its source."
-    return DataError(error_message(what, "a SentencePiece model", got[:200], hint))
+    return DataError(what, "a SentencePiece model", got[:200], hint)
 
 
 def _bytes(item: Any) -> bytes:

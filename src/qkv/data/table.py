@@ -18,7 +18,7 @@ from typing import Literal, final
 from qkv.data.corpus import LONGEST_LINE, read_lines
 from qkv.data.normal_forms import normalize
 from qkv.data.parts import in_parts
-from qkv.errors import ConfigError, DataError, brief, error_message, nearest
+from qkv.errors import ConfigError, DataError, Place, brief, nearest, setting
 
 Decimal = Literal["point", "comma"]
 Missing = Literal["refuse", "skip"]
@@ -31,10 +31,10 @@ _DECIMAL_COMMA = re.compile(r"[-+]?(\d*,(\d{1,2}|\d{4,})|0\d*,\d+|\d{4,},\d+)")
 """Numbers whose comma cannot group thousands."""
 _INFINITE = re.compile("[-+]?inf(inity)?", re.IGNORECASE)
 _ADVICE = (
-    (_INFINITE, "Correct it, delete the line, or leave the field empty and give --missing skip."),
+    (_INFINITE, f"Correct it, delete the line, or leave the field empty and give {setting('missing', 'skip')}."),
     (
         re.compile("#.*"),
-        "It is an error of a spreadsheet: correct it, or leave it empty and give --missing skip.",
+        f"It is an error of a spreadsheet: correct it, or leave it empty and give {setting('missing', 'skip')}.",
     ),
     (re.compile("=.*"), "It is a formula: save the values."),
     (re.compile(r"\D*"), "It is text: correct it, delete the line, or choose a column of numbers."),
@@ -125,7 +125,7 @@ class Table:
         if not found:
             got = "a missing number in every row" if skipped else "no rows"
             hint = "Check the columns' names and the file."
-            raise DataError(error_message(self.name, f"numbers in {_listed(names)}", got, hint))
+            raise DataError(self.name, f"numbers in {_listed(names)}", got, hint)
         return Columns(tuple(names), tuple(found), tuple(lines), skipped)
 
     def expect(self, names: Sequence[str], flag: str = "columns") -> None:
@@ -142,15 +142,13 @@ class Table:
             count = self.columns.count(name)
             if count > 1:
                 hint = "Give every column its own name."
-                raise ConfigError(error_message(flag, "a column that exists once", f'"{name}", {count} times', hint))
+                raise ConfigError(flag, "a column that exists once", f'"{name}", {count} times', hint)
             if count == 0:
                 hint = nearest(name, self.columns)
                 if not self.header:
                     numbered = f"1 to {len(self.columns)}"
                     hint = f"The first line of {self.name} is numbers, so its columns are called {numbered}."
-                raise ConfigError(
-                    error_message(flag, f"a column of {self.name}: {_listed(self.columns[:12])}", f'"{name}"', hint)
-                )
+                raise ConfigError(flag, f"a column of {self.name}: {_listed(self.columns[:12])}", f'"{name}"', hint)
 
     def expect_all(self, names: Sequence[str]) -> None:
         """Check that the table has the columns that something else needs.
@@ -169,13 +167,13 @@ class Table:
                 got, hint = f"{count} columns of that name", "Give every column its own name."
             else:
                 continue
-            raise DataError(error_message(self.name, f'a column "{brief(name)}"', got, hint))
+            raise DataError(self.name, f'a column "{brief(name)}"', got, hint)
 
     def _refuse_missing(self, line: int, given: Sequence[str], names: Sequence[str]) -> None:
         place = next(place for place, field in enumerate(given) if field.lower() in MISSING)
         got = f'"{given[place]}"' if given[place] else "an empty field"
-        hint = "Fill it, delete the line, or leave such lines out with --missing skip."
-        raise DataError(error_message(f"{self.name}:{line}", f'a number in column "{brief(names[place])}"', got, hint))
+        hint = f"Fill it, delete the line, or leave such lines out with {setting('missing', 'skip')}."
+        raise DataError(Place(self.name, line), f'a number in column "{brief(names[place])}"', got, hint)
 
     def _number(self, field: str, name: str, line: int, decimal: Decimal) -> float:
         text = field
@@ -189,7 +187,7 @@ class Table:
         if not math.isfinite(number):
             expected = f'a finite number in column "{brief(name)}"'
             hint = self._mend(field, name, decimal)
-            raise DataError(error_message(f"{self.name}:{line}", expected, f'"{brief(field)}"', hint))
+            raise DataError(Place(self.name, line), expected, f'"{brief(field)}"', hint)
         return number
 
     def _mend(self, field: str, name: str, decimal: Decimal) -> str:
@@ -202,7 +200,7 @@ class Table:
             return advice
         other, mark = (",", "comma") if decimal == "point" else (".", "point")
         if decimal == "point" and any(_DECIMAL_COMMA.fullmatch(each) for each in fields):
-            return "If it has a decimal comma, say so with --decimal comma."
+            return f"If it has a decimal comma, say so with {setting('decimal', 'comma')}."
         if _DIGIT.search(field) and other in field:
             return f"Remove what groups thousands: each {mark} of the column is one."
         return f"Write it with a decimal {decimal}, without units or thousands separators."
@@ -290,12 +288,12 @@ def _headed(lines: Iterable[str], name: str, between: str) -> tuple[Table, Itera
     rows = _rows(lines, name, between)
     first = next(rows, None)
     if first is None:
-        raise DataError(error_message(name, "lines with columns", "none", "Check how the file was made."))
+        raise DataError(name, "lines with columns", "none", "Check how the file was made.")
     if (excel := _EXCEL.fullmatch("".join(first[1]).strip())) is not None:
         hint = "Delete it: the separator is that of the line with the names."
-        raise DataError(error_message(f"{name}:{first[0]}", "names of columns", excel[0], hint))
+        raise DataError(Place(name, first[0]), "names of columns", excel[0], hint)
     if (seems := _unseparated(first[1])) is not None:
-        raise DataError(error_message(f"{name}:{first[0]}", "columns between commas, semicolons or tabs", *seems))
+        raise DataError(Place(name, first[0]), "columns between commas, semicolons or tabs", *seems)
     header = not all(_like_number(field) for field in first[1])
     columns = (
         tuple(normalize("NFC", field.strip()) for field in first[1])
@@ -325,7 +323,7 @@ def _expect_fields(row: Row, count: int, name: str) -> Row:
         if count == 1:
             hint += " Delete the first line if it is a title."
         expected = f"{count} field{'s' if count > 1 else ''}, as in the first line"
-        raise DataError(error_message(f"{name}:{line}", expected, f"{len(fields)}", hint))
+        raise DataError(Place(name, line), expected, f"{len(fields)}", hint)
     return row
 
 
@@ -341,7 +339,7 @@ def _rows(lines: Iterable[str], name: str, between: str) -> Iterator[Row]:
             hint = "Close the quotation mark, and double those inside a quoted field."
             if "limit" in str(error):
                 hint = f"Shorten the field; is the quotation mark in line {start} closed?"
-            raise DataError(error_message(f"{name}:{start}", "fields as in RFC 4180", str(error), hint)) from None
+            raise DataError(Place(name, start), "fields as in RFC 4180", str(error), hint) from None
         if fields is None:
             return
         if any(field.strip() for field in fields) or len(fields) > 1:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from qkv.data.layouts import untabbed
 from qkv.data.normal_forms import normalize
-from qkv.errors import DataError, brief, error_message
+from qkv.errors import DataError, Place, brief
 
 _SPAN = re.compile(r"[BIESLUM][-_]\S+")
 """Tags of spans: IOB, IOBES, BILOU."""
@@ -119,11 +119,11 @@ def layout_of(sentences: Sequence[Sequence[Row]], name: str) -> Layout:
     if tags == {_EMPTY}:
         column = len(rows[0]) if layout.tag < 0 else layout.tag + 1
         hint = "Write word<TAB>tag on each line: cut -f2,5 takes the columns FORM and XPOS of CoNLL-U."
-        raise DataError(error_message(f"{name}, column {column}", "tags", f'"{_EMPTY}" in every line', hint))
+        raise DataError(f"{name}, column {column}", "tags", f'"{_EMPTY}" in every line', hint)
     many = len(tags) >= _MANY and len(tags) > 4 * len(words)
     if many or (_are_spans(words) and not _are_spans(tags)):
         got = f"{len(words)} different words and {len(tags)} different tags"
-        raise DataError(error_message(name, "the word first and the tag last", got, "Exchange the columns."))
+        raise DataError(name, "the word first and the tag last", got, "Exchange the columns.")
     _expect_words(sentences, name)
     return layout
 
@@ -146,15 +146,15 @@ def _expect_words(sentences: Sequence[Sequence[Row]], name: str) -> None:
     hint = "Write one word and its tag per line, and an empty line after each sentence."
     expected = "one word and its tag per line"
     if rows[0].cells[0].startswith(('{"', '[{"')):
-        raise DataError(error_message(f"{name}:{rows[0].number}", expected, "JSON", hint))
+        raise DataError(Place(name, rows[0].number), expected, "JSON", hint)
     for mark in "/_|":
         if all(mark in cell[1:-1] for row in rows for cell in row.cells):
             got = f'words joined to their tags by "{mark}": {brief(" ".join(rows[0].cells))}'
-            raise DataError(error_message(f"{name}:{rows[0].number}", expected, got, hint))
+            raise DataError(Place(name, rows[0].number), expected, got, hint)
     several = [row for row in rows if len(row.cells[0].split()) > 1]
     if several and all(len(row.cells[0].split()) == len(row.cells[-1].split()) for row in rows):
         got = f'{len(several[0].cells[0].split())} words and as many tags: "{brief(several[0].cells[0])}"'
-        raise DataError(error_message(f"{name}:{several[0].number}", expected, got, hint))
+        raise DataError(Place(name, several[0].number), expected, got, hint)
 
 
 def _is_numbered(rows: Sequence[Row]) -> bool:
@@ -171,17 +171,17 @@ def _is_numbered(rows: Sequence[Row]) -> bool:
 def _check(cells: Sequence[str], width: int, separator: str, where: str) -> None:
     if cells[0] == "#begin":
         hint = "Write word, then tag, on each line; the files of CoNLL-2012 hold several annotations."
-        raise DataError(error_message(where, "a word and its tag", "a file of CoNLL-2012", hint))
+        raise DataError(where, "a word and its tag", "a file of CoNLL-2012", hint)
     if len(cells) < 2 or not cells[0].strip() or not cells[-1].strip():
         got = "one column" if len(cells) < 2 else "an empty column"
         seems = untabbed(" ".join(cells), "word<TAB>tag") if len(cells) < 2 else None
         between = "one tab, as in earlier lines" if separator == "\t" else "one space, as in earlier lines"
         between = "a tab or one space" if width == len(cells) else between
         hint = f"Write word, then tag, separated by {between}, and an empty line after each sentence."
-        raise DataError(error_message(where, "a word and its tag", got, seems or hint))
+        raise DataError(where, "a word and its tag", got, seems or hint)
     if len(cells) != width:
         hint = "Give every word the same number of columns, separated by tabs if a column has spaces in it."
-        raise DataError(error_message(where, f"{width} columns, as in earlier lines", f"{len(cells)}", hint))
+        raise DataError(where, f"{width} columns, as in earlier lines", f"{len(cells)}", hint)
 
 
 def tag_of(row: Row, layout: Layout) -> str:

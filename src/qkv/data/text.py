@@ -6,7 +6,7 @@ from random import Random
 from typing import Literal
 
 from qkv.data.corpus import read_lines
-from qkv.errors import ConfigError, DataError, error_message
+from qkv.errors import ConfigError, DataError, setting
 
 Order = Literal["random", "sequential"]
 
@@ -33,7 +33,7 @@ def read_text(path: Path) -> str:
     """
     lines = read_lines(path, blank=True)
     if not any(line.strip() for line in lines):
-        raise DataError(error_message(str(path), "text", "empty lines only", "Check how the file was made."))
+        raise DataError(str(path), "text", "empty lines only", "Check how the file was made.")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -56,7 +56,7 @@ def divide(text: str, share: float) -> tuple[str, str]:
     """
     if not 0 < share < 1:
         hint = "A tenth (0.1) suits most texts."
-        raise ConfigError(error_message("data.holdout", "a fraction above 0 and below 1", f"{share}", hint))
+        raise ConfigError("data.holdout", "a fraction above 0 and below 1", f"{share}", hint)
     place = int(len(text) * (1 - share))
     return text[:place], text[place:]
 
@@ -86,9 +86,9 @@ def windows(length: int, context: int, order: Order, seed: int, epoch: int) -> l
     """
     room = length - 1 - context
     if room < 0:
-        hint = "Give a longer text, or a smaller context (--context)."
+        hint = f"Give a longer text, or a smaller context ({setting('context')})."
         expected = f"more than {context:,} tokens, one window of the context"
-        raise DataError(error_message("text", expected, f"{length:,}", hint))
+        raise DataError("text", expected, f"{length:,}", hint)
     random = Random(f"windows:{seed}:{epoch}")
     shift = 0 if order == "sequential" else random.randrange(min(context, room + 1))
     starts = list(range(shift, room + 1, context))

@@ -14,7 +14,7 @@ from qkv.data.published import FORMAT, Published
 from qkv.data.segments import SPECIALS, bare, bpe_splitter, byte_alphabet, chunks, join_pieces, require_text, split_text
 from qkv.data.unigram import learn_pieces, unigram_encoder
 from qkv.data.vocabulary import OF_BYTES, Kind, Vocabulary, check_form, check_kind, parse
-from qkv.errors import ConfigError, DataError, error_message
+from qkv.errors import ConfigError, DataError
 
 _BYTES = byte_alphabet()
 _MARKS = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -305,7 +305,7 @@ class Tokenizer:
         for number in ids:
             if not 0 <= number < self.size:
                 hint = "Was the text encoded with another tokenizer?"
-                raise DataError(error_message("ids", f"numbers from 0 to {self.size - 1}", str(number), hint))
+                raise DataError("ids", f"numbers from 0 to {self.size - 1}", str(number), hint)
             yield int(number)
 
     def _bytes(self, number: int) -> bytes:
@@ -329,14 +329,12 @@ def _check_counts(kind: Kind, size: int, minimum: int) -> None:
     least = len(SPECIALS) + (len(_BYTES) if of_bytes else 1)
     if size < least:
         hint = "A few thousand suit most texts." if of_bytes else "Raise it."
-        raise ConfigError(error_message("size", f"at least {least} with kind {kind}", str(size), hint))
+        raise ConfigError("size", f"at least {least} with kind {kind}", str(size), hint)
     if of_bytes and size > _MOST:
         hint = "A few thousand suit most texts."
-        raise ConfigError(error_message("size", f"at most {_MOST:,} with kind {kind}", str(size), hint))
+        raise ConfigError("size", f"at most {_MOST:,} with kind {kind}", str(size), hint)
     if minimum < 1:
-        raise ConfigError(
-            error_message("minimum", "at least 1", str(minimum), "1 learns everything that fits in the vocabulary.")
-        )
+        raise ConfigError("minimum", "at least 1", str(minimum), "1 learns everything that fits in the vocabulary.")
 
 
 def _prepared(texts: Iterable[str], vocabulary: Vocabulary) -> Iterator[str]:
@@ -345,7 +343,7 @@ def _prepared(texts: Iterable[str], vocabulary: Vocabulary) -> Iterator[str]:
         found = found or bool(text)
         yield vocabulary.prepared(require_text(text))
     if not found:
-        raise DataError(error_message("texts", "text to learn from", "none", "Give the lines of the training files."))
+        raise DataError("texts", "text to learn from", "none", "Give the lines of the training files.")
 
 
 def _learn_byte_pairs(texts: Iterator[str], size: int, minimum: int, empty: Vocabulary) -> Vocabulary:

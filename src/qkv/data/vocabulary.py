@@ -10,7 +10,7 @@ from typing import Literal, NoReturn, cast, get_args
 
 from qkv.data.normal_forms import normalize
 from qkv.data.segments import SPECIALS, byte_alphabet
-from qkv.errors import ConfigError, DataError, error_message, nearest
+from qkv.errors import ConfigError, DataError, nearest
 from qkv.strict_json import parse_json
 
 Kind = Literal["bpe", "unigram", "word", "char", "none"]
@@ -153,7 +153,7 @@ def check_kind(name: str) -> Kind:
         'word'
     """
     if name not in KINDS:
-        raise ConfigError(error_message("kind", _LISTED, _shown(name), nearest(str(name), KINDS)))
+        raise ConfigError("kind", _LISTED, _shown(name), nearest(str(name), KINDS))
     return cast("Kind", name)
 
 
@@ -174,7 +174,7 @@ def check_form(name: str) -> Form:
         'NFC'
     """
     if name not in FORMS:
-        raise ConfigError(error_message("unicode", f"one of {', '.join(FORMS)}", _shown(name), nearest(name, FORMS)))
+        raise ConfigError("unicode", f"one of {', '.join(FORMS)}", _shown(name), nearest(name, FORMS))
     return cast("Form", name)
 
 
@@ -295,4 +295,4 @@ def _shown(value: object) -> str:
 
 
 def _refuse(expected: str, got: str, what: str = "tokenizer") -> NoReturn:
-    raise DataError(error_message(what, expected, got, _MEND))
+    raise DataError(what, expected, got, _MEND)

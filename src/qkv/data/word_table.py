@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, final
 
 from qkv.data.corpus import LONGEST_LINE, Pair, read_lines
-from qkv.errors import ConfigError, DataError, error_message
+from qkv.errors import ConfigError, DataError, setting
 
 MARK = "|"
 """What stands between a source and its separate features: the last one, if letters have it too."""
@@ -68,7 +68,7 @@ class WordTable:
             least = 0 if name == "features_col" else 1
             if number < least:
                 hint = "Columns count from 1." if least else "Columns count from 1; 0 is for no features."
-                raise ConfigError(error_message(name, f"at least {least}", f"{number}", hint))
+                raise ConfigError(name, f"at least {least}", f"{number}", hint)
         for name, other in (
             ("target_col", "source_col"),
             ("features_col", "source_col"),
@@ -76,11 +76,11 @@ class WordTable:
         ):
             if columns[name] == columns[other]:
                 expected = f"another column than {other}"
-                raise ConfigError(error_message(name, expected, f"{columns[name]}", "Give each text its own."))
+                raise ConfigError(name, expected, f"{columns[name]}", "Give each text its own.")
 
         if self.features == "separate" and not self.features_col:
-            hint = "Give the column: --features-col 3."
-            raise ConfigError(error_message("features", "a column of features to separate", "none", hint))
+            hint = f"Give the column: {setting('features_col', '3')}."
+            raise ConfigError("features", "a column of features to separate", "none", hint)
 
     def read(self, path: Path, *, longest: int = LONGEST_LINE) -> list[Pair]:
         """Read a table.
@@ -138,13 +138,13 @@ def _symbols(cells: Sequence[str], column: int, separator: str, where: str) -> l
     if column > len(cells):
         got = f"{len(cells)} column{'s' if len(cells) > 1 else ''}"
         hint = "Correct this line, or choose another column: they count from 1, with one tab between them."
-        raise DataError(error_message(where, f"text in column {column}", got, hint))
+        raise DataError(where, f"text in column {column}", got, hint)
     text, place = cells[column - 1], f"{where}, column {column}"
     if not text.strip():
-        raise DataError(error_message(place, "text", "an empty column", "Fill it or delete the line."))
+        raise DataError(place, "text", "an empty column", "Fill it or delete the line.")
     parts = text.split(separator) if separator else list(text)
     if not all(parts):
         expected = f"symbols with one {separator!r} between two of them"
         hint = "Remove the separator that has no symbol on one side, or give another one."
-        raise DataError(error_message(place, expected, repr(text[:80]), hint))
+        raise DataError(place, expected, repr(text[:80]), hint)
     return [part.translate(_AS_SYMBOL) for part in parts]

@@ -14,7 +14,7 @@ from qkv.decode.protocol import BeamStepper, State, Stepper, as_beam_stepper, st
 from qkv.decode.ranking import Ranking, log_coverage
 from qkv.decode.trail import Trail
 from qkv.decode.walk import as_limits, as_never
-from qkv.errors import ConfigError, QkvError, error_message
+from qkv.errors import ConfigError, QkvError
 from qkv.linalg.session import Session, opened
 
 Stop = Literal["proved", "filled"]
@@ -47,13 +47,13 @@ class Beam:
 
     def __post_init__(self) -> None:
         if self.width < 1:
-            raise ConfigError(error_message("width", "at least 1", f"{self.width}", "5 suits most models."))
+            raise ConfigError("width", "at least 1", f"{self.width}", "5 suits most models.")
         if not 1 <= self.n_best <= self.width:
             hint = "Widen the beam, or ask for fewer."
-            raise ConfigError(error_message("n_best", f"from 1 to the width {self.width}", f"{self.n_best}", hint))
+            raise ConfigError("n_best", f"from 1 to the width {self.width}", f"{self.n_best}", hint)
         if self.stop not in get_args(Stop):
             hint = "Only the first is sure to miss nothing."
-            raise ConfigError(error_message("stop", '"proved" or "filled"', repr(self.stop), hint))
+            raise ConfigError("stop", '"proved" or "filled"', repr(self.stop), hint)
 
 
 @torch.inference_mode()
@@ -123,7 +123,7 @@ def beam(
     """
     if search.ranking.coverage and attended is None:
         hint = "Use a model with attention, or coverage=0."
-        raise ConfigError(error_message("coverage", "0 where nothing tells what was attended to", "more", hint))
+        raise ConfigError("coverage", "0 where nothing tells what was attended to", "more", hint)
     limits = as_limits(limit, source)
     run = _Search(as_beam_stepper(model), search, attended, eos, limits.tolist(), as_never(never, eos))
     sources = (limits > 0).nonzero().squeeze(1)
@@ -353,10 +353,8 @@ def _check(choice: _Choice, sources: Tensor, step: int) -> None:
     if lost.any():
         row = int(sources[lost][0])
         raise QkvError(
-            error_message(
-                "model",
-                "scores that are numbers",
-                f"NaN for row {row} at step {step}",
-                "The parameters hold NaN or Inf: take an earlier checkpoint.",
-            )
+            "model",
+            "scores that are numbers",
+            f"NaN for row {row} at step {step}",
+            "The parameters hold NaN or Inf: take an earlier checkpoint.",
         )

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from qkv.decode.likeliest import log_probabilities
 from qkv.decode.protocol import Stepper, as_beam_stepper, start_in
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 from qkv.linalg.session import Session
 
 Mean = Literal["probability", "log_probability"]
@@ -48,10 +48,10 @@ class Ensemble:
 
     def __post_init__(self) -> None:
         if not self.models:
-            raise ConfigError(error_message("models", "at least one", "none", "Give the models to decode together."))
+            raise ConfigError("models", "at least one", "none", "Give the models to decode together.")
         if self.mean not in ("probability", "log_probability"):
             hint = 'Valid: "probability", "log_probability".'
-            raise ConfigError(error_message("mean", "a known mean", repr(self.mean), hint))
+            raise ConfigError("mean", "a known mean", repr(self.mean), hint)
 
     def start(self, source: Tensor, lengths: Tensor) -> tuple[Any, ...]:
         """Read the source with each model."""

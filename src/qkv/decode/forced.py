@@ -9,7 +9,7 @@ from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.journal import Journal
 from qkv.decode.likeliest import log_probability
 from qkv.decode.protocol import State, Stepper
-from qkv.errors import ShapeError, error_message
+from qkv.errors import ShapeError
 
 
 @torch.no_grad()
@@ -53,12 +53,10 @@ def forced(
     """
     if len(targets) != source.shape[0]:
         raise ShapeError(
-            error_message(
-                "targets",
-                f"one for each of {source.shape[0]} rows",
-                f"{len(targets)}",
-                "Give an empty target where a row has none.",
-            )
+            "targets",
+            f"one for each of {source.shape[0]} rows",
+            f"{len(targets)}",
+            "Give an empty target where a row has none.",
         )
     journal = Journal(rows=len(targets))
     counts = torch.tensor([len(ids) for ids in targets], dtype=torch.int64, device=source.device)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
-from qkv.errors import QkvError, error_message
+from qkv.errors import QkvError
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,10 @@ class Journal:
         if torch.isnan(gains).any():
             row = int(rows[torch.isnan(gains)][0])
             raise QkvError(
-                error_message(
-                    "model",
-                    "scores that are numbers",
-                    f"NaN for row {row} at step {len(self.steps)}",
-                    "The parameters hold NaN or Inf: take an earlier checkpoint.",
-                )
+                "model",
+                "scores that are numbers",
+                f"NaN for row {row} at step {len(self.steps)}",
+                "The parameters hold NaN or Inf: take an earlier checkpoint.",
             )
         self.steps.append((rows, tokens, gains))
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from qkv.errors import QkvError, error_message
+from qkv.errors import QkvError
 
 
 def expect_numbers(scores: Tensor, where: str) -> None:
@@ -25,4 +25,4 @@ def expect_numbers(scores: Tensor, where: str) -> None:
     """
     if scores.isnan().any():
         hint = "The parameters hold NaN or Inf: take an earlier checkpoint."
-        raise QkvError(error_message("model", "scores that are numbers", f"NaN for {where}", hint))
+        raise QkvError("model", "scores that are numbers", f"NaN for {where}", hint)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, final
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 
 
 class PaddedReader(Protocol):
@@ -74,7 +74,7 @@ class Prompted:
         """
         if not bool((lengths > 0).all()):
             hint = "Begin with the model's begin token."
-            raise ConfigError(error_message("source", "prompts of at least one token", "an empty one", hint))
+            raise ConfigError("source", "prompts of at least one token", "an empty one", hint)
         count = source.shape[1]
         missing = count - lengths
         places = torch.arange(count, device=source.device) - missing[:, None]

@@ -7,7 +7,7 @@ from typing import Literal, final, get_args
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest
 
 Normalization = Literal["plain", "wu"]
 _NAMES: tuple[str, ...] = get_args(Normalization)
@@ -43,10 +43,10 @@ class Ranking:
     def __post_init__(self) -> None:
         for name, number in (("length_penalty", self.length_penalty), ("coverage", self.coverage)):
             if not 0 <= number < math.inf:
-                raise ConfigError(error_message(name, "0 or more", f"{number}", "0 switches it off."))
+                raise ConfigError(name, "0 or more", f"{number}", "0 switches it off.")
         if self.normalization not in _NAMES:
             got, hint = repr(self.normalization), nearest(str(self.normalization), _NAMES)
-            raise ConfigError(error_message("normalization", '"plain" or "wu"', got, hint))
+            raise ConfigError("normalization", '"plain" or "wu"', got, hint)
 
     def divisor(self, length: int) -> float:
         """Return lp for a length of at least 1."""

@@ -13,7 +13,7 @@ from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.likeliest import likeliest, log_probability
 from qkv.decode.protocol import State, Stepper
 from qkv.decode.walk import as_never, walk
-from qkv.errors import ConfigError, ShapeError, error_message
+from qkv.errors import ConfigError, ShapeError
 from qkv.linalg.session import Session
 
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -50,11 +50,11 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
-            raise ConfigError(error_message("temperature", "0 or more", f"{self.temperature}", "1 changes nothing."))
+            raise ConfigError("temperature", "0 or more", f"{self.temperature}", "1 changes nothing.")
         if self.top_k is not None and self.top_k < 1:
-            raise ConfigError(error_message("top_k", "at least 1", f"{self.top_k}", "Leave it out to keep all tokens."))
+            raise ConfigError("top_k", "at least 1", f"{self.top_k}", "Leave it out to keep all tokens.")
         if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ConfigError(error_message("top_p", "a share in (0, 1]", f"{self.top_p}", "1 keeps all tokens."))
+            raise ConfigError("top_p", "a share in (0, 1]", f"{self.top_p}", "1 keeps all tokens.")
 
     def filtered(self, logits_RN: Tensor, never: Sequence[int] = ()) -> Tensor:
         """Return the scores that are drawn from: divided by the temperature, −inf for tokens that are ruled out.
@@ -235,7 +235,7 @@ def sample(
     """
     if keys.shape != (source.shape[0],):
         got = f"shape {tuple(keys.shape)}"
-        raise ShapeError(error_message("keys", f"one for each of {source.shape[0]} rows", got, "See row_keys."))
+        raise ShapeError("keys", f"one for each of {source.shape[0]} rows", got, "See row_keys.")
 
     ruled_out = as_never(never, eos)
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.journal import Journal
 from qkv.decode.protocol import State, Stepper, start_in
-from qkv.errors import ConfigError, ShapeError, error_message
+from qkv.errors import ConfigError, ShapeError
 from qkv.linalg.session import Session, opened
 
 Choose = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
@@ -96,12 +96,10 @@ def as_limits(limit: int | Tensor, source: Tensor) -> Tensor:
     if limit.shape == (rows,):
         return limit.to(source.device)
     raise ShapeError(
-        error_message(
-            "limit",
-            f"one number, or one for each of {rows} rows",
-            f"shape {tuple(limit.shape)}",
-            "Give an int, or a tensor of shape (B,).",
-        )
+        "limit",
+        f"one number, or one for each of {rows} rows",
+        f"shape {tuple(limit.shape)}",
+        "Give an int, or a tensor of shape (B,).",
     )
 
 
@@ -124,5 +122,5 @@ def as_never(never: Sequence[int], eos: int) -> tuple[int, ...]:
     """
     if eos in never or min(never, default=0) < 0:
         hint = "Leave it out: a text must be able to end."
-        raise ConfigError(error_message("never", f"ids from 0 on without the end token {eos}", f"{list(never)}", hint))
+        raise ConfigError("never", f"ids from 0 on without the end token {eos}", f"{list(never)}", hint)
     return tuple(sorted(set(never)))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.errors import UnsupportedError, error_message
+from qkv.errors import UnsupportedError
 
 Backward = Callable[..., tuple[Any, ...]]
 
@@ -17,9 +17,7 @@ def second_derivative(backend: str) -> UnsupportedError:
         'Pass backend="reference", which PyTorch differentiates any number of times; '
         'in a layer set layer.attention.backend = "reference".'
     )
-    return UnsupportedError(
-        error_message("backend", "first derivatives", f"a second derivative through {backend}", hint)
-    )
+    return UnsupportedError("backend", "first derivatives", f"a second derivative through {backend}", hint)
 
 
 def differentiable_by(again: Backward) -> Callable[[Backward], Backward]:

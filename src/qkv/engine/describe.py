@@ -12,7 +12,7 @@ from qkv.biases import Bias
 from qkv.engine.position_bias import PositionBias, position_bias
 from qkv.engine.problem import BiasKind, Call, Problem
 from qkv.engine.tracing import mode_of, tangents_possible
-from qkv.errors import ConfigError, DtypeError, MaskError, ShapeError, UnsupportedError, error_message
+from qkv.errors import ConfigError, DtypeError, MaskError, ShapeError, UnsupportedError
 from qkv.masks.base import Grid, Mask, as_mask
 from qkv.masks.lower import lower
 from qkv.masks.patterns import PATTERNS, expect_lengths
@@ -184,32 +184,30 @@ _DENSE = "a dense tensor, of the layout torch.strided"
 def _raise_tensor_error(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, x in (("query", query), ("key", key), ("value", value)):
         if not isinstance(x, Tensor):
-            raise DtypeError(error_message(name, "a torch.Tensor", type(x).__name__, "Use torch.as_tensor."))
+            raise DtypeError(name, "a torch.Tensor", type(x).__name__, "Use torch.as_tensor.")
         if not _is_strided(x):
             hint = "Use .to_dense(); sequences of several lengths are padded, and masked by qkv.masks.lengths(...)."
-            raise DtypeError(error_message(name, _DENSE, _layout(x), hint))
+            raise DtypeError(name, _DENSE, _layout(x), hint)
         if x.ndim < 2:
             hint = "The last two dimensions are positions and widths; add one with x[None]."
-            raise ShapeError(
-                error_message(name, "at least two dimensions, (..., N, width)", show(tuple(x.shape)), hint)
-            )
+            raise ShapeError(name, "at least two dimensions, (..., N, width)", show(tuple(x.shape)), hint)
         if not x.is_floating_point():
-            raise DtypeError(error_message(name, "a floating-point dtype", f"{x.dtype}", "Use .float()."))
+            raise DtypeError(name, "a floating-point dtype", f"{x.dtype}", "Use .float().")
         if x.dtype.itemsize == 1:
             hint = "Use .to(torch.bfloat16)."
-            raise DtypeError(error_message(name, "a floating-point dtype of at least 16 bits", f"{x.dtype}", hint))
+            raise DtypeError(name, "a floating-point dtype of at least 16 bits", f"{x.dtype}", hint)
         if x.device != query.device:
             hint = f"Use {name}.to(query.device)."
-            raise DtypeError(error_message(name, f"device {query.device}, that of query", f"{x.device}", hint))
+            raise DtypeError(name, f"device {query.device}, that of query", f"{x.device}", hint)
         # Autocast casts everything except float64 to one dtype.
         cast = _autocasts(x.device.type) and torch.float64 not in (x.dtype, query.dtype)
         if x.dtype != query.dtype and not cast:
             hint = f"Use {name}.to(query.dtype)."
-            raise DtypeError(error_message(name, f"dtype {query.dtype}, that of query", f"{x.dtype}", hint))
+            raise DtypeError(name, f"dtype {query.dtype}, that of query", f"{x.dtype}", hint)
     if key.shape[-2] != value.shape[-2]:
         got = f"{value.shape[-2]} in shape {show(tuple(value.shape))}"
         hint = "Every key needs its value: the second last dimensions must be equal."
-        raise ShapeError(error_message("value", f"{key.shape[-2]} rows, as many as key", got, hint))
+        raise ShapeError("value", f"{key.shape[-2]} rows, as many as key", got, hint)
 
 
 def _autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -238,7 +236,7 @@ def normalizer_for(given: Normalizer | None, score: Score) -> Normalizer:
     if normalizer.needs_non_negative and not score.summable:
         hint = "Use Softmax(), or a kernel such as Gaussian, Boxcar or Epanechnikov."
         got = f"{type(score).__name__}, which may be negative"
-        raise UnsupportedError(error_message("normalizer", "a score that is never negative, for Sum()", got, hint))
+        raise UnsupportedError("normalizer", "a score that is never negative, for Sum()", got, hint)
     return normalizer
 
 
@@ -247,12 +245,12 @@ def _groups(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, int]:
     if min(query.ndim, key.ndim, value.ndim) < 3:
         shapes = ", ".join(show(tuple(x.shape)) for x in (query, key, value))
         hint = "Grouped-query attention needs (..., H, Q, D), (..., G, K, E) and (..., G, K, V)."
-        raise ShapeError(error_message("enable_gqa", "a head dimension in query, key and value", shapes, hint))
+        raise ShapeError("enable_gqa", "a head dimension in query, key and value", shapes, hint)
     heads, groups = query.shape[-3], key.shape[-3]
     if value.shape[-3] != groups or groups == 0 or heads % groups:
         got = f"{heads} query heads, {groups} key heads and {value.shape[-3]} value heads"
         hint = "Key and value need one number of heads, a divisor of the query's."
-        raise ShapeError(error_message("key", "heads that divide the query's heads", got, hint))
+        raise ShapeError("key", "heads that divide the query's heads", got, hint)
     return groups, heads // groups
 
 
@@ -267,7 +265,7 @@ def _leading(query: Tensor, key: Tensor, value: Tensor, groups: tuple[int, int] 
     if leading is None:
         got = ", ".join(show(tuple(x.shape)) for x in (query, key, value))
         hint = "For fewer key/value heads than query heads pass enable_gqa=True; else expand the smaller one."
-        raise ShapeError(error_message("key", "leading dimensions that broadcast with query and value", got, hint))
+        raise ShapeError("key", "leading dimensions that broadcast with query and value", got, hint)
     return leading if groups is None else (*leading, query.shape[-3])
 
 
@@ -275,14 +273,14 @@ def _check_mask_layout(mask: Mask) -> None:
     for x in tensors_in(mask):
         if not _is_strided(x):
             hint = "Use .to_dense(); qkv.masks.lengths(...) masks padded sequences of several lengths."
-            raise MaskError(error_message("mask", _DENSE, _layout(x), hint))
+            raise MaskError("mask", _DENSE, _layout(x), hint)
 
 
 def _check_mask_device(mask: Mask, grid: Grid) -> None:
     for part in vars(mask).values() if isinstance(mask, PATTERNS) else ():
         if isinstance(part, Tensor) and part.device != grid.device:
             hint = "Make the mask from tensors that are there: mask.to(query.device), lengths.to(query.device)."
-            raise MaskError(error_message("mask", f"device {grid.device}, that of query", f"{part.device}", hint))
+            raise MaskError("mask", f"device {grid.device}, that of query", f"{part.device}", hint)
     for inner, its in mask.inside(grid):
         _check_mask_device(inner, its)
 
@@ -293,25 +291,23 @@ def _bias(
     if isinstance(bias, Bias):
         if normalizer.needs_non_negative:
             hint = "Use Softmax() over scores and biases, for example SquaredDistance() in place of Gaussian()."
-            raise UnsupportedError(
-                error_message("normalizer", "one that takes any number, beside a bias", "Sum()", hint)
-            )
+            raise UnsupportedError("normalizer", "one that takes any number, beside a bias", "Sum()", hint)
         check_parameters(bias, bias.parameters, grid.leading, key_leading, grid.device)
         return position_bias(bias, grid, query.dtype)
     if isinstance(bias, Tensor) and not _is_strided(bias):
-        raise DtypeError(error_message("bias", _DENSE, _layout(bias), "Use .to_dense()."))
+        raise DtypeError("bias", _DENSE, _layout(bias), "Use .to_dense().")
     if not isinstance(bias, Tensor) or not bias.is_floating_point():
         got = f"dtype {bias.dtype}" if isinstance(bias, Tensor) else type(bias).__name__
         hint = "A bias is added to the scores; a bool tensor is a mask: pass mask=."
-        raise DtypeError(error_message("bias", "a floating-point tensor", got, hint))
+        raise DtypeError("bias", "a floating-point tensor", got, hint)
     if bias.device != query.device:
         hint = "Use bias.to(query.device)."
-        raise DtypeError(error_message("bias", f"device {query.device}, that of query", f"{bias.device}", hint))
+        raise DtypeError("bias", f"device {query.device}, that of query", f"{bias.device}", hint)
     whole = (*grid.leading, grid.queries, grid.keys)
     if broadcast(tuple(bias.shape), whole) != whole:
         got = f"shape {show(tuple(bias.shape))}"
         hint = "A bias per head has the shape (H, Q, K) or (H, 1, 1)."
-        raise ShapeError(error_message("bias", f"a shape that broadcasts to (..., Q, K) = {show(whole)}", got, hint))
+        raise ShapeError("bias", f"a shape that broadcasts to (..., Q, K) = {show(whole)}", got, hint)
     return bias.to(bias_type(query.dtype, bias.dtype))
 
 
@@ -342,7 +338,7 @@ def draw_seed(dropout: float, generator: torch.Generator | None, device: torch.d
     """
     if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
         hint = "It is the probability with which a weight is dropped."
-        raise ConfigError(error_message("dropout", "a number from 0 up to, but not including, 1", repr(dropout), hint))
+        raise ConfigError("dropout", "a number from 0 up to, but not including, 1", repr(dropout), hint)
     if dropout == 0:
         return None
     drawn = torch.randint(-(2**63), 2**63 - 1, (), generator=generator, device=generator.device if generator else "cpu")

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
 from qkv.biases import Alibi, Bias, Relative
-from qkv.errors import ShapeError, error_message
+from qkv.errors import ShapeError
 from qkv.masks.base import Grid
 from qkv.masks.lower import part, positions
 from qkv.shapes import broadcast, show
@@ -83,7 +83,7 @@ class PositionBias:
         if not torch.compiler.is_compiling() and broadcast(tuple(added.shape), whole) != whole:
             hint = "tile(rows, columns) gets positions (Q, 1) and (K,), sometimes only some of them."
             expected = f"a shape that broadcasts to (..., Q, K) = {show(whole)}"
-            raise ShapeError(error_message("bias", expected, f"shape {show(tuple(added.shape))}", hint))
+            raise ShapeError("bias", expected, f"shape {show(tuple(added.shape))}", hint)
         added = added.to(self.dtype)
         return added if self.groups is None else regroup(added, 2, *self.groups)
 

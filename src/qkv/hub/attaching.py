@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.decode.hypothesis import Hypothesis
-from qkv.errors import AttachError, ConfigError, UnsupportedError, error_message, expect_room, nearest
+from qkv.errors import AttachError, ConfigError, UnsupportedError, expect_room, nearest
 from qkv.hub.interface import CALLED, attend, seam_of
 from qkv.hub.mask_functions import make_mask
 from qkv.nn.decoding.cache import Rows
@@ -83,11 +83,11 @@ def _register(model: nn.Module) -> None:
     except ImportError as error:
         expect_room(error)
         hint = "Install it: pip install 'qkv[hub]'."
-        raise UnsupportedError(error_message("attach", "transformers 5.6 or newer", str(error), hint)) from error
+        raise UnsupportedError("attach", "transformers 5.6 or newer", str(error), hint) from error
     if not isinstance(model, PreTrainedModel):
         hint = "Models of qkv and PyTorch are recorded as they are: qkv.record(model)."
         got = type(model).__name__
-        raise UnsupportedError(error_message("attach(model)", "a model of transformers", got, hint))
+        raise UnsupportedError("attach(model)", "a model of transformers", got, hint)
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, make_mask)
 
@@ -96,13 +96,13 @@ def _check_ignored(model: nn.Module, ignore: Sequence[str]) -> None:
     """Check that each name is one of a module or of a class."""
     if isinstance(ignore, str) or not isinstance(ignore, Collection) or not all(isinstance(x, str) for x in ignore):
         hint = f"Write ignore=[{ignore!r}]." if isinstance(ignore, str) else "Give paths or class names of modules."
-        raise ConfigError(error_message("attach(ignore)", "a list of names", repr(ignore)[:80], hint))
+        raise ConfigError("attach(ignore)", "a list of names", repr(ignore)[:80], hint)
     modules = dict(model.named_modules())
     valid = [*filter(None, modules), *dict.fromkeys(type(module).__name__ for module in modules.values())]
     for name in ignore:
         if name not in valid:
             expected = "paths or class names of the model's modules"
-            raise ConfigError(error_message("attach(ignore)", expected, repr(name)[:80], nearest(name, valid)))
+            raise ConfigError("attach(ignore)", expected, repr(name)[:80], nearest(name, valid))
 
 
 def _with_projections(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -150,7 +150,7 @@ def _refused(module: nn.Module, names: Sequence[str]) -> AttachError:
         "with these names or of these classes as they are, if others can be attached."
     )
     got = f"{kind}, which does not use it: {shown}" if names else f"{kind}, which does not use it"
-    return AttachError(error_message("attach(model)", "attention through transformers' AttentionInterface", got, hint))
+    return AttachError("attach(model)", "attention through transformers' AttentionInterface", got, hint)
 
 
 def _follow_rows(model: nn.Module) -> None:
@@ -220,7 +220,7 @@ def hypotheses(generated: Any, *, end: int | Sequence[int] = ()) -> list[Hypothe
     """
     if not getattr(generated, "scores", None):
         hint = "Call generate with return_dict_in_generate=True and output_scores=True."
-        raise ConfigError(error_message("generated", "outputs with scores", type(generated).__name__, hint))
+        raise ConfigError("generated", "outputs with scores", type(generated).__name__, hint)
     if getattr(generated, "beam_indices", None) is None:
         return _samples(generated, {end} if isinstance(end, int) else set(end))
     found = []

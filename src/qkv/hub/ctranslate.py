@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, UnsupportedError, error_message, expect_room
+from qkv.errors import ConfigError, UnsupportedError, expect_room, setting
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.blocks import DecoderBlock, EncoderBlock, FeedForward
 from qkv.nn.mechanism import Mechanism
@@ -80,16 +80,20 @@ def _blocks(model: TransformerTranslator) -> nn.ModuleList:
 
 def _check_parts(model: TransformerTranslator) -> None:
     config, plain = model.config, Mechanism()
-    hint = "Export to ONNX, which supports any score, or train with --score scaled-dot."
+    hint = f"Export to ONNX, which supports any score, or train with {setting('score', 'scaled-dot')}."
     for mechanism in (config.replaced(), config.cross):
         if mechanism.score not in _SCALES or mechanism != plain.replaced(mechanism.score):
             got = mechanism.score if mechanism.score not in _SCALES else _different(mechanism)
-            raise UnsupportedError(error_message("--to", "a score that CTranslate2 computes", got, hint))
+            raise UnsupportedError(setting("to"), "a score that CTranslate2 computes", got, hint)
     for name in ("encoder", "window", "positions", "features_mark"):
         got, usual = getattr(config, name), TransformerConfig.__dataclass_fields__[name].default
         if got != usual:
-            hint = "Train with --features front." if name == "features_mark" else f"Train without --{name}."
-            raise UnsupportedError(error_message("--to", "what CTranslate2 computes", f"{name} {got}", hint))
+            hint = (
+                f"Train with {setting('features', 'front')}."
+                if name == "features_mark"
+                else f"Train without {setting(name)}."
+            )
+            raise UnsupportedError(setting("to"), "what CTranslate2 computes", f"{name} {got}", hint)
 
 
 def _library() -> Any:
@@ -98,7 +102,7 @@ def _library() -> Any:
     except ImportError as error:
         expect_room(error)
         hint = "Install it: in the checkout, pip install '.[export]'."
-        raise ConfigError(error_message("--to", "an installed library", f"ctranslate2: {error}", hint)) from None
+        raise ConfigError(setting("to"), "an installed library", f"ctranslate2: {error}", hint) from None
     return transformer_spec
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from qkv.checkpoint.disk import typed
 from qkv.checkpoint.plain import decode_mapping
 from qkv.checkpoint.tensors import Header, read_header, read_some
-from qkv.errors import CheckpointError, error_message
+from qkv.errors import CheckpointError
 from qkv.files import open_file
 from qkv.system import is_plain
 
@@ -68,7 +68,7 @@ class Folder:
         try:
             return self.read(name, _TEXT).decode()
         except UnicodeDecodeError as error:
-            raise CheckpointError(error_message(str(self.path / name), "text in UTF-8", str(error), _AGAIN)) from error
+            raise CheckpointError(str(self.path / name), "text in UTF-8", str(error), _AGAIN) from error
 
     def table(self, name: str) -> dict[str, Any]:
         """Return the table in a JSON file.
@@ -105,16 +105,14 @@ class Folder:
             places = self.table(INDEX).get("weight_map")
             if not isinstance(places, Mapping) or not all(isinstance(file, str) for file in places.values()):
                 got = "something else"
-                raise CheckpointError(
-                    error_message(str(self.path / INDEX), "a table weight_map of file names", got, _AGAIN)
-                )
+                raise CheckpointError(str(self.path / INDEX), "a table weight_map of file names", got, _AGAIN)
             return Weights(self, sorted(set(places.values())), places)
         if self.has(WEIGHTS):
             return Weights(self, [WEIGHTS], None)
         pickled = sorted(name for name in self._names if name.endswith(_PICKLES))
         got = f"{pickled[0]}, which may hold code" if pickled else "no such file"
         hint = "Nothing is unpickled here: convert it to safetensors where you trust it." if pickled else _AGAIN
-        raise CheckpointError(error_message(str(self.path / WEIGHTS), "weights in safetensors", got, hint))
+        raise CheckpointError(str(self.path / WEIGHTS), "weights in safetensors", got, hint)
 
     def locate(self, name: str) -> Path:
         """Return the real path of a file in the folder.
@@ -125,12 +123,12 @@ class Folder:
         path = self.path / name
         if not is_plain(name):
             hint = "Only files of the folder itself are read."
-            raise CheckpointError(error_message(str(path), "a plain file name", ascii(name)[:200], hint))
+            raise CheckpointError(str(path), "a plain file name", ascii(name)[:200], hint)
         real, home = Path(os.path.realpath(path)), Path(os.path.realpath(self.path))
         blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
         if real.parent not in (home, blobs):
             hint = "Replace the link by the file itself."
-            raise CheckpointError(error_message(str(path), "a file in this folder", f"a link to {real}", hint))
+            raise CheckpointError(str(path), "a file in this folder", f"a link to {real}", hint)
         return real
 
     def _chunks(self, name: str, limit: int) -> Any:
@@ -139,7 +137,7 @@ class Folder:
             while chunk := stream.read(min(_CHUNK, left + 1)):
                 left -= len(chunk)
                 if left < 0:
-                    raise CheckpointError(error_message(str(path), f"at most {limit:,} bytes", "more", _AGAIN))
+                    raise CheckpointError(str(path), f"at most {limit:,} bytes", "more", _AGAIN)
                 yield chunk
 
 
@@ -194,4 +192,4 @@ class Weights:
             yield stream
 
     def _refuse(self, file: str, expected: str) -> None:
-        raise CheckpointError(error_message(str(self._folder.path / file), expected, "something else", _AGAIN))
+        raise CheckpointError(str(self._folder.path / file), expected, "something else", _AGAIN)

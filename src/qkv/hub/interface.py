@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.biases import Bias
-from qkv.errors import AttachError, error_message
+from qkv.errors import AttachError
 from qkv.hub.lazy_mask import LazyMask
 from qkv.introspect.lazy_map import AttentionMap, attention_map
 from qkv.masks.base import Mask
@@ -77,7 +77,7 @@ def attend(
         if argument is not None and name not in _SAYS_NOTHING:
             got = f"{name}={type(argument).__name__}"
             hint = "Its effect on attention is not known here: use the model's own implementation."
-            raise AttachError(error_message(type(module).__name__, "arguments that qkv knows", got, hint))
+            raise AttachError(type(module).__name__, "arguments that qkv knows", got, hint)
     mask, bias = _mask(attention_mask), _bias(attention_mask, position_bias)
     if attention_mask is None and query.shape[2] > 1:
         default = getattr(module, "is_causal", True)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from qkv.errors import UnsupportedError, error_message
+from qkv.errors import UnsupportedError
 from qkv.masks.base import Mask
 from qkv.masks.lower import matrix
 
@@ -65,7 +65,7 @@ class LazyMask(Tensor):
             return LazyMask(first.mask, first.shape, first.device)
         if func._schema.is_mutable:
             hint = "Clone it first; the clone is a plain tensor."
-            raise UnsupportedError(error_message("attention_mask", "a mask that stays as it is", name, hint))
+            raise UnsupportedError("attention_mask", "a mask that stays as it is", name, hint)
         plain = tree_map_only(LazyMask, LazyMask.table, (args, dict(kwargs or {})))
         return func(*plain[0], **plain[1])
 

@@ -12,7 +12,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, UnsupportedError, error_message, expect_room
+from qkv.errors import ConfigError, UnsupportedError, expect_room, setting
 from qkv.hub.onnx_recurrent import translations, with_exported_layers
 from qkv.models.checks import parts_of
 from qkv.models.decoder import LanguageModel
@@ -309,10 +309,10 @@ def _check_parts(model: Exportable) -> None:
     config: Any = model.config
     if isinstance(model, TextClassifier) and model.wide is not None:
         hint = "Train without wide under [model]."
-        raise UnsupportedError(error_message("--to", "a model that reads only tokens", "one with a wide part", hint))
+        raise UnsupportedError(setting("to"), "a model that reads only tokens", "one with a wide part", hint)
     if config.window is not None:
-        hint = "Train without --window."
-        raise UnsupportedError(error_message("--to", "attention to all earlier positions", "a sliding window", hint))
+        hint = f"Train without {setting('window')}."
+        raise UnsupportedError(setting("to"), "attention to all earlier positions", "a sliding window", hint)
 
 
 def _check_libraries() -> None:
@@ -322,4 +322,4 @@ def _check_libraries() -> None:
     except ImportError as error:
         expect_room(error)
         hint = "Install it: in the checkout, pip install '.[export]'."
-        raise ConfigError(error_message("--to", "an installed library", f"{error}", hint)) from None
+        raise ConfigError(setting("to"), "an installed library", f"{error}", hint) from None

@@ -7,7 +7,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import UnsupportedError, error_message
+from qkv.errors import UnsupportedError
 from qkv.models.recurrence import RunsWholeRows
 
 _ORDER: Mapping[str, tuple[int, ...]] = MappingProxyType({"GRU": (1, 0, 2), "LSTM": (0, 3, 1, 2), "RNN_TANH": (0,)})
@@ -19,7 +19,7 @@ def _recurrent(
     x_SBM: Tensor, weight: Tensor, recurrent: Tensor, bias: Tensor, lengths: Tensor, kind: str, reverse: bool
 ) -> tuple[Tensor, Tensor]:
     got, hint = "a call", "It stands for an operator of ONNX."
-    raise UnsupportedError(error_message("qkv::onnx_recurrent", "to be exported, not run", got, hint))
+    raise UnsupportedError("qkv::onnx_recurrent", "to be exported, not run", got, hint)
 
 
 @_recurrent.register_fake

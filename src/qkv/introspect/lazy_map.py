@@ -15,7 +15,7 @@ from qkv.engine.describe import Arguments, DescribedCall, describe
 from qkv.engine.hidden_keys import zero_hidden_keys
 from qkv.engine.problem import Call
 from qkv.engine.winners import values_of, winners
-from qkv.errors import ConfigError, ShapeError, UnsupportedError, error_message
+from qkv.errors import ConfigError, ShapeError, UnsupportedError
 from qkv.introspect import gradients
 from qkv.introspect.snapshot import Unchanged, copied
 from qkv.introspect.statistics import Statistics, Whole, check_entropy, gather, pool, trouble, without_gradient
@@ -117,10 +117,10 @@ class AttentionMap:
         """
         if self._kind == "hard":
             hint = "attention_with_state gives the largest score of each row."
-            raise UnsupportedError(error_message("state", "a normalizer other than Hard", "Hard", hint))
+            raise UnsupportedError("state", "a normalizer other than Hard", "Hard", hint)
         if self._kind not in KNOWN:
             hint = "Its rows are recomputed in full whenever they are needed."
-            raise UnsupportedError(error_message("state", "a value of qkv.normalizers", self._kind, hint))
+            raise UnsupportedError("state", "a value of qkv.normalizers", self._kind, hint)
         return RowState(self._kind, self._state.reshape(self.shape[:-1]))  # type: ignore[arg-type]
 
     def __getitem__(self, index: "Index | EllipsisType | tuple[Index | EllipsisType, ...]") -> Tensor:
@@ -169,7 +169,7 @@ class AttentionMap:
         size = prod(self.shape)
         if limit is not None and size > limit:
             hint = "Read tiles instead, or pass limit=None if the whole matrix fits in memory."
-            raise UnsupportedError(error_message("dense(limit)", f"at most {limit:,} weights", f"{size:,}", hint))
+            raise UnsupportedError("dense(limit)", f"at most {limit:,} weights", f"{size:,}", hint)
         return self[..., :, :]
 
     def received(self) -> Tensor:
@@ -220,9 +220,7 @@ class AttentionMap:
         """
         found = self.statistics(topk=count)
         if found.weights is None or found.keys is None:
-            raise ConfigError(
-                error_message("count", "1 or more", str(count), "For the largest weight alone use peak().")
-            )
+            raise ConfigError("count", "1 or more", str(count), "For the largest weight alone use peak().")
         return found.weights, found.keys
 
     def peak(self) -> Tensor:
@@ -324,9 +322,7 @@ class AttentionMap:
         good = missing >= 0 and all(_fits(place) for place in (*before, *after))
         if not good or len(before) + len(after) + (gap < len(index)) != len(index):
             hint = "Example: amap[0, 3, 10:20, 0:64] or amap[..., 10:20, 0:64]."
-            raise ShapeError(
-                error_message("index", f"integers and plain slices of {show(self.shape)}", str(index), hint)
-            )
+            raise ShapeError("index", f"integers and plain slices of {show(self.shape)}", str(index), hint)
         return [*before, *[slice(None)] * missing, *after]
 
 
@@ -415,7 +411,7 @@ def map_of(query: Tensor, key: Tensor, given: Arguments, state: RowState | None 
     if state.kind != bound.problem.normalizer or tuple(state.value.shape) != whole:
         got = f"{state.kind} {show(tuple(state.value.shape))}"
         hint = "Pass the state that attention_with_state returned for this query, key and normalizer."
-        raise ShapeError(error_message("state", f"{bound.problem.normalizer} {show(whole)}", got, hint))
+        raise ShapeError("state", f"{bound.problem.normalizer} {show(whole)}", got, hint)
     own = state.value.reshape(*bound.problem.leading, bound.problem.queries)
     return AttentionMap(bound, own, (query, key, given), state_given=True)
 

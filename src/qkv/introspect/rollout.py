@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, ShapeError, error_message
+from qkv.errors import ConfigError, ShapeError
 from qkv.introspect.lazy_map import AttentionMap
 from qkv.shapes import show
 
@@ -43,12 +43,12 @@ def rollout(
     """
     if not 0 <= residual <= 1 or not maps:
         got = f"{residual} with {len(maps)} maps"
-        raise ConfigError(error_message("residual", "a share in [0, 1], and at least one map", got, "0.5 is usual."))
+        raise ConfigError("residual", "a share in [0, 1], and at least one map", got, "0.5 is usual.")
     size = maps[-1].shape[-1]
     for amap in maps:
         if len(amap.shape) not in (2, 3) or amap.shape[-2:] != (size, size):
             hint = "Rollout traces one sequence through layers of self-attention."
-            raise ShapeError(error_message("maps", f"(H, {size}, {size})", show(amap.shape), hint))
+            raise ShapeError("maps", f"(H, {size}, {size})", show(amap.shape), hint)
     reached = torch.zeros(len(queries), size, dtype=torch.float64, device="cpu")
     places = torch.tensor(list(queries), dtype=torch.int64, device="cpu")
     reached[torch.arange(len(queries), device="cpu"), places] = 1

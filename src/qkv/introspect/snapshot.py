@@ -12,7 +12,7 @@ from qkv.engine.describe import Arguments
 from qkv.engine.problem import Call
 from qkv.engine.tracing import mode_of
 from qkv.engine.unchanged import tensors_of
-from qkv.errors import UnsupportedError, error_message
+from qkv.errors import UnsupportedError
 from qkv.normalizers.kinds import as_normalizer
 from qkv.scores.free import as_score
 from qkv.values.parameters import Owner
@@ -91,4 +91,4 @@ class Unchanged:
             if x._version != version:
                 got = f"a tensor of shape {tuple(x.shape)} and dtype {x.dtype} that was changed in place"
                 hint = "Make the map again, or of a copy: large tables and what functions read are not copied."
-                raise UnsupportedError(error_message("map", "the tensors that it was made of", got, hint))
+                raise UnsupportedError("map", "the tensors that it was made of", got, hint)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv.engine.problem import Call
-from qkv.errors import ConfigError, ShapeError, UnsupportedError, error_message, nearest
+from qkv.errors import ConfigError, ShapeError, UnsupportedError, nearest
 from qkv.introspect import compiled
 from qkv.introspect.sweep import Entropy, Largest, Pooled, Received, Tally, Total, sweep
 from qkv.introspect.tiles import weight_type
@@ -120,12 +120,10 @@ def pool(whole: Whole, size: tuple[int, int], how: Literal["mean", "max"]) -> Te
         ConfigError: there are more blocks than rows or keys, or `how` is unknown.
     """
     if how not in ("mean", "max"):
-        raise ConfigError(error_message("how", '"mean" or "max"', repr(how), nearest(str(how), ("mean", "max"))))
+        raise ConfigError("how", '"mean" or "max"', repr(how), nearest(str(how), ("mean", "max")))
     if not all(1 <= blocks <= count for blocks, count in zip(size, whole.shape[-2:], strict=True)):
         got, most = show(size), show(whole.shape[-2:])
-        raise ConfigError(
-            error_message("height, width", f"from 1 up to {most}", got, "Each block must contain at least one weight.")
-        )
+        raise ConfigError("height, width", f"from 1 up to {most}", got, "Each block must contain at least one weight.")
     tally = Pooled(whole.shape, whole.call.query.device, size, how, weight_type(whole.call))
     with torch.no_grad():
         sweep(*whole, [tally])
@@ -160,9 +158,7 @@ def trouble(whole: Whole, total: Tensor, rows: Tensor | None = None) -> float | 
         hint = "Pass the state that attention_with_state returned for this query, key and mechanism."
         got = f"sums that are off by {error:.3g}"
         raise ShapeError(
-            error_message(
-                "state", "the state of these rows, under which their weights have the expected sums", got, hint
-            )
+            "state", "the state of these rows, under which their weights have the expected sums", got, hint
         )
     return error
 
@@ -207,10 +203,10 @@ def _by_tiles(whole: Whole, entropy: bool, count: int) -> compiled.Sums:
 def _check(whole: Whole, names: Sequence[str], count: int) -> None:
     for name in names:
         if name not in NAMES:
-            raise ConfigError(error_message("statistics", "names of statistics", repr(name), nearest(name, NAMES)))
+            raise ConfigError("statistics", "names of statistics", repr(name), nearest(name, NAMES))
     if not 0 <= count <= whole.shape[-1]:
         hint = "A row has only as many weights as there are keys."
-        raise ConfigError(error_message("topk", f"from 0 to {whole.shape[-1]} keys", str(count), hint))
+        raise ConfigError("topk", f"from 0 to {whole.shape[-1]} keys", str(count), hint)
     if "entropy" in names:
         check_entropy(whole)
 
@@ -221,7 +217,7 @@ def check_entropy(whole: Whole) -> None:
     if not (normalizer.convex or isinstance(normalizer, Sigmoid) or whole.call.score.non_negative):
         got = f"{type(whole.call.score).__name__} under {type(normalizer).__name__}"
         hint = "Negative weights have no logarithm; received() and topk() accept them."
-        raise UnsupportedError(error_message("entropy", "weights that are never negative", got, hint))
+        raise UnsupportedError("entropy", "weights that are never negative", got, hint)
 
 
 class _Refused(torch.autograd.Function):
@@ -235,7 +231,7 @@ class _Refused(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
         hint = "received() and entropy() have gradients; so has any tile, amap[..., rows, keys]."
-        raise UnsupportedError(error_message(ctx.name, "no gradient asked of it", "a backward pass", hint))
+        raise UnsupportedError(ctx.name, "no gradient asked of it", "a backward pass", hint)
 
 
 def without_gradient(name: str, result: Tensor, anchors: Sequence[Tensor]) -> Tensor:

@@ -12,7 +12,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from qkv.errors import MaskError, error_message
+from qkv.errors import MaskError
 from qkv.shapes import Shape
 from qkv.values.pytree import value
 
@@ -101,11 +101,9 @@ def as_mask(mask: object) -> Mask:
             if mask.is_floating_point()
             else "Compare first, for example mask=(tensor != 0); True means may attend."
         )
-        raise MaskError(error_message("mask", "a bool tensor (True: may attend)", f"dtype {mask.dtype}", hint))
+        raise MaskError("mask", "a bool tensor (True: may attend)", f"dtype {mask.dtype}", hint)
     raise MaskError(
-        error_message(
-            "mask", "a bool tensor or a value of qkv.masks", f"{type(mask).__name__}", "Example: qkv.masks.causal()."
-        )
+        "mask", "a bool tensor or a value of qkv.masks", f"{type(mask).__name__}", "Example: qkv.masks.causal()."
     )
 
 

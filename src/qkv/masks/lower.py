@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from qkv.errors import MaskError, error_message
+from qkv.errors import MaskError
 from qkv.masks.base import Both, Bounds, Dense, Grid, Mask
 from qkv.masks.patterns import Causal
 from qkv.shapes import Shape, broadcast, show
@@ -245,7 +245,7 @@ def _table(seen: Tensor, whole: Shape) -> Tensor:
     if seen.dtype != torch.bool or (not torch.compiler.is_compiling() and broadcast(shape, whole) != whole):
         hint = "visible(grid, rows, columns) is called with positions (Q, 1) and (K,), sometimes only some of them."
         expected = f"visible() to return a bool tensor that broadcasts to (..., Q, K) = {show(whole)}"
-        raise MaskError(error_message("mask", expected, f"{seen.dtype} of shape {show(shape)}", hint))
+        raise MaskError("mask", expected, f"{seen.dtype} of shape {show(shape)}", hint)
     return seen
 
 
@@ -357,12 +357,10 @@ def _fitting(table: Tensor, grid: Grid) -> Tensor:
     whole = (*grid.leading, grid.queries, grid.keys)
     if broadcast(tuple(table.shape), whole) != whole:
         raise MaskError(
-            error_message(
-                "mask",
-                f"a shape that broadcasts to (..., Q, K) = {show(whole)}",
-                f"shape {show(tuple(table.shape))}",
-                "For per-item lengths use qkv.masks.lengths; a (B, Q, K) mask for (B, H, Q, K) needs mask[:, None].",
-            )
+            "mask",
+            f"a shape that broadcasts to (..., Q, K) = {show(whole)}",
+            f"shape {show(tuple(table.shape))}",
+            "For per-item lengths use qkv.masks.lengths; a (B, Q, K) mask for (B, H, Q, K) needs mask[:, None].",
         )
     return table if table.ndim else table.reshape(1)
 

@@ -6,7 +6,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from qkv.errors import MaskError, ShapeError, error_message
+from qkv.errors import MaskError, ShapeError
 from qkv.masks.base import Bounds, Dense, Grid, Mask
 from qkv.shapes import align_left, show
 from qkv.values.pytree import value
@@ -171,12 +171,10 @@ PATTERNS = (Dense, Causal, Lengths, Span, Window, Documents)
 def _aligned_ids(ids: Tensor, count: int, grid: Grid, argument: str) -> Tensor:
     if ids.shape[-1] != count:
         raise ShapeError(
-            error_message(
-                f"documents({argument})",
-                f"one id per position, {count} in the last dimension",
-                f"shape {show(tuple(ids.shape))}",
-                "If queries and keys are different sequences, pass both: documents(ids, key_ids).",
-            )
+            f"documents({argument})",
+            f"one id per position, {count} in the last dimension",
+            f"shape {show(tuple(ids.shape))}",
+            "If queries and keys are different sequences, pass both: documents(ids, key_ids).",
         )
     lead = ids.shape[:-1]
     return ids.reshape(*lead, *(1,) * (len(grid.leading) - len(lead)), count) if lead else ids
@@ -262,9 +260,7 @@ def causal(offset: int | Tensor = 0, *, align: Literal["start", "end"] = "start"
                 [1, 1, 1]], dtype=torch.int32)
     """
     if align not in ("start", "end"):
-        raise MaskError(
-            error_message("align", '"start" or "end"', repr(align), 'Use "end" for bottom-right alignment.')
-        )
+        raise MaskError("align", '"start" or "end"', repr(align), 'Use "end" for bottom-right alignment.')
     return Causal(_integer(offset, "offset"), align)
 
 
@@ -353,7 +349,7 @@ def _expect_prefix(count: int | Tensor | None, most: int, what: str) -> None:
         if isinstance(number, int) and not 0 <= number <= most:
             hint = "A length counts the real positions of this call's tensors; omit the mask if all are real."
             expected = f"lengths from 0 to {most:,}, the number of {what}"
-            raise MaskError(error_message(f"lengths({what})", expected, f"{number:,}", hint))
+            raise MaskError(f"lengths({what})", expected, f"{number:,}", hint)
 
 
 def _empty(item: int | Tensor) -> bool:
@@ -396,9 +392,7 @@ def window(left: int | None, right: int | None, *, offset: int | Tensor = 0) -> 
     """
     for name, width in (("left", left), ("right", right)):
         if width is not None and (not isinstance(width, int) or isinstance(width, bool) or width < 0):
-            raise MaskError(
-                error_message(f"window({name})", "a number of keys, 0 or more, or None", repr(width), "None means all.")
-            )
+            raise MaskError(f"window({name})", "a number of keys, 0 or more, or None", repr(width), "None means all.")
     return Window(left, right, _integer(offset, "offset"))
 
 
@@ -424,9 +418,7 @@ def documents(ids: Tensor, key_ids: Tensor | None = None) -> Documents:
     """
     for name, given in (("ids", ids), ("key_ids", key_ids)):
         if given is not None and (not isinstance(given, Tensor) or given.ndim == 0 or _fractional(given)):
-            raise MaskError(
-                error_message(f"documents({name})", "an integer tensor (..., N)", _kind(given), "One id per position.")
-            )
+            raise MaskError(f"documents({name})", "an integer tensor (..., N)", _kind(given), "One id per position.")
     return Documents(ids, key_ids)
 
 
@@ -448,9 +440,7 @@ def dense(tensor: Tensor) -> Dense:
     """
     if not isinstance(tensor, Tensor) or tensor.dtype != torch.bool:
         raise MaskError(
-            error_message(
-                "dense(tensor)", "a bool tensor (True: may attend)", _kind(tensor), "Compare first: tensor != 0."
-            )
+            "dense(tensor)", "a bool tensor (True: may attend)", _kind(tensor), "Compare first: tensor != 0."
         )
     return Dense(tensor)
 
@@ -460,7 +450,7 @@ def _integer(item: int | Tensor, argument: str) -> int | Tensor:
     if plain or (isinstance(item, Tensor) and not _fractional(item)) or isinstance(item, torch.SymInt):
         return item
     hint = "Use .long()." if isinstance(item, Tensor) else "Example: torch.tensor([20, 13])."
-    raise MaskError(error_message(argument, "an integer or an integer tensor per item", _kind(item), hint))
+    raise MaskError(argument, "an integer or an integer tensor per item", _kind(item), hint)
 
 
 def _fractional(tensor: Tensor) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from qkv.errors import DataError, error_message
+from qkv.errors import DataError, Place, setting
 from qkv.metrics.figure import Figure, require_same_length
 
 Link = tuple[int, int]
@@ -56,11 +56,11 @@ def parse_links(text: str, where: str = "links", first: int = 0) -> Links:
         if match is None:
             got = ascii(item) if len(item) <= 40 else f"{item[:37]!a}..."
             hint = "Write SOURCE-TARGET for a sure link and SOURCEpTARGET for a possible one, counted from 0."
-            raise DataError(error_message(where, "links like 3-4 or 3p4", got, hint))
+            raise DataError(where, "links like 3-4 or 3p4", got, hint)
         link = (int(match[1]) - first, int(match[3]) - first)
         if min(link) < 0:
             hint = "Words count from 0 in this file, unless it has other mistakes."
-            raise DataError(error_message(where, f"numbers of words from {first}", item, hint))
+            raise DataError(where, f"numbers of words from {first}", item, hint)
         possible.add(link)
         if match[2] == "-":
             sure.add(link)
@@ -109,9 +109,9 @@ def expect_inside(references: Sequence[Links], sizes: Sequence[tuple[int, int]],
             from_one = min((min(link) for each in references for link in each.possible), default=0) > 0
             hint = "Are these the manual alignments of these sentences, with the source word first?"
             if from_one:
-                hint = "No link of the file has a 0: if it counts words from 1, give --gold-from 1."
+                hint = f"No link of the file has a 0: if it counts words from 1, give {setting('gold_from', '1')}."
             expected = f"links to {source} source and {target} target words, counted from 0"
-            raise DataError(error_message(f"{name}:{number}", expected, "{}-{}".format(*outside[0]), hint))
+            raise DataError(Place(name, number), expected, "{}-{}".format(*outside[0]), hint)
 
 
 def alignment_error_rate(hypotheses: Sequence[Iterable[Link]], references: Sequence[Links]) -> Figure:
@@ -201,5 +201,5 @@ def _count(hypotheses: Sequence[Iterable[Link]], references: Sequence[Links]) ->
 
 def _share(argument: str, part: int, whole: int) -> float:
     if not whole:
-        raise DataError(error_message(argument, "at least one link", "none", "There is nothing to measure."))
+        raise DataError(argument, "at least one link", "none", "There is nothing to measure.")
     return part / whole

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 
-from qkv.errors import DataError, error_message
+from qkv.errors import DataError
 from qkv.metrics.figure import Figure, require_same_length
 
 
@@ -110,6 +110,6 @@ def _rate(hypotheses: Sequence[Sequence[Hashable]], references: Sequence[Sequenc
     length = sum(map(len, references))
     if not length:
         hint = "An error rate is relative to the number of reference tokens."
-        raise DataError(error_message("references", "at least one token in total", "only empty ones", hint))
+        raise DataError("references", "at least one token in total", "only empty ones", hint)
     edits = sum(edit_distance(h, r) for h, r in zip(hypotheses, references, strict=True))
     return 100 * edits / length

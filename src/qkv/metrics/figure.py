@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Self
 
-from qkv.errors import ConfigError, DataError, error_message
+from qkv.errors import ConfigError, DataError
 
 _PERCENT = (
     *("accuracy", "macro_f1", "span_f1", "exact_match", "exact", "positions"),
@@ -70,7 +70,7 @@ class Figure:
         if measured != (other.name, other.signature, other.higher_is_better):
             hint = "Measure both the same way."
             expected = f"{self.name} ({self.signature})"
-            raise ConfigError(error_message("other", expected, f"{other.name} ({other.signature})", hint))
+            raise ConfigError("other", expected, f"{other.name} ({other.signature})", hint)
         return self.value > other.value if self.higher_is_better else self.value < other.value
 
     @property
@@ -107,7 +107,7 @@ def require_same_length(hypotheses: Sized, references: Sized) -> int:
     if len(hypotheses) != len(references):
         expected = f"one for each of the {len(references):,} references"
         hint = "Give one hypothesis per reference, in the same order."
-        raise DataError(error_message("hypotheses", expected, f"{len(hypotheses):,}", hint))
+        raise DataError("hypotheses", expected, f"{len(hypotheses):,}", hint)
     if not len(references):
-        raise DataError(error_message("references", "at least one", "none", "There is nothing to measure."))
+        raise DataError("references", "at least one", "none", "There is nothing to measure.")
     return len(references)

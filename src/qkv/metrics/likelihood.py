@@ -2,7 +2,7 @@
 
 import math
 
-from qkv.errors import DataError, error_message
+from qkv.errors import DataError
 from qkv.metrics.figure import Figure
 
 
@@ -54,5 +54,5 @@ def bits_per_character(loss: float, characters: int) -> Figure:
 
 def _counted(name: str, count: int) -> int:
     if count < 1:
-        raise DataError(error_message(name, "at least 1", str(count), "There is nothing to measure."))
+        raise DataError(name, "at least 1", str(count), "There is nothing to measure.")
     return count

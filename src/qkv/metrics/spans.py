@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from qkv.errors import DataError, error_message
+from qkv.errors import DataError
 from qkv.metrics.figure import Figure, require_same_length
 
 
@@ -86,7 +86,7 @@ def span_f1(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]
     for number, (given, true) in enumerate(zip(predictions, labels, strict=True), start=1):
         if len(given) != len(true):
             got = f"{len(given)} in sentence {number}"
-            raise DataError(error_message("predictions", f"{len(true)} tags", got, "Give one tag per word."))
+            raise DataError("predictions", f"{len(true)} tags", got, "Give one tag per word.")
         ours, theirs = set(spans(given)), set(spans(true))
         right += len(ours & theirs)
         either += len(ours) + len(theirs)

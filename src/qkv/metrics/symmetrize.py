@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest, setting
 
 Link = tuple[int, int]
 _NEIGHBORS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
@@ -107,5 +107,5 @@ def symmetrize(how: str, forward: Iterable[Link], backward: Iterable[Link]) -> s
     """
     if how not in SYMMETRIZATIONS:
         hint = nearest(how, SYMMETRIZATIONS)
-        raise ConfigError(error_message("--symmetrize", "the name of a combination", f'"{how}"', hint))
+        raise ConfigError(setting("symmetrize"), "the name of a combination", f'"{how}"', hint)
     return SYMMETRIZATIONS[how](set(forward), set(backward))

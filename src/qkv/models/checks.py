@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from qkv.errors import ConfigError, ShapeError, UnsupportedError, error_message, nearest
+from qkv.errors import ConfigError, ShapeError, UnsupportedError, nearest, setting
 from qkv.nn.mechanism import Mechanism, as_flag
 from qkv.shapes import nearest_divisors
 
@@ -42,13 +42,13 @@ def check_config(config: Any) -> None:
         if get_origin(kind) is Literal:
             if value not in get_args(kind):
                 hint = nearest(str(value), get_args(kind))
-                raise ConfigError(error_message(name, "one of its names", repr(value), hint))
+                raise ConfigError(name, "one of its names", repr(value), hint)
         elif kind is int and value < 1:
-            raise ConfigError(error_message(name, "at least 1", str(value), "Use more."))
+            raise ConfigError(name, "at least 1", str(value), "Use more.")
         elif kind is int and name.endswith("layers") and value > _LAYERS:
-            raise ConfigError(error_message(name, f"at most {_LAYERS:,}", str(value), "Use fewer, wider layers."))
+            raise ConfigError(name, f"at most {_LAYERS:,}", str(value), "Use fewer, wider layers.")
         elif kind is float and not 0 <= value < 1:
-            raise ConfigError(error_message(name, "a fraction in [0, 1)", str(value), "0 disables it."))
+            raise ConfigError(name, "a fraction in [0, 1)", str(value), "0 disables it.")
         elif value is not None and get_origin(kind) in (Union, UnionType):
             _check_optional(name, kind, value)
 
@@ -58,9 +58,9 @@ def _check_optional(name: str, kind: Any, value: Any) -> None:
     choices = [part for part in get_args(kind) if part is not NoneType]
     names = [known for part in choices if get_origin(part) is Literal for known in get_args(part)]
     if int in choices and value < 1:
-        raise ConfigError(error_message(name, "at least 1", str(value), "Omit it for the default."))
+        raise ConfigError(name, "at least 1", str(value), "Omit it for the default.")
     if names and len(choices) == 1 and value not in names:
-        raise ConfigError(error_message(name, "one of its names", repr(value), nearest(str(value), names)))
+        raise ConfigError(name, "one of its names", repr(value), nearest(str(value), names))
 
 
 def expect_attention(score: str) -> None:
@@ -73,8 +73,8 @@ def expect_attention(score: str) -> None:
         >>> expect_attention("dot")
     """
     if score == "none":
-        hint = "Only a recurrent decoder can do without: choose another score, or --model gru."
-        raise ConfigError(error_message("model.score", "a score, because a Transformer is attention", '"none"', hint))
+        hint = f"Only a recurrent decoder can do without: choose another score, or {setting('model', 'gru')}."
+        raise ConfigError("model.score", "a score, because a Transformer is attention", '"none"', hint)
 
 
 def attention_of_its_own(usual: Mechanism, part: str, score: str | None, normalizer: str | None) -> Mechanism:
@@ -97,22 +97,21 @@ def attention_of_its_own(usual: Mechanism, part: str, score: str | None, normali
         found = usual.replaced(score, normalizer)
         expect_attention(found.score)
     except ConfigError as error:
-        named = str(error).removeprefix("model.")
-        given = {"score": score, "normalizer": normalizer}
-        if given.get(named.partition(":")[0]) is None:
+        name = error.argument.removeprefix("model.")
+        if {"score": score, "normalizer": normalizer}.get(name) is None:
             raise
-        raise ConfigError(f"model.{part}_{named}") from None
+        raise error.about(f"model.{part}_{name}") from None
     return found
 
 
-def check_heads(name: str, width: int, heads: int, setting: str = "heads") -> None:
+def check_heads(name: str, width: int, heads: int, heads_name: str = "heads") -> None:
     """Check that heads divide a width.
 
     Args:
         name: the name of the width's setting.
         width: the width.
         heads: the number of heads.
-        setting: the name of the heads' setting.
+        heads_name: the name of the heads' setting.
 
     Raises:
         ConfigError: they do not.
@@ -125,7 +124,7 @@ def check_heads(name: str, width: int, heads: int, setting: str = "heads") -> No
     if width % heads:
         got = f"{heads} for width {width}"
         raise ConfigError(
-            error_message(f"model.{setting}", f"a divisor of model.{name}", got, nearest_divisors(width, heads))
+            f"model.{heads_name}", f"a divisor of {setting(f'model.{name}')}", got, nearest_divisors(width, heads)
         )
 
 
@@ -150,7 +149,7 @@ def check_positions(positions: str, mechanism: Mechanism, width: int, *, bounded
     biases = ("alibi", "relative")
     if positions == "rotary" and mechanism.rotates and width % 2:
         hint = "Rotary positions rotate pairs: choose another number of heads."
-        raise ConfigError(error_message("model.heads", "an even width per head", f"{width}", hint))
+        raise ConfigError("model.heads", "an even width per head", f"{width}", hint)
     misfits: tuple[str, ...] = () if mechanism.rotates else ("rotary",)
     misfits += biases if mechanism.normalizer == "sum" else ()
     if positions in misfits:
@@ -158,11 +157,12 @@ def check_positions(positions: str, mechanism: Mechanism, width: int, *, bounded
         fitting = ", ".join(name for name in names if name not in misfits)
         expected = f"{fitting} or none with {as_flag(mechanism.score)} under {mechanism.normalizer}"
         hint = (
-            "They add to the scores, which a sum needs above 0: use --normalizer softmax, or --score squared-distance."
+            "They add to the scores, which a sum needs above 0: use "
+            f"{setting('normalizer', 'softmax')}, or {setting('score', 'squared-distance')}."
             if positions in biases
             else "Of rotated vectors, only dot products and distances depend just on the difference of positions."
         )
-        raise ConfigError(error_message("model.positions", expected, f'"{positions}"', hint))
+        raise ConfigError("model.positions", expected, f'"{positions}"', hint)
 
 
 def expect_unbounded(positions: str | None) -> None:
@@ -177,7 +177,7 @@ def expect_unbounded(positions: str | None) -> None:
     if positions == "learned":
         hint = "A text can be longer than any in training: use relative, whose distances are learned too."
         expected = "sinusoidal, rotary, alibi, relative or none"
-        raise ConfigError(error_message("model.positions", expected, '"learned"', hint))
+        raise ConfigError("model.positions", expected, '"learned"', hint)
 
 
 def clean_source(source: Tensor, lengths: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -202,7 +202,7 @@ def clean_source(source: Tensor, lengths: Tensor, size: int) -> tuple[Tensor, Te
     _expect("lengths", lengths, 1, "(B,)")
     if lengths.shape[0] != source.shape[0]:
         hint = "Give one length for each row."
-        raise ShapeError(error_message("lengths", f"{source.shape[0]} numbers", f"{lengths.shape[0]}", hint))
+        raise ShapeError("lengths", f"{source.shape[0]} numbers", f"{lengths.shape[0]}", hint)
     if source.shape[1] == 0:
         source = F.pad(source, (0, 1))
     real = torch.arange(source.shape[1], device=source.device) < lengths[:, None]
@@ -243,14 +243,14 @@ def check_target(target: Tensor, rows: int, size: int) -> None:
     _expect("target", target, 2, "(B, T)")
     if target.shape[0] != rows or target.shape[1] == 0:
         hint = "Each row starts with the begin token."
-        raise ShapeError(error_message("target", f"{rows} rows of at least one token", f"{tuple(target.shape)}", hint))
+        raise ShapeError("target", f"{rows} rows of at least one token", f"{tuple(target.shape)}", hint)
     _within("target", target, size, "Use the tokenizer that the model was trained with.")
 
 
 def _expect(argument: str, ids: Tensor, rank: int, shape: str) -> None:
     if ids.ndim != rank or ids.dtype != torch.int64:
         got = f"{ids.dtype} of shape {tuple(ids.shape)}"
-        raise ShapeError(error_message(argument, f"int64 of shape {shape}", got, "Token ids and counts are integers."))
+        raise ShapeError(argument, f"int64 of shape {shape}", got, "Token ids and counts are integers.")
 
 
 def _within(argument: str, ids: Tensor, end: int, hint: str) -> None:
@@ -259,7 +259,7 @@ def _within(argument: str, ids: Tensor, end: int, hint: str) -> None:
         low, high = ids.aminmax()
         if low < 0 or high >= end:
             got = f"{int(low) if low < 0 else int(high)}"
-            raise ShapeError(error_message(argument, f"numbers from 0 to {end - 1}", got, hint))
+            raise ShapeError(argument, f"numbers from 0 to {end - 1}", got, hint)
 
 
 def parts_of(stack: nn.ModuleList, kind: type[Part], name: str) -> list[Part]:
@@ -282,6 +282,6 @@ def parts_of(stack: nn.ModuleList, kind: type[Part], name: str) -> list[Part]:
     for index, part in enumerate(stack):
         if not isinstance(part, kind):
             hint = "Replace a part inside of it, or subclass it."
-            raise UnsupportedError(error_message(f"{name}.{index}", f"a {kind.__name__}", type(part).__name__, hint))
+            raise UnsupportedError(f"{name}.{index}", f"a {kind.__name__}", type(part).__name__, hint)
         parts.append(part)
     return parts

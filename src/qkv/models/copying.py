@@ -5,7 +5,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, ShapeError, error_message
+from qkv.errors import ConfigError, ShapeError
 from qkv.linalg.layers import apply_layer
 from qkv.linalg.session import Session
 from qkv.models.recurrent import RecurrentState, RecurrentTranslator
@@ -55,7 +55,7 @@ class CopyingTranslator(nn.Module):
         config = inner.config
         if config.copy == "none":
             hint = 'Choose "mixture" or "joint".'
-            raise ConfigError(error_message("model.copy", "a way to copy", '"none"', hint))
+            raise ConfigError("model.copy", "a way to copy", '"none"', hint)
         self.config, self.unknown = config, unknown
         self.inner = inner
         states, memory = inner.widths
@@ -83,7 +83,7 @@ class CopyingTranslator(nn.Module):
         state = self.start(source, source_lengths)
         if target.ndim != 2 or target.dtype != torch.int64 or target.shape[0] != source.shape[0]:
             expected, got = f"int64 ({source.shape[0]}, T)", f"{target.dtype} {tuple(target.shape)}"
-            raise ShapeError(error_message("target", expected, got, "Each row starts with the begin token."))
+            raise ShapeError("target", expected, got, "Each row starts with the begin token.")
         return self._predict(target, state)[0]
 
     def start(self, source: Tensor, lengths: Tensor) -> CopyingState:

@@ -6,7 +6,7 @@ from typing import Protocol, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ShapeError, error_message
+from qkv.errors import ShapeError
 from qkv.linalg.layers import apply_layer
 from qkv.masks.patterns import Lengths
 from qkv.models import recurrence
@@ -100,9 +100,7 @@ class ElementEncoder(nn.Module):
         for name, given in (("mean", mean), ("scale", scale)):
             if given.shape != (self.sizes.features,):
                 expected = f"({self.sizes.features},), one number per feature"
-                raise ShapeError(
-                    error_message(name, expected, f"{tuple(given.shape)}", "Compute it over all elements.")
-                )
+                raise ShapeError(name, expected, f"{tuple(given.shape)}", "Compute it over all elements.")
         self.get_buffer("mean").copy_(mean)
         self.get_buffer("scale").copy_(torch.where(scale > 0, scale, 1))
 
@@ -150,9 +148,9 @@ def _real(source: Tensor, lengths: Tensor, features: int) -> Tensor:
     if source.ndim != 3 or source.shape[2] != features or source.shape[1] == 0:
         expected = f"(B, S, {features}) with S at least 1"
         hint = "The last dimension holds the features of an element."
-        raise ShapeError(error_message("elements", expected, f"{tuple(source.shape)}", hint))
+        raise ShapeError("elements", expected, f"{tuple(source.shape)}", hint)
     if lengths.shape != source.shape[:1] or lengths.dtype != torch.int64:
         got = f"{lengths.dtype} of shape {tuple(lengths.shape)}"
         hint = "Give one length for each row."
-        raise ShapeError(error_message("lengths", f"int64 of shape ({source.shape[0]},)", got, hint))
+        raise ShapeError("lengths", f"int64 of shape ({source.shape[0]},)", got, hint)
     return torch.arange(source.shape[1], device=source.device) < lengths[:, None]

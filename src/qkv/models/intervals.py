@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 from qkv.functional import attention, attention_with_state
 from qkv.introspect.lazy_map import attention_map
 from qkv.models.smoother import KernelSmoother
@@ -83,7 +83,7 @@ def bootstrap_interval(
     """
     ends = ((1 - _checked(level)) / 2, (1 + level) / 2)
     if draws < 2:
-        raise ConfigError(error_message("draws", "at least 2", f"{draws}", "A few hundred suit most data."))
+        raise ConfigError("draws", "at least 2", f"{draws}", "A few hundred suit most data.")
     random, (scaled, points, score) = np.random.default_rng(seed % 2**64), smoother.scaled(query)
     targets = smoother.get_buffer("targets")
     count, outputs = targets.shape
@@ -147,5 +147,5 @@ def _square_norms(smoother: KernelSmoother, query: Tensor) -> Tensor:
 def _checked(level: float) -> float:
     if not 0 < level < 1:
         hint = "0.95 for an interval that covers 95 times in 100."
-        raise ConfigError(error_message("level", "a probability above 0 and below 1", f"{level:g}", hint))
+        raise ConfigError("level", "a probability above 0 and below 1", f"{level:g}", hint)
     return level

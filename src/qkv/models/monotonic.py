@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError, setting
 from qkv.linalg.layers import apply_layer
 from qkv.models import recurrence
 from qkv.models.cells import Hidden, first_hidden, gates, run_cells
@@ -77,17 +77,17 @@ class MonotonicConfig:
         object.__setattr__(self, "score", score_name(self.score))
         if self.score not in _SCORES:
             expected = "bilinear, additive, dot or scaled-dot with a monotonic alignment"
-            hint = "Choose one of them, or omit --alignment."
-            raise ConfigError(error_message("model.score", expected, f'"{as_flag(self.score)}"', hint))
+            hint = f"Choose one of them, or omit {setting('alignment')}."
+            raise ConfigError("model.score", expected, f'"{as_flag(self.score)}"', hint)
         check_config(self)
         first = self.alignment == "monotonic-1"
         if first and self.score != "bilinear":
             hint = 'Omit it, or choose the alignment "monotonic-0".'
             expected = 'no score with "monotonic-1", which predicts jumps'
-            raise ConfigError(error_message("model.score", expected, f'"{as_flag(self.score)}"', hint))
+            raise ConfigError("model.score", expected, f'"{as_flag(self.score)}"', hint)
         if not first and self.jumps != 5:
             hint = 'Omit it, or choose the alignment "monotonic-1".'
-            raise ConfigError(error_message("model.jumps", 'no jumps with "monotonic-0"', f"{self.jumps}", hint))
+            raise ConfigError("model.jumps", 'no jumps with "monotonic-0"', f"{self.jumps}", hint)
 
 
 class MonotonicState(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, final, get_args
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, ShapeError, error_message
+from qkv.errors import ConfigError, ShapeError, setting
 from qkv.linalg.layers import apply_layer
 from qkv.models.cells import STEPS, Hidden, first_hidden, gates, run_cells
 from qkv.models.checks import check_config
@@ -63,12 +63,12 @@ class PointerConfig:
         if self.score not in get_args(PointerScore):
             expected, names = "a score whose softmax can point", ", ".join(map(as_flag, get_args(PointerScore)))
             hint = f"Valid: {names}, gaussian."
-            raise ConfigError(error_message("model.score", expected, f'"{as_flag(self.score)}"', hint))
+            raise ConfigError("model.score", expected, f'"{as_flag(self.score)}"', hint)
         check_config(self)
         if self.encoder == "transformer" and self.hidden % self.heads:
             got = f"{self.heads} heads for width {self.hidden}"
             hint = "Choose another width, or another number of heads."
-            raise ConfigError(error_message("model.heads", "a divisor of model.hidden", got, hint))
+            raise ConfigError("model.heads", f"a divisor of {setting('model.hidden')}", got, hint)
 
 
 class PointerState(NamedTuple):
@@ -211,7 +211,7 @@ class PointerNetwork(nn.Module):
         if not good or (target.numel() and not 0 <= int(target.min()) <= int(target.max()) < state.free.shape[1]):
             expected = f"int64 (B, T) of positions from 0 to {state.free.shape[1] - 1}"
             hint = "Elements count from 1; 0 ends the sequence."
-            raise ShapeError(error_message("target", expected, f"{target.dtype} {tuple(target.shape)}", hint))
+            raise ShapeError("target", expected, f"{target.dtype} {tuple(target.shape)}", hint)
 
 
 def _taken(values: Tensor, places: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, ShapeError, error_message
+from qkv.errors import ConfigError, ShapeError, setting
 from qkv.masks.patterns import Lengths
 from qkv.models import recurrence
 from qkv.models.checks import (
@@ -92,19 +92,22 @@ class ReaderConfig(Mechanism):
             check_positions(self.positions, self.blocks, self.width // self.heads)
         elif self.encoder in CELLS and self.width % 2:
             hint = "Each direction has half of it."
-            raise ConfigError(error_message("model.width", "an even width, for two directions", f"{self.width}", hint))
+            raise ConfigError("model.width", "an even width, for two directions", f"{self.width}", hint)
         if self.encoder != "transformer":
             self._expect_no_blocks()
             if self.score == "none":
                 expected = "the score of the attention that pools the states"
-                hint = "Omit it; to classify by the mean of the states, use --pool mean."
-                raise ConfigError(error_message("model.score", expected, '"none"', hint))
+                hint = f"Omit it; to classify by the mean of the states, use {setting('pool', 'mean')}."
+                raise ConfigError("model.score", expected, '"none"', hint)
             changed = [name for name, usual in _DEFAULTS.items() if getattr(self, name) != usual]
             if self.pool == "mean" and changed:
                 name = "score" if "score" in changed else changed[0]
-                hint = "Nothing attends: omit it, or choose --model transformer or, to classify, --pool attention."
+                hint = (
+                    f"Nothing attends: omit it, or choose {setting('model', 'transformer')} or, to classify, "
+                    f"{setting('pool', 'attention')}."
+                )
                 expected = "the default beside a mean and no Transformer"
-                raise ConfigError(error_message(f"model.{name}", expected, f'"{getattr(self, name)}"', hint))
+                raise ConfigError(f"model.{name}", expected, f'"{getattr(self, name)}"', hint)
 
     @property
     def blocks(self) -> Mechanism:
@@ -119,9 +122,9 @@ class ReaderConfig(Mechanism):
     def _expect_no_blocks(self) -> None:
         for name, default in (("positions", "sinusoidal"), ("window", None)):
             if getattr(self, name) != default:
-                hint = "It belongs to self-attention: omit it, or choose --model transformer."
+                hint = f"It belongs to self-attention: omit it, or choose {setting('model', 'transformer')}."
                 got = f"{getattr(self, name)} with {self.encoder}"
-                raise ConfigError(error_message(f"model.{name}", "a Transformer", got, hint))
+                raise ConfigError(f"model.{name}", "a Transformer", got, hint)
 
 
 @final
@@ -302,7 +305,7 @@ class TextClassifier(nn.Module):
             return scores
         if self.wide is None:
             hint = "Omit them, or create the model with wide=BUCKETS."
-            raise ShapeError(error_message("features", "none for a model without a wide part", "some", hint))
+            raise ShapeError("features", "none for a model without a wide part", "some", hint)
         wide: Tensor = self.wide(*_clean_features(features, counts, self.config.wide or 0))
         return scores + wide
 
@@ -311,7 +314,7 @@ def _clean_features(features: Tensor, counts: Tensor, buckets: int) -> tuple[Ten
     try:
         return clean_source(features, counts, buckets)[0], counts
     except ShapeError as error:
-        raise ShapeError(f"features: {error}") from None
+        raise error.about(f"features: {error.argument}") from None
 
 
 @final

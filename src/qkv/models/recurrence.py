@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from qkv.errors import UnsupportedError, error_message
+from qkv.errors import UnsupportedError
 from qkv.linalg.matmul import kept_weight, linear
 from qkv.linalg.session import Session
 from qkv.models.cells import hidden_of, stacked, unrolled
@@ -109,7 +109,7 @@ def _packed(layer: nn.Module, x_BSM: Tensor, lengths: Tensor) -> tuple[Tensor, T
     if layer._backward_hooks or layer._backward_pre_hooks:
         if bool((lengths < x_BSM.shape[1]).any()):
             name, hint = type(layer).__name__, "Hook the module around it, or give rows of one length."
-            raise UnsupportedError(error_message(name, "no backward hook where rows have padding", "one", hint))
+            raise UnsupportedError(name, "no backward hook where rows have padding", "one", hint)
         states, last = layer(x_BSM)
     else:
         packed, last = layer(pack_padded_sequence(x_BSM, lengths.cpu(), batch_first=True, enforce_sorted=False))

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError, setting
 from qkv.linalg.layers import apply_layer
 from qkv.linalg.session import Session
 from qkv.masks.patterns import Lengths
@@ -114,12 +114,10 @@ class RecurrentConfig(Mechanism):
             expect_attention_for_features(self.score)
         if self.score == "none" and self.heads > 1:
             hint = "Omit it, or choose another score."
-            raise ConfigError(error_message("model.heads", "1 without attention", f"{self.heads}", hint))
+            raise ConfigError("model.heads", "1 without attention", f"{self.heads}", hint)
         if self.memory == "split" and self.hidden % 2:
             hint = "Choose an even width."
-            raise ConfigError(
-                error_message("model.hidden", "an even width, to split into keys and values", f"{self.hidden}", hint)
-            )
+            raise ConfigError("model.hidden", "an even width, to split into keys and values", f"{self.hidden}", hint)
 
     @property
     def encoding(self) -> Mechanism:
@@ -132,15 +130,16 @@ class RecurrentConfig(Mechanism):
             check_positions(self.positions or "sinusoidal", self.encoding, self.embedding // self.encoder_heads)
             if self.memory == "split" and self.embedding % 2:
                 expected = "an even width, to split into keys and values"
-                raise ConfigError(
-                    error_message("model.embedding", expected, f"{self.embedding}", "Choose an even width.")
-                )
+                raise ConfigError("model.embedding", expected, f"{self.embedding}", "Choose an even width.")
             return
         for name in ("window", "positions", "encoder_score", "encoder_normalizer"):
             if (given := getattr(self, name)) is not None:
-                hint = "It belongs to self-attention: add --encoder transformer, use --model transformer, or omit it."
+                hint = (
+                    f"It belongs to self-attention: add {setting('encoder', 'transformer')}, use "
+                    f"{setting('model', 'transformer')}, or omit it."
+                )
                 expected = "no such setting of a recurrent encoder"
-                raise ConfigError(error_message(f"model.{name}", expected, f'"{given}"', hint))
+                raise ConfigError(f"model.{name}", expected, f'"{given}"', hint)
 
 
 class RecurrentState(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, error_message, expect_room, nearest
+from qkv.errors import ConfigError, expect_room, nearest
 
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
@@ -143,7 +143,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """
         if how not in ("normal", "bootstrap"):
             hint = nearest(str(how), ("normal", "bootstrap"))
-            raise ConfigError(error_message("interval", '"normal" or "bootstrap"', f'"{how}"', hint))
+            raise ConfigError("interval", '"normal" or "bootstrap"', f'"{how}"', hint)
         query, smoother = self._query(X), self.smoother()
         if how == "normal":
             low, high = normal_interval(smoother, query, self._stored_residuals(), level)
@@ -256,28 +256,28 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
 def _check(kernel: str, bandwidth: float | Sequence[float] | str, beyond: str) -> None:
     if kernel not in KERNELS:
-        raise ConfigError(error_message("kernel", "the name of a kernel", f'"{kernel}"', nearest(str(kernel), KERNELS)))
+        raise ConfigError("kernel", "the name of a kernel", f'"{kernel}"', nearest(str(kernel), KERNELS))
     if beyond not in ("nearest", "mean", "nan"):
         hint = nearest(str(beyond), ("nearest", "mean", "nan"))
-        raise ConfigError(error_message("beyond", '"nearest", "mean" or "nan"', f'"{beyond}"', hint))
+        raise ConfigError("beyond", '"nearest", "mean" or "nan"', f'"{beyond}"', hint)
     if not isinstance(bandwidth, str):
         return
     if bandwidth not in _CHOICES:
         hint = nearest(bandwidth, _CHOICES)
         expected = "a number, or the name of a way to choose it"
-        raise ConfigError(error_message("bandwidth", expected, f'"{bandwidth}"', hint))
+        raise ConfigError("bandwidth", expected, f'"{bandwidth}"', hint)
     if bandwidth == "gradient" and kernel == "boxcar":
         hint = 'Use "leave-one-out", which needs no gradient.'
         expected = "a kernel that is differentiable in its bandwidth"
-        raise ConfigError(error_message("bandwidth", expected, '"gradient" for the boxcar kernel', hint))
+        raise ConfigError("bandwidth", expected, '"gradient" for the boxcar kernel', hint)
 
 
 def _per_column(bandwidth: float | Sequence[float], columns: int) -> Array:
     given = np.atleast_1d(np.asarray(bandwidth, dtype=np.float64))
     if given.ndim != 1 or len(given) not in (1, columns):
         hint = "Give one for all columns, or one for each."
-        raise ConfigError(error_message("bandwidth", f"{columns} numbers, one per column", f"{given.size}", hint))
+        raise ConfigError("bandwidth", f"{columns} numbers, one per column", f"{given.size}", hint)
     if not all(0 < number < math.inf for number in given.tolist()):
         hint = 'Or "leave-one-out".'
-        raise ConfigError(error_message("bandwidth", "a finite number above 0", f"{bandwidth!r}", hint))
+        raise ConfigError("bandwidth", "a finite number above 0", f"{bandwidth!r}", hint)
     return np.broadcast_to(given, columns).copy()

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError, setting
 
 
 class Sides(NamedTuple):
@@ -47,5 +47,5 @@ def expect_attention_for_features(score: str) -> None:
         ConfigError: the score is "none".
     """
     if score == "none":
-        hint = "Choose a score, or --features front."
-        raise ConfigError(error_message("model.score", "an attention beside that over features", '"none"', hint))
+        hint = f"Choose a score, or {setting('features', 'front')}."
+        raise ConfigError("model.score", "an attention beside that over features", '"none"', hint)

@@ -6,7 +6,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, lengths, window
 from qkv.nn.biases import BucketedBias
@@ -132,7 +132,7 @@ class StackConfig:
         for name in ("size", "width", "heads", "key_heads", "head_width", "feed_forward", "layers", "context"):
             if getattr(self, name) < 1:
                 got, hint = f"{getattr(self, name)}", "Heads are as wide as the model's width divided by their number."
-                raise ConfigError(error_message(f"model.{name}", "at least 1", got, hint))
+                raise ConfigError(f"model.{name}", "at least 1", got, hint)
 
     def block(self, index: int = 0, *, cross: bool = False) -> StackBlock:
         """Create a block.

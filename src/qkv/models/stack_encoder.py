@@ -5,7 +5,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ShapeError, error_message
+from qkv.errors import ShapeError
 from qkv.linalg.layers import apply_layer
 from qkv.masks.patterns import lengths as first_keys
 from qkv.models.checks import clean_source, padding_of, parts_of
@@ -130,14 +130,14 @@ class StackReader(nn.Module):
     def _kinds(self, ids: Tensor, kinds: Tensor | None) -> Tensor | float:
         if self.kinds is None:
             if kinds is not None:
-                raise ShapeError(error_message("kinds", "None", "token types", "This model has none: omit them."))
+                raise ShapeError("kinds", "None", "token types", "This model has none: omit them.")
             return 0.0
         if kinds is None:
             first: Tensor = self.kinds(ids.new_zeros(1, 1))
             return first
         if kinds.shape != ids.shape:
             got, hint = f"{tuple(kinds.shape)}", "Give one type for each token."
-            raise ShapeError(error_message("kinds", f"shape {tuple(ids.shape)}", got, hint))
+            raise ShapeError("kinds", f"shape {tuple(ids.shape)}", got, hint)
         found: Tensor = self.kinds(kinds)
         return found
 

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 from qkv.linalg.session import Session
 from qkv.models.checks import (
     attention_of_its_own,
@@ -92,7 +92,7 @@ class TransformerConfig(Mechanism):
             object.__setattr__(self, "encoder", None)
         if self.encoder is not None and self.width % 2:
             hint = "Each direction has half of it."
-            raise ConfigError(error_message("model.width", "an even width, for two directions", f"{self.width}", hint))
+            raise ConfigError("model.width", "an even width, for two directions", f"{self.width}", hint)
         assert self.cross.attends
 
     @property

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from qkv.biases import Bias
 from qkv.engine.describe import Arguments
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 from qkv.functional import attention, attention_with_rounded_state, attention_with_state, attention_with_weights
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
@@ -62,11 +62,9 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         if also not in _CALLS:
-            raise ConfigError(
-                error_message("also", '"weights", "state" or None', f"{also!r}", "None returns the output alone.")
-            )
+            raise ConfigError("also", '"weights", "state" or None', f"{also!r}", "None returns the output alone.")
         if not 0.0 <= dropout < 1.0:
-            raise ConfigError(error_message("dropout", "a fraction in [0, 1)", f"{dropout}", "0 disables it."))
+            raise ConfigError("dropout", "a fraction in [0, 1)", f"{dropout}", "0 disables it.")
         self.score = score
         self.normalizer = None if normalizer is None else as_normalizer(normalizer)
         self.dropout = dropout

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.biases import Bias, alibi, relative
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest
 from qkv.values.parameters import Owner
 from qkv.values.plain import is_watched
 
@@ -58,7 +58,7 @@ class AlibiBias(BiasModule):
     def __init__(self, heads: int, *, learned: bool = False) -> None:
         super().__init__()
         if heads < 1:
-            raise ConfigError(error_message("heads", "at least 1", f"{heads}", "It is the number of query heads."))
+            raise ConfigError("heads", "at least 1", f"{heads}", "It is the number of query heads.")
         logarithms = torch.tensor(alibi_slopes(heads)).log()
         if learned:
             self.log_slopes = nn.Parameter(logarithms)
@@ -92,9 +92,7 @@ class RelativeBias(BiasModule):
     def __init__(self, reach: int, heads: int | None = None) -> None:
         super().__init__()
         if reach < 1:
-            raise ConfigError(
-                error_message("reach", "at least 1", f"{reach}", "It is the largest distance with its own number.")
-            )
+            raise ConfigError("reach", "at least 1", f"{reach}", "It is the largest distance with its own number.")
         self.table = nn.Parameter(torch.zeros(*(() if heads is None else (heads,)), 2 * reach + 1))
 
     def value(self, offset: int = 0) -> Bias:
@@ -135,7 +133,7 @@ class BucketedBias(BiasModule):
                 f"at least {2 if causal else 4} buckets, and a distance beyond half of a side's, to {_FARTHEST:,}"
             )
             hint = "T5 has 32 buckets to distance 128."
-            raise ConfigError(error_message("buckets", expected, f"{buckets} and {farthest}", hint))
+            raise ConfigError("buckets", expected, f"{buckets} and {farthest}", hint)
         self.side, self.farthest, self.causal = side, farthest, causal
         self.weight = nn.Parameter(torch.zeros(buckets, heads))
 
@@ -219,7 +217,7 @@ def build_bias(name: str, heads: int, *, reach: int = 128) -> BiasModule:
         case "relative":
             return RelativeBias(reach, heads)
         case _:
-            raise ConfigError(error_message("bias", "the name of a bias", f'"{name}"', nearest(name, BIASES)))
+            raise ConfigError("bias", "the name of a bias", f'"{name}"', nearest(name, BIASES))
 
 
 def alibi_slopes(heads: int) -> list[float]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest
 from qkv.linalg.layers import apply_layer
 from qkv.linalg.session import Session
 from qkv.masks.base import Mask
@@ -46,7 +46,7 @@ def activation_of(name: str) -> Callable[[Tensor], Tensor]:
     """
     if name not in _ACTIVATIONS:
         known = ", ".join(_ACTIVATIONS)
-        raise ConfigError(error_message("activation", f"one of {known}", repr(name), nearest(name, _ACTIVATIONS)))
+        raise ConfigError("activation", f"one of {known}", repr(name), nearest(name, _ACTIVATIONS))
     return _ACTIVATIONS[name]
 
 

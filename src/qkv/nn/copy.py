@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest
 from qkv.masks.patterns import Lengths
 from qkv.nn.attention import Attention
 from qkv.nn.scores import build_score, score_of, xavier_uniform
@@ -83,9 +83,7 @@ class CopyHead(nn.Module):
     ) -> None:
         super().__init__()
         if mixing not in MIXINGS:
-            raise ConfigError(
-                error_message("mixing", '"joint" or "mixture"', f'"{mixing}"', nearest(str(mixing), MIXINGS))
-            )
+            raise ConfigError("mixing", '"joint" or "mixture"', f'"{mixing}"', nearest(str(mixing), MIXINGS))
         self.vocabulary, self.mixing = vocabulary, mixing
         self.score = build_score(score, query_width, key_width, hidden=hidden)
         self.attention = Attention(also="state")

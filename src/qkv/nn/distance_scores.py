@@ -8,7 +8,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest
 from qkv.nn.scores import ScoreModule, xavier_uniform
 from qkv.scores.base import Score
 from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
@@ -52,11 +52,11 @@ def kernel_value(kernel: str, bandwidth: _Bandwidth, power: float | None = None)
         Epanechnikov(bandwidth=2.0, power=1)
     """
     if kernel not in KERNELS:
-        raise ConfigError(error_message("kernel", "the name of a kernel", f'"{kernel}"', nearest(kernel, KERNELS)))
+        raise ConfigError("kernel", "the name of a kernel", f'"{kernel}"', nearest(kernel, KERNELS))
     if power is None:
         return KERNELS[kernel](bandwidth)
     if kernel != "epanechnikov":
-        raise ConfigError(error_message("power", "the kernel epanechnikov", f'"{kernel}"', "Omit the power."))
+        raise ConfigError("power", "the kernel epanechnikov", f'"{kernel}"', "Omit the power.")
     return Epanechnikov(bandwidth, power)
 
 

@@ -6,7 +6,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 
 _LEVELS = 1 << 16
 _DRAWS = 4
@@ -37,7 +37,7 @@ class Dropout(nn.Module):
     def __init__(self, share: float = 0.0) -> None:
         super().__init__()
         if not 0.0 <= share < 1.0:
-            raise ConfigError(error_message("dropout", "a fraction in [0, 1)", f"{share}", "0 disables it."))
+            raise ConfigError("dropout", "a fraction in [0, 1)", f"{share}", "0 disables it.")
         self.share = share
 
     def forward(self, x: Tensor) -> Tensor:

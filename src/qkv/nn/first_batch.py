@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError, setting
 from qkv.functional import attention
 from qkv.introspect.lazy_map import attention_map
 from qkv.nn.attention import Attention
@@ -89,8 +89,8 @@ class _Watch:
         if self.called and not self.sees:
             apart = f", where queries and keys lie {self.distance:.3g} apart" if self.distance else ""
             got = f"none in {self.place.name}{apart}"
-            hint = "Set --bandwidth to about that, or omit it: it is then learned from there."
-            raise ConfigError(error_message("model.bandwidth", "some weight above 0 in the first batch", got, hint))
+            hint = f"Set {setting('bandwidth')} to about that, or omit it: it is then learned from there."
+            raise ConfigError("model.bandwidth", "some weight above 0 in the first batch", got, hint)
 
     def _before(self, layer: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> Any:
         query, key, _ = args

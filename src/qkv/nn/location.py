@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 from qkv.linalg.session import Session
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
@@ -58,7 +58,7 @@ class LocationScore(nn.Module):
         super().__init__()
         if filters < 1 or reach < 0:
             got = f"{filters} filters, reach {reach}"
-            raise ConfigError(error_message("filters", "at least 1, and a reach of at least 0", got, "Use 10 and 5."))
+            raise ConfigError("filters", "at least 1, and a reach of at least 0", got, "Use 10 and 5.")
         self.heads = heads
         own = () if heads is None else (heads,)
         self.vector = nn.Parameter(torch.empty(*own, hidden))

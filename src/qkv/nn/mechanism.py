@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Literal
 
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest, setting
 from qkv.nn.distance_scores import KERNELS, ConcatScore, KernelScore, kernel_value
 from qkv.nn.normalizers import LearnedEntmax, NormalizerModule, SinkSoftmax
 from qkv.nn.scores import CosineScore, FixedScore, LearnedScore, ScoreModule, build_score
@@ -175,7 +175,7 @@ class Mechanism:
         if self.needs_equal_widths and query_width != key_width:
             hint = 'For different widths use "bilinear" or "additive".'
             expected = f'equal widths of query and key for "{as_flag(self.score)}"'
-            raise ConfigError(error_message("score", expected, f"{query_width} and {key_width}", hint))
+            raise ConfigError("score", expected, f"{query_width} and {key_width}", hint)
         if self.score in KERNELS and self.bandwidth is None:
             return KernelScore(self.score, heads=heads, power=self.power)
         if self.bandwidth is not None:
@@ -217,32 +217,32 @@ class Mechanism:
         if self.score == LOCATION and not self.stepwise:
             expected = "a score of queries and keys alone"
             hint = "It reads the weights of the step before: only recurrent decoders of qkv train translate have them."
-            raise ConfigError(error_message("model.score", expected, f'"{LOCATION}"', hint))
+            raise ConfigError("model.score", expected, f'"{LOCATION}"', hint)
         if not self.attends and (self.normalizer != "softmax" or self.sinks):
             hint = "Choose a score, or omit what normalizes it."
             name = "sinks" if self.normalizer == "softmax" else "normalizer"
-            raise ConfigError(error_message(f"model.{name}", "a score to normalize", f'"{_NONE}"', hint))
+            raise ConfigError(f"model.{name}", "a score to normalize", f'"{_NONE}"', hint)
         if self.normalizer == "sum" and self.score not in _NON_NEGATIVE:
             others = _listed([name for name in NORMALIZERS if name != "sum"])
             hint = f"Sums normalize scores that are never negative: {_listed(sorted(_NON_NEGATIVE), 'and')}."
-            raise ConfigError(error_message("model.normalizer", f"{others} for {as_flag(self.score)}", '"sum"', hint))
-        self._expect_only("alpha", self.normalizer == "entmax", "--normalizer entmax", f"{self.normalizer}")
-        self._expect_only("sinks", self.normalizer == "softmax", "--normalizer softmax", f"{self.normalizer}")
+            raise ConfigError("model.normalizer", f"{others} for {as_flag(self.score)}", '"sum"', hint)
+        self._expect_only("alpha", self.normalizer == "entmax", setting("normalizer", "entmax"), f"{self.normalizer}")
+        self._expect_only("sinks", self.normalizer == "softmax", setting("normalizer", "softmax"), f"{self.normalizer}")
         distances = _listed([name for name in SCORES if name in KERNELS])
-        self._expect_only("bandwidth", self.score in KERNELS, f"--score {distances}", self.score)
-        self._expect_only("power", self.score == "epanechnikov", "--score epanechnikov", self.score)
+        self._expect_only("bandwidth", self.score in KERNELS, setting("score", f"{distances}"), self.score)
+        self._expect_only("power", self.score == "epanechnikov", setting("score", "epanechnikov"), self.score)
         for name, least in (("alpha", 1), ("bandwidth", 0), ("power", 0)):
             number = getattr(self, name)
             if isinstance(number, (int, float)) and not least < number < float("inf"):
                 hint = "1.5 lies between softmax and sparsemax." if name == "alpha" else "Omit it for the default."
-                raise ConfigError(error_message(f"model.{name}", f"a number above {least}", f"{number:g}", hint))
+                raise ConfigError(f"model.{name}", f"a number above {least}", f"{number:g}", hint)
         if isinstance(self.alpha, str) and self.alpha != "learned":
-            raise ConfigError(error_message("model.alpha", 'a number above 1, or "learned"', f'"{self.alpha}"', ""))
+            raise ConfigError("model.alpha", 'a number above 1, or "learned"', f'"{self.alpha}"', "")
 
     def _expect_only(self, name: str, fits: bool, expected: str, got: str) -> None:
         if getattr(self, name) and not fits:
             hint = f"Omit it, or use {expected}."
-            raise ConfigError(error_message(f"model.{name}", f"{expected} beside it", as_flag(got), hint))
+            raise ConfigError(f"model.{name}", f"{expected} beside it", as_flag(got), hint)
 
 
 def score_name(name: str, argument: str = "model.score") -> str:
@@ -273,11 +273,11 @@ def score_name(name: str, argument: str = "model.score") -> str:
         hint = (
             "Luong's concat is additive, vᵀtanh(W[q;k]); that of Non-local Networks is nonlocal-concat, relu(w·[q;k])."
         )
-        raise ConfigError(error_message(argument, "additive or nonlocal-concat", '"concat"', hint))
+        raise ConfigError(argument, "additive or nonlocal-concat", '"concat"', hint)
     other = known in NORMALIZERS
     valid = map(as_flag, [*SCORES, *ALIASES, LOCATION])
-    hint = f"It is a normalizer: --normalizer {name}." if other else nearest(as_flag(known), valid)
-    raise ConfigError(error_message(argument, "the name of a score", repr(name), hint))
+    hint = f"It is a normalizer: {setting('normalizer', f'{name}')}." if other else nearest(as_flag(known), valid)
+    raise ConfigError(argument, "the name of a score", repr(name), hint)
 
 
 def as_flag(name: str) -> str:
@@ -297,8 +297,8 @@ def _own_normalizer(score: str) -> str:
 def _normalizer(name: str) -> str:
     known = _spelled(name)
     if known not in NORMALIZERS:
-        hint = f"It is a score: --score {name}." if known in SCORES else nearest(known, NORMALIZERS)
-        raise ConfigError(error_message("model.normalizer", "the name of a normalizer", repr(name), hint))
+        hint = f"It is a score: {setting('score', f'{name}')}." if known in SCORES else nearest(known, NORMALIZERS)
+        raise ConfigError("model.normalizer", "the name of a normalizer", repr(name), hint)
     return known
 
 

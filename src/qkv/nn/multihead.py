@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from qkv.argument_names import CALL, LAYER, explain_arguments
 from qkv.biases import Bias
-from qkv.errors import ConfigError, ShapeError, UnsupportedError, error_message, nearest
+from qkv.errors import ConfigError, ShapeError, UnsupportedError, nearest
 from qkv.functional import attention_with_state
 from qkv.linalg.layers import apply_layer
 from qkv.linalg.session import Session
@@ -173,9 +173,7 @@ class MultiHeadAttention(nn.Module):
         self._expect("query", query, 0)
         if self.positions is not None:
             hint = "Positions compare places in one sequence: create the cross-attention layer without them."
-            raise ConfigError(
-                error_message("positions", "none between two sequences", type(self.positions).__name__, hint)
-            )
+            raise ConfigError("positions", "none between two sequences", type(self.positions).__name__, hint)
         return self._query(self.projections.query(query, session))
 
     def project_memory(self, key: Tensor, value: Tensor | None = None, session: Session | None = None) -> Memory:
@@ -252,7 +250,7 @@ class MultiHeadAttention(nn.Module):
         """
         if self.extra_key is not None:
             hint = "Call attend, or qkv.record the layer."
-            raise UnsupportedError(error_message("attend_with_weights", "a layer without an extra key", "one", hint))
+            raise UnsupportedError("attend_with_weights", "a layer without an extra key", "one", hint)
         self.attention.also = "weights"
         try:
             heads, weights = self._call(query, memory, mask, bias)
@@ -272,9 +270,7 @@ class MultiHeadAttention(nn.Module):
         if self.positions is not None and not isinstance(self.positions, Rotary):
             if bias is not None:
                 hint = "Omit one of the two, or expand the position bias and add them."
-                raise ConfigError(
-                    error_message("bias", "no bias, because the layer's positions already are one", "both", hint)
-                )
+                raise ConfigError("bias", "no bias, because the layer's positions already are one", "both", hint)
             count = query.shape[-2]
             if places is None:
                 bias = bias_of(self.positions, count, memory.length, memory.length - count)
@@ -320,7 +316,7 @@ class MultiHeadAttention(nn.Module):
         if isinstance(score, CalledScore) and isinstance(self.score, ScoreModule) and self.key_heads != self.heads:
             hint = "Remove the hook, or give each head its own keys."
             got = f"{type(self.score).__name__} with hooks or another forward, and {self.key_heads} key heads"
-            raise UnsupportedError(error_message("score", "parameters that are read, with grouped heads", got, hint))
+            raise UnsupportedError("score", "parameters that are read, with grouped heads", got, hint)
         return score
 
     def _query(self, q: Tensor) -> Tensor:
@@ -339,7 +335,7 @@ class MultiHeadAttention(nn.Module):
         if x.ndim < 2 or x.shape[-1] != self.input_widths[index]:
             expected = f"shape (B, N, {self.input_widths[index]})"
             hint = "The layer was created for that width: see key_width and value_width."
-            raise ShapeError(error_message(name, expected, f"{tuple(x.shape)}", hint))
+            raise ShapeError(name, expected, f"{tuple(x.shape)}", hint)
 
     @classmethod
     def from_torch(cls, other: nn.MultiheadAttention) -> "MultiHeadAttention":
@@ -395,9 +391,7 @@ class MultiHeadAttention(nn.Module):
         )
         if self.output is None or not (both and usual and scaled and softmax and self.key_heads == self.heads):
             hint = "It needs a scaled dot product under softmax, all projections and as many key heads as heads."
-            raise UnsupportedError(
-                error_message("layer", "a layer that nn.MultiheadAttention supports", "more than that", hint)
-            )
+            raise UnsupportedError("layer", "a layer that nn.MultiheadAttention supports", "more than that", hint)
         theirs = nn.MultiheadAttention(
             self.width,
             self.heads,
@@ -455,7 +449,7 @@ def _check_mergeable(normalizer: Normalizer | NormalizerModule | None) -> None:
     if normalizer is not None and not (value := as_normalizer(normalizer)).mergeable:
         hint = "Use softmax, or omit the extra key."
         raise UnsupportedError(
-            error_message("normalizer", "one whose rows can be merged, with an extra key", type(value).__name__, hint)
+            "normalizer", "one whose rows can be merged, with an extra key", type(value).__name__, hint
         )
 
 
@@ -465,21 +459,19 @@ def _check_positions(positions: Rotary | BiasModule | None, score: ScoreModule, 
     if score.projected().core not in ("dot", "distance"):
         got = type(score.projected()).__name__
         hint = "Of rotated vectors, only dot products and distances depend just on the difference of positions."
-        raise ConfigError(error_message("score", "a dot product or a distance, with rotary positions", got, hint))
+        raise ConfigError("score", "a dot product or a distance, with rotary positions", got, hint)
     if head % 2:
         hint = "Rotary positions rotate pairs: choose another number of heads."
-        raise ConfigError(error_message("heads", "an even width per head", f"{head}", hint))
+        raise ConfigError("heads", "an even width per head", f"{head}", hint)
 
 
 def _check(width: int, heads: int, groups: int, leave_out: tuple[str, ...], *, divides: bool) -> None:
     if heads < 1 or (divides and width % heads):
         hint = nearest_divisors(width, heads)
-        raise ConfigError(error_message("heads", f"a divisor of the width {width}", str(heads), hint))
+        raise ConfigError("heads", f"a divisor of the width {width}", str(heads), hint)
     if groups < 1 or heads % groups:
-        raise ConfigError(
-            error_message("key_heads", f"a divisor of {heads} heads", str(groups), "1 means one shared key head.")
-        )
+        raise ConfigError("key_heads", f"a divisor of {heads} heads", str(groups), "1 means one shared key head.")
     for name in leave_out:
         if name not in ("value", "output"):
             valid = ("value", "output")
-            raise ConfigError(error_message("leave_out", '"value" or "output"', repr(name), nearest(name, valid)))
+            raise ConfigError("leave_out", '"value" or "output"', repr(name), nearest(name, valid))

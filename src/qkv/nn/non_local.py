@@ -5,7 +5,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, ShapeError, error_message, nearest
+from qkv.errors import ConfigError, ShapeError, nearest
 from qkv.nn.attention import Attention
 from qkv.nn.distance_scores import ConcatScore
 from qkv.nn.scores import FixedScore, ScoreModule, score_of, xavier_uniform
@@ -53,10 +53,10 @@ class NonLocalBlock(nn.Module):
         super().__init__()
         inner = max(1, channels // 2) if inner is None else inner
         if form not in FORMS:
-            raise ConfigError(error_message("form", "the name of a form", f'"{form}"', nearest(str(form), FORMS)))
+            raise ConfigError("form", "the name of a form", f'"{form}"', nearest(str(form), FORMS))
         if channels < 1 or inner < 1:
             got = f"{channels} channels, {inner} inner ones"
-            raise ConfigError(error_message("channels", "at least 1", got, "Use more."))
+            raise ConfigError("channels", "at least 1", got, "Use more.")
         self.channels, self.form = channels, form
         plain = form == "gaussian"
         self.theta = None if plain else nn.Linear(channels, inner)
@@ -92,7 +92,7 @@ class NonLocalBlock(nn.Module):
         if x.ndim < 3 or x.shape[1] != self.channels:
             expected = f"shape (B, {self.channels}, N) or (B, {self.channels}, H, W)"
             hint = "Channels come second, as in torch.nn.Conv2d."
-            raise ShapeError(error_message("x", expected, f"{tuple(x.shape)}", hint))
+            raise ShapeError("x", expected, f"{tuple(x.shape)}", hint)
         x_BNC = x.flatten(2).mT
         query = x_BNC if self.theta is None else self.theta(x_BNC)
         key = x_BNC if self.phi is None else self.phi(x_BNC)

@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.normalizers.kinds import as_normalizer
@@ -72,7 +72,7 @@ class LearnedSigmoid(NormalizerModule):
     def __init__(self, keys: int, heads: int | None = None) -> None:
         super().__init__()
         if keys < 1:
-            raise ConfigError(error_message("keys", "a number from 1", f"{keys}", "It is how many keys a row sees."))
+            raise ConfigError("keys", "a number from 1", f"{keys}", "It is how many keys a row sees.")
         self.bias = nn.Parameter(_full(heads, -math.log(keys)))
 
     def value(self) -> Normalizer:
@@ -102,7 +102,7 @@ class LearnedEntmax(NormalizerModule):
         super().__init__()
         if not 1 < alpha < 2:
             hint = "For alpha = 1 use Softmax(), for alpha = 2 Sparsemax()."
-            raise ConfigError(error_message("alpha", "a number between 1 and 2", f"{alpha:g}", hint))
+            raise ConfigError("alpha", "a number between 1 and 2", f"{alpha:g}", hint)
         self.logit = nn.Parameter(_full(heads, math.log((alpha - 1) / (2 - alpha))))
 
     def value(self) -> Normalizer:

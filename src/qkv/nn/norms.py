@@ -5,7 +5,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest
 
 Norm = Literal["layer", "rms", "rms_plus_one"]
 NORMS: tuple[Norm, ...] = ("layer", "rms", "rms_plus_one")
@@ -66,4 +66,4 @@ def build_norm(name: str, width: int, eps: float) -> nn.Module:
         case "rms_plus_one":
             return RMSNorm(width, eps, shift=1.0)
         case _:
-            raise ConfigError(error_message("norm", "the name of a norm", f'"{name}"', nearest(name, NORMS)))
+            raise ConfigError("norm", "the name of a norm", f'"{name}"', nearest(name, NORMS))

@@ -4,7 +4,7 @@ from typing import Literal, final, get_args
 
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.distance_scores import KernelScore
@@ -85,11 +85,11 @@ class Pointer(nn.Module):
 def _score(name: str, query_width: int, key_width: int, hidden: int) -> ScoreModule:
     if name not in get_args(PointerScore):
         hint = nearest(name, get_args(PointerScore))
-        raise ConfigError(error_message("score", "a score whose softmax can point", f'"{name}"', hint))
+        raise ConfigError("score", "a score whose softmax can point", f'"{name}"', hint)
     if name not in ("cosine", "squared_distance"):
         return build_score(name, query_width, key_width, hidden=hidden)
     if query_width != key_width:
         hint = 'For different widths use "bilinear" or "additive".'
         expected = f"equal widths of query and key for {name!r}"
-        raise ConfigError(error_message("score", expected, f"{query_width} and {key_width}", hint))
+        raise ConfigError("score", expected, f"{query_width} and {key_width}", hint)
     return FixedScore(Cosine(_SHARPNESS)) if name == "cosine" else KernelScore(name, bandwidth=key_width**0.25)

@@ -5,7 +5,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.mechanism import Mechanism
@@ -44,7 +44,7 @@ class Pool(nn.Module):
     def __init__(self, width: int, kind: Pooling = "attention", mechanism: Mechanism | None = None) -> None:
         super().__init__()
         if kind not in POOLINGS:
-            raise ConfigError(error_message("kind", "attention or mean", f'"{kind}"', nearest(str(kind), POOLINGS)))
+            raise ConfigError("kind", "attention or mean", f'"{kind}"', nearest(str(kind), POOLINGS))
         self.kind = kind
         learns = kind == "attention"
         mechanism = Mechanism(score="additive") if mechanism is None else mechanism

@@ -11,7 +11,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, ShapeError, error_message
+from qkv.errors import ConfigError, ShapeError
 
 Embedded = Literal["sinusoidal", "learned"]
 _LEAST_TABLE, _LARGEST_TABLE = 256, 4096
@@ -74,7 +74,7 @@ def rotary(x: Tensor, *, start: int = 0, base: float = 10_000.0) -> Tensor:
     length, width = x.shape[-2:]
     if width % 2:
         hint = "Choose another number of heads."
-        raise ShapeError(error_message("x", "an even width, because positions rotate pairs", f"{width}", hint))
+        raise ShapeError("x", "an even width, because positions rotate pairs", f"{width}", hint)
     wide = x if x.dtype == torch.float64 else x.float()
     if torch.compiler.is_compiling():
         return _rotated_by_parts(wide, _angles(start, length, width, base, x.device)).to(x.dtype)
@@ -118,11 +118,9 @@ class RopeScaling:
 
     def __post_init__(self) -> None:
         if self.kind not in ("linear", "llama3", "yarn"):
-            raise ConfigError(error_message("kind", "linear, llama3 or yarn", repr(self.kind), "Others are unknown."))
+            raise ConfigError("kind", "linear, llama3 or yarn", repr(self.kind), "Others are unknown.")
         if not (self.factor > 0 and self.original >= 1 and 0 < self.low < self.high < math.inf):
-            raise ConfigError(
-                error_message("RopeScaling", "a factor above 0 and 0 < low < high", f"{self}", "See its docstring.")
-            )
+            raise ConfigError("RopeScaling", "a factor above 0 and 0 < low < high", f"{self}", "See its docstring.")
 
     @property
     def gain(self) -> float:
@@ -174,9 +172,9 @@ class Rotary(nn.Module):
     def __init__(self, base: float = 10_000.0, *, share: float = 1.0, scaling: RopeScaling | None = None) -> None:
         super().__init__()
         if not base > 1:
-            raise ConfigError(error_message("base", "a number above 1", f"{base}", "10000 suits most texts."))
+            raise ConfigError("base", "a number above 1", f"{base}", "10000 suits most texts.")
         if not 0 < share <= 1:
-            raise ConfigError(error_message("share", "a fraction in (0, 1]", f"{share}", "1 rotates all features."))
+            raise ConfigError("share", "a fraction in (0, 1]", f"{share}", "1 rotates all features.")
         self.base, self.share, self.scaling = base, share, scaling
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
@@ -223,9 +221,7 @@ class PositionEmbedding(nn.Module):
     def __init__(self, kind: Embedded, width: int, length: int) -> None:
         super().__init__()
         if kind not in ("sinusoidal", "learned"):
-            raise ConfigError(
-                error_message("kind", '"sinusoidal" or "learned"', repr(kind), "For rotary positions use nn.Rotary.")
-            )
+            raise ConfigError("kind", '"sinusoidal" or "learned"', repr(kind), "For rotary positions use nn.Rotary.")
         self.width, self.length = width, length
         self.weight = nn.Parameter(torch.empty(length, width)) if kind == "learned" else None
         self.reset_parameters()
@@ -263,7 +259,7 @@ class PositionEmbedding(nn.Module):
         """
         if self.weight is not None and end > self.length:
             hint = "Learned positions end there: process fewer at once, or use other positions, such as rotary."
-            raise ShapeError(error_message("x", f"at most {self.length} positions", f"{end}", hint))
+            raise ShapeError("x", f"at most {self.length} positions", f"{end}", hint)
 
 
 def _angles(

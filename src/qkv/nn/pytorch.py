@@ -6,7 +6,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ShapeError, UnsupportedError, error_message
+from qkv.errors import ShapeError, UnsupportedError
 from qkv.masks.base import Dense, Mask
 from qkv.masks.patterns import causal
 from qkv.nn.multihead import MultiHeadAttention
@@ -92,9 +92,7 @@ class TorchMultiheadAttention(nn.Module):
         projected, memory = inner.extend(q, None) if own else (inner.project_query(q), inner.project_memory(k, v))
         if need_weights and inner.extra_key is not None:
             hint = "Pass need_weights=False, or qkv.record the layer."
-            raise UnsupportedError(
-                error_message("need_weights", "False with an extra key, which no column stands for", "True", hint)
-            )
+            raise UnsupportedError("need_weights", "False with an extra key, which no column stands for", "True", hint)
         weights = None
         if need_weights:
             output, weights = inner.attend_with_weights(projected, memory, mask=mask, bias=bias)
@@ -155,4 +153,4 @@ def _expect(name: str, mask: Tensor, leading: tuple[int, ...], rank: int) -> Non
     if mask.ndim != rank or tuple(mask.shape[: len(leading)]) != leading:
         expected = "(B, K)" if name == "key_padding_mask" else "(Q, K) or (B·H, Q, K)"
         hint = "B·H counts the heads of the first item first."
-        raise ShapeError(error_message(name, f"shape {expected}", str(tuple(mask.shape)), hint))
+        raise ShapeError(name, f"shape {expected}", str(tuple(mask.shape)), hint)

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest
 from qkv.linalg.matmul import kept_weight
 from qkv.linalg.session import Session
 from qkv.nn.recurrent.repeated import Repeated
@@ -381,13 +381,13 @@ def build_score(
         case "dot" | "scaled_dot" if query_width != key_width:
             hint = 'For different widths use "bilinear" or "additive".'
             expected = f"equal widths of query and key for {name!r}"
-            raise ConfigError(error_message("score", expected, f"{query_width} and {key_width}", hint))
+            raise ConfigError("score", expected, f"{query_width} and {key_width}", hint)
         case "dot":
             return DotScore()
         case "scaled_dot":
             return ScaledDotScore()
         case _:
-            raise ConfigError(error_message("score", "the name of a score", f'"{name}"', nearest(name, SCORES)))
+            raise ConfigError("score", "the name of a score", f'"{name}"', nearest(name, SCORES))
 
 
 @torch.no_grad()

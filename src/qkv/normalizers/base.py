@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from qkv.errors import UnsupportedError, error_message
+from qkv.errors import UnsupportedError
 from qkv.values.parameters import Parameter, readable
 
 Partial = tuple[Tensor, Tensor]
@@ -57,7 +57,7 @@ class Normalizer(ABC):
             UnsupportedError: the normalizer defines no row state.
         """
         hint = "attention_with_weights gives the weights themselves."
-        raise UnsupportedError(error_message("normalizer", "one with a row state", type(self).__name__, hint))
+        raise UnsupportedError("normalizer", "one with a row state", type(self).__name__, hint)
 
     @staticmethod
     def merge(left: Partial, right: Partial) -> Partial:
@@ -67,7 +67,7 @@ class Normalizer(ABC):
             UnsupportedError: the weights of a row depend on all its keys.
         """
         hint = "Compute the rows over all their keys at once."
-        raise UnsupportedError(error_message("parts", "a normalizer whose rows can be merged", "another", hint))
+        raise UnsupportedError("parts", "a normalizer whose rows can be merged", "another", hint)
 
 
 def hide(scores: Tensor, visible: Tensor | None, by: float) -> Tensor:

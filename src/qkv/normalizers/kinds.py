@@ -1,6 +1,6 @@
 """The normalizers that backends know by name; of a user-defined one only the equation is known."""
 
-from qkv.errors import ConfigError, UnsupportedError, error_message, value_named
+from qkv.errors import ConfigError, UnsupportedError, value_named
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.sparse import Entmax, Sparsemax
@@ -42,7 +42,7 @@ def as_normalizer(normalizer: object) -> Normalizer:
         if is_watched(normalizer):  # type: ignore[arg-type]
             hint = "Put the hook on the attention, which returns its output, or on the score."
             got = f"{type(normalizer).__name__} with hooks or another forward"
-            raise UnsupportedError(error_message("normalizer", "a module whose parameters are read", got, hint))
+            raise UnsupportedError("normalizer", "a module whose parameters are read", got, hint)
         normalizer = normalizer.value()
     if isinstance(normalizer, Normalizer):
         return normalizer
@@ -53,4 +53,4 @@ def as_normalizer(normalizer: object) -> Normalizer:
         hint = named
     elif callable(normalizer):
         hint = "Make it a class: derive from qkv.normalizers.Normalizer, with __call__(scores, visible=None)."
-    raise ConfigError(error_message("normalizer", "a value of qkv.normalizers", got, hint))
+    raise ConfigError("normalizer", "a value of qkv.normalizers", got, hint)

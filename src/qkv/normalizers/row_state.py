@@ -28,7 +28,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from qkv.errors import ShapeError, UnsupportedError, error_message
+from qkv.errors import ShapeError, UnsupportedError
 from qkv.normalizers.dense import Hard
 from qkv.normalizers.kinds import KINDS, MERGEABLE
 from qkv.shapes import show
@@ -65,9 +65,7 @@ class RowState:
             UnsupportedError: the normalizer is not a softmax.
         """
         if self.kind != "softmax":
-            raise UnsupportedError(
-                error_message("state.lse", "the state of a softmax", f"that of {self.kind}", "Use state.value.")
-            )
+            raise UnsupportedError("state.lse", "the state of a softmax", f"that of {self.kind}", "Use state.value.")
         return self.value
 
     @property
@@ -89,7 +87,7 @@ class RowState:
             case "sparsemax" | "entmax":
                 return self.value == torch.inf
         hint = "Its weights are not normalized over a row."
-        raise UnsupportedError(error_message("state.weightless", "a state that shows it", self.kind, hint))
+        raise UnsupportedError("state.weightless", "a state that shows it", self.kind, hint)
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "RowState":
         """Apply a function, such as a slice of rows, to each tensor (..., Q).
@@ -134,14 +132,12 @@ def merge(parts: Sequence[tuple[Tensor, RowState]], starts: Sequence[int] | None
         True
     """
     if not parts:
-        raise ShapeError(
-            error_message("parts", "at least one pair of output and state", "none", "Pass a list of pairs.")
-        )
+        raise ShapeError("parts", "at least one pair of output and state", "none", "Pass a list of pairs.")
     states = [state for _, state in parts]
     _check([output for output, _ in parts], states)
     if starts is not None and len(starts) != len(parts):
         hint = "Pass the position of each part's first key."
-        raise ShapeError(error_message("starts", f"{len(parts)} numbers, one for each part", f"{len(starts)}", hint))
+        raise ShapeError("starts", f"{len(parts)} numbers, one for each part", f"{len(starts)}", hint)
     dtype, kind = parts[0][0].dtype, states[0].kind
     # States read from older files are float32.
     partials = [(output.double(), state.value.double()) for output, state in parts]
@@ -170,15 +166,11 @@ def _check(outputs: Sequence[Tensor], states: Sequence[RowState]) -> None:
     kinds = sorted({state.kind for state in states})
     if len(kinds) > 1:
         got = " and ".join(kinds)
-        raise UnsupportedError(
-            error_message("parts", "states of one normalizer", got, "Use one normalizer everywhere.")
-        )
+        raise UnsupportedError("parts", "states of one normalizer", got, "Use one normalizer everywhere.")
     if kinds[0] not in MERGEABLE:
         hint = f"{', '.join(MERGEABLE)} can be merged."
-        raise UnsupportedError(error_message("parts", "a normalizer whose rows can be merged", kinds[0], hint))
+        raise UnsupportedError("parts", "a normalizer whose rows can be merged", kinds[0], hint)
     shapes = {tuple(output.shape) for output in outputs} | {(*s.value.shape, outputs[0].shape[-1]) for s in states}
     if len(shapes) > 1:
         got = ", ".join(show(shape) for shape in sorted(shapes))
-        raise ShapeError(
-            error_message("parts", "outputs (..., Q, V) of one shape", got, "Merge parts of the same queries.")
-        )
+        raise ShapeError("parts", "outputs (..., Q, V) of one shape", got, "Merge parts of the same queries.")

@@ -9,7 +9,7 @@ import torch
 
 from qkv.argument_names import ATTENTION, unknown_argument
 from qkv.engine.describe import Arguments, describe
-from qkv.errors import MEMORY_ERRORS, OutOfMemoryError, QkvError, error_message, out_of_memory_text
+from qkv.errors import MEMORY_ERRORS, OutOfMemoryError, QkvError, out_of_memory_text
 from qkv.planner.plan import Plan, plan_for
 
 P = ParamSpec("P")
@@ -73,7 +73,7 @@ def _out_of_memory(text: str, arguments: Mapping[str, Any]) -> OutOfMemoryError:
         hint = f"explain chooses {plan.backend}, with {plan.bytes:,} bytes beyond inputs and output; {_FEWER}"
         if backend not in ("auto", plan.backend):
             hint = f'backend="auto" takes less: {hint}'
-    return OutOfMemoryError(error_message("memory", "room for one attention", got, hint))
+    return OutOfMemoryError("memory", "room for one attention", got, hint)
 
 
 def _plan(arguments: Mapping[str, Any]) -> Plan:

@@ -13,7 +13,7 @@ from qkv.engine.algorithm import Algorithm, Facts, Result
 from qkv.engine.hidden_keys import zero_hidden_keys
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import matrix_numbers, product_operations
-from qkv.errors import UnsupportedError, error_message, nearest
+from qkv.errors import UnsupportedError, nearest
 from qkv.normalizers.kinds import KNOWN
 from qkv.notebooks import folded, table
 from qkv.planner.costs import times
@@ -235,9 +235,7 @@ def _planned(problem: Problem, backend: str, repeated: bool) -> Plan:
     candidates = _named(backend)
     if not candidates:
         names = [AUTO, *BACKENDS]
-        raise UnsupportedError(
-            error_message("backend", f"one of {', '.join(names)}", repr(backend), nearest(str(backend), names))
-        )
+        raise UnsupportedError("backend", f"one of {', '.join(names)}", repr(backend), nearest(str(backend), names))
     serving = _fitting(problem, backend, repeated)
     ordered = _best_first(serving, problem)
     certain = next((place for place, each in enumerate(ordered) if each.inspect is None), len(ordered))
@@ -361,8 +359,6 @@ def _reasons(candidates: Sequence[Algorithm], problem: Problem, backend: str) ->
 def _unsupported(problem: Problem, backend: str, reasons: str) -> UnsupportedError:
     if backend == AUTO:
         hint = f'Each said why: {reasons}. backend="reference" computes it with the full matrix.'
-        return UnsupportedError(
-            error_message("backend", "one that serves in linear memory", f"none for {problem}", hint)
-        )
+        return UnsupportedError("backend", "one that serves in linear memory", f"none for {problem}", hint)
     hint = 'backend="auto" takes one that can; qkv.explain shows what each says.'
-    return UnsupportedError(error_message("backend", f"one that serves {problem!s}", f"{backend!r}: {reasons}", hint))
+    return UnsupportedError("backend", f"one that serves {problem!s}", f"{backend!r}: {reasons}", hint)

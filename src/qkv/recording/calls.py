@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from qkv.errors import UnsupportedError, error_message
+from qkv.errors import UnsupportedError
 from qkv.functional import attention_with_weights
 from qkv.masks.base import Mask
 from qkv.masks.lower import matrix, part
@@ -147,9 +147,7 @@ class Call:
         """
         if not self.unchanged:
             hint = "Look at a trace, or save it, before the optimizer's next step; generate without a static cache."
-            raise UnsupportedError(
-                error_message("trace", "unchanged recorded tensors", "a tensor that was changed in place", hint)
-            )
+            raise UnsupportedError("trace", "unchanged recorded tensors", "a tensor that was changed in place", hint)
 
     def _now(self) -> tuple[int, ...]:
         memory = [tensor for tensor in (self.key, self.value) if _whole(tensor)]

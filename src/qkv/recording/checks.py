@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from qkv.errors import ArgumentError, ConfigError, UnsupportedError, error_message, nearest
+from qkv.errors import ArgumentError, ConfigError, UnsupportedError, nearest
 from qkv.nn.attention import SEAM, Attention
 from qkv.nn.interfaces import attending
 
@@ -27,7 +27,7 @@ def check_arguments(model: object, layers: object, heads: object) -> tuple[list[
     if not isinstance(model, nn.Module):
         inner = isinstance(getattr(model, "model", None), nn.Module)
         hint = "Give its network: record(found.model)." if inner else "Record the module that runs."
-        raise ArgumentError(error_message("record(model)", "a torch.nn.Module", _kind(model), hint))
+        raise ArgumentError("record(model)", "a torch.nn.Module", _kind(model), hint)
     return (
         _listed("layers", layers, str, "names of attention layers", "None records all of them."),
         _listed("heads", heads, Integral, "numbers of heads", "None shows all of them."),
@@ -49,12 +49,12 @@ def check_any(model: nn.Module, found: Collection[str], layers: Sequence[str] | 
     if not found:
         hint = _ATTACH if theirs else "Its attention must run through qkv.nn.Attention or torch.nn.MultiheadAttention."
         got = f"{type(model).__name__} without any"
-        raise UnsupportedError(error_message("model", "a model with attention that can be recorded", got, hint))
+        raise UnsupportedError("model", "a model with attention that can be recorded", got, hint)
     for name, module in attending(model):
         wanted = layers is None or any(inside(name, layer) for layer in layers)
         if wanted and not isinstance(module._modules.get(SEAM), Attention):
             got = f"{type(module).__name__} at {name or 'the top'}, which is not attached"
-            raise UnsupportedError(error_message("model", "a model whose attention can all be recorded", got, _ATTACH))
+            raise UnsupportedError("model", "a model whose attention can all be recorded", got, _ATTACH)
 
 
 def check_all_ran(ran: bool, recorded: bool, layers: Sequence[str], missed: Collection[str]) -> None:
@@ -72,11 +72,11 @@ def check_all_ran(ran: bool, recorded: bool, layers: Sequence[str], missed: Coll
     if missed:
         hint = "Its implementation was changed since it was attached: attach it again, qkv.hub.attach(model)."
         got = f"{next(layer for layer in layers if layer in missed)}, which ran without"
-        raise UnsupportedError(error_message("record", "attention that runs through qkv", got, hint))
+        raise UnsupportedError("record", "attention that runs through qkv", got, hint)
     if ran and not recorded:
         hint = "The model ran without any of these layers: choose others, or give it what makes it call them."
         got = f"no call of {', '.join(layers[:3])}" + (" or others" if len(layers) > 3 else "")
-        raise UnsupportedError(error_message("record", "a call of a layer", got, hint))
+        raise UnsupportedError("record", "a call of a layer", got, hint)
 
 
 def inside(name: str, layer: str) -> bool:
@@ -97,7 +97,7 @@ def chosen(found: Collection[str], layers: Sequence[str] | None) -> list[str]:
     """
     for layer in layers or ():
         if not any(inside(name, layer) for name in found):
-            raise ConfigError(error_message("layers", "names of attention layers", repr(layer), nearest(layer, found)))
+            raise ConfigError("layers", "names of attention layers", repr(layer), nearest(layer, found))
     return [name for name in found if layers is None or any(inside(name, layer) for layer in layers)]
 
 
@@ -114,7 +114,7 @@ def _listed(name: str, given: Any, kind: type, items: str, none: str) -> list[An
         got, hint = repr(wrong[0]), none
     else:
         return members
-    raise ConfigError(error_message(name, f"a list of {items}", got[:_SHOWN], hint))
+    raise ConfigError(name, f"a list of {items}", got[:_SHOWN], hint)
 
 
 def _kind(given: object) -> str:

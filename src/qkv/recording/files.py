@@ -12,7 +12,7 @@ from torch import Tensor
 from qkv.checkpoint.plain import is_version
 from qkv.checkpoint.tensors import read_header, read_tensors
 from qkv.engine.describe import Arguments, describe
-from qkv.errors import CheckpointError, DataError, OutOfMemoryError, QkvError, error_message
+from qkv.errors import CheckpointError, DataError, OutOfMemoryError, QkvError
 from qkv.files import FREE, open_file, room_for
 from qkv.normalizers.row_state import RowState
 from qkv.recording.around import Around, Projection
@@ -61,7 +61,7 @@ def read(path: str | Path) -> Trace:
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from error
     except CheckpointError as error:  # the reader is that of checkpoints; this is not a checkpoint
-        raise _unreadable(path, str(error).partition("got ")[2][:200]) from error
+        raise _unreadable(path, error.got[:200]) from error
     reader = Reader(tensors, str(path))
     try:
         return _trace(parse_json(metadata[KEY], finite=False), reader)
@@ -73,7 +73,7 @@ def read(path: str | Path) -> Trace:
 
 def _unreadable(path: str | Path, got: str) -> DataError:
     hint = "Give a file written by trace.save."
-    return DataError(error_message(str(path), "a trace in safetensors", got, hint))
+    return DataError(str(path), "a trace in safetensors", got, hint)
 
 
 def _trace(plain: Any, reader: Reader) -> Trace:

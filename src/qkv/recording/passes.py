@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from qkv.decode.hypothesis import Hypothesis
 from qkv.engine.describe import Arguments
-from qkv.errors import ConfigError, ShapeError, error_message, nearest
+from qkv.errors import ConfigError, ShapeError, nearest
 from qkv.introspect.lazy_map import AttentionMap, map_of
 from qkv.introspect.statistics import Statistics
 from qkv.recording.around import Around
@@ -156,7 +156,7 @@ class Pass:
                 parts.append(Part(one, item, item if one is not call and call.own else source))
         if not parts:
             hint = "Rows count from 0, in the order of the batch."
-            raise ShapeError(error_message("row", f"a row that ran through {layer}", str(row), hint))
+            raise ShapeError("row", f"a row that ran through {layer}", str(row), hint)
         return parts
 
     def _place(self, moment: int, row: int, path: Mapping[int, int] | None) -> int | None:
@@ -169,12 +169,12 @@ class Pass:
             place = path.get(moment, row)
             if place not in places:
                 hint = "Give the row of the batch to which the hypothesis belongs."
-                raise ShapeError(error_message("hypothesis", f"one of row {row}", "one of a different row", hint))
+                raise ShapeError("hypothesis", f"one of row {row}", "one of a different row", hint)
             return place
         if len(places) > 1:
             hint = "Select one hypothesis of the beam, or one sample: hypothesis=found."
             got = f"row {row}, {len(places)} times"
-            raise ShapeError(error_message("row", "a row that occurs once in the batch", got, hint))
+            raise ShapeError("row", "a row that occurs once in the batch", got, hint)
         return places[0] if places else None
 
     def _calls(self, layer: str) -> list[Call]:
@@ -183,13 +183,13 @@ class Pass:
             hint = "Run the model inside the `with` block." if ran else nearest(layer, self.setup.layers)
             if ran and self.calls:
                 hint = "This pass did not run it; others may have: see trace.passes, and reading=."
-            raise ConfigError(error_message("layer", "a recorded layer that ran", repr(layer), hint))
+            raise ConfigError("layer", "a recorded layer that ran", repr(layer), hint)
         return self.calls[layer]
 
     def _check_rows(self, layer: str, leading: Sequence[Sequence[int]]) -> None:
         if len(set(map(tuple, leading))) > 1:
             expected, got = "the same rows in all calls", "rows that left the batch"
-            raise ShapeError(error_message(layer, expected, got, "Request one row: trace.alignment(layer, row)."))
+            raise ShapeError(layer, expected, got, "Request one row: trace.alignment(layer, row).")
 
     def _of_heads(self, weights: Tensor, layer: str) -> Tensor:
         heads = self._heads(layer, weights.shape[-3] if weights.ndim > 3 else 0)
@@ -207,7 +207,7 @@ class Pass:
             return None
         if not all(0 <= head < count for head in heads):
             expected = f"heads from 0 to {count - 1} of {layer}" if count else f"None: {layer} has no heads"
-            raise ConfigError(error_message("heads", expected, str(heads), "None shows all heads."))
+            raise ConfigError("heads", expected, str(heads), "None shows all heads.")
         return list(heads)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from qkv.errors import UnsupportedError, error_message
+from qkv.errors import UnsupportedError
 from qkv.nn.attention import SEAM, Attention
 from qkv.nn.decoding.cache import Rows
 from qkv.nn.multihead import MultiHeadAttention
@@ -216,7 +216,7 @@ def _check_all(model: nn.Module, found: Mapping[str, nn.Module]) -> None:
     late = [name for name in _layers(model) if name not in found]
     if late:
         hint = "Record again: now it is known."
-        raise UnsupportedError(error_message("record", "layers that attach found", f"a new one, {late[0]}", hint))
+        raise UnsupportedError("record", "layers that attach found", f"a new one, {late[0]}", hint)
 
 
 @dataclass
@@ -298,7 +298,7 @@ def _refuse_compiled(model: nn.Module) -> None:
         if type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None:
             got = f"{name or 'a module'} compiled by torch.compile"
             hint = "Record the original module; compile after recording."
-            raise UnsupportedError(error_message("model", "a module that is not compiled", got, hint))
+            raise UnsupportedError("model", "a module that is not compiled", got, hint)
 
 
 def _parent(model: nn.Module, name: str) -> MultiHeadAttention | None:

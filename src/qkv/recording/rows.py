@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar, final
 from torch import Tensor
 
 from qkv.biases import Bias
-from qkv.errors import ShapeError, error_message
+from qkv.errors import ShapeError
 from qkv.masks.base import Both, Dense, Either, Grid, Inverse, Mask, as_mask
 from qkv.masks.patterns import Causal, Documents, Lengths, Span, Window
 from qkv.normalizers.base import Normalizer
@@ -63,9 +63,7 @@ def item_of(call: Call, row: int) -> Item:
     rank = max(tensor.ndim for tensor in (call.query, call.key, call.value)) - 2
     if rank not in (1, 2):
         got = show(tuple(call.query.shape))
-        raise ShapeError(
-            error_message("query", "(B, H, Q, D) or (B, Q, D)", got, "Record a model that processes batches.")
-        )
+        raise ShapeError("query", "(B, H, Q, D) or (B, Q, D)", got, "Record a model that processes batches.")
     batch = max(tensor.shape[0] for tensor in (call.query, call.key))
     tensors = [_item(tensor, row, rank + 2) for tensor in (call.query, call.key, call.value)]
     query, key, value = (tensor if rank == 2 else tensor.unsqueeze(0) for tensor in tensors)

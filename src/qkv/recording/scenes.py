@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.biases import Bias
-from qkv.errors import ConfigError, ShapeError, UnsupportedError, error_message, nearest
+from qkv.errors import ConfigError, ShapeError, UnsupportedError, nearest
 from qkv.masks.base import Mask
 from qkv.masks.lower import factors, matrix, part
 from qkv.masks.patterns import Causal, Lengths, Span, causal, dense, span
@@ -59,7 +59,7 @@ def scene_of(
     for name in tokens:
         if name not in known:
             hint = nearest(name, sorted(known))
-            raise ConfigError(error_message("tokens", "names of sequences of the trace", repr(name), hint))
+            raise ConfigError("tokens", "names of sequences of the trace", repr(name), hint)
     named = {name: tuple(some) for name, some in tokens.items()}
     layers = tuple(_layer(name, some, surroundings.get(name), sides[name], named) for name, some in parts.items())
     for layer in layers:
@@ -85,7 +85,7 @@ def sides_of(parts: Mapping[str, Sequence[Part]], groups: Mapping[str, str]) -> 
         if some[0].call.own and queries < keys:
             got = f"{queries} of {keys} positions of {name}: a cache held the others before"
             hint = f"Fill the cache inside the `with` block, or take the numbers alone: trace.weights({name!r})."
-            raise UnsupportedError(error_message("record", "a text from its first token on", got, hint))
+            raise UnsupportedError("record", "a text from its first token on", got, hint)
         ends[name] = Ends(some[0].call.own, groups.get(name), queries, keys)
     return name_sequences(ends)
 
@@ -132,9 +132,7 @@ def _one_after_another(name: str, items: Sequence[Item]) -> Item:
     for item in items:
         if not torch.equal(item.key, last.key[:, : item.key.shape[1]]):
             hint = "Record one call at a time."
-            raise UnsupportedError(
-                error_message(name, "keys that stay the same or grow from call to call", "other keys", hint)
-            )
+            raise UnsupportedError(name, "keys that stay the same or grow from call to call", "other keys", hint)
     query = torch.cat([item.query for item in items], 1)
     given = dict(last.options)
     gatherers: dict[str, Callable[[str, Sequence[Item]], Mask | Bias | Tensor | None]]
@@ -247,7 +245,7 @@ def _without_padding(item: Item, queries: int | None, keys: int | None) -> Item:
     seen = None if mask is None else matrix(mask, whole_queries, whole_keys, (heads,))[:, :queries]
     if keys < whole_keys and (seen is None or bool(seen[..., keys:].any())):
         got, hint = f"{keys} for {whole_keys} positions that receive attention", "Give one token per position."
-        raise ShapeError(error_message("tokens", "one token per position", got, hint))
+        raise ShapeError("tokens", "one token per position", got, hint)
     if seen is not None and not isinstance(mask, Lengths):
         options["mask"] = dense(seen[..., :keys])
     if isinstance(bias, Tensor):

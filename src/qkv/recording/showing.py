@@ -12,7 +12,7 @@ from torch import Tensor
 
 from qkv.checkpoint.disk import replace_file
 from qkv.engine.describe import Arguments
-from qkv.errors import CheckpointError, ConfigError, ShapeError, UnsupportedError, error_message, expect_room
+from qkv.errors import CheckpointError, ConfigError, ShapeError, UnsupportedError, expect_room
 from qkv.notebooks import in_notebook
 from qkv.recording.calls import Call
 from qkv.recording.scenes import Part, scene_of, sides_of
@@ -51,7 +51,7 @@ def serve(scene: Scene, port: int, browser: bool) -> "Serving":
     except ImportError as error:
         expect_room(error)
         hint = "Install them: in the checkout, pip install '.[view]'. A page needs none: trace.save('trace.html')."
-        raise UnsupportedError(error_message("show", "starlette and uvicorn", str(error), hint)) from error
+        raise UnsupportedError("show", "starlette and uvicorn", str(error), hint) from error
     serving = Serving(scene, port)
     if browser:
         webbrowser.open(serving.redirect_file().as_uri())
@@ -89,7 +89,7 @@ def scene_of_map(
     if query.ndim == 2:
         query, key = query[None], key[None]
     if not 0 <= row < query.shape[0]:
-        raise ShapeError(error_message("row", f"a row from 0 to {query.shape[0] - 1}", str(row), "Rows count from 0."))
+        raise ShapeError("row", f"a row from 0 to {query.shape[0] - 1}", str(row), "Rows count from 0.")
     same = query.shape[-2] == key.shape[-2]
     call = Call(query.detach(), key.detach(), key.detach(), options, own=same)
     parts = {"attention": [Part(call, row, None)]}
@@ -101,7 +101,7 @@ def write_page(scene: Scene, path: Path) -> None:
     try:
         replace_file(path, page(scene).text.encode())
     except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
-        raise ConfigError(str(error)) from error
+        raise ConfigError(*error.args) from error
 
 
 @torch.no_grad()

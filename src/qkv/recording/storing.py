@@ -81,7 +81,7 @@ def write(trace: Recorded, path: str | Path) -> None:
     try:
         replace_file(Path(path), safetensors.torch.save(writer.tensors, {KEY: json.dumps(plain)}))
     except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
-        raise ConfigError(str(error)) from error
+        raise ConfigError(*error.args) from error
 
 
 def _plain(call: Call, writer: Writer) -> dict[str, Any]:

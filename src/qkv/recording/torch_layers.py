@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from qkv.errors import UnsupportedError, error_message
+from qkv.errors import UnsupportedError
 from qkv.nn.pytorch import masks_of
 from qkv.recording.around import Around, Projection
 from qkv.recording.calls import Call, Given
@@ -23,7 +23,7 @@ def check_layer(name: str, layer: nn.MultiheadAttention) -> None:
     """
     if layer.bias_k is not None or layer.add_zero_attn:
         hint = "Record a layer without bias_k, bias_v and add_zero_attn, or select others: layers=[...]."
-        raise UnsupportedError(error_message(name, "keys that belong to positions", "an extra key", hint))
+        raise UnsupportedError(name, "keys that belong to positions", "an extra key", hint)
 
 
 @torch.no_grad()

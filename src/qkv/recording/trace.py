@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, final
 from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest
 from qkv.introspect.statistics import Statistics
 from qkv.recording.calls import Call
 from qkv.recording.passes import Pass, Setup
@@ -81,12 +81,12 @@ class Trace:
         """
         if not self.passes:
             hint = "Run the model inside the `with` block."
-            raise ConfigError(error_message("trace", "a layer that ran", "none", hint))
+            raise ConfigError("trace", "a layer that ran", "none", hint)
         if reading is not None:
             count = len(self.passes)
             if not -count <= reading < count:
                 hint = "See trace.passes."
-                raise ConfigError(error_message("reading", f"a pass from 0 to {count - 1}", str(reading), hint))
+                raise ConfigError("reading", f"a pass from 0 to {count - 1}", str(reading), hint)
             chosen = self.passes[reading]
         else:
             chosen = self._last()
@@ -105,7 +105,7 @@ class Trace:
         if 0 not in threads and len(threads) > 1:
             got = f"{len(self.passes)} passes of {len(threads)} other threads"
             hint = "Choose one by reading=, an index in trace.passes."
-            raise ConfigError(error_message("trace", "a pass of the thread that opened the recording", got, hint))
+            raise ConfigError("trace", "a pass of the thread that opened the recording", got, hint)
         thread = 0 if 0 in threads else threads[0]
         return next(one for one in reversed(self.passes) if one.thread == thread)
 
@@ -118,7 +118,7 @@ class Trace:
         for layer in layers:
             if layer not in self.layers:
                 hint = nearest(layer, self.layers)
-                raise ConfigError(error_message("layers", "recorded layers", repr(layer), hint))
+                raise ConfigError("layers", "recorded layers", repr(layer), hint)
         setup = replace(self.setup, layers=[layer for layer in self.layers if layer in layers])
         passes = [
             replace(one, calls={layer: one.calls[layer] for layer in one.calls if layer in layers}, setup=setup)
@@ -267,7 +267,7 @@ class Trace:
             case suffix:
                 valid = (".safetensors", ".html", ".svg", ".png")
                 expected = f"a file name that ends in {', '.join(valid)}"
-                raise ConfigError(error_message("path", expected, repr(str(path)), nearest(suffix, valid)))
+                raise ConfigError("path", expected, repr(str(path)), nearest(suffix, valid))
 
     def show(self, row: int = 0, *, port: int = 0, browser: bool = True) -> "Serving":
         """Open one row in the viewer: in a notebook inside the page, elsewhere in a browser. Its address is printed.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.biases import Alibi, Relative
-from qkv.errors import DataError, QkvError, UnsupportedError, error_message, nearest
+from qkv.errors import DataError, QkvError, UnsupportedError, nearest
 from qkv.masks.base import Both, Dense, Either, Inverse
 from qkv.masks.patterns import Causal, Documents, Lengths, Span, Window
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
@@ -73,7 +73,7 @@ class Writer:
             given = {part.name: self.plain(getattr(value, part.name)) for part in fields(value)}
             return {"value": type(value).__name__, "fields": given}
         hint = "Display it with trace.show(), or save a page: trace.save('trace.html')."
-        raise UnsupportedError(error_message("trace", "names, numbers and tensors", type(value).__name__, hint))
+        raise UnsupportedError("trace", "names, numbers and tensors", type(value).__name__, hint)
 
     def _tensor(self, tensor: Tensor) -> dict[str, Any]:
         whole = tensor.detach()
@@ -134,7 +134,7 @@ class Reader:
     def wrong(self, expected: str, got: str) -> DataError:
         """Build an error that names the file."""
         hint = "The file was altered: save the trace again."
-        return DataError(error_message(self.path, expected, got[:200], hint))
+        return DataError(self.path, expected, got[:200], hint)
 
     def _tensor(self, name: str, shape: list[Any], spread: bool = False) -> Tensor:
         if name not in self._tensors:

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.errors import ShapeError, error_message
+from qkv.errors import ShapeError
 from qkv.scores.pointwise import Linear, Pointwise
 from qkv.shapes import Shape, show
 from qkv.values.parameters import Parameter
@@ -97,18 +97,14 @@ def same_width(query: Shape, key: Shape) -> None:
     """Raise ShapeError if query and key have different widths."""
     if query[-1] != key[-1]:
         raise ShapeError(
-            error_message(
-                "key",
-                f"width {query[-1]}, that of query",
-                f"width {key[-1]} in shape {show(key)}",
-                "For different widths use qkv.scores.Bilinear or qkv.scores.Additive.",
-            )
+            "key",
+            f"width {query[-1]}, that of query",
+            f"width {key[-1]} in shape {show(key)}",
+            "For different widths use qkv.scores.Bilinear or qkv.scores.Additive.",
         )
 
 
 def expect_width(argument: str, expected: int, got: int, of: str) -> None:
     """Raise ShapeError if a width is not the expected one."""
     if expected != got:
-        raise ShapeError(
-            error_message(argument, f"width {expected}, that of {of}", f"width {got}", "Make the two widths equal.")
-        )
+        raise ShapeError(argument, f"width {expected}, that of {of}", f"width {got}", "Make the two widths equal.")

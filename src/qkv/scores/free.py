@@ -6,7 +6,7 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from qkv.errors import ConfigError, ShapeError, error_message, value_named
+from qkv.errors import ConfigError, ShapeError, value_named
 from qkv.scores.base import Core, Operands, Score
 from qkv.shapes import Shape, broadcast, show
 from qkv.values.parameters import Owner
@@ -74,7 +74,7 @@ class Learned(Score):
 
             value = value_named(self.module, "qkv.scores", names) or "Example: qkv.scores.ScaledDot()."
             hint = f"{value} A function of (query, key) that returns scores (..., Q, K) is one too."
-            raise ConfigError(error_message("score", "a value of qkv.scores or a callable", repr(self.module), hint))
+            raise ConfigError("score", "a value of qkv.scores or a callable", repr(self.module), hint)
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         """Call the function and check the shape of its result."""
@@ -84,7 +84,7 @@ class Learned(Score):
         if not isinstance(scores, Tensor) or broadcast(tuple(scores.shape), whole) != whole:
             got = show(tuple(scores.shape)) if isinstance(scores, Tensor) else type(scores).__name__
             hint = "The function is called with queries (..., Q, D) and keys (..., K, E), or a tile of them."
-            raise ShapeError(error_message("score", f"scores of shape {show(whole)}", got, hint))
+            raise ShapeError("score", f"scores of shape {show(whole)}", got, hint)
         return scores.expand(whole)
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
@@ -106,7 +106,5 @@ def as_score(score: object) -> Score:
         score = Learned(score) if is_watched(score) else score.value()  # type: ignore[arg-type]
     if isinstance(score, type):
         name = score.__name__
-        raise ConfigError(
-            error_message("score", "a value of qkv.scores or a callable", f"the class {name}", f"Use {name}().")
-        )
+        raise ConfigError("score", "a value of qkv.scores or a callable", f"the class {name}", f"Use {name}().")
     return score if isinstance(score, Score) else Learned(score)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest
 from qkv.scores.base import Core, Operands, Score, expect_width
 from qkv.scores.pointwise import Leaky, Pointwise
 from qkv.scores.products import project
@@ -118,9 +118,7 @@ class Concat(Score):
         if self.activation not in ("relu", "leaky_relu"):
             valid = ["relu", "leaky_relu"]
             hint = nearest(str(self.activation), valid)
-            raise ConfigError(
-                error_message("Concat(activation)", '"relu" or "leaky_relu"', repr(self.activation), hint)
-            )
+            raise ConfigError("Concat(activation)", '"relu" or "leaky_relu"', repr(self.activation), hint)
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         """relu(w_q·q + w_k·k)."""

@@ -10,7 +10,7 @@ from qkv.data.batches import collate_sources, inference_batches, restore_order
 from qkv.data.open_vocabulary import encode_source, encode_target
 from qkv.data.word_places import NO_WORD, word_places
 from qkv.decode.numbers import expect_numbers
-from qkv.errors import ConfigError, DataError, error_message, nearest
+from qkv.errors import ConfigError, DataError, nearest, setting
 from qkv.metrics.alignment import Link, Links, alignment_error_rate
 from qkv.metrics.figure import Figure
 from qkv.metrics.symmetrize import SYMMETRIZATIONS, symmetrize
@@ -65,7 +65,7 @@ class Aligner:
     def __init__(self, translator: Translator) -> None:
         if translator.back[0]:
             hint = "Align with a run that writes left to right."
-            raise ConfigError(error_message("run", "a model that writes left to right", "one of right to left", hint))
+            raise ConfigError("run", "a model that writes left to right", "one of right to left", hint)
         self.translator = translator
         self.layers = attention_layers(translator.model)
 
@@ -108,7 +108,7 @@ class Aligner:
         reading = reading or self.default
         if reading.layer not in self.layers:
             hint = nearest(reading.layer, self.layers)
-            raise ConfigError(error_message("--layer", "an attention over the source", f'"{reading.layer}"', hint))
+            raise ConfigError(setting("layer"), "an attention over the source", f'"{reading.layer}"', hint)
         return [_read(weights, reading) for weights in self._weights(pairs, [reading.layer])]
 
     def choose(self, pairs: Sequence[Sentences], gold: Sequence[Links]) -> tuple[Reading, Figure]:
@@ -171,7 +171,7 @@ class Aligner:
             if not 0 < len(ids) <= self.translator.longest:
                 expected = f"from 1 to {self.translator.longest} tokens"
                 hint = "Remove or split the line."
-                raise DataError(error_message(f"{name} line {place}", expected, f"{len(ids)}", hint))
+                raise DataError(f"{name} line {place}", expected, f"{len(ids)}", hint)
         return _Numbers(source, target, word_places(pair.source, marks.source), word_places(pair.target, marks))
 
 
@@ -225,7 +225,7 @@ def join(how: str, forward: Sequence[Tensor], backward: Sequence[Tensor]) -> lis
         ConfigError: the name is unknown.
     """
     if how not in WAYS:
-        raise ConfigError(error_message("--symmetrize", f"one of {', '.join(WAYS)}", f'"{how}"', nearest(how, WAYS)))
+        raise ConfigError(setting("symmetrize"), f"one of {', '.join(WAYS)}", f'"{how}"', nearest(how, WAYS))
     if how == MUTUAL:
         return [mutual(there, back) for there, back in zip(forward, backward, strict=True)]
     return [

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qkv.data.corpus import read_lines
 from qkv.data.word_table import WordTable
-from qkv.errors import ConfigError, DataError, error_message
+from qkv.errors import ConfigError, DataError, setting
 from qkv.metrics.alignment import (
     Link,
     Links,
@@ -106,15 +106,16 @@ def align_files(
         DataError: a file is invalid; the message gives file and line.
         CheckpointError: a checkpoint is invalid.
     """
-    for name, given in (("--head", chosen.head), ("--when", chosen.when)):
+    for name, given in ((setting("head"), chosen.head), (setting("when"), chosen.when)):
         if given is not None and chosen.layer is None:
             hint = (
-                "Give --layer too, or --valid-source, --valid-target and --valid-gold to choose layer, head and step."
+                f"Give {setting('layer')} too, or {setting('valid_source')}, {setting('valid_target')} and "
+                f"{setting('valid_gold')} to choose layer, head and step."
             )
-            raise ConfigError(error_message(name, "--layer as well", "none", hint))
+            raise ConfigError(name, f"{setting('layer')} as well", "none", hint)
     if chosen.layer is not None and valid.named:
-        hint = "Either give --layer, or choose it by these sentences."
-        raise ConfigError(error_message("--layer", "no --valid-source", "both", hint))
+        hint = f"Either give {setting('layer')}, or choose it by these sentences."
+        raise ConfigError(setting("layer"), f"no {setting('valid_source')}", "both", hint)
     if how not in WAYS:
         join(how, (), ())
     expect_single(Path(run))
@@ -164,14 +165,12 @@ def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> tuple[l
         if not prefix:
             return pairs, None
         hint = "The choice needs manual alignments of the validation sentences."
-        raise ConfigError(error_message("--valid-gold", "--valid-gold FILE", "none", hint))
+        raise ConfigError(setting("valid_gold"), setting("valid_gold", "FILE"), "none", hint)
     gold = parse_alignments(read_lines(files.gold, blank=True), str(files.gold), files.gold_from)
     if len(gold) != len(pairs):
         got = f"{len(gold):,} for {len(pairs):,} sentences"
         raise DataError(
-            error_message(
-                str(files.gold), "one line of links per sentence", got, "Give one line per sentence; it can be empty."
-            )
+            str(files.gold), "one line of links per sentence", got, "Give one line per sentence; it can be empty."
         )
     expect_inside(gold, [(len(pair.source.split()), len(pair.target.split())) for pair in pairs], str(files.gold))
     return pairs, gold
@@ -187,7 +186,7 @@ def _expect_turned(table: WordTable | None, other: WordTable | None) -> None:
             return
     hint = "Features have no reverse: train both directions on two columns, with the same separators."
     expected = "a run of the same symbols in the other direction"
-    raise ConfigError(error_message("--reverse", expected, "one of others", hint))
+    raise ConfigError(setting("reverse"), expected, "one of others", hint)
 
 
 def _turned(gold: Sequence[Links]) -> list[Links]:

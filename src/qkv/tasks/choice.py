@@ -8,7 +8,7 @@ import torch
 
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import MARK, WordTable
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest, setting
 from qkv.hub.families.load import PublishedConfig
 from qkv.models.copying import CopyingTranslator
 from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
@@ -62,18 +62,18 @@ def model_settings(table: Mapping[str, Any], size: int = 1) -> TranslationConfig
     sizes = {name: item for name, item in table.items() if name not in ("kind", "alignment")}
     for name in (*_DERIVED, "cell"):
         if name in sizes:
-            hint = 'tokenizer.size limits the vocabulary; the model\'s kind ("lstm") sets the cell.'
-            raise ConfigError(error_message(f"model.{name}", "a known setting", "a setting derived from others", hint))
+            hint = f'{setting("tokenizer.size")} limits the vocabulary; the model\'s kind ("lstm") sets the cell.'
+            raise ConfigError(f"model.{name}", "a known setting", "a setting derived from others", hint)
     if kind == "transformer":
-        expect_own(sizes, TransformerConfig, RecurrentConfig, "--model gru, lstm or rnn")
+        expect_own(sizes, TransformerConfig, RecurrentConfig, f"{setting('model', 'gru')}, lstm or rnn")
         return build(TransformerConfig, {"size": size, **sizes}, "model")
     if "width" in sizes:
         sizes = {**_recurrent_widths(sizes.pop("width")), **sizes}
     if alignment != "soft":
-        expect_own(sizes, MonotonicConfig, RecurrentConfig, "--alignment soft")
+        expect_own(sizes, MonotonicConfig, RecurrentConfig, setting("alignment", "soft"))
         return build(MonotonicConfig, {"size": size, "cell": kind, "alignment": alignment, **sizes}, "model")
-    expect_own(sizes, RecurrentConfig, TransformerConfig, "--model transformer")
-    expect_own(sizes, RecurrentConfig, MonotonicConfig, "--alignment monotonic-1")
+    expect_own(sizes, RecurrentConfig, TransformerConfig, setting("model", "transformer"))
+    expect_own(sizes, RecurrentConfig, MonotonicConfig, setting("alignment", "monotonic-1"))
     return build(RecurrentConfig, {"size": size, "cell": kind, **sizes}, "model")
 
 
@@ -81,7 +81,7 @@ def _recurrent_widths(width: object) -> dict[str, int]:
     """Return the sizes of a recurrent model of some width: embeddings and additive scores have half of it."""
     if not isinstance(width, int) or isinstance(width, bool) or width < 2:
         hint = "It is the width of the decoder's state."
-        raise ConfigError(error_message("model.width", "an integer, at least 2", f"{width}", hint))
+        raise ConfigError("model.width", "an integer, at least 2", f"{width}", hint)
     return {"hidden": width, "embedding": width // 2, "attention": width // 2}
 
 
@@ -100,8 +100,12 @@ def expect_own(table: Mapping[str, Any], own: type, other: type, kind: str) -> N
     known, elsewhere = ({field.name for field in fields(each)} for each in (own, other))
     for name in table:
         if name in elsewhere - known:
-            hint = "To the source there is one attention: use --score." if name.startswith("cross") else "Omit it."
-            raise ConfigError(error_message(f"model.{name}", kind, "a decoder that has no such setting", hint))
+            hint = (
+                f"To the source there is one attention: use {setting('score')}."
+                if name.startswith("cross")
+                else "Omit it."
+            )
+            raise ConfigError(f"model.{name}", kind, "a decoder that has no such setting", hint)
 
 
 def model_table(config: TranslationConfig) -> dict[str, Any]:
@@ -134,7 +138,7 @@ def build_model(table: Mapping[str, Any], tokenizer: Tokenizer, words: WordTable
         published = config.build()
         if not isinstance(published, StackTranslator):
             got = type(published).__name__
-            raise ConfigError(error_message("model.settings", "an encoder-decoder", got, "Use its own task."))
+            raise ConfigError("model.settings", "an encoder-decoder", got, "Use its own task.")
         return published
     if not tokenizer.shared:
         config = replace(config, source_size=tokenizer.source.size)
@@ -152,8 +156,11 @@ def _with_features(config: _OwnConfig, tokenizer: Tokenizer) -> _OwnConfig:
     mark = tokenizer.encode(MARK)
     if len(mark) != 1 or mark == [tokenizer.unk]:
         expected = f'a vocabulary with "{MARK}", which stands in front of separate features'
-        hint = "Train with --source-tokenizer none, and not with the tokenizer of a run without separate features."
-        raise ConfigError(error_message("tokenizer", expected, "one without it", hint))
+        hint = (
+            f"Train with {setting('source_tokenizer', 'none')}, and not with the tokenizer of a run "
+            "without separate features."
+        )
+        raise ConfigError("tokenizer", expected, "one without it", hint)
     return replace(config, features_mark=mark[0])
 
 
@@ -164,26 +171,22 @@ def expect_features(config: TranslationConfig) -> None:
         ConfigError: its alignment is hard, it has no attention, or it is a published model.
     """
     if isinstance(config, PublishedConfig):
-        hint = "It was made for one source: use --features front."
-        raise ConfigError(
-            error_message("--from", "a run of this library with separate features", "a published model", hint)
-        )
+        hint = f"It was made for one source: use {setting('features', 'front')}."
+        raise ConfigError(setting("from"), "a run of this library with separate features", "a published model", hint)
     if isinstance(config, MonotonicConfig):
-        hint = "It reads one position and nothing else: use --features front."
-        raise ConfigError(
-            error_message("model.alignment", "soft with separate features", f'"{config.alignment}"', hint)
-        )
+        hint = f"It reads one position and nothing else: use {setting('features', 'front')}."
+        raise ConfigError("model.alignment", "soft with separate features", f'"{config.alignment}"', hint)
     expect_attention_for_features(config.score)
 
 
 def _alignment(name: object, kind: str) -> Alignment:
     if name not in get_args(Alignment):
         hint = nearest(str(name), get_args(Alignment))
-        raise ConfigError(error_message("model.alignment", "one of its names", repr(name), hint))
+        raise ConfigError("model.alignment", "one of its names", repr(name), hint)
     if name != "soft" and kind == "transformer":
         expected = f'gru, lstm or rnn with the alignment "{name}"'
-        hint = "Use --model gru: the decoder may not attend to anything but the aligned position."
-        raise ConfigError(error_message("model.kind", expected, kind, hint))
+        hint = f"Use {setting('model', 'gru')}: the decoder may not attend to anything but the aligned position."
+        raise ConfigError("model.kind", expected, kind, hint)
     return name  # type: ignore[return-value]
 
 
@@ -206,7 +209,7 @@ def as_device(name: str) -> torch.device:
         names = " or ".join(f'"{each}"' for each in available_devices())
         expected = f"an available device, on this machine {names}"
         hint = 'PyTorch calls GPUs of Nvidia and AMD "cuda", those of Apple "mps".'
-        raise ConfigError(error_message("--device", expected, got, hint)) from None
+        raise ConfigError(setting("device"), expected, got, hint) from None
     return device
 
 

@@ -14,7 +14,7 @@ from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.protocol import Stepper
 from qkv.decode.ranking import Normalization, Ranking
 from qkv.decode.sampling import Sampling, sample
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest, setting
 from qkv.linalg.session import Session
 from qkv.tasks.choice import TranslationModel
 from qkv.tasks.reading import Reading
@@ -80,19 +80,19 @@ class Decoding:
         for name, number in (("beam", self.beam), ("n_best", self.n_best), ("max_tokens", self.max_tokens)):
             if number is not None and not 1 <= number <= _MOST:
                 expected = "at least 1" if number < 1 else f"at most {_MOST:,}"
-                raise ConfigError(error_message(name, expected, f"{number}", "Omit it for the default."))
+                raise ConfigError(name, expected, f"{number}", "Omit it for the default.")
         if self.sampling is not None and self.beam != 1:
             hint = "Use either a beam or sampling."
-            raise ConfigError(error_message("beam", "1 with sampling", f"{self.beam}", hint))
+            raise ConfigError("beam", "1 with sampling", f"{self.beam}", hint)
         if self.coverage and self.beam == 1:
-            hint = "It ranks the hypotheses of a beam: use --beam 5."
-            raise ConfigError(error_message("coverage", "0 without a beam", f"{self.coverage}", hint))
+            hint = f"It ranks the hypotheses of a beam: use {setting('beam', '5')}."
+            raise ConfigError("coverage", "0 without a beam", f"{self.coverage}", hint)
         if self.stop != "proved" and self.beam == 1:
-            hint = "It ends the search of a beam: use --beam 5."
-            raise ConfigError(error_message("stop", '"proved" without a beam', f'"{self.stop}"', hint))
+            hint = f"It ends the search of a beam: use {setting('beam', '5')}."
+            raise ConfigError("stop", '"proved" without a beam', f'"{self.stop}"', hint)
         if self.sampling is None and self.n_best > self.beam:
-            hint = f"Use --beam {self.n_best} or wider, or --sample."
-            raise ConfigError(error_message("n_best", f"from 1 to the beam width {self.beam}", f"{self.n_best}", hint))
+            hint = f"Use {setting('beam', f'{self.n_best}')} or wider, or {setting('sample')}."
+            raise ConfigError("n_best", f"from 1 to the beam width {self.beam}", f"{self.n_best}", hint)
         ranking = Ranking(self.length_penalty, self.normalization, self.coverage)
         width = max(self.beam, self.n_best) if self.sampling is not None else self.beam
         object.__setattr__(self, "search", Beam(width, self.n_best, ranking, self.stop))
@@ -168,8 +168,8 @@ def as_sampling(
     if wanted:
         return Sampling(**named)  # type: ignore[arg-type]
     if named:
-        flag = f"--{next(iter(named)).replace('_', '-')}"
-        raise ConfigError(error_message(flag, "--sample as well", "no --sample", "It only applies to sampling."))
+        name, sample = setting(next(iter(named))), setting("sample")
+        raise ConfigError(name, f"{sample} as well", f"no {sample}", "It only applies to sampling.")
     return None
 
 
@@ -189,7 +189,7 @@ def as_stop(name: str) -> Stop:
         'filled'
     """
     if name not in get_args(Stop):
-        raise ConfigError(error_message("--stop", '"proved" or "filled"', f'"{name}"', nearest(name, get_args(Stop))))
+        raise ConfigError(setting("stop"), '"proved" or "filled"', f'"{name}"', nearest(name, get_args(Stop)))
     return cast("Stop", name)
 
 
@@ -200,9 +200,7 @@ def as_mean(name: str) -> Mean:
         ConfigError: the name is unknown.
     """
     if name not in get_args(Mean):
-        raise ConfigError(
-            error_message("--mean", "probability or log_probability", repr(name), nearest(name, get_args(Mean)))
-        )
+        raise ConfigError(setting("mean"), "probability or log_probability", repr(name), nearest(name, get_args(Mean)))
     return cast("Mean", name)
 
 
@@ -225,8 +223,8 @@ def _stepper(model: TranslationModel, *, watch: bool) -> Stepper[Any]:
     if not watch:
         return cast("Stepper[Any]", model)
     if model.alignment_layer is None:
-        hint = "Omit --coverage."
-        raise ConfigError(error_message("coverage", "a model with attention", "one trained with --score none", hint))
+        hint = f"Omit {setting('coverage')}."
+        raise ConfigError("coverage", "a model with attention", f"one trained with {setting('score', 'none')}", hint)
     return Watching(model, model.alignment_layer)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.data.pointing import Elements, Pointed, read_elements
-from qkv.errors import CheckpointError, ConfigError, error_message
+from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.metrics.figure import Figure
 from qkv.models.pointer import END
 from qkv.recording.recorder import record
@@ -81,9 +81,7 @@ class ElementPointer:
         words, table = config.get("words"), config.get("model")
         if not fits or not sizes or not isinstance(table, dict) or (config["elements"] == "words") != bool(words):
             hint = "It was written by another version: retrain, or install that version."
-            raise CheckpointError(
-                error_message(str(trained.folder), "elements and sizes in config.json", "others", hint)
-            )
+            raise CheckpointError(str(trained.folder), "elements and sizes in config.json", "others", hint)
         self.kind: Elements = config["elements"]
         self.order: Order = config["order"]
         self.longest: int = config["longest"]
@@ -135,7 +133,7 @@ class ElementPointer:
             DataError, ConfigError: as for `point`.
         """
         if beam < 1:
-            raise ConfigError(error_message("--beam", "at least 1", f"{beam}", "1 is greedy."))
+            raise ConfigError(setting("beam"), "at least 1", f"{beam}", "1 is greedy.")
         items = {place: self.read(line, place + first) for place, line in enumerate(lines) if line.strip()}
         answers = point(self.model, list(items.values()), self.vocabulary, self.longest, beam) if items else []
         found = dict(zip(items, answers, strict=True))

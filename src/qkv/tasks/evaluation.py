@@ -7,7 +7,7 @@ from qkv.checkpoint.disk import replace_file
 from qkv.data.pointing import parse_pairs
 from qkv.data.table import read_table
 from qkv.data.text import read_text
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError, setting
 from qkv.metrics.figure import Figure
 from qkv.tasks.cut import tell_cut
 from qkv.tasks.decoding import Decoding
@@ -67,7 +67,7 @@ def evaluate_translation(
 def _expect_no_columns(files: Files, expected: str, got: str) -> None:
     if files.table is not None:
         hint = "Omit the columns: only translators that were trained on some have them."
-        raise ConfigError(error_message("--source-col", expected, got, hint))
+        raise ConfigError(setting("source_col"), expected, got, hint)
 
 
 def evaluate_text(run: Path, text: Path, others: Files, device: str = "cpu") -> list[Figure]:
@@ -89,7 +89,7 @@ def evaluate_text(run: Path, text: Path, others: Files, device: str = "cpu") -> 
     """
     if others != Files():
         hint = "A language model only reads text."
-        raise ConfigError(error_message("--text", "no other file", "other files too", hint))
+        raise ConfigError(setting("text"), "no other file", "other files too", hint)
     return Generator.load(run, device).evaluate(read_text(text))
 
 
@@ -116,7 +116,7 @@ def evaluate(
     task = open_run(members_of(run)[0]).task
     if task != "translate" and how != (Decoding(how.beam) if task == "point" else _GREEDY):
         hint = "Only translations use it, and pointer networks a beam."
-        raise ConfigError(error_message("--beam", "no decoding setting", f"one with a run of `qkv train {task}`", hint))
+        raise ConfigError(setting("beam"), "no decoding setting", f"one with a run of `qkv train {task}`", hint)
     if task != "translate":
         _expect_no_columns(files, "no columns", f"some with a run of `qkv train {task}`")
     match task:
@@ -130,7 +130,7 @@ def evaluate(
             return evaluate_labels("tag", run, _one_file(files), device, out)
         case "generate":
             hint = "A language model is scored on plain text."
-            raise ConfigError(error_message("--text", "a file of plain text", "none", hint))
+            raise ConfigError(setting("text"), "a file of plain text", "none", hint)
         case _:
             return evaluate_translation(run, files, device, out, how)
 
@@ -180,7 +180,7 @@ def evaluate_regression(run: Path, data: Path | None, out: Path | None = None) -
         ConfigError: no file is given, or a column does not exist.
     """
     if data is None:
-        raise ConfigError(error_message("--data", "--data FILE", "none", "A table with the columns of training."))
+        raise ConfigError(setting("data"), setting("data", "FILE"), "none", "A table with the columns of training.")
     predicted, figures = Regressor.load(run).evaluate(read_table(data))
     if out is not None:
         replace_file(out, "".join(f"{number:.10g}\n" for number in predicted).encode("utf-8"))
@@ -189,8 +189,13 @@ def evaluate_regression(run: Path, data: Path | None, out: Path | None = None) -
 
 def _one_file(files: Files) -> Path | None:
     if files.source is not None or files.target is not None:
-        hint = "Pass everything as one file: --data FILE."
-        raise ConfigError(error_message("--source", "--data FILE for this task", "--source or --target", hint))
+        hint = f"Pass everything as one file: {setting('data', 'FILE')}."
+        raise ConfigError(
+            setting("source"),
+            f"{setting('data', 'FILE')} for this task",
+            f"{setting('source')} or {setting('target')}",
+            hint,
+        )
     return files.data
 
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import torch
 
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest, setting
 from qkv.functional import explain
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, dense, lengths, window
@@ -110,14 +110,14 @@ def answer(asked: Question) -> Plan:
         'sdpa'
     """
     _expect_countable(asked)
-    dtype = _named("--dtype", asked.dtype, _DTYPES)
-    name = score_name(asked.score, "--score")
+    dtype = _named(setting("dtype"), asked.dtype, _DTYPES)
+    name = score_name(asked.score, setting("score"))
     if name in ("none", "location"):
         hint = "It is a part of a recurrent decoder (qkv train), not a score of one call."
-        raise ConfigError(error_message("--score", "a score of queries and keys", f'"{name}"', hint))
-    score = _named("--score", name, _SCORES)(asked.width, dtype)
-    normalizer = _named("--normalizer", asked.normalizer, _NORMALIZERS)()
-    mask = _named("--mask", asked.mask, _MASKS)(asked)
+        raise ConfigError(setting("score"), "a score of queries and keys", f'"{name}"', hint)
+    score = _named(setting("score"), name, _SCORES)(asked.width, dtype)
+    normalizer = _named(setting("normalizer"), asked.normalizer, _NORMALIZERS)()
+    mask = _named(setting("mask"), asked.mask, _MASKS)(asked)
     # Expanded zeros act as tensors of any size without allocating memory.
     query, key = (
         torch.zeros((), dtype=dtype).expand(asked.batch, asked.heads, count, asked.width)
@@ -135,15 +135,15 @@ def _expect_countable(asked: Question) -> None:
     for name, size in sizes.items():
         if size > _LONGEST:
             hint = "PyTorch does not support larger sizes."
-            raise ConfigError(error_message(f"--{name}", f"at most {_LONGEST:,}", f"{size:.3g}", hint))
+            raise ConfigError(setting(name), f"at most {_LONGEST:,}", f"{size:.3g}", hint)
     if math.prod(max(1, size) for size in sizes.values()) > _LARGEST:
         got = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
         hint = "PyTorch does not support larger tensors: use smaller sizes."
-        raise ConfigError(error_message("sizes", f"a product of at most {_LARGEST:,}", got, hint))
+        raise ConfigError("sizes", f"a product of at most {_LARGEST:,}", got, hint)
 
 
 def _named(flag: str, name: str, table: dict[str, T]) -> T:
     if name not in table:
         known = [word for word in table if word]
-        raise ConfigError(error_message(flag, "a known name", f'"{name}"', nearest(name, known)))
+        raise ConfigError(flag, "a known name", f'"{name}"', nearest(name, known))
     return table[name]

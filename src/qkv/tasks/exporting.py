@@ -8,7 +8,7 @@ from torch import nn
 from qkv.checkpoint.disk import expect_writable, new_folder, write_file
 from qkv.checkpoint.plain import Plain, encode
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, UnsupportedError, error_message, nearest
+from qkv.errors import ConfigError, UnsupportedError, nearest, setting
 from qkv.files import absolute
 from qkv.hub.ctranslate import to_ctranslate2
 from qkv.hub.families.save import save
@@ -59,12 +59,14 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
     """
     if to not in TARGETS:
         names = f"{', '.join(TARGETS[:-1])} or {TARGETS[-1]}"
-        raise ConfigError(error_message("--to", names, repr(to), nearest(to, TARGETS)))
+        raise ConfigError(setting("to"), names, repr(to), nearest(to, TARGETS))
     if out.suffix == ".onnx":
-        hint = f"A model is several files; for example --out {out.with_suffix('')}-onnx."
-        raise ConfigError(error_message("--out", "the name of a folder", f"that of a file, {out.name}", hint))
+        hint = f"A model is several files; for example {setting('out')} {out.with_suffix('')}-onnx."
+        raise ConfigError(setting("out"), "the name of a folder", f"that of a file, {out.name}", hint)
     if os.path.lexists(out):
-        raise ConfigError(error_message("--out", "a folder that does not exist yet", str(out), "Give another --out."))
+        raise ConfigError(
+            setting("out"), "a folder that does not exist yet", str(out), f"Give another {setting('out')}."
+        )
     expect_writable(out)
     expect_single(Path(run))
     found = load(run)
@@ -72,8 +74,8 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
         return sorted(path.name for path in save(found, out).iterdir())
     trained = _of_text(found)
     if isinstance(trained, Translator) and trained.table is not None and trained.table.features == "separate":
-        hint = "Train with --features front."
-        raise UnsupportedError(error_message("--to", "a model with one source", "separate features", hint))
+        hint = f"Train with {setting('features', 'front')}."
+        raise UnsupportedError(setting("to"), "a model with one source", "separate features", hint)
     with new_folder(absolute(out)) as temporary:
         if to == "onnx":
             _to_onnx(trained.model, temporary)
@@ -89,34 +91,38 @@ def _of_text(trained: Model) -> Loaded:
     if isinstance(trained, ElementPointer | Regressor):
         got = "a pointer network" if isinstance(trained, ElementPointer) else "a regression"
         hint = "Use qkv.load(RUN) in Python, or the model's own command."
-        raise UnsupportedError(error_message("--to", "a model that reads text and writes scores", got, hint))
+        raise UnsupportedError(setting("to"), "a model that reads text and writes scores", got, hint)
     if isinstance(trained, MaskFiller):
-        hint = "Use --to transformers."
-        raise UnsupportedError(error_message("--to", "a model that was trained here", "one that fills masks", hint))
+        hint = f"Use {setting('to', 'transformers')}."
+        raise UnsupportedError(setting("to"), "a model that was trained here", "one that fills masks", hint)
     return trained
 
 
 def _to_onnx(model: nn.Module, out: Path) -> None:
     if isinstance(model, _Published):
-        hint = "Use --to transformers: the converters to ONNX of that library read the folder."
-        raise UnsupportedError(error_message("--to", "a model of this library", "a published one", hint))
+        hint = f"Use {setting('to', 'transformers')}: the converters to ONNX of that library read the folder."
+        raise UnsupportedError(setting("to"), "a model of this library", "a published one", hint)
     if not isinstance(model, Exportable):
-        recurrent = "Train with --model transformer." if isinstance(model, RecurrentLanguageModel) else ""
-        hint = recurrent or "Train without --copy, and with --alignment soft."
-        raise UnsupportedError(
-            error_message("--to", "a model that can be exported to ONNX", type(model).__name__, hint)
+        recurrent = (
+            f"Train with {setting('model', 'transformer')}." if isinstance(model, RecurrentLanguageModel) else ""
         )
+        hint = recurrent or f"Train without {setting('copy')}, and with {setting('alignment', 'soft')}."
+        raise UnsupportedError(setting("to"), "a model that can be exported to ONNX", type(model).__name__, hint)
     to_onnx(model, out)
 
 
 def _to_ctranslate2(trained: Loaded, out: Path) -> None:
     model, tokenizer = trained.model, trained.tokenizer
     if isinstance(model, _Published):
-        hint = "Use --to transformers: CTranslate2's ct2-transformers-converter reads the folder."
-        raise UnsupportedError(error_message("--to", "a model of this library", "a published one", hint))
+        hint = f"Use {setting('to', 'transformers')}: CTranslate2's ct2-transformers-converter reads the folder."
+        raise UnsupportedError(setting("to"), "a model of this library", "a published one", hint)
     if not isinstance(trained, Translator) or not isinstance(model, TransformerTranslator):
-        hint = "Export it to ONNX." if isinstance(model, Exportable) else "Train with --model transformer, no --copy."
-        raise UnsupportedError(error_message("--to", "a translation Transformer", type(model).__name__, hint))
+        hint = (
+            "Export it to ONNX."
+            if isinstance(model, Exportable)
+            else f"Train with {setting('model', 'transformer')}, no {setting('copy')}."
+        )
+        raise UnsupportedError(setting("to"), "a translation Transformer", type(model).__name__, hint)
     positions = max(_LEAST_POSITIONS, usual_limit(trained.longest))
     pieces, source = tokenizer.vocabulary.pieces, tokenizer.source.vocabulary.pieces
     to_ctranslate2(model, pieces, out, source_pieces=source, **_marks(tokenizer), positions=positions)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qkv.data.batches import collate_sources
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, DataError, error_message
+from qkv.errors import ConfigError, DataError
 from qkv.models.stack_encoder import StackReader
 from qkv.tasks.choice import as_device
 from qkv.tasks.published_reader import rebuild_reader
@@ -74,9 +74,9 @@ class MaskFiller:
         """
         if not self.model.config.masked_head:
             hint = "Its states can be recorded; masks are filled by a folder with a masked language model."
-            raise ConfigError(error_message("fill", "a model with an output layer", "one without", hint))
+            raise ConfigError("fill", "a model with an output layer", "one without", hint)
         if not 1 <= best <= self.model.config.size:
-            raise ConfigError(error_message("best", f"1 to {self.model.config.size}", f"{best}", "5 suit most uses."))
+            raise ConfigError("best", f"1 to {self.model.config.size}", f"{best}", "5 suit most uses.")
         sources = [self._encode(text, number) for number, text in enumerate(texts, start=1)]
         found: list[list[Filled]] = []
         for at in range(0, len(sources), _ROWS):
@@ -94,7 +94,7 @@ class MaskFiller:
         number = None if published is None else published.mask
         if number is None:
             hint = "Its tokenizer.json names neither."
-            raise ConfigError(error_message("tokenizer", "a mask, [MASK] or <mask>", "none", hint))
+            raise ConfigError("tokenizer", "a mask, [MASK] or <mask>", "none", hint)
         return number
 
     def _encode(self, text: str, number: int) -> list[int]:
@@ -102,10 +102,10 @@ class MaskFiller:
         if len(ids) > self.model.config.context:
             got, hint = f"{len(ids)}", "Shorten it."
             expected = f"at most {self.model.config.context} tokens"
-            raise DataError(error_message(f"text {number}", expected, got, hint))
+            raise DataError(f"text {number}", expected, got, hint)
         if ids.count(self._mask) != 1:
             hint = 'For example: "Paris is the [MASK] of France."'
-            raise DataError(error_message(f"text {number}", "one mask", f"{ids.count(self._mask)}", hint))
+            raise DataError(f"text {number}", "one mask", f"{ids.count(self._mask)}", hint)
         return ids
 
     def _filled(self, ids: list[int], probabilities: Tensor, best: int) -> list[Filled]:

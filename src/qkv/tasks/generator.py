@@ -17,7 +17,7 @@ from qkv.decode.greedy import greedy
 from qkv.decode.numbers import expect_numbers
 from qkv.decode.prompted import PaddedReader, Prompted
 from qkv.decode.sampling import Sampling, row_keys, sample
-from qkv.errors import ConfigError, DataError, QkvError, error_message, nearest
+from qkv.errors import ConfigError, DataError, QkvError, nearest, setting
 from qkv.metrics.figure import Figure
 from qkv.models.stack_decoder import StackLanguageModel
 from qkv.tasks.choice import as_device
@@ -112,7 +112,7 @@ class Generator:
         sources = [self._encode(prompt, long_prompt) for prompt in prompts]
         if not 1 <= beam <= _WIDEST:
             got, hint = f"{beam}", "1 is without a beam."
-            raise ConfigError(error_message("beam", f"from 1 to {_WIDEST:,}", got, hint))
+            raise ConfigError("beam", f"from 1 to {_WIDEST:,}", got, hint)
         if beam != 1 or self.tokenizer.published is not None:
             added = self.continuations(sources, tokens=tokens, sampling=sampling, beam=beam)
             texts = ("".join(self._texts(*pair)) for pair in zip(sources, map(iter, added), strict=True))
@@ -177,7 +177,7 @@ class Generator:
         room = self.model.config.context - max(map(len, sources), default=0)
         if _count(tokens) > room:
             got, hint = f"{tokens:,}", "Ask for fewer, or shorten the longest prompt."
-            raise DataError(error_message("tokens", f"at most {room:,}, to the end of the context", got, hint))
+            raise DataError("tokens", f"at most {room:,}, to the end of the context", got, hint)
         sampling, keys = sampling or Sampling(temperature=0), row_keys(sources)
         found: list[list[int]] = [[] for _ in sources]
         padded = isinstance(self.model, StackLanguageModel)
@@ -217,7 +217,7 @@ class Generator:
         """
         given = passage(text, self.tokenizer)
         if len(given.ids) < 2:
-            raise DataError(error_message("text", "at least two tokens", f"{len(given.ids)}", "Give a longer text."))
+            raise DataError("text", "at least two tokens", f"{len(given.ids)}", "Give a longer text.")
         figures = judge(self.model, given)
         expect_numbers(torch.tensor(figures[0].value), "this text")
         return figures
@@ -227,16 +227,14 @@ class Generator:
         ids = self.tokenizer.encode(prompt)
         context = self.model.config.context
         if not ids:
-            raise DataError(error_message("prompt", "at least one token", "none", "For example, start with a newline."))
+            raise DataError("prompt", "at least one token", "none", "For example, start with a newline.")
         if self.tokenizer.published is None and self.tokenizer.unk in ids:
             got = f"{prompt[ids.index(self.tokenizer.unk)]!r}" if self.tokenizer.kind == "char" else "others"
             hint = "The model has never seen this character: remove it, or train with subwords."
-            raise DataError(error_message("prompt", "characters of the training text", got, hint))
+            raise DataError("prompt", "characters of the training text", got, hint)
         if len(ids) > context and long_prompt != "window":
-            hint = f"Shorten it, or read only its last {context:,} tokens (--long-prompt window)."
-            raise DataError(
-                error_message("prompt", f"at most {context:,} tokens, the model's context", f"{len(ids):,}", hint)
-            )
+            hint = f"Shorten it, or read only its last {context:,} tokens ({setting('long_prompt', 'window')})."
+            raise DataError("prompt", f"at most {context:,} tokens, the model's context", f"{len(ids):,}", hint)
         return ids[-context:]
 
     def _continued(
@@ -261,7 +259,7 @@ class Generator:
         room = self.model.config.context - len(source)
         if _count(tokens) > room:
             got, hint = f"{tokens:,}", "Ask for fewer, or shorten the prompt."
-            raise DataError(error_message("tokens", f"at most {room:,}, to the end of the context", got, hint))
+            raise DataError("tokens", f"at most {room:,}, to the end of the context", got, hint)
         draws = self._draws([source], row_keys([source]), sampling)
         return takewhile(lambda token: token not in self._ends(), (next(draws)[0] for _ in range(tokens)))
 
@@ -341,7 +339,7 @@ def check_long_prompt(name: str) -> LongPrompt:
     """
     if name not in get_args(LongPrompt):
         hint = nearest(name, get_args(LongPrompt))
-        raise ConfigError(error_message("--long-prompt", '"refuse" or "window"', f'"{name}"', hint))
+        raise ConfigError(setting("long_prompt"), '"refuse" or "window"', f'"{name}"', hint)
     return cast("LongPrompt", name)
 
 
@@ -350,7 +348,7 @@ def _expect_possible(gains: Tensor, step: int) -> None:
     if (gains == -torch.inf).any():
         hint = "The model's parameters are too large: use an earlier checkpoint."
         got = f"none for token {step + 1} after the prompt"
-        raise QkvError(error_message("model", "a token with nonzero probability", got, hint))
+        raise QkvError("model", "a token with nonzero probability", got, hint)
 
 
 def _alike(sources: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -367,7 +365,5 @@ def _in_batches(places: Sequence[int]) -> list[list[int]]:
 
 def _count(tokens: int) -> int:
     if tokens < 1:
-        raise ConfigError(
-            error_message("tokens", "at least 1", str(tokens), "It is the number of tokens added to the prompt.")
-        )
+        raise ConfigError("tokens", "at least 1", str(tokens), "It is the number of tokens added to the prompt.")
     return tokens

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, ConfigError, error_message
+from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
 from qkv.tasks.labeled_text import Kind, LabeledFiles, LabeledText, read_for_training
 from qkv.tasks.labeling import LabelModel, LabelTask
@@ -60,11 +60,11 @@ def _config(kind: Kind, table: Mapping[str, Any]) -> ReaderConfig:
     refuse_derived(table, ("size", "labels"), "The vocabulary and the labels come from the training text.")
     if kind == "tag" and "wide" in table:
         hint = "Omit it: it only applies to whole texts."
-        raise ConfigError(error_message("model.wide", "none for tagging", f"{table['wide']}", hint))
+        raise ConfigError("model.wide", "none for tagging", f"{table['wide']}", hint)
     config = build(ReaderConfig, {"size": 1, "labels": 1, **table}, "model")
     if config.encoder != "transformer" and config.heads != ReaderConfig.heads:
-        hint = "It belongs to self-attention: omit it, or choose --model transformer."
-        raise ConfigError(error_message("model.heads", "a Transformer", f"{config.heads} with {config.encoder}", hint))
+        hint = f"It belongs to self-attention: omit it, or choose {setting('model', 'transformer')}."
+        raise ConfigError("model.heads", "a Transformer", f"{config.heads} with {config.encoder}", hint)
     if kind == "tag":
         # Nothing is pooled: the mechanism is that of a Transformer's blocks, or of nothing.
         build(ReaderConfig, {"size": 1, "labels": 1, **table, "pool": "mean"}, "model")
@@ -105,9 +105,9 @@ def _expect_labels(text: LabeledText, origin: Origin | None) -> LabeledText:
     theirs = origin.trained.contents.config.get("labels")
     if theirs != list(text.labels):
         shown = ", ".join(map(str, theirs)) if isinstance(theirs, list) else "none"
-        hint = "Train on the same labels, or from scratch without --from."
+        hint = f"Train on the same labels, or from scratch without {setting('from')}."
         expected = f"a run with the labels {', '.join(text.labels)}"
-        raise CheckpointError(error_message("--from", expected, shown, hint))
+        raise CheckpointError(setting("from"), expected, shown, hint)
     return text
 
 

@@ -11,7 +11,7 @@ from qkv.data.fingerprints import fingerprint
 from qkv.data.holdout import split
 from qkv.data.labeled import labels_of, read_labeled, read_tagged
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, DataError, error_message
+from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.notes import note
 from qkv.tasks.parallel import Words
 
@@ -85,7 +85,7 @@ class LabeledText(NamedTuple):
     valid_fingerprint: str
 
 
-def read_texts(kind: Kind, path: Path | None, flag: str = "--data") -> list[Text]:
+def read_texts(kind: Kind, path: Path | None, flag: str = setting("data")) -> list[Text]:
     """Read the texts of a file.
 
     Args:
@@ -102,7 +102,7 @@ def read_texts(kind: Kind, path: Path | None, flag: str = "--data") -> list[Text
     """
     if path is None:
         hint = "A file with label<TAB>text on each line." if kind == "classify" else "A file of words in columns."
-        raise ConfigError(error_message(flag, f"{flag} FILE", "none", hint))
+        raise ConfigError(flag, f"{flag} FILE", "none", hint)
     return _READERS[kind](path)
 
 
@@ -134,7 +134,7 @@ def read_for_training(
     train = read_texts(kind, files.data)
     names = (str(files.data), str(files.valid_data or files.data))
     if files.valid_data is not None:
-        valid = read_texts(kind, files.valid_data, "--valid-data")
+        valid = read_texts(kind, files.valid_data, setting("valid_data"))
     else:
         train, valid, message = split(
             train,
@@ -186,13 +186,13 @@ def numbered(
     """
     for label in text.labels:
         if label not in labels:
-            hint = "Training never saw it: add examples of it to --data, or correct the label."
+            hint = f"Training never saw it: add examples of it to {setting('data')}, or correct the label."
             got = f'"{label}"'
-            raise DataError(error_message(f"{name}:{text.line}", f"one of {_shown(labels)}", got, hint))
+            raise DataError(Place(name, text.line), f"one of {_shown(labels)}", got, hint)
     ids, begins = encode_words(text.words, tokenizer)
     if len(ids) > longest:
-        hint = f"Shorten or split it, or allow longer ones with --longest {len(ids)}."
-        raise DataError(error_message(f"{name}:{text.line}", f"at most {longest} tokens", f"{len(ids)}", hint))
+        hint = f"Shorten or split it, or allow longer ones with {setting('longest', f'{len(ids)}')}."
+        raise DataError(Place(name, text.line), f"at most {longest} tokens", f"{len(ids)}", hint)
     features = None if wide is None else features_of(text.words[0], tokenizer, wide)
     return Item(ids, begins, tuple(labels.index(label) for label in text.labels), text.line, features)
 

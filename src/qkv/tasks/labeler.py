@@ -8,7 +8,7 @@ from typing import Any, cast, final
 import torch
 from torch import Tensor
 
-from qkv.errors import CheckpointError, error_message
+from qkv.errors import CheckpointError
 from qkv.models.reader import TextClassifier
 from qkv.models.stack_encoder import StackReader
 from qkv.recording import record
@@ -264,7 +264,7 @@ def _rebuilt(kind: Kind, trained: Trained, device: str | torch.device) -> tuple[
     good = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
     if not good or not isinstance(longest, int) or not isinstance(table, dict):
         hint = "It was written by another version: retrain, or install that version."
-        raise CheckpointError(error_message(str(trained.folder), "labels and sizes in config.json", "others", hint))
+        raise CheckpointError(str(trained.folder), "labels and sizes in config.json", "others", hint)
     names = tuple(str(label) for label in cast("list[object]", labels))
     if table.get("kind") == "published":
         return rebuild_reader(trained).to(as_device(str(device))).eval(), names, longest

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError, setting
 from qkv.hub.families.load import PublishedConfig
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLanguageModel
@@ -59,7 +59,7 @@ def build_language_model(table: Mapping[str, Any], size: int) -> TextModel:
         model = config.build()
         if not isinstance(model, StackLanguageModel):
             got = type(model).__name__
-            raise ConfigError(error_message("model.settings", "a language model", got, "Use its own task."))
+            raise ConfigError("model.settings", "a language model", got, "Use its own task.")
         return model
     return LanguageModel(config) if isinstance(config, DecoderConfig) else RecurrentLanguageModel(config)
 
@@ -71,12 +71,14 @@ def _configured(table: Mapping[str, Any], size: int) -> Config:
     sizes = {"size": size, **{name: item for name, item in table.items() if name != "kind"}}
     if kind == "transformer":
         return build(DecoderConfig, sizes, "model")
-    expect_own(sizes, RecurrentDecoderConfig, DecoderConfig, "--model transformer")
+    expect_own(sizes, RecurrentDecoderConfig, DecoderConfig, setting("model", "transformer"))
     return build(RecurrentDecoderConfig, {**sizes, "cell": kind}, "model")
 
 
 def _config(table: Mapping[str, Any]) -> Config:
-    refuse_derived(table, ("size", "cell"), "The vocabulary comes from the training text (tokenizer.size).")
+    refuse_derived(
+        table, ("size", "cell"), f"The vocabulary comes from the training text ({setting('tokenizer.size')})."
+    )
     config = _configured(table, 1)
     if isinstance(config, PublishedConfig) and config.context is None:
         return replace(config, context=min(_CONTEXT, config.described().config.context))

@@ -14,7 +14,7 @@ from qkv.checkpoint.rotation import save_step, step_folder
 from qkv.checkpoint.run import NAME as RUN
 from qkv.checkpoint.run import open_run, read_config
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, brief, error_message
+from qkv.errors import ConfigError, brief, setting
 from qkv.metrics.figure import Figure
 from qkv.tasks.events import listeners
 from qkv.tasks.notes import progress, verbose
@@ -70,8 +70,8 @@ def run_folder(out: Path | None) -> Path:
         'first'
     """
     if out is None:
-        hint = "For example --out runs/first. Run the same command again to resume."
-        raise ConfigError(error_message("--out", "a folder for the run", "none", hint))
+        hint = f"For example {setting('out', 'runs/first')}. Run the same command again to resume."
+        raise ConfigError(setting("out"), "a folder for the run", "none", hint)
     expect_writable(out)
     return out
 
@@ -97,9 +97,9 @@ def expect_same_settings(folder: Path, tables: Mapping[str, Mapping[str, Any]]) 
             if isinstance(old, dict) and old.get(name, new) != new and dotted not in _FREE:
                 changed.append(f"{dotted} {shown(new)} (it was {shown(old[name])})")
     if changed:
-        hint = "Give another --out, or the same settings as before."
+        hint = f"Give another {setting('out')}, or the same settings as before."
         got = ", ".join(changed[:_MOST]) + (f" and {len(changed) - _MOST} more" if len(changed) > _MOST else "")
-        raise ConfigError(error_message(f"--out {folder}", "the configuration this run was started with", got, hint))
+        raise ConfigError(setting("out", f"{folder}"), "the configuration this run was started with", got, hint)
 
 
 def shown(value: object) -> str:

@@ -1,7 +1,7 @@
 """Texts longer than a model reads are refused."""
 
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import DataError, error_message
+from qkv.errors import DataError, setting
 
 
 def expect_length(name: str, tokens: int, longest: int, tokenizer: Tokenizer) -> None:
@@ -22,5 +22,5 @@ def expect_length(name: str, tokens: int, longest: int, tokenizer: Tokenizer) ->
         qkv.errors.DataError: line 3: expected at most 4 tokens; got 5. Shorten or split it, or train with --longest 5.
     """
     if tokens > longest:
-        own = f", or train with --longest {tokens}" if tokenizer.published is None else ""
-        raise DataError(error_message(name, f"at most {longest} tokens", f"{tokens}", f"Shorten or split it{own}."))
+        own = f", or train with {setting('longest', f'{tokens}')}" if tokenizer.published is None else ""
+        raise DataError(name, f"at most {longest} tokens", f"{tokens}", f"Shorten or split it{own}.")

@@ -7,7 +7,7 @@ from typing import Literal, overload
 
 import torch
 
-from qkv.errors import CheckpointError, ConfigError, error_message, nearest
+from qkv.errors import CheckpointError, ConfigError, nearest
 from qkv.tasks.element_pointer import ElementPointer
 from qkv.tasks.filler import MaskFiller
 from qkv.tasks.generator import Generator
@@ -76,7 +76,7 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, task: Task | No
         qkv.errors.CheckpointError: /dev/null/run: expected a checkpoint or a run folder; got no such folder. ...
     """
     if task is not None and task not in _LOADERS:
-        raise ConfigError(error_message("task", "a known task", f'"{task}"', nearest(task, _LOADERS)))
+        raise ConfigError("task", "a known task", f'"{task}"', nearest(task, _LOADERS))
     members = members_of(Path(run))
     trained = open_run(members[0])
     if task is not None:
@@ -85,5 +85,5 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, task: Task | No
         return Translator.load(run, device)
     if trained.task not in _LOADERS:
         got, hint = f'"{trained.task[:80]}"', nearest(trained.task[:80], _LOADERS)
-        raise CheckpointError(error_message(str(trained.folder), "a task that this version knows", got, hint))
+        raise CheckpointError(str(trained.folder), "a task that this version knows", got, hint)
     return _LOADERS[trained.task](trained, device)

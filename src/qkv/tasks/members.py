@@ -7,7 +7,7 @@ from typing import Any, Literal, final
 
 from qkv.checkpoint.disk import expect_inside, make_folder, replace_file
 from qkv.checkpoint.plain import decode, encode
-from qkv.errors import CheckpointError, ConfigError, error_message
+from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.files import read_file
 from qkv.system import is_plain
 from qkv.tasks.example import packaged
@@ -43,11 +43,11 @@ class Members:
     def __post_init__(self) -> None:
         if not 1 <= self.models <= _MOST:
             hint = "4 suit most tasks; 1 is a single model."
-            raise ConfigError(error_message("ensemble.models", f"from 1 to {_MOST}", f"{self.models}", hint))
+            raise ConfigError("ensemble.models", f"from 1 to {_MOST}", f"{self.models}", hint)
         if self.both_directions and self.models % 2:
-            hint = "Half of them write right to left: use --ensemble 2 or 4."
+            hint = f"Half of them write right to left: use {setting('ensemble', '2')} or 4."
             expected = "an even number with both directions"
-            raise ConfigError(error_message("ensemble.models", expected, f"{self.models}", hint))
+            raise ConfigError("ensemble.models", expected, f"{self.models}", hint)
 
     @property
     def directions(self) -> tuple[Direction, ...]:
@@ -70,12 +70,12 @@ def write_members(out: Path, names: list[str]) -> None:
     if path.exists() and members_of(out) != [out / name for name in names]:
         hint = "Give another folder, or the settings of its first training."
         expected = f"an ensemble of {len(names)}" if names else "the folder of a single run"
-        raise CheckpointError(error_message(str(out), expected, "an ensemble of other members", hint))
+        raise CheckpointError(str(out), expected, "an ensemble of other members", hint)
     if not names:
         return
     if not path.exists() and out.is_dir() and any(out.iterdir()):
         hint = "Give another folder."
-        raise CheckpointError(error_message(str(out), "an empty folder for an ensemble", "one with other files", hint))
+        raise CheckpointError(str(out), "an empty folder for an ensemble", "one with other files", hint)
     make_folder(out)
     replace_file(path, encode({"format": _FORMAT, "members": list[Any](names)}, _FILE))
 
@@ -122,7 +122,7 @@ def expect_single(run: Path) -> None:
     members = members_of(run)
     if len(members) > 1:
         hint = f"Give one of its runs, such as {members[0]}."
-        raise ConfigError(error_message("run", "a single model", f"an ensemble of {len(members)}", hint))
+        raise ConfigError("run", "a single model", f"an ensemble of {len(members)}", hint)
 
 
 def _name(name: object) -> bool:
@@ -131,4 +131,4 @@ def _name(name: object) -> bool:
 
 def _wrong(path: Path, got: str) -> CheckpointError:
     hint = "Train it again by the same command, or give the runs themselves."
-    return CheckpointError(error_message(str(path), "a list of an ensemble's members", got[:200], hint))
+    return CheckpointError(str(path), "a list of an ensemble's members", got[:200], hint)

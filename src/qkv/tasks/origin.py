@@ -9,7 +9,7 @@ from torch import nn
 from qkv.checkpoint.folder import verify
 from qkv.data.fingerprints import fingerprint
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, ConfigError, error_message
+from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.tasks.parallel import Words
 from qkv.tasks.published import published_digest, published_folder
 from qkv.tasks.runs import learned_tokenizer, open_run
@@ -17,7 +17,7 @@ from qkv.tasks.settings import plain
 from qkv.tasks.trained import Trained
 
 _SHOWN = 4
-_WHERE = "--from"
+_WHERE = setting("from")
 _PUBLISHED = ("generate", "translate")
 """The tasks that fine-tune models of other libraries."""
 
@@ -52,8 +52,8 @@ def open_origin(run: Path | None, task: str, tokenizer: Path | None = None) -> O
         ConfigError: both are given.
     """
     if run is not None and tokenizer is not None:
-        hint = "--from already uses that run's tokenizer: omit one of them."
-        raise ConfigError(error_message("--tokenizer-from", "no --from", "both", hint))
+        hint = f"{setting('from')} already uses that run's tokenizer: omit one of them."
+        raise ConfigError(setting("tokenizer_from"), f"no {setting('from')}", "both", hint)
     if tokenizer is not None:
         found = open_run(tokenizer)
         return Origin(found, fingerprint([found.tokenizer.to_json()]), weights=False)
@@ -63,12 +63,12 @@ def open_origin(run: Path | None, task: str, tokenizer: Path | None = None) -> O
     if trained.task != task:
         hint = f"Start from a run of `qkv train {task}`."
         got = f"{trained.folder}, trained to {trained.task}"
-        raise CheckpointError(error_message(_WHERE, f"a run of the same task, {task}", got, hint))
+        raise CheckpointError(_WHERE, f"a run of the same task, {task}", got, hint)
     published = published_folder(run)
     if published is not None and task not in _PUBLISHED:
         hint = "It labels and is recorded as it is; fine-tune it in transformers, and load the folder again."
         got = f"a published model, {run}"
-        raise CheckpointError(error_message(_WHERE, f"a run of `qkv train {task}`", got, hint))
+        raise CheckpointError(_WHERE, f"a run of `qkv train {task}`", got, hint)
     return Origin(trained, verify(trained.folder).digest if published is None else published_digest(published))
 
 
@@ -98,7 +98,7 @@ def expect_tokenizer(origin: Origin | None, given: Mapping[str, Any]) -> None:
         if name in known and ours[name] != known[name]:
             hint = "The tokenizer exists already: omit the setting, or do not use another run's tokenizer."
             expected = f"{'none' if known[name] is None else known[name]}, as in the tokenizer of the other run"
-            raise ConfigError(error_message(f"tokenizer.{name}", expected, f"{ours[name]}", hint))
+            raise ConfigError(f"tokenizer.{name}", expected, f"{ours[name]}", hint)
 
 
 def first_tokenizer(out: Path, origin: Origin | None) -> Tokenizer | None:
@@ -127,9 +127,9 @@ def start_from(model: nn.Module, origin: Origin | None) -> None:
     ]
     if faults:
         more = f" and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
-        hint = "Omit the settings that change the model, or train from scratch without --from."
+        hint = f"Omit the settings that change the model, or train from scratch without {setting('from')}."
         got = f"in {origin.trained.folder}: {'; '.join(faults[:_SHOWN])}{more}"
-        raise CheckpointError(error_message(_WHERE, "the tensors of this model", got, hint))
+        raise CheckpointError(_WHERE, "the tensors of this model", got, hint)
     model.load_state_dict(dict(theirs))
 
 

@@ -13,7 +13,7 @@ from qkv.data.open_vocabulary import encode_source, encode_target
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.vocabulary import Kind
 from qkv.data.word_table import WordTable
-from qkv.errors import ConfigError, DataError, error_message
+from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.notes import note
 
 _COLUMNS = tuple(each.name for each in fields(WordTable))
@@ -259,25 +259,27 @@ def read_files(files: Files, prefix: str = "", table: WordTable | None = None) -
         DataError: a file is invalid; the message gives file and line.
         ConfigError: files are missing, or too many are given.
     """
+
+    def name(kind: str, value: str | None = None) -> str:
+        return setting(prefix.replace("-", "_") + kind, value)
+
     source, target, data, columns = files.source, files.target, files.data, files.over(table)
     if columns is not None and data is not None and source is None and target is None:
         return columns.read(data)
     if columns is not None:
         got = "two files" if source or target else "no file"
         hint = "Columns are those of one TSV file."
-        raise ConfigError(error_message(f"--{prefix}data", "one TSV file, whose columns are given", got, hint))
+        raise ConfigError(name("data"), "one TSV file, whose columns are given", got, hint)
     if data is not None and source is None and target is None:
         return _noted(read_tsv(data, say=lambda text: note(f"qkv: {text}")), str(data))
     if source is not None and target is not None and data is None:
         return _noted(read_pairs(source, target), f"{source} and {target}")
-    given = [f"--{prefix}{name}" for name, path in (("source", source), ("target", target), ("data", data)) if path]
+    given = [name(kind) for kind, path in (("source", source), ("target", target), ("data", data)) if path]
     raise ConfigError(
-        error_message(
-            f"--{prefix}source",
-            f"--{prefix}source FILE and --{prefix}target FILE, or --{prefix}data FILE.tsv",
-            " and ".join(given) or "none of them",
-            "Two files with one sentence per line, or one file with source<TAB>target on each line.",
-        )
+        name("source"),
+        f"{name('source', 'FILE')} and {name('target', 'FILE')}, or {name('data', 'FILE.tsv')}",
+        " and ".join(given) or "none of them",
+        "Two files with one sentence per line, or one file with source<TAB>target on each line.",
     )
 
 
@@ -301,8 +303,8 @@ def _examples(
         source, target = _numbered(pair, tokenizer, copies)
         for ids, name in zip((source, target), names, strict=True):
             if len(ids) > longest:
-                hint = f"Shorten or remove the line, or allow longer ones with --longest {len(ids)}."
-                raise DataError(error_message(f"{name}:{pair.line}", f"at most {longest} tokens", f"{len(ids)}", hint))
+                hint = f"Shorten or remove the line, or allow longer ones with {setting('longest', f'{len(ids)}')}."
+                raise DataError(Place(name, pair.line), f"at most {longest} tokens", f"{len(ids)}", hint)
         examples.append(Example(source, target, pair.line))
     return examples
 

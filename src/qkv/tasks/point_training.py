@@ -13,7 +13,7 @@ import torch
 from qkv.data.fingerprints import fingerprint
 from qkv.data.pointing import Elements, Pointed, parse_pairs
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, DataError, error_message
+from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.models.pointer import PointerConfig, PointerNetwork
 from qkv.tasks.origin import Origin
 from qkv.tasks.parallel import Files, divided, names_of, read_files
@@ -160,8 +160,8 @@ def _expect_once(items: Sequence[Pointed], name: str) -> None:
     for item in items:
         if len(set(item.target)) < len(item.target):
             twice = next(place for place, count in Counter(item.target).items() if count > 1)
-            hint = "If elements may be pointed at again, say so with --repeats."
-            raise DataError(error_message(f"{name}:{item.line}", "each position at most once", f"{twice} twice", hint))
+            hint = f"If elements may be pointed at again, say so with {setting('repeats')}."
+            raise DataError(Place(name, item.line), "each position at most once", f"{twice} twice", hint)
 
 
 def _frequent(items: Sequence[Pointed], size: int) -> list[str]:
@@ -171,13 +171,13 @@ def _frequent(items: Sequence[Pointed], size: int) -> list[str]:
 
 
 def _config(table: Mapping[str, Any]) -> PointerConfig:
-    hint = "The training lines decide it; --elements overrides what they seem to be."
+    hint = f"The training lines decide it; {setting('elements')} overrides what they seem to be."
     refuse_derived(table, _DERIVED, hint)
     recurrent = {"cell": table["encoder"], "layers": 1} if table.get("encoder") in ("lstm", "gru", "rnn") else {}
     config = build(PointerConfig, {"features": 1, **_MODEL, **recurrent, **table}, "model")
     if config.encoder != "transformer" and config.heads != _MODEL["heads"]:
-        hint = "It belongs to self-attention: omit it, or choose --model transformer."
-        raise ConfigError(error_message("model.heads", "a Transformer", f"{config.heads} with {config.encoder}", hint))
+        hint = f"It belongs to self-attention: omit it, or choose {setting('model', 'transformer')}."
+        raise ConfigError("model.heads", "a Transformer", f"{config.heads} with {config.encoder}", hint)
     return config
 
 
@@ -188,7 +188,7 @@ def _table(config: PointerConfig) -> dict[str, Any]:
 def _expect_words(settings: PointSettings) -> None:
     size = settings.data.vocabulary
     if size < 2:
-        raise ConfigError(error_message("data.vocabulary", "at least 2", f"{size}", "Use more."))
+        raise ConfigError("data.vocabulary", "at least 2", f"{size}", "Use more.")
 
 
 def _read(settings: PointSettings, _: Tokenizer | None) -> PointLines:

@@ -48,7 +48,7 @@ def open_published(folder: Folder) -> Trained:
     try:
         tokenizer = _tokenizer(folder, found.family.task == "translate", found.config.size)
     except DataError as error:
-        raise CheckpointError(str(error)) from error
+        raise CheckpointError(*error.args) from error
     text = None if tokenizer is None else tokenizer.to_json()
     return Trained(folder.path, Contents(found.tensors, config, text), tokenizer, found.family.task)
 

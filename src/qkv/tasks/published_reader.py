@@ -1,6 +1,6 @@
 """The reader of a published folder, with its weights: what fills masks and what labels."""
 
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 from qkv.hub.families.load import PublishedConfig
 from qkv.models.stack_encoder import StackReader
 from qkv.tasks.runs import rebuild
@@ -26,5 +26,5 @@ def _reader(config: PublishedConfig) -> StackReader:
     model = config.build()
     if not isinstance(model, StackReader):
         got = type(model).__name__
-        raise ConfigError(error_message("model.settings", "a reader", got, "Use its own task."))
+        raise ConfigError("model.settings", "a reader", got, "Use its own task.")
     return model

@@ -7,7 +7,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest, setting
 from qkv.tasks.choice import TranslationModel
 
 When = Literal["at", "after"]
@@ -34,7 +34,7 @@ class Reading:
     def __post_init__(self) -> None:
         if self.when not in ("at", "after"):
             hint = nearest(str(self.when), ("at", "after"))
-            raise ConfigError(error_message("--when", '"at" or "after"', f'"{self.when}"', hint))
+            raise ConfigError(setting("when"), '"at" or "after"', f'"{self.when}"', hint)
 
     def of(self, weights: Tensor) -> Tensor:
         """Read the weights of one sentence.
@@ -61,7 +61,7 @@ class Reading:
             return heads.mean(0)
         if not 0 <= self.head < heads.shape[0]:
             hint = "Omit it for the mean over all heads."
-            raise ConfigError(error_message("--head", f"from 0 to {heads.shape[0] - 1}", f"{self.head}", hint))
+            raise ConfigError(setting("head"), f"from 0 to {heads.shape[0] - 1}", f"{self.head}", hint)
         return heads[self.head]
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ def attention_layers(model: TranslationModel) -> list[str]:
     last = model.alignment_layer
     if last is None:
         hint = "Train with a score."
-        raise ConfigError(error_message("run", "a model with attention", "one trained with --score none", hint))
+        raise ConfigError("run", "a model with attention", f"one trained with {setting('score', 'none')}", hint)
     modules: nn.Module = model
     names = [name for name, _ in modules.named_modules() if name.endswith("cross_attention.attention")]
     return names if last in names else [*names, last]

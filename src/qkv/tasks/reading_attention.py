@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError, setting
 from qkv.models.reader import TextTagger
 from qkv.nn.attention import Attention
 from qkv.recording.recorder import record
@@ -24,8 +24,12 @@ def expect_attention(model: nn.Module) -> None:
         ConfigError: it has none; the message says what to train instead.
     """
     if not attention_names(model):
-        hint = "Train with --model transformer." if isinstance(model, TextTagger) else "Train with a score or a pool."
-        raise ConfigError(error_message("run", "a model with attention", f"a {type(model).__name__} without", hint))
+        hint = (
+            f"Train with {setting('model', 'transformer')}."
+            if isinstance(model, TextTagger)
+            else "Train with a score or a pool."
+        )
+        raise ConfigError("run", "a model with attention", f"a {type(model).__name__} without", hint)
 
 
 def read_ids(found: Any, ids: Tensor, begins: tuple[int, ...] = ()) -> None:

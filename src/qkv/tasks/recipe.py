@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar, final, runtime_checkable
 from torch import nn
 
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError, setting
 from qkv.metrics.figure import Figure
 from qkv.nn.first_batch import start_from_first_batch
 from qkv.nn.mechanism import Mechanism
@@ -105,8 +105,8 @@ def one_vocabulary(settings: Settings[Any, Any]) -> None:
     """
     for side in ("source", "target"):
         if (kind := getattr(settings.tokenizer, side)) is not None:
-            hint = "Omit it: tokenizer.kind is that of all texts."
-            raise ConfigError(error_message(f"tokenizer.{side}", "none but to translate", kind, hint))
+            hint = f"Omit it: {setting('tokenizer.kind')} is that of all texts."
+            raise ConfigError(f"tokenizer.{side}", "none but to translate", kind, hint)
 
 
 @final
@@ -252,7 +252,7 @@ class Recipe(Generic[F, C, D, M]):
         """Build, judge and save a model that is complete once it is built."""
         if origin is not None:
             hint = "It is fitted from its data alone."
-            raise ConfigError(error_message("--from", f"none for {self.task}", str(origin.trained.folder), hint))
+            raise ConfigError(setting("from"), f"none for {self.task}", str(origin.trained.folder), hint)
         with working("fitting"):
             model = self.build(settings.model, text)
         with working("judging the fit"):
@@ -283,7 +283,7 @@ def _expect_one(table: Mapping[str, Any], *names: str) -> None:
     if all(name in table for name in names):
         one, other = names
         hint = "They set the same: omit one of them."
-        raise ConfigError(error_message(f"training.{other}", f"no training.{one} beside it", "both", hint))
+        raise ConfigError(f"training.{other}", f"no {setting(f'training.{one}')} beside it", "both", hint)
 
 
 def as_learned(words: Words, tokenizer: Tokenizer) -> Words:
@@ -341,4 +341,4 @@ def refuse_derived(table: Mapping[str, Any], names: tuple[str, ...], hint: str) 
     """
     for name in names:
         if name in table:
-            raise ConfigError(error_message(f"model.{name}", "a known setting", "a setting derived from others", hint))
+            raise ConfigError(f"model.{name}", "a known setting", "a setting derived from others", hint)

@@ -11,7 +11,7 @@ import numpy as np
 from qkv.data.fingerprints import fingerprint
 from qkv.data.table import Columns, Decimal, Missing, read_table
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, DataError, UnsupportedError, error_message, expect_room, nearest
+from qkv.errors import ConfigError, DataError, UnsupportedError, expect_room, nearest, setting
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
 from qkv.tasks.notes import note
@@ -86,19 +86,19 @@ def read_columns(data: RegressionData) -> Columns:
         DataError: a field is not a number; the message gives file and line.
     """
     if data.data is None:
-        raise ConfigError(error_message("--data", "--data FILE", "none", "A CSV file, or one with tabs."))
-    for flag, given in (("--x", data.x), ("--y", data.y)):
+        raise ConfigError(setting("data"), setting("data", "FILE"), "none", "A CSV file, or one with tabs.")
+    for flag, given in ((setting("x"), data.x), (setting("y"), data.y)):
         if not given:
-            hint = "As in --x age,income --y rent."
-            raise ConfigError(error_message(flag, "the name of a column", "none", hint))
+            hint = f"As in {setting('x', 'age,income')} {setting('y', 'rent')}."
+            raise ConfigError(flag, "the name of a column", "none", hint)
     for place, name in enumerate(every := (*data.x, str(data.y))):
         if name in every[:place]:
             hint = "Name each column once."
             raise ConfigError(
-                error_message("--x", "columns that differ from each other and --y", f'"{name}" twice', hint)
+                setting("x"), f"columns that differ from each other and {setting('y')}", f'"{name}" twice', hint
             )
     table = read_table(data.data)
-    for flag, names in (("--x", data.x), ("--y", (str(data.y),))):
+    for flag, names in ((setting("x"), data.x), (setting("y"), (str(data.y),))):
         table.expect(names, flag)
     both = table.numbers((*data.x, str(data.y)), decimal=data.decimal, missing=data.missing)
     if both.skipped:
@@ -126,7 +126,7 @@ def fit(columns: Columns, model: RegressionModel) -> Any:
     bandwidth = WAYS.get(model.bandwidth, "") if isinstance(model.bandwidth, str) else model.bandwidth
     if isinstance(bandwidth, str) and len(numbers) < 2:
         hint = "Give more rows, or a bandwidth."
-        raise DataError(error_message("--data", "at least 2 points to choose a bandwidth", f"{len(numbers)}", hint))
+        raise DataError(setting("data"), "at least 2 points to choose a bandwidth", f"{len(numbers)}", hint)
     return estimator_class()(model.kernel, bandwidth, model.beyond).fit(numbers[:, :-1], numbers[:, -1])
 
 
@@ -141,7 +141,7 @@ def estimator_class() -> Any:
     except ImportError as error:
         expect_room(error)
         hint = "Install it: in the checkout, pip install '.[regression]'."
-        raise UnsupportedError(error_message("regress", "scikit-learn", str(error), hint)) from None
+        raise UnsupportedError("regress", "scikit-learn", str(error), hint) from None
     return NadarayaWatson
 
 
@@ -185,14 +185,14 @@ def _config(table: Mapping[str, Any]) -> RegressionModel:
     bandwidth = model.bandwidth
     if isinstance(bandwidth, str) and bandwidth not in WAYS:
         expected = 'a number above 0, "cross-validation" or "learned"'
-        raise ConfigError(error_message("model.bandwidth", expected, f'"{bandwidth}"', nearest(bandwidth, WAYS)))
+        raise ConfigError("model.bandwidth", expected, f'"{bandwidth}"', nearest(bandwidth, WAYS))
     if bandwidth == "learned" and model.kernel == "boxcar":
         expected, hint = "a kernel that is differentiable in its bandwidth", 'Use "cross-validation".'
-        raise ConfigError(error_message("model.bandwidth", expected, '"learned" for the boxcar kernel', hint))
+        raise ConfigError("model.bandwidth", expected, '"learned" for the boxcar kernel', hint)
     numbers = () if isinstance(bandwidth, str) else bandwidth if isinstance(bandwidth, tuple) else (bandwidth,)
     if not all(0 < number < math.inf for number in numbers):
         hint = 'Or "cross-validation".'
-        raise ConfigError(error_message("model.bandwidth", "a finite number above 0", f"{bandwidth!r}", hint))
+        raise ConfigError("model.bandwidth", "a finite number above 0", f"{bandwidth!r}", hint)
     return model
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from qkv.data.table import Decimal, Table
-from qkv.errors import CheckpointError, ConfigError, DataError, error_message, nearest
+from qkv.errors import CheckpointError, ConfigError, DataError, nearest, setting
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KERNELS, KernelSmoother
 from qkv.tasks.regression import TASK, estimator_class, judge_regression
@@ -115,7 +115,7 @@ class Regressor:
         """
         if interval not in INTERVALS:
             hint = nearest(interval, INTERVALS)
-            raise ConfigError(error_message("--interval", '"normal", "bootstrap" or "none"', f'"{interval}"', hint))
+            raise ConfigError(setting("interval"), '"normal", "bootstrap" or "none"', f'"{interval}"', hint)
         given = np.asarray(rows, dtype=np.float64)
         if not len(given):
             return []
@@ -138,7 +138,7 @@ class Regressor:
             ConfigError: there are too few points.
         """
         if points < 2:
-            raise ConfigError(error_message("--curve", "at least 2 points", f"{points}", "A hundred suit a picture."))
+            raise ConfigError(setting("curve"), "at least 2 points", f"{points}", "A hundred suit a picture.")
         inputs = self.model.get_buffer("inputs").numpy()
         rows = np.tile(np.median(inputs, 0), (points, 1))
         rows[:, 0] = np.linspace(inputs[:, 0].min(), inputs[:, 0].max(), points)
@@ -198,7 +198,7 @@ class Regressor:
             expected = f"the columns {', '.join(self.x)}" + (f" and {self.y}" if more else "")
             got = f"{len(table.columns)} columns without names"
             hint = "Name them in the first line, or give just these columns in this order."
-            raise DataError(error_message(table.name, expected, got, hint))
+            raise DataError(table.name, expected, got, hint)
         return table.columns[: len(self.x)]
 
 
@@ -210,7 +210,7 @@ def as_decimal(name: str) -> Decimal:
     """
     if name not in get_args(Decimal):
         hint = nearest(name, get_args(Decimal))
-        raise ConfigError(error_message("--decimal", '"point" or "comma"', f'"{name}"', hint))
+        raise ConfigError(setting("decimal"), '"point" or "comma"', f'"{name}"', hint)
     return cast("Decimal", name)
 
 
@@ -242,9 +242,7 @@ def _rebuilt(trained: Trained) -> tuple[KernelSmoother, tuple[str, ...], str, Li
     fits = known and isinstance(x, list) and isinstance(y, str) and _fits(tensors, len(x))
     if not fits or not isinstance(kernel, str) or kernel not in KERNELS:
         hint = "It was written by another version: fit it again, or install that version."
-        raise CheckpointError(
-            error_message(str(trained.folder), "points and bandwidths of a regression", "others", hint)
-        )
+        raise CheckpointError(str(trained.folder), "points and bandwidths of a regression", "others", hint)
     smoother = KernelSmoother(tensors["inputs"], tensors["targets"], kernel, tensors["bandwidths"])
     names = tuple(str(name) for name in cast("list[object]", x))
     return smoother.eval(), names, str(y), cast("Literal['nearest', 'mean', 'nan']", beyond)

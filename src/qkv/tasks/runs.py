@@ -14,7 +14,7 @@ from qkv.checkpoint.folder import load_weights_later
 from qkv.checkpoint.plain import decode
 from qkv.checkpoint.rotation import latest_complete, locate
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, ConfigError, error_message
+from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.files import FREE, room_for
 from qkv.tasks.published import open_published, published_folder, vocabulary_of
 from qkv.tasks.trained import Trained
@@ -43,7 +43,7 @@ def open_run(run: str | Path) -> Trained:
     task = contents.config.get("task")
     if not isinstance(task, str):
         hint = "Give the folder that `qkv train` wrote."
-        raise CheckpointError(error_message(str(folder), "a checkpoint with its task", "one without it", hint))
+        raise CheckpointError(str(folder), "a checkpoint with its task", "one without it", hint)
     return Trained(folder, contents, _tokenizer(contents), task)
 
 
@@ -60,7 +60,7 @@ def expect_task(trained: Trained, task: str, what: str) -> None:
     """
     if trained.task != task:
         hint = f"Use `qkv {trained.task}`, the command for its task."
-        raise CheckpointError(error_message(str(trained.folder), what, f"one trained to {trained.task}", hint))
+        raise CheckpointError(str(trained.folder), what, f"one trained to {trained.task}", hint)
 
 
 def expect_no_other_task(out: Path, task: str) -> None:
@@ -77,7 +77,7 @@ def expect_no_other_task(out: Path, task: str) -> None:
     other = load_weights_later(found).config.get("task")
     if isinstance(other, str) and other != task:
         expected, got = f"a new folder, or one of `qkv train {task}`", f"{out}, of `qkv train {other[:80]}`"
-        raise ConfigError(error_message("--out", expected, got, "Give another folder."))
+        raise ConfigError(setting("out"), expected, got, "Give another folder.")
 
 
 def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tensor] | None = None) -> M:
@@ -122,7 +122,7 @@ def _misfit(trained: Trained, error: Exception) -> CheckpointError:
     own = "It was written by another version: retrain, or install that version."
     hint = "Copy the folder again from its source." if trained.published else own
     got = str(error).partition("\n")[0][:200]
-    return CheckpointError(error_message(str(trained.folder), "weights of the model in config.json", got, hint))
+    return CheckpointError(str(trained.folder), "weights of the model in config.json", got, hint)
 
 
 class _Undrawn(TorchFunctionMode):

@@ -5,7 +5,7 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 from qkv.train.settings import Settings
 
 FILES = ("source", "target", "data", "text", "valid_source", "valid_target", "valid_data", "valid_text")
@@ -75,7 +75,7 @@ def with_settings(task: str, tables: Mapping[str, Mapping[str, Any]]) -> dict[st
             inner = inner if place == table else name
             if inner in row or (inner != name and inner in settings):
                 hint = f"They set the same: omit {name}."
-                raise ConfigError(error_message(f"{table}.{name}", f"no {table}.{inner} beside it", "both", hint))
+                raise ConfigError(f"{table}.{name}", f"no {table}.{inner} beside it", "both", hint)
             row[inner] = item
     return renamed
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest, setting
 from qkv.files import read_file
 
 T = TypeVar("T")
@@ -36,15 +36,15 @@ def read_toml(path: Path) -> Plain:
         _expect_brief(tables)
     except OSError as error:
         raise ConfigError(
-            error_message("--config", "a readable file", f"{path}: {error.strerror}", "Check the name.")
+            setting("config"), "a readable file", f"{path}: {error.strerror}", "Check the name."
         ) from None
     except ValueError as error:
         raise ConfigError(
-            error_message("--config", "TOML in UTF-8", f"{path}: {str(error)[:_SHOWN]}", "Correct that line.")
+            setting("config"), "TOML in UTF-8", f"{path}: {str(error)[:_SHOWN]}", "Correct that line."
         ) from None
     except RecursionError:
         raise ConfigError(
-            error_message("--config", "flat tables of settings", f"{path}: nested too deeply", "Use flat tables.")
+            setting("config"), "flat tables of settings", f"{path}: nested too deeply", "Use flat tables."
         ) from None
     return tables
 
@@ -94,12 +94,10 @@ def check_tables(tables: Mapping[str, Any], known: Sequence[str]) -> None:
     for name, table in tables.items():
         if name not in known:
             expected = f"one of the tables {', '.join(known)}"
-            raise ConfigError(error_message(name, expected, "an unknown name", nearest(name, known)))
+            raise ConfigError(name, expected, "an unknown name", nearest(name, known))
         if not isinstance(table, Mapping):
             got = json.dumps(table, default=str)[:_SHOWN]
-            raise ConfigError(
-                error_message(name, "a table of settings", got, f"Write [{name}] and its settings below.")
-            )
+            raise ConfigError(name, "a table of settings", got, f"Write [{name}] and its settings below.")
 
 
 def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
@@ -132,7 +130,7 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
     for name in mapping:
         if name not in known:
             hint = nearest(str(name), known)
-            raise ConfigError(error_message(_dotted(where, str(name)), "a known setting", "an unknown one", hint))
+            raise ConfigError(_dotted(where, str(name)), "a known setting", "an unknown one", hint)
     values = {
         name: _value(hints[name], mapping[name], _dotted(where, name))
         if name in mapping
@@ -154,15 +152,13 @@ def _default(field: "Field[Any]", hints: Mapping[str, Any], where: str) -> Any:
     hint = hints[field.name]
     if is_dataclass(hint) and isinstance(hint, type):
         return build(hint, {}, _dotted(where, field.name))
-    raise ConfigError(error_message(_dotted(where, field.name), "a value", "none", "It has no default: set it."))
+    raise ConfigError(_dotted(where, field.name), "a value", "none", "It has no default: set it.")
 
 
 def _value(hint: Any, item: Any, name: str) -> Any:
     if is_dataclass(hint) and isinstance(hint, type):
         if not isinstance(item, Mapping):
-            raise ConfigError(
-                error_message(name, "a table", repr(item)[:_SHOWN], f"Write [{name}] and its settings below.")
-            )
+            raise ConfigError(name, "a table", repr(item)[:_SHOWN], f"Write [{name}] and its settings below.")
         return build(hint, item, name)
     for choice in _choices(hint):
         fits, converted = _converted(choice, item)
@@ -170,7 +166,7 @@ def _value(hint: Any, item: Any, name: str) -> Any:
             return converted
     expected, names = _expected(hint), [str(x) for x in _choices(hint) if isinstance(x, str)]
     hint = nearest(item, names) if names and isinstance(item, str) else "Give a value of that type."
-    raise ConfigError(error_message(name, expected, json.dumps(item, default=str)[:_SHOWN], hint))
+    raise ConfigError(name, expected, json.dumps(item, default=str)[:_SHOWN], hint)
 
 
 def _choices(hint: Any) -> list[Any]:

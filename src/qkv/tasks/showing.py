@@ -4,7 +4,7 @@ import gc
 from pathlib import Path
 
 from qkv.checkpoint.disk import replace_file
-from qkv.errors import CheckpointError, ConfigError, error_message
+from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.recording.showing import serve
 from qkv.tasks.notes import as_json, note
 from qkv.tasks.streams import write_json, write_lines
@@ -51,11 +51,11 @@ def write_page(scene: Scene, path: Path) -> str:
     """
     if path.suffix.lower() != ".html":
         hint = "The page holds the whole viewer."
-        raise ConfigError(error_message("--export", "a file name that ends in .html", path.name, hint))
+        raise ConfigError(setting("export"), "a file name that ends in .html", path.name, hint)
     made = page(scene)
     try:
         replace_file(path, made.text.encode())
     except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
-        raise ConfigError(str(error)) from error
+        raise ConfigError(*error.args) from error
     rest = f"; {made.left_out:,} parts are omitted and need the running viewer" if made.left_out else ""
     return f"{path}: the viewer as one page, for any browser{rest}"

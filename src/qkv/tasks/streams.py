@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from torch import Tensor
 
 from qkv.data.corpus import iterate_lines
-from qkv.errors import DataError, error_message, harmless
+from qkv.errors import DataError, harmless
 from qkv.system import forget_stdout, is_closed_pipe
 
 
@@ -27,7 +27,7 @@ def stream_stdin() -> Iterator[str]:
         yield from iterate_lines(_open(sys.stdin).buffer, "standard input")
     except OSError as error:
         got, hint = error.strerror or str(error), "Give it a file: `< FILE`, or a pipe."
-        raise DataError(error_message("standard input", "lines of text", got, hint)) from None
+        raise DataError("standard input", "lines of text", got, hint) from None
 
 
 def write_lines(lines: Iterable[str]) -> None:
@@ -113,7 +113,7 @@ def write_text(pieces: Iterable[str]) -> None:
                 raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from None
             forget_stdout()
             got, hint = error.strerror or str(error), "Free some space, or write to another file."
-            raise DataError(error_message("standard output", "enough space for the output", got, hint)) from None
+            raise DataError("standard output", "enough space for the output", got, hint) from None
 
 
 def _open(stream: TextIO | None) -> TextIO:

@@ -10,7 +10,7 @@ from torch import Tensor
 from qkv.data.fingerprints import fingerprint
 from qkv.data.text import Order, divide, read_text
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, DataError, error_message
+from qkv.errors import ConfigError, DataError, setting
 from qkv.tasks.parallel import Words
 
 
@@ -78,7 +78,7 @@ def read_for_training(files: TextFiles, words: Words, context: int, tokenizer: T
     """
     if files.text is None:
         hint = "Any plain text in UTF-8; .gz too."
-        raise ConfigError(error_message("--text", "a file of plain text", "none", hint))
+        raise ConfigError(setting("text"), "a file of plain text", "none", hint)
     whole = read_text(files.text)
     if files.valid_text is None:
         train, valid = divide(whole, files.holdout)
@@ -110,6 +110,9 @@ def passage(text: str, tokenizer: Tokenizer) -> Passage:
 
 def _expect_window(part: Passage, context: int, name: str, got: str) -> None:
     if len(part.ids) <= context:
-        hint = "Give a longer text, a validation text of its own (--valid-text), or a smaller --context."
+        hint = (
+            f"Give a longer text, a validation text of its own ({setting('valid_text')}), or a smaller "
+            f"{setting('context')}."
+        )
         expected = f"more than {context:,} tokens, one window of the context"
-        raise DataError(error_message(name, expected, got, hint))
+        raise DataError(name, expected, got, hint)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack, cast, final, get_args, overload
 
 from qkv.data.vocabulary import Kind
-from qkv.errors import ConfigError, DataError, QkvError, error_message, nearest
+from qkv.errors import ConfigError, DataError, QkvError, in_python, nearest
 from qkv.notebooks import table
 from qkv.tasks.element_pointer import ElementPointer
 from qkv.tasks.events import listening
@@ -358,14 +358,14 @@ def train(
     """
     if task not in SETTINGS:
         expected = f"one of {', '.join(get_args(Task))}"
-        raise ConfigError(error_message("task", expected, repr(task)[:80], nearest(str(task), list(SETTINGS))))
+        raise ConfigError("task", expected, repr(task)[:80], nearest(str(task), list(SETTINGS)))
     for name in settings:
         if name not in SETTINGS[task].__annotations__:
             hint = nearest(name, list(SETTINGS[task].__annotations__))
-            raise ConfigError(error_message(name, f"a setting of {task}", "an unknown one", hint))
+            raise ConfigError(name, f"a setting of {task}", "an unknown one", hint)
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         got = "one function" if callable(callbacks) else ascii(callbacks)[:80]
-        raise ConfigError(error_message("callbacks", "a sequence of functions", got, "Write callbacks=[function]."))
+        raise ConfigError("callbacks", "a sequence of functions", got, "Write callbacks=[function].")
     recipe = _recipe(task)
     origin = open_origin(None if start is None else Path(start), task, None)
     with _as_files(task, settings) as given, listening(callbacks), speaking(Volume("quiet" if quiet else "normal")):
@@ -377,21 +377,13 @@ def train(
 
 @contextmanager
 def _named_as_given(task: str, settings: Mapping[str, Any]) -> Iterator[None]:
-    """Let messages call settings what they are called in Python, not as in tables or on a command line."""
+    """Let errors name settings as `train` does, not as the tables of a settings file do."""
     try:
         yield
     except QkvError as error:
-        message = str(error)
-        name, expected, rest = message.partition(": expected ")
-        given = [setting for setting in settings if setting_of(task, setting) == name]
-        message = f"{given[0]}{expected}{rest}" if len(given) == 1 else message
-        for setting in SETTINGS[task].__annotations__:
-            message = re.sub(rf"(?<![.\w-]){re.escape(setting_of(task, setting))}\b(?! =)", setting, message)
-        known = {setting.replace("_", "-"): setting for setting in SETTINGS[task].__annotations__}
-        spelled = re.sub(r"--([a-z][a-z-]*[a-z])", lambda flag: known.get(flag[1], flag[0]), message)
-        if spelled == str(error):
-            raise
-        raise type(error)(spelled) from error
+        names = {setting_of(task, name): name for name in (*SETTINGS[task].__annotations__, *settings)}
+        named = error.about(names.get(error.argument, error.argument))
+        raise named.respelled(lambda name, value: in_python(names.get(name, name), value)) from error
 
 
 def _recipe(task: str) -> Any:
@@ -435,16 +427,16 @@ def _as_files(task: str, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]
             path = Path(folder, f"{name}.txt")
             lines = "".join(_lines(task, name, item))
             if not lines:
-                raise DataError(error_message(name, "at least one item", "none", "Was an iterator already read?"))
+                raise DataError(name, "at least one item", "none", "Was an iterator already read?")
             path.write_bytes(lines.encode())
             given[name], written[str(path)] = path, name
         try:
             yield given
         except QkvError as error:
-            told = str(error)
-            for path_, name in written.items():
-                told = told.replace(path_, name)
-            raise type(error)(told) from error
+            if not written:
+                raise
+            paths = re.compile("|".join(map(re.escape, written)))
+            raise error.reworded(lambda text: paths.sub(lambda path: written[path[0]], text)) from error
 
 
 def _with_columns(given: dict[str, Any]) -> dict[str, Any]:
@@ -457,7 +449,7 @@ def _with_columns(given: dict[str, Any]) -> dict[str, Any]:
     for number, row in enumerate(rows, start=1):
         if len(row) != len(names) or not all(isinstance(cell, int | float) for cell in row):
             expected = f"{len(names)} numbers, for {', '.join(map(str, names))}"
-            raise DataError(error_message(f"data:{number}", expected, repr(row)[:80], "For example (1.5, 20.0)."))
+            raise DataError(f"data:{number}", expected, repr(row)[:80], "For example (1.5, 20.0).")
     return {**given, "x": list(x), "y": y, "data": [names, *rows] if rows else []}
 
 
@@ -493,14 +485,14 @@ def _elements(side: Any) -> Any:
 
 def _row(pair: Any, where: str) -> str:
     if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
-        raise DataError(error_message(where, "a pair of texts", repr(pair)[:80], 'For example ("ein Hund", "a dog").'))
+        raise DataError(where, "a pair of texts", repr(pair)[:80], 'For example ("ein Hund", "a dog").')
     return "\t".join(_text(one, where) for one in pair) + "\n"
 
 
 def _text(item: Any, where: str, *, breaks: bool = False) -> str:
     if not isinstance(item, str):
-        raise DataError(error_message(where, "a text", type(item).__name__, "Give strings."))
+        raise DataError(where, "a text", type(item).__name__, "Give strings.")
     if not breaks and (found := next((mark for mark in "\n\r\t" if mark in item), None)) is not None:
         got = f"one with {found!r}"
-        raise DataError(error_message(where, "a text without tabs and line breaks", got, "Replace it by a space."))
+        raise DataError(where, "a text without tabs and line breaks", got, "Replace it by a space.")
     return item

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from qkv.checkpoint.contents import Contents
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, error_message
+from qkv.errors import CheckpointError
 
 
 class Trained(NamedTuple):
@@ -39,5 +39,5 @@ class Trained(NamedTuple):
         if self.text is None:
             files = "Copy the model's tokenizer.json, or source.spm, target.spm and vocab.json, into the folder."
             hint = files if self.published else "Give the run of a model that reads text."
-            raise CheckpointError(error_message(str(self.folder), "a checkpoint with a tokenizer", "one without", hint))
+            raise CheckpointError(str(self.folder), "a checkpoint with a tokenizer", "one without", hint)
         return self.text

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from qkv.checkpoint.folder import is_checkpoint
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import WordTable
-from qkv.errors import CheckpointError, ConfigError, error_message
+from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.tasks.choice import TranslationModel, build_model
 from qkv.tasks.runs import expect_task, open_run, rebuild
 from qkv.tasks.settings import build
@@ -49,7 +49,7 @@ def load_translation(run: Path, average: int = 1) -> TrainedTranslation:
     trained = open_run(run)
     expect_task(trained, "translate", "a translation model")
     if average < 1:
-        raise ConfigError(error_message("--average", "at least 1", f"{average}", "1 uses the best checkpoint."))
+        raise ConfigError(setting("average"), "at least 1", f"{average}", "1 uses the best checkpoint.")
     weights = trained.contents.model
     if average > 1:
         weights = average_checkpoints(last_checkpoints(_whole(run), average))
@@ -72,14 +72,12 @@ def _table(given: object, folder: Path) -> WordTable:
         return build(WordTable, given if isinstance(given, Mapping) else {"table": given}, "table")
     except ConfigError as error:
         hint = "It was written by another version: retrain, or install that version."
-        raise CheckpointError(error_message(str(folder), "columns in config.json", str(error)[:200], hint)) from error
+        raise CheckpointError(str(folder), "columns in config.json", str(error)[:200], hint) from error
 
 
 def _whole(run: Path) -> Path:
     """Check that a run folder is given if several checkpoints are to be averaged."""
     if is_checkpoint(run):
         hint = "Give the run folder."
-        raise CheckpointError(
-            error_message(str(run), "a run folder, whose checkpoints can be averaged", "one checkpoint", hint)
-        )
+        raise CheckpointError(str(run), "a run folder, whose checkpoints can be averaged", "one checkpoint", hint)
     return run

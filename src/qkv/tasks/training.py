@@ -7,7 +7,7 @@ from typing import Any
 
 from qkv.data.fingerprints import fingerprint
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError, setting
 from qkv.metrics.translation import bleu
 from qkv.tasks.choice import (
     TranslationConfig,
@@ -99,18 +99,21 @@ def _check(settings: Settings) -> None:
     """Refuse settings that contradict each other: of copying and the vocabulary, of features and what reads them."""
     words, table, copies = settings.tokenizer, settings.data.table, settings.model.copy != "none"
     if copies and not words.shared:
-        hint = "A copied word has one id on both sides: omit --source-tokenizer and --target-tokenizer."
+        hint = (
+            f"A copied word has one id on both sides: omit {setting('source_tokenizer')} and "
+            f"{setting('target_tokenizer')}."
+        )
         got = " and ".join(words.kinds)
-        raise ConfigError(error_message("model.copy", "one vocabulary for both sides", got, hint))
+        raise ConfigError("model.copy", "one vocabulary for both sides", got, hint)
     if table is not None and table.features == "separate":
         expect_features(settings.model)
         if words.kinds[0] != "none":
             hint = "Omit the tokenizer: each symbol and each feature is a token."
             expected = "none, with which each feature is a token"
-            raise ConfigError(error_message("tokenizer.source", expected, words.kinds[0], hint))
+            raise ConfigError("tokenizer.source", expected, words.kinds[0], hint)
     if copies and settings.training.label_smoothing:
         got, hint = f"{settings.training.label_smoothing}", "Omit it, or train without copying."
-        raise ConfigError(error_message("training.label_smoothing", "0 for a model that copies", got, hint))
+        raise ConfigError("training.label_smoothing", "0 for a model that copies", got, hint)
 
 
 def _defaults_of(config: TranslationConfig, files: Files) -> Mapping[str, Mapping[str, object]]:

@@ -15,7 +15,7 @@ from qkv.data.word_table import WordTable
 from qkv.decode.agreement import Agreement, turned
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.sampling import RowKeys
-from qkv.errors import CheckpointError, ConfigError, error_message
+from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.linalg.session import Session
 from qkv.models.copying import CopyingTranslator
 from qkv.notebooks import table
@@ -156,16 +156,16 @@ class Translator:
         given = [run] if isinstance(run, str | Path) else run
         runs = [member for each in given for member in members_of(Path(each))]
         if not runs:
-            raise CheckpointError(error_message("run", "at least one", "none", "Give the folder that training wrote."))
+            raise CheckpointError("run", "at least one", "none", "Give the folder that training wrote.")
         found = [load_translation(Path(each), average) for each in runs]
         first, *others = found
         for each, other in zip(runs[1:], others, strict=True):
             if other.tokenizer.to_json() != first.tokenizer.to_json():
-                hint = "Train the others with --tokenizer-from the first, or use each run alone."
-                raise CheckpointError(error_message(str(each), f"the tokenizer of {runs[0]}", "another one", hint))
+                hint = f"Train the others with {setting('tokenizer_from')} the first, or use each run alone."
+                raise CheckpointError(str(each), f"the tokenizer of {runs[0]}", "another one", hint)
             if other.table != first.table:
                 hint = "Train all of them with the same columns and separators, or use each run alone."
-                raise CheckpointError(error_message(str(each), f"the columns of {runs[0]}", "other ones", hint))
+                raise CheckpointError(str(each), f"the columns of {runs[0]}", "other ones", hint)
         longest = min(each.longest for each in found)
         models = [each.model.to(place) for each in others]
         back = [each.back for each in found]
@@ -239,7 +239,7 @@ class Translator:
         sources = [self._encode(text, number) for number, text in enumerate(texts, start=first)]
         if how.sampling is not None and len(set(self.back)) > 1:
             hint = "Translate with the runs of one direction."
-            raise ConfigError(error_message("--sample", "models of one direction", "models of both", hint))
+            raise ConfigError(setting("sample"), "models of one direction", "models of both", hint)
         hypotheses = self._decode([source.ids for source in sources], how, keys or RowKeys())
         rows = zip(lines, texts, sources, hypotheses, strict=True)
         return [
@@ -278,9 +278,10 @@ class Translator:
         layer = self.model.alignment_layer if reading is None else reading.layer
         if layer is None:
             raise ConfigError(
-                error_message(
-                    "--attention", "a model with attention", "one trained with --score none", "Train with a score."
-                )
+                setting("attention"),
+                "a model with attention",
+                f"one trained with {setting('score', 'none')}",
+                "Train with a score.",
             )
         device = next(self.model.parameters()).device
         source_1S, lengths = collate_sources([source], self.tokenizer.pad)
@@ -415,9 +416,9 @@ def columns_of(translator: Translator, source_col: int | None, features_col: int
         return translator
     table = translator.table
     if table is None:
-        flag = "--features-col" if source_col is None else "--source-col"
+        flag = setting("features_col") if source_col is None else setting("source_col")
         hint = "Omit it: each line is a source."
-        raise ConfigError(error_message(flag, "a model that was trained on columns", "one of plain text", hint))
+        raise ConfigError(flag, "a model that was trained on columns", "one of plain text", hint)
     # Nothing is read from the column of the target, which may then hold anything.
     source = table.source_col if source_col is None else source_col
     features = table.features_col if features_col is None else features_col

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qkv.data.corpus import read_pairs
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError, setting
 from qkv.metrics.alignment import Links
 from qkv.tasks.aligning import Aligner, Sentences
 from qkv.tasks.reading import Reading
@@ -28,23 +28,25 @@ def as_unknown(translator: Translator, wanted: bool, source: Path | None, target
     """
     if not wanted:
         if source is not None or target is not None:
-            hint = "These files only choose weights for --replace-unknown."
-            raise ConfigError(error_message("--valid-source", "--replace-unknown as well", "none", hint))
+            hint = f"These files only choose weights for {setting('replace_unknown')}."
+            raise ConfigError(setting("valid_source"), f"{setting('replace_unknown')} as well", "none", hint)
         return None
     if translator.tokenizer.of_bytes or translator.tokenizer.source.of_bytes:
         hint = "Omit it: they can write any word."
         got = "pieces of bytes, which can write any word"
-        raise ConfigError(error_message("--replace-unknown", "a vocabulary of words or characters", got, hint))
+        raise ConfigError(setting("replace_unknown"), "a vocabulary of words or characters", got, hint)
     if translator.table is not None and (source is not None or target is not None):
         hint = "Omit the files: the weights are then the aligner's default."
         got = "some with a model of columns"
-        raise ConfigError(error_message("--valid-source", "no files of sentences", got, hint))
+        raise ConfigError(setting("valid_source"), "no files of sentences", got, hint)
     aligner = Aligner(translator)
     if source is None and target is None:
         return aligner.default
     if source is None or target is None:
         got = "only one of them"
-        raise ConfigError(error_message("--valid-source", "--valid-source and --valid-target", got, "Give both files."))
+        raise ConfigError(
+            setting("valid_source"), f"{setting('valid_source')} and {setting('valid_target')}", got, "Give both files."
+        )
     return choose_reading(aligner, [Sentences(pair.source, pair.target) for pair in read_pairs(source, target)])
 
 
@@ -65,7 +67,7 @@ def choose_reading(aligner: Aligner, pairs: Sequence[Sentences]) -> Reading:
     kept = [place for place, found in enumerate(links) if found]
     if not kept:
         hint = "Give sentences with names and numbers, or omit the files."
-        raise ConfigError(error_message("--valid-source", "words that occur on both sides", "none", hint))
+        raise ConfigError(setting("valid_source"), "words that occur on both sides", "none", hint)
     # Only words with a reference link count; the others have none.
     found = [frozenset(links[place]) for place in kept]
     gold = [Links(sure, sure) for sure in found]

@@ -12,7 +12,7 @@ from qkv.data.corpus import decode
 from qkv.data.open_vocabulary import pieces_open
 from qkv.data.table import parse_table
 from qkv.decode.greedy import greedy
-from qkv.errors import ConfigError, DataError, error_message
+from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.files import read_file
 from qkv.recording.files import read
 from qkv.recording.recorder import record
@@ -65,14 +65,14 @@ def offered(
     if run.suffix == TRACE:
         if text is not None or file is not None:
             hint = "A trace already contains its text: omit it."
-            raise ConfigError(error_message("--text", "no text with a trace", "one", hint))
+            raise ConfigError(setting("text"), "no text with a trace", "one", hint)
         return scene_of_trace(run)
     if text is None and file is None and is_example(run):
         text = SENTENCES[0]
     if (text is None) == (file is None):
         got = "none" if text is None else "both"
         raise ConfigError(
-            error_message("--text", "a text or --file", got, "Give a text for the model to read or translate.")
+            setting("text"), f"a text or {setting('file')}", got, "Give a text for the model to read or translate."
         )
     given = text or "" if file is None else _text_of(file)
     expect_single(run)
@@ -80,8 +80,8 @@ def offered(
     if isinstance(found, Translator):
         found = columns_of(found, source_col, features_col)
     elif source_col is not None or features_col is not None:
-        flag = "--features-col" if source_col is None else "--source-col"
-        raise ConfigError(error_message(flag, "a translation model of columns", type(found).__name__, "Omit it."))
+        flag = setting("features_col") if source_col is None else setting("source_col")
+        raise ConfigError(flag, "a translation model of columns", type(found).__name__, "Omit it.")
     return scene_of(found, given, tokens)
 
 
@@ -154,9 +154,9 @@ def _text_of(file: Path) -> str:
     except OSError as error:
         expected = f"a text file in UTF-8 of at most {_LARGEST >> 20} MiB"
         got, hint = error.strerror or str(error), "Give another file, or only the part to view."
-        raise DataError(error_message(str(file), expected, got, hint)) from error
+        raise DataError(str(file), expected, got, hint) from error
     lines = enumerate(data.split(b"\n"), start=1)
-    text = "\n".join(decode(line, f"{file}:{number}", first=number == 1) for number, line in lines)
+    text = "\n".join(decode(line, Place(file, number), first=number == 1) for number, line in lines)
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -164,7 +164,7 @@ def _translated(translator: Translator, text: str, tokens: int | None) -> Scene:
     tokenizer, model = translator.tokenizer, translator.model
     whole = translator.encode(translator.symbols(text))
     ids = list(_some(whole.ids[:tokens]))
-    expect_length("--text", len(ids), translator.longest, tokenizer)
+    expect_length(setting("text"), len(ids), translator.longest, tokenizer)
     device = next(model.parameters()).device
     source, lengths = (x.to(device) for x in collate_sources([ids], tokenizer.pad))
     stepper: Any = model
@@ -219,7 +219,7 @@ def _pointed(found: ElementPointer, text: str, tokens: int | None) -> Scene:
 
 
 def _regressed(found: Regressor, text: str, tokens: int | None) -> Scene:
-    rows = found.rows_of(parse_table(_some(text.split("\n")), "--text"))[:tokens]
+    rows = found.rows_of(parse_table(_some(text.split("\n")), setting("text")))[:tokens]
     with torch.no_grad(), record(found.model) as trace:
         found.model(torch.from_numpy(rows)[None])
     inputs, targets = found.model.get_buffer("inputs").tolist(), found.model.get_buffer("targets")[:, 0].tolist()
@@ -233,7 +233,7 @@ def _ids(found: Generator | MaskFiller | Classifier, text: str, tokens: int | No
 
 def _some(tokens: Sequence[T]) -> Sequence[T]:
     if not tokens:
-        raise DataError(error_message("--text", "at least one token", "none", "Give a text for the model to read."))
+        raise DataError(setting("text"), "at least one token", "none", "Give a text for the model to read.")
     return tokens
 
 

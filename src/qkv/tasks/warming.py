@@ -18,7 +18,7 @@ import qkv
 from qkv.compiled import openmp
 from qkv.compiled.kernels import Kernel
 from qkv.compiled.waiting import QUIET
-from qkv.errors import CompilationError, ConfigError, error_message, nearest
+from qkv.errors import CompilationError, ConfigError, nearest, setting
 from qkv.system import cores
 
 _MODULE = "_kernel"
@@ -75,12 +75,12 @@ def jobs(chosen: Sequence[str] = (), dtypes: Sequence[str] = DTYPES) -> list[Job
     """
     for dtype in dtypes:
         if dtype not in DTYPES:
-            raise ConfigError(error_message("dtype", " or ".join(DTYPES), repr(dtype), nearest(dtype, DTYPES)))
+            raise ConfigError("dtype", " or ".join(DTYPES), repr(dtype), nearest(dtype, DTYPES))
     modules, known = _modules(), families()
     for name in chosen:
         if name not in (*known, *map(_part, modules)):
             expected = f"some of {', '.join(known)}"
-            raise ConfigError(error_message("kernels", expected, repr(name), nearest(name, known)))
+            raise ConfigError("kernels", expected, repr(name), nearest(name, known))
     wanted = [module for module in modules if not chosen or {_family(module), _part(module)} & set(chosen)]
     found = [job for module in wanted for job in _jobs(module, dtypes)]
     return [job for _, job in sorted(found, key=lambda pair: pair[0])]
@@ -154,7 +154,7 @@ class _Worker:
             error = self.connection.recv()
         except (EOFError, ConnectionResetError):
             self.process.join()
-            raise CompilationError(_ended(job, self.process.exitcode)) from None
+            raise _ended(job, self.process.exitcode) from None
         if error is not None:
             raise error
         self.job = None
@@ -169,14 +169,17 @@ class _Worker:
         self.process.close()
 
 
-def _ended(job: Job, exit_code: int | None) -> str:
-    """Return the message that a process ended while it compiled."""
+def _ended(job: Job, exit_code: int | None) -> CompilationError:
+    """Return the error that a process ended while it compiled."""
     known = {-number: number.name for number in signal.Signals}
     ending = known.get(exit_code or 0, f"exit code {exit_code}")
     hint = "Repeat the command: what was compiled is kept. If it ends here again, report this as a bug."
     if ending == "SIGKILL":
-        hint = "Systems kill processes when memory runs out. Repeat with --jobs 1: what was compiled is kept."
-    return error_message(f"{job}, {job.dtype}", "machine code", f"a process that ended by {ending}", hint)
+        hint = (
+            f"Systems kill processes when memory runs out. Repeat with {setting('jobs', '1')}: what was "
+            "compiled is kept."
+        )
+    return CompilationError(f"{job}, {job.dtype}", "machine code", f"a process that ended by {ending}", hint)
 
 
 def _work(connection: "Connection[Exception | None, Job]") -> None:

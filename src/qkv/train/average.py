@@ -7,7 +7,7 @@ from torch import Tensor
 
 from qkv.checkpoint.folder import load
 from qkv.checkpoint.rotation import present
-from qkv.errors import CheckpointError, ConfigError, error_message
+from qkv.errors import CheckpointError, ConfigError, setting
 
 
 def last_checkpoints(run: Path, count: int) -> list[Path]:
@@ -25,10 +25,10 @@ def last_checkpoints(run: Path, count: int) -> list[Path]:
     """
     found = present(run)
     if count < 1:
-        raise ConfigError(error_message("count", "at least 1", str(count), "Average at least two."))
+        raise ConfigError("count", "at least 1", str(count), "Average at least two.")
     if len(found) < count:
-        hint = f"Train with keep = {count} or more under [training] in --config, or average fewer."
-        raise CheckpointError(error_message(str(run), f"{count} checkpoints", str(len(found)), hint))
+        hint = f"Train with keep = {count} or more under [training] in {setting('config')}, or average fewer."
+        raise CheckpointError(str(run), f"{count} checkpoints", str(len(found)), hint)
     return found[-count:]
 
 
@@ -54,13 +54,11 @@ def average_checkpoints(folders: Sequence[Path]) -> dict[str, Tensor]:
         shapes = {name: tensor.shape for name, tensor in model.items()}
         if sums and shapes != {name: tensor.shape for name, tensor in sums.items()}:
             hint = "Average checkpoints of one run."
-            raise CheckpointError(error_message(str(folder), "the tensors of the other checkpoints", "others", hint))
+            raise CheckpointError(str(folder), "the tensors of the other checkpoints", "others", hint)
         for name, tensor in model.items():
             sums[name] = sums[name] + tensor.double() if name in sums else tensor.double()
     if not sums:
-        raise CheckpointError(
-            error_message("folders", "at least one checkpoint", "none", "Give the checkpoint folders to average.")
-        )
+        raise CheckpointError("folders", "at least one checkpoint", "none", "Give the checkpoint folders to average.")
     return _shared({name: _mean(sums[name], model[name], len(folders)) for name in sums}, model)
 
 

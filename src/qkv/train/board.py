@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import final
 
 from qkv.checkpoint.disk import make_folder, typed
-from qkv.errors import ConfigError, error_message, expect_room
+from qkv.errors import ConfigError, expect_room
 from qkv.system import expect_held
 from qkv.train.events import Event, Logged, Validated
 
@@ -32,7 +32,7 @@ class Board:
         except ImportError as error:
             expect_room(error)
             hint = "Install it: in the checkout, pip install '.[log]'."
-            raise ConfigError(error_message("tensorboard", "the package tensorboard", str(error), hint)) from error
+            raise ConfigError("tensorboard", "the package tensorboard", str(error), hint) from error
         self._folder = run / NAME
         make_folder(self._folder)
         with typed(self._folder, "a writable folder"):

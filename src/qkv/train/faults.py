@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from qkv.errors import MEMORY_ERRORS, TrainingError, error_message, out_of_memory_text
+from qkv.errors import MEMORY_ERRORS, TrainingError, out_of_memory_text, setting
 from qkv.train.protocols import Task
 
 _TRIED = 512
@@ -33,10 +33,11 @@ def not_finite(task: Task[Any], batches: Sequence[Sequence[int]], step: int, wha
     lines = show_lines(task.lines(guilty if alone else places))
     which = f"because of {lines}" if alone else f"in a batch of {lines}"
     hint = (
-        "The last good checkpoint is intact. Check these lines; or, with a new --out, lower learning_rate, lower clip, "
+        f"The last good checkpoint is intact. Check these lines; or, with a new {setting('out')}, "
+        "lower learning_rate, lower clip, "
         "raise warmup, or use precision float32."
     )
-    return TrainingError(error_message(f"{what} at step {step:,}", "a finite number", f"{got} {which}", hint))
+    return TrainingError(f"{what} at step {step:,}", "a finite number", f"{got} {which}", hint)
 
 
 def weights_not_finite(model: nn.Module, step: int) -> TrainingError | None:
@@ -51,9 +52,12 @@ def weights_not_finite(model: nn.Module, step: int) -> TrainingError | None:
     """
     for name, tensor in model.state_dict().items():
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            hint = "The last good checkpoint is intact. Lower learning_rate, or raise warmup, with a new --out."
+            hint = (
+                "The last good checkpoint is intact. Lower learning_rate, or raise warmup, with a new "
+                f"{setting('out')}."
+            )
             got = "NaN or Inf"
-            return TrainingError(error_message(f"{name} after step {step:,}", "finite weights", got, hint))
+            return TrainingError(f"{name} after step {step:,}", "finite weights", got, hint)
     return None
 
 
@@ -100,9 +104,7 @@ def room(step: int, tokens: int) -> Iterator[None]:
         if got is None:
             raise
         hint = f"Lower tokens (now {tokens:,}) and raise accumulate by the same factor: the result is about the same."
-        raise TrainingError(
-            error_message(f"memory at step {step:,}", "enough memory for a batch", got, hint)
-        ) from error
+        raise TrainingError(f"memory at step {step:,}", "enough memory for a batch", got, hint) from error
 
 
 @torch.no_grad()

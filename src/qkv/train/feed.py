@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, final
 
-from qkv.errors import CheckpointError, DataError, error_message
+from qkv.errors import CheckpointError, DataError, setting
 from qkv.train.protocols import Task
 from qkv.train.settings import Settings
 
@@ -74,13 +74,13 @@ class Feed:
             CheckpointError: the list of batches differs.
         """
         if fingerprint != self.fingerprint() or self.place > len(self._batches):
-            hint = "Give the same training data as before, or another --out."
+            hint = f"Give the same training data as before, or another {setting('out')}."
             expected = f"the batches of epoch {self.epoch} that this run was trained on"
-            raise CheckpointError(error_message("training data", expected, "others", hint))
+            raise CheckpointError("training data", expected, "others", hint)
 
     def _list(self) -> Sequence[Sequence[int]]:
         batches = self._task.batches(tokens=self._settings.tokens, seed=self._settings.seed, epoch=self.epoch)
         if not batches:
             hint = "Check the training files."
-            raise DataError(error_message("training data", "at least one batch", "none", hint))
+            raise DataError("training data", "at least one batch", "none", hint)
         return batches

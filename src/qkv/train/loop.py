@@ -16,7 +16,7 @@ from qkv.checkpoint.folder import verify
 from qkv.checkpoint.plain import Plain
 from qkv.checkpoint.rotation import save_step, step_folder
 from qkv.checkpoint.run import open_run
-from qkv.errors import DataError, error_message
+from qkv.errors import DataError
 from qkv.linalg.heap import GrowthLimit
 from qkv.metrics.figure import Figure
 from qkv.train.board import Board
@@ -222,11 +222,7 @@ class _Loop:
         if count < 1:
             lines = show_lines(self._job.task.lines([place for places in batches for place in places]))
             hint = "Remove these lines."
-            raise DataError(
-                error_message(
-                    "training data", "at least one token to learn in every batch", f"nothing in {lines}", hint
-                )
-            )
+            raise DataError("training data", "at least one token to learn in every batch", f"nothing in {lines}", hint)
         return total, count
 
     def _count(self, step: int, loss: float, count: int, seconds: float) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from qkv.errors import CheckpointError, ConfigError, error_message
+from qkv.errors import CheckpointError, ConfigError
 from qkv.train.muon import Muon
 from qkv.train.settings import Settings
 
@@ -40,7 +40,7 @@ def build_optimizer(model: nn.Module, settings: Settings) -> Optimizer:
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not trained:
         hint = "At least one parameter must require a gradient."
-        raise ConfigError(error_message("model", "parameters to train", "none", hint))
+        raise ConfigError("model", "parameters to train", "none", hint)
     groups: list[dict[str, Any]] = [
         {"params": [p for name, p in trained if name not in spared], "weight_decay": settings.weight_decay},
         {"params": [p for name, p in trained if name in spared], "weight_decay": 0.0},
@@ -120,7 +120,7 @@ def set_optimizer_state(model: nn.Module, optimizer: Optimizer, tensors: Mapping
         if parameter is None or (key != "step" and value.shape != parameter.shape):
             got = f"{full}, {tuple(value.shape)}"
             hint = "Build the same model that was trained, or use another checkpoint."
-            raise CheckpointError(error_message("trainer.safetensors", "moments that fit the model", got, hint))
+            raise CheckpointError("trainer.safetensors", "moments that fit the model", got, hint)
         optimizer.state[parameter][key] = value.detach().to(parameter.device, copy=True)
 
 

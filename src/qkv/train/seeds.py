@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.errors import CheckpointError, error_message
+from qkv.errors import CheckpointError
 from qkv.files import FREE, room_for
 
 _PREFIX = "random."
@@ -75,9 +75,7 @@ def set_generators(states: Mapping[str, Tensor]) -> None:
             _set(states)
     except (LookupError, ValueError, TypeError, RuntimeError, OverflowError) as error:
         hint = "Use another checkpoint of this run."
-        raise CheckpointError(
-            error_message("trainer.safetensors", "states of random generators", str(error)[:200], hint)
-        ) from error
+        raise CheckpointError("trainer.safetensors", "states of random generators", str(error)[:200], hint) from error
 
 
 def _set(states: Mapping[str, Tensor]) -> None:

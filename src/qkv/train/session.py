@@ -14,7 +14,7 @@ from qkv.checkpoint.contents import Contents, TrainerState
 from qkv.checkpoint.folder import load
 from qkv.checkpoint.plain import Plain
 from qkv.checkpoint.rotation import best_step, latest_complete, mark_best, steps
-from qkv.errors import CheckpointError, error_message
+from qkv.errors import CheckpointError, setting
 from qkv.files import FREE, room_for
 from qkv.metrics.figure import Figure
 from qkv.train.feed import Feed
@@ -137,10 +137,8 @@ def _anew(job: Job, say: Callable[[str], None]) -> Session:
 def _resumed(job: Job, run: Path, folder: Path, say: Callable[[str], None]) -> Session:
     contents = load(folder)
     if contents.trainer is None:
-        hint = "Give another --out, or remove this checkpoint to resume from an earlier one."
-        raise CheckpointError(
-            error_message(str(folder), "a checkpoint with the trainer's state", "a checkpoint without it", hint)
-        )
+        hint = f"Give another {setting('out')}, or remove this checkpoint to resume from an earlier one."
+        raise CheckpointError(str(folder), "a checkpoint with the trainer's state", "a checkpoint without it", hint)
     state = read_state(contents.trainer.numbers)
     _set_weights(job.model, contents.model, folder)
     optimizer = build_optimizer(job.model, job.settings)
@@ -162,8 +160,8 @@ def _set_weights(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) 
         with room_for(folder, FREE):
             model.load_state_dict(dict(tensors))
     except RuntimeError as error:
-        hint = "Build the same model that was trained, or give another --out."
-        raise CheckpointError(error_message(str(folder), "the weights of this model", str(error), hint)) from error
+        hint = f"Build the same model that was trained, or give another {setting('out')}."
+        raise CheckpointError(str(folder), "the weights of this model", str(error), hint) from error
 
 
 def _kept_buffers(model: nn.Module) -> Iterator[Tensor]:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, final, get_args
 
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest
 
 Schedule = Literal["inverse-sqrt", "cosine", "linear", "constant"]
 Precision = Literal["float32", "bfloat16", "auto"]
@@ -83,7 +83,7 @@ class Settings:
         _between("learning_rate", self.learning_rate, 0, math.inf, "Values from 1e-4 to 1e-2 suit most models.")
         if len(self.betas) != 2:
             hint = "AdamW has two, as in (0.9, 0.98)."
-            raise ConfigError(error_message("betas", "two numbers", repr(self.betas), hint))
+            raise ConfigError("betas", "two numbers", repr(self.betas), hint)
         for number in self.betas:
             _between("betas", number, 0, 1, "Values such as (0.9, 0.98) suit most models.", zero=True)
         _between("weight_decay", self.weight_decay, 0, math.inf, "0 disables it.", zero=True)
@@ -97,7 +97,7 @@ class Settings:
 def _within(name: str, value: object, low: int, high: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         hint = f"Give an integer from {low} on, at most {high}."
-        raise ConfigError(error_message(name, f"an integer, at least {low}", repr(value), hint))
+        raise ConfigError(name, f"an integer, at least {low}", repr(value), hint)
 
 
 def _between(name: str, value: object, low: float, high: float, hint: str, *, zero: bool = False) -> None:
@@ -106,9 +106,9 @@ def _between(name: str, value: object, low: float, high: float, hint: str, *, ze
         return
     start = "from" if zero else "above"
     end = "" if high == math.inf else f" and below {high:g}"
-    raise ConfigError(error_message(name, f"a finite number {start} {low:g}{end}", repr(value), hint))
+    raise ConfigError(name, f"a finite number {start} {low:g}{end}", repr(value), hint)
 
 
 def _one_of(name: str, value: object, valid: tuple[str, ...]) -> None:
     if value not in valid:
-        raise ConfigError(error_message(name, f"one of {', '.join(valid)}", f'"{value}"', nearest(str(value), valid)))
+        raise ConfigError(name, f"one of {', '.join(valid)}", f'"{value}"', nearest(str(value), valid))

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, final
 
 from qkv.checkpoint.figures import from_plain, to_plain
 from qkv.checkpoint.plain import Plain
-from qkv.errors import CheckpointError, ConfigError, error_message, nearest
+from qkv.errors import CheckpointError, ConfigError, nearest
 from qkv.metrics.figure import Figure
 from qkv.train.precision import Chosen
 
@@ -137,7 +137,7 @@ def _monitored(figures: tuple[Figure, ...], monitor: str | None) -> Figure:
             return figure
     names = [figure.name for figure in figures]
     expected = f"one of the figures {', '.join(names)}"
-    raise ConfigError(error_message("monitor", expected, f'"{monitor}"', nearest(str(monitor), names)))
+    raise ConfigError("monitor", expected, f'"{monitor}"', nearest(str(monitor), names))
 
 
 def _better(figure: Figure, best: Figure | None) -> bool:
@@ -156,4 +156,4 @@ def _field(plain: Mapping[str, Plain], name: str, kind: type[T]) -> T:
 
 
 def _damaged(name: str, expected: str, got: object) -> CheckpointError:
-    return CheckpointError(error_message(f"{_WHERE}: {name}", expected, repr(got)[:80], "Use another checkpoint."))
+    return CheckpointError(f"{_WHERE}: {name}", expected, repr(got)[:80], "Use another checkpoint.")

@@ -11,11 +11,10 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, DtypeError, error_message, set_compiling
+from qkv.errors import ConfigError, DtypeError
 from qkv.shapes import Shape, align_right
 
 T = TypeVar("T")
-set_compiling(torch.compiler.is_compiling)
 
 
 class Owner(ABC):
@@ -49,12 +48,10 @@ def check_parameters(
             # As everywhere in PyTorch, a CPU scalar tensor works with any device.
             if parameter.device != device and (parameter.ndim or parameter.device.type != "cpu"):
                 hint = "Move it there with .to(query.device)."
-                raise DtypeError(
-                    error_message(argument, f"device {device}, that of query", f"{parameter.device}", hint)
-                )
+                raise DtypeError(argument, f"device {device}, that of query", f"{parameter.device}", hint)
         elif own and parameter is not None:
             argument, got = f"{type(owner).__name__}({name})", type(parameter).__name__
-            raise DtypeError(error_message(argument, "a torch.Tensor", got, "Use torch.as_tensor."))
+            raise DtypeError(argument, "a torch.Tensor", got, "Use torch.as_tensor.")
 
 
 def group(owner: T, parameters: Sequence[Parameter], groups: int, repeats: int) -> T:
@@ -147,7 +144,7 @@ def above(argument: str, number: object, limit: float, hint: str) -> None:
         good = isinstance(number, (int, float, torch.SymFloat, torch.SymInt)) and number > limit
     if not good:
         got = f"a tensor with minimum {number.min().item():g}" if isinstance(number, Tensor) else repr(number)
-        raise ConfigError(error_message(argument, f"a number above {limit:g}", got, hint))
+        raise ConfigError(argument, f"a number above {limit:g}", got, hint)
 
 
 def transformed() -> bool:

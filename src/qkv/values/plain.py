@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as modules
 from torch.nn.utils import parametrize
 
-from qkv.errors import UnsupportedError, error_message
+from qkv.errors import UnsupportedError
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -116,7 +116,7 @@ def plain_weights(layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
     if not linear or has_own_hooks(layer) or is_changed(layer):
         got = type(layer).__name__ + (" with hooks" if has_own_hooks(layer) else "")
         hint = "Merge adapters, and remove hooks and quantization first."
-        raise UnsupportedError(error_message(name, "a layer that is its weight and bias alone: nn.Linear", got, hint))
+        raise UnsupportedError(name, "a layer that is its weight and bias alone: nn.Linear", got, hint)
     assert isinstance(layer, nn.Linear)
     return layer.weight, layer.bias
 

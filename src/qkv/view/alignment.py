@@ -7,7 +7,7 @@ from importlib import import_module
 import torch
 from torch import Tensor
 
-from qkv.errors import DataError, DtypeError, ShapeError, error_message
+from qkv.errors import DataError, DtypeError, ShapeError
 from qkv.notebooks import picture, table
 
 
@@ -82,29 +82,29 @@ class Alignment:
 def _tokens(side: str, tokens: object) -> tuple[str, ...]:
     hint = f'Give a tuple of tokens, for example {side}=("ein", "Hund").'
     if not isinstance(tokens, tuple | list):
-        raise DtypeError(error_message(side, "a tuple of tokens", f"one {type(tokens).__name__}", hint))
+        raise DtypeError(side, "a tuple of tokens", f"one {type(tokens).__name__}", hint)
     for place, token in enumerate(tokens):
         if not isinstance(token, str):
-            raise DtypeError(error_message(f"{side}[{place}]", "a string", f"{token!r}", hint))
+            raise DtypeError(f"{side}[{place}]", "a string", f"{token!r}", hint)
     return tuple(tokens)
 
 
 def _checked(weights: object, source: Sequence[str], target: Sequence[str]) -> Tensor:
     if not isinstance(weights, Tensor):
         hint = "Convert it with torch.as_tensor."
-        raise DtypeError(error_message("weights", "a floating-point tensor", f"one {type(weights).__name__}", hint))
+        raise DtypeError("weights", "a floating-point tensor", f"one {type(weights).__name__}", hint)
     if not weights.is_floating_point():
         hint = "Convert it with weights.float()."
-        raise DtypeError(error_message("weights", "a floating-point tensor", str(weights.dtype), hint))
+        raise DtypeError("weights", "a floating-point tensor", str(weights.dtype), hint)
     expected = (len(target), len(source))
     if weights.shape != expected:
         hint = "Give one row per target token and one column per source token: one sentence, one head."
-        raise ShapeError(error_message("weights", f"(T, S) = {expected}", str(tuple(weights.shape)), hint))
+        raise ShapeError("weights", f"(T, S) = {expected}", str(tuple(weights.shape)), hint)
     copy = weights.detach().to("cpu", torch.float64, copy=True)
     broken = (~copy.isfinite()).nonzero()
     if len(broken):
         t, s = broken[0].tolist()
         got = f"{copy[t, s].item()} from target {t} {target[t]!r} to source {s} {source[s]!r}"
         hint = "Check whether the scores of that row overflowed."
-        raise DataError(error_message("weights", "finite numbers", got, hint))
+        raise DataError("weights", "finite numbers", got, hint)
     return copy

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from string import Template
 
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 from qkv.view.colors import RAMPS
 
 STYLES = ("page.css", "alignment.css", "views.css")
@@ -62,7 +62,7 @@ def compressed(page: str) -> str:
     given = re.search("style-src ('sha256-[^']*')", page)
     allowed = re.search("script-src ('sha256-[^']*')", page)
     if given is None or allowed is None:
-        raise ConfigError(error_message("page", "a page of `one_file`", "another one", "Give it unchanged."))
+        raise ConfigError("page", "a page of `one_file`", "another one", "Give it unchanged.")
     rules = {"default-src": "'none'", "style-src": given[1], "script-src": f"{_digest(_UNPACK)} {allowed[1]}"}
     policy = "; ".join(f"{name} {value}" for name, value in rules.items())
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from qkv.checkpoint.disk import replace_file
-from qkv.errors import CheckpointError, ConfigError, error_message, nearest
+from qkv.errors import CheckpointError, ConfigError, nearest
 from qkv.view.alignment import Alignment
 
 
@@ -33,18 +33,16 @@ def save(path: str | Path, alignments: Alignment | Sequence[Alignment]) -> None:
     if writer is None:
         suffix = place.suffix or "no suffix"
         raise ConfigError(
-            error_message(
-                "path",
-                "a file name that ends in .html, .svg or .png",
-                f"{suffix} in {str(place)!r}",
-                nearest(place.suffix.lower(), _WRITERS),
-            )
+            "path",
+            "a file name that ends in .html, .svg or .png",
+            f"{suffix} in {str(place)!r}",
+            nearest(place.suffix.lower(), _WRITERS),
         )
     content = writer([alignments] if isinstance(alignments, Alignment) else list(alignments))
     try:
         replace_file(place, content)
     except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
-        raise ConfigError(str(error)) from error
+        raise ConfigError(*error.args) from error
 
 
 def _html(alignments: Sequence[Alignment]) -> bytes:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.text import Text
 
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 from qkv.pictures import rendered
 from qkv.view.alignment import Alignment
 from qkv.view.colors import color
@@ -118,14 +118,14 @@ def drawn(alignments: Sequence[Alignment]) -> Figure:
     """
     if not alignments:
         hint = "Give at least one, or write a .html file, which can be empty."
-        raise ConfigError(error_message("alignments", "at least one", "none", hint))
+        raise ConfigError("alignments", "at least one", "none", hint)
     sides = [(_measured(a.source, turned=True), _measured(a.target, turned=False)) for a in alignments]
     sizes = [_size(columns, rows) for columns, rows in sides]
     width, height = max(_LEAST, *(w for w, _ in sizes)), sum(h for _, h in sizes)
     if height > _TALLEST:
         hint = "Write fewer, or a .html file, which can contain any number."
         got = f"{len(alignments)} that need {height:.0f} inches"
-        raise ConfigError(error_message("alignments", f"one picture, at most {_TALLEST:.0f} inches high", got, hint))
+        raise ConfigError("alignments", f"one picture, at most {_TALLEST:.0f} inches high", got, hint)
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor=_PAPER)
     FigureCanvasAgg(figure)  # without it, every text measurement would create its own canvas
     top = height

@@ -6,7 +6,7 @@ from typing import Any, Literal, final
 
 from torch import Tensor
 
-from qkv.errors import ConfigError, DtypeError, ShapeError, error_message, nearest
+from qkv.errors import ConfigError, DtypeError, ShapeError, nearest
 from qkv.introspect.lazy_map import AttentionMap, attention_map
 from qkv.normalizers.row_state import RowState
 from qkv.shapes import show
@@ -88,16 +88,14 @@ class Layer:
     def __post_init__(self) -> None:
         for name in self.options:
             if name not in OPTIONS:
-                raise ConfigError(
-                    error_message("options", "an option of `attention`", repr(name), nearest(name, OPTIONS))
-                )
+                raise ConfigError("options", "an option of `attention`", repr(name), nearest(name, OPTIONS))
         for argument, tensor in (("query", self.query), ("key", self.key), ("value", self.value)):
             if tensor.ndim != 3:
                 hint = "A layer of a scene is one item: its heads, positions, widths."
-                raise ShapeError(error_message(argument, "(heads, positions, width)", show(tuple(tensor.shape)), hint))
+                raise ShapeError(argument, "(heads, positions, width)", show(tuple(tensor.shape)), hint)
         if self.key.shape[:2] != self.value.shape[:2]:
             got = show(tuple(self.value.shape))
-            raise ShapeError(error_message("value", f"{self.key.shape[:2]} as key", got, "Every key needs a value."))
+            raise ShapeError("value", f"{self.key.shape[:2]} as key", got, "Every key needs a value.")
 
     @property
     def heads(self) -> int:
@@ -154,9 +152,7 @@ class Scene:
         for name, tokens in self.sequences.items():
             if not isinstance(tokens, tuple) or not all(isinstance(token, str) for token in tokens):
                 hint = 'Give a tuple of tokens, for example ("ein", "Hund").'
-                raise DtypeError(
-                    error_message(f"sequences[{name!r}]", "a tuple of strings", type(tokens).__name__, hint)
-                )
+                raise DtypeError(f"sequences[{name!r}]", "a tuple of strings", type(tokens).__name__, hint)
         for name, notes in self.notes.items():
             self._expect(name, len(notes), f"notes[{name!r}]")
         for layer in self.layers:
@@ -166,9 +162,7 @@ class Scene:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise ConfigError(
-                error_message(
-                    "layers", "distinct names", f"two layers named {twice!r}", "Give each layer its own name."
-                )
+                "layers", "distinct names", f"two layers named {twice!r}", "Give each layer its own name."
             )
 
     def layer(self, name: str) -> Layer:
@@ -180,14 +174,14 @@ class Scene:
         found = next((layer for layer in self.layers if layer.name == name), None)
         if found is None:
             hint = nearest(name, [layer.name for layer in self.layers])
-            raise ConfigError(error_message("layer", "the name of a layer", repr(name), hint))
+            raise ConfigError("layer", "the name of a layer", repr(name), hint)
         return found
 
     def _expect(self, sequence: str, count: int, what: str) -> None:
         if sequence not in self.sequences:
             hint = nearest(sequence, self.sequences)
-            raise ConfigError(error_message(what, "the name of a sequence", repr(sequence), hint))
+            raise ConfigError(what, "the name of a sequence", repr(sequence), hint)
         tokens = len(self.sequences[sequence])
         if tokens != count:
             hint = "Give one token per position."
-            raise ShapeError(error_message(what, f"{tokens}, the tokens of {sequence!r}", str(count), hint))
+            raise ShapeError(what, f"{tokens}, the tokens of {sequence!r}", str(count), hint)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, TypeVar, final
 
-from qkv.errors import CheckpointError, error_message, nearest
+from qkv.errors import CheckpointError, nearest
 
 T = TypeVar("T")
 _MOST = 1 << 40
@@ -134,4 +134,4 @@ class Keys:
         found = self.get(name)
         got = "nothing" if found is None else ascii(found)[:_SHOWN]
         hint = hint or "Check the file, or copy the folder again from its source."
-        raise CheckpointError(error_message(f"{self.where}: {name}", expected, got, hint))
+        raise CheckpointError(f"{self.where}: {name}", expected, got, hint)

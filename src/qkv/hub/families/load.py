@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from qkv.checkpoint.manifest import NAME as MANIFEST
 from qkv.checkpoint.plain import decode_mapping, encode
-from qkv.errors import CheckpointError, ConfigError, QkvError, error_message, nearest
+from qkv.errors import CheckpointError, ConfigError, QkvError, nearest
 from qkv.hub.families.decoders import DECODERS
 from qkv.hub.families.encoders import ENCODERS, LABELERS
 from qkv.hub.families.family import Family
@@ -60,9 +60,9 @@ class PublishedConfig:
 
     def __post_init__(self) -> None:
         if self.context is not None and self.context < 1:
-            raise ConfigError(error_message("model.context", "at least 1", f"{self.context}", "Omit it for all."))
+            raise ConfigError("model.context", "at least 1", f"{self.context}", "Omit it for all.")
         if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ConfigError(error_message("model.dropout", "a fraction in [0, 1)", f"{self.dropout}", "0: none."))
+            raise ConfigError("model.dropout", "a fraction in [0, 1)", f"{self.dropout}", "0: none.")
 
     @property
     def copy(self) -> str:
@@ -88,7 +88,7 @@ class PublishedConfig:
             return Described(family, config)
         if self.context > config.context:
             hint = "Omit it, or take less."
-            raise ConfigError(error_message("model.context", f"at most {config.context}", f"{self.context}", hint))
+            raise ConfigError("model.context", f"at most {config.context}", f"{self.context}", hint)
         count = config.positions.count or config.context + config.positions.skipped
         positions = replace(config.positions, count=count)
         return Described(family, replace(config, context=self.context, positions=positions))
@@ -158,7 +158,7 @@ def describe(table: Mapping[str, Any], tensors: list[str], where: str) -> Descri
         return Described(family, replace(config, settings=encode(dict(table), where).decode()))
     except (ConfigError, ArithmeticError) as error:
         hint = "Check config.json, or copy the folder again from its source."
-        raise CheckpointError(error_message(where, "settings of a model", str(error)[:200], hint)) from error
+        raise CheckpointError(where, "settings of a model", str(error)[:200], hint) from error
 
 
 def family_of(table: Mapping[str, Any], where: str) -> Family:
@@ -169,14 +169,14 @@ def family_of(table: Mapping[str, Any], where: str) -> Family:
     """
     if table.get("auto_map"):
         hint = "Nothing in a folder is executed: only models of the library's own families are read."
-        raise CheckpointError(error_message(f"{where}: auto_map", "none", "the name of code to run", hint))
+        raise CheckpointError(f"{where}: auto_map", "none", "the name of code to run", hint)
     name = table.get("model_type")
     if not isinstance(name, str) or name not in FAMILIES:
         hint = nearest(str(name)[:80], FAMILIES)
         hint = f"{hint} " if hint else ""
         got = ascii(name)[:80]
         hint += "Any other model of transformers can be recorded: see qkv.hub.attach."
-        raise CheckpointError(error_message(f"{where}: model_type", f"one of {', '.join(FAMILIES)}", got, hint))
+        raise CheckpointError(f"{where}: model_type", f"one of {', '.join(FAMILIES)}", got, hint)
     classes = table.get("architectures")
     labeler = _LABELERS.get(str(classes[0])) if isinstance(classes, list) and classes else None
     return FAMILIES[name] if labeler is None or labeler.name != name else labeler
@@ -264,7 +264,7 @@ def _expect_model(
         if weights.dtypes[stored[name]] not in _FLOATS:
             got, hint = f"{name} of type {weights.dtypes[stored[name]]}", "Convert it where it was made."
             expected = f"tensors of {', '.join(map(str, _FLOATS))}"
-            raise CheckpointError(error_message(str(folder.path), expected, got, hint))
+            raise CheckpointError(str(folder.path), expected, got, hint)
     return found, places
 
 
@@ -289,12 +289,10 @@ def _expect_tensors(found: Described, shapes: Mapping[str, tuple[int, ...]], fol
             model: nn.Module = build(*found)
             theirs = to_theirs(found.family.rules(found.config), model.state_dict(), found.config)
     except QkvError as error:
-        raise CheckpointError(
-            error_message(str(folder.path / CONFIG), "sizes of a model", str(error)[:200], _HINT)
-        ) from error
+        raise CheckpointError(str(folder.path / CONFIG), "sizes of a model", str(error)[:200], _HINT) from error
     except _TOO_LARGE as error:
         got = str(error).partition("\n")[0][:200]
-        raise CheckpointError(error_message(str(folder.path / CONFIG), "sizes of a model", got, _HINT)) from error
+        raise CheckpointError(str(folder.path / CONFIG), "sizes of a model", got, _HINT) from error
     faults = [f"no {name}" for name in theirs if name not in shapes]
     faults += [
         f"{name} of shape {shapes[name]} in place of {tuple(tensor.shape)}"
@@ -305,7 +303,7 @@ def _expect_tensors(found: Described, shapes: Mapping[str, tuple[int, ...]], fol
     if faults:
         more = f" and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
         expected = f"the tensors of {found.family.class_name} as config.json describes it"
-        raise CheckpointError(error_message(str(folder.path), expected, "; ".join(faults[:_SHOWN]) + more, _HINT))
+        raise CheckpointError(str(folder.path), expected, "; ".join(faults[:_SHOWN]) + more, _HINT)
     return list(theirs)
 
 
@@ -318,7 +316,7 @@ def _expect_modest(config: StackConfig, shapes: Mapping[str, tuple[int, ...]], f
     blocks = config.layers + config.decoder_layers
     if max(sizes) > widest or blocks > len(shapes):
         got = f"sizes to {max(sizes):,} and {blocks:,} blocks, where tensors have sizes to {widest:,}"
-        raise CheckpointError(error_message(str(folder.path / CONFIG), "sizes of the stored tensors", got, _HINT))
+        raise CheckpointError(str(folder.path / CONFIG), "sizes of the stored tensors", got, _HINT)
 
 
 _HINT = "Copy the folder again from its source, all files of one model."

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from qkv.data.segments import SPECIALS
-from qkv.errors import UnsupportedError, error_message
+from qkv.errors import UnsupportedError
 from qkv.hub.families.family import ACTIVATIONS
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.stack import PositionParts, StackConfig
@@ -205,4 +205,4 @@ def _expect_plain(config: DecoderConfig | TransformerConfig, *names: str) -> Non
 
 def _none(name: str, got: str, expected: str) -> UnsupportedError:
     hint = "No family of transformers computes the same: train without it, or see docs/how_to/export.md."
-    return UnsupportedError(error_message(f"model.{name}", expected, got, hint))
+    return UnsupportedError(f"model.{name}", expected, got, hint)

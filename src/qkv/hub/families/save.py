@@ -10,7 +10,7 @@ from qkv.checkpoint.disk import new_folder, write_file
 from qkv.checkpoint.plain import Plain, decode_mapping, encode
 from qkv.checkpoint.tensors import pack
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import UnsupportedError, error_message
+from qkv.errors import UnsupportedError
 from qkv.files import absolute
 from qkv.hub.families.load import family_of
 from qkv.hub.families.own import Counterpart, of_language_model, of_translator
@@ -57,7 +57,7 @@ def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) 
     network: nn.Module = model if isinstance(model, nn.Module) else model.model
     tokenizer = getattr(model, "tokenizer", None) if tokenizer is None else tokenizer
     if len(getattr(model, "models", ())) > 1:
-        raise UnsupportedError(error_message("model", "one model", "an ensemble", "Save each of its models."))
+        raise UnsupportedError("model", "one model", "an ensemble", "Save each of its models.")
     found = _counterpart(network)
     family = family_of(found.table, CONFIG)
     theirs = {**to_theirs(family.rules(found.config), found.tensors, found.config), **found.extra}
@@ -94,7 +94,7 @@ def _counterpart(model: nn.Module) -> Counterpart:
         return Counterpart(decode_mapping(model.config.settings.encode(), CONFIG), model.config, model.state_dict())
     got = "a stack of no family" if isinstance(model, _STACKS) else type(model).__name__
     hint = "See docs/how_to/export.md for what `qkv export` writes of it."
-    raise UnsupportedError(error_message("model", "one that a family of transformers computes", got, hint))
+    raise UnsupportedError("model", "one that a family of transformers computes", got, hint)
 
 
 def _with_format(data: bytes) -> bytes:

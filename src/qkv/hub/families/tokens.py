@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from qkv.data.segments import SPECIALS, bpe_splitter
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.vocabulary import Vocabulary
-from qkv.errors import UnsupportedError, error_message
+from qkv.errors import UnsupportedError, setting
 
 
 def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
@@ -33,9 +33,9 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
         return {"tokenizer.json": published.source.encode()} if not published.numbers else published.original()
     vocabulary = tokenizer.vocabulary
     if vocabulary.kind not in _LIBRARY:
-        hint = "Save the model alone (generator.model), or train with --tokenizer bpe."
+        hint = f"Save the model alone (generator.model), or train with {setting('tokenizer', 'bpe')}."
         expected = f"one of {', '.join(_LIBRARY)}"
-        raise UnsupportedError(error_message("tokenizer", expected, vocabulary.kind, hint))
+        raise UnsupportedError("tokenizer", expected, vocabulary.kind, hint)
     found = _LIBRARY[vocabulary.kind](vocabulary)
     steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if vocabulary.lowercase else []
     steps += [normalizers.Prepend(" ")] if vocabulary.kind == "bpe" else []

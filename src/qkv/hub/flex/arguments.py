@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.errors import ArgumentError, ConfigError, DtypeError, MaskError, ShapeError, UnsupportedError, error_message
+from qkv.errors import ArgumentError, ConfigError, DtypeError, MaskError, ShapeError, UnsupportedError
 from qkv.shapes import show
 
 _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
@@ -33,13 +33,13 @@ def check_functions(score_mod: object, post_mod: object, kernel_options: object,
         if given is not None and not callable(given):
             expected = "a function (score, batch, head, query index, key index) -> score, or None"
             hint = "Omit it for none; a bias is a function that adds it."
-            raise ArgumentError(error_message(name, expected, type(given).__name__, hint))
+            raise ArgumentError(name, expected, type(given).__name__, hint)
     if kernel_options is not None and not isinstance(kernel_options, Mapping):
         hint = "It is checked and ignored here: omit it."
-        raise ArgumentError(error_message("kernel_options", "a table", type(kernel_options).__name__, hint))
+        raise ArgumentError("kernel_options", "a table", type(kernel_options).__name__, hint)
     if return_aux is not None and not hasattr(return_aux, "max_scores"):
         hint = "Import AuxRequest from torch.nn.attention.flex_attention."
-        raise ArgumentError(error_message("return_aux", "an AuxRequest", type(return_aux).__name__, hint))
+        raise ArgumentError("return_aux", "an AuxRequest", type(return_aux).__name__, hint)
 
 
 def check_scale(scale: object) -> None:
@@ -50,7 +50,7 @@ def check_scale(scale: object) -> None:
     """
     if isinstance(scale, bool) or not isinstance(scale, Real | Tensor | torch.SymFloat | torch.SymInt | None):
         hint = "None stands for 1/√D."
-        raise ArgumentError(error_message("scale", "a number or None", repr(scale)[:80], hint))
+        raise ArgumentError("scale", "a number or None", repr(scale)[:80], hint)
 
 
 def check(
@@ -71,75 +71,73 @@ def check(
     tensors = {"query": query, "key": key, "value": value}
     for name, x in tensors.items():
         if not isinstance(x, Tensor):
-            raise DtypeError(error_message(name, "a torch.Tensor", type(x).__name__, "Use torch.as_tensor."))
+            raise DtypeError(name, "a torch.Tensor", type(x).__name__, "Use torch.as_tensor.")
         if x.device != query.device:
             hint = f"Use {name}.to(query.device)."
-            raise DeviceError(error_message(name, f"device {query.device}, that of query", f"{x.device}", hint))
+            raise DeviceError(name, f"device {query.device}, that of query", f"{x.device}", hint)
         if x.is_nested or x.ndim != 4:
             got = "a nested tensor" if x.is_nested else f"shape {show(tuple(x.shape))}"
             hint = "Add dimensions of size 1, as in x[None]; qkv.attention takes any number of leading dimensions."
-            raise UnsupportedError(error_message(name, "four dimensions, (B, H, N, width)", got, hint))
+            raise UnsupportedError(name, "four dimensions, (B, H, N, width)", got, hint)
     _check_sizes(query, key, value, enable_gqa)
     if block_mask is not None and not callable(block_mask):
         _check_block_mask(query, key, block_mask)
     elif query.shape[0] != key.shape[0] and block_mask is None:
         hint = "A batch of queries may share keys of batch 1 only with a block mask of the queries' batch."
-        raise ShapeError(
-            error_message("key", f"batch {query.shape[0]}, that of query", f"{key.shape[0]} and block_mask=None", hint)
-        )
+        raise ShapeError("key", f"batch {query.shape[0]}, that of query", f"{key.shape[0]} and block_mask=None", hint)
     _check_options(kernel_options)
     if twice:
         hint = "Use return_aux=AuxRequest(lse=True) alone."
-        raise ConfigError(error_message("return_lse", "False beside return_aux", "True", hint))
+        raise ConfigError("return_lse", "False beside return_aux", "True", hint)
 
 
 def _check_sizes(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
     (batch, heads, _, width), (own_batch, groups, keys, own_width) = query.shape, key.shape
     if own_width != width:
         hint = "Query and key need one width."
-        raise ShapeError(error_message("key", f"width {width}, that of query", f"width {own_width}", hint))
+        raise ShapeError("key", f"width {width}, that of query", f"width {own_width}", hint)
     if value.shape[:3] != (own_batch, groups, keys):
         hint = "Every key needs its value."
         got = f"shape {show(tuple(value.shape))}"
-        raise ShapeError(error_message("value", f"the shape {show((own_batch, groups, keys))} of key", got, hint))
+        raise ShapeError("value", f"the shape {show((own_batch, groups, keys))} of key", got, hint)
     if own_batch not in (batch, 1):
         hint = "The batch of key and value is that of query, or 1."
-        raise ShapeError(error_message("key", f"batch {batch} or 1", f"batch {own_batch}", hint))
+        raise ShapeError("key", f"batch {batch} or 1", f"batch {own_batch}", hint)
     if not enable_gqa and heads != groups:
         hint = "For grouped-query attention pass enable_gqa=True."
-        raise ShapeError(error_message("key", f"{heads} heads, as many as query", f"{groups}", hint))
+        raise ShapeError("key", f"{heads} heads, as many as query", f"{groups}", hint)
     if enable_gqa and (groups == 0 or heads % groups):
         hint = "Grouped-query attention needs heads of key and value that divide those of query."
-        raise ShapeError(error_message("key", f"heads that divide {heads}, the query's", f"{groups}", hint))
+        raise ShapeError("key", f"heads that divide {heads}, the query's", f"{groups}", hint)
 
 
 def _check_block_mask(query: Tensor, key: Tensor, block_mask: Any) -> None:
     if not hasattr(block_mask, "mask_mod") or not hasattr(block_mask, "kv_num_blocks"):
         hint = "Make one with torch.nn.attention.flex_attention.create_block_mask, or pass its mask_mod."
         got = type(block_mask).__name__
-        raise MaskError(error_message("block_mask", "a BlockMask, a function of four indices, or None", got, hint))
+        raise MaskError("block_mask", "a BlockMask, a function of four indices, or None", got, hint)
     if getattr(block_mask.mask_mod, "__name__", "") == "_sliced_mask_mod_error":
         hint = "Set its mask_mod from the block mask that was sliced, shifted by the offset of the slice."
-        raise SlicedMaskError(error_message("block_mask", "a mask_mod of its own", "that of a sliced BlockMask", hint))
+        raise SlicedMaskError("block_mask", "a mask_mod of its own", "that of a sliced BlockMask", hint)
     if query.shape[0] != key.shape[0] and block_mask.kv_num_blocks.shape[0] != query.shape[0]:
         hint = "A batch of queries may share keys of batch 1 only with a block mask of the queries' batch."
         got = f"batch {block_mask.kv_num_blocks.shape[0]}"
-        raise ShapeError(error_message("block_mask", f"batch {query.shape[0]}, that of query", got, hint))
+        raise ShapeError("block_mask", f"batch {query.shape[0]}, that of query", got, hint)
     if block_mask.kv_num_blocks.device != query.device:
         hint = "Use block_mask.to(query.device)."
         got = f"{block_mask.kv_num_blocks.device}"
-        raise DeviceError(error_message("block_mask", f"device {query.device}, that of query", got, hint))
+        raise DeviceError("block_mask", f"device {query.device}, that of query", got, hint)
     sizes, own = (query.shape[-2], key.shape[-2]), tuple(block_mask.shape[-2:])
     if tuple(block_mask.BLOCK_SIZE) != (_WHOLE, _WHOLE) and own != sizes:
         hint = "Make a block mask of these lengths, or crop this one with block_mask._adjust(q_len, kv_len)."
-        raise ShapeError(error_message("block_mask", f"lengths {show(sizes)}", f"{show(own)}", hint))
+        raise ShapeError("block_mask", f"lengths {show(sizes)}", f"{show(own)}", hint)
 
 
 def _check_options(kernel_options: Mapping[str, Any] | None) -> None:
     backend = (kernel_options or {}).get("BACKEND", "AUTO")
     if backend not in _BACKENDS:
         hint = "It is checked and ignored here: qkv chooses its own algorithms."
-        raise ConfigError(error_message("kernel_options", f"BACKEND in {', '.join(_BACKENDS)}", repr(backend), hint))
+        raise ConfigError("kernel_options", f"BACKEND in {', '.join(_BACKENDS)}", repr(backend), hint)
 
 
 def mask_mod(block_mask: Any) -> Callable[..., Tensor] | None:

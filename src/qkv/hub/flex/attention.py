@@ -10,7 +10,7 @@ from torch import Tensor
 from qkv import functional
 from qkv.biases import Bias
 from qkv.engine.describe import draw_seed
-from qkv.errors import UnsupportedError, error_message
+from qkv.errors import UnsupportedError
 from qkv.hub.flex import arguments, reads, tiles
 from qkv.hub.flex.biases import bias_of
 from qkv.hub.flex.conditions import conjuncts, joined, mask_of, per_row
@@ -317,7 +317,7 @@ def _tiles(
     if given.backend not in ("auto", "blocked", "reference"):
         hint = "Functions that are called on tiles are served by backend='blocked' or 'reference'."
         got = f"{given.backend!r} for a function that is no scale, soft cap, bias or mask"
-        raise UnsupportedError(error_message("backend", "'auto', 'blocked' or 'reference'", got, hint))
+        raise UnsupportedError("backend", "'auto', 'blocked' or 'reference'", got, hint)
     grid = Grid(tuple(query.shape[:2]), query.shape[-2], key.shape[-2], query.device)
     mask = functions.visible(grid)
     if functions.score_expression is not None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.errors import ArgumentError, error_message
+from qkv.errors import ArgumentError, QkvError
 from qkv.hub.flex.conditions import places_on
 from qkv.hub.flex.expressions import Expression, constant, evaluate, parts
 from qkv.masks.base import Grid, Mask
@@ -39,7 +39,7 @@ def beyond(table: Tensor, index: object, where: str) -> TableError:
     """
     hint = "Make the table longer, clamp the index, or hide these pairs by the block_mask."
     expected = f"indices within the table of shape {show(tuple(table.shape))} and dtype {table.dtype}"
-    return TableError(error_message("score_mod or mask_mod", expected, f"{index} {where}".rstrip(), hint))
+    return TableError(str(QkvError("score_mod or mask_mod", expected, f"{index} {where}".rstrip(), hint)))
 
 
 def guarded(expression: Expression, grid: Grid) -> Expression:

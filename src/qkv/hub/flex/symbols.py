@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from qkv.errors import DtypeError, error_message
+from qkv.errors import DtypeError
 from qkv.hub.flex import operations
 from qkv.hub.flex.expressions import Expression, captured, cast, number, symbol
 from qkv.hub.flex.reads import beyond
@@ -186,7 +186,7 @@ def _expression(x: Any) -> Any:
         if x.layout is not torch.strided or x.is_nested:
             got = "nested" if x.is_nested else f"{x.layout}"
             expected = "dense tensors, of the layout torch.strided, to read from"
-            raise DtypeError(error_message("score_mod or mask_mod", expected, got, "Use .to_dense()."))
+            raise DtypeError("score_mod or mask_mod", expected, got, "Use .to_dense().")
         return captured(x)
     return number(x) if isinstance(x, (bool, int, float)) else x
 

@@ -5,7 +5,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal
 from qkv.nn.attention import Attention
@@ -49,12 +49,12 @@ class RecurrentSelfAttention(nn.Module):
     ) -> None:
         super().__init__()
         if cell not in _CELLS:
-            raise ConfigError(error_message("cell", "gru, lstm or rnn", f'"{cell}"', nearest(str(cell), _CELLS)))
+            raise ConfigError("cell", "gru, lstm or rnn", f'"{cell}"', nearest(str(cell), _CELLS))
         if memory not in ("whole", "split"):
             hint = nearest(str(memory), ("whole", "split"))
-            raise ConfigError(error_message("memory", '"whole" or "split"', f'"{memory}"', hint))
+            raise ConfigError("memory", '"whole" or "split"', f'"{memory}"', hint)
         if memory == "split" and width % 2:
-            raise ConfigError(error_message("width", "an even width, to split", f"{width}", "Choose an even width."))
+            raise ConfigError("width", "an even width, to split", f"{width}", "Choose an even width.")
         self.width, self.memory = width, memory
         part = width // 2 if memory == "split" else width
         self.score = build_score(score, part, part)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest
 
 
 @final
@@ -22,16 +22,14 @@ class Asked:
     def __init__(self, given: Mapping[str, str], known: Sequence[str], body: Any = None) -> None:
         for name in given:
             if name not in known:
-                raise ConfigError(
-                    error_message(_shown(name), "a known parameter", "an unknown one", nearest(name, known))
-                )
+                raise ConfigError(_shown(name), "a known parameter", "an unknown one", nearest(name, known))
         self._given = given
         self.body = body
 
     def text(self, name: str) -> str:
         """Return a required parameter."""
         if name not in self._given:
-            raise ConfigError(error_message(name, "a parameter", "none", f"Add {name}=… to the request."))
+            raise ConfigError(name, "a parameter", "none", f"Add {name}=… to the request.")
         return self._given[name]
 
     def number(self, name: str, stop: int, start: int = 0) -> int:
@@ -40,23 +38,21 @@ class Asked:
         # Eight digits are more than any position needs, and int() of a million digits is slow.
         fits = text.isascii() and text.isdigit() and len(text) <= 8
         if not fits or not start <= int(text) < stop:
-            raise ConfigError(
-                error_message(name, f"an integer from {start} to {stop - 1}", _shown(text), "Count from 0.")
-            )
+            raise ConfigError(name, f"an integer from {start} to {stop - 1}", _shown(text), "Count from 0.")
         return int(text)
 
     def numbers(self, name: str, stop: int, most: int) -> list[int]:
         """Parse one or several comma-separated integers below `stop`."""
         parts = self.text(name).split(",")
         if len(parts) > most:
-            raise ConfigError(error_message(name, f"at most {most} of them", str(len(parts)), "Request fewer."))
+            raise ConfigError(name, f"at most {most} of them", str(len(parts)), "Request fewer.")
         return [Asked({name: part}, (name,)).number(name, stop) for part in parts]
 
     def choice(self, name: str, valid: Sequence[str]) -> str:
         """Parse one of several words."""
         text = self.text(name)
         if text not in valid:
-            raise ConfigError(error_message(name, " or ".join(valid), _shown(text), nearest(text[:40], valid)))
+            raise ConfigError(name, " or ".join(valid), _shown(text), nearest(text[:40], valid))
         return text
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast, final
 from urllib.parse import parse_qsl
 
-from qkv.errors import ConfigError, error_message, out_of_memory_text
+from qkv.errors import ConfigError, out_of_memory_text
 from qkv.files import FREE, room_for
 from qkv.view.answers.answer import Answer, Words
 from qkv.view.answers.asked import Asked
@@ -190,9 +190,7 @@ def _asked(parameters: str, known: tuple[str, ...], body: Any) -> Asked:
     try:
         pairs = parse_qsl(parameters, keep_blank_values=True, strict_parsing=bool(parameters), max_num_fields=16)
     except ValueError as error:
-        raise ConfigError(error_message("the request", "name=value pairs", str(error), "Join them with &.")) from error
+        raise ConfigError("the request", "name=value pairs", str(error), "Join them with &.") from error
     if len(dict(pairs)) < len(pairs):
-        raise ConfigError(
-            error_message("the request", "each parameter once", "one of them repeated", "Remove one of them.")
-        )
+        raise ConfigError("the request", "each parameter once", "one of them repeated", "Remove one of them.")
     return Asked(dict(pairs), known, body)

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, UnsupportedError, error_message
+from qkv.errors import ConfigError, UnsupportedError
 from qkv.view.answers.head import head_of
 from qkv.view.scene import Scene
 
@@ -72,7 +72,7 @@ def _check(scene: Scene, followed: Followed) -> None:
         if wanted != got:
             expected = f"a layer whose queries are {wanted!a} below {scene.layers[above].name!a}"
             hint = "List layers from bottom to top, each attending to the output of the one below."
-            raise ConfigError(error_message("layers", expected, ascii(scene.layers[below].name), hint))
+            raise ConfigError("layers", expected, ascii(scene.layers[below].name), hint)
 
 
 def _mean(scene: Scene, number: int, query: int) -> Tensor:
@@ -80,7 +80,7 @@ def _mean(scene: Scene, number: int, query: int) -> Tensor:
     heads = [head_of(layer, head) for head in range(layer.heads)]
     if not all(head.non_negative for head in heads):
         hint = "Use its map instead."
-        raise UnsupportedError(error_message("layers", "non-negative weights", ascii(layer.name), hint))
+        raise UnsupportedError("layers", "non-negative weights", ascii(layer.name), hint)
     return torch.stack([head.attend(query)[1] for head in heads]).double().mean(0)
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from qkv.biases import Bias
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest
 from qkv.masks.base import Both, Either, Inverse, Mask
 from qkv.masks.patterns import Causal, Documents, Lengths, Span, Window
 from qkv.view.answers.equations import equation_of
@@ -54,7 +54,7 @@ def piece(scene: Scene, sequence: str, start: int, stop: int) -> list[dict[str, 
     """
     if sequence not in scene.sequences:
         hint = nearest(sequence[:40], scene.sequences)
-        raise ConfigError(error_message("sequence", "the name of a sequence", ascii(sequence[:40]), hint))
+        raise ConfigError("sequence", "the name of a sequence", ascii(sequence[:40]), hint)
     whole = scene.sequences[sequence]
     tokens = whole[start:stop]
     notes = scene.notes.get(sequence, ())[start:stop] or ("",) * len(tokens)

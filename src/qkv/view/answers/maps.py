@@ -6,7 +6,7 @@ from typing import Any, Literal, final
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 from qkv.view.answers.answer import Numbers, numbers
 from qkv.view.answers.background import Background
 from qkv.view.answers.head import head_of, norms
@@ -50,7 +50,7 @@ class Maps:
         for side, at, cells in zip(("row", "column"), place[1:], pyramid.size(place.level), strict=True):
             if at * SIDE >= max(cells, 1):
                 got, hint = str(at), f"Level {place.level} has {cells} cells there."
-                raise ConfigError(error_message(side, f"a tile from 0 to {(cells - 1) // SIDE}", got, hint))
+                raise ConfigError(side, f"a tile from 0 to {(cells - 1) // SIDE}", got, hint)
         self._begin(pyramid)
         name = (layer, head, place, how, quantity)
         found = self._tiles.find(name)
@@ -66,7 +66,7 @@ class Maps:
         if what == "entropy" and not pyramid.weights.head.non_negative:
             got = f"entropy of {pyramid.weights.head.kind} weights"
             hint = "Request peak or received."
-            raise ConfigError(error_message("what", "a statistic defined for negative weights", got, hint))
+            raise ConfigError("what", "a statistic defined for negative weights", got, hint)
         _expect_level(pyramid, level)
         self._begin(pyramid)
         values, exact = pyramid.track(what)
@@ -113,7 +113,7 @@ class Maps:
 def _expect_level(pyramid: Pyramid, level: int) -> None:
     if level >= pyramid.levels:
         hint = f"This map has {pyramid.levels} levels."
-        raise ConfigError(error_message("level", f"a level from 0 to {pyramid.levels - 1}", str(level), hint))
+        raise ConfigError("level", f"a level from 0 to {pyramid.levels - 1}", str(level), hint)
 
 
 def _pooled(values: Tensor, level: int, what: What) -> Tensor:

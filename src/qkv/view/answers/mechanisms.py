@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from qkv.errors import ConfigError, error_message, nearest
+from qkv.errors import ConfigError, nearest
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, lengths, window
 from qkv.normalizers.base import Normalizer
@@ -116,17 +116,15 @@ def _chosen(what: str, choice: object, table: Mapping[str, Kind], own: Any) -> A
     if choice is None:
         return own
     if not isinstance(choice, dict) or not isinstance(choice.get("name"), str):
-        raise ConfigError(error_message(what, "an object with a name", "something else", 'Example: {"name": "dot"}.'))
+        raise ConfigError(what, "an object with a name", "something else", 'Example: {"name": "dot"}.')
     name, given = choice["name"], choice.get("parameters") or {}
     if name not in table or not isinstance(given, dict):
-        raise ConfigError(
-            error_message(what, "one of the available names", ascii(name[:40]), nearest(name[:40], table))
-        )
+        raise ConfigError(what, "one of the available names", ascii(name[:40]), nearest(name[:40], table))
     known = {knob.name: knob for knob in table[name].knobs}
     for parameter in given:
         if parameter not in known:
             hint = nearest(parameter[:40], known) if known else "Omit it."
-            raise ConfigError(error_message(f"{what}.parameters", f"parameters of {name}", ascii(parameter[:40]), hint))
+            raise ConfigError(f"{what}.parameters", f"parameters of {name}", ascii(parameter[:40]), hint)
     return table[name].make(
         {
             knob.name: checked(f"{what}.{knob.name}", given.get(knob.name, knob.default), knob.low, knob.high)
@@ -144,9 +142,7 @@ def checked(what: str, value: object, low: float, high: float) -> float:
     fine = isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
     if not fine:
         got = ascii(value)[:40]
-        raise ConfigError(
-            error_message(what, f"a number from {low:g} to {high:g}", got, "Choose a number in that range.")
-        )
+        raise ConfigError(what, f"a number from {low:g} to {high:g}", got, "Choose a number in that range.")
     return float(value)  # type: ignore[arg-type]
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv.biases import Bias
-from qkv.errors import ConfigError, UnsupportedError, error_message, nearest
+from qkv.errors import ConfigError, UnsupportedError, nearest
 from qkv.scores.base import Score
 from qkv.scores.free import Learned
 from qkv.view.answers.answer import plain
@@ -54,19 +54,17 @@ def whatif(scene: Scene, body: object) -> dict[str, Any]:
 
 def _fields(body: object) -> dict[str, Any]:
     if not isinstance(body, dict):
-        raise ConfigError(error_message("the request", "an object", type(body).__name__, 'Example: {"layer": 0, …}.'))
+        raise ConfigError("the request", "an object", type(body).__name__, 'Example: {"layer": 0, …}.')
     for name in body:
         if name not in NAMES:
-            raise ConfigError(
-                error_message(ascii(name[:40]), "a known field", "an unknown one", nearest(name[:40], NAMES))
-            )
+            raise ConfigError(ascii(name[:40]), "a known field", "an unknown one", nearest(name[:40], NAMES))
     return body
 
 
 def _place(asked: dict[str, Any], name: str, count: int) -> int:
     value = asked.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < count:
-        raise ConfigError(error_message(name, f"an integer from 0 to {count - 1}", ascii(value)[:40], "Count from 0."))
+        raise ConfigError(name, f"an integer from 0 to {count - 1}", ascii(value)[:40], "Count from 0.")
     return value
 
 
@@ -92,9 +90,7 @@ def _with_vector(queries: Tensor, query: int, vector: object) -> Tensor:
     width = queries.shape[-1]
     if not isinstance(vector, list) or len(vector) != width:
         got = f"{len(vector)} of them" if isinstance(vector, list) else type(vector).__name__
-        raise ConfigError(
-            error_message("vector", f"{width} numbers", got, "Give one number per dimension of the query.")
-        )
+        raise ConfigError("vector", f"{width} numbers", got, "Give one number per dimension of the query.")
     changed = queries.clone()
     changed[query] = torch.tensor([checked("vector", value, -1e30, 1e30) for value in vector]).to(queries)
     return changed
@@ -106,7 +102,7 @@ def _with_bandwidth(score: Score, bandwidth: object) -> Score:
     number = checked("bandwidth", bandwidth, 1e-6, 1e6)
     if not hasattr(score, "bandwidth"):
         hint = "Choose a kernel as the score first."
-        raise UnsupportedError(error_message("bandwidth", "a distance score", type(score).__name__, hint))
+        raise UnsupportedError("bandwidth", "a distance score", type(score).__name__, hint)
     return replace(score, bandwidth=number)  # type: ignore[type-var]
 
 
@@ -118,13 +114,11 @@ def _tempered(head: Head, temperature: object) -> Head:
         return head
     if head.normalizer.needs_non_negative:
         hint = "Change the bandwidth instead, or normalize by softmax."
-        raise UnsupportedError(
-            error_message("temperature", "scores that are not normalized by their sum", "a kernel", hint)
-        )
+        raise UnsupportedError("temperature", "scores that are not normalized by their sum", "a kernel", hint)
     bias = head.bias
     if isinstance(bias, Bias):
         hint = "Change the mask or the score instead."
-        raise UnsupportedError(error_message("temperature", "no position bias", type(bias).__name__, hint))
+        raise UnsupportedError("temperature", "no position bias", type(bias).__name__, hint)
     tempered = Learned(_Tempered(head.score, number))
     return replace(head, score=tempered, bias=None if bias is None else bias / number)
 

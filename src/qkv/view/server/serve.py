@@ -15,7 +15,7 @@ from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from qkv.checkpoint.disk import write_file
-from qkv.errors import ConfigError, error_message
+from qkv.errors import ConfigError
 from qkv.view.answers.desk import Desk
 from qkv.view.bundle import linked, names, static
 from qkv.view.scene import Scene
@@ -231,5 +231,5 @@ def _listening(port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         hint = "Choose another one, or omit it for any free port."
-        raise ConfigError(error_message("port", "a free port", f"{port}: {error}", hint)) from error
+        raise ConfigError("port", "a free port", f"{port}: {error}", hint) from error
     return listener

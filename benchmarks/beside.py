@@ -37,9 +37,9 @@ def _jobs() -> dict[str, Callable[[], int]]:
 
     from qkv.decode.greedy import greedy
     from qkv.models.transformer import TransformerConfig, TransformerTranslator
-    from qkv.train.optimizer import build_optimizer, clip_gradient
-    from qkv.train.output_loss import output_loss
-    from qkv.train.settings import Settings
+    from qkv.training.optimizer import build_optimizer, clip_gradient
+    from qkv.training.output_loss import output_loss
+    from qkv.training.settings import Settings
 
     torch.manual_seed(0)
     model = TransformerTranslator(TransformerConfig(WORDS, width=192, heads=4, feed_forward=512, dropout=0.1))

@@ -30,9 +30,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from qkv.linalg.matmul import product
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
-from qkv.train.optimizer import build_optimizer, clip_gradient
-from qkv.train.output_loss import output_loss
-from qkv.train.settings import Settings
+from qkv.training.optimizer import build_optimizer, clip_gradient
+from qkv.training.output_loss import output_loss
+from qkv.training.settings import Settings
 
 RESULTS = Path(__file__).parent / "results" / "train.json"
 SIZE, CONTEXT, ROWS = 65, 64, 12

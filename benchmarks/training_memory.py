@@ -48,8 +48,8 @@ def measure(data: Path, steps: int, precision: str) -> dict[str, Any]:
     from qkv.tasks import launch
     from qkv.tasks.ensembles import RECIPE
     from qkv.tasks.settings import merge, read_toml
-    from qkv.train.loop import train
-    from qkv.train.precision import computing
+    from qkv.training.loop import train
+    from qkv.training.precision import computing
 
     row: dict[str, Any] = {"updates": steps, "precision": precision}
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from qkv.tasks.settings import read_toml
 from qkv.tasks.training import load_settings
-from qkv.train.schedules import learning_rate
+from qkv.training.schedules import learning_rate
 from results.transduction import ROWS, ShortRow
 
 _HEAD = """## Short texts, right or wrong as a whole

@@ -22,9 +22,9 @@ from qkv.models.recurrent import RecurrentTranslator
 from qkv.tasks.choice import build_model
 from qkv.tasks.parallel import Files, Words, read_training
 from qkv.tasks.translation import TranslationTask
-from qkv.train.optimizer import build_optimizer, clip_gradient, scale_gradient
-from qkv.train.precision import computing
-from qkv.train.settings import Settings
+from qkv.training.optimizer import build_optimizer, clip_gradient, scale_gradient
+from qkv.training.precision import computing
+from qkv.training.settings import Settings
 
 Precision = Literal["float32", "bfloat16"]
 

@@ -21,7 +21,7 @@ MODULES = {
     "qkv.introspect": "weights at any length",
     "qkv.recording": "what a running model attends to",
     "qkv.hub": "models of other libraries",
-    "qkv.train": "the training loop",
+    "qkv.training": "the training loop",
     "qkv.data": "texts, tokenizers and batches",
     "qkv.decode": "greedy search, beams and sampling",
     "qkv.metrics": "scores of quality",
@@ -131,7 +131,7 @@ def _cell(text: str) -> str:
 
 
 SETTINGS = {
-    "training": {"every task but regress": "qkv.train.settings:Settings"},
+    "training": {"every task but regress": "qkv.training.settings:Settings"},
     "tokenizer": {"every task that reads text": "qkv.tasks.parallel:Words"},
     "data": {
         "translate": "qkv.tasks.training:RECIPE",

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from qkv.recording import record
     from qkv.tasks.load import load
     from qkv.tasks.train import train
-else:
-    from qkv import train  # a package that can be called; importing it imports nothing else
 
 __all__ = [
     "QkvError",
@@ -72,7 +70,7 @@ __getattr__ = lazy(
         "record": "qkv.recording",
         "recording": "qkv.recording",
         "scores": "qkv.scores",
-        "train": "qkv.train",
+        "train": "qkv.tasks.train",
     },
 )
 

@@ -13,7 +13,7 @@ from qkv.checkpoint.folder import load, recover
 from qkv.checkpoint.rotation import best, mark_best, save_step, step_folder
 from qkv.checkpoint.run import open_run
 from qkv.errors import CheckpointError
-from qkv.train.journal import Journal
+from qkv.training.journal import Journal
 
 CONFIG = {"width": 3}
 LEFTOVER = ".step-00000007.saving-0123456789ab"

@@ -9,7 +9,7 @@ from tests.cli.shelf import Shelf
 
 from qkv.tasks import notes
 from qkv.tasks.notes import Volume, counted, speaking, working
-from qkv.train.heartbeat import Heartbeat
+from qkv.training.heartbeat import Heartbeat
 
 
 @pytest.fixture

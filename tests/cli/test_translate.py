@@ -11,7 +11,7 @@ from tests.fuzz.models import families
 from qkv.checkpoint.folder import save
 from qkv.checkpoint.rotation import present
 from qkv.tasks.translator import Translator
-from qkv.train.average import average_checkpoints
+from qkv.training.average import average_checkpoints
 
 LETTERS = "abcdefgh"
 LINES = "ab\nhgf\ncdecde\n"

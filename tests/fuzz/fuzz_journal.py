@@ -2,7 +2,7 @@
 
 from tests.fuzz.oss_fuzz import reading, run
 
-from qkv.train.journal import read_journal
+from qkv.training.journal import read_journal
 
 TestOneInput = reading("metrics.jsonl", read_journal)
 

@@ -16,7 +16,7 @@ import torch
 from tests.checkpoint.parts import same, small
 from tests.fuzz.models import TEXT, families
 from tests.fuzz.mutations import spoil_bytes, spoil_plain
-from tests.train.parts import CONFIG, SETTINGS, fresh, run_training
+from tests.training.parts import CONFIG, SETTINGS, fresh, run_training
 
 from qkv.checkpoint import manifest as manifests
 from qkv.checkpoint.contents import Contents, pack_contents
@@ -46,8 +46,8 @@ from qkv.tasks.load import load
 from qkv.tasks.published import open_published
 from qkv.tasks.recipe import Recipe
 from qkv.tasks.settings import read_toml, to_toml
-from qkv.train.journal import Journal, read_journal
-from qkv.train.session import Job, begin
+from qkv.training.journal import Journal, read_journal
+from qkv.training.session import Job, begin
 
 FAMILIES = Path(__file__).parents[1] / "hub" / "families"
 PUBLISHED = ("config.json", "model.safetensors", "tokenizer.json", "source.spm", "target.spm", "vocab.json")

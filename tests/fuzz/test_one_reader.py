@@ -16,7 +16,7 @@ from qkv.recording.files import read as read_trace
 from qkv.tasks.members import members_of
 from qkv.tasks.settings import read_toml
 from qkv.tasks.viewing import offered
-from qkv.train.journal import Journal, read_journal
+from qkv.training.journal import Journal, read_journal
 
 NAMED: dict[str, Callable[[Path], object]] = {
     "text.txt": read_lines,

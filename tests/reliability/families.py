@@ -10,7 +10,7 @@ from typing import Any
 
 from qkv.tasks import label_training, language_training, point_training, training
 from qkv.tasks.settings import to_toml
-from qkv.train.outcome import Outcome
+from qkv.training.outcome import Outcome
 
 QKV = Path(sys.executable).parent / "qkv"
 STEPS = 24

@@ -18,7 +18,7 @@ import qkv
 from pathlib import Path
 from qkv import forks
 from qkv.errors import ForkError
-from tests.train.parts import run_training
+from tests.training.parts import run_training
 
 torch.manual_seed(0)
 x, points = torch.randn(2, 4, 256, 64), torch.randn(1, 2, 512, 8)

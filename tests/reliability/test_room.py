@@ -23,8 +23,8 @@ from qkv.scores.free import Learned
 from qkv.tasks.regression import estimator_class
 from qkv.tasks.runs import rebuild
 from qkv.tasks.trained import Trained
-from qkv.train.board import Board
-from qkv.train.session import _set_weights
+from qkv.training.board import Board
+from qkv.training.session import _set_weights
 from qkv.view.answers.desk import Desk
 from qkv.view.offline import page
 from qkv.view.scene import Layer, Scene
@@ -216,7 +216,7 @@ def die(thread):
     raise MemoryError
 
 threading.Thread._bootstrap = die
-from qkv.train.heartbeat import Heartbeat
+from qkv.training.heartbeat import Heartbeat
 Heartbeat(print, 3600.0).close()
 print("ended")
 """

@@ -155,7 +155,7 @@ def test_a_run_stopped_within_an_update_or_a_validation_ends_with_the_same_bits(
 EARLY = """
 import sys
 from pathlib import Path
-from qkv.train import loop
+from qkv.training import loop
 from tests.reliability.families import FAMILIES
 
 class Told:

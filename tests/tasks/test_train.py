@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import inspect
 import pytest
 from typer.main import get_command
 
@@ -15,7 +16,7 @@ from qkv.tasks.load import load
 from qkv.tasks.setting_names import setting_of
 from qkv.tasks.train import SETTINGS, Run, _recipe, train
 from qkv.tasks.translator import Translator
-from qkv.train.events import Event, Logged, Saved, Updated, Validated
+from qkv.training.events import Event, Logged, Saved, Updated, Validated
 
 LETTERS = "abcdefgh"
 PAIRS = [(a + b, (b + a).upper()) for a in LETTERS for b in LETTERS]
@@ -26,11 +27,11 @@ def translator(out: Path, **settings: Any) -> "Run[Translator]":
     return qkv.train("translate", out=out, quiet=True, **{**TINY, "log_every": 2, "data": PAIRS, **settings})
 
 
-def test_the_package_is_the_function(tmp_path: Path) -> None:
+def test_train_is_a_function(tmp_path: Path) -> None:
     run = translator(tmp_path / "run")
     assert (run.outcome.reason, run.outcome.step) == ("finished", 4)
     assert [each.source for each in run.load().translate_fully(["ab", ""])] == ["ab", ""]
-    assert [name for name in qkv.train.__all__ if not hasattr(qkv.train, name)] == []
+    assert inspect.isfunction(qkv.train)
 
 
 def test_values_give_the_run_that_files_give(tmp_path: Path) -> None:

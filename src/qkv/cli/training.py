@@ -10,7 +10,7 @@ from qkv.cli.flags import READ
 from qkv.errors import QkvError, on_command_line, setting
 
 if TYPE_CHECKING:
-    from qkv.train.outcome import Outcome
+    from qkv.training.outcome import Outcome
 
 
 class Recipe(Protocol):

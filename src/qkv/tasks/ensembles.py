@@ -12,7 +12,7 @@ from qkv.tasks.notes import note
 from qkv.tasks.origin import Origin
 from qkv.tasks.recipe import Tables
 from qkv.tasks.settings import build, check_tables, plain
-from qkv.train.outcome import Outcome
+from qkv.training.outcome import Outcome
 
 _TABLE = "ensemble"
 

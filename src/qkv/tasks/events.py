@@ -8,7 +8,7 @@ from typing import final
 
 from qkv.tasks.notes import as_json
 from qkv.tasks.streams import write_json
-from qkv.train.events import Event, Listener, Logged, Saved, Validated
+from qkv.training.events import Event, Listener, Logged, Saved, Validated
 
 _CALLBACKS: ContextVar[tuple[Callable[[Event], object], ...]] = ContextVar("callbacks", default=())
 

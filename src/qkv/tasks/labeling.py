@@ -1,4 +1,4 @@
-"""Training a classifier or tagger: the task in the form that `qkv.train` expects."""
+"""Training a classifier or tagger: the task in the form that `qkv.training` expects."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

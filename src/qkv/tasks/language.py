@@ -1,4 +1,4 @@
-"""Training a language model: the task in the form that `qkv.train` expects, and its evaluation."""
+"""Training a language model: the task in the form that `qkv.training` expects, and its evaluation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from qkv.models.recurrent_decoder import RecurrentLanguageModel
 from qkv.models.stack_decoder import StackLanguageModel
 from qkv.tasks.notes import counted
 from qkv.tasks.text import Passage
-from qkv.train.loss import label_smoothed_loss
-from qkv.train.output_loss import layer_loss
+from qkv.training.loss import label_smoothed_loss
+from qkv.training.output_loss import layer_loss
 
 TextModel = LanguageModel | RecurrentLanguageModel | StackLanguageModel
 _JUDGED_TOKENS = 8192

@@ -19,12 +19,12 @@ from qkv.metrics.figure import Figure
 from qkv.tasks.events import listeners
 from qkv.tasks.notes import progress, verbose
 from qkv.tasks.origin import Origin, origin_config, start_from
-from qkv.train.events import Saved, Validated
-from qkv.train.loop import train
-from qkv.train.outcome import Outcome
-from qkv.train.protocols import Task
-from qkv.train.seeds import seed_everything
-from qkv.train.settings import Settings
+from qkv.training.events import Saved, Validated
+from qkv.training.loop import train
+from qkv.training.outcome import Outcome
+from qkv.training.protocols import Task
+from qkv.training.seeds import seed_everything
+from qkv.training.settings import Settings
 
 TABLES = ("data", "tokenizer", "model", "training")
 """The tables of settings of a task that trains on text."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TextIO, TypeVar, final
 
 from qkv.errors import harmless
-from qkv.train.heartbeat import Heartbeat
+from qkv.training.heartbeat import Heartbeat
 
 
 class Volume(NamedTuple):

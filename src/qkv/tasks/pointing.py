@@ -1,4 +1,4 @@
-"""Training a pointer network: the task in the form that `qkv.train` expects, and how its answers are judged."""
+"""Training a pointer network: the task in the form that `qkv.training` expects, and how its answers are judged."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

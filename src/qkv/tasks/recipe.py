@@ -20,11 +20,11 @@ from qkv.tasks.parallel import Words, with_known_tokens
 from qkv.tasks.runs import expect_no_other_task
 from qkv.tasks.setting_names import with_settings
 from qkv.tasks.settings import build, check_tables, plain
-from qkv.train.outcome import Outcome
-from qkv.train.protocols import Task
-from qkv.train.screen import show_figures
-from qkv.train.seeds import undisturbed
-from qkv.train.settings import Settings as Training
+from qkv.training.outcome import Outcome
+from qkv.training.protocols import Task
+from qkv.training.screen import show_figures
+from qkv.training.seeds import undisturbed
+from qkv.training.settings import Settings as Training
 
 Tables = Mapping[str, Mapping[str, Any]]
 """Settings by table and name."""
@@ -121,7 +121,7 @@ class Recipe(Generic[F, C, D, M]):
         defaults: defaults of the tables `tokenizer` and `training` where they are the task's own.
         read: read and tokenize the files; the tokenizer is that of the run to resume or to start from, or None.
         build: create the model, with new weights; or fit it, if there is no `job`.
-        job: the task in the form that `qkv.train` expects; None for a model that is complete once it is built.
+        job: the task in the form that `qkv.training` expects; None for a model that is complete once it is built.
         identity: what else defines the run: the text itself, not the location of its files.
         summary: what was read and built, in one line.
         tables: the tables of settings that the task has: "tokenizer" if it reads text, "training" if it has a `job`.

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 from qkv.errors import ConfigError
-from qkv.train.settings import Settings
+from qkv.training.settings import Settings
 
 FILES = ("source", "target", "data", "text", "valid_source", "valid_target", "valid_data", "valid_text")
 """The settings whose values are data files."""

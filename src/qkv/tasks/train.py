@@ -23,8 +23,8 @@ from qkv.tasks.regressor import Regressor
 from qkv.tasks.setting_names import FILES, as_tables, setting_of
 from qkv.tasks.settings import merge
 from qkv.tasks.translator import Translator
-from qkv.train.events import Event
-from qkv.train.outcome import Outcome
+from qkv.training.events import Event
+from qkv.training.outcome import Outcome
 
 Callback = Callable[[Event], object]
 M = TypeVar("M", bound=Model)
@@ -45,7 +45,7 @@ ListPairs = str | Path | Iterable[tuple[Elements, str | Sequence[int]]]
 
 
 class LoopTable(TypedDict, total=False):
-    """Settings of every training, see `qkv.train.settings.Settings`; `batch_tokens` is its `tokens`."""
+    """Settings of every training, see `qkv.training.settings.Settings`; `batch_tokens` is its `tokens`."""
 
     steps: int
     epochs: int
@@ -336,11 +336,11 @@ def train(
         out: the run folder; the same call again resumes.
         device: compute device.
         start: a run whose weights and tokenizer are used at the start.
-        callbacks: functions that get every event of the training (`qkv.train.events`): each update with its loss, each
+        callbacks: functions that get every event of the training (`qkv.training.events`): each update with its loss, each
             line of the log, each validation, each checkpoint. What they raise ends the training.
         quiet: whether to show no progress on standard error.
         settings: those of the task's class in `SETTINGS`: the flags of its command, and every setting of
-            `qkv.train.settings.Settings`. Where a command takes a file, an iterable of texts, of pairs, or of
+            `qkv.training.settings.Settings`. Where a command takes a file, an iterable of texts, of pairs, or of
             sentences of words with tags will do.
 
     Returns:

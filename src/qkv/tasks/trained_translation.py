@@ -11,7 +11,7 @@ from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.tasks.choice import TranslationModel, build_model
 from qkv.tasks.runs import expect_task, open_run, rebuild
 from qkv.tasks.settings import build
-from qkv.train.average import average_checkpoints, last_checkpoints
+from qkv.training.average import average_checkpoints, last_checkpoints
 
 
 class TrainedTranslation(NamedTuple):

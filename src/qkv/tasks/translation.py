@@ -1,4 +1,4 @@
-"""Training a translation model: the task in the form that `qkv.train` expects."""
+"""Training a translation model: the task in the form that `qkv.training` expects."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ from qkv.models.copying import CopyingTranslator
 from qkv.models.monotonic import MonotonicTranslator
 from qkv.tasks.choice import TranslationModel
 from qkv.tasks.translator import Translator
-from qkv.train.loss import label_smoothed_loss
-from qkv.train.output_loss import layer_loss
+from qkv.training.loss import label_smoothed_loss
+from qkv.training.output_loss import layer_loss
 
 _VALIDATION_TOKENS = 8192
 

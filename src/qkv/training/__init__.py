@@ -1,0 +1,46 @@
+"""Training: a plain PyTorch loop that is independent of the task; `qkv.train` trains a task with it."""
+
+from typing import TYPE_CHECKING
+
+from qkv._lazy import lazy
+
+if TYPE_CHECKING:
+    from qkv.training.average import average_checkpoints, last_checkpoints
+    from qkv.training.loop import train
+    from qkv.training.loss import label_smoothed_loss
+    from qkv.training.outcome import Outcome
+    from qkv.training.protocols import Task
+    from qkv.training.schedules import learning_rate
+    from qkv.training.seeds import seed_everything
+    from qkv.training.settings import Settings
+
+__all__ = [
+    "Outcome",
+    "Settings",
+    "Task",
+    "average_checkpoints",
+    "label_smoothed_loss",
+    "last_checkpoints",
+    "learning_rate",
+    "seed_everything",
+    "train",
+]
+
+__getattr__ = lazy(
+    __name__,
+    {
+        "Outcome": "qkv.training.outcome",
+        "Settings": "qkv.training.settings",
+        "Task": "qkv.training.protocols",
+        "average_checkpoints": "qkv.training.average",
+        "label_smoothed_loss": "qkv.training.loss",
+        "last_checkpoints": "qkv.training.average",
+        "learning_rate": "qkv.training.schedules",
+        "seed_everything": "qkv.training.seeds",
+        "train": "qkv.training.loop",
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return __all__

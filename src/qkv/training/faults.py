@@ -1,0 +1,113 @@
+"""Errors that stop a training, with the examples that caused them."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from qkv.errors import MEMORY_ERRORS, TrainingError, out_of_memory_text, setting
+from qkv.training.protocols import Task
+
+_TRIED = 512
+
+
+def not_finite(task: Task[Any], batches: Sequence[Sequence[int]], step: int, what: str, got: float) -> TrainingError:
+    """Build the error for a loss or gradient that is not finite, with the lines of the examples that cause it.
+
+    Args:
+        task: provides batches, objective and lines.
+        batches: the examples of this update.
+        step: number of the update.
+        what: "loss" or "norm of the gradient".
+        got: its value.
+
+    Returns:
+        The error to raise.
+    """
+    places = [place for batch in batches for place in batch]
+    guilty = [place for place in places[:_TRIED] if not _loss_is_finite(task, place)]
+    alone = 0 < len(guilty) < len(places)
+    lines = show_lines(task.lines(guilty if alone else places))
+    which = f"because of {lines}" if alone else f"in a batch of {lines}"
+    hint = (
+        f"The last good checkpoint is intact. Check these lines; or, with a new {setting('out')}, "
+        "lower learning_rate, lower clip, "
+        "raise warmup, or use precision float32."
+    )
+    return TrainingError(f"{what} at step {step:,}", "a finite number", f"{got} {which}", hint)
+
+
+def weights_not_finite(model: nn.Module, step: int) -> TrainingError | None:
+    """Check that all weights are finite, so that bad ones never replace a good checkpoint.
+
+    Args:
+        model: the model to check.
+        step: number of completed updates.
+
+    Returns:
+        The error to raise, or None.
+    """
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            hint = (
+                "The last good checkpoint is intact. Lower learning_rate, or raise warmup, with a new "
+                f"{setting('out')}."
+            )
+            got = "NaN or Inf"
+            return TrainingError(f"{name} after step {step:,}", "finite weights", got, hint)
+    return None
+
+
+def show_lines(lines: Sequence[int]) -> str:
+    """Format line numbers compactly.
+
+    Args:
+        lines: from 1, in any order.
+
+    Returns:
+        The text.
+
+    Example:
+        >>> show_lines([17]), show_lines([9, 4, 5, 6])
+        ('line 17', 'lines 4-6, 9')
+    """
+    ordered = sorted(set(lines))
+    ranges: list[list[int]] = []
+    for line in ordered:
+        if ranges and line == ranges[-1][1] + 1:
+            ranges[-1][1] = line
+        else:
+            ranges.append([line, line])
+    shown = ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ranges[:40])
+    rest = f" and more, {len(ordered):,} in all" if len(ranges) > 40 else ""
+    return f"line{'s' if len(ordered) > 1 else ''} {shown}{rest}"
+
+
+@contextmanager
+def room(step: int, tokens: int) -> Iterator[None]:
+    """Turn an out-of-memory error into one that says which setting reduces the need.
+
+    Args:
+        step: number of the update.
+        tokens: size of a batch.
+
+    Raises:
+        TrainingError: the update does not fit in memory.
+    """
+    try:
+        yield
+    except MEMORY_ERRORS as error:
+        got = out_of_memory_text(error)
+        if got is None:
+            raise
+        hint = f"Lower tokens (now {tokens:,}) and raise accumulate by the same factor: the result is about the same."
+        raise TrainingError(f"memory at step {step:,}", "enough memory for a batch", got, hint) from error
+
+
+@torch.no_grad()
+def _loss_is_finite(task: Task[Any], place: int) -> bool:
+    loss, _ = task.objective(task.collate([place]))
+    return math.isfinite(float(loss))

@@ -1,0 +1,182 @@
+"""The complete state of a training at one moment: new, or restored from a checkpoint."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from qkv.checkpoint.contents import Contents, TrainerState
+from qkv.checkpoint.folder import load
+from qkv.checkpoint.plain import Plain
+from qkv.checkpoint.rotation import best_step, latest_complete, mark_best, steps
+from qkv.errors import CheckpointError, setting
+from qkv.files import FREE, room_for
+from qkv.metrics.figure import Figure
+from qkv.training.feed import Feed
+from qkv.training.optimizer import build_optimizer, optimizer_state, set_optimizer_state
+from qkv.training.precision import choose
+from qkv.training.protocols import Task
+from qkv.training.seeds import generators, seed_everything, set_generators
+from qkv.training.settings import Settings
+from qkv.training.state import State, fingerprint, read_state
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What to train, and how.
+
+    Args:
+        task: data, objective and evaluation.
+        model: the task's model, on its device.
+        settings: training settings.
+        config: names and numbers from which the model can be rebuilt.
+        tokenizer: the tokenizer's JSON, stored with the checkpoints.
+    """
+
+    task: Task[Any]
+    model: nn.Module
+    settings: Settings
+    config: Mapping[str, Plain]
+    tokenizer: str | None = None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Session:
+    """A job at one moment.
+
+    Args:
+        job: what is trained.
+        optimizer: the optimizer with its moments.
+        feed: the position in the data.
+        state: everything else.
+        origin: the checkpoint it was restored from; None if new.
+        figures: metrics of that checkpoint.
+    """
+
+    job: Job
+    optimizer: Optimizer
+    feed: Feed
+    state: State
+    origin: Path | None = None
+    figures: tuple[Figure, ...] = ()
+
+    def contents(self, figures: Sequence[Figure]) -> Contents:
+        """Collect the contents of a checkpoint.
+
+        Args:
+            figures: metrics of the current weights.
+
+        Returns:
+            The contents.
+        """
+        self.state.epoch, self.state.place = self.feed.epoch, self.feed.place
+        tensors = optimizer_state(self.job.model, self.optimizer) | generators()
+        trainer = TrainerState(tensors, self.state.to_plain(self.feed.fingerprint()))
+        weights = self.job.model.state_dict()
+        return Contents(weights, self.job.config, self.job.tokenizer, trainer, tuple(figures))
+
+    @contextmanager
+    def put_back_if(self, broken: type[BaseException]) -> Iterator[None]:
+        """Restore the data position, every generator and the model's buffers if the code inside is interrupted.
+
+        Args:
+            broken: the exception of the interruption; it is swallowed.
+        """
+        epoch, place, kept = self.feed.epoch, self.feed.place, generators()
+        buffers = [(buffer, buffer.clone()) for buffer in _kept_buffers(self.job.model)]
+        try:
+            yield
+        except broken:
+            self.feed.go_to(epoch, place)
+            set_generators(kept)
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+            raise
+
+
+def begin(job: Job, run: Path, say: Callable[[str], None]) -> Session:
+    """Resume a run from its newest complete checkpoint, or start it.
+
+    Args:
+        job: what to train; its model's weights are replaced if there is a checkpoint.
+        run: an open run folder.
+        say: called with messages about what was found and chosen.
+
+    Returns:
+        The session.
+
+    Raises:
+        CheckpointError: there are checkpoints, but none from which training can resume.
+        DataError: there is nothing to train on.
+    """
+    job.model.train()
+    found = latest_complete(run, say)
+    return _anew(job, say) if found is None else _resumed(job, run, found, say)
+
+
+def _anew(job: Job, say: Callable[[str], None]) -> Session:
+    settings = job.settings
+    seed_everything(settings.seed)
+    state = State(threads=torch.get_num_threads())
+    if settings.precision == "auto":
+        few = Feed(job.task, settings).take(3)
+        state.precision = choose(job.task, job.model, few, say)
+    else:
+        state.precision = settings.precision
+    return Session(job, build_optimizer(job.model, settings), Feed(job.task, settings), state)
+
+
+def _resumed(job: Job, run: Path, folder: Path, say: Callable[[str], None]) -> Session:
+    contents = load(folder)
+    if contents.trainer is None:
+        hint = f"Give another {setting('out')}, or remove this checkpoint to resume from an earlier one."
+        raise CheckpointError(str(folder), "a checkpoint with the trainer's state", "a checkpoint without it", hint)
+    state = read_state(contents.trainer.numbers)
+    _set_weights(job.model, contents.model, folder)
+    optimizer = build_optimizer(job.model, job.settings)
+    set_optimizer_state(job.model, optimizer, contents.trainer.tensors)
+    feed = Feed(job.task, job.settings, state.epoch, state.place)
+    feed.check(fingerprint(contents.trainer.numbers))
+    set_generators(contents.trainer.tensors)
+    say(f"Resuming from {folder.name} in {run}.")
+    threads = torch.get_num_threads()
+    if threads != state.threads:
+        say(f"PyTorch now has {threads} threads instead of {state.threads}: the last bits of the result may differ.")
+        state.threads = threads
+    _point_to_best(run, state)
+    return Session(job, optimizer, feed, state, folder, tuple(contents.figures))
+
+
+def _set_weights(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
+    try:
+        with room_for(folder, FREE):
+            model.load_state_dict(dict(tensors))
+    except RuntimeError as error:
+        hint = f"Build the same model that was trained, or give another {setting('out')}."
+        raise CheckpointError(str(folder), "the weights of this model", str(error), hint) from error
+
+
+def _kept_buffers(model: nn.Module) -> Iterator[Tensor]:
+    """The buffers that a checkpoint stores besides the parameters, without tables that can be recomputed."""
+    for module in model.modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if name not in module._non_persistent_buffers_set:
+                yield buffer
+
+
+def _point_to_best(run: Path, state: State) -> None:
+    # The process may have ended between a checkpoint and its pointer, or the newest checkpoint may be damaged.
+    try:
+        pointed = best_step(run)
+    except CheckpointError:
+        pointed = None
+    if pointed != state.best_step and state.best_step in steps(run):
+        mark_best(run, state.best_step)

@@ -1,0 +1,159 @@
+"""The state of a training as the names and numbers of `trainer.json`."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, final
+
+from qkv.checkpoint.figures import from_plain, to_plain
+from qkv.checkpoint.plain import Plain
+from qkv.errors import CheckpointError, ConfigError, nearest
+from qkv.metrics.figure import Figure
+from qkv.training.precision import Chosen
+
+T = TypeVar("T", int, float, str)
+_WHERE = "trainer.json"
+
+
+@final
+@dataclass
+class State:
+    """The state of a training; weights, moments and generators are stored separately.
+
+    Args:
+        step: number of completed updates.
+        epoch: from 0.
+        place: number of this epoch's batches done.
+        tokens: units that the objective has counted so far.
+        validated: step of the last validation.
+        waited: number of validations since the best one.
+        best: the best figure so far.
+        best_step: its step.
+        window_loss: loss summed since the last line of the log.
+        window_count: number of units in that sum.
+        precision: precision of the computation.
+        threads: number of PyTorch threads; only the same number gives the same bits.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    place: int = 0
+    tokens: int = 0
+    validated: int = 0
+    waited: int = 0
+    best: Figure | None = None
+    best_step: int = 0
+    window_loss: float = 0.0
+    window_count: int = 0
+    precision: Chosen = "float32"
+    threads: int = 1
+
+    def judge(self, figures: tuple[Figure, ...], monitor: str | None) -> bool:
+        """Record the figures of a validation.
+
+        Args:
+            figures: the results; can be empty.
+            monitor: name of the figure to compare; the first one by default.
+
+        Returns:
+            Whether this is the best so far; without figures, the newest always is.
+
+        Raises:
+            ConfigError: no figure has the monitor's name.
+        """
+        self.validated = self.step
+        if not figures:
+            self.best_step = self.step
+            return True
+        figure = _monitored(figures, monitor)
+        better = _better(figure, self.best)
+        if better:
+            self.best = figure
+            self.best_step = self.step
+        self.waited = 0 if better else self.waited + 1
+        return better
+
+    def to_plain(self, batches: str) -> dict[str, Plain]:
+        """Convert to names and numbers for a checkpoint.
+
+        Args:
+            batches: fingerprint of the epoch's list of batches.
+
+        Returns:
+            Names and numbers.
+        """
+        plain: dict[str, Plain] = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "best"}
+        best = None if self.best is None else to_plain(self.best)
+        return plain | {"best": best, "batches": batches}
+
+
+def read_state(plain: Mapping[str, Plain]) -> State:
+    """Parse and validate the output of `State.to_plain`.
+
+    Args:
+        plain: names and numbers.
+
+    Returns:
+        The state.
+
+    Raises:
+        CheckpointError: a name is missing, or a value is outside its range.
+
+    Example:
+        >>> read_state(State(step=7).to_plain("")) == State(step=7)
+        True
+    """
+    whole = ("step", "epoch", "place", "tokens", "validated", "waited", "best_step", "window_count", "threads")
+    values: dict[str, Any] = {name: _field(plain, name, int) for name in whole}
+    for name, value in values.items():
+        if not 0 <= value <= 2**53:
+            raise _damaged(name, "an integer of at least 0", value)
+    precision = _field(plain, "precision", str)
+    if precision not in {"float32", "bfloat16"}:
+        raise _damaged("precision", "float32 or bfloat16", precision)
+    loss = _field(plain, "window_loss", float)
+    best = None if plain.get("best") is None else from_plain(plain["best"], f"{_WHERE}: best")
+    return State(**values, best=best, window_loss=loss, precision=precision)  # type: ignore[arg-type]
+
+
+def fingerprint(plain: Mapping[str, Plain]) -> str:
+    """Read the fingerprint of the epoch's list of batches.
+
+    Args:
+        plain: names and numbers of `trainer.json`.
+
+    Returns:
+        The fingerprint.
+
+    Raises:
+        CheckpointError: it is missing.
+    """
+    return _field(plain, "batches", str)
+
+
+def _monitored(figures: tuple[Figure, ...], monitor: str | None) -> Figure:
+    for figure in figures:
+        if monitor is None or figure.name == monitor:
+            return figure
+    names = [figure.name for figure in figures]
+    expected = f"one of the figures {', '.join(names)}"
+    raise ConfigError("monitor", expected, f'"{monitor}"', nearest(str(monitor), names))
+
+
+def _better(figure: Figure, best: Figure | None) -> bool:
+    if not math.isfinite(figure.value):
+        return False
+    if best is None:
+        return True
+    return figure.value > best.value if figure.higher_is_better else figure.value < best.value
+
+
+def _field(plain: Mapping[str, Plain], name: str, kind: type[T]) -> T:
+    value = plain.get(name)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise _damaged(name, f"a value of type {kind.__name__}", value)
+    return value
+
+
+def _damaged(name: str, expected: str, got: object) -> CheckpointError:
+    return CheckpointError(f"{_WHERE}: {name}", expected, repr(got)[:80], "Use another checkpoint.")

@@ -35,7 +35,7 @@ from qkv.decode.greedy import greedy
 from qkv.hub.ctranslate import to_ctranslate2
 from qkv.linalg.matmul import linear
 from qkv.linalg.packed import PackedWeight
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.positions import sinusoidal
 
@@ -59,7 +59,7 @@ def model() -> TransformerTranslator:
 
 def ours(made: TransformerTranslator, source: torch.Tensor, width: int) -> Callable[[], list[list[int]]]:
     lengths = torch.full((BATCH,), SOURCE)
-    given: dict[str, Any] = {"bos": BOS, "eos": EOS, "limit": STEPS, "session": Session()}
+    given: dict[str, Any] = {"bos": BOS, "eos": EOS, "limit": STEPS, "session": DecodingSession()}
     if width == 1:
         return lambda: [list(found.ids) for found in greedy(made, source, lengths, **given)]
     search = Beam(width)

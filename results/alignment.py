@@ -22,7 +22,7 @@ from qkv.metrics.alignment import (
     parse_alignments,
 )
 from qkv.tasks.aligning import WAYS, Aligner, Sentences, join, likeliest
-from qkv.tasks.reading import Reading
+from qkv.tasks.reading import AlignmentReading
 from qkv.tasks.translator import Translator
 from results.usage import run as timed
 
@@ -105,8 +105,8 @@ class Choice:
         errors: the alignment error rates on the validation sentences.
     """
 
-    forward: Reading
-    backward: Reading
+    forward: AlignmentReading
+    backward: AlignmentReading
     how: str
     errors: dict[str, float]
 

@@ -26,7 +26,7 @@ from qkv.data.corpus import Pair
 from qkv.data.reverse import generate
 from qkv.errors import ConfigError, TrainingError
 from qkv.metrics.matches import exact_match
-from qkv.nn.mechanism import NORMALIZERS, SCORES, Mechanism
+from qkv.nn.mechanism import NORMALIZERS, SCORES, MechanismConfig
 from qkv.tasks.training import load_settings, train
 from qkv.tasks.translator import Translator
 
@@ -120,12 +120,12 @@ class Grid:
         decoder = self.settings["models"][model]["model"]["kind"]
         for score in scores:
             if score != "none" or decoder != "transformer":  # without attention, a Transformer reads no source
-                yield Cell(model, score, str(Mechanism(score=score).normalizer))
+                yield Cell(model, score, str(MechanismConfig(score=score).normalizer))
 
 
 def _has_meaning(cell: Cell) -> bool:
     try:
-        Mechanism(score=cell.score, normalizer=cell.normalizer)
+        MechanismConfig(score=cell.score, normalizer=cell.normalizer)
     except ConfigError:
         return False
     return True

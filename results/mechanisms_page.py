@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from qkv.nn.distance_scores import KERNELS
-from qkv.nn.mechanism import NORMALIZERS, SCORES, Mechanism
+from qkv.nn.mechanism import NORMALIZERS, SCORES, MechanismConfig
 from results.learned import Sample, has_learned
 from results.mechanisms import CONTROLS, Cell, Grid, Store
 
@@ -202,7 +202,7 @@ def _by_model(results: Results) -> str:
     names = [*CONTROLS, *(score for score in SCORES if score not in CONTROLS)]
     rows = {}
     for score in names:
-        normalizer = str(Mechanism(score=score).normalizer)
+        normalizer = str(MechanismConfig(score=score).normalizer)
         cells = [Cell(model, score, normalizer) for model in models]
         rows[f"`{_flag(score)}`"] = [_place(results, cell) for cell in cells]
     return _table("score", [_MODELS.get(model, model) for model in models], rows)

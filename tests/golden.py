@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
 from qkv.engine.problem import Problem
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.models.copying import CopyingTranslator
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
@@ -243,7 +243,7 @@ def _stepped(model: Any, target: Tensor, *sides: Tensor) -> list[Tensor]:
     """Scores of each step, with a session and without, from the third on for half of the rows."""
     if sides:
         states = [model.start(*sides)]
-        states += [model.start_in(Session(), *sides)] if hasattr(model, "start_in") else []
+        states += [model.start_in(DecodingSession(), *sides)] if hasattr(model, "start_in") else []
     else:
         states = [model.read(target[:, :2])[1]]
     scores, some = [], torch.arange(0, len(target), 2)

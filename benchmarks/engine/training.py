@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from qkv.data.batches import Batch
 from qkv.models.recurrent import RecurrentTranslator
 from qkv.tasks.choice import build_model
-from qkv.tasks.parallel import Files, Words, read_training
+from qkv.tasks.parallel import Files, TokenizerSettings, read_training
 from qkv.tasks.translation import TranslationTask
 from qkv.training.optimizer import build_optimizer, clip_gradient, scale_gradient
 from qkv.training.precision import computing
@@ -131,7 +131,7 @@ def _attend_with(model: nn.Module, backend: str) -> None:
 
 def _task(folder: Path, pieces: Literal["bpe", "char"]) -> TranslationTask:
     files = Files(folder / "train.de", folder / "train.en", None, folder / "val.de", folder / "val.en")
-    text = read_training(files, Words(pieces), 0)
+    text = read_training(files, TokenizerSettings(pieces), 0)
     torch.manual_seed(0)
     model = build_model(MODEL, text.tokenizer).train()
     return TranslationTask(model, text.tokenizer, text.train, text.valid, text.valid_examples, 0.1, 256)

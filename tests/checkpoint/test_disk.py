@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qkv.checkpoint.disk import (
-    Reader,
+    FolderReader,
     make_folder,
     new_folder,
     remove_folder,
@@ -131,7 +131,7 @@ def test_a_leftover_that_is_a_link_is_removed_without_following_it(tmp_path):
 
 @pytest.mark.parametrize("name", ["..", ".", "", "/etc/passwd", "../x", "a/b", "a\0b"])
 def test_the_reader_opens_plain_names_only(tmp_path, name):
-    with Reader(tmp_path) as reader, pytest.raises(CheckpointError, match="a plain file name"):
+    with FolderReader(tmp_path) as reader, pytest.raises(CheckpointError, match="a plain file name"):
         reader.read(name, 100)
 
 
@@ -140,7 +140,7 @@ def test_the_reader_follows_no_link_and_waits_for_no_pipe(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "real")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
-    with Reader(tmp_path) as reader:
+    with FolderReader(tmp_path) as reader:
         assert reader.read("real", 100) == b"x"
         with pytest.raises(CheckpointError, match="It is a symbolic link"):
             reader.read("link", 100)
@@ -151,7 +151,7 @@ def test_the_reader_follows_no_link_and_waits_for_no_pipe(tmp_path):
 
 def test_the_reader_holds_a_size_limit(tmp_path):
     (tmp_path / "a").write_bytes(b"x" * 10)
-    with Reader(tmp_path) as reader:
+    with FolderReader(tmp_path) as reader:
         assert len(reader.read("a", 10)) == 10
         assert reader.digest("a", 10)[0] == 10
         for read in (reader.read, reader.digest):
@@ -162,7 +162,7 @@ def test_the_reader_holds_a_size_limit(tmp_path):
 def test_the_reader_keeps_to_its_folder_when_that_is_renamed(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "x").write_text("1")
-    with Reader(tmp_path / "a") as reader:
+    with FolderReader(tmp_path / "a") as reader:
         (tmp_path / "a").rename(tmp_path / "b")
         assert reader.read("x", 10) == b"1"
 

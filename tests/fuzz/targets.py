@@ -47,7 +47,7 @@ from qkv.tasks.published import open_published
 from qkv.tasks.recipe import Recipe
 from qkv.tasks.settings import read_toml, to_toml
 from qkv.training.journal import Journal, read_journal
-from qkv.training.session import Job, begin
+from qkv.training.session import TrainingJob, begin
 
 FAMILIES = Path(__file__).parents[1] / "hub" / "families"
 PUBLISHED = ("config.json", "model.safetensors", "tokenizer.json", "source.spm", "target.spm", "vocab.json")
@@ -210,7 +210,7 @@ def forged_trainer(folder: Path) -> Attempt:
         outcome.checkpoint.mkdir()
         _write(outcome.checkpoint, forged, tied, None)
         task = fresh()
-        return begin(Job(task, task.model, SETTINGS, CONFIG), run, lambda text: None)
+        return begin(TrainingJob(task, task.model, SETTINGS, CONFIG), run, lambda text: None)
 
     return attempt
 

@@ -19,7 +19,7 @@ from torch import Tensor
 import qkv
 from qkv.errors import CheckpointError
 from qkv.hub.families.load import read_folder
-from qkv.hub.folder import CONFIG, INDEX, WEIGHTS, Folder, Weights
+from qkv.hub.folder import CONFIG, INDEX, WEIGHTS, Folder, FolderWeights
 
 HERE = Path(__file__).parent / "families"
 HUGE = 10**12
@@ -120,7 +120,7 @@ def test_tied_tensors_are_compared_after_their_shapes(
     def read(*given: object) -> dict[str, Tensor]:
         raise AssertionError("a tensor was read")
 
-    monkeypatch.setattr(Weights, "read", read)
+    monkeypatch.setattr(FolderWeights, "read", read)
     refused(folder, rf"{EMBEDDINGS[name]}\.weight of shape \(4194304, ")
 
 

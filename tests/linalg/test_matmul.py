@@ -14,7 +14,7 @@ from qkv.linalg import matmul, mkl
 from qkv.linalg.layers import apply_layer
 from qkv.linalg.matmul import batched, contiguous_rows, kept_weight, linear, onednn_serves, product
 from qkv.linalg.packed import PackedWeight
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.nn.blocks import DecoderBlock, EncoderBlock
 
 SHAPES = [((64, 256), 512), ((4, 33, 130), 1000), ((2, 3, 50, 96), 96), ((700, 3), 1024)]
@@ -309,7 +309,7 @@ def test_small_products_of_batches_lie_where_they_should() -> None:
 def test_weights_that_are_kept_are_those_of_now(monkeypatch: pytest.MonkeyPatch, many: int) -> None:
     monkeypatch.setattr(matmul, "_MANY", many)
     (x, weight, bias), more = drawn(*SHAPES[0]), 3.0
-    with torch.inference_mode(), Session() as session:
+    with torch.inference_mode(), DecodingSession() as session:
         kept = kept_weight(session, "weight")
         before = [linear(x, weight, bias, kept) for _ in range(3)]
         weight.mul_(more)
@@ -332,7 +332,7 @@ def test_large_products_of_a_decoding_go_by_panels_and_keep_their_memory(monkeyp
     monkeypatch.setattr(paneled, "times", lambda self, x, *given: taken.append(x) or true(self, x, *given))
     monkeypatch.setattr(matmul, "_MANY", 2**23)
     x, weight, bias = drawn(*SHAPES[0])
-    with torch.inference_mode(), Session() as session:
+    with torch.inference_mode(), DecodingSession() as session:
         kept = kept_weight(session, "weight")
         found = [linear(x * scale, weight, bias, kept) for scale in range(1, 6)]
     assert len(taken) == 4
@@ -351,7 +351,7 @@ def test_without_onednn_a_kept_weight_is_packed_for_few_rows_only(rows: int, mon
     monkeypatch.setattr(matmul, "_favored", lambda: False)
     monkeypatch.setattr(matmul, "_LARGE", 1)
     x, weight, bias = drawn((rows, 512), 2048)
-    with torch.inference_mode(), Session() as session:
+    with torch.inference_mode(), DecodingSession() as session:
         kept = kept_weight(session, "weight")
         for scale in range(1, 4):
             found = linear(x * scale, weight, bias, kept)
@@ -372,7 +372,7 @@ def test_no_private_operator_is_called_where_onednn_is_not_favored(monkeypatch: 
         linear(x, weight, bias).sum().backward()
         matmul.product(x.detach().flatten(0, -2), weight.detach().mT)
         batched(x.detach(), weight.detach().mT)
-        with torch.inference_mode(), Session() as session:
+        with torch.inference_mode(), DecodingSession() as session:
             for _ in range(3):
                 linear(x, weight, bias, kept_weight(session, "weight"))
 
@@ -389,7 +389,7 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 @pytest.mark.usefixtures("onednn")
 def test_only_weights_that_come_again_are_packed_and_computed_ones_never(packed: list[bool]) -> None:
     x, weight, _ = drawn(*SHAPES[0])
-    with torch.inference_mode(), Session() as session:
+    with torch.inference_mode(), DecodingSession() as session:
         for _ in range(2):
             linear(x, weight[:], None, kept_weight(session, "part"))
             linear(x, weight * 2, None, kept_weight(session, "computed"))
@@ -401,11 +401,11 @@ def test_only_weights_that_come_again_are_packed_and_computed_ones_never(packed:
 def test_layers_keep_their_own_weights_in_a_session(packed: list[bool]) -> None:
     x, weight, _ = drawn(*SHAPES[0])
     layers = [nn.Linear(weight.shape[1], weight.shape[0]) for _ in range(2)]
-    with torch.inference_mode(), Session() as session:
+    with torch.inference_mode(), DecodingSession() as session:
         for _ in range(2):
             for layer in layers:
                 torch.testing.assert_close(apply_layer(layer, x, session), apply_layer(layer, x), rtol=1e-5, atol=1e-4)
-    with torch.inference_mode(), Session() as session:
+    with torch.inference_mode(), DecodingSession() as session:
         apply_layer(layers[0], x, session)
     assert packed == [False] * 4 + [True, False] * 2 + [False]
 
@@ -414,7 +414,7 @@ def test_layers_keep_their_own_weights_in_a_session(packed: list[bool]) -> None:
 def test_a_replaced_parameter_is_packed_anew() -> None:
     x, weight, _ = drawn(*SHAPES[0])
     layer = nn.Linear(weight.shape[1], weight.shape[0])
-    with torch.inference_mode(), Session() as session:
+    with torch.inference_mode(), DecodingSession() as session:
         for change in ("none", "parameter", "data"):
             with torch.inference_mode(False), torch.no_grad():
                 if change == "parameter":
@@ -429,7 +429,7 @@ def test_a_replaced_parameter_is_packed_anew() -> None:
 @pytest.mark.usefixtures("onednn")
 def test_a_session_does_not_touch_gradients(packed: list[bool]) -> None:
     x, weight, _ = drawn(*SHAPES[0])
-    with Session() as session:
+    with DecodingSession() as session:
         for _ in range(3):
             weight.grad = None
             linear(x, weight, None, kept_weight(session, "weight")).sum().backward()

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.errors import DataError
-from qkv.metrics.spans import Span, names_spans, span_f1, spans
+from qkv.metrics.spans import TagSpan, names_spans, span_f1, spans
 
 
 @pytest.mark.parametrize(
@@ -13,19 +13,19 @@ from qkv.metrics.spans import Span, names_spans, span_f1, spans
     [
         ("", []),
         ("O O", []),
-        ("B-A", [Span("A", 0, 1)]),
-        ("B-A B-A", [Span("A", 0, 1), Span("A", 1, 2)]),
-        ("I-A I-A", [Span("A", 0, 2)]),
-        ("B-A I-B", [Span("A", 0, 1), Span("B", 1, 2)]),
-        ("B-A O I-A", [Span("A", 0, 1), Span("A", 2, 3)]),
-        ("O B-A I-A I-A O B-B", [Span("A", 1, 4), Span("B", 5, 6)]),
+        ("B-A", [TagSpan("A", 0, 1)]),
+        ("B-A B-A", [TagSpan("A", 0, 1), TagSpan("A", 1, 2)]),
+        ("I-A I-A", [TagSpan("A", 0, 2)]),
+        ("B-A I-B", [TagSpan("A", 0, 1), TagSpan("B", 1, 2)]),
+        ("B-A O I-A", [TagSpan("A", 0, 1), TagSpan("A", 2, 3)]),
+        ("O B-A I-A I-A O B-B", [TagSpan("A", 1, 4), TagSpan("B", 5, 6)]),
     ],
 )
-def test_spans_are_read_as_conlleval_reads_them(tags: str, expected: list[Span]) -> None:
+def test_spans_are_read_as_conlleval_reads_them(tags: str, expected: list[TagSpan]) -> None:
     assert spans(tags.split()) == expected
 
 
-def _encoded(length: int, spans_: list[Span], scheme: str) -> list[str]:
+def _encoded(length: int, spans_: list[TagSpan], scheme: str) -> list[str]:
     """Write spans as tags; `scheme` has the letters of a first, inner and last word, and of a word alone."""
     first, inner, last, alone = scheme
     tags = ["O"] * length
@@ -39,7 +39,7 @@ def _encoded(length: int, spans_: list[Span], scheme: str) -> list[str]:
 def test_every_scheme_names_the_same_spans(parts: list[tuple[str, int, int]]) -> None:
     expected, at = [], 0
     for kind, size, gap in parts:
-        expected.append(Span(kind, at + gap, at + gap + size))
+        expected.append(TagSpan(kind, at + gap, at + gap + size))
         at += gap + size
     for scheme in ("BIIB", "BIES", "BILU"):
         tags = _encoded(at + 1, expected, scheme)
@@ -51,14 +51,14 @@ def test_every_scheme_names_the_same_spans(parts: list[tuple[str, int, int]]) ->
 @pytest.mark.parametrize(
     ("tags", "expected"),
     [
-        ("I-A E-A", [Span("A", 0, 2)]),
-        ("E-A I-A", [Span("A", 0, 1), Span("A", 1, 2)]),
-        ("B-A S-A", [Span("A", 0, 1), Span("A", 1, 2)]),
-        ("B-A L-B", [Span("A", 0, 1), Span("B", 1, 2)]),
-        ("U-A U-A", [Span("A", 0, 1), Span("A", 1, 2)]),
+        ("I-A E-A", [TagSpan("A", 0, 2)]),
+        ("E-A I-A", [TagSpan("A", 0, 1), TagSpan("A", 1, 2)]),
+        ("B-A S-A", [TagSpan("A", 0, 1), TagSpan("A", 1, 2)]),
+        ("B-A L-B", [TagSpan("A", 0, 1), TagSpan("B", 1, 2)]),
+        ("U-A U-A", [TagSpan("A", 0, 1), TagSpan("A", 1, 2)]),
     ],
 )
-def test_spans_with_ends_that_fit_no_beginning(tags: str, expected: list[Span]) -> None:
+def test_spans_with_ends_that_fit_no_beginning(tags: str, expected: list[TagSpan]) -> None:
     assert spans(tags.split()) == expected
 
 

@@ -20,7 +20,7 @@ from qkv.decode.greedy import greedy
 from qkv.decode.protocol import start_in
 from qkv.errors import QkvError
 from qkv.linalg import matmul
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.models.copying import CopyingTranslator
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
@@ -215,7 +215,7 @@ def stepwise(model: Any, given: Inputs) -> Tensor:
     """Return the scores of given tokens, one step after the other in a session, all of them different."""
     assert given.decode is not None
     source, lengths, begin = given.decode
-    with Session() as session:
+    with DecodingSession() as session:
         state, scores = start_in(session, model, source, lengths), []
         for token in range(begin, STEPS):
             logits, state = model.step(torch.full((len(source),), token), state)

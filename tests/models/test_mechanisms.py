@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from qkv.checkpoint.tensors import pack, unpack
 from qkv.errors import ConfigError
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
@@ -18,7 +18,7 @@ from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLangua
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.attention import Attention
 from qkv.nn.first_batch import start_from_first_batch
-from qkv.nn.mechanism import NORMALIZERS, SCORES, Mechanism
+from qkv.nn.mechanism import NORMALIZERS, SCORES, MechanismConfig
 
 SIZE = 11
 SOURCE, LENGTHS = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 0, 0], [4, 6, 0, 0, 0]]), torch.tensor([5, 3, 2])
@@ -102,7 +102,7 @@ def step_by_step(model: nn.Module) -> Tensor | None:
             parts.append(scores_BN)
         return torch.stack(parts, 1)
     if isinstance(model, RecurrentTranslator | TransformerTranslator):
-        with Session() as session:
+        with DecodingSession() as session:
             memory: Any = model.start_in(session, SOURCE, LENGTHS)
             parts = []
             for tokens in TARGET.unbind(1):
@@ -208,7 +208,7 @@ def test_futures_that_are_dropped_and_parted_again_have_their_own_positions(sett
         if name.endswith("positions.table"):
             nn.init.normal_(parameter)
     torch.testing.assert_close(step_by_step(model), scores_of(model), rtol=1e-9, atol=1e-10)
-    with Session() as session:
+    with DecodingSession() as session:
         state = model.start_in(session, SOURCE, LENGTHS)
         for tokens in TARGET[:, :2].unbind(1):
             _, state = model.step(tokens, state)
@@ -304,7 +304,7 @@ KEPT: list[dict[str, Any]] = [
         pytest.param(settings, kind, id="-".join(f"{item}" for item in (*settings.values(), kind)))
         for settings in KEPT
         for kind in KINDS
-        if Mechanism(**settings).normalizer in legal(settings["score"], kind)
+        if MechanismConfig(**settings).normalizer in legal(settings["score"], kind)
     ],
 )
 def test_weights_that_are_read_again_give_the_same_bits(settings: dict[str, Any], kind: str) -> None:
@@ -345,7 +345,7 @@ def illegal() -> Iterator[tuple[dict[str, Any], str]]:
 @pytest.mark.parametrize(("settings", "words"), list(illegal()))
 def test_what_has_no_meaning_is_refused_by_name(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        Mechanism(**settings)
+        MechanismConfig(**settings)
     assert words in str(raised.value)
 
 
@@ -362,7 +362,7 @@ def test_what_has_no_meaning_is_refused_by_name(settings: dict[str, Any], words:
     ],
 )
 def test_a_score_has_the_names_of_the_literature(typed: str, name: str) -> None:
-    assert Mechanism(score=typed) == Mechanism(score=name)
+    assert MechanismConfig(score=typed) == MechanismConfig(score=name)
 
 
 def test_a_kernel_that_sees_nothing_says_what_to_change() -> None:
@@ -436,7 +436,7 @@ def test_a_model_refuses_what_it_lacks(name: str, settings: dict[str, Any], word
 
 def test_the_attention_to_the_source_can_be_another_one() -> None:
     config = TransformerConfig(SIZE, score="gaussian", bandwidth=2.0, cross_score="dot", cross_normalizer="sparsemax")
-    assert config.cross == Mechanism(score="dot", normalizer="sparsemax")
+    assert config.cross == MechanismConfig(score="dot", normalizer="sparsemax")
     assert TransformerConfig(SIZE, score="gaussian", cross_normalizer="softmax").cross.score == "gaussian"
     assert TransformerConfig(SIZE, score="gaussian", cross_score="dot").cross.normalizer == "softmax"
     assert TransformerConfig(SIZE, normalizer="hard", cross_score="dot").cross.normalizer == "hard"

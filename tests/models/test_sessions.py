@@ -18,7 +18,7 @@ from qkv.decode.protocol import Stepper, start_in
 from qkv.decode.sampling import Sampling, sample
 from qkv.linalg import matmul
 from qkv.linalg.packed import PackedWeight
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.models.copying import CopyingTranslator
 from qkv.models.pointer import PointerConfig, PointerNetwork
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
@@ -87,7 +87,9 @@ def given(kind: str, seed: int = 0) -> tuple[Tensor, Tensor, dict[str, Any]]:
     return source, lengths, {"bos": BOS, "eos": EOS, "limit": LIMIT}
 
 
-def decoded(model: Stepper[Any], kind: str, seed: int, how: str, session: Session | None = None) -> list[Hypothesis]:
+def decoded(
+    model: Stepper[Any], kind: str, seed: int, how: str, session: DecodingSession | None = None
+) -> list[Hypothesis]:
     source, lengths, marks = given(kind, seed)
     if how == "greedy":
         return greedy(model, source, lengths, session=session, **marks)
@@ -115,7 +117,7 @@ class Plain:
 @pytest.mark.parametrize("how", ["greedy", "beam", "sample"])
 def test_ids_are_those_without_a_session(kind: str, how: str) -> None:
     model = made(kind)
-    with Session() as session:
+    with DecodingSession() as session:
         for seed in (0, 1, 0, 2):
             expected = decoded(Plain(model), kind, seed, how)
             same(decoded(model, kind, seed, how), expected)
@@ -140,7 +142,7 @@ def test_several_models_share_a_session(kind: str) -> None:
     """One of them twice, so that what it keeps is used twice in a step."""
     first, second = made(kind), made(kind, seed=1)
     expected = decoded(Ensemble((Plain(first), Plain(second), Plain(first))), kind, 0, "greedy")
-    with Session() as session:
+    with DecodingSession() as session:
         for _ in range(2):
             same(decoded(Ensemble((first, second, first)), kind, 0, "greedy", session), expected)
 
@@ -155,12 +157,12 @@ def test_a_decoding_within_a_decoding(kind: str, shared: bool) -> None:
     class Nesting(Plain):
         """Decodes another batch in the midst of its second step."""
 
-        def __init__(self, session: Session) -> None:
+        def __init__(self, session: DecodingSession) -> None:
             super().__init__(model)
             self.fork, self.regroup, self.session, self.steps = model.fork, model.regroup, session, 0
             self.step = self.stepped
 
-        def start_in(self, session: Session, source: Tensor, lengths: Tensor) -> Any:
+        def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> Any:
             return start_in(session, model, source, lengths)
 
         def stepped(self, tokens: Tensor, state: Any) -> Any:
@@ -169,7 +171,7 @@ def test_a_decoding_within_a_decoding(kind: str, shared: bool) -> None:
                 inner.append(decoded(model, kind, 1, "beam", self.session if shared else None))
             return model.step(tokens, state)
 
-    with Session() as session:
+    with DecodingSession() as session:
         same(decoded(Nesting(session), kind, 0, "beam", session), expected)
     assert len(inner) == 2
     for found in inner:
@@ -182,7 +184,7 @@ def test_two_threads_decode_at_once(kind: str, shared: bool) -> None:
     model = made(kind)
     expected = [decoded(model, kind, seed, "beam") for seed in range(2)]
     found: list[list[list[Hypothesis]]] = [[], []]
-    barrier, session = threading.Barrier(2), Session() if shared else None
+    barrier, session = threading.Barrier(2), DecodingSession() if shared else None
 
     def work(seed: int) -> None:
         torch.set_num_threads(1)
@@ -213,7 +215,7 @@ def test_an_error_in_the_middle_leaves_nothing_behind(kind: str) -> None:
             super().__init__(model)
             self.steps, self.step = 0, self.stepped
 
-        def start_in(self, session: Session, source: Tensor, lengths: Tensor) -> Any:
+        def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> Any:
             return model.start_in(session, source, lengths)
 
         def stepped(self, tokens: Tensor, state: Any) -> Any:
@@ -222,7 +224,7 @@ def test_an_error_in_the_middle_leaves_nothing_behind(kind: str) -> None:
                 raise ValueError("broken")
             return model.step(tokens, state)
 
-    with Session() as session:
+    with DecodingSession() as session:
         for _ in range(2):
             with pytest.raises(ValueError, match="broken"):
                 decoded(Failing(), kind, 1, "greedy", session)
@@ -236,7 +238,7 @@ def test_a_generator_that_is_closed_early_leaves_nothing_behind(kind: str) -> No
     expected, sessions = decoded(model, kind, 0, "greedy"), []
 
     def tokens(seed: int) -> Iterator[Tensor]:
-        with Session() as session:
+        with DecodingSession() as session:
             sessions.append(session)
             state, newest = model.start_in(session, *given(kind, seed)[:2]), torch.full((ROWS,), BOS)
             while True:
@@ -261,7 +263,7 @@ def test_a_generator_that_is_closed_early_leaves_nothing_behind(kind: str) -> No
 @every
 def test_weights_that_change_between_batches_are_those_of_now(kind: str) -> None:
     model = made(kind)
-    with Session() as session:
+    with DecodingSession() as session:
         for change in range(3):
             with torch.no_grad():
                 for number, parameter in enumerate(model.parameters()):
@@ -275,7 +277,7 @@ def test_weights_that_change_between_batches_are_those_of_now(kind: str) -> None
 @torch.inference_mode()
 def test_weights_that_change_between_steps_are_those_of_now(kind: str) -> None:
     model, (source, lengths, _) = made(kind), given(kind)
-    with Session() as session:
+    with DecodingSession() as session:
         state, plain = model.start_in(session, source, lengths), model.start(source, lengths)
         for step in range(12):
             tokens = torch.randint(4, SIZE, (ROWS,))
@@ -302,7 +304,7 @@ def test_two_futures_of_one_state_do_not_meet(kind: str) -> None:
                 logits.append(found)
         return logits
 
-    with Session() as session:
+    with DecodingSession() as session:
         found = futures(model.start_in(session, source, lengths))
         expected = futures(model.start(source, lengths))
     for ours, theirs in zip(found, expected, strict=True):
@@ -314,7 +316,7 @@ def test_two_futures_of_one_state_do_not_meet(kind: str) -> None:
 def test_a_state_outlives_its_session(kind: str) -> None:
     model, (source, lengths, _) = made(kind), given(kind)
     tokens = torch.randint(4, SIZE, (6, ROWS))
-    with Session() as session:
+    with DecodingSession() as session:
         state = model.start_in(session, source, lengths)
         for step in range(3):
             logits, state = model.step(tokens[step], state)

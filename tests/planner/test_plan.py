@@ -259,7 +259,7 @@ def no_tables_remembered() -> Iterator[None]:
 @pytest.mark.usefixtures("no_tables_remembered")
 @pytest.mark.parametrize("table", costs.all_tables(), ids=lambda table: table.name)
 def test_a_table_applies_on_the_models_that_it_names_and_only_there(
-    table: costs.Table, monkeypatch: pytest.MonkeyPatch
+    table: costs.CostTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = {*table.processor.models, *range(-1, 256)}
     for model in sorted(models):

@@ -160,7 +160,7 @@ def the_viewer_answers_a_browser() -> None:
 
 @step
 def links_pipes_and_other_folders_are_refused() -> None:
-    from qkv.checkpoint.disk import Reader
+    from qkv.checkpoint.disk import FolderReader
     from qkv.errors import CheckpointError
 
     folder = Path("held")
@@ -168,7 +168,7 @@ def links_pipes_and_other_folders_are_refused() -> None:
     folder.joinpath("real").write_bytes(b"x")
     folder.joinpath("link").symlink_to("real")
     os.system(f"mkfifo {folder}/pipe")
-    with Reader(folder) as reader:
+    with FolderReader(folder) as reader:
         assert reader.read("real", 10) == b"x"
         for name in ("link", "pipe", "..", "C:real", "a\\b", "none"):
             with pytest.raises(CheckpointError):

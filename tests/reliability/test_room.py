@@ -25,7 +25,7 @@ from qkv.tasks.runs import rebuild
 from qkv.tasks.trained import Trained
 from qkv.training.board import Board
 from qkv.training.session import _set_weights
-from qkv.view.answers.desk import Desk
+from qkv.view.answers.desk import RequestHandler
 from qkv.view.offline import page
 from qkv.view.scene import Layer, Scene
 
@@ -179,11 +179,11 @@ def test_memory_that_ends_before_a_command_begins_is_said(
 
 
 def test_a_page_is_never_shorter_for_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ask(desk: Desk, name: str, parameters: str) -> object:
+    def ask(desk: RequestHandler, name: str, parameters: str) -> object:
         raise OutOfMemoryError("none")
 
     layer = Layer("one", "self", "text", "text", *torch.randn(3, 1, 2, 8))
-    monkeypatch.setattr(Desk, "ask", ask)
+    monkeypatch.setattr(RequestHandler, "ask", ask)
     with pytest.raises(OutOfMemoryError):
         page(Scene("two words", {"text": ("a", "dog")}, (layer,)))
 

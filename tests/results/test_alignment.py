@@ -13,12 +13,12 @@ from torch import Tensor
 from qkv.metrics.alignment import Links, alignment_error_rate, parse_links
 from qkv.metrics.figure import Figure
 from qkv.tasks.aligning import Aligner, Sentences, likeliest
-from qkv.tasks.reading import Reading
+from qkv.tasks.reading import AlignmentReading
 from results import alignment
 
 _PAIRS = [Sentences("a red house", "une maison rouge")]
 _GOLD = [parse_links("0-0 1-2 2-1 0p1")]
-_READING = Reading("decoder.0")
+_READING = AlignmentReading("decoder.0")
 
 
 class _Fixed:
@@ -27,10 +27,10 @@ class _Fixed:
     def __init__(self, weights: list[list[float]]) -> None:
         self.fixed = torch.tensor(weights)
 
-    def weights(self, pairs: Sequence[Sentences], reading: Reading) -> list[Tensor]:
+    def weights(self, pairs: Sequence[Sentences], reading: AlignmentReading) -> list[Tensor]:
         return [self.fixed for _ in pairs]
 
-    def choose(self, pairs: Sequence[Sentences], gold: Sequence[Links]) -> tuple[Reading, Figure]:
+    def choose(self, pairs: Sequence[Sentences], gold: Sequence[Links]) -> tuple[AlignmentReading, Figure]:
         return _READING, alignment_error_rate([likeliest(self.fixed) for _ in pairs], gold)
 
 

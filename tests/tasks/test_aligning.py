@@ -14,7 +14,7 @@ from qkv.errors import ConfigError, DataError
 from qkv.metrics.alignment import alignment_error_rate, parse_alignments
 from qkv.tasks.aligning import Aligner, Sentences, join, likeliest, mutual
 from qkv.tasks.alignment_files import Chosen, SentenceFiles, align_files
-from qkv.tasks.reading import Reading
+from qkv.tasks.reading import AlignmentReading
 from qkv.tasks.training import load_settings, train
 from qkv.tasks.translator import Translator
 
@@ -110,7 +110,7 @@ def test_bad_settings_and_files_are_named(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="head: expected from 0 to 0; got 3"):
         align_files(run, None, files, _NO_FILES, Chosen("attention", 3, "at"), "union", "cpu")
     with pytest.raises(ConfigError, match='when: expected "at" or "after"'):
-        Reading("attention", when="before")  # type: ignore[arg-type]
+        AlignmentReading("attention", when="before")  # type: ignore[arg-type]
     with pytest.raises(
         ConfigError, match=r'source: expected source="FILE" and target="FILE", or data="FILE.tsv"; got source'
     ):

@@ -14,7 +14,7 @@ from qkv.tasks.labeled_text import LabeledFiles, encode_words, read_for_training
 from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.labeling import judge_labels, predict
 from qkv.tasks.load import load
-from qkv.tasks.parallel import Words
+from qkv.tasks.parallel import TokenizerSettings
 
 _MODEL = {"encoder": "none", "width": 16, "dropout": 0.0, "word_dropout": 0.0}
 _TRAINING = {"steps": 60, "warmup": 5, "learning_rate": 0.05, "validate_every": 30, "tokens": 256}
@@ -139,24 +139,24 @@ def test_scores_of_words_are_in_the_order_of_the_texts() -> None:
 
 def read_like(sentences: list[str]) -> list:  # type: ignore[type-arg]
     from qkv.data.tokenizer import Tokenizer
-    from qkv.tasks.labeled_text import Item
+    from qkv.tasks.labeled_text import EncodedText
 
     tokenizer = Tokenizer.learn(["abcdefghij"], kind="char")
-    return [Item(*encode_words(sentence.split(), tokenizer), (), 1) for sentence in sentences]
+    return [EncodedText(*encode_words(sentence.split(), tokenizer), (), 1) for sentence in sentences]
 
 
 def test_a_label_that_training_never_saw_is_named_with_its_line(tmp_path: Path) -> None:
     train, valid = _films(tmp_path / "t.tsv"), tmp_path / "v.tsv"
     valid.write_text("good\tfine\nugly\tfilm\n")
     with pytest.raises(DataError) as raised:
-        read_for_training("classify", LabeledFiles(train, valid), Words("word"), 0)
+        read_for_training("classify", LabeledFiles(train, valid), TokenizerSettings("word"), 0)
     assert f'{valid}:2: expected one of "bad", "good"; got "ugly"' in str(raised.value)
 
 
 def test_a_text_that_is_too_long_is_named(tmp_path: Path, classifier: Path, tagger: Path) -> None:
     files = LabeledFiles(_films(tmp_path / "t.tsv"), longest=3)
     with pytest.raises(DataError, match=r"t.tsv:\d+: expected at most 3 tokens; got \d+"):
-        read_for_training("classify", files, Words("word"), 0)
+        read_for_training("classify", files, TokenizerSettings("word"), 0)
     with pytest.raises(DataError, match="text 2: expected at most 512 tokens; got 600"):
         Classifier.load(classifier).classify(["fine", "film " * 600])
     with pytest.raises(DataError, match="text 2: expected at most 512 tokens; got 600"):

@@ -1,9 +1,9 @@
 """`qkv.train`: the commands of training as a function, with data as values and typed settings."""
 
+import inspect
 from pathlib import Path
 from typing import Any
 
-import inspect
 import pytest
 from typer.main import get_command
 

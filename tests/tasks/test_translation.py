@@ -13,7 +13,7 @@ from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.tasks.drawing import alignments
 from qkv.tasks.evaluation import evaluate_translation
 from qkv.tasks.load import load
-from qkv.tasks.parallel import Files, Words, learn_tokenizer
+from qkv.tasks.parallel import Files, TokenizerSettings, learn_tokenizer
 from qkv.tasks.training import load_settings, show_settings, train
 from qkv.tasks.translator import Translator
 
@@ -153,8 +153,10 @@ def test_a_run_keeps_the_unicode_form_of_its_tokenizer(
     assert ("unicode = none" in capsys.readouterr().err) is older
 
 
-@pytest.mark.parametrize("words", [Words("char"), Words(source="char", target="word")], ids=["one", "one each"])
-def test_every_vocabulary_has_the_settings_of_the_tokenizer(words: Words) -> None:
+@pytest.mark.parametrize(
+    "words", [TokenizerSettings("char"), TokenizerSettings(source="char", target="word")], ids=["one", "one each"]
+)
+def test_every_vocabulary_has_the_settings_of_the_tokenizer(words: TokenizerSettings) -> None:
     words = replace(words, unicode="NFKC", lowercase=True, minimum=1)
     tokenizer = learn_tokenizer([Pair("ﬁN", "E\u0301", 1)], words)
     for vocabulary in (tokenizer.vocabulary, tokenizer.source.vocabulary):

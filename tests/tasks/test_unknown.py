@@ -13,7 +13,7 @@ from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.tasks.aligning import Aligner, Sentences
 from qkv.tasks.decoding import Decoding
-from qkv.tasks.reading import Reading
+from qkv.tasks.reading import AlignmentReading
 from qkv.tasks.training import load_settings, train
 from qkv.tasks.translator import Translator
 from qkv.tasks.unknown import as_unknown, choose_reading, identical_links
@@ -37,7 +37,7 @@ def _translator(kind: str = "word") -> Translator:
 def test_every_unknown_word_becomes_the_source_word_it_attends_to() -> None:
     translator = _translator()
     line = "my name is Zuri"
-    (found,) = translator.translate_fully([line], Decoding(unknown=Reading("attention")), attention=True)
+    (found,) = translator.translate_fully([line], Decoding(unknown=AlignmentReading("attention")), attention=True)
     assert found.weights is not None
     expected = [line.split()[place] for place in found.weights[:-1].argmax(-1).tolist()]
     assert list(found.target_tokens[:-1]) == expected
@@ -46,7 +46,7 @@ def test_every_unknown_word_becomes_the_source_word_it_attends_to() -> None:
 
 
 def test_an_empty_line_stays_empty() -> None:
-    assert _translator().translate([""], Decoding(unknown=Reading("attention"))) == [""]
+    assert _translator().translate([""], Decoding(unknown=AlignmentReading("attention"))) == [""]
 
 
 def familiar(pairs: list[Pair], pool: int = 100) -> list[Pair]:
@@ -113,13 +113,13 @@ def test_the_reading_is_chosen_by_words_that_are_the_same() -> None:
     best = len(gold & aligner.align(pairs, chosen)[0])
     for layer in aligner.layers:
         for when in ("at", "after"):
-            assert len(gold & aligner.align(pairs, Reading(layer, None, when))[0]) <= best  # type: ignore[arg-type]
+            assert len(gold & aligner.align(pairs, AlignmentReading(layer, None, when))[0]) <= best  # type: ignore[arg-type]
 
 
 def test_flags_that_do_not_fit_are_named(tmp_path: Path) -> None:
     translator = _translator()
     assert as_unknown(translator, False, None, None) is None
-    assert as_unknown(translator, True, None, None) == Reading("attention")
+    assert as_unknown(translator, True, None, None) == AlignmentReading("attention")
     with pytest.raises(ConfigError, match="valid_source: expected replace_unknown as well"):
         as_unknown(translator, False, tmp_path, None)
     with pytest.raises(ConfigError, match="valid_source: expected valid_source and valid_target"):

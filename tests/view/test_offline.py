@@ -8,7 +8,7 @@ import torch
 from tests.view.saved import answers
 
 import qkv
-from qkv.view.answers.desk import Desk
+from qkv.view.answers.desk import RequestHandler
 from qkv.view.bundle import names, one_file, static
 from qkv.view.offline import page
 from qkv.view.scene import Layer, Scene
@@ -27,7 +27,7 @@ def flat(values):
 def test_it_carries_the_answers_of_the_server_under_their_addresses():
     given = scene("abcd")
     made = page(given)
-    desk = Desk(given, live=False)
+    desk = RequestHandler(given, live=False)
     assert made.left_out == 0
     found = answers(made.text)
     assert len(found) == made.carried
@@ -76,7 +76,7 @@ def test_a_page_is_a_tenth_of_its_answers():
     """The numbers of a head are in its answers many times over: the page holds each list once, compressed."""
     given = scene([f"w{place}" for place in range(12)], heads=4)
     made = page(given)
-    desk = Desk(given, live=False)
+    desk = RequestHandler(given, live=False)
     asked = [name.removeprefix("api/").split("?") for name in answers(made.text)]
     names = [(name, *more) for name, *more in asked if name not in {"tile", "track"}]
     plain = sum(len(json.dumps(desk.ask(name, "".join(more)).content)) for name, *more in names)

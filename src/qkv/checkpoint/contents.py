@@ -87,7 +87,7 @@ def pack_contents(contents: Contents) -> tuple[dict[str, bytes], Manifest]:
 
 
 @final
-class Weights(Mapping[str, Tensor]):
+class StoredWeights(Mapping[str, Tensor]):
     """Weights on disk: their sizes are known, their numbers are read when they are asked for.
 
     Args:

@@ -289,7 +289,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 @final
-class Reader:
+class FolderReader:
     """Reads files of one folder by plain name: nothing outside it, no links, no pipes, nothing above a given size.
 
     Args:
@@ -311,7 +311,7 @@ class Reader:
         with typed(folder, "a readable checkpoint folder"):
             self._held = HeldFolder(folder)
 
-    def __enter__(self) -> "Reader":
+    def __enter__(self) -> "FolderReader":
         """Return the reader itself."""
         return self
 

@@ -11,11 +11,11 @@ from typing import BinaryIO
 from torch import Tensor
 
 from qkv.checkpoint import manifest as manifests
-from qkv.checkpoint.contents import Contents, Weights, pack_contents, unpack_contents
+from qkv.checkpoint.contents import Contents, StoredWeights, pack_contents, unpack_contents
 from qkv.checkpoint.disk import (
     REPLACED,
     SAVING,
-    Reader,
+    FolderReader,
     make_folder,
     remove_folder,
     remove_leftovers,
@@ -92,7 +92,7 @@ def load(folder: Path, *, trainer: bool = True) -> Contents:
         CheckpointError: a file is missing or altered; the message names it.
     """
     folder = standing(folder)
-    with Reader(folder) as reader:
+    with FolderReader(folder) as reader:
         manifest = _manifest(reader)
         skipped = set() if trainer else {TRAINER_TENSORS, TRAINER_NUMBERS}
         files = _read_texts(reader, manifest, skipped)
@@ -120,7 +120,7 @@ def load_weights_later(folder: Path) -> Contents:
         CheckpointError: a file is missing or altered, as far as it was read.
     """
     folder, trainers = standing(folder), {TRAINER_TENSORS, TRAINER_NUMBERS}
-    with Reader(folder) as reader:
+    with FolderReader(folder) as reader:
         manifest = _manifest(reader)
         files = _read_texts(reader, manifest, trainers)
         with _opened(reader, MODEL, manifest) as stream:
@@ -130,12 +130,12 @@ def load_weights_later(folder: Path) -> Contents:
     shapes |= {name: shapes[home] for name, home in tied.items() if home in shapes}
 
     def read() -> dict[str, Tensor]:
-        with Reader(folder) as again:
+        with FolderReader(folder) as again:
             for name in trainers & manifest.files.keys():
                 _compare(folder / name, manifest.files[name], manifests.Entry(*_digest(again, name, manifest)))
             return _read_tensors(again, MODEL, manifest)
 
-    return unpack_contents(folder, files, {MODEL: Weights(shapes, read)})
+    return unpack_contents(folder, files, {MODEL: StoredWeights(shapes, read)})
 
 
 def verify(folder: Path) -> Manifest:
@@ -151,7 +151,7 @@ def verify(folder: Path) -> Manifest:
         CheckpointError: a file is missing or altered; the message names it.
     """
     folder = standing(folder)
-    with Reader(folder) as reader:
+    with FolderReader(folder) as reader:
         manifest = _manifest(reader)
         for name, entry in manifest.files.items():
             _compare(folder / name, entry, manifests.Entry(*_digest(reader, name, manifest)))
@@ -239,7 +239,7 @@ def _give_up(temporary: Path, folder: Path) -> None:
         remove_leftovers(temporary.parent, folder.name)
 
 
-def _manifest(reader: Reader) -> Manifest:
+def _manifest(reader: FolderReader) -> Manifest:
     path = reader.folder / manifests.NAME
     try:
         data = reader.read(manifests.NAME, manifests.LIMIT)
@@ -251,21 +251,21 @@ def _manifest(reader: Reader) -> Manifest:
     return manifests.parse(data, str(path))
 
 
-def _read(reader: Reader, name: str, limit: int) -> bytes:
+def _read(reader: FolderReader, name: str, limit: int) -> bytes:
     try:
         return reader.read(name, limit)
     except CheckpointError as error:
         raise _missing(reader.folder / name, error) from error
 
 
-def _digest(reader: Reader, name: str, manifest: Manifest) -> tuple[int, str]:
+def _digest(reader: FolderReader, name: str, manifest: Manifest) -> tuple[int, str]:
     try:
         return reader.digest(name, manifest.files[name].bytes)
     except CheckpointError as error:
         raise _missing(reader.folder / name, error) from error
 
 
-def _read_texts(reader: Reader, manifest: Manifest, skipped: Collection[str]) -> dict[str, bytes]:
+def _read_texts(reader: FolderReader, manifest: Manifest, skipped: Collection[str]) -> dict[str, bytes]:
     """Read and verify the files that are not tensors."""
     files = {}
     for name, entry in manifest.files.items():
@@ -275,7 +275,7 @@ def _read_texts(reader: Reader, manifest: Manifest, skipped: Collection[str]) ->
     return files
 
 
-def _read_tensors(reader: Reader, name: str, manifest: Manifest) -> dict[str, Tensor]:
+def _read_tensors(reader: FolderReader, name: str, manifest: Manifest) -> dict[str, Tensor]:
     """Read and verify a file of tensors, in one pass and each byte into its tensor."""
     path, entry, total = reader.folder / name, manifest.files[name], sha256()
     with _opened(reader, name, manifest) as stream:
@@ -285,7 +285,7 @@ def _read_tensors(reader: Reader, name: str, manifest: Manifest) -> dict[str, Te
 
 
 @contextmanager
-def _opened(reader: Reader, name: str, manifest: Manifest) -> Iterator[BinaryIO]:
+def _opened(reader: FolderReader, name: str, manifest: Manifest) -> Iterator[BinaryIO]:
     """Open a file of the size in the manifest; what is wrong in an altered one is that it is altered."""
     path, entry = reader.folder / name, manifest.files[name]
     try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from qkv.checkpoint.contents import Contents
-from qkv.checkpoint.disk import REPLACED, Reader, expect_inside, remove_folder, replace_file, typed
+from qkv.checkpoint.disk import REPLACED, FolderReader, expect_inside, remove_folder, replace_file, typed
 from qkv.checkpoint.folder import is_checkpoint, save, standing, verify
 from qkv.checkpoint.manifest import Manifest
 from qkv.checkpoint.plain import decode_mapping, encode
@@ -188,7 +188,7 @@ def best_step(run: Path) -> int | None:
     path = run / BEST
     if not os.path.lexists(path):
         return None
-    with Reader(run) as reader:
+    with FolderReader(run) as reader:
         value = decode_mapping(reader.read(BEST, _BEST_LIMIT), str(path)).get("checkpoint")
     found = _STEP.fullmatch(value) if isinstance(value, str) else None
     if found is None:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from qkv.checkpoint.disk import Reader, make_folder, remove_leftovers, replace_file, typed
+from qkv.checkpoint.disk import FolderReader, make_folder, remove_leftovers, replace_file, typed
 from qkv.checkpoint.folder import is_checkpoint, recover
 from qkv.checkpoint.lock import locked
 from qkv.checkpoint.plain import Plain, decode_mapping, differences, encode, is_version
@@ -86,7 +86,7 @@ def read_config(folder: Path) -> dict[str, Plain]:
         CheckpointError: it is missing or damaged.
     """
     path = str(folder / NAME)
-    with Reader(folder) as reader:
+    with FolderReader(folder) as reader:
         value = decode_mapping(reader.read(NAME, _LIMIT), path)
     config = value.get("config")
     known = value.get("format") == FORMAT and is_version(value.get("version"), VERSION)

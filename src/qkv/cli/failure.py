@@ -99,9 +99,9 @@ def _ready(*, quiet: bool, verbose: bool, json: bool) -> "Iterator[None]":
     import torch
 
     interruptible()
-    from qkv.tasks.notes import Volume, note, speaking
+    from qkv.tasks.notes import Verbosity, note, speaking
 
-    with _silenced(quiet), speaking(Volume("quiet" if quiet else "verbose" if verbose else "normal", json)):
+    with _silenced(quiet), speaking(Verbosity("quiet" if quiet else "verbose" if verbose else "normal", json)):
         if verbose:
             threads = torch.get_num_threads()
             note(f"qkv {VERSION}, PyTorch {torch.__version__}, Python {sys.version.split()[0]}, {threads} threads")

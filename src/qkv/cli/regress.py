@@ -44,7 +44,7 @@ def regress(
 
     Example: echo 75 | qkv regress runs/rent --show
     """
-    from qkv.data.table import Table, parse_table_in_parts
+    from qkv.data.table import FieldTable, parse_table_in_parts
     from qkv.tasks.answering import answered, typed
     from qkv.tasks.notes import as_json, note
     from qkv.tasks.regressor import Regressor, as_decimal
@@ -55,7 +55,7 @@ def regress(
     read = as_decimal(decimal)
     regressor = Regressor.load(run)
     looks = show or attention is not None
-    parts: Iterable[Table | Array]
+    parts: Iterable[FieldTable | Array]
     if curve is not None:
         parts = [regressor.curve(curve)]
     else:
@@ -64,8 +64,8 @@ def regress(
     maps: list[Alignment] = []
     total = without = 0
 
-    def answer(part: "Table | Array", _: int) -> "list[Prediction]":
-        rows = regressor.rows_of(part, read) if isinstance(part, Table) else part
+    def answer(part: "FieldTable | Array", _: int) -> "list[Prediction]":
+        rows = regressor.rows_of(part, read) if isinstance(part, FieldTable) else part
         if looks:
             maps.extend(regressor.alignments(rows))
         return regressor.predict_fully(rows, interval=interval, level=level, seed=seed)

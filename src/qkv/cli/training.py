@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from qkv.training.outcome import Outcome
 
 
-class Recipe(Protocol):
+class TrainingRecipe(Protocol):
     """A training task: builds settings from nested dicts, and trains a run from them; see `qkv.tasks.recipe`."""
 
     @property
@@ -52,7 +52,7 @@ class _Run(NamedTuple):
     print_config: bool = False
 
 
-def follow(recipe: Recipe, flags: Mapping[str, Any]) -> None:
+def follow(recipe: TrainingRecipe, flags: Mapping[str, Any]) -> None:
     """Train with flags and files: flags override the file, and the file overrides the run that training starts from.
 
     Args:
@@ -99,7 +99,7 @@ def as_typed(error: QkvError, flags: Mapping[str, str], known: Mapping[str, str]
     return error.about(f"{on_command_line(flags[typed[0]])} ({typed[0]})") if len(typed) == 1 else error
 
 
-def _follow(recipe: Recipe, tables: Mapping[str, Mapping[str, Any]], given: _Run, origin: Any) -> None:
+def _follow(recipe: TrainingRecipe, tables: Mapping[str, Mapping[str, Any]], given: _Run, origin: Any) -> None:
     from qkv.tasks.notes import as_json
     from qkv.tasks.origin import expect_tokenizer
     from qkv.tasks.settings import to_toml

@@ -15,7 +15,7 @@ from llvmlite import ir
 WORD, INDEX = ir.IntType(64), ir.IntType(32)
 
 
-class Operands(NamedTuple):
+class TileOperands(NamedTuple):
     """The operands of a tile's product, two matrices.
 
     Attributes:

@@ -28,7 +28,7 @@ _CODAS = ("", "", "", "n", "r", "l", "s", "k")
 _MOST = 200_000
 
 
-class Splits(NamedTuple):
+class IntroductionSplits(NamedTuple):
     """Training, validation and test pairs; no name of one occurs in another."""
 
     train: list[Pair]
@@ -36,7 +36,7 @@ class Splits(NamedTuple):
     test: list[Pair]
 
 
-def splits(train: int, validation: int, test: int, seed: int) -> Splits:
+def splits(train: int, validation: int, test: int, seed: int) -> IntroductionSplits:
     """Generate three sets of pairs such that no name of one occurs in another.
 
     Args:
@@ -63,7 +63,7 @@ def splits(train: int, validation: int, test: int, seed: int) -> Splits:
     random = Random(f"introductions:{seed}")
     names = _names(3 * sum(counts), random)
     ends = [3 * sum(counts[:place]) for place in range(4)]
-    return Splits(*(_pairs(names[start:stop], random) for start, stop in pairwise(ends)))
+    return IntroductionSplits(*(_pairs(names[start:stop], random) for start, stop in pairwise(ends)))
 
 
 def _pairs(names: Sequence[str], random: Random) -> list[Pair]:

@@ -19,7 +19,7 @@ from typing import Literal
 from qkv.data.corpus import LONGEST_LINE, read_lines
 from qkv.data.layouts import old_line_ends, untabbed
 from qkv.data.normal_forms import normalize
-from qkv.data.tag_columns import Layout, Row, layout_of, sentences_of, separator_of, tag_of
+from qkv.data.tag_columns import TagColumns, TagLine, layout_of, sentences_of, separator_of, tag_of
 from qkv.errors import DataError, Place, brief
 
 _LABEL_NAMES = frozenset({"label", "labels", "class", "category", "sentiment", "target", "rating"})
@@ -284,6 +284,6 @@ def _header_found(path: Path, number: int, line: str) -> str:
     return f"{path}:{number}: a header, skipped: {' '.join(line.split())}"
 
 
-def _tagged(rows: list[Row], layout: Layout) -> Tagged:
+def _tagged(rows: list[TagLine], layout: TagColumns) -> Tagged:
     words, tags = (row.cells[layout.word] for row in rows), (tag_of(row, layout) for row in rows)
     return Tagged(tuple(words), tuple(tags), rows[0].number)

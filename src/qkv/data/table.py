@@ -70,7 +70,7 @@ class Columns:
 
 @final
 @dataclass(frozen=True)
-class Table:
+class FieldTable:
     """The fields of a file.
 
     Args:
@@ -206,7 +206,7 @@ class Table:
         return f"Write it with a decimal {decimal}, without units or thousands separators."
 
 
-def read_table(path: Path, *, longest: int = LONGEST_LINE) -> Table:
+def read_table(path: Path, *, longest: int = LONGEST_LINE) -> FieldTable:
     """Read the fields of a CSV file.
 
     Args:
@@ -223,7 +223,7 @@ def read_table(path: Path, *, longest: int = LONGEST_LINE) -> Table:
     return parse_table(read_lines(path, longest=longest, blank=True), str(path))
 
 
-def parse_table(lines: Sequence[str], name: str) -> Table:
+def parse_table(lines: Sequence[str], name: str) -> FieldTable:
     """Split lines into fields.
 
     Args:
@@ -246,7 +246,7 @@ def parse_table(lines: Sequence[str], name: str) -> Table:
     return replace(empty, rows=tuple(rows))
 
 
-def parse_table_in_parts(lines: Iterable[str], name: str, *, line_buffered: bool = False) -> Iterator[Table]:
+def parse_table_in_parts(lines: Iterable[str], name: str, *, line_buffered: bool = False) -> Iterator[FieldTable]:
     """Split lines that come one by one into fields, as `parse_table` does, in tables of 1, 2, 4, … 1,024 rows.
 
     The separator follows from the first line; if that has only spaces, from the first two.
@@ -283,7 +283,7 @@ def parse_table_in_parts(lines: Iterable[str], name: str, *, line_buffered: bool
         yield empty
 
 
-def _headed(lines: Iterable[str], name: str, between: str) -> tuple[Table, Iterator[Row]]:
+def _headed(lines: Iterable[str], name: str, between: str) -> tuple[FieldTable, Iterator[Row]]:
     """Return a table without rows, and the rows below its header."""
     rows = _rows(lines, name, between)
     first = next(rows, None)
@@ -301,7 +301,7 @@ def _headed(lines: Iterable[str], name: str, between: str) -> tuple[Table, Itera
         else tuple(str(n + 1) for n in range(len(first[1])))
     )
     body = rows if header else chain([first], rows)
-    return Table(name, columns, (), header), (_expect_fields(row, len(columns), name) for row in body)
+    return FieldTable(name, columns, (), header), (_expect_fields(row, len(columns), name) for row in body)
 
 
 def _unseparated(fields: Sequence[str]) -> tuple[str, str] | None:

@@ -19,14 +19,14 @@ _MANY = 20
 """Different tags from which on a file with few different words has its columns exchanged."""
 
 
-class Row(NamedTuple):
+class TagLine(NamedTuple):
     """The cells of a line, and its number in the file, from 1."""
 
     number: int
     cells: tuple[str, ...]
 
 
-class Layout(NamedTuple):
+class TagColumns(NamedTuple):
     """Which columns hold the words and the tags, from 0.
 
     Attributes:
@@ -41,12 +41,12 @@ class Layout(NamedTuple):
     tag: int = -1
     numbered: bool = False
 
-    def words(self, rows: Sequence[Row]) -> Iterator[Row]:
+    def words(self, rows: Sequence[TagLine]) -> Iterator[TagLine]:
         """The rows that are words: no comment, range of a contraction ("3-4") or node without text ("5.1")."""
         return (row for row in rows if not self.numbered or row.cells[0].isdecimal())
 
 
-def sentences_of(lines: Sequence[str], name: str) -> list[list[Row]]:
+def sentences_of(lines: Sequence[str], name: str) -> list[list[TagLine]]:
     """Split lines into sentences of rows, without comments and the marks between documents.
 
     Columns are separated as in the first row. In files with tabs, lines that start with `# ` are comments, as in
@@ -66,8 +66,8 @@ def sentences_of(lines: Sequence[str], name: str) -> list[list[Row]]:
         >>> sentences_of(["-DOCSTART- O", "", "EU B-ORG", "rejects O"], "names.conll")
         [[Row(number=3, cells=('EU', 'B-ORG')), Row(number=4, cells=('rejects', 'O'))]]
     """
-    separator, sentences, width = separator_of(lines), list[list[Row]](), 0
-    rows: list[Row] = []
+    separator, sentences, width = separator_of(lines), list[list[TagLine]](), 0
+    rows: list[TagLine] = []
     for number, line in enumerate([*lines, ""], start=1):
         if not line.strip():
             sentences += [rows] if rows else []
@@ -76,7 +76,7 @@ def sentences_of(lines: Sequence[str], name: str) -> list[list[Row]]:
             cells = tuple(line.rstrip(" ").split(separator))
             width = width or len(cells)
             _check(cells, width, separator, f"{name}:{number}")
-            rows += [] if cells[0] == _DOCUMENT else [Row(number, cells)]
+            rows += [] if cells[0] == _DOCUMENT else [TagLine(number, cells)]
     return sentences
 
 
@@ -92,7 +92,7 @@ def separator_of(lines: Sequence[str]) -> str:
     return "\t" if "\t" in first else " "
 
 
-def layout_of(sentences: Sequence[Sequence[Row]], name: str) -> Layout:
+def layout_of(sentences: Sequence[Sequence[TagLine]], name: str) -> TagColumns:
     """Recognize where the words and the tags are.
 
     Args:
@@ -110,10 +110,10 @@ def layout_of(sentences: Sequence[Sequence[Row]], name: str) -> Layout:
         >>> layout_of([[Row(1, tuple(row))]], "en.conllu").name
         'CoNLL-U'
     """
-    layout = Layout()
+    layout = TagColumns()
     if sentences and all(_is_numbered(rows) for rows in sentences):
         wide = len(sentences[0][0].cells) == _UD_WIDTH
-        layout = Layout("CoNLL-U", 1, 3, True) if wide else Layout("numbered columns", 1, -1, True)
+        layout = TagColumns("CoNLL-U", 1, 3, True) if wide else TagColumns("numbered columns", 1, -1, True)
     rows = [row.cells for sentence in sentences for row in layout.words(sentence)]
     words, tags = {cells[layout.word] for cells in rows}, {cells[layout.tag] for cells in rows}
     if tags == {_EMPTY}:
@@ -134,7 +134,7 @@ def _are_spans(tags: Iterable[str]) -> bool:
     return bool(names) and all(_SPAN.fullmatch(tag) for tag in names)
 
 
-def _expect_words(sentences: Sequence[Sequence[Row]], name: str) -> None:
+def _expect_words(sentences: Sequence[Sequence[TagLine]], name: str) -> None:
     """Refuse files with a sentence on each line.
 
     Raises:
@@ -157,7 +157,7 @@ def _expect_words(sentences: Sequence[Sequence[Row]], name: str) -> None:
         raise DataError(Place(name, several[0].number), expected, got, hint)
 
 
-def _is_numbered(rows: Sequence[Row]) -> bool:
+def _is_numbered(rows: Sequence[TagLine]) -> bool:
     """Return whether the first column numbers the words from 1, with room for a word and a tag beside it."""
     comment = len(rows) > 1 and rows[0].cells[0] == "#"  # GermEval names the source of each sentence
     rows = rows[comment:]
@@ -184,6 +184,6 @@ def _check(cells: Sequence[str], width: int, separator: str, where: str) -> None
         raise DataError(where, f"{width} columns, as in earlier lines", f"{len(cells)}", hint)
 
 
-def tag_of(row: Row, layout: Layout) -> str:
+def tag_of(row: TagLine, layout: TagColumns) -> str:
     """Return the tag of a row, in Unicode's form NFC."""
     return normalize("NFC", row.cells[layout.tag])

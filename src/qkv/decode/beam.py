@@ -15,7 +15,7 @@ from qkv.decode.ranking import Ranking, log_coverage
 from qkv.decode.trail import Trail
 from qkv.decode.walk import as_limits, as_never
 from qkv.errors import ConfigError, QkvError
-from qkv.linalg.session import Session, opened
+from qkv.linalg.session import DecodingSession, opened
 
 Stop = Literal["proved", "filled"]
 
@@ -68,7 +68,7 @@ def beam(
     search: Beam = Beam(),
     attended: Callable[[State], Tensor] | None = None,
     never: Sequence[int] = (),
-    session: Session | None = None,
+    session: DecodingSession | None = None,
 ) -> list[list[Hypothesis]]:
     """Keep the W likeliest hypotheses at each step, and return the best of those that finished.
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from qkv.decode.likeliest import log_probabilities
 from qkv.decode.protocol import Stepper, as_beam_stepper, start_in
 from qkv.errors import ConfigError
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 
 Mean = Literal["probability", "log_probability"]
 
@@ -57,7 +57,7 @@ class Ensemble:
         """Read the source with each model."""
         return tuple(model.start(source, lengths) for model in self.models)
 
-    def start_in(self, session: Session, source: Tensor, lengths: Tensor) -> tuple[Any, ...]:
+    def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> tuple[Any, ...]:
         """Read the source with each model; they share the session."""
         return tuple(start_in(session, model, source, lengths) for model in self.models)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.journal import Journal
+from qkv.decode.journal import StepJournal
 from qkv.decode.likeliest import log_probability
 from qkv.decode.protocol import State, Stepper
 from qkv.errors import ShapeError
@@ -58,7 +58,7 @@ def forced(
             f"{len(targets)}",
             "Give an empty target where a row has none.",
         )
-    journal = Journal(rows=len(targets))
+    journal = StepJournal(rows=len(targets))
     counts = torch.tensor([len(ids) for ids in targets], dtype=torch.int64, device=source.device)
     if not counts.any():
         return journal.hypotheses(eos)

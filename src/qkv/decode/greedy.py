@@ -9,7 +9,7 @@ from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.likeliest import likeliest
 from qkv.decode.protocol import State, Stepper
 from qkv.decode.walk import as_never, walk
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 
 
 @torch.inference_mode()
@@ -22,7 +22,7 @@ def greedy(
     eos: int,
     limit: int | Tensor,
     never: Sequence[int] = (),
-    session: Session | None = None,
+    session: DecodingSession | None = None,
 ) -> list[Hypothesis]:
     """Decode each row by its likeliest token at each step; of equally likely tokens the one with the lowest id.
 

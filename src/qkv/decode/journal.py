@@ -10,7 +10,7 @@ from qkv.errors import QkvError
 
 
 @dataclass(frozen=True)
-class Journal:
+class StepJournal:
     """Collects the steps of a shrinking batch, and returns one hypothesis per original row.
 
     Args:

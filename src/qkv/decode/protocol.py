@@ -5,7 +5,7 @@ from typing import Any, Protocol, TypeVar, final, runtime_checkable
 
 from torch import Tensor
 
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 
 State = TypeVar("State")
 
@@ -59,7 +59,7 @@ class Stepper(Protocol[State]):
 class SessionStepper(Stepper[State], Protocol[State]):
     """A model that keeps packed weights and memory in a session of the decoding loop."""
 
-    def start_in(self, session: Session, source: Tensor, lengths: Tensor) -> State:
+    def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> State:
         """Read the source, as `start`.
 
         Args:
@@ -72,7 +72,7 @@ class SessionStepper(Stepper[State], Protocol[State]):
         ...
 
 
-def start_in(session: Session, model: Stepper[State], source: Tensor, lengths: Tensor) -> State:
+def start_in(session: DecodingSession, model: Stepper[State], source: Tensor, lengths: Tensor) -> State:
     """Let a model read the source, in a session if it can use one.
 
     Args:
@@ -135,7 +135,7 @@ class Repeating:
         """Read the source."""
         return self.model.start(source, lengths)
 
-    def start_in(self, session: Session, source: Tensor, lengths: Tensor) -> Any:
+    def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> Any:
         """Read the source, in a session if the model can use one."""
         return start_in(session, self.model, source, lengths)
 

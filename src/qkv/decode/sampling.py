@@ -14,7 +14,7 @@ from qkv.decode.likeliest import likeliest, log_probability
 from qkv.decode.protocol import State, Stepper
 from qkv.decode.walk import as_never, walk
 from qkv.errors import ConfigError, ShapeError
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
@@ -194,7 +194,7 @@ def sample(
     sampling: Sampling,
     keys: Tensor,
     never: Sequence[int] = (),
-    session: Session | None = None,
+    session: DecodingSession | None = None,
 ) -> list[Hypothesis]:
     """Decode each row by drawing token after token. Finished rows leave the batch.
 

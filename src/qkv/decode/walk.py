@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.journal import Journal
+from qkv.decode.journal import StepJournal
 from qkv.decode.protocol import State, Stepper, start_in
 from qkv.errors import ConfigError, ShapeError
-from qkv.linalg.session import Session, opened
+from qkv.linalg.session import DecodingSession, opened
 
 Choose = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 """From scores (R, N), the original row numbers (R,) and the step to tokens (R,) and their log-probabilities (R,)."""
@@ -24,7 +24,7 @@ def walk(
     bos: int,
     eos: int,
     limit: int | Tensor,
-    session: Session | None = None,
+    session: DecodingSession | None = None,
 ) -> list[Hypothesis]:
     """Decode one hypothesis for each row; finished rows leave the batch.
 
@@ -49,7 +49,7 @@ def walk(
         QkvError: the model's scores are not numbers.
     """
     limits = as_limits(limit, source)
-    journal = Journal(rows=source.shape[0])
+    journal = StepJournal(rows=source.shape[0])
     rows = (limits > 0).nonzero().squeeze(1)
     if rows.numel() == 0:
         return journal.hypotheses(eos)

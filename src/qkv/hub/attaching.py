@@ -14,7 +14,7 @@ from qkv.decode.hypothesis import Hypothesis
 from qkv.errors import AttachError, ConfigError, UnsupportedError, expect_room, nearest
 from qkv.hub.interface import CALLED, attend, seam_of
 from qkv.hub.mask_functions import make_mask
-from qkv.nn.decoding.cache import Rows
+from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.interfaces import attending
 
 NAME = "qkv"
@@ -157,7 +157,7 @@ def _follow_rows(model: nn.Module) -> None:
     """Let a recorder know where the rows of a batch come from as `generate` expands and reorders them."""
     if ROWS in model._modules:
         return
-    model.add_module(ROWS, Rows())
+    model.add_module(ROWS, BatchRows())
     model.generate = MethodType(_generate, model)  # type: ignore[assignment]
     model._prepare_model_inputs = MethodType(_prepare_model_inputs, model)  # type: ignore[assignment]
     model._expand_inputs_for_generation = MethodType(_expand_inputs, model)  # type: ignore[assignment]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, UnsupportedError, expect_room, setting
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.blocks import DecoderBlock, EncoderBlock, FeedForward
-from qkv.nn.mechanism import Mechanism
+from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.positions import sinusoidal
 from qkv.values.plain import plain_weights
@@ -79,7 +79,7 @@ def _blocks(model: TransformerTranslator) -> nn.ModuleList:
 
 
 def _check_parts(model: TransformerTranslator) -> None:
-    config, plain = model.config, Mechanism()
+    config, plain = model.config, MechanismConfig()
     hint = f"Export to ONNX, which supports any score, or train with {setting('score', 'scaled-dot')}."
     for mechanism in (config.replaced(), config.cross):
         if mechanism.score not in _SCALES or mechanism != plain.replaced(mechanism.score):
@@ -163,11 +163,11 @@ def _array(tensor: Tensor) -> Any:
     return tensor.detach().float().cpu().contiguous().numpy()
 
 
-def _different(mechanism: Mechanism) -> str:
+def _different(mechanism: MechanismConfig) -> str:
     """Name the settings of a mechanism that are not the usual ones."""
-    usual = Mechanism()
+    usual = MechanismConfig()
     return ", ".join(
         f"{each.name} {getattr(mechanism, each.name)}"
-        for each in fields(Mechanism)
+        for each in fields(MechanismConfig)
         if getattr(mechanism, each.name) != getattr(usual, each.name)
     )

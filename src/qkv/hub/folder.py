@@ -95,7 +95,7 @@ class Folder:
             total.update(f"{name} {own.hexdigest()}\n".encode())
         return total.hexdigest()
 
-    def weights(self) -> "Weights":
+    def weights(self) -> "FolderWeights":
         """Return the tensors that are stored.
 
         Raises:
@@ -106,9 +106,9 @@ class Folder:
             if not isinstance(places, Mapping) or not all(isinstance(file, str) for file in places.values()):
                 got = "something else"
                 raise CheckpointError(str(self.path / INDEX), "a table weight_map of file names", got, _AGAIN)
-            return Weights(self, sorted(set(places.values())), places)
+            return FolderWeights(self, sorted(set(places.values())), places)
         if self.has(WEIGHTS):
-            return Weights(self, [WEIGHTS], None)
+            return FolderWeights(self, [WEIGHTS], None)
         pickled = sorted(name for name in self._names if name.endswith(_PICKLES))
         got = f"{pickled[0]}, which may hold code" if pickled else "no such file"
         hint = "Nothing is unpickled here: convert it to safetensors where you trust it." if pickled else _AGAIN
@@ -142,7 +142,7 @@ class Folder:
 
 
 @final
-class Weights:
+class FolderWeights:
     """The tensors in one or several safetensors files; shapes are known before any is read.
 
     Args:

@@ -152,7 +152,9 @@ def _steps_of(model: TransformerTranslator, memory: Tensor, lengths: Tensor) -> 
     tokens: Inputs = {"tokens": (torch.ones(_BATCH, dtype=torch.int64), ("batch",)), "lengths": (lengths, ("batch",))}
     return {
         "begin": Graph(_Begin(model), {"memory": (memory, ("batch", "source"))}, tuple(crossing), {}),
-        "step": Graph(_Step(model), tokens | crossing | past, ("logits", *(f"next_{name}" for name in sides)), {}),
+        "step": Graph(
+            _ExportedStep(model), tokens | crossing | past, ("logits", *(f"next_{name}" for name in sides)), {}
+        ),
     }
 
 
@@ -182,7 +184,7 @@ class _Begin(nn.Module):
 
 
 @final
-class _Step(nn.Module):
+class _ExportedStep(nn.Module):
     def __init__(self, model: TransformerTranslator) -> None:
         super().__init__()
         self.model = model
@@ -276,7 +278,7 @@ def _program(graph: Graph) -> Any:
         for _, names in graph.inputs.values()
     )
     examples = tuple(example for example, _ in graph.inputs.values())
-    if isinstance(graph.module, _Step | _RecurrentStep):
+    if isinstance(graph.module, _ExportedStep | _RecurrentStep):
         shapes = (*shapes[:2], shapes[2:])  # the others are one argument, `*kept`
     with torch.no_grad(), _quiet():
         program = torch.export.export(graph.module, examples, dynamic_shapes=shapes)

@@ -15,7 +15,7 @@ from qkv.shapes import Shape
 _HEIGHT, _WIDTH = 256, 2048
 
 
-class Sums(NamedTuple):
+class MapSums(NamedTuple):
     """The results of one pass, with the leading dimensions of the call.
 
     Attributes:
@@ -46,7 +46,7 @@ def serves(call: Call, kind: str, count: int) -> bool:
 
 
 @torch.no_grad()
-def sums(call: Call, state: Tensor, shape: Shape, count: int) -> Sums:
+def sums(call: Call, state: Tensor, shape: Shape, count: int) -> MapSums:
     """Run the pass.
 
     Args:
@@ -66,7 +66,7 @@ def sums(call: Call, state: Tensor, shape: Shape, count: int) -> Sums:
     bounds = [_flat_rows(bound, leading, queries) for bound in _bounds(call, keys)]
     lse = state.detach().double().reshape(-1, queries).contiguous()  # PyTorch's own can be strided
     items = prod(leading)
-    out = Sums(
+    out = MapSums(
         torch.zeros(items, keys, dtype=torch.float64, device="cpu"),
         torch.zeros(items, queries, dtype=torch.float64, device="cpu"),
         torch.zeros(items, queries, dtype=torch.float64, device="cpu"),
@@ -75,20 +75,20 @@ def sums(call: Call, state: Tensor, shape: Shape, count: int) -> Sums:
     )
     scale = 1.0 if isinstance(operands.scale, Tensor) else operands.scale
     for item in range(items):
-        own = Sums(*(x[item] for x in out))
+        own = MapSums(*(x[item] for x in out))
         _item(flat_query[item], flat_key[item], scale, lse[item], [x[item] for x in bounds], own)
     # If a row sees fewer keys than requested, the rest have weight 0.
-    return Sums(*(x.reshape(*leading, *x.shape[1:]) for x in out._replace(weights=out.weights.exp())))
+    return MapSums(*(x.reshape(*leading, *x.shape[1:]) for x in out._replace(weights=out.weights.exp())))
 
 
-def _item(query: Tensor, key: Tensor, scale: float, lse: Tensor, bounds: list[Tensor], out: Sums) -> None:
-    from qkv.introspect.weight_statistics import Rows, add_tile
+def _item(query: Tensor, key: Tensor, scale: float, lse: Tensor, bounds: list[Tensor], out: MapSums) -> None:
+    from qkv.introspect.weight_statistics import RowStatistics, add_tile
 
     room = torch.empty(_HEIGHT * _WIDTH, dtype=torch.float32, device="cpu")
     for start in range(0, query.shape[0], _HEIGHT):
         at = slice(start, min(start + _HEIGHT, query.shape[0]))
         given = (x[at].numpy() for x in (lse, *bounds, out.total, out.entropy, out.weights, out.keys))
-        rows = Rows(*given)
+        rows = RowStatistics(*given)
         low, high = int(bounds[0][at].min()), int(bounds[1][at].max())
         for column in range(low // _WIDTH * _WIDTH, high, _WIDTH):
             piece = key[column : column + _WIDTH]

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call
 from qkv.engine.unchanged import Reads, tensors_of
-from qkv.introspect.statistics import Whole
+from qkv.introspect.statistics import WeightSource
 from qkv.introspect.sweep import WEIGHTS
 from qkv.introspect.tiles import whole_rows
 
@@ -31,17 +31,17 @@ def possible(call: Call) -> bool:
     return torch.is_grad_enabled() and (closure or bool(wanted(call)))
 
 
-def received(whole: Whole) -> Tensor:
+def received(whole: WeightSource) -> Tensor:
     """Compute Σ_i w_ij of each key, (..., K), float64; gradients reach query, key, bias and parameters."""
     return torch.stack(_made_again(_received, whole)).sum(0)
 
 
-def entropy(whole: Whole) -> Tensor:
+def entropy(whole: WeightSource) -> Tensor:
     """Compute −Σ_j w_ij log w_ij of each row, (..., Q), float64; gradients reach query, key, bias and parameters."""
     return torch.cat(_made_again(_entropy, whole), -1)
 
 
-def _made_again(function: Callable[[Whole, slice], Tensor], whole: Whole) -> list[Tensor]:
+def _made_again(function: Callable[[WeightSource, slice], Tensor], whole: WeightSource) -> list[Tensor]:
     """Iterate over stripes that the backward pass recomputes; raises there if their inputs have changed."""
     reads = Reads(tensors_of(whole.call))
 
@@ -54,24 +54,24 @@ def _made_again(function: Callable[[Whole, slice], Tensor], whole: Whole) -> lis
     return found
 
 
-def _received(whole: Whole, rows: slice) -> Tensor:
+def _received(whole: WeightSource, rows: slice) -> Tensor:
     return _weights(whole, rows).sum(-2, dtype=torch.float64)
 
 
-def _entropy(whole: Whole, rows: slice) -> Tensor:
+def _entropy(whole: WeightSource, rows: slice) -> Tensor:
     w = _weights(whole, rows)
     # The slope of −w log w is infinite at 0; a weight that is 0 stays 0.
     inside = torch.where(w > 0, w, torch.ones_like(w))
     return -(inside * inside.log()).sum(-1, dtype=torch.float64)
 
 
-def _weights(whole: Whole, rows: slice) -> Tensor:
+def _weights(whole: WeightSource, rows: slice) -> Tensor:
     """Compute whole rows of weights with the normalizer itself, which includes the derivative of the row state."""
     w = whole_rows(whole.call, rows)
     return w.expand(*whole.shape[:-2], *w.shape[-2:])
 
 
-def _stripes(whole: Whole) -> list[slice]:
+def _stripes(whole: WeightSource) -> list[slice]:
     queries, each = whole.shape[-2], 1
     for size in (*whole.shape[:-2], whole.shape[-1]):
         each *= max(size, 1)

@@ -18,7 +18,7 @@ from qkv.engine.winners import values_of, winners
 from qkv.errors import ConfigError, ShapeError, UnsupportedError
 from qkv.introspect import gradients
 from qkv.introspect.snapshot import Unchanged, copied
-from qkv.introspect.statistics import Statistics, Whole, check_entropy, gather, pool, trouble, without_gradient
+from qkv.introspect.statistics import Statistics, WeightSource, check_entropy, gather, pool, trouble, without_gradient
 from qkv.introspect.tiles import tile
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
@@ -307,8 +307,8 @@ class AttentionMap:
         return self._made_of
 
     @property
-    def _whole(self) -> Whole:
-        return Whole(self._call, self._kind, self._state, (*self._inner, *self.shape[-2:]), self._state_given)
+    def _whole(self) -> WeightSource:
+        return WeightSource(self._call, self._kind, self._state, (*self._inner, *self.shape[-2:]), self._state_given)
 
     def _keys_laid_out(self, x: Tensor) -> Tensor:
         return x.reshape(*self.shape[:-2], self.shape[-1])

@@ -19,7 +19,7 @@ from qkv.values.parameters import finite, spread
 NAMES = ("received", "entropy", "peak", "total")
 
 
-class Whole(NamedTuple):
+class WeightSource(NamedTuple):
     """A lazy matrix of weights and what computes it.
 
     Attributes:
@@ -61,7 +61,7 @@ class Statistics:
     error: float | None = None
 
 
-def gather(whole: Whole, names: Sequence[str], count: int) -> Statistics:
+def gather(whole: WeightSource, names: Sequence[str], count: int) -> Statistics:
     """Compute several statistics in one pass.
 
     Args:
@@ -97,7 +97,7 @@ def gather(whole: Whole, names: Sequence[str], count: int) -> Statistics:
     )
 
 
-def _renormalized(whole: Whole, found: compiled.Sums) -> compiled.Sums:
+def _renormalized(whole: WeightSource, found: compiled.MapSums) -> compiled.MapSums:
     """Divide what rows hold by the sum of their weights: scores here and in the row state were rounded differently.
 
     If weights w become cw, −Σ cw log cw is c times the entropy, minus Σ cw times log c.
@@ -113,7 +113,7 @@ def _renormalized(whole: Whole, found: compiled.Sums) -> compiled.Sums:
     return found._replace(total=total, entropy=entropy, weights=weights)
 
 
-def pool(whole: Whole, size: tuple[int, int], how: Literal["mean", "max"]) -> Tensor:
+def pool(whole: WeightSource, size: tuple[int, int], how: Literal["mean", "max"]) -> Tensor:
     """Return the downsampled matrix, (..., height, width).
 
     Raises:
@@ -130,7 +130,7 @@ def pool(whole: Whole, size: tuple[int, int], how: Literal["mean", "max"]) -> Te
     return tally.result()
 
 
-def trouble(whole: Whole, total: Tensor, rows: Tensor | None = None) -> float | None:
+def trouble(whole: WeightSource, total: Tensor, rows: Tensor | None = None) -> float | None:
     """Compare the sums of rows with what the normalizer promises.
 
     Args:
@@ -164,7 +164,7 @@ def trouble(whole: Whole, total: Tensor, rows: Tensor | None = None) -> float | 
 
 
 @torch.no_grad()
-def _promised(whole: Whole) -> Tensor | None:
+def _promised(whole: WeightSource) -> Tensor | None:
     """Return the expected sum of the weights of each row."""
     normalizer, state = whole.call.normalizer, whole.state.double()
     if not normalizer.convex:
@@ -187,7 +187,7 @@ def _promised(whole: Whole) -> Tensor | None:
             return full * state.isfinite()
 
 
-def _by_tiles(whole: Whole, entropy: bool, count: int) -> compiled.Sums:
+def _by_tiles(whole: WeightSource, entropy: bool, count: int) -> compiled.MapSums:
     device = whole.call.query.device
     received, total = Received(whole.shape, device), Total(whole.shape, device)
     tallies: list[Tally] = [received, total]
@@ -197,10 +197,10 @@ def _by_tiles(whole: Whole, entropy: bool, count: int) -> compiled.Sums:
     tallies += [largest] if count else []
     with torch.no_grad():
         sweep(*whole, tallies)
-    return compiled.Sums(received.result(), total.result(), bits.result(), largest.weights, largest.keys)
+    return compiled.MapSums(received.result(), total.result(), bits.result(), largest.weights, largest.keys)
 
 
-def _check(whole: Whole, names: Sequence[str], count: int) -> None:
+def _check(whole: WeightSource, names: Sequence[str], count: int) -> None:
     for name in names:
         if name not in NAMES:
             raise ConfigError("statistics", "names of statistics", repr(name), nearest(name, NAMES))
@@ -211,7 +211,7 @@ def _check(whole: Whole, names: Sequence[str], count: int) -> None:
         check_entropy(whole)
 
 
-def check_entropy(whole: Whole) -> None:
+def check_entropy(whole: WeightSource) -> None:
     """Raise UnsupportedError if weights can be negative."""
     normalizer = whole.call.normalizer
     if not (normalizer.convex or isinstance(normalizer, Sigmoid) or whole.call.score.non_negative):

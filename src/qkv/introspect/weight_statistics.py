@@ -15,7 +15,7 @@ Doubles = NDArray[np.float64]
 
 @final
 @dataclass(frozen=True)
-class Rows:
+class RowStatistics:
     """The rows of a tile and their accumulated statistics.
 
     Attributes:
@@ -35,7 +35,7 @@ class Rows:
     keys: NDArray[np.int64]
 
 
-def add_tile(products: Floats, scale: float, column: int, rows: Rows, received: Doubles) -> None:
+def add_tile(products: Floats, scale: float, column: int, rows: RowStatistics, received: Doubles) -> None:
     """Add a tile to the sums of its rows and keys.
 
     Args:

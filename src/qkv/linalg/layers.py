@@ -5,11 +5,11 @@ from collections.abc import Hashable
 from torch import Tensor, nn
 
 from qkv.linalg.matmul import kept_weight, linear
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.values.plain import is_plain
 
 
-def apply_layer(layer: nn.Module, x: Tensor, session: Session | None = None) -> Tensor:
+def apply_layer(layer: nn.Module, x: Tensor, session: DecodingSession | None = None) -> Tensor:
     """Return layer(x).
 
     Args:
@@ -34,7 +34,7 @@ def apply_layer(layer: nn.Module, x: Tensor, session: Session | None = None) -> 
 
 
 def apply_columns(
-    layer: nn.Module, columns: slice, x: Tensor, session: Session | None = None, owner: Hashable = None
+    layer: nn.Module, columns: slice, x: Tensor, session: DecodingSession | None = None, owner: Hashable = None
 ) -> Tensor:
     """Return layer(x)[..., columns], computing only those columns if the layer is plain.
 

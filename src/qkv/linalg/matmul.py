@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from qkv.errors import out_of_memory_text
 from qkv.linalg import mkl
 from qkv.linalg.memory_pool import MemoryPool
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.shapes import Shape, broadcast
 from qkv.values.parameters import forward_mode, numbers, readable
 
@@ -127,7 +127,7 @@ class KeptWeight:
         return _product(x, packed, bias) if isinstance(packed, Tensor) else packed.times(x, bias, self._memory)
 
 
-def kept_weight(session: Session | None, owner: Hashable) -> KeptWeight | None:
+def kept_weight(session: DecodingSession | None, owner: Hashable) -> KeptWeight | None:
     """Return a session's object for one weight; None without a session.
 
     Args:

@@ -51,7 +51,7 @@ def _add_rows(rows, in_fours):
             of_c, of_a, by, of_b, terms, width = (arguments[i] for i in (2, 5, 6, 9, 10, 11))
             to = [builder.gep(c, [builder.mul(of_c, registers.WORD(i))]) for i in range(rows)]
             by_rows = [builder.gep(a, [builder.mul(of_a, registers.WORD(i))]) for i in range(rows)]
-            _all_columns(builder, to, registers.Operands(by_rows, by, b, of_b), terms, width, in_fours)
+            _all_columns(builder, to, registers.TileOperands(by_rows, by, b, of_b), terms, width, in_fours)
             return context.get_dummy_value()
 
         return types.void(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width), make

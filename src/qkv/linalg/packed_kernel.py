@@ -63,7 +63,7 @@ def _tile(_, sums, x, row, of_row, rows, numbers, panel, terms, ahead, more):
         def prefetch_ahead(builder, term):
             prefetch_at(builder, builder.gep(ahead, [builder.mul(term, WORD(LINE // _UNROLLED))]))
 
-        operands = registers.Operands(starts, WORD(1), panel, WORD(WIDE))
+        operands = registers.TileOperands(starts, WORD(1), panel, WORD(WIDE))
         sums = registers.add_terms(builder, sums, operands, WORD(0), unrolled_terms, _UNROLLED, prefetch_ahead)
         sums = registers.add_terms(builder, sums, operands, unrolled_terms, terms, 1)
         for index, total in enumerate(sums):

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 @final
-class Session:
+class DecodingSession:
     """Objects that a decoding reuses from step to step, and from batch to batch.
 
     A decoding loop opens a session and passes it to the model; the model's states carry it through the steps. Objects
@@ -53,7 +53,7 @@ class Session:
         self.memory = MemoryPool()
         self._stored = {}
 
-    def __enter__(self) -> "Session":
+    def __enter__(self) -> "DecodingSession":
         """Return the session."""
         return self
 
@@ -63,7 +63,7 @@ class Session:
 
 
 @contextmanager
-def opened(session: Session | None) -> Iterator[Session]:
+def opened(session: DecodingSession | None) -> Iterator[DecodingSession]:
     """Use a given session, which stays open, or a new one that is closed at the end of the block.
 
     Args:
@@ -77,5 +77,5 @@ def opened(session: Session | None) -> Iterator[Session]:
     if session is not None:
         yield session
         return
-    with Session() as new:
+    with DecodingSession() as new:
         yield new

@@ -42,7 +42,7 @@ def _tile_function(register_count):
             c, a, b = (builder.gep(start, [arguments[i]]) for start, i in zip(data, (1, 4, 8), strict=True))
             of_c, of_a, by, of_b, terms = (arguments[i] for i in (2, 5, 6, 9, 10))
             rows = [builder.gep(a, [builder.mul(of_a, registers.WORD(i))]) for i in range(ROWS)]
-            operands = registers.Operands(rows, by, b, of_b)
+            operands = registers.TileOperands(rows, by, b, of_b)
             sums = [ir.Constant(_REGISTER, [0.0] * ROUND)] * (register_count * ROWS)
             unrolled_terms = builder.and_(terms, registers.WORD(-_UNROLLED))
             sums = registers.add_terms(builder, sums, operands, registers.WORD(0), unrolled_terms, _UNROLLED)

@@ -7,7 +7,7 @@ from qkv.errors import DataError
 from qkv.metrics.figure import Figure, require_same_length
 
 
-class Span(NamedTuple):
+class TagSpan(NamedTuple):
     """The words start to stop − 1, and their kind."""
 
     kind: str
@@ -34,7 +34,7 @@ def names_spans(labels: Iterable[str]) -> bool:
     return bool(marked) and written and any(letters <= scheme for scheme in _SCHEMES)
 
 
-def spans(tags: Sequence[str]) -> list[Span]:
+def spans(tags: Sequence[str]) -> list[TagSpan]:
     """Decode the spans of a sentence; a span without its beginning starts where it is, as in CoNLL's evaluation script.
 
     Args:
@@ -51,12 +51,12 @@ def spans(tags: Sequence[str]) -> list[Span]:
         >>> spans(["B-PER", "E-PER", "S-LOC"])
         [Span(kind='PER', start=0, stop=2), Span(kind='LOC', start=2, stop=3)]
     """
-    result: list[Span] = []
+    result: list[TagSpan] = []
     kind, start, open_span = "", 0, False
     for index, tag in enumerate([*tags, "O"]):
         continues = open_span and tag[:1] not in _ALONE_OR_FIRST and tag[2:] == kind
         if kind and not continues:
-            result.append(Span(kind, start, index))
+            result.append(TagSpan(kind, start, index))
             kind = ""
         if tag != "O" and not continues:
             kind, start = tag[2:], index

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.linalg.layers import apply_layer
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.nn.dropout import Dropout
 from qkv.nn.recurrent.gated import gated
 from qkv.nn.recurrent.repeated import repeat_layer
@@ -172,7 +172,7 @@ def stacked(
     lowest: Callable[[Tensor], Tensor],
     above: Sequence[LayerAbove] = (),
     steps: int = 0,
-    session: Session | None = None,
+    session: DecodingSession | None = None,
 ) -> Callable[[Tensor, Hidden], Hidden]:
     """Return one step of several layers of cells.
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qkv.errors import ConfigError, ShapeError, UnsupportedError, nearest, setting
-from qkv.nn.mechanism import Mechanism, as_flag
+from qkv.nn.mechanism import MechanismConfig, as_flag
 from qkv.shapes import nearest_divisors
 
 Part = TypeVar("Part", bound=nn.Module)
@@ -77,7 +77,9 @@ def expect_attention(score: str) -> None:
         raise ConfigError("model.score", "a score, because a Transformer is attention", '"none"', hint)
 
 
-def attention_of_its_own(usual: Mechanism, part: str, score: str | None, normalizer: str | None) -> Mechanism:
+def attention_of_its_own(
+    usual: MechanismConfig, part: str, score: str | None, normalizer: str | None
+) -> MechanismConfig:
     """Return the mechanism of one attention of a model, which differs from the usual one by settings of its own.
 
     Args:
@@ -128,7 +130,7 @@ def check_heads(name: str, width: int, heads: int, heads_name: str = "heads") ->
         )
 
 
-def check_positions(positions: str, mechanism: Mechanism, width: int, *, bounded: bool = False) -> None:
+def check_positions(positions: str, mechanism: MechanismConfig, width: int, *, bounded: bool = False) -> None:
     """Check that positions suit an attention.
 
     Args:

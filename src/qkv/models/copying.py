@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from qkv.errors import ConfigError, ShapeError
 from qkv.linalg.layers import apply_layer
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.models.recurrent import RecurrentState, RecurrentTranslator
 from qkv.models.transformer import TransformerState, TransformerTranslator
 from qkv.nn.copy import Copyable, CopyHead
@@ -94,11 +94,11 @@ class CopyingTranslator(nn.Module):
         """
         return self._start(source, lengths)
 
-    def start_in(self, session: Session, source: Tensor, lengths: Tensor) -> CopyingState:
+    def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> CopyingState:
         """As `start`; the session serves the translator."""
         return self._start(source, lengths, session)
 
-    def _start(self, source: Tensor, lengths: Tensor, session: Session | None = None) -> CopyingState:
+    def _start(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> CopyingState:
         inner, memory = self.inner.read(self._known(source), lengths, session)
         ids = source if source.shape[1] else source.new_zeros(source.shape[0], 1)
         return CopyingState(inner, self.copy.remember(memory, ids, inner.lengths))

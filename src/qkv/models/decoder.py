@@ -10,9 +10,9 @@ from qkv.models.token_predictor import TokenPredictor
 from qkv.nn.biases import AlibiBias, BiasModule, RelativeBias
 from qkv.nn.blocks import Activation
 from qkv.nn.causal import CausalBlock
-from qkv.nn.decoding.cache import Memory, Rows
+from qkv.nn.decoding.cache import BatchRows, Memory
 from qkv.nn.dropout import Dropout
-from qkv.nn.mechanism import Mechanism
+from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.positions import PositionEmbedding, Rotary
 
@@ -22,7 +22,7 @@ _FARTHEST = 128
 
 @final
 @dataclass(frozen=True)
-class DecoderConfig(Mechanism):
+class DecoderConfig(MechanismConfig):
     """The sizes of a language model; the mechanism is that of every attention.
 
     Args:
@@ -113,7 +113,7 @@ class LanguageModel(TokenPredictor[DecoderState]):
         self.norm = nn.LayerNorm(config.width)
         self.output = nn.Linear(config.width, config.size, bias=False)
         self.dropout = Dropout(config.dropout)
-        self.rows = Rows()
+        self.rows = BatchRows()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from torch import Tensor, nn
 
 from qkv.linalg.layers import apply_layer
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.models.checks import check_target
 
 
@@ -14,7 +14,7 @@ class InSession(Protocol):
     """A decoder's state that knows the session of its decoding."""
 
     @property
-    def session(self) -> Session | None:
+    def session(self) -> DecodingSession | None:
         """What keeps packed weights and memory for the steps; None to keep nothing."""
 
 
@@ -35,7 +35,7 @@ class EncoderDecoder(nn.Module, Generic[State]):
     output: nn.Linear
 
     @abstractmethod
-    def read(self, source: Tensor, lengths: Tensor, session: Session | None = None) -> tuple[State, Tensor]:
+    def read(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> tuple[State, Tensor]:
         """Like `start` or `start_in`, but also return the encoder's states (B, S, M)."""
 
     @abstractmethod
@@ -91,7 +91,7 @@ class EncoderDecoder(nn.Module, Generic[State]):
         """
         return self.read(source, lengths)[0]
 
-    def start_in(self, session: Session, source: Tensor, lengths: Tensor) -> State:
+    def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> State:
         """Like `start`, with a session that keeps packed weights and memory for this and later steps."""
         return self.read(source, lengths, session)[0]
 

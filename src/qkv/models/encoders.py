@@ -5,7 +5,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.masks.base import Mask
 from qkv.masks.patterns import Lengths, window
 from qkv.models import recurrence
@@ -13,7 +13,7 @@ from qkv.models.decoder import attended_positions
 from qkv.models.first_weights import initialize_cells
 from qkv.nn.blocks import EncoderBlock
 from qkv.nn.dropout import Dropout
-from qkv.nn.mechanism import Mechanism
+from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.positions import sinusoidal
 
 Cell = Literal["gru", "lstm", "rnn"]
@@ -48,7 +48,7 @@ class SelfAttentionEncoder(nn.Module):
         width: int,
         heads: int,
         layers: int,
-        mechanism: Mechanism,
+        mechanism: MechanismConfig,
         *,
         positions: str = "sinusoidal",
         reach: int | None = None,
@@ -69,7 +69,7 @@ class SelfAttentionEncoder(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(
-        self, x_BSE: Tensor, lengths: Tensor, padded: Tensor | None, session: Session | None = None
+        self, x_BSE: Tensor, lengths: Tensor, padded: Tensor | None, session: DecodingSession | None = None
     ) -> tuple[Tensor, Tensor]:
         """Encode embeddings.
 
@@ -113,7 +113,7 @@ class RecurrentEncoder(nn.Module):
         self.layer = CELLS[cell](width, width // 2, layers, batch_first=True, bidirectional=True)
         initialize_cells(self.layer.named_parameters(), width // 2, by_gate=True)
 
-    def forward(self, x_BSM: Tensor, lengths: Tensor, session: Session | None = None) -> Tensor:
+    def forward(self, x_BSM: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> Tensor:
         """Encode embeddings (B, S, M) of rows of some lengths (B,): states (B, S, M), arbitrary in the padding."""
         return recurrence.run(self.layer, x_BSM, lengths, session)[0]
 

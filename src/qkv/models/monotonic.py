@@ -14,7 +14,7 @@ from qkv.models.checks import check_config, check_target, clean_source
 from qkv.models.encoders import CELLS
 from qkv.models.first_weights import initialize_cells, initialize_embeddings
 from qkv.nn.attention import Attention
-from qkv.nn.decoding.cache import Rows
+from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.dropout import Dropout
 from qkv.nn.mechanism import as_flag, score_name
 from qkv.nn.monotonic import (
@@ -162,7 +162,7 @@ class MonotonicTranslator(nn.Module):
         self.output = nn.Linear(width, config.size)
         self.attention = Attention()
         self.dropout = Dropout(config.dropout)
-        self.rows = Rows()
+        self.rows = BatchRows()
         self.reset_parameters()
 
     @property

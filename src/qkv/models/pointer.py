@@ -12,7 +12,7 @@ from qkv.models.cells import STEPS, Hidden, first_hidden, gates, run_cells
 from qkv.models.checks import check_config
 from qkv.models.elements import ElementEncoder
 from qkv.models.first_weights import initialize_cells
-from qkv.nn.decoding.cache import Rows
+from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.dropout import Dropout
 from qkv.nn.mechanism import as_flag, score_name
 from qkv.nn.pointer import Pointer, PointerScore
@@ -120,7 +120,7 @@ class PointerNetwork(nn.Module):
         self.from_hidden = nn.Linear(width, gates(config.cell) * width)
         self.pointer = Pointer(width, width, config.attention, config.score)
         self.dropout = Dropout(config.dropout)
-        self.rows = Rows()
+        self.rows = BatchRows()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

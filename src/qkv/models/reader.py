@@ -22,19 +22,22 @@ from qkv.models.decoder import attended_positions
 from qkv.models.encoders import CELLS, near, placed
 from qkv.models.first_weights import initialize_cells
 from qkv.nn.blocks import EncoderBlock
-from qkv.nn.decoding.cache import Rows
+from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.dropout import Dropout
-from qkv.nn.mechanism import Mechanism
+from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.pooling import Pool
 from qkv.nn.scores import xavier_uniform
 
 _EACH = "default"
-_DEFAULTS: dict[str, Any] = {"score": _EACH, **{f.name: f.default for f in fields(Mechanism) if f.name != "score"}}
+_DEFAULTS: dict[str, Any] = {
+    "score": _EACH,
+    **{f.name: f.default for f in fields(MechanismConfig) if f.name != "score"},
+}
 
 
 @final
 @dataclass(frozen=True)
-class ReaderConfig(Mechanism):
+class ReaderConfig(MechanismConfig):
     """The sizes of a reader model; the mechanism is that of its attentions: a Transformer's blocks, and pooling.
 
     Args:
@@ -83,7 +86,7 @@ class ReaderConfig(Mechanism):
             super().__post_init__()
         else:
             numbers = {name: getattr(self, name) for name in _DEFAULTS if name != "score"}
-            Mechanism(score="additive", **numbers)
+            MechanismConfig(score="additive", **numbers)
         expect_unbounded(self.positions)
         check_config(self)
         if self.encoder == "transformer":
@@ -110,12 +113,12 @@ class ReaderConfig(Mechanism):
                 raise ConfigError(f"model.{name}", expected, f'"{getattr(self, name)}"', hint)
 
     @property
-    def blocks(self) -> Mechanism:
+    def blocks(self) -> MechanismConfig:
         """The mechanism of the self-attentions of a Transformer's blocks."""
         return self.replaced("scaled_dot", self.normalizer) if self.score == _EACH else self.replaced()
 
     @property
-    def pooling(self) -> Mechanism:
+    def pooling(self) -> MechanismConfig:
         """The mechanism of the attention that pools the states."""
         return self.replaced("additive", self.normalizer) if self.score == _EACH else self.replaced()
 
@@ -142,7 +145,7 @@ class Reader(nn.Module):
     def __init__(self, config: ReaderConfig, unknown: int) -> None:
         super().__init__()
         self.config, self.unknown = config, unknown
-        self.rows = Rows()
+        self.rows = BatchRows()
         self.embed = nn.Embedding(config.size, config.width)
         cell = CELLS.get(config.encoder)
         self.recurrent = (

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from qkv.errors import UnsupportedError
 from qkv.linalg.matmul import kept_weight, linear
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.models.cells import hidden_of, stacked, unrolled
 from qkv.nn.recurrent.gated_sequence import gated_steps, served
 from qkv.nn.recurrent.repeated import Repeated
@@ -25,7 +25,9 @@ class RunsWholeRows(nn.Module):
     """
 
 
-def run(layer: nn.Module, x_BSM: Tensor, lengths: Tensor, session: Session | None = None) -> tuple[Tensor, Tensor]:
+def run(
+    layer: nn.Module, x_BSM: Tensor, lengths: Tensor, session: DecodingSession | None = None
+) -> tuple[Tensor, Tensor]:
     """Run a recurrent layer over rows of unequal length.
 
     Args:
@@ -64,7 +66,7 @@ def run(layer: nn.Module, x_BSM: Tensor, lengths: Tensor, session: Session | Non
 
 
 def _ahead(
-    layer: nn.RNNBase, name: str, x_BSM: Tensor, lengths: Tensor, session: Session | None
+    layer: nn.RNNBase, name: str, x_BSM: Tensor, lengths: Tensor, session: DecodingSession | None
 ) -> tuple[Tensor, Tensor]:
     """States (B, S, H) from the first place on, and each row's last one (B, H)."""
     states_SBH = _steps(layer, name, x_BSM.transpose(0, 1).contiguous(), session)
@@ -72,7 +74,7 @@ def _ahead(
 
 
 def _back(
-    layer: nn.RNNBase, name: str, x_BSM: Tensor, lengths: Tensor, session: Session | None
+    layer: nn.RNNBase, name: str, x_BSM: Tensor, lengths: Tensor, session: DecodingSession | None
 ) -> tuple[Tensor, Tensor]:
     """The same from each row's last place on: over rows turned around within their lengths, padding left at the end."""
     rows, longest, width = x_BSM.shape
@@ -87,7 +89,7 @@ def _back(
     return states_BSH, states_SBH[lengths - 1, torch.arange(rows)]
 
 
-def _steps(layer: nn.RNNBase, name: str, x_SBM: Tensor, session: Session | None) -> Tensor:
+def _steps(layer: nn.RNNBase, name: str, x_SBM: Tensor, session: DecodingSession | None) -> Tensor:
     """The states (S, B, H) of one layer in one direction."""
     cell = layer.mode.lower().removesuffix("_tanh")
     (weight, bias), (recurrent, other) = (_weights(layer, f"{part}{name}") for part in ("ih", "hh"))

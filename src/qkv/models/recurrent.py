@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from qkv.errors import ConfigError, setting
 from qkv.linalg.layers import apply_layer
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.masks.patterns import Lengths
 from qkv.models import recurrence
 from qkv.models.cells import Hidden, LayerAbove, first_hidden, gates, stacked, top
@@ -29,10 +29,10 @@ from qkv.models.encoders import CELLS, SelfAttentionEncoder
 from qkv.models.first_weights import initialize_cells, initialize_embeddings
 from qkv.models.second_source import expect_attention_for_features, split_source
 from qkv.nn.attention import Also, Attention
-from qkv.nn.decoding.cache import Memory, Rows, SomeMemory
+from qkv.nn.decoding.cache import BatchRows, Memory, SomeMemory
 from qkv.nn.dropout import Dropout
 from qkv.nn.location import LocationScore, LocationSteps
-from qkv.nn.mechanism import LOCATION, Mechanism
+from qkv.nn.mechanism import LOCATION, MechanismConfig
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.normalizers import NormalizerModule, normalizer_of
 from qkv.nn.recurrent.kept_attention import KeptAttention
@@ -44,7 +44,7 @@ from qkv.scores.base import Score
 
 @final
 @dataclass(frozen=True)
-class RecurrentConfig(Mechanism):
+class RecurrentConfig(MechanismConfig):
     """The sizes of an encoder-decoder with a recurrent decoder; the mechanism is that of its attention to the source.
 
     Args:
@@ -120,9 +120,9 @@ class RecurrentConfig(Mechanism):
             raise ConfigError("model.hidden", "an even width, to split into keys and values", f"{self.hidden}", hint)
 
     @property
-    def encoding(self) -> Mechanism:
+    def encoding(self) -> MechanismConfig:
         """The mechanism of a Transformer encoder's attentions."""
-        return attention_of_its_own(Mechanism(), "encoder", self.encoder_score, self.encoder_normalizer)
+        return attention_of_its_own(MechanismConfig(), "encoder", self.encoder_score, self.encoder_normalizer)
 
     def _check_encoder(self) -> None:
         if self.encoder == "transformer":
@@ -161,7 +161,7 @@ class RecurrentState(NamedTuple):
     values: Tensor
     lengths: Tensor | None
     summary: Tensor
-    session: Session | None = None
+    session: DecodingSession | None = None
     alignment: Tensor | None = None
     features: SomeMemory | None = None
 
@@ -234,7 +234,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         self.readout = nn.Linear(hidden + value + width, width)
         self.output = nn.Linear(width, config.size)
         self.dropout = Dropout(config.dropout)
-        self.rows = Rows()
+        self.rows = BatchRows()
         self.reset_parameters()
 
     @property
@@ -267,7 +267,9 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         if self.config.tied:
             self.output.weight = self.embed.weight
 
-    def read(self, source: Tensor, lengths: Tensor, session: Session | None = None) -> tuple[RecurrentState, Tensor]:
+    def read(
+        self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None
+    ) -> tuple[RecurrentState, Tensor]:
         """Like `start` or `start_in`, but also return the encoder's states (B, S, V)."""
         ids, real = clean_source(source, lengths, self.config.source_size or self.config.size)
         self.rows.begin(ids)
@@ -435,7 +437,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
 
 
 def _joined(
-    looks: Callable[[Tensor], Tensor], output: nn.Module, session: Session | None
+    looks: Callable[[Tensor], Tensor], output: nn.Module, session: DecodingSession | None
 ) -> Callable[[Tensor], Tensor]:
     """Mix the contexts of all heads, (B, H, T, V/H) to (B, T, V)."""
     return lambda s_BTM: apply_layer(output, looks(s_BTM).transpose(1, 2).flatten(2), session)
@@ -451,7 +453,7 @@ def _features_attention(config: RecurrentConfig) -> MultiHeadAttention | None:
     if config.features_mark is None:
         return None
     # A location is a place in the source: features have none.
-    mechanism = Mechanism(score="additive") if config.score == LOCATION else config
+    mechanism = MechanismConfig(score="additive") if config.score == LOCATION else config
     return MultiHeadAttention(config.hidden, config.heads, key_width=config.embedding, score=mechanism)
 
 

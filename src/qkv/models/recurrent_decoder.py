@@ -12,15 +12,15 @@ from qkv.models.cells import Hidden, LayerAbove, gates, hidden_of, run_cells
 from qkv.models.checks import check_config, check_heads, parts_of
 from qkv.models.first_weights import initialize_cells
 from qkv.models.token_predictor import TokenPredictor
-from qkv.nn.decoding.cache import Memory, Rows
+from qkv.nn.decoding.cache import BatchRows, Memory
 from qkv.nn.dropout import Dropout
-from qkv.nn.mechanism import Mechanism
+from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.multihead import MultiHeadAttention
 
 
 @final
 @dataclass(frozen=True)
-class RecurrentDecoderConfig(Mechanism):
+class RecurrentDecoderConfig(MechanismConfig):
     """The sizes of a recurrent language model; the mechanism is that of the attention over its own states.
 
     Args:
@@ -106,7 +106,7 @@ class RecurrentLanguageModel(TokenPredictor[RecurrentDecoderState]):
         self.norm = nn.LayerNorm(width)
         self.output = nn.Linear(width, config.size, bias=False)
         self.dropout = Dropout(config.dropout)
-        self.rows = Rows()
+        self.rows = BatchRows()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from qkv.models.checks import parts_of
 from qkv.models.stack import StackConfig, add_positions, causal_mask, initialize
 from qkv.models.token_predictor import TokenPredictor
-from qkv.nn.decoding.cache import Memory, Rows
+from qkv.nn.decoding.cache import BatchRows, Memory
 from qkv.nn.dropout import Dropout
 from qkv.nn.stack_block import StackBlock
 
@@ -55,7 +55,7 @@ class StackLanguageModel(TokenPredictor[StackState]):
         self.norm = config.norms.build(config.width) if config.norms.final else nn.Identity()
         self.output = nn.Linear(config.width, config.size, bias=config.output_bias)
         self.dropout = Dropout(config.dropout)
-        self.rows = Rows()
+        self.rows = BatchRows()
         initialize(self, config)
         if config.tied:
             self.output.weight = self.embed.weight

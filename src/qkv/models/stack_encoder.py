@@ -11,7 +11,7 @@ from qkv.masks.patterns import lengths as first_keys
 from qkv.models.checks import clean_source, padding_of, parts_of
 from qkv.models.stack import StackConfig, add_positions, initialize
 from qkv.nn.blocks import Activation, activated, activation_of
-from qkv.nn.decoding.cache import Rows
+from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.dropout import Dropout
 from qkv.nn.stack_block import NormParts, StackBlock
 
@@ -92,7 +92,7 @@ class StackReader(nn.Module):
         self.head = _head(config)
         self.output = nn.Linear(config.width, config.labels or config.size, bias=config.output_bias)
         self.dropout = Dropout(config.dropout)
-        self.rows = Rows()
+        self.rows = BatchRows()
         initialize(self, config)
         if config.tied:
             self.output.weight = self.embed.weight

@@ -4,13 +4,13 @@ from typing import NamedTuple, final
 
 from torch import Tensor, nn
 
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.masks.patterns import lengths as first_keys
 from qkv.models.checks import clean_source, padding_of, parts_of
 from qkv.models.encoder_decoder import EncoderDecoder
 from qkv.models.stack import StackConfig, add_positions, causal_mask, initialize
 from qkv.nn.biases import bias_of
-from qkv.nn.decoding.cache import Memory, Rows
+from qkv.nn.decoding.cache import BatchRows, Memory
 from qkv.nn.dropout import Dropout
 from qkv.nn.stack_block import StackBlock
 
@@ -30,7 +30,7 @@ class PairState(NamedTuple):
     sources: tuple[Memory, ...]
     lengths: Tensor | None
     position: int
-    session: Session | None = None
+    session: DecodingSession | None = None
 
 
 @final
@@ -65,7 +65,7 @@ class StackTranslator(EncoderDecoder[PairState]):
         )
         self.output = nn.Linear(config.width, config.size, bias=config.output_bias)
         self.dropout = Dropout(config.dropout)
-        self.rows = Rows()
+        self.rows = BatchRows()
         initialize(self, config)
         if config.tied:
             self.output.weight = (self.target_embed or self.embed).weight
@@ -80,7 +80,7 @@ class StackTranslator(EncoderDecoder[PairState]):
         """The name of the attention that aligns target and source: that of the last block."""
         return f"decoder.{self.config.decoder_layers - 1}.cross_attention.attention"
 
-    def read(self, source: Tensor, lengths: Tensor, session: Session | None = None) -> tuple[PairState, Tensor]:
+    def read(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> tuple[PairState, Tensor]:
         """Like `start` or `start_in`, but also return the encoder's states (B, S, M)."""
         ids, real = clean_source(source, lengths, self.config.size)
         self.rows.begin(ids)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from qkv.linalg.layers import apply_layer
 from qkv.models.checks import check_target
-from qkv.nn.decoding.cache import Rows
+from qkv.nn.decoding.cache import BatchRows
 
 State = TypeVar("State")
 
@@ -25,7 +25,7 @@ class TokenPredictor(nn.Module, Generic[State]):
     config: Any
     embed: nn.Embedding
     output: nn.Linear
-    rows: Rows
+    rows: BatchRows
 
     @abstractmethod
     def begin(self, tokens: Tensor) -> State:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.models.checks import (
     attention_of_its_own,
     check_config,
@@ -25,15 +25,15 @@ from qkv.models.encoders import RecurrentEncoder, near, placed
 from qkv.models.first_weights import initialize_embeddings
 from qkv.models.second_source import split_source
 from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock
-from qkv.nn.decoding.cache import Rows
+from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.decoding.stepping import steps
 from qkv.nn.dropout import Dropout
-from qkv.nn.mechanism import Mechanism
+from qkv.nn.mechanism import MechanismConfig
 
 
 @final
 @dataclass(frozen=True)
-class TransformerConfig(Mechanism):
+class TransformerConfig(MechanismConfig):
     """The sizes of an encoder-decoder with a Transformer decoder; the mechanism is that of every attention.
 
     Args:
@@ -96,7 +96,7 @@ class TransformerConfig(Mechanism):
         assert self.cross.attends
 
     @property
-    def cross(self) -> Mechanism:
+    def cross(self) -> MechanismConfig:
         """The mechanism of the attention to the source."""
         return attention_of_its_own(self, "cross", self.cross_score, self.cross_normalizer)
 
@@ -118,7 +118,7 @@ class TransformerState(NamedTuple):
     lengths: Tensor | None
     position: int
     seen: Tensor | None = None
-    session: Session | None = None
+    session: DecodingSession | None = None
     parted: int = 0
 
 
@@ -143,7 +143,7 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
         self.config = config
         self.embed = nn.Embedding(config.size, config.width)
         self.embed_source = None if config.source_size is None else nn.Embedding(config.source_size, config.width)
-        self.rows = Rows()
+        self.rows = BatchRows()
         self.encoder = _encoder(config)
         self.decoder = nn.ModuleList(_decoder_block(config) for _ in range(config.decoder_layers))
         # Blocks that end in a norm need none after the stack.
@@ -177,7 +177,9 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
         else:
             nn.init.xavier_uniform_(self.output.weight)
 
-    def read(self, source: Tensor, lengths: Tensor, session: Session | None = None) -> tuple[TransformerState, Tensor]:
+    def read(
+        self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None
+    ) -> tuple[TransformerState, Tensor]:
         """Like `start` or `start_in`, but also return the encoder's states (B, S, M)."""
         ids, real = clean_source(source, lengths, self.config.source_size or self.config.size)
         self.rows.begin(ids)
@@ -224,7 +226,9 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
             state = _of_sources(state, rows[::width] // width)
         return state._replace(seen=seen)
 
-    def _encode(self, ids: Tensor, lengths: Tensor, padded: Tensor | None, session: Session | None = None) -> Tensor:
+    def _encode(
+        self, ids: Tensor, lengths: Tensor, padded: Tensor | None, session: DecodingSession | None = None
+    ) -> Tensor:
         """Return the encoder\'s states (B, S, M) of ids (B, S); `padded` is `lengths`, or None without padding."""
         if isinstance(self.encoder, RecurrentEncoder):
             x_BSM = self.dropout(self.encoder(self.dropout(self.source_embedding(ids)), lengths, session))

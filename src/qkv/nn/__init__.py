@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward, Residual
     from qkv.nn.causal import CausalBlock
     from qkv.nn.copy import Copyable, CopyHead
-    from qkv.nn.decoding.cache import Memory, Rows
+    from qkv.nn.decoding.cache import BatchRows, Memory
     from qkv.nn.distance_scores import ConcatScore, KernelScore
     from qkv.nn.dropout import Dropout
     from qkv.nn.gated import GatedFeedForward
     from qkv.nn.location import LocationScore, LocationSteps
-    from qkv.nn.mechanism import Mechanism
+    from qkv.nn.mechanism import MechanismConfig
     from qkv.nn.monotonic import FirstOrder, MonotonicJumps, MonotonicScores, Transitions, ZerothOrder
     from qkv.nn.multihead import MultiHeadAttention
     from qkv.nn.non_local import NonLocalBlock
@@ -43,6 +43,7 @@ __all__ = [
     "AdditiveScore",
     "AlibiBias",
     "Attention",
+    "BatchRows",
     "BiasModule",
     "BilinearScore",
     "BucketedBias",
@@ -66,7 +67,7 @@ __all__ = [
     "LearnedSigmoid",
     "LocationScore",
     "LocationSteps",
-    "Mechanism",
+    "MechanismConfig",
     "Memory",
     "MonotonicJumps",
     "MonotonicScores",
@@ -83,7 +84,6 @@ __all__ = [
     "Residual",
     "RopeScaling",
     "Rotary",
-    "Rows",
     "ScaledDotScore",
     "ScoreModule",
     "SinkSoftmax",
@@ -126,7 +126,7 @@ __getattr__ = lazy(
         "LearnedSigmoid": "qkv.nn.normalizers",
         "LocationScore": "qkv.nn.location",
         "LocationSteps": "qkv.nn.location",
-        "Mechanism": "qkv.nn.mechanism",
+        "MechanismConfig": "qkv.nn.mechanism",
         "Memory": "qkv.nn.decoding.cache",
         "MonotonicJumps": "qkv.nn.monotonic",
         "MonotonicScores": "qkv.nn.monotonic",
@@ -143,7 +143,7 @@ __getattr__ = lazy(
         "Residual": "qkv.nn.blocks",
         "RopeScaling": "qkv.nn.positions",
         "Rotary": "qkv.nn.positions",
-        "Rows": "qkv.nn.decoding.cache",
+        "BatchRows": "qkv.nn.decoding.cache",
         "ScaledDotScore": "qkv.nn.scores",
         "ScoreModule": "qkv.nn.scores",
         "SinkSoftmax": "qkv.nn.normalizers",

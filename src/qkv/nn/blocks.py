@@ -10,13 +10,13 @@ from torch.nn import functional as F
 
 from qkv.errors import ConfigError, nearest
 from qkv.linalg.layers import apply_layer
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, window
 from qkv.nn.biases import BiasModule
 from qkv.nn.decoding.cache import Memory, SomeMemory
 from qkv.nn.dropout import Dropout
-from qkv.nn.mechanism import Mechanism
+from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.positions import Rotary
 from qkv.nn.scores import xavier_uniform
@@ -51,7 +51,7 @@ def activation_of(name: str) -> Callable[[Tensor], Tensor]:
 
 
 def activated(
-    activate: Callable[[Tensor], Tensor], layer: nn.Module, x: Tensor, session: Session | None = None
+    activate: Callable[[Tensor], Tensor], layer: nn.Module, x: Tensor, session: DecodingSession | None = None
 ) -> Tensor:
     """Return f(layer(x)) for a function from `activation_of`.
 
@@ -98,7 +98,7 @@ class FeedForward(nn.Module):
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
 
-    def forward(self, x: Tensor, session: Session | None = None) -> Tensor:
+    def forward(self, x: Tensor, session: DecodingSession | None = None) -> Tensor:
         """(..., M) to (..., M)."""
         hidden: Tensor = self.dropout(activated(_ACTIVATIONS[self.activation], self.expand, x, session))
         return apply_layer(self.contract, hidden, session)
@@ -133,7 +133,7 @@ class Residual(nn.Module):
         joined: Tensor = x + self.dropout(update)
         return joined if self.norm_first else self.norm(joined)
 
-    def forward(self, x: Tensor, part: nn.Module, session: Session | None = None) -> Tensor:
+    def forward(self, x: Tensor, part: nn.Module, session: DecodingSession | None = None) -> Tensor:
         """Both, around a part that takes one argument; a `FeedForward` also takes a session."""
         given = self.before(x)
         return self.after(x, part(given, session) if isinstance(part, FeedForward) else part(given))
@@ -169,7 +169,7 @@ class EncoderBlock(nn.Module):
         *,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
-        score: str | Mechanism = "scaled_dot",
+        score: str | MechanismConfig = "scaled_dot",
         norm_first: bool = True,
         positions: Rotary | BiasModule | None = None,
     ) -> None:
@@ -181,7 +181,7 @@ class EncoderBlock(nn.Module):
         self.around_self = Residual(width, dropout, norm_first=norm_first)
         self.around_feed = Residual(width, dropout, norm_first=norm_first)
 
-    def forward(self, x: Tensor, mask: Mask | None = None, session: Session | None = None) -> Tensor:
+    def forward(self, x: Tensor, mask: Mask | None = None, session: DecodingSession | None = None) -> Tensor:
         """(B, S, M) to (B, S, M); `mask` hides padding, a session keeps packed weights for a decoding."""
         update = self.self_attention(self.around_self.before(x), mask=mask, session=session)
         out: Tensor = self.around_feed(self.around_self.after(x, update), self.feed_forward, session)
@@ -243,9 +243,9 @@ class DecoderBlock(nn.Module):
         *,
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
-        score: str | Mechanism = "scaled_dot",
+        score: str | MechanismConfig = "scaled_dot",
         norm_first: bool = True,
-        cross: Mechanism | None = None,
+        cross: MechanismConfig | None = None,
         reach: int | None = None,
         positions: Rotary | BiasModule | None = None,
         second: bool = False,
@@ -269,7 +269,7 @@ class DecoderBlock(nn.Module):
         return self.step(x, self.begin(memory), memory_mask)[0]
 
     def begin(
-        self, memory: Tensor, session: Session | None = None, second: tuple[Tensor, Tensor] | None = None
+        self, memory: Tensor, session: DecodingSession | None = None, second: tuple[Tensor, Tensor] | None = None
     ) -> DecoderCache:
         """Project the source once, for all steps.
 
@@ -290,7 +290,7 @@ class DecoderBlock(nn.Module):
         cache: DecoderCache,
         memory_mask: Mask | None = None,
         seen: Tensor | None = None,
-        session: Session | None = None,
+        session: DecodingSession | None = None,
         parted: int = 0,
     ) -> tuple[Tensor, DecoderCache]:
         """Compute the newest positions, each of which sees itself and earlier ones.

@@ -48,7 +48,7 @@ def start_from_first_batch(model: nn.Module, run: Callable[[], object]) -> None:
         >>> 5 < layer.score.value().bandwidth.item() < 20
         True
     """
-    watches = [_Watch(place) for place in _places(model)]
+    watches = [_FirstCall(place) for place in _places(model)]
     if not watches:
         return
     handles = [handle for watch in watches for handle in watch.register()]
@@ -73,7 +73,7 @@ def _places(model: nn.Module) -> Iterator[_Place]:
 
 
 @final
-class _Watch:
+class _FirstCall:
     """What one attention does in the first batch."""
 
     def __init__(self, place: _Place) -> None:

@@ -5,7 +5,7 @@ from typing import final
 from torch import Tensor, nn
 
 from qkv.linalg.layers import apply_layer
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.nn.blocks import Activation, activated, activation_of
 from qkv.nn.dropout import Dropout
 from qkv.nn.scores import xavier_uniform
@@ -48,7 +48,7 @@ class GatedFeedForward(nn.Module):
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
 
-    def forward(self, x: Tensor, session: Session | None = None) -> Tensor:
+    def forward(self, x: Tensor, session: DecodingSession | None = None) -> Tensor:
         """(..., M) to (..., M)."""
         gate = activated(self.activate, self.gate, x, session)
         hidden: Tensor = self.dropout(gate * apply_layer(self.expand, x, session))

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qkv.errors import ConfigError
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.scores import xavier_uniform
@@ -80,7 +80,7 @@ class LocationScore(nn.Module):
         """Compute W s: (B, T, M) to (B, T, A)."""
         return project(query if self.heads is None else query[:, None], self.query_weight)
 
-    def project_key(self, key: Tensor, session: Session | None = None) -> Tensor:
+    def project_key(self, key: Tensor, session: DecodingSession | None = None) -> Tensor:
         """Compute V h + b, once per source: (B, S, E) to (B, S, A)."""
         return project(key if self.heads is None else key[:, None], self.key_weight) + self.bias[..., None, :]
 

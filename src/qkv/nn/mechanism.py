@@ -58,7 +58,7 @@ LOCATION = "location"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mechanism:
+class MechanismConfig:
     """A score and a normalizer; the base of every model's configuration, so that all models have the same settings.
 
     Names can be spelled with dashes or underscores, and with the aliases of the literature.
@@ -126,7 +126,7 @@ class Mechanism:
             return "--normalizer hard"
         return "--score boxcar" if self.score == "boxcar" else None
 
-    def replaced(self, score: str | None = None, normalizer: str | None = None) -> "Mechanism":
+    def replaced(self, score: str | None = None, normalizer: str | None = None) -> "MechanismConfig":
         """Return this mechanism with another score or normalizer, without the numbers that do not apply to them.
 
         Example:
@@ -134,8 +134,8 @@ class Mechanism:
             Mechanism(score='dot', normalizer='softmax', alpha=None, sinks=False, bandwidth=None, power=None)
         """
         kept = None if self.normalizer == _own_normalizer(self.score) else self.normalizer
-        new = Mechanism(score=score or self.score, normalizer=normalizer or kept)
-        return Mechanism(
+        new = MechanismConfig(score=score or self.score, normalizer=normalizer or kept)
+        return MechanismConfig(
             score=new.score,
             normalizer=new.normalizer,
             alpha=self.alpha if new.normalizer == "entmax" else None,

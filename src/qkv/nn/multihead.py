@@ -10,12 +10,12 @@ from qkv.biases import Bias
 from qkv.errors import ConfigError, ShapeError, UnsupportedError, nearest
 from qkv.functional import attention_with_state
 from qkv.linalg.layers import apply_layer
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.biases import BiasModule, at_places, bias_of
 from qkv.nn.decoding.cache import Memory
-from qkv.nn.mechanism import Mechanism
+from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.normalizers import NormalizerModule, normalizer_of
 from qkv.nn.positions import Rotary
 from qkv.nn.projections import Projections
@@ -79,7 +79,7 @@ class MultiHeadAttention(nn.Module):
         key_width: int | None = None,
         value_width: int | None = None,
         key_heads: int | None = None,
-        score: str | Score | ScoreModule | Mechanism = "scaled_dot",
+        score: str | Score | ScoreModule | MechanismConfig = "scaled_dot",
         normalizer: Normalizer | NormalizerModule | None = None,
         dropout: float = 0.0,
         bias: bool | Literal["inputs"] = True,
@@ -104,7 +104,7 @@ class MultiHeadAttention(nn.Module):
         self.score = _score(score, head, heads, groups)
         self.positions = positions
         _check_positions(positions, self.score, head)
-        if isinstance(score, Mechanism) and normalizer is None:
+        if isinstance(score, MechanismConfig) and normalizer is None:
             normalizer = score.normalizer_part(heads)
         self.normalizer = normalizer if isinstance(normalizer, NormalizerModule) else None
         fixed = None if isinstance(normalizer, NormalizerModule) else normalizer
@@ -143,7 +143,7 @@ class MultiHeadAttention(nn.Module):
         *,
         mask: Mask | Tensor | None = None,
         bias: Tensor | Bias | None = None,
-        session: Session | None = None,
+        session: DecodingSession | None = None,
     ) -> Tensor:
         """Compute attention.
 
@@ -168,7 +168,7 @@ class MultiHeadAttention(nn.Module):
             q, memory = self.project_query(query, session), self.project_memory(key, value, session)
         return self.attend(q, memory, mask=mask, bias=bias, session=session)
 
-    def project_query(self, query: Tensor, session: Session | None = None) -> Tensor:
+    def project_query(self, query: Tensor, session: DecodingSession | None = None) -> Tensor:
         """Queries by head, as the score wants them: (B, Q, M) to (B, H, Q, F)."""
         self._expect("query", query, 0)
         if self.positions is not None:
@@ -176,7 +176,9 @@ class MultiHeadAttention(nn.Module):
             raise ConfigError("positions", "none between two sequences", type(self.positions).__name__, hint)
         return self._query(self.projections.query(query, session))
 
-    def project_memory(self, key: Tensor, value: Tensor | None = None, session: Session | None = None) -> Memory:
+    def project_memory(
+        self, key: Tensor, value: Tensor | None = None, session: DecodingSession | None = None
+    ) -> Memory:
         """Keys and values by head, once per sentence: (B, K, width) to (B, G, K, F) and (B, G, K, V)."""
         value = key if value is None else value
         self._expect("key", key, 1)
@@ -184,7 +186,7 @@ class MultiHeadAttention(nn.Module):
         return self._remember(*self.projections.memory(key, value, session))
 
     def extend(
-        self, x: Tensor, past: Memory | None, session: Session | None = None, at: int | None = None
+        self, x: Tensor, past: Memory | None, session: DecodingSession | None = None, at: int | None = None
     ) -> tuple[Tensor, Memory]:
         """Project new positions for self-attention, and put their keys and values behind those kept.
 
@@ -215,7 +217,7 @@ class MultiHeadAttention(nn.Module):
         *,
         mask: Mask | Tensor | None = None,
         bias: Tensor | Bias | None = None,
-        session: Session | None = None,
+        session: DecodingSession | None = None,
         places: Tensor | None = None,
     ) -> Tensor:
         """Compute attention with projected queries, keys and values.
@@ -287,7 +289,7 @@ class MultiHeadAttention(nn.Module):
             enable_gqa=self.key_heads != self.heads,
         )
 
-    def _join(self, heads: Tensor, session: Session | None = None) -> Tensor:
+    def _join(self, heads: Tensor, session: DecodingSession | None = None) -> Tensor:
         """Put the heads side by side, and project them."""
         joined = heads.transpose(-3, -2).flatten(-2)
         return joined if self.output is None else apply_layer(self.output, joined, session)
@@ -437,10 +439,10 @@ def _by_head(x: Tensor, heads: int) -> Tensor:
     return x.view(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(-3, -2)
 
 
-def _score(score: str | Score | ScoreModule | Mechanism, head: int, heads: int, groups: int) -> ScoreModule:
+def _score(score: str | Score | ScoreModule | MechanismConfig, head: int, heads: int, groups: int) -> ScoreModule:
     if isinstance(score, str):
-        score = Mechanism(score=score)
-    if isinstance(score, Mechanism):
+        score = MechanismConfig(score=score)
+    if isinstance(score, MechanismConfig):
         return score.score_module(head, head, heads=heads, key_heads=groups)
     return score if isinstance(score, ScoreModule) else FixedScore(score)
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, nearest
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
-from qkv.nn.mechanism import Mechanism
+from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.normalizers import NormalizerModule, normalizer_of
 from qkv.nn.scores import score_of, xavier_uniform
 from qkv.scores.base import Score
@@ -41,13 +41,13 @@ class Pool(nn.Module):
         torch.Size([2, 8])
     """
 
-    def __init__(self, width: int, kind: Pooling = "attention", mechanism: Mechanism | None = None) -> None:
+    def __init__(self, width: int, kind: Pooling = "attention", mechanism: MechanismConfig | None = None) -> None:
         super().__init__()
         if kind not in POOLINGS:
             raise ConfigError("kind", "attention or mean", f'"{kind}"', nearest(str(kind), POOLINGS))
         self.kind = kind
         learns = kind == "attention"
-        mechanism = Mechanism(score="additive") if mechanism is None else mechanism
+        mechanism = MechanismConfig(score="additive") if mechanism is None else mechanism
         additive = mechanism.score == "additive"
         self.score = mechanism.score_module(width, width) if learns and not additive else None
         normalizer = mechanism.normalizer_part() if learns else None

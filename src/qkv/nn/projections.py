@@ -5,13 +5,13 @@ from typing import final
 from torch import Tensor, nn
 
 from qkv.linalg.layers import apply_columns, apply_layer
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.nn.scores import xavier_uniform
 from qkv.values.plain import plain_weights
 
 
 @final
-class Given(nn.Module):
+class ProjectionInputs(nn.Module):
     """The inputs of the projections: an identity module, so that a forward hook can see them."""
 
     def forward(self, query: Tensor | None = None, key: Tensor | None = None, value: Tensor | None = None) -> None:
@@ -44,7 +44,7 @@ class Projections(nn.Module):
         self.sizes = sizes
         self.one = len(set(widths)) == 1 and all(sizes)
         blocks = [(widths[0], sum(sizes))] if self.one else zip(widths, sizes, strict=True)
-        self.given = Given()
+        self.given = ProjectionInputs()
         self.layers = nn.ModuleList(nn.Linear(*block, bias=bias) for block in blocks if block[1])
         self.reset_parameters()
 
@@ -71,12 +71,12 @@ class Projections(nn.Module):
         weight, bias = plain_weights(self._layer(index), "projections")
         return weight[rows], None if bias is None else bias[rows]
 
-    def query(self, x: Tensor, session: Session | None = None) -> Tensor:
+    def query(self, x: Tensor, session: DecodingSession | None = None) -> Tensor:
         """(..., N, width) to (..., N, size)."""
         self.given(x)
         return self._apply_part(0, x, session)
 
-    def memory(self, key: Tensor, value: Tensor, session: Session | None = None) -> tuple[Tensor, Tensor]:
+    def memory(self, key: Tensor, value: Tensor, session: DecodingSession | None = None) -> tuple[Tensor, Tensor]:
         """Keys and values; in one product where both come from one tensor."""
         self.given(None, key, value)
         if key is value and self.one:
@@ -85,7 +85,7 @@ class Projections(nn.Module):
             return k, v
         return self._apply_part(1, key, session), self._apply_part(2, value, session)
 
-    def together(self, x: Tensor, session: Session | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def together(self, x: Tensor, session: DecodingSession | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of one input, in one product."""
         if self.one:
             self.given(x, x, x)
@@ -93,7 +93,7 @@ class Projections(nn.Module):
             return q, k, v
         return self.query(x, session), *self.memory(x, x, session)
 
-    def _apply_part(self, index: int, x: Tensor, session: Session | None) -> Tensor:
+    def _apply_part(self, index: int, x: Tensor, session: DecodingSession | None) -> Tensor:
         if not self.sizes[index]:
             return x
         return apply_columns(self._layer(index), self._rows(index), x, session, (self, index))

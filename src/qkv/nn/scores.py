@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from qkv.errors import ConfigError, nearest
 from qkv.linalg.matmul import kept_weight
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.nn.recurrent.repeated import Repeated
 from qkv.scores.base import Score
 from qkv.scores.free import Learned, as_score
@@ -38,11 +38,11 @@ class ScoreModule(nn.Module, Owner):
         """Compute the part of the score that depends only on the query: (..., Q, D) to (..., Q, F)."""
         return query
 
-    def project_queries(self, steps: int, session: Session | None = None) -> Callable[[Tensor], Tensor]:
+    def project_queries(self, steps: int, session: DecodingSession | None = None) -> Callable[[Tensor], Tensor]:
         """`project_query` for the steps of one loop, at most so many; a session keeps the weight packed."""
         return self.project_query
 
-    def project_key(self, key: Tensor, session: Session | None = None) -> Tensor:
+    def project_key(self, key: Tensor, session: DecodingSession | None = None) -> Tensor:
         """The part of the score that depends on the key alone: (..., K, E) to (..., K, F)."""
         return key
 
@@ -74,11 +74,11 @@ class CalledScore:
         """Return the query, which the module projects."""
         return query
 
-    def project_queries(self, steps: int, session: Session | None = None) -> Callable[[Tensor], Tensor]:
+    def project_queries(self, steps: int, session: DecodingSession | None = None) -> Callable[[Tensor], Tensor]:
         """`project_query`."""
         return self.project_query
 
-    def project_key(self, key: Tensor, session: Session | None = None) -> Tensor:
+    def project_key(self, key: Tensor, session: DecodingSession | None = None) -> Tensor:
         """Return the key, which the module projects."""
         return key
 
@@ -214,13 +214,13 @@ class AdditiveScore(ScoreModule):
         """Compute W_q q."""
         return project(query, self.query_weight)
 
-    def project_queries(self, steps: int, session: Session | None = None) -> Callable[[Tensor], Tensor]:
+    def project_queries(self, steps: int, session: DecodingSession | None = None) -> Callable[[Tensor], Tensor]:
         """`project_query` for the steps of one loop, at most so many; a session keeps the weight packed."""
         if self.query_weight.ndim > 2:
             return self.project_query
         return Repeated(self.query_weight, None, steps, kept_weight(session, (self, "query")))
 
-    def project_key(self, key: Tensor, session: Session | None = None) -> Tensor:
+    def project_key(self, key: Tensor, session: DecodingSession | None = None) -> Tensor:
         """W_k k: once per sentence."""
         return project(key, self.key_weight, kept_weight(session, (self, "key")))
 
@@ -267,7 +267,7 @@ class BilinearScore(ScoreModule):
         """Compute qᵀM, in the key's space; groups of heads can then share unprojected keys."""
         return project(query, self.weight.mT)
 
-    def project_queries(self, steps: int, session: Session | None = None) -> Callable[[Tensor], Tensor]:
+    def project_queries(self, steps: int, session: DecodingSession | None = None) -> Callable[[Tensor], Tensor]:
         """`project_query` for the steps of one loop; a session keeps the weight packed."""
         kept = kept_weight(session, self)
         return lambda query: project(query, self.weight.mT, kept)

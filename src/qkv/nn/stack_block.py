@@ -6,7 +6,7 @@ from typing import Literal, final
 from torch import Tensor, nn
 
 from qkv.biases import Bias
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.masks.base import Mask
 from qkv.nn.blocks import FeedForward
 from qkv.nn.decoding.cache import Memory
@@ -50,7 +50,7 @@ class NormParts:
 
 
 @final
-class Around(nn.Module):
+class SublayerResidual(nn.Module):
     """What surrounds a sublayer: norms, dropout and the sum.
 
     Args:
@@ -120,12 +120,12 @@ class StackBlock(nn.Module):
         super().__init__()
         self.reach = reach
         self.self_attention = attention
-        self.around_self = Around(width, norms, dropout)
+        self.around_self = SublayerResidual(width, norms, dropout)
         if cross is not None:
             self.cross_attention = cross
-            self.around_cross = Around(width, norms, dropout)
+            self.around_cross = SublayerResidual(width, norms, dropout)
         self.feed_forward = feed_forward
-        self.around_feed = Around(width, norms, dropout)
+        self.around_feed = SublayerResidual(width, norms, dropout)
 
     def step(
         self,
@@ -136,7 +136,7 @@ class StackBlock(nn.Module):
         bias: Bias | Tensor | None = None,
         source: Memory | None = None,
         source_mask: Mask | None = None,
-        session: Session | None = None,
+        session: DecodingSession | None = None,
     ) -> tuple[Tensor, Memory]:
         """Compute the newest positions.
 

@@ -41,7 +41,7 @@ class Processor(NamedTuple):
     capability: str
 
 
-class Table(NamedTuple):
+class CostTable(NamedTuple):
     """What was measured on one kind of processor.
 
     Attributes:
@@ -96,25 +96,25 @@ _coefficients._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @lru_cache(maxsize=1)
-def tables() -> tuple[Table, ...]:
+def tables() -> tuple[CostTable, ...]:
     """Return the tables that apply on this machine: its own, or all of them for a processor that was not measured."""
     own = next((table for table in all_tables() if _matches(table.processor)), None)
     return all_tables() if own is None else (own,)
 
 
 @lru_cache(maxsize=1)
-def all_tables() -> tuple[Table, ...]:
+def all_tables() -> tuple[CostTable, ...]:
     """Return every table of the package, in the order of their names."""
     folder = resources.files(__package__) / "coefficients"
     files = sorted((each for each in folder.iterdir() if each.name.endswith(".json")), key=lambda each: each.name)
     return tuple(_read(json.loads(each.read_text(encoding="utf-8"))) for each in files)
 
 
-def _read(data: dict[str, Any]) -> Table:
+def _read(data: dict[str, Any]) -> CostTable:
     processor = data["processor"]
     models = tuple(processor["models"])
     kind = Processor(processor["vendor"], processor["family"], models, processor["capability"])
-    return Table(data["name"], kind, data["algorithms"])
+    return CostTable(data["name"], kind, data["algorithms"])
 
 
 def _matches(known: Processor) -> bool:

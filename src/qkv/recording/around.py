@@ -16,7 +16,7 @@ class Projection(NamedTuple):
     bias: Tensor | None
 
 
-class Around(NamedTuple):
+class LayerProjections(NamedTuple):
     """The projections around an attention.
 
     Attributes:
@@ -30,7 +30,7 @@ class Around(NamedTuple):
     output: Projection
 
 
-def around(layer: MultiHeadAttention) -> Around | None:
+def around(layer: MultiHeadAttention) -> LayerProjections | None:
     """Return the projections of a layer, as views of its parameters; None if one of them is more than its parameters.
 
     Example:
@@ -42,7 +42,7 @@ def around(layer: MultiHeadAttention) -> Around | None:
         last = (None, None) if layer.output is None else plain_weights(layer.output, "output")
     except UnsupportedError:
         return None
-    return Around(query, key, value, _detached(*last))
+    return LayerProjections(query, key, value, _detached(*last))
 
 
 def _detached(weight: Tensor | None, bias: Tensor | None) -> Projection:

@@ -15,7 +15,7 @@ from qkv.masks.patterns import Causal
 from qkv.normalizers.row_state import RowState
 
 
-class Given(NamedTuple):
+class LastInputs(NamedTuple):
     """The last inputs of a layer's projections, detached.
 
     Attributes:
@@ -31,7 +31,7 @@ class Given(NamedTuple):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Call:
+class RecordedCall:
     """One call of an attention: its inputs, detached.
 
     Args:
@@ -53,7 +53,7 @@ class Call:
     state: RowState | None = None
     moment: int = -1
     own: bool = False
-    given: Given | None = None
+    given: LastInputs | None = None
     start: int | None = None
     ids: Tensor | None = None
     _versions: tuple[int, ...] = field(init=False)
@@ -78,7 +78,7 @@ class Call:
         """Whether recorded tensors and parameters are as they were."""
         return self._versions == self._now()
 
-    def first(self, count: int) -> "Call":
+    def first(self, count: int) -> "RecordedCall":
         """Select the first queries, and if these see no later keys of their own sequence, the keys up to there.
 
         Args:
@@ -112,7 +112,7 @@ class Call:
     def _table(self, mask: Mask | Tensor) -> Tensor:
         return matrix(mask, self.query.shape[-2], self.key.shape[-2], tuple(self.query.shape[:-2]))
 
-    def of_query(self, query: int, item: int) -> "Call":
+    def of_query(self, query: int, item: int) -> "RecordedCall":
         """Select one query per item; rows that share their keys are adjacent queries.
 
         Args:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, final
 
 from torch import Tensor, nn
 
-from qkv.recording.calls import Call
+from qkv.recording.calls import RecordedCall
 from qkv.recording.lineage import Lineage, Moment
 from qkv.recording.origins import Position, length_of
 from qkv.recording.passes import Pass, Setup
-from qkv.recording.rooms import Room, moved, same_numbers
+from qkv.recording.rooms import KeyValueBuffer, moved, same_numbers
 
 _REMEMBERED = 8
 """Texts that a program may continue in turn, each with a cache of its own."""
@@ -22,7 +22,7 @@ class Made(NamedTuple):
     """A call of a layer."""
 
     layer: str
-    call: Call
+    call: RecordedCall
 
 
 @final
@@ -38,7 +38,7 @@ class Run:
     root: object | None
     made: list[Made] = field(default_factory=list)
 
-    def calls(self, layer: str) -> list[Call]:
+    def calls(self, layer: str) -> list[RecordedCall]:
         """Return the calls of one layer."""
         return [call for name, call in self.made if name == layer]
 
@@ -57,14 +57,14 @@ class OpenPass:
     def __init__(self, recorded: Pass) -> None:
         self.recorded = recorded
         self.root: object | None = None
-        self._rooms: dict[str, Room] = {}
+        self._rooms: dict[str, KeyValueBuffer] = {}
         for layer, calls in recorded.calls.items():
             if calls[-1].start is not None:
-                self._rooms[layer] = Room()
+                self._rooms[layer] = KeyValueBuffer()
                 self._rooms[layer].keep(calls[-1].key, calls[-1].value, calls[-1].query.shape[-2])
 
     @property
-    def calls(self) -> dict[str, list[Call]]:
+    def calls(self) -> dict[str, list[RecordedCall]]:
         """The calls so far."""
         return self.recorded.calls
 
@@ -91,7 +91,7 @@ class OpenPass:
             run: the run.
             generation: whether both belong to one generation, whose cache is known to be its own.
         """
-        firsts: dict[str, Call] = dict(reversed(run.made))
+        firsts: dict[str, RecordedCall] = dict(reversed(run.made))
         again = {layer: call for layer, call in firsts.items() if layer in self.calls}
         going = {layer: call for layer, call in again.items() if call.start != 0} or again
         if not going or not all(self._follows(layer, call, generation) for layer, call in going.items()):
@@ -107,7 +107,7 @@ class OpenPass:
         last = self.calls[layer][-1]
         return (last.start or 0) + last.query.shape[-2]
 
-    def _follows(self, layer: str, call: Call, generation: bool) -> bool:
+    def _follows(self, layer: str, call: RecordedCall, generation: bool) -> bool:
         last, queries, keys = self.calls[layer][-1], call.query.shape[-2], call.key.shape[-2]
         if call.start is None:
             return not (call.own and queries == keys) and not _repeats(self.calls[layer][0], call) and grows(last, call)
@@ -136,18 +136,18 @@ class OpenPass:
             if not self.calls[layer]:
                 del self.calls[layer]
 
-    def _sharing_memory(self, layer: str, call: Call) -> Call:
+    def _sharing_memory(self, layer: str, call: RecordedCall) -> RecordedCall:
         """Return a call whose keys and values are in memory shared with earlier calls that they continue."""
         queries, keys = call.query.shape[-2], call.key.shape[-2]
         if call.start is None or (call.own and keys > call.start + queries) or not call.unchanged:
             return call  # a cache of fixed size is written in place
-        room = self._rooms.setdefault(layer, Room())
+        room = self._rooms.setdefault(layer, KeyValueBuffer())
         kept = room.keep(call.key, call.value, queries)
         options = moved(dict(call.options), kept.dropped)
         return call if options is None else replace(call, key=kept.key, value=kept.value, options=options)
 
 
-def first_positions(calls: Sequence[Call], position: int) -> list[Call]:
+def first_positions(calls: Sequence[RecordedCall], position: int) -> list[RecordedCall]:
     """Return calls without the queries from a position on."""
     found = []
     for call in calls:
@@ -157,7 +157,7 @@ def first_positions(calls: Sequence[Call], position: int) -> list[Call]:
     return found
 
 
-def grows(last: Call, call: Call) -> bool:
+def grows(last: RecordedCall, call: RecordedCall) -> bool:
     """Return whether a call sees the keys of another one, and maybe more after them."""
     count = last.key.shape[-2]
     if call.key is last.key:
@@ -165,7 +165,7 @@ def grows(last: Call, call: Call) -> bool:
     return call.key.shape[-2] >= count and same_numbers(call.key[..., :count, :], last.key)
 
 
-def _repeats(first: Call, call: Call) -> bool:
+def _repeats(first: RecordedCall, call: RecordedCall) -> bool:
     """Return whether a call begins with the queries of another one, as a decoder without a cache does."""
     count = min(first.query.shape[-2], call.query.shape[-2])
     return same_numbers(first.query[..., :count, :], call.query[..., :count, :])
@@ -241,7 +241,7 @@ class Course:
             if root and not context.generation and context.lineage.moments:
                 context.lineage = Lineage()  # a later part that runs alone has a batch of its own
 
-    def add(self, layer: str, call: Call) -> None:
+    def add(self, layer: str, call: RecordedCall) -> None:
         """Note a call of a layer."""
         position = self._positions.get(self._setup.groups.get(layer, ""))
         if position is not None and self._running:
@@ -303,7 +303,7 @@ class Course:
                 layers = {layer for layer, path in self._setup.groups.items() if path == group}
                 context.open[-1].cut(length, layers)
 
-    def _turn(self, layer: str, call: Call, run: Run) -> str:
+    def _turn(self, layer: str, call: RecordedCall, run: Run) -> str:
         """Return the name of a layer, with the number of its turn if it runs again in a run without going on."""
         turn, name = 1, layer
         while True:
@@ -356,7 +356,7 @@ class Course:
 
     def _begun(self, context: _Context, run: Run) -> OpenPass:
         """Return a new pass; it shares what was read once for several, such as the source of a translation."""
-        calls: dict[str, list[Call]] = {}
+        calls: dict[str, list[RecordedCall]] = {}
         last = context.open[-1] if context.open else None
         if last is not None and last.recorded.lineage is context.lineage:
             crossing = [(layer, call) for layer, call in run.made if not call.own and layer in last.calls]
@@ -370,7 +370,7 @@ class Course:
                 }
         return self._opened(context, calls, context.lineage)
 
-    def _opened(self, context: _Context, calls: Mapping[str, list[Call]], lineage: Lineage) -> OpenPass:
+    def _opened(self, context: _Context, calls: Mapping[str, list[RecordedCall]], lineage: Lineage) -> OpenPass:
         recorded = Pass(dict(calls), lineage, self.number, context.steps, self._setup)
         context.steps += 1 if context.generation else 0
         opened = OpenPass(recorded)

@@ -15,13 +15,13 @@ from qkv.engine.describe import Arguments, describe
 from qkv.errors import CheckpointError, DataError, OutOfMemoryError, QkvError
 from qkv.files import FREE, open_file, room_for
 from qkv.normalizers.row_state import RowState
-from qkv.recording.around import Around, Projection
-from qkv.recording.calls import Call, Given
+from qkv.recording.around import LayerProjections, Projection
+from qkv.recording.calls import LastInputs, RecordedCall
 from qkv.recording.lineage import Lineage, Moment
 from qkv.recording.passes import Pass, Setup
 from qkv.recording.storing import KEY, VERSION
 from qkv.recording.trace import Trace
-from qkv.recording.values import Reader, brief
+from qkv.recording.values import ValueReader, brief
 from qkv.scores.products import ScaledDot
 from qkv.strict_json import parse_json
 from qkv.view.scene import OPTIONS
@@ -62,7 +62,7 @@ def read(path: str | Path) -> Trace:
         raise _unreadable(path, error.strerror or str(error)) from error
     except CheckpointError as error:  # the reader is that of checkpoints; this is not a checkpoint
         raise _unreadable(path, error.got[:200]) from error
-    reader = Reader(tensors, str(path))
+    reader = ValueReader(tensors, str(path))
     try:
         return _trace(parse_json(metadata[KEY], finite=False), reader)
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -76,7 +76,7 @@ def _unreadable(path: str | Path, got: str) -> DataError:
     return DataError(str(path), "a trace in safetensors", got, hint)
 
 
-def _trace(plain: Any, reader: Reader) -> Trace:
+def _trace(plain: Any, reader: ValueReader) -> Trace:
     version = plain.get("version") if isinstance(plain, dict) else None
     if not is_version(version, 1) and not is_version(version, VERSION):
         raise reader.wrong(f"a trace of version 1 or {VERSION}", repr(plain)[:60])
@@ -94,7 +94,7 @@ def _trace(plain: Any, reader: Reader) -> Trace:
     return Trace(passes, setup, tokens, str(plain["title"]))
 
 
-def _passes(plain: Mapping[str, Any], setup: Setup, reader: Reader) -> list[Pass]:
+def _passes(plain: Mapping[str, Any], setup: Setup, reader: ValueReader) -> list[Pass]:
     lineages = [_lineage(moments, reader) for moments in plain["lineages"]]
     numbers = _lineage_of_each_call(plain, len(lineages), reader)
     calls = [_call(call, lineages[numbers[at]], reader) for at, call in enumerate(plain["calls"])]
@@ -110,7 +110,7 @@ def _passes(plain: Mapping[str, Any], setup: Setup, reader: Reader) -> list[Pass
     return passes
 
 
-def _lineage_of_each_call(plain: Mapping[str, Any], lineages: int, reader: Reader) -> dict[int, int]:
+def _lineage_of_each_call(plain: Mapping[str, Any], lineages: int, reader: ValueReader) -> dict[int, int]:
     """Return the number of the lineage of each call, from the passes that hold it."""
     found: dict[int, int] = {}
     for some in plain["passes"]:
@@ -126,12 +126,12 @@ def _lineage_of_each_call(plain: Mapping[str, Any], lineages: int, reader: Reade
     return found
 
 
-def _passes_of_version_1(plain: Mapping[str, Any], setup: Setup, reader: Reader) -> list[Pass]:
+def _passes_of_version_1(plain: Mapping[str, Any], setup: Setup, reader: ValueReader) -> list[Pass]:
     """Return the calls of version 1, which has them in one list, by the batch that was read before."""
     lineage = _lineage(plain["moments"], reader)
     calls = {layer: [_call(call, lineage, reader) for call in some] for layer, some in plain["calls"].items()}
     starts = list(itertools.accumulate(moment.start for moment in lineage.moments))
-    found: dict[int, dict[str, list[Call]]] = {}
+    found: dict[int, dict[str, list[RecordedCall]]] = {}
     for layer, some in calls.items():
         for call in some:
             reading = starts[call.moment] if call.moment >= 0 else 0
@@ -139,26 +139,26 @@ def _passes_of_version_1(plain: Mapping[str, Any], setup: Setup, reader: Reader)
     return [Pass(found[reading], lineage, setup=setup) for reading in sorted(found)]
 
 
-def _lineage(moments: Any, reader: Reader) -> Lineage:
+def _lineage(moments: Any, reader: ValueReader) -> Lineage:
     lineage = Lineage([_moment(reader, *pair) for pair in moments])
     _check_rows(lineage, reader)
     return lineage
 
 
-def _texts(some: Any, reader: Reader) -> tuple[str, ...]:
+def _texts(some: Any, reader: ValueReader) -> tuple[str, ...]:
     if not isinstance(some, list) or not all(isinstance(text, str) for text in some):
         raise reader.wrong("tokens as strings", repr(some)[:60])
     return tuple(some)
 
 
-def _moment(reader: Reader, rows: Any, start: Any) -> Moment:
+def _moment(reader: ValueReader, rows: Any, start: Any) -> Moment:
     found = reader.value(rows)
     if not isinstance(found, Tensor) or found.ndim != 1 or found.dtype != torch.int64 or not isinstance(start, bool):
         raise reader.wrong("rows of a batch", brief([found, start]))
     return Moment(found, start)
 
 
-def _check_rows(lineage: Lineage, reader: Reader) -> None:
+def _check_rows(lineage: Lineage, reader: ValueReader) -> None:
     """Check that rows continue existing rows."""
     count = 0
     for place, (rows, start) in enumerate(lineage.moments):
@@ -168,10 +168,10 @@ def _check_rows(lineage: Lineage, reader: Reader) -> None:
         count = rows.numel()
 
 
-def _call(plain: Mapping[str, Any], lineage: Lineage, reader: Reader) -> Call:
+def _call(plain: Mapping[str, Any], lineage: Lineage, reader: ValueReader) -> RecordedCall:
     query, key, value = reader.value(plain["tensors"])
     options, state, moment, own = _options(plain["options"], reader), reader.value(plain["state"]), *_place(plain)
-    given = None if plain["given"] is None else Given(*reader.value(plain["given"]))
+    given = None if plain["given"] is None else LastInputs(*reader.value(plain["given"]))
     unknown = set(options) - set(OPTIONS)
     moments = [moment, *([] if given is None else [given.moment])]
     if unknown or not all(type(at) is int and -1 <= at <= lineage.now for at in moments):
@@ -196,10 +196,10 @@ def _call(plain: Mapping[str, Any], lineage: Lineage, reader: Reader) -> Call:
     start = plain.get("start")
     if start is not None and not (type(start) is int and start >= 0):
         raise reader.wrong("the position of a call", brief(start))
-    return Call(query, key, value, options, state, moment, own, given, start)
+    return RecordedCall(query, key, value, options, state, moment, own, given, start)
 
 
-def _options(plain: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
+def _options(plain: Mapping[str, Any], reader: ValueReader) -> dict[str, Any]:
     return {name: reader.bias(part) if name == "bias" else reader.value(part) for name, part in plain.items()}
 
 
@@ -207,8 +207,10 @@ def _place(plain: Mapping[str, Any]) -> tuple[Any, bool]:
     return plain["moment"], plain["own"] is True
 
 
-def _around(some: Any, reader: Reader) -> Around:
+def _around(some: Any, reader: ValueReader) -> LayerProjections:
     pairs = [Projection(*pair) for pair in some]
-    if len(pairs) != len(Around._fields) or not all(x is None or isinstance(x, Tensor) for pair in pairs for x in pair):
+    if len(pairs) != len(LayerProjections._fields) or not all(
+        x is None or isinstance(x, Tensor) for pair in pairs for x in pair
+    ):
         raise reader.wrong("four projections", brief(pairs))
-    return Around(*pairs)
+    return LayerProjections(*pairs)

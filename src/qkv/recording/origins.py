@@ -16,7 +16,7 @@ _CACHES = ("past_key_values", "past_key_value", "cache_params")
 
 
 @final
-class Origin:
+class ProjectionHooks:
     """Hooks on a module that has an `Attention` beneath its projections; they see which arguments are projected.
 
     Keys come from another sequence if a projection takes an argument of the module other than the first. A cache keeps

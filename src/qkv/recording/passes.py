@@ -13,10 +13,10 @@ from qkv.engine.describe import Arguments
 from qkv.errors import ConfigError, ShapeError, nearest
 from qkv.introspect.lazy_map import AttentionMap, map_of
 from qkv.introspect.statistics import Statistics
-from qkv.recording.around import Around
-from qkv.recording.calls import Call
+from qkv.recording.around import LayerProjections
+from qkv.recording.calls import RecordedCall
 from qkv.recording.lineage import Lineage
-from qkv.recording.scenes import Part, scene_of, sides_of
+from qkv.recording.scenes import CallRow, scene_of, sides_of
 from qkv.scores.products import ScaledDot
 from qkv.view.scene import Scene
 
@@ -43,7 +43,7 @@ class Setup:
 
     layers: list[str] = field(default_factory=list)
     heads: tuple[int, ...] | None = None
-    surroundings: dict[str, Around] = field(default_factory=dict)
+    surroundings: dict[str, LayerProjections] = field(default_factory=dict)
     groups: dict[str, str] = field(default_factory=dict)
     tokenizer: Tokenizer | None = None
 
@@ -61,7 +61,7 @@ class Pass:
         setup: what is known of the model.
     """
 
-    calls: dict[str, list[Call]] = field(default_factory=dict)
+    calls: dict[str, list[RecordedCall]] = field(default_factory=dict)
     lineage: Lineage = field(default_factory=Lineage)
     thread: int = 0
     step: int = 0
@@ -119,7 +119,7 @@ class Pass:
         named = self.tokens(parts) if tokens is None else tokens
         return scene_of(parts, sides, self.setup.surroundings, named, notes or {}, title)
 
-    def parts(self, row: int, hypothesis: Hypothesis | None = None) -> dict[str, list[Part]]:
+    def parts(self, row: int, hypothesis: Hypothesis | None = None) -> dict[str, list[CallRow]]:
         """Return the calls of each layer that include a row, and its index in each.
 
         Raises:
@@ -127,7 +127,7 @@ class Pass:
         """
         return {layer: self._parts(layer, row, hypothesis) for layer in self.layers}
 
-    def tokens(self, parts: Mapping[str, Sequence[Part]]) -> dict[str, tuple[str, ...]]:
+    def tokens(self, parts: Mapping[str, Sequence[CallRow]]) -> dict[str, tuple[str, ...]]:
         """Return the tokens of the ids that the model was given, for the sequences where they are known."""
         sides, found = sides_of(parts, self.setup.groups), dict[str, tuple[str, ...]]()
         tokenizer = self.setup.tokenizer
@@ -137,7 +137,7 @@ class Pass:
                 found[name] = tuple(map(str, tokenizer.convert_ids_to_tokens(ids)))
         return found
 
-    def _parts(self, layer: str, row: int, hypothesis: Hypothesis | None) -> list[Part]:
+    def _parts(self, layer: str, row: int, hypothesis: Hypothesis | None) -> list[CallRow]:
         """Return the calls that include a row, and its index in each."""
         calls, path = self._calls(layer), None
         if hypothesis is not None and hypothesis.row is not None:
@@ -153,7 +153,7 @@ class Pass:
             source = place if call.given is None else self._place(call.given.moment, row, path)
             one, item = _apart(call, place, self.lineage.rows(call.moment))
             if item < call.query.shape[0]:
-                parts.append(Part(one, item, item if one is not call and call.own else source))
+                parts.append(CallRow(one, item, item if one is not call and call.own else source))
         if not parts:
             hint = "Rows count from 0, in the order of the batch."
             raise ShapeError("row", f"a row that ran through {layer}", str(row), hint)
@@ -177,7 +177,7 @@ class Pass:
             raise ShapeError("row", "a row that occurs once in the batch", got, hint)
         return places[0] if places else None
 
-    def _calls(self, layer: str) -> list[Call]:
+    def _calls(self, layer: str) -> list[RecordedCall]:
         if not self.calls.get(layer):
             ran = layer in self.setup.layers
             hint = "Run the model inside the `with` block." if ran else nearest(layer, self.setup.layers)
@@ -211,14 +211,14 @@ class Pass:
         return list(heads)
 
 
-def _map(call: Call) -> AttentionMap:
+def _map(call: RecordedCall) -> AttentionMap:
     call.check()
     defaults = {"score": ScaledDot(), "normalizer": None, "mask": None, "bias": None, "enable_gqa": False}
     given = Arguments(dropout=0.0, generator=None, **(defaults | dict(call.options)))
     return map_of(call.query, call.key, given, call.state)
 
 
-def _ids(parts: Sequence[Part]) -> Iterator[int]:
+def _ids(parts: Sequence[CallRow]) -> Iterator[int]:
     """Yield the token ids of one row over its calls; none if some are unknown."""
     rows = [None if call.ids is None or place >= len(call.ids) else call.ids[place] for call, place, _ in parts]
     if all(ids is not None and len(ids) == part.call.query.shape[-2] for ids, part in zip(rows, parts, strict=True)):
@@ -226,7 +226,7 @@ def _ids(parts: Sequence[Part]) -> Iterator[int]:
             yield from () if ids is None else ids.tolist()
 
 
-def _apart(call: Call, place: int, rows: Sequence[int] | None) -> tuple[Call, int]:
+def _apart(call: RecordedCall, place: int, rows: Sequence[int] | None) -> tuple[RecordedCall, int]:
     """Return the call of one row and its item: in a beam, W rows that share a source are W queries of one item."""
     items = call.query.shape[0]
     if rows is None or not 0 < items < len(rows) or len(rows) % items:

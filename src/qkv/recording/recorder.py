@@ -13,14 +13,14 @@ from torch.utils.hooks import RemovableHandle
 
 from qkv.errors import UnsupportedError
 from qkv.nn.attention import SEAM, Attention
-from qkv.nn.decoding.cache import Rows
+from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.normalizers.row_state import RowState
 from qkv.recording.around import around
-from qkv.recording.calls import Call, Given
+from qkv.recording.calls import LastInputs, RecordedCall
 from qkv.recording.checks import check_all_ran, check_any, check_arguments, chosen
 from qkv.recording.dividing import Course
-from qkv.recording.origins import Origin, model_above, position_of
+from qkv.recording.origins import ProjectionHooks, model_above, position_of
 from qkv.recording.passes import Setup, Tokenizer
 from qkv.recording.per_thread import PerThread
 from qkv.recording.repeated_passes import first_time
@@ -119,7 +119,7 @@ class _Recorder:
         hooks = [
             module.register_forward_hook(first_time(self._rows), with_kwargs=True)
             for module in model.modules()
-            if isinstance(module, Rows)
+            if isinstance(module, BatchRows)
         ]
         for name, module in layers.items():
             hooks += _watch(model, name, module, self)
@@ -176,7 +176,7 @@ def _watch(model: nn.Module, name: str, module: nn.Module, recorder: _Recorder) 
             recorder.course.add(name, call_of(layer, given, options, recorder.course.moment))
 
         return [module.register_forward_hook(first_time(attend), with_kwargs=True)]
-    watch = _Watch(name, recorder)
+    watch = _LayerHooks(name, recorder)
     hooks = [
         module.register_forward_hook(watch.states.take, with_kwargs=True, prepend=True),
         module.register_forward_pre_hook(first_time(watch.states.ask), with_kwargs=True),
@@ -185,7 +185,7 @@ def _watch(model: nn.Module, name: str, module: nn.Module, recorder: _Recorder) 
     path = next(path for path, other in modules.items() if other is module)
     if path.rpartition(".")[2] == SEAM:
         place = path.rpartition(".")[0]
-        watch.origin = Origin(modules[place])
+        watch.origin = ProjectionHooks(modules[place])
         hooks += watch.origin.hooks
         hooks.append(modules[place].register_forward_pre_hook(first_time(watch.begin)))
         hooks.append(modules[place].register_forward_hook(first_time(watch.end)))
@@ -235,7 +235,7 @@ class _Seen:
 
 
 @final
-class _Watch:
+class _LayerHooks:
     """The hooks on one layer.
 
     Attributes:
@@ -245,7 +245,7 @@ class _Watch:
 
     def __init__(self, name: str, recorder: _Recorder) -> None:
         self.name, self.recorder = name, recorder
-        self.origin: Origin | None = None
+        self.origin: ProjectionHooks | None = None
         self.states = RowStates()
         self.seen = PerThread(_Seen)
 
@@ -279,9 +279,9 @@ class _Watch:
         with_state = isinstance(output, tuple) and isinstance(output[1], RowState)
         state = output[1] if with_state else self.states.last
         course = self.recorder.course
-        course.add(self.name, Call(query, key, value, options, state, course.moment, same, given))
+        course.add(self.name, RecordedCall(query, key, value, options, state, course.moment, same, given))
 
-    def _given(self, same: bool) -> tuple[bool, Given | None]:
+    def _given(self, same: bool) -> tuple[bool, LastInputs | None]:
         """Return whether queries and keys come from one sequence, and the inputs of the projections, if known."""
         if self.origin is not None:
             return self.origin.own, None
@@ -289,7 +289,7 @@ class _Watch:
         q, k, v = seen.inputs
         if q is None or k is None or v is None:
             return same, None
-        return q is k, Given(q.detach(), k.detach(), v.detach(), seen.moment)
+        return q is k, LastInputs(q.detach(), k.detach(), v.detach(), seen.moment)
 
 
 def _refuse_compiled(model: nn.Module) -> None:

@@ -14,7 +14,7 @@ from qkv.masks.lower import factors
 from qkv.masks.patterns import Causal, Lengths, Span, Window, span
 
 
-class Kept(NamedTuple):
+class StoredKeys(NamedTuple):
     """Keys and values as they are kept.
 
     Attributes:
@@ -28,7 +28,7 @@ class Kept(NamedTuple):
 
 
 @final
-class Room:
+class KeyValueBuffer:
     """Memory for the keys and values of consecutive calls of a layer, of which each may see a few more.
 
     A cache that concatenates gives every call tensors of its own: T steps would keep T²/2 keys. Here a call keeps a
@@ -74,7 +74,7 @@ class Room:
         """Take rows of the batch, as a beam search does."""
         self._pair = tuple(x.index_select(0, rows.to(x.device)) for x in self._pair)
 
-    def keep(self, key: Tensor, value: Tensor, queries: int) -> Kept:
+    def keep(self, key: Tensor, value: Tensor, queries: int) -> StoredKeys:
         """Return the same keys and values, in memory shared with those of earlier calls if they continue them.
 
         Args:
@@ -87,13 +87,13 @@ class Room:
         old = count - queries
         if not self._pair or not 0 < old <= length or not self._ends_with(pair, old):
             self._pair, self._length = pair, count
-            return Kept(key, value)
+            return StoredKeys(key, value)
         self._append([x[..., old:, :] for x in pair])
         return self._kept(self._length, length - old)
 
-    def _kept(self, count: int, dropped: int = 0) -> Kept:
+    def _kept(self, count: int, dropped: int = 0) -> StoredKeys:
         key, value = (room[..., :count, :] for room in self._pair)
-        return Kept(key, value, dropped)
+        return StoredKeys(key, value, dropped)
 
     def _append(self, new: list[Tensor]) -> None:
         length, total = self._length, self._length + new[0].shape[-2]

@@ -12,7 +12,7 @@ from qkv.masks.base import Both, Dense, Either, Grid, Inverse, Mask, as_mask
 from qkv.masks.patterns import Causal, Documents, Lengths, Span, Window
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.row_state import RowState
-from qkv.recording.calls import Call
+from qkv.recording.calls import RecordedCall
 from qkv.scores.base import Score
 from qkv.shapes import show
 
@@ -37,7 +37,7 @@ class _OfItem(Mask):
         return _item(seen, self.row, self.rank + 2)
 
 
-class Item(NamedTuple):
+class CallItem(NamedTuple):
     """One item of a call: (H, Q, D), (G, K, E), (G, K, V), its options, and its row state (H, Q)."""
 
     query: Tensor
@@ -47,7 +47,7 @@ class Item(NamedTuple):
     state: RowState | None
 
 
-def item_of(call: Call, row: int) -> Item:
+def item_of(call: RecordedCall, row: int) -> CallItem:
     """Extract one row of a call's batch; a call without heads gets one head.
 
     Args:
@@ -69,7 +69,7 @@ def item_of(call: Call, row: int) -> Item:
     query, key, value = (tensor if rank == 2 else tensor.unsqueeze(0) for tensor in tensors)
     options = {name: _option(name, option, row, rank, batch) for name, option in call.options.items()}
     kept = None if call.state is None else call.state.map(lambda x: x[row].reshape(query.shape[:2]))
-    return Item(query, key, value, options, kept)
+    return CallItem(query, key, value, options, kept)
 
 
 def _option(name: str, option: Any, row: int, rank: int, batch: int) -> Any:

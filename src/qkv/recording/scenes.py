@@ -14,25 +14,25 @@ from qkv.masks.base import Mask
 from qkv.masks.lower import factors, matrix, part
 from qkv.masks.patterns import Causal, Lengths, Span, causal, dense, span
 from qkv.normalizers.row_state import RowState
-from qkv.recording.around import Around
-from qkv.recording.calls import Call
-from qkv.recording.rows import Item, item_of
+from qkv.recording.around import LayerProjections
+from qkv.recording.calls import RecordedCall
+from qkv.recording.rows import CallItem, item_of
 from qkv.recording.sequences import Ends, name_sequences
-from qkv.view.scene import Inputs, Layer, Scene
+from qkv.view.scene import Layer, ProjectedInputs, Scene
 
 
-class Part(NamedTuple):
+class CallRow(NamedTuple):
     """A call, the index of the row in its batch, and its index in the batch when the keys were projected."""
 
-    call: Call
+    call: RecordedCall
     place: int
     source: int | None
 
 
 def scene_of(
-    parts: Mapping[str, Sequence[Part]],
+    parts: Mapping[str, Sequence[CallRow]],
     sides: Mapping[str, tuple[str, str]],
-    surroundings: Mapping[str, Around],
+    surroundings: Mapping[str, LayerProjections],
     tokens: Mapping[str, Sequence[str]],
     notes: Mapping[str, Sequence[str]],
     title: str,
@@ -68,7 +68,7 @@ def scene_of(
     return Scene(title, named, layers, {name: tuple(some) for name, some in notes.items()})
 
 
-def sides_of(parts: Mapping[str, Sequence[Part]], groups: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+def sides_of(parts: Mapping[str, Sequence[CallRow]], groups: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Return the names of the sequences of queries and keys of each layer.
 
     Args:
@@ -92,8 +92,8 @@ def sides_of(parts: Mapping[str, Sequence[Part]], groups: Mapping[str, str]) -> 
 
 def _layer(
     name: str,
-    parts: Sequence[Part],
-    surrounding: Around | None,
+    parts: Sequence[CallRow],
+    surrounding: LayerProjections | None,
     sides: tuple[str, str],
     tokens: Mapping[str, tuple[str, ...]],
 ) -> Layer:
@@ -108,7 +108,7 @@ def _layer(
     return Layer(name, kind, *sides, item.query, item.key, item.value, item.options, item.state, joined, inputs)
 
 
-def _inputs(parts: Sequence[Part], surrounding: Around, queries: int, keys: int) -> Inputs | None:
+def _inputs(parts: Sequence[CallRow], surrounding: LayerProjections, queries: int, keys: int) -> ProjectedInputs | None:
     """Return the inputs of the projections: queries call by call; keys too if each call had its own."""
     seen = [(call.given, place, source) for call, place, source in parts if call.given is not None]
     if len(seen) < len(parts) or any(source is None for _, _, source in seen):
@@ -121,10 +121,10 @@ def _inputs(parts: Sequence[Part], surrounding: Around, queries: int, keys: int)
     if query.shape[0] < queries or key.shape[0] < keys:
         return None
     weights, biases = zip(surrounding.query, surrounding.key, surrounding.value, strict=True)
-    return Inputs(query[:queries], key[:keys], value[:keys], *weights, *biases)
+    return ProjectedInputs(query[:queries], key[:keys], value[:keys], *weights, *biases)
 
 
-def _one_after_another(name: str, items: Sequence[Item]) -> Item:
+def _one_after_another(name: str, items: Sequence[CallItem]) -> CallItem:
     """Combine the calls of a decoder, one per step, into one matrix, with the keys of the last step."""
     last = items[-1]
     if len(items) == 1:
@@ -135,17 +135,17 @@ def _one_after_another(name: str, items: Sequence[Item]) -> Item:
             raise UnsupportedError(name, "keys that stay the same or grow from call to call", "other keys", hint)
     query = torch.cat([item.query for item in items], 1)
     given = dict(last.options)
-    gatherers: dict[str, Callable[[str, Sequence[Item]], Mask | Bias | Tensor | None]]
+    gatherers: dict[str, Callable[[str, Sequence[CallItem]], Mask | Bias | Tensor | None]]
     gatherers = {"mask": _masks, "bias": _biases}
     for option, gather in gatherers.items():
         given.pop(option, None)
         whole = gather(name, items)
         if whole is not None:
             given[option] = whole
-    return Item(query, last.key, last.value, given, _states([item.state for item in items]))
+    return CallItem(query, last.key, last.value, given, _states([item.state for item in items]))
 
 
-def _masks(name: str, items: Sequence[Item]) -> Mask | None:
+def _masks(name: str, items: Sequence[CallItem]) -> Mask | None:
     masks = [item.options.get("mask") for item in items]
     counts = [(item.query.shape[1], item.key.shape[1]) for item in items]
     total = sum(queries for queries, _ in counts)
@@ -209,7 +209,7 @@ def _written_out(mask: Mask | None, heads: int, queries: int, keys: int) -> Tens
     return matrix(mask, queries, keys, (heads,))
 
 
-def _biases(name: str, items: Sequence[Item]) -> Tensor | Bias | None:
+def _biases(name: str, items: Sequence[CallItem]) -> Tensor | Bias | None:
     biases = [item.options.get("bias") for item in items]
     if isinstance(biases[0], Bias):
         # A position bias counts from its first query, here that of the first call.
@@ -233,7 +233,7 @@ def _states(states: Sequence[RowState | None]) -> RowState | None:
     return RowState(kept[0].kind, torch.cat([state.value for state in kept], -1))
 
 
-def _without_padding(item: Item, queries: int | None, keys: int | None) -> Item:
+def _without_padding(item: CallItem, queries: int | None, keys: int | None) -> CallItem:
     """Drop the positions after the tokens: the padding of a batch, to which nothing attends."""
     (heads, whole_queries, _), whole_keys = item.query.shape, item.key.shape[1]
     queries = whole_queries if queries is None else min(queries, whole_queries)
@@ -251,4 +251,4 @@ def _without_padding(item: Item, queries: int | None, keys: int | None) -> Item:
     if isinstance(bias, Tensor):
         options["bias"] = part(bias, slice(queries), slice(keys))
     state = None if item.state is None else item.state.map(lambda x: x[:, :queries])
-    return Item(item.query[:, :queries], item.key[:, :keys], item.value[:, :keys], options, state)
+    return CallItem(item.query[:, :queries], item.key[:, :keys], item.value[:, :keys], options, state)

@@ -14,8 +14,8 @@ from qkv.checkpoint.disk import replace_file
 from qkv.engine.describe import Arguments
 from qkv.errors import CheckpointError, ConfigError, ShapeError, UnsupportedError, expect_room
 from qkv.notebooks import in_notebook
-from qkv.recording.calls import Call
-from qkv.recording.scenes import Part, scene_of, sides_of
+from qkv.recording.calls import RecordedCall
+from qkv.recording.scenes import CallRow, scene_of, sides_of
 from qkv.view.alignment import Alignment
 from qkv.view.bundle import compressed
 from qkv.view.export import save
@@ -91,8 +91,8 @@ def scene_of_map(
     if not 0 <= row < query.shape[0]:
         raise ShapeError("row", f"a row from 0 to {query.shape[0] - 1}", str(row), "Rows count from 0.")
     same = query.shape[-2] == key.shape[-2]
-    call = Call(query.detach(), key.detach(), key.detach(), options, own=same)
-    parts = {"attention": [Part(call, row, None)]}
+    call = RecordedCall(query.detach(), key.detach(), key.detach(), options, own=same)
+    parts = {"attention": [CallRow(call, row, None)]}
     return scene_of(parts, sides_of(parts, {}), {}, tokens or {}, {}, "attention")
 
 

@@ -10,7 +10,7 @@ import safetensors.torch
 
 from qkv.checkpoint.disk import replace_file
 from qkv.errors import CheckpointError, ConfigError
-from qkv.recording.calls import Call
+from qkv.recording.calls import RecordedCall
 from qkv.recording.passes import Pass, Setup
 from qkv.recording.values import Writer
 
@@ -84,7 +84,7 @@ def write(trace: Recorded, path: str | Path) -> None:
         raise ConfigError(*error.args) from error
 
 
-def _plain(call: Call, writer: Writer) -> dict[str, Any]:
+def _plain(call: RecordedCall, writer: Writer) -> dict[str, Any]:
     return {
         "tensors": writer.plain([call.query, call.key, call.value]),
         "options": writer.plain(call.options),

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from qkv.errors import UnsupportedError
 from qkv.nn.pytorch import masks_of
-from qkv.recording.around import Around, Projection
-from qkv.recording.calls import Call, Given
+from qkv.recording.around import LayerProjections, Projection
+from qkv.recording.calls import LastInputs, RecordedCall
 
 _SIGNATURE = signature(nn.MultiheadAttention.forward)
 
@@ -27,7 +27,7 @@ def check_layer(name: str, layer: nn.MultiheadAttention) -> None:
 
 
 @torch.no_grad()
-def call_of(layer: nn.MultiheadAttention, given: tuple[Any, ...], options: dict[str, Any], moment: int) -> Call:
+def call_of(layer: nn.MultiheadAttention, given: tuple[Any, ...], options: dict[str, Any], moment: int) -> RecordedCall:
     """Return a forward pass of PyTorch's layer as a call; its projections are computed again.
 
     Args:
@@ -50,17 +50,19 @@ def call_of(layer: nn.MultiheadAttention, given: tuple[Any, ...], options: dict[
     mask, bias = masks_of(padding, attended, query.shape[0], layer.num_heads, bool(bound.get("is_causal")))
     found = {"mask": mask, "bias": bias}
     x, memory, values = (each.detach() for each in inputs)
-    detached = Given(x, memory, values, moment)
-    return Call(query, key, value, {k: x for k, x in found.items() if x is not None}, None, moment, own, detached)
+    detached = LastInputs(x, memory, values, moment)
+    return RecordedCall(
+        query, key, value, {k: x for k, x in found.items() if x is not None}, None, moment, own, detached
+    )
 
 
-def projections(layer: nn.MultiheadAttention) -> Around:
+def projections(layer: nn.MultiheadAttention) -> LayerProjections:
     """Return the projections of PyTorch's layer, as views of its parameters."""
     joint = layer.in_proj_weight
     weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight) if joint is None else joint.chunk(3)
     biases = (None,) * 3 if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
     pairs = zip((*weights, layer.out_proj.weight), (*biases, layer.out_proj.bias), strict=True)
-    return Around(*(Projection(w.detach(), None if b is None else b.detach()) for w, b in pairs))
+    return LayerProjections(*(Projection(w.detach(), None if b is None else b.detach()) for w, b in pairs))
 
 
 def _by_head(x: Tensor, projection: Projection, heads: int) -> Tensor:

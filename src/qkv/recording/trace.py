@@ -11,7 +11,7 @@ from torch import Tensor
 from qkv.decode.hypothesis import Hypothesis
 from qkv.errors import ConfigError, nearest
 from qkv.introspect.statistics import Statistics
-from qkv.recording.calls import Call
+from qkv.recording.calls import RecordedCall
 from qkv.recording.passes import Pass, Setup
 from qkv.view.scene import Scene
 
@@ -63,7 +63,7 @@ class Trace:
         return list(self.setup.layers)
 
     @property
-    def calls(self) -> dict[str, list[Call]]:
+    def calls(self) -> dict[str, list[RecordedCall]]:
         """The calls of each layer in the pass that `weights` shows by default, in order."""
         calls = self.choose().calls if self.passes else {}
         return {layer: list(calls.get(layer, ())) for layer in self.layers}

@@ -89,7 +89,7 @@ class Writer:
 
 
 @final
-class Reader:
+class ValueReader:
     """Parses and validates the output of a `Writer`.
 
     Args:

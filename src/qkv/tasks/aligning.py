@@ -17,7 +17,7 @@ from qkv.metrics.symmetrize import SYMMETRIZATIONS, symmetrize
 from qkv.models.copying import CopyingTranslator
 from qkv.recording.recorder import record
 from qkv.tasks.notes import counted
-from qkv.tasks.reading import Reading, attention_layers, default_reading
+from qkv.tasks.reading import AlignmentReading, attention_layers, default_reading
 from qkv.tasks.translator import Translator
 
 _BATCH_TOKENS = 2048
@@ -70,11 +70,11 @@ class Aligner:
         self.layers = attention_layers(translator.model)
 
     @property
-    def default(self) -> Reading:
+    def default(self) -> AlignmentReading:
         """The default reading: for a Transformer, the layer before the last, after the step."""
         return default_reading(self.layers)
 
-    def align(self, pairs: Sequence[Sentences], reading: Reading | None = None) -> list[set[Link]]:
+    def align(self, pairs: Sequence[Sentences], reading: AlignmentReading | None = None) -> list[set[Link]]:
         """Align sentences with their translations.
 
         Args:
@@ -90,7 +90,7 @@ class Aligner:
         """
         return [likeliest(weights) for weights in self.weights(pairs, reading)]
 
-    def weights(self, pairs: Sequence[Sentences], reading: Reading | None = None) -> list[Tensor]:
+    def weights(self, pairs: Sequence[Sentences], reading: AlignmentReading | None = None) -> list[Tensor]:
         """Return the weights of each target word on the source words.
 
         Args:
@@ -111,7 +111,7 @@ class Aligner:
             raise ConfigError(setting("layer"), "an attention over the source", f'"{reading.layer}"', hint)
         return [_read(weights, reading) for weights in self._weights(pairs, [reading.layer])]
 
-    def choose(self, pairs: Sequence[Sentences], gold: Sequence[Links]) -> tuple[Reading, Figure]:
+    def choose(self, pairs: Sequence[Sentences], gold: Sequence[Links]) -> tuple[AlignmentReading, Figure]:
         """Find the layer, head and step whose links are closest to manual alignments.
 
         Args:
@@ -128,10 +128,10 @@ class Aligner:
         ]
         return min(found, key=lambda one: one[1].value)
 
-    def _readings(self, weights: Sequence[dict[str, Tensor]]) -> list[Reading]:
+    def _readings(self, weights: Sequence[dict[str, Tensor]]) -> list[AlignmentReading]:
         heads = {layer: weights[0][layer].shape[1] for layer in self.layers}
         return [
-            Reading(layer, head, when)
+            AlignmentReading(layer, head, when)
             for layer in self.layers
             for head in (None, *(range(heads[layer]) if heads[layer] > 1 else ()))
             for when in ("at", "after")
@@ -257,5 +257,5 @@ def _membership(places: Sequence[int]) -> Tensor:
     return ((columns[:, None] == torch.arange(words)) & (columns[:, None] != NO_WORD)).float()
 
 
-def _read(weights: dict[str, Tensor], reading: Reading) -> Tensor:
+def _read(weights: dict[str, Tensor], reading: AlignmentReading) -> Tensor:
     return reading.pick(weights[reading.layer][0 if reading.when == "at" else 1])

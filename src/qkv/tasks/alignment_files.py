@@ -23,7 +23,7 @@ from qkv.metrics.alignment import (
 from qkv.tasks.aligning import WAYS, Aligner, Sentences, join, likeliest
 from qkv.tasks.members import expect_single
 from qkv.tasks.parallel import Files, read_files
-from qkv.tasks.reading import Reading, When
+from qkv.tasks.reading import AlignmentReading, When
 from qkv.tasks.translator import Translator
 
 
@@ -149,7 +149,7 @@ def _one_direction(
     prefix: str,
 ) -> tuple[list[Tensor], list[str]]:
     if chosen.layer is not None:
-        reading, why = Reading(chosen.layer, chosen.head, cast("When", chosen.when or "at")), "as asked"
+        reading, why = AlignmentReading(chosen.layer, chosen.head, cast("When", chosen.when or "at")), "as asked"
     elif trial is not None and trial[1] is not None:
         reading, figure = aligner.choose(trial[0], trial[1])
         why = f"{figure.value:.2f} % alignment error on the validation sentences"

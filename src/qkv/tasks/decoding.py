@@ -15,9 +15,9 @@ from qkv.decode.protocol import Stepper
 from qkv.decode.ranking import Normalization, Ranking
 from qkv.decode.sampling import Sampling, sample
 from qkv.errors import ConfigError, nearest, setting
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.tasks.choice import TranslationModel
-from qkv.tasks.reading import Reading
+from qkv.tasks.reading import AlignmentReading
 from qkv.tasks.watching import Watched, Watching
 
 Count = TypeVar("Count", int, Tensor)
@@ -73,7 +73,7 @@ class Decoding:
     stop: Stop = "proved"
     max_tokens: int | None = None
     mean: Mean = "probability"
-    unknown: Reading | None = None
+    unknown: AlignmentReading | None = None
     search: Beam = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ def decode(
     eos: int,
     limit: Tensor,
     never: Sequence[int] = (),
-    session: Session | None = None,
+    session: DecodingSession | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode a batch.
 

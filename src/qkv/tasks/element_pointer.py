@@ -15,7 +15,7 @@ from qkv.models.pointer import END
 from qkv.recording.recorder import record
 from qkv.tasks.choice import as_device
 from qkv.tasks.point_training import TASK, build_pointer
-from qkv.tasks.pointing import Order, Vocabulary, device_of, judge_positions, point, stack
+from qkv.tasks.pointing import ElementVocabulary, Order, device_of, judge_positions, point, stack
 from qkv.tasks.runs import expect_task, open_run, rebuild
 from qkv.tasks.trained import Trained
 from qkv.view.alignment import Alignment
@@ -85,7 +85,9 @@ class ElementPointer:
         self.kind: Elements = config["elements"]
         self.order: Order = config["order"]
         self.longest: int = config["longest"]
-        self.vocabulary = None if words is None else Vocabulary([str(word) for word in cast("list[object]", words)])
+        self.vocabulary = (
+            None if words is None else ElementVocabulary([str(word) for word in cast("list[object]", words)])
+        )
         features = config["features"]
         model = rebuild(lambda: build_pointer(table, self.kind, features), trained)
         self.model = model.to(as_device(str(device))).eval()

@@ -19,7 +19,7 @@ _TABLE = "ensemble"
 
 @final
 @dataclass(frozen=True)
-class Settings:
+class EnsembleSettings:
     """All settings of a training of one model or several.
 
     Args:
@@ -49,7 +49,7 @@ class Ensembles:
         """The name of the task."""
         return self.one.task
 
-    def load_settings(self, tables: Tables) -> Settings:
+    def load_settings(self, tables: Tables) -> EnsembleSettings:
         """Build settings from nested dicts, checking all of them.
 
         Args:
@@ -67,15 +67,17 @@ class Ensembles:
         """
         check_tables(tables, (*TABLES, _TABLE))
         members = build(Members, tables.get(_TABLE, {}), _TABLE)
-        return Settings(self.one.load_settings({name: tables[name] for name in tables if name != _TABLE}), members)
+        return EnsembleSettings(
+            self.one.load_settings({name: tables[name] for name in tables if name != _TABLE}), members
+        )
 
-    def show_settings(self, settings: Settings) -> dict[str, Any]:
+    def show_settings(self, settings: EnsembleSettings) -> dict[str, Any]:
         """Return the settings as nested dicts, the inverse of `load_settings`."""
         return {**self.one.show_settings(settings.one), _TABLE: plain(settings.ensemble)}
 
     def train(
         self,
-        settings: Settings,
+        settings: EnsembleSettings,
         out: Path | None,
         device: str = "cpu",
         *,

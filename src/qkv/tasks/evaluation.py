@@ -13,7 +13,7 @@ from qkv.tasks.cut import tell_cut
 from qkv.tasks.decoding import Decoding
 from qkv.tasks.element_pointer import ElementPointer
 from qkv.tasks.generator import Generator
-from qkv.tasks.labeled_text import Kind, Text, read_texts
+from qkv.tasks.labeled_text import Kind, TextAndLabels, read_texts
 from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.labeling import judge_labels
 from qkv.tasks.members import members_of
@@ -228,7 +228,7 @@ def evaluate_labels(
     return judge_labels(found, [text.labels for text in texts])
 
 
-def _tell_unseen(texts: Sequence[Text], labels: Sequence[str], data: Path | None) -> None:
+def _tell_unseen(texts: Sequence[TextAndLabels], labels: Sequence[str], data: Path | None) -> None:
     unseen = [(text.line, label) for text in texts for label in text.labels if label not in labels]
     if unseen:
         line, label = unseen[0]
@@ -239,13 +239,13 @@ def _tell_unseen(texts: Sequence[Text], labels: Sequence[str], data: Path | None
         note(told)
 
 
-def _labels(model: Tagger | Classifier, texts: Sequence[Text]) -> list[tuple[str, ...]]:
+def _labels(model: Tagger | Classifier, texts: Sequence[TextAndLabels]) -> list[tuple[str, ...]]:
     if isinstance(model, Tagger):
         return model.tag([text.words for text in texts])
     return [(label,) for label in model.classify([text.words[0] for text in texts])]
 
 
-def _written(kind: Kind, text: Text, labels: Sequence[str]) -> list[str]:
+def _written(kind: Kind, text: TextAndLabels, labels: Sequence[str]) -> list[str]:
     if kind == "classify":
         return [f"{labels[0]}\t{text.words[0]}"]
     return [*(f"{word}\t{label}" for word, label in zip(text.words, labels, strict=True)), ""]

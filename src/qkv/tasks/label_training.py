@@ -12,7 +12,7 @@ from qkv.tasks.labeled_text import Kind, LabeledFiles, LabeledText, read_for_tra
 from qkv.tasks.labeling import LabelModel, LabelTask
 from qkv.tasks.origin import Origin
 from qkv.tasks.recipe import ModelTable, Recipe, refuse_derived, without
-from qkv.tasks.recipe import Settings as AllSettings
+from qkv.tasks.recipe import RecipeSettings as AllSettings
 from qkv.tasks.settings import build
 
 _TRAINING: Mapping[str, object] = MappingProxyType(

@@ -13,7 +13,7 @@ from qkv.data.labeled import labels_of, read_labeled, read_tagged
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.notes import note
-from qkv.tasks.parallel import Words
+from qkv.tasks.parallel import TokenizerSettings
 
 Kind = Literal["classify", "tag"]
 _SHARE = 10
@@ -35,7 +35,7 @@ class LabeledFiles:
     longest: int = 512
 
 
-class Text(NamedTuple):
+class TextAndLabels(NamedTuple):
     """A labeled text: as a whole, or word by word.
 
     Attributes:
@@ -49,7 +49,7 @@ class Text(NamedTuple):
     line: int
 
 
-class Item(NamedTuple):
+class EncodedText(NamedTuple):
     """A text as numbers.
 
     Attributes:
@@ -79,13 +79,13 @@ class LabeledText(NamedTuple):
 
     tokenizer: Tokenizer
     labels: tuple[str, ...]
-    train: list[Item]
-    valid: list[Item]
+    train: list[EncodedText]
+    valid: list[EncodedText]
     fingerprint: str
     valid_fingerprint: str
 
 
-def read_texts(kind: Kind, path: Path | None, flag: str = setting("data")) -> list[Text]:
+def read_texts(kind: Kind, path: Path | None, flag: str = setting("data")) -> list[TextAndLabels]:
     """Read the texts of a file.
 
     Args:
@@ -109,7 +109,7 @@ def read_texts(kind: Kind, path: Path | None, flag: str = setting("data")) -> li
 def read_for_training(
     kind: Kind,
     files: LabeledFiles,
-    words: Words,
+    words: TokenizerSettings,
     seed: int,
     tokenizer: Tokenizer | None = None,
     wide: int | None = None,
@@ -161,8 +161,8 @@ def read_for_training(
 
 
 def numbered(
-    text: Text, tokenizer: Tokenizer, labels: Sequence[str], longest: int, name: str, wide: int | None = None
-) -> Item:
+    text: TextAndLabels, tokenizer: Tokenizer, labels: Sequence[str], longest: int, name: str, wide: int | None = None
+) -> EncodedText:
     """Turn a labeled text into numbers.
 
     Args:
@@ -194,7 +194,7 @@ def numbered(
         hint = f"Shorten or split it, or allow longer ones with {setting('longest', f'{len(ids)}')}."
         raise DataError(Place(name, text.line), f"at most {longest} tokens", f"{len(ids)}", hint)
     features = None if wide is None else features_of(text.words[0], tokenizer, wide)
-    return Item(ids, begins, tuple(labels.index(label) for label in text.labels), text.line, features)
+    return EncodedText(ids, begins, tuple(labels.index(label) for label in text.labels), text.line, features)
 
 
 def features_of(text: str, tokenizer: Tokenizer, wide: int | None) -> tuple[int, ...] | None:
@@ -229,18 +229,20 @@ def _note(text: str) -> None:
     note(f"qkv: {text}")
 
 
-def _classified(path: Path) -> list[Text]:
-    return [Text((item.text,), (item.label,), item.line) for item in read_labeled(path, say=_note)]
+def _classified(path: Path) -> list[TextAndLabels]:
+    return [TextAndLabels((item.text,), (item.label,), item.line) for item in read_labeled(path, say=_note)]
 
 
-def _tagged(path: Path) -> list[Text]:
-    return [Text(item.words, item.tags, item.line) for item in read_tagged(path, say=_note)]
+def _tagged(path: Path) -> list[TextAndLabels]:
+    return [TextAndLabels(item.words, item.tags, item.line) for item in read_tagged(path, say=_note)]
 
 
-_READERS: Mapping[Kind, Callable[[Path], list[Text]]] = MappingProxyType({"classify": _classified, "tag": _tagged})
+_READERS: Mapping[Kind, Callable[[Path], list[TextAndLabels]]] = MappingProxyType(
+    {"classify": _classified, "tag": _tagged}
+)
 
 
-def _digest(texts: Sequence[Text]) -> str:
+def _digest(texts: Sequence[TextAndLabels]) -> str:
     return fingerprint("\t".join((*text.words, "", *text.labels)) for text in texts)
 
 

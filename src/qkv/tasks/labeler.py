@@ -14,7 +14,7 @@ from qkv.models.stack_encoder import StackReader
 from qkv.recording import record
 from qkv.tasks.choice import as_device
 from qkv.tasks.label_training import build_reader
-from qkv.tasks.labeled_text import Item, Kind, encode_words, features_of
+from qkv.tasks.labeled_text import EncodedText, Kind, encode_words, features_of
 from qkv.tasks.labeling import LabelModel, predict
 from qkv.tasks.length import expect_length
 from qkv.tasks.published_reader import rebuild_reader
@@ -156,14 +156,14 @@ class Classifier:
             model(torch.tensor([list(ids)], device=device), torch.tensor([len(ids)], device=device))
         return trace.weights(model.attention_layer)[0, 0].float().cpu()
 
-    def _item(self, text: str, number: int) -> Item:
+    def _item(self, text: str, number: int) -> EncodedText:
         ids = tuple(self.tokenizer.encode(text))
         expect_length(f"text {number}", len(ids), self.longest, self.tokenizer)
-        item = Item(ids, (0,), (), number)
+        item = EncodedText(ids, (0,), (), number)
         wide = None if isinstance(self.model, StackReader) else self.model.config.wide
         return item._replace(features=features_of(text, self.tokenizer, wide))
 
-    def _classification(self, text: str, item: Item, scores: Tensor, attention: bool) -> Classification:
+    def _classification(self, text: str, item: EncodedText, scores: Tensor, attention: bool) -> Classification:
         shares = scores.double().softmax(-1)
         order = shares.argsort(descending=True, stable=True).tolist()
         probabilities = {self.labels[place]: float(shares[place]) for place in order}
@@ -240,14 +240,14 @@ class Tagger:
         items = []
         for number, (ids, begins) in enumerate(encoded, start=first):
             expect_length(f"text {number}", len(ids), self.longest, self.tokenizer)
-            items.append(Item(ids, begins, (), number))
+            items.append(EncodedText(ids, begins, (), number))
         found = predict(self.model, items, self.tokenizer.pad) if items else []
         return [
             self._tagging(words, item, scores, attention)
             for words, item, scores in zip(sentences, items, found, strict=True)
         ]
 
-    def _tagging(self, words: Sequence[str], item: Item, scores: Tensor, attention: bool) -> Tagging:
+    def _tagging(self, words: Sequence[str], item: EncodedText, scores: Tensor, attention: bool) -> Tagging:
         best = scores.double().softmax(-1).max(-1)
         tags = tuple(self.labels[place] for place in best.indices.tolist())
         shares = tuple(best.values.tolist())

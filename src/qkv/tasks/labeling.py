@@ -16,7 +16,7 @@ from qkv.metrics.matches import accuracy, macro_f1
 from qkv.metrics.spans import names_spans, span_f1
 from qkv.models.reader import TextClassifier, TextTagger
 from qkv.models.stack_encoder import StackReader
-from qkv.tasks.labeled_text import Item
+from qkv.tasks.labeled_text import EncodedText
 from qkv.tasks.notes import counted
 
 LabelModel = TextClassifier | TextTagger | StackReader
@@ -61,8 +61,8 @@ class LabelTask:
     model: LabelModel
     tokenizer: Tokenizer
     labels: tuple[str, ...]
-    train: Sequence[Item]
-    valid: Sequence[Item]
+    train: Sequence[EncodedText]
+    valid: Sequence[EncodedText]
     smoothing: float
     rows: int | None = None
 
@@ -125,7 +125,7 @@ def judge_labels(predicted: Sequence[Sequence[str]], truth: Sequence[Sequence[st
 
 
 @torch.no_grad()
-def predict(model: LabelModel, items: Sequence[Item], padding: int) -> list[Tensor]:
+def predict(model: LabelModel, items: Sequence[EncodedText], padding: int) -> list[Tensor]:
     """Score all labels of texts, in batches of about equal length; the batch changes no answer.
 
     Args:
@@ -149,7 +149,7 @@ def predict(model: LabelModel, items: Sequence[Item], padding: int) -> list[Tens
     return restore_order(batches, results)
 
 
-def stack(items: Sequence[Item], padding: int, device: torch.device) -> LabelBatch:
+def stack(items: Sequence[EncodedText], padding: int, device: torch.device) -> LabelBatch:
     """Stack texts as tensors.
 
     Example:
@@ -164,7 +164,7 @@ def stack(items: Sequence[Item], padding: int, device: torch.device) -> LabelBat
     return LabelBatch(*(tensor.to(device) for tensor in (ids, lengths, begins, labels, *wide)))
 
 
-def _wide(items: Sequence[Item]) -> bool:
+def _wide(items: Sequence[EncodedText]) -> bool:
     return items[0].features is not None
 
 

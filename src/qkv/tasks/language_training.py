@@ -14,9 +14,9 @@ from qkv.models.stack_decoder import StackLanguageModel
 from qkv.tasks.choice import Kind, expect_own
 from qkv.tasks.language import LanguageTask, TextModel
 from qkv.tasks.recipe import ModelTable, Recipe, refuse_derived, without
-from qkv.tasks.recipe import Settings as AllSettings
+from qkv.tasks.recipe import RecipeSettings as AllSettings
 from qkv.tasks.settings import build, plain
-from qkv.tasks.text import Text, TextFiles, read_for_training
+from qkv.tasks.text import TextFiles, TrainingText, read_for_training
 
 TASK = "generate"
 _TRAINING: Mapping[str, object] = MappingProxyType(
@@ -93,33 +93,33 @@ def _table(config: Config) -> dict[str, Any]:
     return {"kind": table.pop("cell"), **table} if "cell" in table else table
 
 
-def _read(settings: LanguageSettings, tokenizer: Tokenizer | None) -> Text:
+def _read(settings: LanguageSettings, tokenizer: Tokenizer | None) -> TrainingText:
     context = settings.model.context
     assert context is not None
     return read_for_training(settings.data, settings.tokenizer, context, tokenizer)
 
 
-def _build(config: Config, text: Text) -> TextModel:
+def _build(config: Config, text: TrainingText) -> TextModel:
     return build_language_model(_table(config), text.tokenizer.size)
 
 
-def _job(model: TextModel, text: Text, settings: LanguageSettings) -> LanguageTask:
+def _job(model: TextModel, text: TrainingText, settings: LanguageSettings) -> LanguageTask:
     order, training = settings.data.order, settings.training
     return LanguageTask(
         model, text.tokenizer, text.train, text.valid, order, training.label_smoothing, training.batch_size
     )
 
 
-def _identity(text: Text, settings: LanguageSettings) -> dict[str, Any]:
+def _identity(text: TrainingText, settings: LanguageSettings) -> dict[str, Any]:
     return {"order": settings.data.order, "text": text.fingerprints}
 
 
-def _summary(text: Text, _: TextModel) -> str:
+def _summary(text: TrainingText, _: TextModel) -> str:
     unknown = f", {text.valid.unknown:,} of them unknown" if text.valid.unknown else ""
     return f"{len(text.train.ids):,} training tokens, {len(text.valid.ids):,} validation tokens{unknown}"
 
 
-RECIPE: Recipe[TextFiles, Config, Text, TextModel] = Recipe(
+RECIPE: Recipe[TextFiles, Config, TrainingText, TextModel] = Recipe(
     TASK,
     TextFiles,
     ModelTable(_config, _table),

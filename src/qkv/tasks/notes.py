@@ -13,7 +13,7 @@ from qkv.errors import harmless
 from qkv.training.heartbeat import Heartbeat
 
 
-class Volume(NamedTuple):
+class Verbosity(NamedTuple):
     """How a command speaks.
 
     Attributes:
@@ -28,11 +28,11 @@ class Volume(NamedTuple):
 Items = TypeVar("Items", bound=Sized)
 SILENCE = 10.0
 """Maximum seconds between two progress lines of a long operation."""
-_VOLUME = ContextVar("volume", default=Volume())  # noqa: B039  # a tuple of constants
+_VOLUME = ContextVar("volume", default=Verbosity())  # noqa: B039  # a tuple of constants
 
 
 @contextmanager
-def speaking(volume: Volume) -> Iterator[None]:
+def speaking(volume: Verbosity) -> Iterator[None]:
     """Use a volume for everything inside.
 
     Example:

@@ -10,7 +10,7 @@ from qkv.checkpoint.folder import verify
 from qkv.data.fingerprints import fingerprint
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, setting
-from qkv.tasks.parallel import Words
+from qkv.tasks.parallel import TokenizerSettings
 from qkv.tasks.published import published_digest, published_folder
 from qkv.tasks.runs import learned_tokenizer, open_run
 from qkv.tasks.settings import plain
@@ -93,7 +93,7 @@ def expect_tokenizer(origin: Origin | None, given: Mapping[str, Any]) -> None:
     if origin is None:
         return
     theirs, ours = origin_tables(origin).get("tokenizer", {}), given.get("tokenizer", {})
-    known = {**plain(Words()), "source": None, "target": None, **theirs}
+    known = {**plain(TokenizerSettings()), "source": None, "target": None, **theirs}
     for name in ours:
         if name in known and ours[name] != known[name]:
             hint = "The tokenizer exists already: omit the setting, or do not use another run's tokenizer."

@@ -68,7 +68,7 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Words:
+class TokenizerSettings:
     """Tokenizer settings; the tokenizer is built from the training text.
 
     Args:
@@ -157,7 +157,7 @@ class Parallel(NamedTuple):
 
 
 def read_training(
-    files: Files, words: Words, seed: int, tokenizer: Tokenizer | None = None, *, copies: bool = False
+    files: Files, words: TokenizerSettings, seed: int, tokenizer: Tokenizer | None = None, *, copies: bool = False
 ) -> Parallel:
     """Read and tokenize the training and validation pairs.
 
@@ -221,7 +221,7 @@ def divided(
     return train, valid
 
 
-def learn_tokenizer(pairs: Sequence[Pair], words: Words) -> Tokenizer:
+def learn_tokenizer(pairs: Sequence[Pair], words: TokenizerSettings) -> Tokenizer:
     """Learn one vocabulary for sources and targets, or one for each.
 
     Args:

@@ -17,9 +17,9 @@ from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.models.pointer import PointerConfig, PointerNetwork
 from qkv.tasks.origin import Origin
 from qkv.tasks.parallel import Files, divided, names_of, read_files
-from qkv.tasks.pointing import Order, PointTask, Vocabulary
+from qkv.tasks.pointing import ElementVocabulary, Order, PointTask
 from qkv.tasks.recipe import ModelTable, Recipe, refuse_derived, without
-from qkv.tasks.recipe import Settings as AllSettings
+from qkv.tasks.recipe import RecipeSettings as AllSettings
 from qkv.tasks.settings import build
 
 TASK = "point"
@@ -85,7 +85,7 @@ class PointLines(NamedTuple):
     """
 
     elements: Elements
-    vocabulary: Vocabulary | None
+    vocabulary: ElementVocabulary | None
     features: int
     train: list[Pointed]
     valid: list[Pointed]
@@ -125,7 +125,7 @@ def read_lines(data: PointData, once: bool, seed: int) -> PointLines:
             _expect_once(items, name)
     vocabulary, features = None, width or 1
     if kind == "words":
-        vocabulary = Vocabulary(_frequent(train, data.vocabulary))
+        vocabulary = ElementVocabulary(_frequent(train, data.vocabulary))
         features = len(vocabulary.words)
     return PointLines(
         kind,
@@ -200,7 +200,7 @@ def _with_words(lines: PointLines, origin: Origin | None) -> PointLines:
     words = None if origin is None else origin.trained.contents.config.get("words")
     if lines.vocabulary is None or not isinstance(words, list):
         return lines
-    return lines._replace(vocabulary=Vocabulary([str(word) for word in words]), features=len(words))
+    return lines._replace(vocabulary=ElementVocabulary([str(word) for word in words]), features=len(words))
 
 
 def _job(model: PointerNetwork, lines: PointLines, settings: PointSettings) -> PointTask:

@@ -39,7 +39,7 @@ class PointBatch(NamedTuple):
 
 
 @final
-class Vocabulary:
+class ElementVocabulary:
     """Words to ids; None for numbers.
 
     Args:
@@ -72,7 +72,7 @@ class PointTask:
     """
 
     model: PointerNetwork
-    vocabulary: Vocabulary | None
+    vocabulary: ElementVocabulary | None
     train: Sequence[Pointed]
     valid: Sequence[Pointed]
     order: Order
@@ -175,7 +175,7 @@ def _same(one: list[int], other: list[int], order: Order) -> bool:
 
 
 def point(
-    model: PointerNetwork, items: Sequence[Pointed], vocabulary: Vocabulary | None, longest: int, width: int = 1
+    model: PointerNetwork, items: Sequence[Pointed], vocabulary: ElementVocabulary | None, longest: int, width: int = 1
 ) -> list[Hypothesis]:
     """Point at elements; the batch changes no answer.
 
@@ -203,7 +203,7 @@ def point(
     return restore_order(batches, results)
 
 
-def stack(items: Sequence[Pointed], vocabulary: Vocabulary | None, device: torch.device) -> PointBatch:
+def stack(items: Sequence[Pointed], vocabulary: ElementVocabulary | None, device: torch.device) -> PointBatch:
     """Stack lines as tensors.
 
     Example:

@@ -9,7 +9,7 @@ from qkv.checkpoint.contents import Contents
 from qkv.data.published import Published, of_sentencepieces
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, DataError
-from qkv.hub.families.keys import Keys
+from qkv.hub.families.keys import SettingsReader
 from qkv.hub.families.load import PublishedConfig, is_published, read_folder
 from qkv.hub.folder import CONFIG, INDEX, Folder
 from qkv.tasks.trained import Trained
@@ -107,7 +107,7 @@ def _marks(folder: Folder, translates: bool, limit: int) -> dict[str, Any]:
     """
     tables = [folder.table(name) for name in (CONFIG, _GENERATION) if folder.has(name)]
     table = {name: item for each in tables for name, item in each.items() if item is not None}
-    keys = Keys(table, {}, str(folder.path / CONFIG))
+    keys = SettingsReader(table, {}, str(folder.path / CONFIG))
     found = {short: keys.token(f"{short}_token_id") for short in ("pad", "bos", "eos")}
     if translates:
         start = keys.token("decoder_start_token_id")

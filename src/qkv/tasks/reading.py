@@ -15,7 +15,7 @@ When = Literal["at", "after"]
 
 @final
 @dataclass(frozen=True)
-class Reading:
+class AlignmentReading:
     """The weights that align a target word.
 
     Args:
@@ -84,7 +84,7 @@ def attention_layers(model: TranslationModel) -> list[str]:
     return names if last in names else [*names, last]
 
 
-def default_reading(layers: Sequence[str]) -> Reading:
+def default_reading(layers: Sequence[str]) -> AlignmentReading:
     """Return the default reading: for a Transformer, the layer before the last, after the step.
 
     Source: Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models", section 4.
@@ -93,4 +93,4 @@ def default_reading(layers: Sequence[str]) -> Reading:
         >>> str(default_reading(["attention"]))
         'attention, mean of heads, at the step'
     """
-    return Reading(layers[0]) if len(layers) == 1 else Reading(layers[-2], when="after")
+    return AlignmentReading(layers[0]) if len(layers) == 1 else AlignmentReading(layers[-2], when="after")

@@ -11,12 +11,12 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, setting
 from qkv.metrics.figure import Figure
 from qkv.nn.first_batch import start_from_first_batch
-from qkv.nn.mechanism import Mechanism
+from qkv.nn.mechanism import MechanismConfig
 from qkv.tasks.choice import as_device
 from qkv.tasks.launch import TABLES, expect_same_settings, first_model, launch, run_folder, size_of, store
 from qkv.tasks.notes import note, working
 from qkv.tasks.origin import Origin, first_tokenizer
-from qkv.tasks.parallel import Words, with_known_tokens
+from qkv.tasks.parallel import TokenizerSettings, with_known_tokens
 from qkv.tasks.runs import expect_no_other_task
 from qkv.tasks.setting_names import with_settings
 from qkv.tasks.settings import build, check_tables, plain
@@ -47,7 +47,7 @@ M = TypeVar("M", bound=nn.Module)
 
 @final
 @dataclass(frozen=True)
-class Settings(Generic[F, C]):
+class RecipeSettings(Generic[F, C]):
     """All settings of a training; those of tables that a task lacks are the defaults, and unused.
 
     Args:
@@ -58,7 +58,7 @@ class Settings(Generic[F, C]):
     """
 
     data: F
-    tokenizer: Words
+    tokenizer: TokenizerSettings
     model: C
     training: Training
 
@@ -87,7 +87,7 @@ def as_read(text: D, _: Origin | None) -> D:
     return text
 
 
-def as_given(settings: Settings[Any, Any], _: object) -> Settings[Any, Any]:
+def as_given(settings: RecipeSettings[Any, Any], _: object) -> RecipeSettings[Any, Any]:
     """Return the settings: none follows from what was read."""
     return settings
 
@@ -97,7 +97,7 @@ def unjudged(*_: object) -> Sequence[Figure]:
     return ()
 
 
-def one_vocabulary(settings: Settings[Any, Any]) -> None:
+def one_vocabulary(settings: RecipeSettings[Any, Any]) -> None:
     """Refuse vocabularies of sources and targets in a task that has no such sides.
 
     Raises:
@@ -138,19 +138,19 @@ class Recipe(Generic[F, C, D, M]):
     files: type[F]
     model: ModelTable[C]
     defaults: Mapping[str, Mapping[str, object]]
-    read: Callable[[Settings[F, C], Tokenizer | None], D]
+    read: Callable[[RecipeSettings[F, C], Tokenizer | None], D]
     build: Callable[[C, D], M]
-    job: Callable[[M, D, Settings[F, C]], Task[Any]] | None
-    identity: Callable[[D, Settings[F, C]], dict[str, Any]]
+    job: Callable[[M, D, RecipeSettings[F, C]], Task[Any]] | None
+    identity: Callable[[D, RecipeSettings[F, C]], dict[str, Any]]
     summary: Callable[[D, M], str]
     tables: tuple[str, ...] = TABLES
     defaults_of: Callable[[C, F], Mapping[str, Mapping[str, object]]] = no_more
-    check: Callable[[Settings[F, C]], None] = one_vocabulary
+    check: Callable[[RecipeSettings[F, C]], None] = one_vocabulary
     adapt: Callable[[D, Origin | None], D] = as_read
-    judge: Callable[[M, D, Settings[F, C]], Sequence[Figure]] = unjudged
-    completed: Callable[[Settings[F, C], D], Settings[F, C]] = as_given
+    judge: Callable[[M, D, RecipeSettings[F, C]], Sequence[Figure]] = unjudged
+    completed: Callable[[RecipeSettings[F, C], D], RecipeSettings[F, C]] = as_given
 
-    def load_settings(self, tables: Tables) -> Settings[F, C]:
+    def load_settings(self, tables: Tables) -> RecipeSettings[F, C]:
         """Build settings from nested dicts, checking all of them.
 
         Args:
@@ -173,16 +173,16 @@ class Recipe(Generic[F, C, D, M]):
         def table(name: str) -> dict[str, Any]:
             return {**self.defaults.get(name, {}), **more.get(name, {}), **tables.get(name, {})}
 
-        settings = Settings(
+        settings = RecipeSettings(
             files,
-            build(Words, with_known_tokens(table("tokenizer")), "tokenizer"),
+            build(TokenizerSettings, with_known_tokens(table("tokenizer")), "tokenizer"),
             model,
             build(Training, table("training"), "training"),
         )
         self.check(settings)
         return settings
 
-    def show_settings(self, settings: Settings[F, C]) -> dict[str, Any]:
+    def show_settings(self, settings: RecipeSettings[F, C]) -> dict[str, Any]:
         """Return the settings as nested dicts, the inverse of `load_settings`."""
         training = plain(settings.training)
         for other, name in (("steps", "epochs"), ("tokens", "batch_size")):
@@ -193,7 +193,7 @@ class Recipe(Generic[F, C, D, M]):
 
     def train(
         self,
-        settings: Settings[F, C],
+        settings: RecipeSettings[F, C],
         out: Path | None,
         device: str = "cpu",
         *,
@@ -248,7 +248,7 @@ class Recipe(Generic[F, C, D, M]):
             tensorboard=tensorboard,
         )
 
-    def _fit(self, settings: Settings[F, C], text: D, folder: Path, origin: Origin | None) -> Outcome:
+    def _fit(self, settings: RecipeSettings[F, C], text: D, folder: Path, origin: Origin | None) -> Outcome:
         """Build, judge and save a model that is complete once it is built."""
         if origin is not None:
             hint = "It is fitted from its data alone."
@@ -261,7 +261,7 @@ class Recipe(Generic[F, C, D, M]):
         note(f"{self.summary(text, model)}: {show_figures(outcome.figures)}")
         return outcome
 
-    def _expect_same(self, settings: Settings[F, C], folder: Path) -> None:
+    def _expect_same(self, settings: RecipeSettings[F, C], folder: Path) -> None:
         """Refuse other settings than those of the run in the folder, before any text is read.
 
         Raises:
@@ -271,7 +271,7 @@ class Recipe(Generic[F, C, D, M]):
         tables = {name: ours[name] for name in self.tables if name not in ("data", "tokenizer")}
         expect_same_settings(folder, tables)
 
-    def _config(self, settings: Settings[F, C], text: D) -> dict[str, Any]:
+    def _config(self, settings: RecipeSettings[F, C], text: D) -> dict[str, Any]:
         """Return what defines the run: its settings, and the text itself in place of its files."""
         tables = {**plain(settings), "model": self.model.show(settings.model)}
         own = {name: tables[name] for name in self.tables if name != "data"}
@@ -286,7 +286,7 @@ def _expect_one(table: Mapping[str, Any], *names: str) -> None:
         raise ConfigError(f"training.{other}", f"no {setting(f'training.{one}')} beside it", "both", hint)
 
 
-def as_learned(words: Words, tokenizer: Tokenizer) -> Words:
+def as_learned(words: TokenizerSettings, tokenizer: Tokenizer) -> TokenizerSettings:
     """Return the tokenizer settings with the normal form of the tokenizer itself, which can be that of an older run."""
     form = tokenizer.vocabulary.unicode
     if form != words.unicode:
@@ -312,7 +312,9 @@ def first_objective(task: Task[Any], training: Training) -> None:
 def warn_without_gradient(config: object) -> None:
     """Say once on standard error that a mechanism gives its scores no gradient."""
     mechanisms = (config, getattr(config, "cross", None), getattr(config, "encoding", None))
-    found = [each.without_gradient for each in mechanisms if isinstance(each, Mechanism) and each.without_gradient]
+    found = [
+        each.without_gradient for each in mechanisms if isinstance(each, MechanismConfig) and each.without_gradient
+    ]
     if found:
         note(f"qkv: warning: {found[0]} gives its scores no gradient: what they compare stays as it is initialized.")
 

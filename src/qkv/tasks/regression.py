@@ -16,7 +16,7 @@ from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
 from qkv.tasks.notes import note
 from qkv.tasks.recipe import ModelTable, Recipe
-from qkv.tasks.recipe import Settings as AllSettings
+from qkv.tasks.recipe import RecipeSettings as AllSettings
 from qkv.tasks.settings import build, plain
 
 TASK = "regress"

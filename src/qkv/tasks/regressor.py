@@ -8,7 +8,7 @@ from typing import Any, Literal, cast, final, get_args
 import numpy as np
 import torch
 
-from qkv.data.table import Decimal, Table
+from qkv.data.table import Decimal, FieldTable
 from qkv.errors import CheckpointError, ConfigError, DataError, nearest, setting
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KERNELS, KernelSmoother
@@ -144,7 +144,7 @@ class Regressor:
         rows[:, 0] = np.linspace(inputs[:, 0].min(), inputs[:, 0].max(), points)
         return rows
 
-    def rows_of(self, table: Table, decimal: Decimal = "point") -> Array:
+    def rows_of(self, table: FieldTable, decimal: Decimal = "point") -> Array:
         """Read the input columns of a table: by name, or by place if its first line has no names.
 
         Raises:
@@ -152,7 +152,7 @@ class Regressor:
         """
         return np.array(table.numbers(self._names_in(table), decimal=decimal).rows)
 
-    def evaluate(self, table: Table) -> tuple[Array, tuple[Figure, ...]]:
+    def evaluate(self, table: FieldTable) -> tuple[Array, tuple[Figure, ...]]:
         """Score predictions on a table with inputs and target, in the format of training.
 
         Returns:
@@ -190,7 +190,7 @@ class Regressor:
             found.append(Alignment(points, (shown_row(row),), ordered))
         return found
 
-    def _names_in(self, table: Table, more: int = 0) -> tuple[str, ...]:
+    def _names_in(self, table: FieldTable, more: int = 0) -> tuple[str, ...]:
         if table.header:
             table.expect_all((*self.x, self.y) if more else self.x)
             return self.x

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from qkv.checkpoint.contents import Contents, Weights
+from qkv.checkpoint.contents import Contents, StoredWeights
 from qkv.checkpoint.folder import load_weights_later
 from qkv.checkpoint.plain import decode
 from qkv.checkpoint.rotation import latest_complete, locate
@@ -109,7 +109,7 @@ def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tenso
         raise  # it says what is wrong, and how to mend it
     except _MISFIT as error:
         raise _misfit(trained, error) from error
-    tensors = stored.read() if isinstance(stored, Weights) else dict(stored)
+    tensors = stored.read() if isinstance(stored, StoredWeights) else dict(stored)
     try:
         with room_for(trained.folder, FREE):
             model.load_state_dict(tensors)
@@ -159,7 +159,9 @@ def _expect_sizes(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor]) ->
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> Mapping[str, tuple[int, ...]]:
-    return tensors.shapes if isinstance(tensors, Weights) else {name: tuple(x.shape) for name, x in tensors.items()}
+    return (
+        tensors.shapes if isinstance(tensors, StoredWeights) else {name: tuple(x.shape) for name, x in tensors.items()}
+    )
 
 
 def learned_tokenizer(out: Path) -> Tokenizer | None:

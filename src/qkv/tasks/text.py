@@ -11,7 +11,7 @@ from qkv.data.fingerprints import fingerprint
 from qkv.data.text import Order, divide, read_text
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, setting
-from qkv.tasks.parallel import Words
+from qkv.tasks.parallel import TokenizerSettings
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Passage(NamedTuple):
     unknown: int
 
 
-class Text(NamedTuple):
+class TrainingText(NamedTuple):
     """Text ready for training.
 
     Attributes:
@@ -60,7 +60,9 @@ class Text(NamedTuple):
     fingerprints: dict[str, str]
 
 
-def read_for_training(files: TextFiles, words: Words, context: int, tokenizer: Tokenizer | None = None) -> Text:
+def read_for_training(
+    files: TextFiles, words: TokenizerSettings, context: int, tokenizer: Tokenizer | None = None
+) -> TrainingText:
     """Read and tokenize the training and validation text.
 
     Args:
@@ -92,7 +94,7 @@ def read_for_training(files: TextFiles, words: Words, context: int, tokenizer: T
     if files.valid_text is None:
         total = f"{len(held.ids):,} of {len(learned.ids) + len(held.ids):,}, the end of the text (--holdout)"
     _expect_window(held, context, "the validation text", total)
-    return Text(tokenizer, learned, held, {"train": fingerprint([train]), "valid": fingerprint([valid])})
+    return TrainingText(tokenizer, learned, held, {"train": fingerprint([train]), "valid": fingerprint([valid])})
 
 
 def passage(text: str, tokenizer: Tokenizer) -> Passage:

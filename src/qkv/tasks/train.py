@@ -17,7 +17,7 @@ from qkv.tasks.events import listening
 from qkv.tasks.generator import Generator
 from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.load import Model, Task, load
-from qkv.tasks.notes import Volume, speaking
+from qkv.tasks.notes import Verbosity, speaking
 from qkv.tasks.origin import open_origin, origin_tables
 from qkv.tasks.regressor import Regressor
 from qkv.tasks.setting_names import FILES, as_tables, setting_of
@@ -368,7 +368,7 @@ def train(
         raise ConfigError("callbacks", "a sequence of functions", got, "Write callbacks=[function].")
     recipe = _recipe(task)
     origin = open_origin(None if start is None else Path(start), task, None)
-    with _as_files(task, settings) as given, listening(callbacks), speaking(Volume("quiet" if quiet else "normal")):
+    with _as_files(task, settings) as given, listening(callbacks), speaking(Verbosity("quiet" if quiet else "normal")):
         tables = merge(origin_tables(origin), as_tables(task, given))
         with _named_as_given(task, given):
             outcome = recipe.train(recipe.load_settings(tables), Path(out), device, tensorboard=False, origin=origin)

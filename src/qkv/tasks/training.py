@@ -21,7 +21,7 @@ from qkv.tasks.members import Direction
 from qkv.tasks.notes import note
 from qkv.tasks.parallel import Files, Parallel, read_training
 from qkv.tasks.recipe import ModelTable, Recipe
-from qkv.tasks.recipe import Settings as AllSettings
+from qkv.tasks.recipe import RecipeSettings as AllSettings
 from qkv.tasks.settings import plain
 from qkv.tasks.translation import TranslationTask
 

@@ -16,7 +16,7 @@ from qkv.decode.agreement import Agreement, turned
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.sampling import RowKeys
 from qkv.errors import CheckpointError, ConfigError, setting
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.models.copying import CopyingTranslator
 from qkv.notebooks import table
 from qkv.recording import record
@@ -26,7 +26,7 @@ from qkv.tasks.decoding import Decoding, as_stepper, decode
 from qkv.tasks.length import expect_length
 from qkv.tasks.members import members_of
 from qkv.tasks.notes import counted
-from qkv.tasks.reading import Reading
+from qkv.tasks.reading import AlignmentReading
 from qkv.tasks.trained_translation import load_translation
 from qkv.view.alignment import Alignment
 
@@ -261,7 +261,9 @@ class Translator:
             return ""
         return line if self.table is None else self.table.source_symbols(line, f"line {number}")
 
-    def attention(self, source: Sequence[int], target: Sequence[int], reading: Reading | None = None) -> Tensor:
+    def attention(
+        self, source: Sequence[int], target: Sequence[int], reading: AlignmentReading | None = None
+    ) -> Tensor:
         """Return the attention weights of each target token.
 
         Args:
@@ -288,7 +290,7 @@ class Translator:
         target_1T = torch.tensor([[self.tokenizer.bos, *(reversed(target) if self.back[0] else target)]])
         with torch.no_grad(), record(self.model, layers=[layer]) as trace:
             self.model(source_1S.to(device), lengths.to(device), target_1T.to(device))
-        weights_TS = (reading or Reading(layer)).of(trace.weights(layer)[0])
+        weights_TS = (reading or AlignmentReading(layer)).of(trace.weights(layer)[0])
         if self.back[0]:
             weights_TS = torch.cat([weights_TS[:-1].flip(0), weights_TS[-1:]])
         return weights_TS[:, : len(source)].float().cpu()
@@ -339,7 +341,7 @@ class Translator:
             # A beam repeats each source as many times as it is wide.
             batches = inference_batches([len(ids) * how.beam for ids in kept], _BATCH_TOKENS)
             results = []
-            with Session() as session:
+            with DecodingSession() as session:
                 for batch in counted(batches):
                     drawn = [[row[place] for place in batch] for row in keys]
                     results.append(self._decode_batch([kept[place] for place in batch], drawn, how, session))
@@ -348,7 +350,7 @@ class Translator:
         return hypotheses
 
     def _decode_batch(
-        self, sources: Sequence[Sequence[int]], keys: Sequence[Sequence[int]], how: Decoding, session: Session
+        self, sources: Sequence[Sequence[int]], keys: Sequence[Sequence[int]], how: Decoding, session: DecodingSession
     ) -> list[list[Hypothesis]]:
         device = next(self.model.parameters()).device
         source_BS, lengths_B = (x.to(device) for x in collate_sources(sources, self.tokenizer.pad))
@@ -391,7 +393,7 @@ class Translator:
         return symbols if self.table is None else self.table.target_text(symbols)
 
     def _replaced(
-        self, line: str, source: OpenSource, target: tuple[int, ...], reading: Reading
+        self, line: str, source: OpenSource, target: tuple[int, ...], reading: AlignmentReading
     ) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Number each unknown token of the target by the source word it was aligned to, and return these words."""
         marks = self.tokenizer

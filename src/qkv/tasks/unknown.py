@@ -7,11 +7,13 @@ from qkv.data.corpus import read_pairs
 from qkv.errors import ConfigError, setting
 from qkv.metrics.alignment import Links
 from qkv.tasks.aligning import Aligner, Sentences
-from qkv.tasks.reading import Reading
+from qkv.tasks.reading import AlignmentReading
 from qkv.tasks.translator import Translator
 
 
-def as_unknown(translator: Translator, wanted: bool, source: Path | None, target: Path | None) -> Reading | None:
+def as_unknown(
+    translator: Translator, wanted: bool, source: Path | None, target: Path | None
+) -> AlignmentReading | None:
     """Return the reading for `--replace-unknown`.
 
     Args:
@@ -50,7 +52,7 @@ def as_unknown(translator: Translator, wanted: bool, source: Path | None, target
     return choose_reading(aligner, [Sentences(pair.source, pair.target) for pair in read_pairs(source, target)])
 
 
-def choose_reading(aligner: Aligner, pairs: Sequence[Sentences]) -> Reading:
+def choose_reading(aligner: Aligner, pairs: Sequence[Sentences]) -> AlignmentReading:
     """Find the layer, head and step that best link identical words on both sides, such as names and numbers.
 
     Args:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from qkv.decode.protocol import as_beam_stepper, start_in
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.recording.recorder import record
 from qkv.tasks.choice import TranslationModel
 
@@ -36,7 +36,7 @@ class Watching:
         """Encode the source."""
         return Watched(self.model.start(source, lengths), torch.zeros(source.shape, device=source.device))
 
-    def start_in(self, session: Session, source: Tensor, lengths: Tensor) -> Watched:
+    def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> Watched:
         """Read the source, in a session."""
         model: Any = self.model
         return Watched(start_in(session, model, source, lengths), torch.zeros(source.shape, device=source.device))

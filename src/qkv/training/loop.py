@@ -32,7 +32,7 @@ from qkv.training.protocols import Task
 from qkv.training.schedules import learning_rate
 from qkv.training.screen import screen
 from qkv.training.seeds import undisturbed
-from qkv.training.session import Job, Session, begin
+from qkv.training.session import TrainingJob, TrainingSession, begin
 from qkv.training.settings import Settings
 
 
@@ -91,7 +91,7 @@ def train(
             shown(Said(text))
 
         with _closed(told):
-            session = begin(Job(task, model, settings, config, tokenizer), folder, say)
+            session = begin(TrainingJob(task, model, settings, config, tokenizer), folder, say)
             journal = Journal(folder, session.state.step, session.state.validated, say)
             told += [journal, Curve(folder, settings.monitor, say)]
             if tensorboard:
@@ -142,7 +142,7 @@ class _Loop:
     """The part of a training that runs in one process."""
 
     def __init__(
-        self, session: Session, run: Path, interrupts: Interrupts, listeners: Sequence[Listener], seconds: float
+        self, session: TrainingSession, run: Path, interrupts: Interrupts, listeners: Sequence[Listener], seconds: float
     ) -> None:
         self._session, self._run, self._interrupts, self._listeners = session, run, interrupts, listeners
         self._job, self._state, self._settings = session.job, session.state, session.job.settings

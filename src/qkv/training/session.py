@@ -28,7 +28,7 @@ from qkv.training.state import State, fingerprint, read_state
 
 @final
 @dataclass(frozen=True, eq=False)
-class Job:
+class TrainingJob:
     """What to train, and how.
 
     Args:
@@ -48,7 +48,7 @@ class Job:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Session:
+class TrainingSession:
     """A job at one moment.
 
     Args:
@@ -60,7 +60,7 @@ class Session:
         figures: metrics of that checkpoint.
     """
 
-    job: Job
+    job: TrainingJob
     optimizer: Optimizer
     feed: Feed
     state: State
@@ -102,7 +102,7 @@ class Session:
             raise
 
 
-def begin(job: Job, run: Path, say: Callable[[str], None]) -> Session:
+def begin(job: TrainingJob, run: Path, say: Callable[[str], None]) -> TrainingSession:
     """Resume a run from its newest complete checkpoint, or start it.
 
     Args:
@@ -122,7 +122,7 @@ def begin(job: Job, run: Path, say: Callable[[str], None]) -> Session:
     return _anew(job, say) if found is None else _resumed(job, run, found, say)
 
 
-def _anew(job: Job, say: Callable[[str], None]) -> Session:
+def _anew(job: TrainingJob, say: Callable[[str], None]) -> TrainingSession:
     settings = job.settings
     seed_everything(settings.seed)
     state = State(threads=torch.get_num_threads())
@@ -131,10 +131,10 @@ def _anew(job: Job, say: Callable[[str], None]) -> Session:
         state.precision = choose(job.task, job.model, few, say)
     else:
         state.precision = settings.precision
-    return Session(job, build_optimizer(job.model, settings), Feed(job.task, settings), state)
+    return TrainingSession(job, build_optimizer(job.model, settings), Feed(job.task, settings), state)
 
 
-def _resumed(job: Job, run: Path, folder: Path, say: Callable[[str], None]) -> Session:
+def _resumed(job: TrainingJob, run: Path, folder: Path, say: Callable[[str], None]) -> TrainingSession:
     contents = load(folder)
     if contents.trainer is None:
         hint = f"Give another {setting('out')}, or remove this checkpoint to resume from an earlier one."
@@ -152,7 +152,7 @@ def _resumed(job: Job, run: Path, folder: Path, say: Callable[[str], None]) -> S
         say(f"PyTorch now has {threads} threads instead of {state.threads}: the last bits of the result may differ.")
         state.threads = threads
     _point_to_best(run, state)
-    return Session(job, optimizer, feed, state, folder, tuple(contents.figures))
+    return TrainingSession(job, optimizer, feed, state, folder, tuple(contents.figures))
 
 
 def _set_weights(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:

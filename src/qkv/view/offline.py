@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from qkv.errors import OutOfMemoryError, QkvError
 from qkv.view.answers.answer import Numbers
-from qkv.view.answers.desk import Desk
+from qkv.view.answers.desk import RequestHandler
 from qkv.view.answers.listing import LISTED, PIECE
 from qkv.view.answers.pooling import SIDE, levels
 from qkv.view.bundle import one_file
@@ -55,7 +55,7 @@ def page(scene: Scene, budget: int = BUDGET) -> Page:
         >>> made.text.count("</script>"), made.left_out
         (2, 0)
     """
-    desk = Desk(scene, live=False)
+    desk = RequestHandler(scene, live=False)
     answers = Packing()
     left_out = 0
     try:
@@ -69,7 +69,7 @@ def page(scene: Scene, budget: int = BUDGET) -> Page:
     return Page(one_file("saved.js", {"packed": answers.text()}), answers.count, left_out)
 
 
-def _answer(desk: Desk, asked: str) -> Any:
+def _answer(desk: RequestHandler, asked: str) -> Any:
     """Return the desk's answer in the page's format; None if it is undefined, as the entropy of negative weights."""
     name, _, parameters = asked.partition("?")
     try:

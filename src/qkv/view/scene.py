@@ -17,7 +17,7 @@ OPTIONS = ("score", "normalizer", "mask", "bias", "enable_gqa")
 
 @final
 @dataclass(frozen=True, eq=False)
-class Inputs:
+class ProjectedInputs:
     """The inputs of a layer's projections, and the projections.
 
     Args:
@@ -77,7 +77,7 @@ class Layer:
     options: Mapping[str, Any] = field(default_factory=dict)
     state: RowState | None = None
     output: tuple[Tensor, Tensor | None] | None = None
-    inputs: Inputs | None = None
+    inputs: ProjectedInputs | None = None
 
     def __repr__(self) -> str:
         """Return name and sizes, without the tensors."""

@@ -10,7 +10,7 @@ from tests.contract.orders import ORDERS, Order
 from tests.seed import stored
 from torch import Tensor
 
-from qkv.algorithms.additive.factored import Gradients, Rows, Rule, backward, factor, forward
+from qkv.algorithms.additive.factored import AdditiveGradients, Rows, Rule, backward, factor, forward
 from qkv.engine.dropout import keep_mask
 from qkv.engine.key_ranges import Drop, KeyRanges, key_ranges
 
@@ -133,7 +133,7 @@ def ours(c: Case, grad: np.ndarray, grad_lse: np.ndarray | None = None) -> dict[
     return {name: torch.from_numpy(x) for name, x in found.items()}
 
 
-def run(c: Case, grad: np.ndarray, grad_lse: np.ndarray | None = None) -> tuple[Rows, Gradients]:
+def run(c: Case, grad: np.ndarray, grad_lse: np.ndarray | None = None) -> tuple[Rows, AdditiveGradients]:
     """Run the kernels forward and backward."""
     factors = factor(c.query, c.key, c.vector, c.sight)
     rows = forward(factors, c.value, c.sight, c.rule, c.shift, c.drop)

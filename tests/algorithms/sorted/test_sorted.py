@@ -231,15 +231,15 @@ def test_what_no_one_sees_gets_no_gradient(monkeypatch: pytest.MonkeyPatch) -> N
     numbers = [query[..., 0], key[..., 0]]
     visible = torch.arange(KEYS) < torch.tensor([[30], [11]])
     line, keys = two_pointer._sort(numbers[0], None), two_pointer._sort(numbers[1], visible)
-    rows = two_pointer_parallel.Rows(
+    rows = two_pointer_parallel.PointRows(
         torch.ones(2 * QUERIES * VALUES, dtype=torch.float64).numpy(), np.ones(2 * QUERIES)
     )
-    own = two_pointer_parallel.Rows(value.reshape(-1).numpy(), np.ones(2 * KEYS))
+    own = two_pointer_parallel.PointRows(value.reshape(-1).numpy(), np.ones(2 * KEYS))
     support = two_pointer_parallel.Support(2, np.ones(2), np.ones(2))
     near = two_pointer_parallel.windows(support, keys, line, rows, np.ones(2 * QUERIES), own, True)
-    factors = two_pointer_parallel.Factors(*np.ones((3, 1, 2 * KEYS)))
+    factors = two_pointer_parallel.TargetFactors(*np.ones((3, 1, 2 * KEYS)))
     above = two_pointer_parallel.sides(
-        keys, line, rows, two_pointer_parallel.Weights(*np.ones((2, 1, 2 * QUERIES))), factors, own, True
+        keys, line, rows, two_pointer_parallel.SourceFactors(*np.ones((2, 1, 2 * QUERIES))), factors, own, True
     )
     for found in (near, above):
         assert (found.values.reshape(2, KEYS, VALUES)[~visible.numpy()] == 0).all()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from qkv.compiled import available
 from qkv.linalg import matmul
 from qkv.linalg.packed import PackedWeight
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.masks.patterns import lengths
 from qkv.nn.blocks import DecoderBlock, DecoderCache
 from qkv.nn.decoding import stepping
@@ -35,7 +35,7 @@ Step = Callable[..., tuple[Tensor, DecoderCache]]
 @pytest.fixture
 def step() -> Iterator[Step]:
     """Take a step of one block in a session of this test."""
-    with Session() as session:
+    with DecodingSession() as session:
 
         def taken(
             made: DecoderBlock, x: Tensor, cache: DecoderCache, real: Tensor | None, seen: Tensor | None = None
@@ -116,7 +116,7 @@ def test_widths_that_fill_no_panel(direct: list[bool], norm_first: bool, step: S
 def test_blocks_follow_one_another(direct: list[bool], norm_first: bool) -> None:
     stack = [block(norm_first=norm_first, **more) for more in ({}, {"score": "dot"}, {})]
     caches = others = tuple(map(started, stack))
-    session = Session()
+    session = DecodingSession()
     for _ in range(3):
         x = expected = torch.randn(BATCH, 1, WIDTH)
         out, caches = stepping.steps(stack, x, caches, None, None, session)
@@ -287,12 +287,12 @@ def test_two_sessions_of_one_block_do_not_meet(direct: list[bool]) -> None:
     caches = [made.step(xs[0], made.begin(source))[1] for source in sources]
     expected = []
     for cache in caches:
-        alone, state, session = [], (cache,), Session()
+        alone, state, session = [], (cache,), DecodingSession()
         for x in xs:
             out, state = stepping.steps([made], x, state, None, None, session)
             alone.append(out)
         expected.append(alone)
-    with Session() as one, Session() as other:
+    with DecodingSession() as one, DecodingSession() as other:
         for place, x in enumerate(xs):
             for which, session in enumerate((one, other)):
                 out, (caches[which],) = stepping.steps([made], x, [caches[which]], None, None, session)

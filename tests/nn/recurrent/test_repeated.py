@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from qkv.linalg.matmul import kept_weight
 from qkv.linalg.packed import PackedWeight
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.nn.recurrent.repeated import Repeated
 
 STEPS = 4
@@ -155,7 +155,7 @@ def test_without_gradients_a_changed_weight_is_laid_out_again(panels: list[int])
         assert len(panels) == 2
         with torch.autocast("cpu", torch.bfloat16):
             assert step(x).dtype == torch.bfloat16
-        with Session() as session:
+        with DecodingSession() as session:
             Repeated(weight, bias, STEPS_BY_PANELS, kept_weight(session, "weight"))(x)
     assert len(panels) == 2
 

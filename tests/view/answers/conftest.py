@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import qkv
-from qkv.view.answers.desk import Desk
+from qkv.view.answers.desk import RequestHandler
 from qkv.view.scene import Layer, Scene
 
 HEADS, QUERIES, KEYS, WIDTH, VALUES, MODEL = 2, 6, 9, 4, 3, 5
@@ -24,7 +24,7 @@ def made():
         scene = Scene("a pair", {"target": tuple("abcdef"), "source": tuple("ghijklmno")}, (layer,))
         out, weights = qkv.attention_with_weights(query, key, value, **options)
         projected = torch.nn.functional.linear(out.transpose(0, 1).flatten(1), *output)
-        return Desk(scene), weights, projected
+        return RequestHandler(scene), weights, projected
 
     return make
 

@@ -9,9 +9,9 @@ from torch.nn import functional as F
 import qkv
 from qkv.view.answers.background import Background
 from qkv.view.answers.head import head_of
-from qkv.view.answers.keep import Kept
+from qkv.view.answers.keep import ByteLRU
 from qkv.view.answers.pyramid import Place, Pyramid
-from qkv.view.answers.weights import Weights
+from qkv.view.answers.weights import HeadWeights
 from qkv.view.scene import Layer
 
 ROWS, COLUMNS = 1100, 1300
@@ -39,7 +39,7 @@ def pooled(weights, level, how):
 
 @pytest.mark.parametrize("state", [False, True])
 def test_every_level_is_the_pooled_matrix(state, whole):
-    pyramid = Pyramid(Weights(head_of(layer(state), 1)))
+    pyramid = Pyramid(HeadWeights(head_of(layer(state), 1)))
     pyramid.finish()
     assert pyramid.levels == 4
     for level in range(4):
@@ -54,7 +54,7 @@ def test_every_level_is_the_pooled_matrix(state, whole):
 
 
 def test_tracks_are_the_statistics_of_the_matrix(whole):
-    pyramid = Pyramid(Weights(head_of(layer(), 0)))
+    pyramid = Pyramid(HeadWeights(head_of(layer(), 0)))
     pyramid.finish()
     weights = whole[0].double()
     torch.testing.assert_close(pyramid.track("received")[0], weights.sum(0), rtol=1e-5, atol=1e-6)
@@ -64,7 +64,7 @@ def test_tracks_are_the_statistics_of_the_matrix(whole):
 
 
 def test_samples_are_labeled_and_give_way_to_exact_rows(whole):
-    pyramid = Pyramid(Weights(head_of(layer(), 0)))
+    pyramid = Pyramid(HeadWeights(head_of(layer(), 0)))
     top = pyramid.levels - 1
     expected = pooled(whole[0], top, "mean")
     sample, exact = pyramid.tile(Place(top, 0, 0), "mean")
@@ -79,7 +79,7 @@ def test_samples_are_labeled_and_give_way_to_exact_rows(whole):
 
 
 def test_stopping_loses_no_finished_row():
-    pyramid = Pyramid(Weights(head_of(layer(), 0)))
+    pyramid = Pyramid(HeadWeights(head_of(layer(), 0)))
     assert pyramid.advance(lambda: True)
     done = pyramid.done
     assert not pyramid.advance(lambda: False)
@@ -89,7 +89,7 @@ def test_stopping_loses_no_finished_row():
 
 def test_the_background_finishes_cancels_and_resumes():
     background = Background(broken=pytest.fail)
-    first, second = (Pyramid(Weights(head_of(layer(True), head))) for head in range(2))
+    first, second = (Pyramid(HeadWeights(head_of(layer(True), head))) for head in range(2))
     with background.standing_back():
         background.ask(first)
         background.ask(second)
@@ -114,7 +114,7 @@ def test_the_background_finishes_cancels_and_resumes():
 def test_what_cannot_be_computed_is_told():
     told = []
     background = Background(told.append)
-    pyramid = Pyramid(Weights(head_of(layer(True), 0)))
+    pyramid = Pyramid(HeadWeights(head_of(layer(True), 0)))
     pyramid.advance = lambda goes_on: 1 / 0
     background.ask(pyramid)
     for _ in range(600):
@@ -128,7 +128,7 @@ def test_what_cannot_be_computed_is_told():
 
 def test_what_is_kept_never_takes_more_than_the_limit():
     gone = []
-    kept = Kept[bytes](10, len, gone.append)
+    kept = ByteLRU[bytes](10, len, gone.append)
     for number in range(9):
         kept.get(number, lambda: b"1234")
         assert kept.bytes <= 10
@@ -145,7 +145,7 @@ def test_the_work_of_a_sampled_tile_is_bounded_at_every_level(known, monkeypatch
     query, key = torch.randn(2, 1, length, 2, generator=generator).unbind()
     state = qkv.attention_with_state(query, key, key, mask=qkv.masks.causal())[1] if known else None
     pyramid = Pyramid(
-        Weights(head_of(Layer("one", "self", "a", "a", query, key, key, {"mask": qkv.masks.causal()}, state), 0))
+        HeadWeights(head_of(Layer("one", "self", "a", "a", query, key, key, {"mask": qkv.masks.causal()}, state), 0))
     )
     monkeypatch.setattr(
         pyramid.weights,

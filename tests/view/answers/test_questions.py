@@ -8,7 +8,7 @@ from qkv.errors import ConfigError, UnsupportedError
 from qkv.normalizers.dense import Identity
 from qkv.scores.kernels import Gaussian
 from qkv.scores.products import Dot
-from qkv.view.answers.desk import Desk
+from qkv.view.answers.desk import RequestHandler
 from qkv.view.scene import Layer, Scene
 
 
@@ -118,13 +118,13 @@ def test_a_temperature_of_one_and_a_vector_change_only_what_they_say(made):
     assert other["after"] == there["before"]
 
 
-def stacked(*options: dict) -> Desk:
+def stacked(*options: dict) -> RequestHandler:
     layers = tuple(
         Layer(f"layer {place}", "self", "text", "text", *torch.randn(3, 2, 4, 8), given)
         for place, given in enumerate(options)
     )
     other = Layer("other", "cross", "text", "image", *torch.randn(3, 2, 4, 8))
-    return Desk(Scene("a stack", {"text": tuple("abcd"), "image": tuple("wxyz")}, (*layers, other)))
+    return RequestHandler(Scene("a stack", {"text": tuple("abcd"), "image": tuple("wxyz")}, (*layers, other)))
 
 
 def test_a_token_followed_down_spreads_a_mass_of_one():

@@ -8,7 +8,7 @@ from qkv.masks.patterns import causal, lengths, span, window
 from qkv.scores.products import ScaledDot
 from qkv.view.answers.head import Head, head_of
 from qkv.view.answers.row_states import softmax_states
-from qkv.view.answers.weights import Weights
+from qkv.view.answers.weights import HeadWeights
 from qkv.view.scene import Layer
 
 N = 300
@@ -47,7 +47,7 @@ def test_hidden_keys_change_no_state() -> None:
 
 def test_a_row_that_sees_nothing_has_no_weight() -> None:
     head = _head(mask=causal(offset=-5))
-    weights = Weights(head).rows(slice(0, 10))(slice(0, N))
+    weights = HeadWeights(head).rows(slice(0, 10))(slice(0, N))
     torch.testing.assert_close(weights, head.map().dense()[:10])
 
 

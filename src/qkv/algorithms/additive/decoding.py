@@ -30,7 +30,7 @@ class Steps:
         """Compute attention for queries (N, Q, A); queries and the vector receive gradients."""
         assert query.shape == self._shape
         if torch.is_grad_enabled() and (query.requires_grad or self._vector.requires_grad):
-            output: Tensor = _Step.apply(query, self._vector, self)  # type: ignore[no-untyped-call]
+            output: Tensor = _DecodingStep.apply(query, self._vector, self)  # type: ignore[no-untyped-call]
             return output
         return torch.from_numpy(self.forward(query)[0])
 
@@ -53,7 +53,7 @@ class Steps:
         return query.detach().contiguous().numpy(), key, vector, value
 
 
-class _Step(torch.autograd.Function):
+class _DecodingStep(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, vector: Tensor, steps: Steps) -> Tensor:
         rows = steps.forward(query)

@@ -111,7 +111,7 @@ class Rows(NamedTuple):
     total: Array
 
 
-class Gradients(NamedTuple):
+class AdditiveGradients(NamedTuple):
     """The gradients that the backward pass returns.
 
     Attributes:
@@ -248,7 +248,7 @@ def backward(
     grad_lse: Array | None = None,
     bias_gradient: bool = False,
     memory_gradient: bool = True,
-) -> Gradients:
+) -> AdditiveGradients:
     """Compute the gradients of additive attention, in memory linear in Q and K.
 
     Args:
@@ -274,7 +274,7 @@ def backward(
     if factors.few:
         wanted = (grad, grad_lse, bias_gradient, memory_gradient)
         gradients = direct.backward(_inputs(factors, value), ranges, _RULES[rule], shift, drop, tuple(rows), wanted)
-        return Gradients(*gradients)
+        return AdditiveGradients(*gradients)
     (items, queries, padded_width), dtype = factors.left.shape, value.dtype
     keys, width, size = value.shape[1], value.shape[2], factors.right.shape[3]
     time = items * queries * keys * (padded_width + width / 2) * 1.5e-4
@@ -324,7 +324,7 @@ def _gradients(
     sums: tuple[Array, ...],
     d_bias: Array | None,
     d_shift: Array,
-) -> Gradients:
+) -> AdditiveGradients:
     (items, queries, _), (_, keys, width), hidden = factors.left.shape, shape, vector.shape[1]
     dtype = vector.dtype
     d_query, d_key, d_value = (np.empty((items, *s), dtype) for s in ((queries, hidden), (keys, hidden), (keys, width)))
@@ -338,7 +338,7 @@ def _gradients(
 
     thread_pool.run(work, items, (d_query.size + d_key.size + d_value.size) * 1e-3)
     d_vector = summed(vector_sums, ranges.owner[:, 0], len(vector))
-    return Gradients(d_query, d_key, d_value, d_vector.astype(dtype), d_bias, d_shift)
+    return AdditiveGradients(d_query, d_key, d_value, d_vector.astype(dtype), d_bias, d_shift)
 
 
 def _inputs(factors: Factors, value: Array) -> tuple[Array, Array, Array, Array]:

@@ -18,7 +18,7 @@ from qkv.algorithms.sorted.windows_kernel import PARABOLA
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from qkv.algorithms.sorted.two_pointer_parallel import Doubles, Indices, Numbers, Points, Sums
+    from qkv.algorithms.sorted.two_pointer_parallel import Doubles, Indices, Numbers, Points, SideSums
 
 LEAST = 1 / 16
 """The average weight below which a row is light."""
@@ -26,7 +26,7 @@ _PAIRS = 2**18
 """Numbers of pairs' rows computed together."""
 
 
-class Kernel(NamedTuple):
+class BoundedKernel(NamedTuple):
     """A kernel of bounded support.
 
     Attributes:
@@ -51,7 +51,7 @@ class LightRows(NamedTuple):
     ends: "Indices"
 
 
-class Gradients(NamedTuple):
+class LightGradients(NamedTuple):
     """Gradients from the light rows.
 
     Attributes:
@@ -88,7 +88,7 @@ class _Pairs(NamedTuple):
     grown: "Doubles"
 
 
-def find(kernel_sums: "Sums") -> LightRows | None:
+def find(kernel_sums: "SideSums") -> LightRows | None:
     """Find the light rows.
 
     Args:
@@ -103,7 +103,7 @@ def find(kernel_sums: "Sums") -> LightRows | None:
 
 
 def sums(
-    kernel: Kernel, queries: "Points", keys: "Points", value: "Numbers", light: LightRows
+    kernel: BoundedKernel, queries: "Points", keys: "Points", value: "Numbers", light: LightRows
 ) -> tuple["Doubles", "Doubles"]:
     """Return Σ f v / Σ f and Σ f of the light rows.
 
@@ -135,7 +135,7 @@ def sums(
 
 
 def gradients(
-    kernel: Kernel,
+    kernel: BoundedKernel,
     queries: "Points",
     keys: "Points",
     value: "Numbers",
@@ -143,7 +143,7 @@ def gradients(
     factor: "Doubles",
     grad: "Numbers",
     extra: "Doubles",
-) -> Gradients:
+) -> LightGradients:
     """Return what the light rows add to the gradients.
 
     Args:
@@ -169,10 +169,12 @@ def gradients(
         found, starts = np.unique(pairs.key[order], return_index=True)
         d_b[found] -= np.add.reduceat((pairs.slope * d_f)[order], starts)
         d_value[found] += np.add.reduceat(((pairs.f * by)[:, None] * row_grad)[order], starts)
-    return Gradients(d_a, d_scale, d_b, d_value)
+    return LightGradients(d_a, d_scale, d_b, d_value)
 
 
-def _parts(kernel: Kernel, queries: "Points", keys: "Points", light: LightRows, columns: int) -> "Iterator[_Pairs]":
+def _parts(
+    kernel: BoundedKernel, queries: "Points", keys: "Points", light: LightRows, columns: int
+) -> "Iterator[_Pairs]":
     """Yield the pairs of the light rows, a bounded number at a time; a row is never divided."""
     counts = (light.ends - light.begins).astype(np.int64)
     last = counts.cumsum()
@@ -185,7 +187,7 @@ def _parts(kernel: Kernel, queries: "Points", keys: "Points", light: LightRows, 
 
 
 def _pairs(
-    kernel: Kernel, queries: "Points", keys: "Points", light: LightRows, part: slice, counts: NDArray[np.int64]
+    kernel: BoundedKernel, queries: "Points", keys: "Points", light: LightRows, part: slice, counts: NDArray[np.int64]
 ) -> _Pairs:
     starts = counts.cumsum() - counts
     row = np.arange(counts.size).repeat(counts)

@@ -27,7 +27,7 @@ from qkv.engine.problem import Problem
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, Leaky
 
 
-class Operands(NamedTuple):
+class LineOperands(NamedTuple):
     """The operands of a problem in one dimension.
 
     Attributes:
@@ -46,7 +46,7 @@ class Operands(NamedTuple):
     visible_count: Tensor
 
 
-def run(problem: Problem, operands: Operands) -> tuple[Tensor, Tensor]:
+def run(problem: Problem, operands: LineOperands) -> tuple[Tensor, Tensor]:
     """Sort the keys, compute prefix sums, and read them at each query's boundaries.
 
     Args:
@@ -96,7 +96,7 @@ class _Keys(NamedTuple):
     visible_K: Tensor
 
 
-def _sorted_keys(operands: Operands) -> _Keys:
+def _sorted_keys(operands: LineOperands) -> _Keys:
     a, b, value, scale, visible, _ = operands
     visible = torch.ones_like(b, dtype=torch.bool) if visible is None else visible
     v_KC = torch.cat([value.double(), visible.double()[..., None]], -1)

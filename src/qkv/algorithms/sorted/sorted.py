@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from qkv.algorithms.sorted import prefix_sums, two_pointer
-from qkv.algorithms.sorted.prefix_sums import Operands
+from qkv.algorithms.sorted.prefix_sums import LineOperands
 from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Result, Work
 from qkv.engine.problem import Call, Problem
@@ -99,7 +99,7 @@ class Sorted(NamedTuple):
         resolvable: whether every key is so near 0 that float64 resolves cells as wide as the support there.
     """
 
-    operands: Operands
+    operands: LineOperands
     finite: bool
     resolvable: bool
 
@@ -132,7 +132,7 @@ def _run_prefix_sums(problem: Problem, call: Call, facts: Sorted) -> Result:
     return _finish(problem, call, facts.operands, prefix_sums.run(problem, facts.operands))
 
 
-def _finish(problem: Problem, call: Call, operands: Operands, sums: tuple[Tensor, Tensor]) -> Result:
+def _finish(problem: Problem, call: Call, operands: LineOperands, sums: tuple[Tensor, Tensor]) -> Result:
     output, state = sums
     return Result(output.to(call.query.dtype), _state(problem, operands, state) if problem.state else None)
 
@@ -145,7 +145,7 @@ bandwidths, and a key stays within a bandwidth of it; farther away it may not, a
 """
 
 
-def _has_far_keys(problem: Problem, operands: Operands) -> bool:
+def _has_far_keys(problem: Problem, operands: LineOperands) -> bool:
     """Return whether some key is so far from 0 that float64 does not resolve cells there."""
     if not isinstance(problem.pointwise, EpanechnikovShape):
         return False
@@ -154,7 +154,7 @@ def _has_far_keys(problem: Problem, operands: Operands) -> bool:
     return bool(farthest > _MAX_COORDINATE)
 
 
-def _operands(problem: Problem, call: Call) -> Operands:
+def _operands(problem: Problem, call: Call) -> LineOperands:
     query, key, scale, _ = call.score.prepare(call.query, call.key)
     leading = problem.leading
     # In half precision boundaries and sums are computed in float32, as they are for the full matrix.
@@ -164,7 +164,7 @@ def _operands(problem: Problem, call: Call) -> Operands:
     a, b = (x[..., 0].expand(*leading, x.shape[-2]) for x in (query, key))
     visible = call.visibility.keys_with_queries()
     scale = torch.as_tensor(scale, dtype=torch.float64, device=a.device)
-    return Operands(
+    return LineOperands(
         a,
         b,
         value if value.shape[:-2] == leading else value.expand(*leading, *value.shape[-2:]),
@@ -174,7 +174,7 @@ def _operands(problem: Problem, call: Call) -> Operands:
     )
 
 
-def _state(problem: Problem, operands: Operands, state: Tensor) -> Tensor:
+def _state(problem: Problem, operands: LineOperands, state: Tensor) -> Tensor:
     if problem.normalizer in ("sum", "softmax"):
         return state.double()
     count = operands.visible_count.double().expand(state.shape)

@@ -20,19 +20,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qkv.algorithms.sorted import prefix_sums
-from qkv.algorithms.sorted.prefix_sums import Operands
+from qkv.algorithms.sorted.prefix_sums import LineOperands
 from qkv.engine.problem import Problem
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, Leaky
 
 if TYPE_CHECKING:
-    from qkv.algorithms.sorted.light_rows import Kernel, LightRows
+    from qkv.algorithms.sorted.light_rows import BoundedKernel, LightRows
     from qkv.algorithms.sorted.two_pointer_parallel import Points, Support
 
 Numbers = NDArray[Any]
 Doubles = NDArray[np.float64]
 
 
-def run(problem: Problem, operands: Operands) -> tuple[Tensor, Tensor]:
+def run(problem: Problem, operands: LineOperands) -> tuple[Tensor, Tensor]:
     """Compute attention by a pass along sorted queries and keys.
 
     Args:
@@ -107,7 +107,7 @@ class _TwoPointer(torch.autograd.Function):
         value: Tensor,
         scale: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        operands = Operands(a, b, value, scale, visible, count)
+        operands = LineOperands(a, b, value, scale, visible, count)
         output, saved = _forward(problem, operands)
         ctx.problem, ctx.saved = problem, saved
         ctx.save_for_backward(visible, count, a, b, value, scale, output)
@@ -118,7 +118,7 @@ class _TwoPointer(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_state: Tensor | None) -> Any:
         visible, count, a, b, value, scale, output = ctx.saved_tensors
-        operands, wanted = Operands(a, b, value, scale, visible, count), ctx.needs_input_grad[3:]
+        operands, wanted = LineOperands(a, b, value, scale, visible, count), ctx.needs_input_grad[3:]
         grad = torch.zeros_like(output) if grad is None else grad
         product = (grad * output).sum(-1, dtype=torch.float64)
         state = torch.zeros_like(product) if grad_state is None else grad_state
@@ -130,7 +130,7 @@ class _TwoPointer(torch.autograd.Function):
         return None, None, None, *gradients
 
 
-def _forward(problem: Problem, operands: Operands) -> tuple[Tensor, _Saved]:
+def _forward(problem: Problem, operands: LineOperands) -> tuple[Tensor, _Saved]:
     values, saved = _FORWARD[_family(problem)](problem, operands)
     return torch.from_numpy(values).view(*operands.a.shape, operands.value.shape[-1]), saved
 
@@ -143,7 +143,7 @@ def _value_of(exact: Tensor | None, differentiable: Tensor | None) -> Tensor | N
 
 
 def _differentiable_gradients(
-    problem: Problem, operands: Operands, grad: Tensor, grad_state: Tensor | None, wanted: tuple[bool, ...]
+    problem: Problem, operands: LineOperands, grad: Tensor, grad_state: Tensor | None, wanted: tuple[bool, ...]
 ) -> list[Tensor | None]:
     """Return gradients that autograd can differentiate."""
     a, b, value, scale, _, _ = operands
@@ -156,7 +156,7 @@ def _differentiable_gradients(
     return [next(sides) if want else None for want in wanted]
 
 
-def _reshape(gradients: _Gradients, operands: Operands) -> tuple[Tensor | None, ...]:
+def _reshape(gradients: _Gradients, operands: LineOperands) -> tuple[Tensor | None, ...]:
     shapes = (operands.a.shape, operands.b.shape, operands.value.shape, operands.a.shape)
     types = (operands.a.dtype, operands.b.dtype, operands.value.dtype, torch.float64)
     a, b, value, scale = (
@@ -186,7 +186,7 @@ def _sort(x: Tensor, visible: Tensor | None) -> "Points":
     return Points(rows.reshape(-1), order.reshape(-1).view(np.uint64), counts)
 
 
-def _query_factor(problem: Problem, operands: Operands) -> Doubles:
+def _query_factor(problem: Problem, operands: LineOperands) -> Doubles:
     """Return what multiplies each query's sums, 1 or 1/count, if they are not divided by their total."""
     if problem.normalizer != "mean":
         return np.ones(operands.a.numel())
@@ -202,36 +202,36 @@ def _inverse(total: Doubles) -> Doubles:
     return inverse
 
 
-def _rectified(problem: Problem, operands: Operands) -> tuple[Numbers, _Saved]:
+def _rectified(problem: Problem, operands: LineOperands) -> tuple[Numbers, _Saved]:
     """Return Σ leaky(a + b) v."""
-    from qkv.algorithms.sorted.two_pointer_parallel import NONE_2D, Factors, Rows, Weights, sides
+    from qkv.algorithms.sorted.two_pointer_parallel import NONE_2D, PointRows, SourceFactors, TargetFactors, sides
 
     queries, keys = _sort(operands.a, None), _sort(operands.b, operands.visible)
     factor, slopes = _query_factor(problem, operands), _side_slopes(problem)
     ones, b = np.ones(keys.coordinates.size), keys.coordinates.astype(np.float64)
-    factors = Factors(slopes * (factor * queries.coordinates), slopes * factor, NONE_2D)
-    weights = Weights(*(x[None].repeat(len(slopes), 0) for x in (ones, b)))
-    sums = sides(queries, keys, Rows(_flat(operands.value), ones), weights, factors, None, True)
+    factors = TargetFactors(slopes * (factor * queries.coordinates), slopes * factor, NONE_2D)
+    weights = SourceFactors(*(x[None].repeat(len(slopes), 0) for x in (ones, b)))
+    sums = sides(queries, keys, PointRows(_flat(operands.value), ones), weights, factors, None, True)
     return sums.values, _Saved(queries, keys, factor, sums.totals)
 
 
-def _rectified_back(problem: Problem, operands: Operands, saved: _Saved, upstream: _Upstream) -> _Gradients:
-    from qkv.algorithms.sorted.two_pointer_parallel import NONE_2D, Factors, Rows, Weights, sides
+def _rectified_back(problem: Problem, operands: LineOperands, saved: _Saved, upstream: _Upstream) -> _Gradients:
+    from qkv.algorithms.sorted.two_pointer_parallel import NONE_2D, PointRows, SourceFactors, TargetFactors, sides
 
     queries, keys, factor, _, _ = saved
     wants_a, wants_b, wants_value, wants_scale = upstream.wanted
     slopes, ones, zeros = _side_slopes(problem), np.ones(keys.coordinates.size), np.zeros(queries.coordinates.size)
     side_count = len(slopes)
-    value, d_a, d_b, d_value = Rows(_flat(operands.value), ones), None, None, None
-    grad = Rows(upstream.rows, zeros)
+    value, d_a, d_b, d_value = PointRows(_flat(operands.value), ones), None, None, None
+    grad = PointRows(upstream.rows, zeros)
     if wants_a:
-        factors = Factors(zeros[None].repeat(side_count, 0), NONE_2D, slopes * factor)
-        weights = Weights(ones[None].repeat(side_count, 0), NONE_2D)
+        factors = TargetFactors(zeros[None].repeat(side_count, 0), NONE_2D, slopes * factor)
+        weights = SourceFactors(ones[None].repeat(side_count, 0), NONE_2D)
         d_a = sides(queries, keys, value, weights, factors, grad, False).dots
     if wants_b or wants_value:
         ones_per_side = slopes * ones
-        factors = Factors(slopes * keys.coordinates, ones_per_side, ones_per_side if wants_b else NONE_2D)
-        weights = Weights(*(x[None].repeat(side_count, 0) for x in (factor, factor * queries.coordinates)))
+        factors = TargetFactors(slopes * keys.coordinates, ones_per_side, ones_per_side if wants_b else NONE_2D)
+        weights = SourceFactors(*(x[None].repeat(side_count, 0) for x in (factor, factor * queries.coordinates)))
         sums = sides(keys, queries, grad, weights, factors, value if wants_b else None, wants_value)
         d_b, d_value = sums.dots if wants_b else None, sums.values if wants_value else None
     return _Gradients(d_a, d_b, d_value, zeros if wants_scale else None)
@@ -271,49 +271,49 @@ def _exponents(problem: Problem, queries: "Points", keys: "Points", visible: Ten
     return _Exponents(np.exp(slopes * best - largest), np.exp(slopes * below), largest)
 
 
-def _exponential(problem: Problem, operands: Operands) -> tuple[Numbers, _Saved]:
+def _exponential(problem: Problem, operands: LineOperands) -> tuple[Numbers, _Saved]:
     """Return Σ exp(leaky(a + b)) v / Σ exp(leaky(a + b))."""
-    from qkv.algorithms.sorted.two_pointer_parallel import NONE_2D, Factors, Rows, Weights, sides
+    from qkv.algorithms.sorted.two_pointer_parallel import NONE_2D, PointRows, SourceFactors, TargetFactors, sides
 
     queries, keys = _sort(operands.a, None), _sort(operands.b, operands.visible)
     exponents = _exponents(problem, queries, keys, operands.visible)
-    source_rows = Rows(_flat(operands.value), np.ones(keys.coordinates.size))
-    weights, factors = Weights(exponents.keys, NONE_2D), Factors(exponents.queries, NONE_2D, NONE_2D)
+    source_rows = PointRows(_flat(operands.value), np.ones(keys.coordinates.size))
+    weights, factors = SourceFactors(exponents.keys, NONE_2D), TargetFactors(exponents.queries, NONE_2D, NONE_2D)
     sums = sides(queries, keys, source_rows, weights, factors, None, True, True)
     with np.errstate(divide="ignore"):
         lse = np.log(sums.totals) + exponents.largest
     return sums.values, _Saved(queries, keys, _inverse(sums.totals), lse)
 
 
-def _exponential_back(problem: Problem, operands: Operands, saved: _Saved, upstream: _Upstream) -> _Gradients:
-    from qkv.algorithms.sorted.two_pointer_parallel import NONE_2D, Factors, Rows, Weights, sides
+def _exponential_back(problem: Problem, operands: LineOperands, saved: _Saved, upstream: _Upstream) -> _Gradients:
+    from qkv.algorithms.sorted.two_pointer_parallel import NONE_2D, PointRows, SourceFactors, TargetFactors, sides
 
     queries, keys, factor, _, _ = saved
     wants_a, wants_b, wants_value, wants_scale = upstream.wanted
     exponents = _exponents(problem, queries, keys, operands.visible)
     slope, ones = _slope(problem), np.ones(keys.coordinates.size)
-    value, d_a, d_b, d_value = Rows(_flat(operands.value), ones), None, None, None
-    grad = Rows(upstream.rows, upstream.state - upstream.product)
+    value, d_a, d_b, d_value = PointRows(_flat(operands.value), ones), None, None, None
+    grad = PointRows(upstream.rows, upstream.state - upstream.product)
     if wants_a:
         # The gradients of a row's scores sum to that of its log-sum-exp, which gives those below the kink.
-        above = Factors(np.zeros_like(factor)[None], NONE_2D, exponents.queries[:1] * factor)
-        dots = sides(queries, keys, value, Weights(exponents.keys[:1], NONE_2D), above, grad, False).dots
+        above = TargetFactors(np.zeros_like(factor)[None], NONE_2D, exponents.queries[:1] * factor)
+        dots = sides(queries, keys, value, SourceFactors(exponents.keys[:1], NONE_2D), above, grad, False).dots
         d_a = (1 - slope) * dots + slope * np.where(factor > 0, upstream.state, 0.0)
     if wants_b or wants_value:
         slopes = np.array([[1.0], [slope]])
-        factors = Factors(exponents.keys, NONE_2D, slopes * exponents.keys if wants_b else NONE_2D)
-        weights = Weights(exponents.queries * factor, NONE_2D)
+        factors = TargetFactors(exponents.keys, NONE_2D, slopes * exponents.keys if wants_b else NONE_2D)
+        weights = SourceFactors(exponents.queries * factor, NONE_2D)
         sums = sides(keys, queries, grad, weights, factors, value if wants_b else None, wants_value)
         d_b, d_value = sums.dots if wants_b else None, sums.values if wants_value else None
     return _Gradients(d_a, d_b, d_value, np.zeros_like(factor) if wants_scale else None)
 
 
-def _scales(problem: Problem, operands: Operands) -> Doubles:
+def _scales(problem: Problem, operands: LineOperands) -> Doubles:
     """Return 1/h² of each item."""
     return _flat(operands.scale.expand(*operands.a.shape[:-1], 1) if problem.leading else operands.scale)
 
 
-def _support(problem: Problem, operands: Operands) -> "Support":
+def _support(problem: Problem, operands: LineOperands) -> "Support":
     from qkv.algorithms.sorted.two_pointer_parallel import Support
 
     scale = _scales(problem, operands)
@@ -328,16 +328,16 @@ def _kind(problem: Problem) -> int:
     return 1 if isinstance(point, EpanechnikovShape) and point.power == 2 else 2
 
 
-def _window(problem: Problem, operands: Operands) -> tuple[Numbers, _Saved]:
+def _window(problem: Problem, operands: LineOperands) -> tuple[Numbers, _Saved]:
     """Return Σ f(a − b) v, divided by Σ f(a − b) if the normalizer is `sum`."""
     from qkv.algorithms.sorted import light_rows
-    from qkv.algorithms.sorted.two_pointer_parallel import Rows, windows
+    from qkv.algorithms.sorted.two_pointer_parallel import PointRows, windows
 
     queries, keys = _sort(operands.a, None), _sort(operands.b, operands.visible)
     factor, ones, summed = _query_factor(problem, operands), np.ones(keys.coordinates.size), problem.normalizer == "sum"
     # All queries of an item see the same keys.
     key_factor = factor.reshape(keys.counts.size, -1)[:, :1].repeat(operands.b.shape[-1], 1).reshape(-1)
-    source_rows = Rows(_flat(operands.value), ones)
+    source_rows = PointRows(_flat(operands.value), ones)
     sums = windows(_support(problem, operands), queries, keys, source_rows, key_factor, None, True, summed)
     if not summed:
         return sums.values, _Saved(queries, keys, factor, sums.totals)
@@ -349,10 +349,10 @@ def _window(problem: Problem, operands: Operands) -> tuple[Numbers, _Saved]:
     return sums.values, _Saved(queries, keys, _inverse(sums.totals), sums.totals, light)
 
 
-def _kernel(problem: Problem, operands: Operands) -> "Kernel":
-    from qkv.algorithms.sorted.light_rows import Kernel
+def _kernel(problem: Problem, operands: LineOperands) -> "BoundedKernel":
+    from qkv.algorithms.sorted.light_rows import BoundedKernel
 
-    return Kernel(_kind(problem), _scales(problem, operands))
+    return BoundedKernel(_kind(problem), _scales(problem, operands))
 
 
 def _columns(rows: Numbers, points: "Points") -> Numbers:
@@ -360,17 +360,17 @@ def _columns(rows: Numbers, points: "Points") -> Numbers:
     return rows.reshape(points.coordinates.size, -1)
 
 
-def _window_back(problem: Problem, operands: Operands, saved: _Saved, upstream: _Upstream) -> _Gradients:
+def _window_back(problem: Problem, operands: LineOperands, saved: _Saved, upstream: _Upstream) -> _Gradients:
     from qkv.algorithms.sorted import light_rows
-    from qkv.algorithms.sorted.two_pointer_parallel import Rows, windows
+    from qkv.algorithms.sorted.two_pointer_parallel import PointRows, windows
 
     queries, keys, factor, total, light = saved
     wants_a, wants_b, wants_value, wants_scale = upstream.wanted
     support, is_boxcar = _support(problem, operands), isinstance(problem.pointwise, BoxcarShape)
     ones, summed = np.ones(keys.coordinates.size), problem.normalizer == "sum"
-    value, grad = Rows(_flat(operands.value), ones), Rows(upstream.rows, np.zeros_like(factor))
+    value, grad = PointRows(_flat(operands.value), ones), PointRows(upstream.rows, np.zeros_like(factor))
     if summed:
-        grad = Rows(upstream.rows, upstream.state * total - upstream.product)
+        grad = PointRows(upstream.rows, upstream.state * total - upstream.product)
     if light is not None:
         factor = factor.copy()
         factor[light.rows] = 0.0

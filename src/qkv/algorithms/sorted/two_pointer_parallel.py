@@ -37,7 +37,7 @@ class Points(NamedTuple):
     counts: NDArray[np.uint64]
 
 
-class Rows(NamedTuple):
+class PointRows(NamedTuple):
     """Rows of numbers that belong to points, and one extra number for each.
 
     Attributes:
@@ -49,7 +49,7 @@ class Rows(NamedTuple):
     extra: Doubles
 
 
-class Sums(NamedTuple):
+class SideSums(NamedTuple):
     """The results of a two-pointer pass for each target.
 
     Attributes:
@@ -69,7 +69,7 @@ class Sums(NamedTuple):
     ends: Indices
 
 
-class Weights(NamedTuple):
+class SourceFactors(NamedTuple):
     """Factors of each source above the kink and, if needed, below it, (1 or 2, R·M).
 
     Attributes:
@@ -80,7 +80,7 @@ class Weights(NamedTuple):
     p1: Doubles
 
 
-class Factors(NamedTuple):
+class TargetFactors(NamedTuple):
     """Factors of each target, for the sums of each side, (1 or 2, R·N); `NONE_2D` if not needed."""
 
     a0: Doubles
@@ -91,13 +91,13 @@ class Factors(NamedTuple):
 def sides(
     targets: Points,
     sources: Points,
-    source_rows: Rows,
-    weights: Weights,
-    factors: Factors,
-    target_rows: Rows | None,
+    source_rows: PointRows,
+    weights: SourceFactors,
+    factors: TargetFactors,
+    target_rows: PointRows | None,
     needs_values: bool,
     normalized: bool = False,
-) -> Sums:
+) -> SideSums:
     """Sum the sources above each target's kink, t + s > 0, and if needed those below.
 
     Args:
@@ -132,7 +132,7 @@ def sides(
     thread_pool.run_in_chunks(
         sides_kernel.sides, dtype, blocks * targets.counts.size, time, (*arguments, *results), scratch
     )
-    return Sums(values, totals[:n], dots.reshape(blocks, -1).sum(0), NONE, NO_INDEX, NO_INDEX)
+    return SideSums(values, totals[:n], dots.reshape(blocks, -1).sum(0), NONE, NO_INDEX, NO_INDEX)
 
 
 class Support(NamedTuple):
@@ -153,12 +153,12 @@ def windows(
     support: Support,
     targets: Points,
     sources: Points,
-    source_rows: Rows,
+    source_rows: PointRows,
     factor: Doubles,
-    target_rows: Rows | None,
+    target_rows: PointRows | None,
     needs_values: bool,
     normalized: bool = False,
-) -> Sums:
+) -> SideSums:
     """Sum the sources within the support around each target.
 
     Args:
@@ -215,7 +215,7 @@ def windows(
     walks, time = blocks * targets.counts.size, _time(targets, sources, columns) * (support.kind + 1)
     thread_pool.run_in_chunks(window, dtype, walks, time, (*arguments, *results), scratch)
     dots, complements = (x.reshape(blocks, -1).sum(0) for x in (dots, complements))
-    return Sums(values, totals, dots, complements, begins, ends)
+    return SideSums(values, totals, dots, complements, begins, ends)
 
 
 def _cells(support: Support, sources: Points) -> tuple[Doubles, Doubles, NDArray[np.uint64]]:

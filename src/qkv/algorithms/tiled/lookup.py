@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.algorithms.tiled import blocked
-from qkv.algorithms.tiled.row_rules import Row
+from qkv.algorithms.tiled.row_rules import ScoreRows
 from qkv.algorithms.tiled.stripes import Stripes
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.autograd import with_zero_gradients
@@ -115,7 +115,7 @@ def _winners(mechanism: Mechanism, inputs: Inputs, visibility: Visibility) -> tu
     return winners, top, sees_any
 
 
-def _first_largest(row: Row) -> tuple[Tensor, Tensor, Tensor]:
+def _first_largest(row: ScoreRows) -> tuple[Tensor, Tensor, Tensor]:
     """Return the column of each row's first largest score, that score, and whether the row sees any key."""
     s, visible, _ = row
     column = s.argmax(-1)

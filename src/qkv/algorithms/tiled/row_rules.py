@@ -76,7 +76,7 @@ def _per_row(parameter: Tensor) -> Tensor:
     return parameter.squeeze(-1) if parameter.ndim else parameter
 
 
-class Row(NamedTuple):
+class ScoreRows(NamedTuple):
     """The scores of a tile's rows, and what a normalizer needs besides.
 
     Attributes:
@@ -117,12 +117,12 @@ class Rule(NamedTuple):
     """
 
     hidden: float
-    weights: Callable[[Row], Tensor]
-    state: Callable[[Row, Tensor], Tensor]
-    backward: Callable[[Row, Tensor, Upstream], RowGradients]
+    weights: Callable[[ScoreRows], Tensor]
+    state: Callable[[ScoreRows, Tensor], Tensor]
+    backward: Callable[[ScoreRows, Tensor, Upstream], RowGradients]
 
 
-def _softmax(row: Row) -> Tensor:
+def _softmax(row: ScoreRows) -> Tensor:
     s, visible, sink = row
     if s.shape[-1] == 0:
         return s.clone()
@@ -141,14 +141,14 @@ def _safe(total: Tensor) -> Tensor:
     return torch.where(total == 0, torch.ones_like(total), total)
 
 
-def _lse(row: Row, w: Tensor) -> Tensor:
+def _lse(row: ScoreRows, w: Tensor) -> Tensor:
     s, _, sink = row
     s = s.double()
     lse = s.logsumexp(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)
     return lse if sink is None else torch.logaddexp(lse, _per_row(sink).to(lse.dtype).expand_as(lse))
 
 
-def _softmax_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
+def _softmax_backward(row: ScoreRows, w: Tensor, upstream: Upstream) -> RowGradients:
     """Return p(g − Σpg). The row state log Σ exp(s) has the gradient p; a sink is one more key, without a value."""
     g, g_state = upstream
     g_scores = torch.ops.aten._softmax_backward_data(g, w, -1, w.dtype)
@@ -161,15 +161,15 @@ def _softmax_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
     return g_scores, share * (g_sink if g_state is None else g_sink + g_state.unsqueeze(-1))
 
 
-def _sum(row: Row) -> Tensor:
+def _sum(row: ScoreRows) -> Tensor:
     return row.scores / _safe(row.scores.sum(-1, keepdim=True))
 
 
-def _total(row: Row, w: Tensor) -> Tensor:
+def _total(row: ScoreRows, w: Tensor) -> Tensor:
     return row.scores.sum(-1, dtype=torch.float64)
 
 
-def _sum_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
+def _sum_backward(row: ScoreRows, w: Tensor, upstream: Upstream) -> RowGradients:
     """Return (g − Σwg)/Σs."""
     g, g_state = upstream
     total = row.scores.sum(-1, keepdim=True)
@@ -177,45 +177,45 @@ def _sum_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
     return g_scores if g_state is None else g_scores + g_state.unsqueeze(-1), None
 
 
-def _count_visible(row: Row, w: Tensor) -> Tensor:
+def _count_visible(row: ScoreRows, w: Tensor) -> Tensor:
     n = count(row.visible, row.scores.double()).squeeze(-1)
     return n.expand(row.scores.shape[:-1])
 
 
-def _mean(row: Row) -> Tensor:
+def _mean(row: ScoreRows) -> Tensor:
     return row.scores / count(row.visible, row.scores).clamp(min=1)
 
 
-def _mean_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
+def _mean_backward(row: ScoreRows, w: Tensor, upstream: Upstream) -> RowGradients:
     return upstream.weights / count(row.visible, row.scores).clamp(min=1), None
 
 
-def _no_state(row: Row, w: Tensor) -> Tensor:
+def _no_state(row: ScoreRows, w: Tensor) -> Tensor:
     return row.scores.new_zeros(row.scores.shape[:-1], dtype=torch.float64)
 
 
-def _sigmoid(row: Row) -> Tensor:
+def _sigmoid(row: ScoreRows) -> Tensor:
     s, visible, bias = row
     bias = -count(visible, s).clamp(min=1).log() if bias is None else bias
     w = torch.sigmoid(s + bias)
     return w if visible is None else w.masked_fill_(~visible, 0)
 
 
-def _sigmoid_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
+def _sigmoid_backward(row: ScoreRows, w: Tensor, upstream: Upstream) -> RowGradients:
     g_scores = torch.ops.aten.sigmoid_backward(upstream.weights, w)
     return g_scores, None if row.parameter is None else g_scores.sum(-1, keepdim=True)
 
 
-def _hard(row: Row) -> Tensor:
+def _hard(row: ScoreRows) -> Tensor:
     return Hard()(row.scores, row.visible)
 
 
-def _largest(row: Row, w: Tensor) -> Tensor:
+def _largest(row: ScoreRows, w: Tensor) -> Tensor:
     s = row.scores
     return (s.amax(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)).double()
 
 
-def _hard_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
+def _hard_backward(row: ScoreRows, w: Tensor, upstream: Upstream) -> RowGradients:
     """Return the gradient of the row state, 1 at the largest score, shared by ties as in `amax`; weights have none."""
     if upstream.state is None or not row.scores.shape[-1]:
         return None, None
@@ -223,7 +223,7 @@ def _hard_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
     return ties / ties.sum(-1, keepdim=True).clamp(min=1) * upstream.state.unsqueeze(-1), None
 
 
-def _alpha(row: Row, otherwise: float) -> float | Tensor:
+def _alpha(row: ScoreRows, otherwise: float) -> float | Tensor:
     return otherwise if row.parameter is None else row.parameter
 
 
@@ -236,23 +236,23 @@ def _project(s: Tensor, alpha: float) -> Tensor:
     return projection(s - top.masked_fill_(empty, 0), alpha)[0].masked_fill_(empty, 0)
 
 
-def _sparsemax(row: Row) -> Tensor:
+def _sparsemax(row: ScoreRows) -> Tensor:
     return _project(row.scores, 2.0)
 
 
-def _sparsemax_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
+def _sparsemax_backward(row: ScoreRows, w: Tensor, upstream: Upstream) -> RowGradients:
     return _projection_gradient(w, (w > 0).to(w.dtype), upstream, 2.0)[0], None
 
 
-def _entmax15(row: Row) -> Tensor:
+def _entmax15(row: ScoreRows) -> Tensor:
     return _project(row.scores, 1.5)
 
 
-def _entmax15_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
+def _entmax15_backward(row: ScoreRows, w: Tensor, upstream: Upstream) -> RowGradients:
     return _projection_gradient(w, w.sqrt(), upstream, 1.5)[0], None
 
 
-def _entmax(row: Row) -> Tensor:
+def _entmax(row: ScoreRows) -> Tensor:
     assert row.parameter is not None
     # Powers with a number for an exponent are three times as fast as with a tensor.
     alpha = row.parameter[..., 0, 0] if row.parameter.ndim else row.parameter.item()
@@ -270,7 +270,7 @@ def _projection_gradient(w: Tensor, q: Tensor, upstream: Upstream, alpha: float 
     return q * (g - mean), total
 
 
-def _entmax_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
+def _entmax_backward(row: ScoreRows, w: Tensor, upstream: Upstream) -> RowGradients:
     """Return the gradients of s and α.
 
     dp/dα = p/(α−1)² − p log p/(α−1) + qC with Σ dp/dα = 0; dτ/dα = τ/(α−1) − (α−1)C.
@@ -295,7 +295,7 @@ def _entmax_backward(row: Row, w: Tensor, upstream: Upstream) -> RowGradients:
     return g_scores, g_alpha
 
 
-def _steep_backward(row: Row, w: Tensor, upstream: Upstream, alpha: Tensor) -> RowGradients:
+def _steep_backward(row: ScoreRows, w: Tensor, upstream: Upstream, alpha: Tensor) -> RowGradients:
     g_tau = None if upstream.state is None else upstream.state.unsqueeze(-1).double()
     w64 = w.double()
     g_scores, g_alpha = steep.slopes(w64, upstream.weights.double(), alpha.double(), g_tau)
@@ -304,7 +304,7 @@ def _steep_backward(row: Row, w: Tensor, upstream: Upstream, alpha: Tensor) -> R
     return g_scores.to(w.dtype), g_alpha.to(w.dtype)
 
 
-def _tau_gradient(row: Row, w: Tensor, alpha: Tensor) -> Tensor:
+def _tau_gradient(row: ScoreRows, w: Tensor, alpha: Tensor) -> Tensor:
     """Return dτ/dα of τ = (α−1)s − w^(α−1), averaged with weights q, as Σ dw/dα = 0; 0 if nothing is visible."""
     inside = w > 0
     q = torch.where(inside, torch.exp((2 - alpha) * torch.where(inside, w, 1.0).log()).clamp(max=1e300), 0.0)
@@ -313,7 +313,7 @@ def _tau_gradient(row: Row, w: Tensor, alpha: Tensor) -> Tensor:
     return (q * slope).sum(-1, keepdim=True) / torch.where(total == 0, torch.ones_like(total), total)
 
 
-def _tau(otherwise: float) -> Callable[[Row, Tensor], Tensor]:
+def _tau(otherwise: float) -> Callable[[ScoreRows, Tensor], Tensor]:
     return lambda row, w: threshold(row.scores.double(), w.double(), _alpha(row, otherwise))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from qkv.algorithms.tiled import position_tiles
 from qkv.algorithms.tiled.cores import CORES, CoreGradients, CoreInputs, subtraction_is_faster
 from qkv.algorithms.tiled.position_tiles import PositionTiles
-from qkv.algorithms.tiled.row_rules import RULES, Row, Upstream, apply_pointwise, pointwise_gradient
+from qkv.algorithms.tiled.row_rules import RULES, ScoreRows, Upstream, apply_pointwise, pointwise_gradient
 from qkv.engine.mechanism import DIFFERENTIABLE, Gradients, Inputs, Mechanism, row_major, zero_gradients
 from qkv.engine.ties import shared
 from qkv.engine.tiles import TileSlices, Tiling, dropout_factors, take
@@ -105,7 +105,7 @@ class Stripes:
         if visible is None and biased:
             # A bias may mask a whole row by -inf.
             visible = torch.ones((1, 1), dtype=torch.bool, device=s.device)
-        row = Row(s, visible, None if inputs.parameter is None else take(inputs.parameter, items))
+        row = ScoreRows(s, visible, None if inputs.parameter is None else take(inputs.parameter, items))
         w = self.rule.weights(row)
         seed = inputs.seed
         factors = None
@@ -201,7 +201,7 @@ class Stripe(NamedTuple):
     scale: Tensor | None
     x: Tensor
     y: Tensor
-    row: Row
+    row: ScoreRows
     weights: Tensor
     dropout_factors: Tensor | None
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from qkv.hub.families.family import ACTIVATIONS, Family
-from qkv.hub.families.keys import Keys
-from qkv.hub.families.rules import HeadGain, Heads, Layout, Rule, Same, named
+from qkv.hub.families.keys import SettingsReader
+from qkv.hub.families.rules import HeadGain, Heads, LayoutChange, Same, WeightRule, named
 from qkv.models.stack import PositionParts, StackConfig
 from qkv.nn.positions import RopeScaling
 from qkv.nn.stack_block import NormParts, Place
@@ -13,7 +13,7 @@ from qkv.nn.stack_block import NormParts, Place
 _BOTH = ("weight", "bias")
 
 
-def _gpt2(keys: Keys) -> StackConfig:
+def _gpt2(keys: SettingsReader) -> StackConfig:
     keys.expect(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
     width, heads = keys.size("n_embd"), keys.size("n_head")
     return StackConfig(
@@ -33,7 +33,7 @@ def _gpt2(keys: Keys) -> StackConfig:
     )
 
 
-def _gpt2_rules(config: StackConfig) -> list[Rule]:
+def _gpt2_rules(config: StackConfig) -> list[WeightRule]:
     rules = named("embed", "transformer.wte", ["weight"]) + named("positions", "transformer.wpe", ["weight"])
     turned = Same(transposed=True)
     for i in range(config.layers):
@@ -47,7 +47,7 @@ def _gpt2_rules(config: StackConfig) -> list[Rule]:
     return rules + named("norm", "transformer.ln_f", _BOTH) + _output(config, "lm_head")
 
 
-def _neox(keys: Keys) -> StackConfig:
+def _neox(keys: SettingsReader) -> StackConfig:
     width, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
     rope = _rope(keys, base="rotary_emb_base", share="rotary_pct")
     place: Place = "parallel" if keys.flag("use_parallel_residual") else "before"
@@ -70,7 +70,7 @@ def _neox(keys: Keys) -> StackConfig:
     )
 
 
-def _neox_rules(config: StackConfig) -> list[Rule]:
+def _neox_rules(config: StackConfig) -> list[WeightRule]:
     rules = named("embed", "gpt_neox.embed_in", ["weight"])
     biased = _BOTH if config.attention_bias else ("weight",)
     for i in range(config.layers):
@@ -84,7 +84,7 @@ def _neox_rules(config: StackConfig) -> list[Rule]:
     return rules + named("norm", "gpt_neox.final_layer_norm", _BOTH) + _output(config, "embed_out")
 
 
-def _llama(keys: Keys, **parts: Any) -> StackConfig:
+def _llama(keys: SettingsReader, **parts: Any) -> StackConfig:
     """Return the parts that Llama and its successors share.
 
     Args:
@@ -114,26 +114,26 @@ def _llama(keys: Keys, **parts: Any) -> StackConfig:
     )
 
 
-def _llama_itself(keys: Keys) -> StackConfig:
+def _llama_itself(keys: SettingsReader) -> StackConfig:
     return _llama(keys, feed_forward_bias=keys.maybe_flag("mlp_bias"))
 
 
-def _mistral(keys: Keys) -> StackConfig:
+def _mistral(keys: SettingsReader) -> StackConfig:
     reach = keys.maybe("sliding_window")
     windowed = () if reach is None else (True,) * keys.layers("num_hidden_layers")
     return _llama(keys, attention_bias=False, window=None if reach is None else reach - 1, windowed=windowed)
 
 
-def _qwen2(keys: Keys) -> StackConfig:
+def _qwen2(keys: SettingsReader) -> StackConfig:
     return _llama(keys, attention_bias="inputs", **_windows(keys))
 
 
-def _qwen3(keys: Keys) -> StackConfig:
+def _qwen3(keys: SettingsReader) -> StackConfig:
     norms = NormParts("rms", keys.number("rms_norm_eps"), heads=True)
     return _llama(keys, norms=norms, **_windows(keys))
 
 
-def _gemma(keys: Keys) -> StackConfig:
+def _gemma(keys: SettingsReader) -> StackConfig:
     keys.expect(use_bidirectional_attention=False)
     return _llama(
         keys,
@@ -144,7 +144,7 @@ def _gemma(keys: Keys) -> StackConfig:
     )
 
 
-def _gemma2(keys: Keys, **parts: Any) -> StackConfig:
+def _gemma2(keys: SettingsReader, **parts: Any) -> StackConfig:
     keys.expect(use_bidirectional_attention=False)
     norms = NormParts("rms_plus_one", keys.number("rms_norm_eps"), "both")
     usual: dict[str, Any] = {
@@ -159,7 +159,7 @@ def _gemma2(keys: Keys, **parts: Any) -> StackConfig:
     return _llama(keys, **{**usual, **parts})
 
 
-def _gemma3(keys: Keys) -> StackConfig:
+def _gemma3(keys: SettingsReader) -> StackConfig:
     norms = NormParts("rms_plus_one", keys.number("rms_norm_eps"), "both", heads=True)
     every = keys.maybe("sliding_window_pattern") or keys.maybe("_sliding_window_pattern") or 6
     # Their code reads no soft cap of the scores here, unlike in Gemma 2.
@@ -167,7 +167,7 @@ def _gemma3(keys: Keys) -> StackConfig:
     return _gemma2(keys, norms=norms, positions=_two_ropes(keys), softcap=None, **windows)
 
 
-def _llama_rules(config: StackConfig) -> list[Rule]:
+def _llama_rules(config: StackConfig) -> list[WeightRule]:
     weight, sandwich = ("weight",), config.norms.place == "both"
     inputs = _BOTH if config.attention_bias else weight
     outputs = _BOTH if config.attention_bias is True else weight
@@ -192,28 +192,30 @@ def _llama_rules(config: StackConfig) -> list[Rule]:
     return rules + named("norm", "model.norm", weight) + _output(config, "lm_head")
 
 
-def three(ours: str, theirs: str, names: tuple[str, str, str], kinds: tuple[str, ...] = _BOTH) -> list[Rule]:
+def three(ours: str, theirs: str, names: tuple[str, str, str], kinds: tuple[str, ...] = _BOTH) -> list[WeightRule]:
     """Return the rules of three projections that we store as one."""
     return [
-        Rule(f"{ours}.projections.layers.0.{kind}", tuple(f"{theirs}.{name}.{kind}" for name in names), Heads())
+        WeightRule(f"{ours}.projections.layers.0.{kind}", tuple(f"{theirs}.{name}.{kind}" for name in names), Heads())
         for kind in kinds
     ]
 
 
-def _fused(ours: str, theirs: str, layout: Layout, kinds: tuple[str, ...] = _BOTH) -> list[Rule]:
+def _fused(ours: str, theirs: str, layout: LayoutChange, kinds: tuple[str, ...] = _BOTH) -> list[WeightRule]:
     return named(f"{ours}.projections.layers.0", theirs, kinds, layout)
 
 
-def _output(config: StackConfig, name: str) -> list[Rule]:
+def _output(config: StackConfig, name: str) -> list[WeightRule]:
     return [] if config.tied else named("output", name, ["weight"])
 
 
-def tied(keys: Keys, name: str = "lm_head.weight") -> bool:
+def tied(keys: SettingsReader, name: str = "lm_head.weight") -> bool:
     """Return whether the output layer shares the embedding: where it has no tensor of its own, and may."""
     return keys.get("tie_word_embeddings") is not False and name not in keys.tensors
 
 
-def _rope(keys: Keys, table: Keys | None = None, base: str = "rope_theta", share: str = "") -> PositionParts:
+def _rope(
+    keys: SettingsReader, table: SettingsReader | None = None, base: str = "rope_theta", share: str = ""
+) -> PositionParts:
     """Read rotary positions from either form of config.json: a table of parameters, or settings beside it.
 
     Args:
@@ -222,7 +224,9 @@ def _rope(keys: Keys, table: Keys | None = None, base: str = "rope_theta", share
         base: the name of the base beside the table.
         share: the name of the fraction of features that are rotated beside the table; "" for a family that rotates all.
     """
-    given = table or keys.table_of("rope_scaling") or keys.table_of("rope_parameters") or Keys({}, {}, keys.where)
+    given = (
+        table or keys.table_of("rope_scaling") or keys.table_of("rope_parameters") or SettingsReader({}, {}, keys.where)
+    )
     kind = given.get("rope_type") or given.get("type") or "default"
     rate = given.number("rope_theta") if given.get("rope_theta") is not None else keys.number(base)
     original = given.maybe("original_max_position_embeddings") or keys.size("max_position_embeddings")
@@ -245,7 +249,7 @@ def _rope(keys: Keys, table: Keys | None = None, base: str = "rope_theta", share
     return PositionParts("rotary", base=rate, share=_rotated_share(keys, given, kind, share), scaling=scaling)
 
 
-def _rotated_share(keys: Keys, given: Keys, kind: str, name: str) -> float:
+def _rotated_share(keys: SettingsReader, given: SettingsReader, kind: str, name: str) -> float:
     """Return the fraction of a head's features that are rotated."""
     part = given if given.get("partial_rotary_factor") is not None else keys
     if name:
@@ -257,7 +261,7 @@ def _rotated_share(keys: Keys, given: Keys, kind: str, name: str) -> float:
     return 1.0
 
 
-def _two_ropes(keys: Keys) -> PositionParts:
+def _two_ropes(keys: SettingsReader) -> PositionParts:
     """Read the positions of Gemma 3: blocks with a window have their own, without scaling."""
     table = keys.table_of("rope_parameters")
     whole, near = (None if table is None else table.table_of(kind) for kind in ("full_attention", "sliding_attention"))
@@ -267,7 +271,7 @@ def _two_ropes(keys: Keys) -> PositionParts:
         **({"rope_type": "default"} if whole is None else whole.table),
         **({} if changes is None else changes.table),
     }
-    given = Keys(merged, {}, f"{keys.where}: rope_scaling" if whole is None else whole.where)
+    given = SettingsReader(merged, {}, f"{keys.where}: rope_scaling" if whole is None else whole.where)
     given.expect(truncate=True)
     found = _rope(keys, given)
     if near is not None and near.get("rope_type") not in (None, "default"):
@@ -277,7 +281,7 @@ def _two_ropes(keys: Keys) -> PositionParts:
     return PositionParts("rotary", base=found.base, share=found.share, scaling=found.scaling, local_base=local)
 
 
-def _windows(keys: Keys) -> dict[str, Any]:
+def _windows(keys: SettingsReader) -> dict[str, Any]:
     """Read the windows of Qwen: of blocks from some number on, if they are used at all."""
     if keys.get("use_sliding_window") is not True or keys.maybe("sliding_window") is None:
         return {}
@@ -286,13 +290,13 @@ def _windows(keys: Keys) -> dict[str, Any]:
     return _windowed(keys, usual)
 
 
-def _layer_windows(keys: Keys, every: int) -> dict[str, Any]:
+def _layer_windows(keys: SettingsReader, every: int) -> dict[str, Any]:
     """Read the windows of Gemma: of all blocks but each so many."""
     count = keys.layers("num_hidden_layers")
     return _windowed(keys, ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(count)])
 
 
-def _windowed(keys: Keys, usual: list[str]) -> dict[str, Any]:
+def _windowed(keys: SettingsReader, usual: list[str]) -> dict[str, Any]:
     kinds, reach = keys.get("layer_types") or usual, keys.maybe("sliding_window")
     if not isinstance(kinds, list) or len(kinds) != len(usual):
         keys.refuse("layer_types", f"a list of {len(usual)} names")

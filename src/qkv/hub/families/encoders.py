@@ -6,9 +6,9 @@ from typing import Any, Literal, NamedTuple
 
 from qkv.hub.families.decoders import three
 from qkv.hub.families.family import ACTIVATIONS, Family
-from qkv.hub.families.keys import Keys
+from qkv.hub.families.keys import SettingsReader
 from qkv.hub.families.labels import labels_of
-from qkv.hub.families.rules import Rule, named
+from qkv.hub.families.rules import WeightRule, named
 from qkv.models.stack import PositionParts, StackConfig
 from qkv.nn.stack_block import NormParts
 
@@ -53,7 +53,7 @@ _DISTILBERT_BLOCK = _Block(
 )
 
 
-def _bert(keys: Keys, head: str = "bert", skipped: int = 0) -> StackConfig:
+def _bert(keys: SettingsReader, head: str = "bert", skipped: int = 0) -> StackConfig:
     keys.expect(is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
     width, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
     context = keys.size("max_position_embeddings")
@@ -78,12 +78,12 @@ def _bert(keys: Keys, head: str = "bert", skipped: int = 0) -> StackConfig:
     )
 
 
-def _roberta(keys: Keys) -> StackConfig:
+def _roberta(keys: SettingsReader) -> StackConfig:
     # Positions are counted from the padding's number on.
     return _bert(keys, "roberta", 1 + (keys.token("pad_token_id") or 0))
 
 
-def _distilbert(keys: Keys) -> StackConfig:
+def _distilbert(keys: SettingsReader) -> StackConfig:
     width, heads = keys.size("dim"), keys.size("n_heads")
     return StackConfig(
         keys.size("vocab_size"),
@@ -102,7 +102,7 @@ def _distilbert(keys: Keys) -> StackConfig:
     )
 
 
-def _head(keys: Keys, name: str) -> dict[str, Any]:
+def _head(keys: SettingsReader, name: str) -> dict[str, Any]:
     """Return whether there is a head, and whether its output layer has its own weights."""
     headed = f"{_HEADS[name][0]}.weight" in keys.tensors
     own = {f"{_HEADS[name][2]}.{suffix}" for suffix in ("weight", "decoder.weight")} & keys.tensors
@@ -112,17 +112,17 @@ def _head(keys: Keys, name: str) -> dict[str, Any]:
     return {"masked_head": headed, "output_bias": headed, "tied": tied, "head_activation": activation}
 
 
-def _head_rules(config: StackConfig, name: str) -> list[Rule]:
+def _head_rules(config: StackConfig, name: str) -> list[WeightRule]:
     if not config.masked_head:
         return []
     layer, norm, output = _HEADS[name]
     rules = named("head.linear", layer, _BOTH) + named("head.norm", norm, _BOTH)
-    rules.append(Rule("output.bias", (f"{output}.bias",)))
+    rules.append(WeightRule("output.bias", (f"{output}.bias",)))
     weight = f"{output}.weight" if name == "distilbert" else f"{output}.decoder.weight"
-    return rules if config.tied else [*rules, Rule("output.weight", (weight,))]
+    return rules if config.tied else [*rules, WeightRule("output.weight", (weight,))]
 
 
-def _bert_rules(config: StackConfig, name: str = "bert") -> list[Rule]:
+def _bert_rules(config: StackConfig, name: str = "bert") -> list[WeightRule]:
     rules = named("embed", f"{name}.embeddings.word_embeddings", ["weight"])
     rules += named("positions", f"{name}.embeddings.position_embeddings", ["weight"])
     rules += named("kinds", f"{name}.embeddings.token_type_embeddings", ["weight"])
@@ -130,11 +130,11 @@ def _bert_rules(config: StackConfig, name: str = "bert") -> list[Rule]:
     return rules + _block_rules(config, f"{name}.encoder.layer", _BERT_BLOCK) + _head_rules(config, name)
 
 
-def _roberta_rules(config: StackConfig) -> list[Rule]:
+def _roberta_rules(config: StackConfig) -> list[WeightRule]:
     return _bert_rules(config, "roberta")
 
 
-def _distilbert_rules(config: StackConfig) -> list[Rule]:
+def _distilbert_rules(config: StackConfig) -> list[WeightRule]:
     name = "distilbert"
     rules = named("embed", f"{name}.embeddings.word_embeddings", ["weight"])
     rules += named("positions", f"{name}.embeddings.position_embeddings", ["weight"])
@@ -142,7 +142,7 @@ def _distilbert_rules(config: StackConfig) -> list[Rule]:
     return rules + _block_rules(config, f"{name}.transformer.layer", _DISTILBERT_BLOCK) + _head_rules(config, name)
 
 
-def _block_rules(config: StackConfig, layers: str, block: _Block) -> list[Rule]:
+def _block_rules(config: StackConfig, layers: str, block: _Block) -> list[WeightRule]:
     rules = []
     for i in range(config.layers):
         ours, theirs = f"blocks.{i}", f"{layers}.{i}"
@@ -234,14 +234,14 @@ _POOLERS = {
 }
 
 
-def _labeled(family: Family, pooler: _Pooler | None, keys: Keys) -> StackConfig:
+def _labeled(family: Family, pooler: _Pooler | None, keys: SettingsReader) -> StackConfig:
     config = family.configure(keys)
     activation = None if pooler is None else pooler.activation
     labels = len(labels_of(keys))
     return replace(config, masked_head=False, tied=False, output_bias=True, labels=labels, pooler=activation)
 
 
-def _labeled_rules(family: Family, pooler: _Pooler | None, config: StackConfig) -> list[Rule]:
+def _labeled_rules(family: Family, pooler: _Pooler | None, config: StackConfig) -> list[WeightRule]:
     rules = family.rules(config)
     if pooler is None:
         return rules + named("output", "classifier", _BOTH)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
-from qkv.hub.families.keys import Keys
-from qkv.hub.families.rules import Rule
+from qkv.hub.families.keys import SettingsReader
+from qkv.hub.families.rules import WeightRule
 from qkv.models.stack import StackConfig
 from qkv.nn.blocks import Activation
 
@@ -45,8 +45,8 @@ class Family:
     name: str
     class_name: str
     task: Task
-    configure: Callable[[Keys], StackConfig]
-    rules: Callable[[StackConfig], list[Rule]]
+    configure: Callable[[SettingsReader], StackConfig]
+    rules: Callable[[StackConfig], list[WeightRule]]
     prefix: str = ""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)

@@ -14,7 +14,7 @@ _SHOWN = 80
 
 
 @final
-class Keys:
+class SettingsReader:
     """The settings of a model, each checked when it is read.
 
     Args:
@@ -110,14 +110,14 @@ class Keys:
             self.refuse(name, f"one of {', '.join(names)}", nearest(str(found)[:_SHOWN], names))
         return names[found]
 
-    def table_of(self, name: str) -> "Keys | None":
+    def table_of(self, name: str) -> "SettingsReader | None":
         """Return a table of settings; None if there is none, or an empty one."""
         found = self.get(name)
         if found is None:
             return None
         if not isinstance(found, Mapping):
             self.refuse(name, "a table")
-        return None if not found else Keys(found, {}, f"{self.where}: {name}")
+        return None if not found else SettingsReader(found, {}, f"{self.where}: {name}")
 
     def expect(self, **values: Any) -> None:
         """Refuse settings that change what is computed in a way that this library does not compute."""

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from qkv.hub.families.keys import Keys
+from qkv.hub.families.keys import SettingsReader
 
 _MOST = 1 << 20
 _ATTACH = "Other outputs run in transformers, and are recorded there: see qkv.hub.attach."
 
 
-def labels_of(keys: Keys) -> tuple[str, ...]:
+def labels_of(keys: SettingsReader) -> tuple[str, ...]:
     """Return the names of the labels, in the order of the output layer.
 
     Args:

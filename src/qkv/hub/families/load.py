@@ -13,11 +13,11 @@ from qkv.errors import CheckpointError, ConfigError, QkvError, nearest
 from qkv.hub.families.decoders import DECODERS
 from qkv.hub.families.encoders import ENCODERS, LABELERS
 from qkv.hub.families.family import Family
-from qkv.hub.families.keys import Keys
+from qkv.hub.families.keys import SettingsReader
 from qkv.hub.families.labels import labels_of
 from qkv.hub.families.pairs import PAIRS
 from qkv.hub.families.rules import to_ours, to_theirs
-from qkv.hub.folder import CONFIG, Folder, Weights
+from qkv.hub.folder import CONFIG, Folder, FolderWeights
 from qkv.models.stack import StackConfig
 from qkv.models.stack_decoder import StackLanguageModel
 from qkv.models.stack_encoder import StackReader
@@ -72,7 +72,7 @@ class PublishedConfig:
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of a classifier's labels."""
-        return labels_of(Keys(decode_mapping(self.settings.encode(), CONFIG), {}, CONFIG))
+        return labels_of(SettingsReader(decode_mapping(self.settings.encode(), CONFIG), {}, CONFIG))
 
     def described(self) -> "Described":
         """Return the family, and the parts of the model.
@@ -154,7 +154,7 @@ def describe(table: Mapping[str, Any], tensors: list[str], where: str) -> Descri
     """
     family = family_of(table, where)
     try:
-        config = family.configure(Keys(table, family.defaults, where, tensors))
+        config = family.configure(SettingsReader(table, family.defaults, where, tensors))
         return Described(family, replace(config, settings=encode(dict(table), where).decode()))
     except (ConfigError, ArithmeticError) as error:
         hint = "Check config.json, or copy the folder again from its source."
@@ -222,14 +222,14 @@ def build(family: Family, config: StackConfig) -> StackModel:
     return _MODELS[family.task](config)
 
 
-def _with_own_biases(stored: Mapping[str, str], weights: Weights) -> dict[str, str]:
+def _with_own_biases(stored: Mapping[str, str], weights: FolderWeights) -> dict[str, str]:
     """Where the file holds a bias of the output layer itself, it is the one in use, and the one beside it is not."""
     own = {f"{name.removesuffix(_OWN_BIAS)}.bias": name for name in weights.shapes if name.endswith(_OWN_BIAS)}
     return {**stored, **{name: place for name, place in own.items() if name in stored}}
 
 
 def _possible_copies(
-    family: Family, table: Mapping[str, Any], weights: Weights, stored: Mapping[str, str]
+    family: Family, table: Mapping[str, Any], weights: FolderWeights, stored: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the tensors that by name, shape and type may repeat another one, and that one."""
     untied = table.get("tie_word_embeddings", family.defaults["tie_word_embeddings"]) is False
@@ -244,7 +244,7 @@ def _possible_copies(
     }
 
 
-def _own_tensors(copies: Mapping[str, str], weights: Weights, stored: Mapping[str, str]) -> list[str]:
+def _own_tensors(copies: Mapping[str, str], weights: FolderWeights, stored: Mapping[str, str]) -> list[str]:
     """Return which of the possible copies hold other numbers than the tensor that they may repeat."""
     own = []
     for copy, home in copies.items():
@@ -255,7 +255,7 @@ def _own_tensors(copies: Mapping[str, str], weights: Weights, stored: Mapping[st
 
 
 def _expect_model(
-    table: Mapping[str, Any], stored: Mapping[str, str], weights: Weights, folder: Folder
+    table: Mapping[str, Any], stored: Mapping[str, str], weights: FolderWeights, folder: Folder
 ) -> tuple[Described, list[str]]:
     """Return the model that config.json describes, and the names of its tensors, whose headers must agree with it."""
     found = describe(table, list(stored), str(folder.path / CONFIG))

@@ -12,7 +12,7 @@ from qkv.hub.families.family import ACTIVATIONS
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.stack import PositionParts, StackConfig
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
-from qkv.nn.mechanism import Mechanism
+from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.positions import sinusoidal
 from qkv.nn.stack_block import NormParts
 
@@ -194,7 +194,7 @@ def _bart(config: TransformerConfig) -> dict[str, Any]:
 
 def _expect_plain(config: DecoderConfig | TransformerConfig, *names: str) -> None:
     """Refuse other scores than the scaled dot product under softmax, and settings that differ from their default."""
-    if config.replaced() != Mechanism():
+    if config.replaced() != MechanismConfig():
         got = ", ".join(f"{name} {getattr(config, name)}" for name in ("score", "normalizer", "sinks"))
         raise _none("score", got, "the scaled dot product under softmax")
     for name in names:

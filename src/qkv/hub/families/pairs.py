@@ -4,8 +4,8 @@ from typing import Literal
 
 from qkv.hub.families.decoders import three, tied
 from qkv.hub.families.family import ACTIVATIONS, Family
-from qkv.hub.families.keys import Keys
-from qkv.hub.families.rules import Rule, Same, named
+from qkv.hub.families.keys import SettingsReader
+from qkv.hub.families.rules import Same, WeightRule, named
 from qkv.models.stack import PositionParts, StackConfig
 from qkv.nn.blocks import Activation
 from qkv.nn.stack_block import NormParts
@@ -13,7 +13,7 @@ from qkv.nn.stack_block import NormParts
 _BOTH = ("weight", "bias")
 
 
-def _bart(keys: Keys, place: Literal["before", "after"]) -> StackConfig:
+def _bart(keys: SettingsReader, place: Literal["before", "after"]) -> StackConfig:
     """Return the parts that Marian and Pegasus share."""
     for name in ("attention_heads", "ffn_dim"):
         if keys.size(f"encoder_{name}") != keys.size(f"decoder_{name}"):
@@ -44,15 +44,15 @@ def _bart(keys: Keys, place: Literal["before", "after"]) -> StackConfig:
     )
 
 
-def _marian(keys: Keys) -> StackConfig:
+def _marian(keys: SettingsReader) -> StackConfig:
     return _bart(keys, "after")
 
 
-def _pegasus(keys: Keys) -> StackConfig:
+def _pegasus(keys: SettingsReader) -> StackConfig:
     return _bart(keys, "before")
 
 
-def _bart_rules(config: StackConfig) -> list[Rule]:
+def _bart_rules(config: StackConfig) -> list[WeightRule]:
     two = config.two_embeddings
     rules = named("embed", "model.encoder.embed_tokens" if two else "model.shared", ["weight"])
     rules += named("target_embed", "model.decoder.embed_tokens", ["weight"]) if two else []
@@ -69,11 +69,11 @@ def _bart_rules(config: StackConfig) -> list[Rule]:
             rules += named(f"{ours}.around_feed.norm", f"{theirs}.final_layer_norm", _BOTH)
         if config.norms.final:
             rules += named(f"{side}_norm", f"model.{side}.layer_norm", _BOTH)
-    rules.append(Rule("output.bias", ("final_logits_bias",), Same(row=True)))
-    return rules if config.tied else [*rules, Rule("output.weight", ("lm_head.weight",))]
+    rules.append(WeightRule("output.bias", ("final_logits_bias",), Same(row=True)))
+    return rules if config.tied else [*rules, WeightRule("output.weight", ("lm_head.weight",))]
 
 
-def _t5(keys: Keys) -> StackConfig:
+def _t5(keys: SettingsReader) -> StackConfig:
     width, heads = keys.size("d_model"), keys.size("num_heads")
     gated, activation = _t5_feed_forward(keys)
     # What their newer versions write beside the older setting is what their code reads.
@@ -106,7 +106,7 @@ def _t5(keys: Keys) -> StackConfig:
     )
 
 
-def _t5_feed_forward(keys: Keys) -> tuple[bool, Activation]:
+def _t5_feed_forward(keys: SettingsReader) -> tuple[bool, Activation]:
     """Return whether feed-forward layers are gated, and their activation."""
     gate, _, name = f"{keys.get('feed_forward_proj')}".rpartition("-")
     # Their config names the exact function where their code takes the approximation.
@@ -119,7 +119,7 @@ def _t5_feed_forward(keys: Keys) -> tuple[bool, Activation]:
     return gated, activation
 
 
-def _t5_rules(config: StackConfig) -> list[Rule]:
+def _t5_rules(config: StackConfig) -> list[WeightRule]:
     rules, weight = named("embed", "shared", ["weight"]), ("weight",)
     feeds = {"gate": "wi_0", "expand": "wi_1"} if config.gated else {"expand": "wi"}
     for side, count in (("encoder", config.layers), ("decoder", config.decoder_layers)):
@@ -137,7 +137,7 @@ def _t5_rules(config: StackConfig) -> list[Rule]:
                 rules += named(f"{side}.{i}.feed_forward.{mine}", f"{theirs}.DenseReluDense.{name}", weight)
             rules += named(f"{side}.{i}.around_feed.norm", f"{theirs}.layer_norm", weight)
         rules += named(f"{side}_norm", f"{side}.final_layer_norm", weight)
-    return rules if config.tied else [*rules, Rule("output.weight", ("lm_head.weight",))]
+    return rules if config.tied else [*rules, WeightRule("output.weight", ("lm_head.weight",))]
 
 
 _BART = {

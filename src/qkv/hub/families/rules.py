@@ -10,7 +10,7 @@ from torch import Tensor
 from qkv.models.stack import StackConfig
 
 
-class Layout(Protocol):
+class LayoutChange(Protocol):
     """A change of layout, in both directions; exact, because numbers are only moved."""
 
     def to_ours(self, parts: list[Tensor], config: StackConfig) -> Tensor:
@@ -103,7 +103,7 @@ class HeadGain:
 
 @final
 @dataclass(frozen=True)
-class Rule:
+class WeightRule:
     """One of our tensors, and those of theirs that it consists of.
 
     Args:
@@ -114,7 +114,7 @@ class Rule:
 
     ours: str
     theirs: tuple[str, ...]
-    layout: Layout = Same()
+    layout: LayoutChange = Same()
 
 
 def pairs(config: StackConfig) -> Tensor:
@@ -137,22 +137,22 @@ def halves(config: StackConfig) -> Tensor:
     return pairs(config).argsort()
 
 
-def named(ours: str, theirs: str, kinds: Iterable[str], layout: Layout = Same()) -> list[Rule]:
+def named(ours: str, theirs: str, kinds: Iterable[str], layout: LayoutChange = Same()) -> list[WeightRule]:
     """Return the rules of a layer's tensors.
 
     Example:
         >>> [rule.theirs for rule in named("norm", "ln_f", ("weight", "bias"))]
         [('ln_f.weight',), ('ln_f.bias',)]
     """
-    return [Rule(f"{ours}.{kind}", (f"{theirs}.{kind}",), layout) for kind in kinds]
+    return [WeightRule(f"{ours}.{kind}", (f"{theirs}.{kind}",), layout) for kind in kinds]
 
 
-def to_ours(rules: Iterable[Rule], theirs: Mapping[str, Tensor], config: StackConfig) -> dict[str, Tensor]:
+def to_ours(rules: Iterable[WeightRule], theirs: Mapping[str, Tensor], config: StackConfig) -> dict[str, Tensor]:
     """Return our tensors, made from theirs."""
     return {rule.ours: rule.layout.to_ours([theirs[name] for name in rule.theirs], config) for rule in rules}
 
 
-def to_theirs(rules: Iterable[Rule], ours: Mapping[str, Tensor], config: StackConfig) -> dict[str, Tensor]:
+def to_theirs(rules: Iterable[WeightRule], ours: Mapping[str, Tensor], config: StackConfig) -> dict[str, Tensor]:
     """Return their tensors, made from ours."""
     found: dict[str, Tensor] = {}
     for rule in rules:

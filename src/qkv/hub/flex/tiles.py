@@ -118,7 +118,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, pairs: Pairs) -> Results:
     kind = torch.promote_types(query.dtype, torch.float32)
     wide = [x.to(kind) for x in (query, key, value)]
     size = TileSize(prod(grid.leading) * grid.queries * grid.keys, 1, all_items=True) if pairs.whole else SIZE
-    stripes = Stripes(pairs, grid, Tiling(grid.leading, grid.queries, grid.keys, visibility, size))
+    stripes = BatchStripes(pairs, grid, Tiling(grid.leading, grid.queries, grid.keys, visibility, size))
     if not torch.is_grad_enabled() or pairs.whole:
         output, lse, largest = stripes.all(wide)
     else:
@@ -154,7 +154,7 @@ def _traced_stripe(inputs: list[Tensor], pairs: Pairs, grid: Grid, slices: TileS
     return _stripe(_parts(inputs, slices), pairs, grid, slices, visible)
 
 
-def _with_gradients(stripes: "Stripes", inputs: list[Tensor], visibility: Visibility) -> Results:
+def _with_gradients(stripes: "BatchStripes", inputs: list[Tensor], visibility: Visibility) -> Results:
     """Compute all stripes, so that the backward pass computes them again."""
     pairs = stripes.pairs
     known = captured_by(lambda: stripes.one_pair(inputs))
@@ -170,7 +170,7 @@ def _with_gradients(stripes: "Stripes", inputs: list[Tensor], visibility: Visibi
 
 
 @final
-class Stripes:
+class BatchStripes:
     """A problem cut into stripes of whole rows, for all batch items and heads at once.
 
     Args:
@@ -254,7 +254,7 @@ class _Again:
         captured: the tensors that its functions close over.
     """
 
-    stripes: Stripes
+    stripes: BatchStripes
     captured: tuple[Tensor, ...]
 
     @property
@@ -299,7 +299,7 @@ class _Recomputed(torch.autograd.Function):
     """All stripes as one function, of query, key, value and captured tensors."""
 
     @staticmethod
-    def forward(ctx: Any, stripes: Stripes, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, stripes: BatchStripes, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         ctx.stripes = stripes
         ctx.captured = tensors[3:]
         ctx.save_for_backward(*tensors)

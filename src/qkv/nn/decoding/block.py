@@ -20,7 +20,7 @@ _TABLES = 5
 """Intermediate tables of (B·N, M) in a step."""
 
 
-class Weights(NamedTuple):
+class BlockWeights(NamedTuple):
     """The parameters of a block.
 
     Attributes:
@@ -52,7 +52,7 @@ class Block(NamedTuple):
         size: the number of source positions.
     """
 
-    weights: Weights
+    weights: BlockWeights
     own: tuple[StridedArray, StridedArray]
     length: int
     memory: tuple[StridedArray, StridedArray]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from qkv.compiled.strided import StridedArray, as_strided_array
 from qkv.linalg.memory_pool import MemoryPool
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.values.parameters import readable
 
 _LEAST_ROOM = 16
@@ -36,7 +36,7 @@ class Memory:
     key: Tensor
     value: Tensor
     first: int = 0
-    room: "_Room | None" = field(default=None, repr=False)
+    room: "_GrowingBuffer | None" = field(default=None, repr=False)
 
     @property
     def length(self) -> int:
@@ -48,7 +48,7 @@ class Memory:
         """The position of the next key."""
         return self.first + self.length
 
-    def append(self, later: "Memory", session: Session | None = None) -> "Memory":
+    def append(self, later: "Memory", session: DecodingSession | None = None) -> "Memory":
         """Return these keys and values followed by later ones; neither operand changes.
 
         Without gradients the result has free room behind it, so that most steps copy nothing but the new keys.
@@ -65,7 +65,7 @@ class Memory:
         grown.value[..., self.length :, :] = later.value
         return grown
 
-    def grow(self, count: int, session: Session | None = None) -> "Memory":
+    def grow(self, count: int, session: DecodingSession | None = None) -> "Memory":
         """Return these keys and values followed by uninitialized ones, which the caller must write.
 
         Args:
@@ -75,7 +75,7 @@ class Memory:
         room = self.room
         if room is None or not room.fits(self, count):
             size = max(2 * (self.length + count), _LEAST_ROOM)
-            room = _Room.copied(self, size, None if session is None else session.memory)
+            room = _GrowingBuffer.copied(self, size, None if session is None else session.memory)
         return room.extend(self, count)
 
     def last(self, count: int) -> "Memory":
@@ -88,7 +88,7 @@ class Memory:
         if self.room is None or torch.is_grad_enabled():
             return Memory(self.key.index_select(0, rows), self.value.index_select(0, rows), self.first)
         # Room for one more key: a beam selects rows before each step, and should copy them once.
-        return _Room.copied(self, self.length + 1, self.room.pool, rows).extend(self, 0)
+        return _GrowingBuffer.copied(self, self.length + 1, self.room.pool, rows).extend(self, 0)
 
     @cached_property
     def arrays(self) -> tuple[StridedArray, StridedArray] | None:
@@ -131,7 +131,7 @@ class SomeMemory:
 
 @final
 @dataclass(eq=False)
-class _Room:
+class _GrowingBuffer:
     """Tensors with free space behind their keys and values, shared by the memories that grew in them.
 
     Only a memory that ends where the filled part ends may grow in place. An earlier one, which a later one has already
@@ -145,7 +145,7 @@ class _Room:
     pool: MemoryPool | None
 
     @classmethod
-    def copied(cls, memory: Memory, size: int, pool: MemoryPool | None, rows: Tensor | None = None) -> "_Room":
+    def copied(cls, memory: Memory, size: int, pool: MemoryPool | None, rows: Tensor | None = None) -> "_GrowingBuffer":
         """Copy all rows of a memory, or the given ones, to a new room for `size` positions."""
         length, tensors = memory.length, []
         for part in (memory.key, memory.value):
@@ -193,7 +193,7 @@ def _empty(part: Tensor, rows: int, length: int, pool: MemoryPool | None) -> Ten
 
 
 @final
-class Rows(nn.Module):
+class BatchRows(nn.Module):
     """The rows of a decoding batch: an identity, so that a forward hook sees where a batch starts and how rows change.
 
     A model calls it with all rows and `start=True` when it reads a new source (`begin`), and with the chosen rows in

@@ -15,13 +15,13 @@ from qkv.algorithms.sdpa.few_queries import LEAST, MOST
 from qkv.compiled import available
 from qkv.compiled.strided import StridedArray, as_strided_array
 from qkv.linalg.matmul import packed_serves
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.masks.patterns import Lengths
 from qkv.nn.attention import Attention
 from qkv.nn.blocks import DecoderBlock, DecoderCache, FeedForward, Residual
 from qkv.nn.dropout import Dropout
 from qkv.nn.multihead import MultiHeadAttention
-from qkv.nn.projections import Given, Projections
+from qkv.nn.projections import ProjectionInputs, Projections
 from qkv.nn.scores import DotScore, ScaledDotScore
 from qkv.values.plain import are_plain_in_evaluation
 
@@ -33,7 +33,7 @@ _KNOWN = (
     MultiHeadAttention,
     Attention,
     Projections,
-    Given,
+    ProjectionInputs,
     nn.ModuleList,
     ScaledDotScore,
     DotScore,
@@ -51,7 +51,7 @@ def steps(
     caches: Sequence[DecoderCache],
     lengths: Tensor | None,
     seen: Tensor | None = None,
-    session: Session | None = None,
+    session: DecodingSession | None = None,
     parted: int = 0,
 ) -> tuple[Tensor, tuple[DecoderCache, ...]]:
     """Run decoder blocks one after another on the newest positions, as `block.step` does.
@@ -80,7 +80,7 @@ def steps(
     return x, tuple(grown)
 
 
-class _Entry(NamedTuple):
+class _ModulePart(NamedTuple):
     """A parameter or submodule, where its module holds it."""
 
     table: Mapping[str, Any]
@@ -94,7 +94,7 @@ class _PackedBlock:
 
     def __init__(self, block: DecoderBlock) -> None:
         from qkv.linalg.packed import Affine, pack
-        from qkv.nn.decoding.block import Weights
+        from qkv.nn.decoding.block import BlockWeights
 
         own, other, feed = block.self_attention, block.cross_attention, block.feed_forward
         weight, bias = other.projections.part(0)
@@ -106,11 +106,11 @@ class _PackedBlock:
         )
         scales = np.array([_scale(own), _scale(other)], np.float32)
         hidden, first = feed.expand.out_features, block.around_self.norm_first
-        self.weights = Weights(*pack(parts), scales, own.width, hidden, own.heads, first)
+        self.weights = BlockWeights(*pack(parts), scales, own.width, hidden, own.heads, first)
         self.widest = feed.expand.weight
         self._modules = list(block.modules())
         tables = [table for module in self._modules for table in (module._parameters, module._modules)]
-        self._entries = [_Entry(table, *item) for table in tables for item in table.items()]
+        self._entries = [_ModulePart(table, *item) for table in tables for item in table.items()]
         parameters = list(block.parameters())
         # Views hold the memory, so that other parameters cannot come to lie at the same address.
         self._views = [(x, x.detach(), x.data_ptr(), x._version) for x in parameters]
@@ -149,7 +149,7 @@ class _KeptBlock:
 
 
 def _packed(
-    blocks: Sequence[DecoderBlock], x: Tensor, caches: Sequence[DecoderCache], session: Session
+    blocks: Sequence[DecoderBlock], x: Tensor, caches: Sequence[DecoderCache], session: DecodingSession
 ) -> list[_PackedBlock] | None:
     """Return the packed blocks if all of them can take fused steps."""
     if torch.is_grad_enabled() or not _suits(blocks, x, caches):
@@ -170,7 +170,7 @@ def _fused(
     caches: Sequence[DecoderCache],
     lengths: Tensor | None,
     seen: Tensor | None,
-    session: Session,
+    session: DecodingSession,
 ) -> tuple[Tensor, tuple[DecoderCache, ...]]:
     from qkv.nn.decoding.block import Block, run
 

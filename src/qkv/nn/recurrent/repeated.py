@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.linalg.matmul import KeptWeight, few, kept_weight, linear, packed_weight, product
-from qkv.linalg.session import Session
+from qkv.linalg.session import DecodingSession
 from qkv.nn.recurrent.marks import Marks
 from qkv.values.parameters import numbers, transformed
 from qkv.values.plain import is_plain
@@ -74,7 +74,7 @@ class Repeated:
         return found
 
 
-def repeat_layer(layer: nn.Module, steps: int, session: Session | None = None) -> Callable[[Tensor], Tensor]:
+def repeat_layer(layer: nn.Module, steps: int, session: DecodingSession | None = None) -> Callable[[Tensor], Tensor]:
     """Return what computes layer(x) in every step of one loop.
 
     Args:

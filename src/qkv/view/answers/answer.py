@@ -29,13 +29,13 @@ class Numbers:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Words:
+class JsonValue:
     """Any JSON value."""
 
     content: Any
 
 
-Answer = Numbers | Words
+Answer = Numbers | JsonValue
 
 
 def numbers(matrix: Tensor, exact: bool = True) -> Numbers:

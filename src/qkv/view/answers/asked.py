@@ -7,7 +7,7 @@ from qkv.errors import ConfigError, nearest
 
 
 @final
-class Asked:
+class RequestParameters:
     """The parameters of one request.
 
     Args:
@@ -46,7 +46,7 @@ class Asked:
         parts = self.text(name).split(",")
         if len(parts) > most:
             raise ConfigError(name, f"at most {most} of them", str(len(parts)), "Request fewer.")
-        return [Asked({name: part}, (name,)).number(name, stop) for part in parts]
+        return [RequestParameters({name: part}, (name,)).number(name, stop) for part in parts]
 
     def choice(self, name: str, valid: Sequence[str]) -> str:
         """Parse one of several words."""

@@ -7,8 +7,8 @@ from urllib.parse import parse_qsl
 
 from qkv.errors import ConfigError, out_of_memory_text
 from qkv.files import FREE, room_for
-from qkv.view.answers.answer import Answer, Words
-from qkv.view.answers.asked import Asked
+from qkv.view.answers.answer import Answer, JsonValue
+from qkv.view.answers.asked import RequestParameters
 from qkv.view.answers.gallery import heads
 from qkv.view.answers.graph import DEEPEST, Followed, graph
 from qkv.view.answers.graph import MOST as LINKS
@@ -26,7 +26,7 @@ _LEVELS = 32
 _TILES = 1 << 20
 
 
-class Question(NamedTuple):
+class RequestKind(NamedTuple):
     """A kind of request.
 
     Attributes:
@@ -37,11 +37,11 @@ class Question(NamedTuple):
 
     method: str
     parameters: tuple[str, ...]
-    answer: "Callable[[Asked], Answer]"
+    answer: "Callable[[RequestParameters], Answer]"
 
 
 @final
-class Desk:
+class RequestHandler:
     """Answers requests about a scene.
 
     Args:
@@ -62,22 +62,22 @@ class Desk:
         self.live = live
         self.maps = Maps(scene, self._broken)
         self._heads: Answer | None = None
-        self.questions: Mapping[str, Question] = {
-            "scene": Question("GET", (), self._scene),
-            "tokens": Question("GET", ("sequence", "start", "stop"), self._tokens),
-            "tile": Question("GET", ("layer", "head", "level", "row", "column", "how", "quantity"), self._tile),
-            "progress": Question("GET", ("layer", "head", "how", "quantity"), self._progress),
-            "cancel": Question("POST", ("layer", "head"), self._cancel),
-            "resume": Question("POST", ("layer", "head"), self._resume),
-            "track": Question("GET", ("layer", "head", "what", "level"), self._track),
-            "row": Question("GET", ("layer", "head", "query", "top"), self._row),
-            "column": Question("GET", ("layer", "head", "key", "top"), self._column),
-            "steps": Question("GET", ("layer", "head", "query"), self._steps),
-            "cell": Question("GET", ("layer", "head", "query", "key"), self._cell),
-            "graph": Question("GET", ("layers", "query", "top", "frontier"), self._graph),
-            "mechanisms": Question("GET", ("layer", "head"), self._mechanisms),
-            "whatif": Question("POST", (), lambda asked: Words(whatif(self.scene, asked.body))),
-            "heads": Question("GET", (), self._gallery),
+        self.questions: Mapping[str, RequestKind] = {
+            "scene": RequestKind("GET", (), self._scene),
+            "tokens": RequestKind("GET", ("sequence", "start", "stop"), self._tokens),
+            "tile": RequestKind("GET", ("layer", "head", "level", "row", "column", "how", "quantity"), self._tile),
+            "progress": RequestKind("GET", ("layer", "head", "how", "quantity"), self._progress),
+            "cancel": RequestKind("POST", ("layer", "head"), self._cancel),
+            "resume": RequestKind("POST", ("layer", "head"), self._resume),
+            "track": RequestKind("GET", ("layer", "head", "what", "level"), self._track),
+            "row": RequestKind("GET", ("layer", "head", "query", "top"), self._row),
+            "column": RequestKind("GET", ("layer", "head", "key", "top"), self._column),
+            "steps": RequestKind("GET", ("layer", "head", "query"), self._steps),
+            "cell": RequestKind("GET", ("layer", "head", "query", "key"), self._cell),
+            "graph": RequestKind("GET", ("layers", "query", "top", "frontier"), self._graph),
+            "mechanisms": RequestKind("GET", ("layer", "head"), self._mechanisms),
+            "whatif": RequestKind("POST", (), lambda asked: JsonValue(whatif(self.scene, asked.body))),
+            "heads": RequestKind("GET", (), self._gallery),
         }
 
     def ask(self, name: str, parameters: str, body: Any = None) -> Answer:
@@ -109,88 +109,88 @@ class Desk:
         else:
             log.error("exact levels could not be computed: %s. %s", said, FREE)
 
-    def _scene(self, asked: Asked) -> Answer:
-        return Words(listed(self.scene, self.live))
+    def _scene(self, asked: RequestParameters) -> Answer:
+        return JsonValue(listed(self.scene, self.live))
 
-    def _tokens(self, asked: Asked) -> Answer:
+    def _tokens(self, asked: RequestParameters) -> Answer:
         start = asked.number("start", 1 << 26)
         stop = asked.number("stop", start + PIECE + 1, start)
-        return Words(piece(self.scene, asked.text("sequence"), start, stop))
+        return JsonValue(piece(self.scene, asked.text("sequence"), start, stop))
 
-    def _tile(self, asked: Asked) -> Answer:
+    def _tile(self, asked: RequestParameters) -> Answer:
         level, row = asked.number("level", _LEVELS), asked.number("row", _TILES)
         place = Place(level, row, asked.number("column", _TILES))
         return self.maps.tile(*self._head(asked), place, self._how(asked), self._quantity(asked))
 
-    def _progress(self, asked: Asked) -> Answer:
+    def _progress(self, asked: RequestParameters) -> Answer:
         self._how(asked)
-        return Words(self.maps.progress(*self._head(asked), self._quantity(asked)))
+        return JsonValue(self.maps.progress(*self._head(asked), self._quantity(asked)))
 
-    def _cancel(self, asked: Asked) -> Answer:
+    def _cancel(self, asked: RequestParameters) -> Answer:
         self.maps.cancel(*self._head(asked))
-        return Words({})
+        return JsonValue({})
 
-    def _resume(self, asked: Asked) -> Answer:
+    def _resume(self, asked: RequestParameters) -> Answer:
         self.maps.resume(*self._head(asked))
-        return Words({})
+        return JsonValue({})
 
-    def _track(self, asked: Asked) -> Answer:
+    def _track(self, asked: RequestParameters) -> Answer:
         what = cast("What", asked.choice("what", ("entropy", "received", "peak")))
         return self.maps.track(*self._head(asked), what, asked.number("level", _LEVELS))
 
-    def _row(self, asked: Asked) -> Answer:
+    def _row(self, asked: RequestParameters) -> Answer:
         layer, head = self._head(asked)
         query = asked.number("query", self.scene.layers[layer].shape[1])
-        return Words(row(self.scene, layer, head, query, asked.number("top", MOST + 1, 1)))
+        return JsonValue(row(self.scene, layer, head, query, asked.number("top", MOST + 1, 1)))
 
-    def _column(self, asked: Asked) -> Answer:
+    def _column(self, asked: RequestParameters) -> Answer:
         layer, head = self._head(asked)
         key = asked.number("key", self.scene.layers[layer].shape[2])
         weights = self.maps.pyramid(layer, head, "weight").weights
-        return Words(column(self.scene, layer, head, key, asked.number("top", MOST + 1, 1), weights))
+        return JsonValue(column(self.scene, layer, head, key, asked.number("top", MOST + 1, 1), weights))
 
-    def _steps(self, asked: Asked) -> Answer:
+    def _steps(self, asked: RequestParameters) -> Answer:
         layer, head = self._head(asked)
-        return Words(steps(self.scene, layer, head, asked.number("query", self.scene.layers[layer].shape[1])))
+        return JsonValue(steps(self.scene, layer, head, asked.number("query", self.scene.layers[layer].shape[1])))
 
-    def _cell(self, asked: Asked) -> Answer:
+    def _cell(self, asked: RequestParameters) -> Answer:
         layer, head = self._head(asked)
         _, queries, keys = self.scene.layers[layer].shape
-        return Words(cell(self.scene, layer, head, asked.number("query", queries), asked.number("key", keys)))
+        return JsonValue(cell(self.scene, layer, head, asked.number("query", queries), asked.number("key", keys)))
 
-    def _graph(self, asked: Asked) -> Answer:
+    def _graph(self, asked: RequestParameters) -> Answer:
         layers = tuple(asked.numbers("layers", len(self.scene.layers), DEEPEST))
         query = asked.number("query", self.scene.layers[layers[-1]].shape[1])
         top, frontier = (asked.number(name, LINKS + 1, 1) for name in ("top", "frontier"))
-        return Words(graph(self.scene, Followed(layers, query, top, frontier)))
+        return JsonValue(graph(self.scene, Followed(layers, query, top, frontier)))
 
-    def _mechanisms(self, asked: Asked) -> Answer:
+    def _mechanisms(self, asked: RequestParameters) -> Answer:
         layer, head = self._head(asked)
-        return Words(mechanisms(head_of(self.scene.layers[layer], head)))
+        return JsonValue(mechanisms(head_of(self.scene.layers[layer], head)))
 
-    def _gallery(self, asked: Asked) -> Answer:
+    def _gallery(self, asked: RequestParameters) -> Answer:
         if self._heads is None:
-            self._heads = Words(heads(self.scene))
+            self._heads = JsonValue(heads(self.scene))
         return self._heads
 
-    def _head(self, asked: Asked) -> tuple[int, int]:
+    def _head(self, asked: RequestParameters) -> tuple[int, int]:
         layer = asked.number("layer", len(self.scene.layers))
         return layer, asked.number("head", self.scene.layers[layer].heads)
 
     @staticmethod
-    def _how(asked: Asked) -> How:
+    def _how(asked: RequestParameters) -> How:
         return cast("How", asked.choice("how", ("mean", "max")))
 
     @staticmethod
-    def _quantity(asked: Asked) -> Quantity:
+    def _quantity(asked: RequestParameters) -> Quantity:
         return cast("Quantity", asked.choice("quantity", ("weight", "contribution")))
 
 
-def _asked(parameters: str, known: tuple[str, ...], body: Any) -> Asked:
+def _asked(parameters: str, known: tuple[str, ...], body: Any) -> RequestParameters:
     try:
         pairs = parse_qsl(parameters, keep_blank_values=True, strict_parsing=bool(parameters), max_num_fields=16)
     except ValueError as error:
         raise ConfigError("the request", "name=value pairs", str(error), "Join them with &.") from error
     if len(dict(pairs)) < len(pairs):
         raise ConfigError("the request", "each parameter once", "one of them repeated", "Remove one of them.")
-    return Asked(dict(pairs), known, body)
+    return RequestParameters(dict(pairs), known, body)

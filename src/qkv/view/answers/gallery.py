@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from qkv.view.answers.answer import numbers
 from qkv.view.answers.head import Head, head_of
-from qkv.view.answers.weights import Weights
+from qkv.view.answers.weights import HeadWeights
 from qkv.view.scene import Scene
 
 SIDE = 32
@@ -76,7 +76,7 @@ def _sample(head: Head) -> _Sample:
     queries, keys = head.shape
     count = min(ROWS, queries, max(1, _CELLS // max(1, keys))) if keys else 0
     rows = torch.linspace(0, max(0, queries - 1), count).round().long()
-    weights = Weights(head).rows(rows)(slice(None)).double() if count else torch.zeros(0, keys, dtype=torch.float64)
+    weights = HeadWeights(head).rows(rows)(slice(None)).double() if count else torch.zeros(0, keys, dtype=torch.float64)
     return _Sample(weights, rows, _visible(head, rows))
 
 

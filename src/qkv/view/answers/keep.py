@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 @final
-class Kept(Generic[T]):
+class ByteLRU(Generic[T]):
     """A cache that is bounded in bytes.
 
     Args:

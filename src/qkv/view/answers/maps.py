@@ -10,10 +10,10 @@ from qkv.errors import ConfigError
 from qkv.view.answers.answer import Numbers, numbers
 from qkv.view.answers.background import Background
 from qkv.view.answers.head import head_of, norms
-from qkv.view.answers.keep import Kept
+from qkv.view.answers.keep import ByteLRU
 from qkv.view.answers.pooling import SIDE
 from qkv.view.answers.pyramid import How, Place, Pyramid, What
-from qkv.view.answers.weights import Weights
+from qkv.view.answers.weights import HeadWeights
 from qkv.view.scene import Scene
 
 PYRAMIDS = 512 << 20
@@ -35,8 +35,8 @@ class Maps:
     def __init__(self, scene: Scene, broken: Callable[[Exception], None]) -> None:
         self._scene = scene
         self.background = Background(broken)
-        self._pyramids = Kept[Pyramid](PYRAMIDS, lambda pyramid: pyramid.bytes, self.background.forget)
-        self._tiles = Kept[Numbers](TILES, lambda tile: len(tile.content))
+        self._pyramids = ByteLRU[Pyramid](PYRAMIDS, lambda pyramid: pyramid.bytes, self.background.forget)
+        self._tiles = ByteLRU[Numbers](TILES, lambda tile: len(tile.content))
 
     @property
     def bytes(self) -> int:
@@ -96,7 +96,7 @@ class Maps:
     def _built(self, layer: int, head: int, quantity: Quantity) -> Pyramid:
         found = self._scene.layers[layer]
         scale = norms(found, head) if quantity == "contribution" else None
-        pyramid = Pyramid(Weights(head_of(found, head), scale))
+        pyramid = Pyramid(HeadWeights(head_of(found, head), scale))
         if pyramid.small:
             pyramid.finish()
         return pyramid

@@ -38,7 +38,7 @@ class Knob(NamedTuple):
     step: float
 
 
-class Kind(NamedTuple):
+class MechanismKind(NamedTuple):
     """One mechanism: its numbers, and how to build it."""
 
     knobs: tuple[Knob, ...]
@@ -46,39 +46,41 @@ class Kind(NamedTuple):
 
 
 _H = Knob("bandwidth", 1.0, 0.01, 100.0, 0.01)
-SCORES: dict[str, Kind] = {
-    "scaled_dot": Kind((), lambda n: ScaledDot()),
-    "dot": Kind((), lambda n: Dot()),
-    "cosine": Kind((Knob("scale", 1.0, 0.1, 100.0, 0.1),), lambda n: Cosine(n["scale"])),
-    "squared_distance": Kind((_H,), lambda n: SquaredDistance(n["bandwidth"])),
-    "gaussian": Kind((_H,), lambda n: Gaussian(n["bandwidth"])),
-    "boxcar": Kind((_H,), lambda n: Boxcar(n["bandwidth"])),
-    "epanechnikov": Kind((_H, Knob("power", 2.0, 0.5, 4.0, 0.5)), lambda n: Epanechnikov(n["bandwidth"], n["power"])),
-    "uniform": Kind((), lambda n: Uniform()),
+SCORES: dict[str, MechanismKind] = {
+    "scaled_dot": MechanismKind((), lambda n: ScaledDot()),
+    "dot": MechanismKind((), lambda n: Dot()),
+    "cosine": MechanismKind((Knob("scale", 1.0, 0.1, 100.0, 0.1),), lambda n: Cosine(n["scale"])),
+    "squared_distance": MechanismKind((_H,), lambda n: SquaredDistance(n["bandwidth"])),
+    "gaussian": MechanismKind((_H,), lambda n: Gaussian(n["bandwidth"])),
+    "boxcar": MechanismKind((_H,), lambda n: Boxcar(n["bandwidth"])),
+    "epanechnikov": MechanismKind(
+        (_H, Knob("power", 2.0, 0.5, 4.0, 0.5)), lambda n: Epanechnikov(n["bandwidth"], n["power"])
+    ),
+    "uniform": MechanismKind((), lambda n: Uniform()),
 }
-NORMALIZERS: dict[str, Kind] = {
-    "softmax": Kind((), lambda n: Softmax()),
-    "sum": Kind((), lambda n: Sum()),
-    "mean": Kind((), lambda n: Mean()),
-    "hard": Kind((), lambda n: Hard()),
-    "identity": Kind((), lambda n: Identity()),
-    "sparsemax": Kind((), lambda n: Sparsemax()),
-    "entmax": Kind((Knob("alpha", 1.5, 1.05, 4.0, 0.05),), lambda n: Entmax(n["alpha"])),
-    "sigmoid": Kind((), lambda n: Sigmoid()),
+NORMALIZERS: dict[str, MechanismKind] = {
+    "softmax": MechanismKind((), lambda n: Softmax()),
+    "sum": MechanismKind((), lambda n: Sum()),
+    "mean": MechanismKind((), lambda n: Mean()),
+    "hard": MechanismKind((), lambda n: Hard()),
+    "identity": MechanismKind((), lambda n: Identity()),
+    "sparsemax": MechanismKind((), lambda n: Sparsemax()),
+    "entmax": MechanismKind((Knob("alpha", 1.5, 1.05, 4.0, 0.05),), lambda n: Entmax(n["alpha"])),
+    "sigmoid": MechanismKind((), lambda n: Sigmoid()),
 }
 
 
-def mask_kinds(keys: int) -> dict[str, Kind]:
+def mask_kinds(keys: int) -> dict[str, MechanismKind]:
     """Return the masks for rows of a number of keys."""
     most = float(keys)
     return {
-        "none": Kind((), lambda n: None),
-        "causal": Kind((Knob("offset", 0.0, -most, most, 1.0),), lambda n: causal(int(n["offset"]))),
-        "window": Kind(
+        "none": MechanismKind((), lambda n: None),
+        "causal": MechanismKind((Knob("offset", 0.0, -most, most, 1.0),), lambda n: causal(int(n["offset"]))),
+        "window": MechanismKind(
             (Knob("left", 8.0, 0.0, most, 1.0), Knob("right", 8.0, 0.0, most, 1.0)),
             lambda n: window(int(n["left"]), int(n["right"])),
         ),
-        "lengths": Kind((Knob("keys", most, 0.0, most, 1.0),), lambda n: lengths(int(n["keys"]))),
+        "lengths": MechanismKind((Knob("keys", most, 0.0, most, 1.0),), lambda n: lengths(int(n["keys"]))),
     }
 
 
@@ -112,7 +114,7 @@ def chosen_mask(choice: object, own: Mask | None, keys: int) -> Mask | None:
     return found
 
 
-def _chosen(what: str, choice: object, table: Mapping[str, Kind], own: Any) -> Any:
+def _chosen(what: str, choice: object, table: Mapping[str, MechanismKind], own: Any) -> Any:
     if choice is None:
         return own
     if not isinstance(choice, dict) or not isinstance(choice.get("name"), str):

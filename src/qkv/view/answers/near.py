@@ -7,7 +7,7 @@ from torch import Tensor
 
 from qkv.view.answers.answer import plain
 from qkv.view.answers.head import Head, head_of, norms
-from qkv.view.answers.weights import Weights
+from qkv.view.answers.weights import HeadWeights
 from qkv.view.scene import Scene
 
 MOST = 4_096
@@ -25,7 +25,7 @@ def row(scene: Scene, layer: int, head: int, query: int, top: int) -> dict[str, 
     return _largest("keys", weights, norms(scene.layers[layer], head), top) | {"entropy": _entropy(one, weights)}
 
 
-def column(scene: Scene, layer: int, head: int, key: int, top: int, weights: Weights) -> dict[str, Any]:
+def column(scene: Scene, layer: int, head: int, key: int, top: int, weights: HeadWeights) -> dict[str, Any]:
     """Return the queries that attend to a key, largest weights first.
 
     Args:

@@ -13,7 +13,7 @@ from qkv.view.answers.equations import normalizer_equation
 from qkv.view.answers.stage import Stage, number
 
 
-class Row(NamedTuple):
+class NormalizedRow(NamedTuple):
     """The whole row of one query, and the displayed keys.
 
     Attributes:
@@ -39,7 +39,7 @@ class Row(NamedTuple):
         return torch.where(self.visible, values, torch.nan)[self.places]
 
 
-def weight_stages(normalizer: Normalizer, row: Row) -> list[Stage]:
+def weight_stages(normalizer: Normalizer, row: NormalizedRow) -> list[Stage]:
     """Return the stages from scores to weights; the last stage is the layer's own weights.
 
     Args:
@@ -59,11 +59,11 @@ def weight_stages(normalizer: Normalizer, row: Row) -> list[Stage]:
 Steps = tuple[list[Stage], Callable[[int], str] | None]
 
 
-def _of(row: Row) -> Callable[[int], str]:
+def _of(row: NormalizedRow) -> Callable[[int], str]:
     return lambda at: number(row.scores[row.places[at]])
 
 
-def _softmax(normalizer: Normalizer, row: Row) -> Steps:
+def _softmax(normalizer: Normalizer, row: NormalizedRow) -> Steps:
     assert isinstance(normalizer, Softmax)
     s = _of(row)
     sink = None if normalizer.sink is None else float(normalizer.sink)
@@ -87,28 +87,28 @@ def _softmax(normalizer: Normalizer, row: Row) -> Steps:
     return stages, lambda at: f"{number(e[row.places[at]])}/{number(total)}"
 
 
-def _sum(normalizer: Normalizer, row: Row) -> Steps:
+def _sum(normalizer: Normalizer, row: NormalizedRow) -> Steps:
     s, total = _of(row), row.seen().sum()
     return [Stage("sum", "Z", "Z = Σ s", "number", total)], lambda at: f"{s(at)}/{number(total)}"
 
 
-def _mean(normalizer: Normalizer, row: Row) -> Steps:
+def _mean(normalizer: Normalizer, row: NormalizedRow) -> Steps:
     s, count = _of(row), row.visible.sum()
     return [Stage("visible keys", "n", "n", "number", count)], lambda at: f"{s(at)}/{int(count)}"
 
 
-def _identity(normalizer: Normalizer, row: Row) -> Steps:
+def _identity(normalizer: Normalizer, row: NormalizedRow) -> Steps:
     return [], _of(row)
 
 
-def _hard(normalizer: Normalizer, row: Row) -> Steps:
+def _hard(normalizer: Normalizer, row: NormalizedRow) -> Steps:
     top = row.seen().max()
     return [
         Stage("largest score", "m", "m = max s", "number", top)
     ], lambda at: f"is {_of(row)(at)} the first {number(top)}?"
 
 
-def _sigmoid(normalizer: Normalizer, row: Row) -> Steps:
+def _sigmoid(normalizer: Normalizer, row: NormalizedRow) -> Steps:
     assert isinstance(normalizer, Sigmoid)
     count = row.visible.sum().double()
     bias = -count.log() if normalizer.bias is None else torch.as_tensor(float(normalizer.bias), dtype=torch.float64)
@@ -122,7 +122,7 @@ def _sigmoid(normalizer: Normalizer, row: Row) -> Steps:
     return stages, lambda at: f"σ({number(moved[row.places[at]])})"
 
 
-def _threshold(normalizer: Normalizer, row: Row) -> Steps:
+def _threshold(normalizer: Normalizer, row: NormalizedRow) -> Steps:
     """max(0, (α−1)s − τ)^(1/(α−1)); sparsemax is α = 2."""
     alpha = float(normalizer.alpha) if isinstance(normalizer, Entmax) else 2.0
     x, tau = row.scores * (alpha - 1), row.threshold
@@ -142,7 +142,7 @@ def _threshold(normalizer: Normalizer, row: Row) -> Steps:
     return [*stages, over], lambda at: f"max(0, {number(x[row.places[at]] - tau)}){power}"
 
 
-_STAGES: dict[str, Callable[[Normalizer, Row], Steps]] = {
+_STAGES: dict[str, Callable[[Normalizer, NormalizedRow], Steps]] = {
     "Softmax": _softmax,
     "Sum": _sum,
     "Mean": _mean,

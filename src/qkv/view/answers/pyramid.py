@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor
 
-from qkv.view.answers.keep import Kept
+from qkv.view.answers.keep import ByteLRU
 from qkv.view.answers.pooling import SIDE, extents, fine, information, levels, pooled, pooled_columns, pooled_rows
-from qkv.view.answers.weights import Weights
+from qkv.view.answers.weights import HeadWeights
 
 STORED = 1 << 24
 """Maximum cells of the finest stored level: 128 MiB for mean and maximum, and a third of it for the others."""
@@ -59,7 +59,7 @@ class Pyramid:
         done: number of exact rows.
     """
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: HeadWeights) -> None:
         self.weights = weights
         self.shape = rows, columns = weights.head.shape
         self.levels = levels(rows, columns)
@@ -69,7 +69,7 @@ class Pyramid:
         self._received = torch.zeros(columns, dtype=torch.float64)
         self._lock = threading.Lock()
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
-        self._samples = Kept[Tensor](_SAMPLES, lambda sample: sample.nbytes)
+        self._samples = ByteLRU[Tensor](_SAMPLES, lambda sample: sample.nbytes)
 
     @property
     def bytes(self) -> int:

@@ -40,7 +40,7 @@ class Stage:
     of_weights: bool = False
     labels: tuple[str, ...] | None = None
 
-    def described(self, keys: "Keys") -> dict[str, Any]:
+    def described(self, keys: "DisplayedKeys") -> dict[str, Any]:
         """Convert the stage to JSON."""
         told: dict[str, Any] = {"name": self.name, "symbol": self.symbol, "equation": self.equation, "kind": self.kind}
         told |= {"values": plain(self.values.flatten()), "note": self.note}
@@ -68,7 +68,7 @@ class Stage:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Keys:
+class DisplayedKeys:
     """The displayed keys.
 
     Args:

@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 from qkv.biases import Bias
 from qkv.view.answers.head import Head, head_of
-from qkv.view.answers.normalizing import Row, weight_stages
+from qkv.view.answers.normalizing import NormalizedRow, weight_stages
 from qkv.view.answers.scoring import score_stages, scores, wide
-from qkv.view.answers.stage import Keys, Stage, number
+from qkv.view.answers.stage import DisplayedKeys, Stage, number
 from qkv.view.scene import Layer, Scene
 from qkv.view.tokens import labels
 
@@ -27,7 +27,7 @@ class _Asked(NamedTuple):
     number: int
     query: int
     output: Tensor
-    row: Row
+    row: NormalizedRow
     biases: Tensor | None
 
 
@@ -71,7 +71,7 @@ def _asked(layer: Layer, number_: int, query: int, places: Tensor | None = None)
     biases = _biases(head, query)
     s_K = scores(head.score, wide(head.score, head.query[query]), wide(head.score, head.key)).detach().double()
     s_K = s_K if biases is None else s_K + biases
-    row = Row(s_K, head.visible(query), weights, _threshold(head, query), places)
+    row = NormalizedRow(s_K, head.visible(query), weights, _threshold(head, query), places)
     return _Asked(layer, head, number_, query, output, row, biases)
 
 
@@ -91,10 +91,10 @@ def _biases(head: Head, query: int) -> Tensor | None:
     return tile.detach().double().expand(1, len(columns))[0]
 
 
-def _keys(scene: Scene, asked: _Asked) -> Keys:
+def _keys(scene: Scene, asked: _Asked) -> DisplayedKeys:
     tokens = scene.sequences[asked.layer.keys]
     shown = labels(tokens, asked.row.places.tolist())
-    return Keys(asked.row.places, shown, asked.head.shape[1])
+    return DisplayedKeys(asked.row.places, shown, asked.head.shape[1])
 
 
 def _inputs(asked: _Asked) -> list[Stage]:
@@ -147,7 +147,7 @@ def _scores(asked: _Asked) -> list[Stage]:
     return stages
 
 
-def _outputs(asked: _Asked, keys: Keys) -> list[Stage]:
+def _outputs(asked: _Asked, keys: DisplayedKeys) -> list[Stage]:
     head, row = asked.head, asked.row
     weighted = row.weights[row.places, None] * head.value[row.places]
     names = keys.labels

@@ -16,7 +16,7 @@ SMALL = 1 << 22
 
 
 @final
-class Weights:
+class HeadWeights:
     """Weights of one head, or their contributions.
 
     If the layer has no row states, they are computed for requested rows and cached.

@@ -15,12 +15,12 @@ from starlette.routing import Route
 from qkv.errors import OutOfMemoryError, QkvError
 from qkv.strict_json import parse_json
 from qkv.view.answers.answer import Answer, Numbers
-from qkv.view.answers.desk import Desk
+from qkv.view.answers.desk import RequestHandler
 
 _KINDS = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
 
 
-def application(desk: Desk, page: str, files: Mapping[str, str], workers: ThreadPoolExecutor) -> Starlette:
+def application(desk: RequestHandler, page: str, files: Mapping[str, str], workers: ThreadPoolExecutor) -> Starlette:
     """The viewer as an ASGI application; it trusts every request, so it must be behind a `Guard`.
 
     Args:

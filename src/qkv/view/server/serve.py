@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from qkv.checkpoint.disk import write_file
 from qkv.errors import ConfigError
-from qkv.view.answers.desk import Desk
+from qkv.view.answers.desk import RequestHandler
 from qkv.view.bundle import linked, names, static
 from qkv.view.scene import Scene
 from qkv.view.server.app import application
@@ -146,7 +146,7 @@ class Serving:
     """
 
     def __init__(self, scene: Scene, port: int = 0) -> None:
-        self.desk = Desk(scene)
+        self.desk = RequestHandler(scene)
         self._socket = _listening(port)
         self.port: int = self._socket.getsockname()[1]
         self.token = new_token()

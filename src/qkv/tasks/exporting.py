@@ -55,7 +55,7 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
     Example:
         >>> export("runs/de-en", "onx", Path("out"))
         Traceback (most recent call last):
-        qkv.errors.ConfigError: --to: expected ctranslate2, onnx or transformers; got 'onx'. Did you mean "onnx"?
+        qkv.errors.ConfigError: to: expected ctranslate2, onnx or transformers; got 'onx'. Did you mean "onnx"?
     """
     if to not in TARGETS:
         names = f"{', '.join(TARGETS[:-1])} or {TARGETS[-1]}"

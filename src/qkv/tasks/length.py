@@ -19,7 +19,7 @@ def expect_length(name: str, tokens: int, longest: int, tokenizer: Tokenizer) ->
     Example:
         >>> expect_length("line 3", 5, 4, Tokenizer.learn(["abc"], kind="char"))
         Traceback (most recent call last):
-        qkv.errors.DataError: line 3: expected at most 4 tokens; got 5. Shorten or split it, or train with --longest 5.
+        qkv.errors.DataError: line 3: expected at most 4 tokens; got 5. Shorten or split it, or train with longest=5.
     """
     if tokens > longest:
         own = f", or train with {setting('longest', f'{tokens}')}" if tokenizer.published is None else ""

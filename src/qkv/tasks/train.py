@@ -336,8 +336,8 @@ def train(
         out: the run folder; the same call again resumes.
         device: compute device.
         start: a run whose weights and tokenizer are used at the start.
-        callbacks: functions that get every event of the training (`qkv.training.events`): each update with its loss, each
-            line of the log, each validation, each checkpoint. What they raise ends the training.
+        callbacks: functions that get every event of the training (`qkv.training.events`): each update with its loss,
+            each line of the log, each validation, each checkpoint. What they raise ends the training.
         quiet: whether to show no progress on standard error.
         settings: those of the task's class in `SETTINGS`: the flags of its command, and every setting of
             `qkv.training.settings.Settings`. Where a command takes a file, an iterable of texts, of pairs, or of

@@ -1,10 +1,13 @@
 """Models of transformers on qkv's engine: the same results, lazy maps, recordings through caches and beams."""
 
 import copy
+import pickle
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -412,6 +415,96 @@ def test_a_copy_of_an_attached_model_is_attached() -> None:
         twin.generate(IDS, max_new_tokens=2, num_beams=2)
     assert trace.passes[0].lineage.moments
     assert trace.calls[trace.layers[0]]
+
+
+WHISPER = {
+    **{name: SEQ2SEQ[name] for name in SEQ2SEQ if name not in ("max_position_embeddings", "forced_eos_token_id")},
+    "num_mel_bins": 8,
+    "max_source_positions": 20,
+    "max_target_positions": 30,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+}
+BERT = {name: SMALL[name] for name in SMALL if name != "num_key_value_heads"}
+KEPT = {"gpt2": DECODERS["gpt2"], "bart": TRANSLATORS["bart"], "bert": ("BertModel", BERT)}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("how", ["pickle", "torch.save"])
+def test_an_attached_model_goes_to_disk_and_back(name: str, how: str, tmp_path: Path) -> None:
+    ours = pair_of(*KEPT[name])[1]
+    want, path = ours(IDS)[0], tmp_path / "model.pt"
+    if how == "pickle":
+        again = pickle.loads(pickle.dumps(ours))  # noqa: S301
+    else:
+        torch.save(ours, path)
+        again = torch.load(path, weights_only=False)
+    assert torch.equal(again(IDS)[0], want)
+    with qkv.record(again) as trace:
+        again(IDS)
+    assert trace.layers
+    if hasattr(ours, "generate") and name != "bert":
+        with qkv.record(again) as trace:
+            again.generate(IDS, max_new_tokens=2, num_beams=2)
+        assert trace.passes[0].lineage.moments
+        assert again.generate.__class__ is ours.generate.__class__
+
+
+def test_a_saved_model_is_attached_in_another_process(tmp_path: Path) -> None:
+    ours = pair_of(*DECODERS["gpt2"])[1]
+    torch.save(ours, tmp_path / "model.pt")
+    code = (
+        "import sys, torch; model = torch.load(sys.argv[1], weights_only=False); "
+        "output = model(torch.arange(3, 9)[None], output_attentions=True); print(type(output.attentions[0]).__name__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "model.pt")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["AttentionMap"]
+
+
+@torch.no_grad()
+def test_compiling_before_the_first_pass_is_no_error() -> None:
+    eager, ours = pair_of(*DECODERS["llama"])
+    compiled = torch.compile(ours, backend="eager")
+    torch.testing.assert_close(compiled(IDS).logits, eager(IDS).logits, rtol=1e-4, atol=1e-5)
+    torch._dynamo.reset()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(ours(IDS).logits, eager(IDS).logits, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_beams_of_whisper_are_hypotheses() -> None:
+    ours = pair_of("WhisperForConditionalGeneration", WHISPER)[1]
+    sound = torch.randn(2, 8, 40)
+    options = {"num_beams": 3, "max_new_tokens": 5, "return_dict_in_generate": True, "output_scores": True}
+    with qkv.record(ours) as trace:
+        got = ours.generate(sound, **options)
+    found = qkv.hub.hypotheses(got)
+    assert len(found) == 2
+    for row, one in enumerate(found):
+        assert len(one.ids) == len(one.log_probabilities)
+        for layer in trace.layers:
+            if "encoder_attn" in layer:
+                assert trace.alignment(layer, row, hypothesis=one).shape == (len(one.ids), 20)
+
+
+@torch.no_grad()
+def test_a_model_with_adapters_is_attached() -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
+    adapted = peft.get_peft_model(model_of(*DECODERS["llama"]), config).eval()
+    want = adapted(IDS, output_attentions=True)
+    assert qkv.hub.attach(adapted) is adapted
+    with qkv.record(adapted) as trace:
+        got = adapted(IDS, output_attentions=True)
+    torch.testing.assert_close(got.logits, want.logits, rtol=1e-4, atol=1e-5)
+    for layer, amap, weights in zip(trace.layers, got.attentions, want.attentions, strict=True):
+        torch.testing.assert_close(amap.dense(), weights, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(trace.weights(layer), weights, rtol=1e-4, atol=1e-5)
+    with qkv.record(adapted) as trace:
+        adapted.generate(input_ids=IDS, max_new_tokens=3)
+    assert len(trace.passes) == 1
 
 
 MASKS: dict[str, Callable[[Any], Any]] = {

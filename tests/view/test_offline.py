@@ -1,6 +1,7 @@
 """A scene as one page: what it contains, what it says about the rest, and that tokens stay text."""
 
 import json
+import math
 import re
 
 import pytest
@@ -8,9 +9,12 @@ import torch
 from tests.view.saved import answers
 
 import qkv
+from qkv.view.answers.answer import Numbers
 from qkv.view.answers.desk import RequestHandler
+from qkv.view.answers.pooling import levels
 from qkv.view.bundle import names, one_file, static
-from qkv.view.offline import page
+from qkv.view.not_finite import first_not_finite
+from qkv.view.offline import _map, _questions, page
 from qkv.view.scene import Layer, Scene
 
 
@@ -81,6 +85,99 @@ def test_a_page_is_a_tenth_of_its_answers():
     names = [(name, *more) for name, *more in asked if name not in {"tile", "track"}]
     plain = sum(len(json.dumps(desk.ask(name, "".join(more)).content)) for name, *more in names)
     assert len(made.text) - len(one_file("saved.js", {"packed": ""})) < plain / 6
+
+
+def speech(encoders=2, heads=2, frames=1500):
+    """A translator of speech: few tokens, many frames."""
+    source = [
+        Layer(f"encoder.{number}", "self", "source", "source", *torch.randn(3, heads, frames, 8))
+        for number in range(encoders)
+    ]
+    cross = Layer("cross", "cross", "target", "source", torch.randn(heads, 18, 8), *torch.randn(2, heads, frames, 8))
+    names = {"source": tuple(map(str, range(frames))), "target": tuple(map(str, range(18)))}
+    return Scene("speech", names, (*source, cross))
+
+
+def held(made):
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', made.text, re.DOTALL)
+    return json.loads(data[1])["held"]
+
+
+def test_a_page_that_lacks_something_carries_the_map_that_it_opens():
+    given = speech()
+    made = page(given, budget=300_000)
+    found, maps = answers(made.text), held(made)["maps"]
+    assert maps[2][0] == 0
+    for level, tiles in ((0, 6), (3, 1)):
+        for column in range(tiles):
+            tile = f"layer=2&head=0&level={level}&row=0&column={column}&how=mean&quantity=weight"
+            assert f"api/tile?{tile}" in found
+    assert made.missing == held(made)["missing"]
+    assert "4 of 6 maps not at all" in made.missing
+    assert maps[0] == [None, None]
+
+
+@pytest.mark.parametrize("budget", [0, 20_000, 100_000, 400_000, 1_500_000])
+@pytest.mark.parametrize("frames", [40, 300, 1500])
+def test_a_page_says_of_each_map_what_it_holds(frames, budget):
+    given = speech(frames=frames)
+    made = page(given, budget)
+    found = answers(made.text)
+    for layer, heads in enumerate(held(made)["maps"]):
+        for head, finest in enumerate(heads):
+            count = levels(*given.layers[layer].shape[1:])
+            whole = [
+                all(f"api/{one.path}" in found for one in _map(given, layer, head, range(level, level + 1)) if one.part)
+                for level in range(count)
+            ]
+            assert finest == (whole.index(True) if True in whole else None)
+    assert (made.left_out > 0) == bool(made.missing)
+    assert len(made.text) < budget + 150_000 + len(page(given, 0).text)
+
+
+def diverged(number, place):
+    query, key, value = torch.randn(3, 2, 6, 4, generator=torch.Generator().manual_seed(0)).unbind()
+    layers = [Layer("fine", "self", "text", "text", query, key, value, {"mask": qkv.masks.causal()})]
+    changed = {"query": query.clone(), "key": key.clone(), "value": value.clone()}
+    changed[place][1, 3, 2] = number
+    layers.append(Layer("bad", "self", "text", "text", *changed.values(), {"mask": qkv.masks.causal()}))
+    return Scene("diverged", {"text": tuple("abcdef")}, tuple(layers))
+
+
+@pytest.mark.parametrize("place", ["query", "key", "value"])
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_diverged_layer_is_named_and_the_rest_stays_viewable(number, place):
+    given = diverged(number, place)
+    made = page(given)
+    found, sound = answers(made.text), answers(page(Scene("fine", given.sequences, given.layers[:1])).text)
+    assert made.left_out == 0
+    listed = found["api/scene"]["not_finite"]
+    assert (listed["layer"], listed["head"], listed["place"], listed["side"]) == (1, 1, 3, place)
+    assert first_not_finite(given).text.endswith(f"in layer bad, head 1, {place} 3.")
+    for asked, answer in sound.items():
+        if asked.startswith(("api/tile", "api/track", "api/steps", "api/cell")):
+            assert found[asked] == answer
+    desk = RequestHandler(given)
+    for question in _questions(given):
+        name, _, parameters = question.path.partition("?")
+        answer = desk.ask(name, parameters)
+        if isinstance(answer, Numbers):
+            assert math.isfinite(answer.low + answer.high)
+        else:
+            json.dumps(answer.content, allow_nan=False)
+    desk.close()
+
+
+def test_scores_that_overflow_are_named():
+    query, key, value = torch.full((3, 1, 4, 4), 1.0).unbind()
+    query = query.clone()
+    query[0, 2] = 3e38
+    key = key * 3e38
+    given = Scene("large", {"text": tuple("abcd")}, (Layer("one", "self", "text", "text", query, key, value),))
+    found = first_not_finite(given)
+    assert found is not None
+    assert (found.layer, found.head, found.side) == (0, 0, "weights")
+    assert first_not_finite(scene("abcd")) is None
 
 
 @pytest.mark.parametrize("name", sorted(set(names()) | {"saved.js", "packed.js", "sentences.js", "embedded.js"}))

@@ -1,11 +1,11 @@
 """Running models of `transformers` on qkv's engine."""
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from types import MethodType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -35,7 +35,7 @@ def attach(model: Model, *, ignore: Sequence[str] = ()) -> Model:
     `output_attentions=True` the model returns lazy maps. `model.set_attn_implementation("sdpa")` undoes it.
 
     Args:
-        model: a model that uses the `AttentionInterface` of `transformers`.
+        model: a model that uses the `AttentionInterface` of `transformers`, or a model of `peft` around one.
         ignore: paths or class names of modules that keep an attention of their own, which cannot be recorded.
 
     Returns:
@@ -57,6 +57,7 @@ def attach(model: Model, *, ignore: Sequence[str] = ()) -> Model:
         >>> trace.layers, trace.weights("transformer.h.1.attn").shape
         (['transformer.h.0.attn', 'transformer.h.1.attn'], torch.Size([1, 2, 5, 5]))
     """
+    attached, model = model, _without_adapters(model)
     _register(model)
     _check_ignored(model, ignore)
     inside = [module for _, module in attending(model)]
@@ -74,12 +75,35 @@ def attach(model: Model, *, ignore: Sequence[str] = ()) -> Model:
             config._attn_implementation_internal = NAME  # type: ignore[union-attr]
         if hasattr(module, "_expand_inputs_for_generation"):
             _follow_rows(module)
-    return model
+    model.qkv_registered = _Registered()  # type: ignore[assignment]
+    return attached
+
+
+def _without_adapters(model: Model) -> Model:
+    """Return the model of `transformers` that a model of `peft` adapts in place."""
+    adapted = type(model).__module__.partition(".")[0] == "peft" and hasattr(model, "get_base_model")
+    return model.get_base_model() if adapted else model  # type: ignore[operator,no-any-return]
+
+
+@final
+class _Registered:
+    """What an attached model carries, so that loading it in another process makes its attention known there."""
+
+    def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
+        return _registered, ()
+
+
+def _registered() -> _Registered:
+    from transformers import AttentionInterface, AttentionMaskInterface
+
+    AttentionInterface.register(NAME, attend)
+    AttentionMaskInterface.register(NAME, make_mask)
+    return _Registered()
 
 
 def _register(model: nn.Module) -> None:
     try:
-        from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+        from transformers import PreTrainedModel
     except ImportError as error:
         expect_room(error)
         hint = "Install it: pip install 'qkv[hub]'."
@@ -88,8 +112,7 @@ def _register(model: nn.Module) -> None:
         hint = "Models of qkv and PyTorch are recorded as they are: qkv.record(model)."
         got = type(model).__name__
         raise UnsupportedError("attach(model)", "a model of transformers", got, hint)
-    AttentionInterface.register(NAME, attend)
-    AttentionMaskInterface.register(NAME, make_mask)
+    _registered()
 
 
 def _check_ignored(model: nn.Module, ignore: Sequence[str]) -> None:
@@ -130,10 +153,13 @@ def _verify(model: nn.Module, module: nn.Module) -> None:
 
 
 def _begin(module: nn.Module, inputs: object) -> None:
-    CALLED.difference_update(module.modules())
+    if not torch.compiler.is_compiling():  # compiled code does not say what ran: the next pass without it does
+        CALLED.difference_update(module.modules())
 
 
 def _end(names: tuple[str, ...], module: nn.Module, inputs: object, output: object) -> None:
+    if torch.compiler.is_compiling():
+        return
     for hooks in (module._forward_pre_hooks, module._forward_hooks):
         for key, hook in list(hooks.items()):
             if hook is _begin or (isinstance(hook, partial) and hook.func is _end):
@@ -158,10 +184,21 @@ def _follow_rows(model: nn.Module) -> None:
     if ROWS in model._modules:
         return
     model.add_module(ROWS, BatchRows())
-    model.generate = MethodType(_generate, model)  # type: ignore[assignment]
-    model._prepare_model_inputs = MethodType(_prepare_model_inputs, model)  # type: ignore[assignment]
-    model._expand_inputs_for_generation = MethodType(_expand_inputs, model)  # type: ignore[assignment]
-    model._reorder_cache = MethodType(_reorder_cache, model)  # type: ignore[assignment]
+    model.generate = _Method(_generate, model)  # type: ignore[assignment]
+    model._prepare_model_inputs = _Method(_prepare_model_inputs, model)  # type: ignore[assignment]
+    model._expand_inputs_for_generation = _Method(_expand_inputs, model)  # type: ignore[assignment]
+    model._reorder_cache = _Method(_reorder_cache, model)  # type: ignore[assignment]
+
+
+@final
+class _Method:
+    """A function bound to a model; unlike a bound method it is pickled as what it is, not by its name in the model."""
+
+    def __init__(self, function: Callable[..., Any], model: nn.Module) -> None:
+        self._function, self._model = function, model
+
+    def __call__(self, *given: Any, **options: Any) -> Any:
+        return self._function(self._model, *given, **options)
 
 
 def _own(model: nn.Module, name: str) -> Callable[..., Any]:
@@ -214,6 +251,7 @@ def hypotheses(generated: Any, *, end: int | Sequence[int] = ()) -> list[Hypothe
 
     Returns:
         One for each sequence, for `hypothesis=` of `trace.alignment` and `trace.scene` with its row of the batch.
+        Log-probabilities are NaN where the outputs lack them, as those of Whisper do.
 
     Raises:
         ConfigError: the outputs do not hold the scores of each step.
@@ -227,7 +265,9 @@ def hypotheses(generated: Any, *, end: int | Sequence[int] = ()) -> list[Hypothe
     for ids, rows, score in zip(generated.sequences, generated.beam_indices, generated.sequences_scores, strict=True):
         steps = int((rows >= 0).sum())
         new = ids[len(ids) - generated.beam_indices.shape[-1] :][:steps].tolist()
-        terms = tuple(float(generated.scores[step][rows[step], token]) for step, token in enumerate(new))
+        pairs = zip(generated.scores, rows.tolist(), new, strict=False)
+        # Whisper returns the scores of its first rows alone.
+        terms = tuple(float(scores[row, token]) if row < len(scores) else math.nan for scores, row, token in pairs)
         found.append(Hypothesis(tuple(new), sum(terms), True, terms, float(score), int(rows[steps - 1])))
     return found
 

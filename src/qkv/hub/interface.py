@@ -83,7 +83,8 @@ def attend(
         default = getattr(module, "is_causal", True)
         mask = causal() if (default if is_causal is None else is_causal) else None
     seam = seam_of(module)
-    CALLED.add(seam)
+    if not torch.compiler.is_compiling():
+        CALLED.add(seam)
     if seam.dropout != dropout:
         seam.dropout = dropout
     options: dict[str, Any] = {

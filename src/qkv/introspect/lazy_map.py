@@ -1,6 +1,6 @@
 """The lazy map: the weight matrix, of which only the requested parts are computed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from math import prod
 from types import EllipsisType
@@ -8,6 +8,7 @@ from typing import Any, Literal, final
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from qkv.argument_names import ATTENTION, explain_arguments
 from qkv.biases import Bias
@@ -15,7 +16,7 @@ from qkv.engine.describe import Arguments, DescribedCall, describe
 from qkv.engine.hidden_keys import zero_hidden_keys
 from qkv.engine.problem import Call
 from qkv.engine.winners import values_of, winners
-from qkv.errors import ConfigError, ShapeError, UnsupportedError
+from qkv.errors import ArgumentError, ConfigError, ShapeError, UnsupportedError
 from qkv.introspect import gradients
 from qkv.introspect.snapshot import Unchanged, copied
 from qkv.introspect.statistics import Statistics, WeightSource, check_entropy, gather, pool, trouble, without_gradient
@@ -30,6 +31,8 @@ from qkv.scores.kernels import SquaredDistance
 from qkv.scores.products import ScaledDot
 from qkv.shapes import Shape, show
 
+TENSOR_LIMIT = 1 << 22
+"""The most weights of a map that is taken for a tensor: 16 MiB of float32."""
 DENSE_LIMIT = 1 << 26
 """The most weights that `dense()` computes by default: 256 MiB of float32."""
 
@@ -49,8 +52,17 @@ class AttentionMap:
     user-defined functions read: once PyTorch has recorded a change of these, the map raises UnsupportedError. A change
     of these through NumPy or `.data` leaves no record and must not happen while a map is in use.
 
+    Code that expects a tensor works on a map of at most `TENSOR_LIMIT` weights (4,194,304): every function of PyTorch
+    and NumPy, method of a tensor, operator and index computes the matrix first. A larger map raises UnsupportedError
+    there; ask it for a tile, `pooled` or `dense`.
+
     Attributes:
         shape: (..., Q, K).
+
+    Example:
+        >>> amap = attention_map(torch.zeros(2, 4), torch.zeros(2, 4))
+        >>> amap.mean(-1), torch.stack([amap, 2 * amap]).shape
+        (tensor([0.5000, 0.5000]), torch.Size([2, 2, 2]))
     """
 
     def __init__(
@@ -69,6 +81,75 @@ class AttentionMap:
 
     def __repr__(self) -> str:
         return f"AttentionMap{show(self.shape)}"
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function of PyTorch on the matrix."""
+        args, kwargs = tree_map_only(AttentionMap, AttentionMap._tensor, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        """Return the matrix as an array of NumPy; types that NumPy lacks become float32."""
+        if copy is False:
+            hint = "Write np.asarray(amap)."
+            raise ArgumentError("np.array(copy)", "a copy: a map holds no matrix", "copy=False", hint)
+        tensor = self._tensor().detach().cpu()
+        array = (tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()).numpy()
+        return array if dtype is None else array.astype(dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what a tensor has under a name, of the matrix."""
+        if name.startswith("_") or not hasattr(Tensor, name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if not callable(getattr(Tensor, name)):
+            return getattr(self._tensor(), name)
+        return lambda *given, **options: getattr(self._tensor(), name)(*given, **options)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weights."""
+        return self[..., :1, :1].dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are computed."""
+        return self._made_of.query.device
+
+    def dim(self) -> int:
+        """Return the number of dimensions."""
+        return len(self.shape)
+
+    def numel(self) -> int:
+        """Return the number of weights."""
+        return prod(self.shape)
+
+    def size(self, dim: int | None = None) -> Any:
+        """Return the shape, or one of its sizes."""
+        return torch.Size(self.shape) if dim is None else self.shape[dim]
+
+    def _tensor(self) -> Tensor:
+        """Return the matrix for code that expects a tensor.
+
+        Raises:
+            UnsupportedError: the map is large.
+        """
+        if prod(self.shape) > TENSOR_LIMIT:
+            hint = "Ask for a tile, amap[..., 0:64, 0:64], or amap.pooled(256, 256); amap.dense() gives the matrix."
+            got = f"{prod(self.shape):,}"
+            expected = f"at most {TENSOR_LIMIT:,} weights where a tensor is expected"
+            raise UnsupportedError("AttentionMap", expected, got, hint)
+        return self.dense(None)
 
     def show(
         self,
@@ -124,7 +205,13 @@ class AttentionMap:
         return RowState(self._kind, self._state.reshape(self.shape[:-1]))  # type: ignore[arg-type]
 
     def __getitem__(self, index: "Index | EllipsisType | tuple[Index | EllipsisType, ...]") -> Tensor:
-        """Return an exact part of the matrix; integers drop a dimension, slices keep it (steps are not supported)."""
+        """Return an exact part of the matrix; integers drop a dimension, slices keep it.
+
+        Other indices, such as steps, lists and masks, are those of the whole matrix, if it is small.
+        """
+        several = index if isinstance(index, tuple) else (index,)
+        if not all(place is Ellipsis or _fits(place) for place in several) and prod(self.shape) <= TENSOR_LIMIT:
+            return self._tensor()[index]  # type: ignore[index]
         places = self._places(index if isinstance(index, tuple) else (index,))
         rows, columns = (_as_slice(place, size) for place, size in zip(places[-2:], self.shape[-2:], strict=True))
         weights = tile(self._call, self._kind, self._state, rows, columns, self._state_given)
@@ -324,6 +411,23 @@ class AttentionMap:
             hint = "Example: amap[0, 3, 10:20, 0:64] or amap[..., 10:20, 0:64]."
             raise ShapeError("index", f"integers and plain slices of {show(self.shape)}", str(index), hint)
         return [*before, *[slice(None)] * missing, *after]
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    """Return an operator of tensors for maps."""
+
+    def apply(self: AttentionMap, *others: Any) -> Any:
+        operands = [other._tensor() if isinstance(other, AttentionMap) else other for other in others]
+        return getattr(self._tensor(), name)(*operands)
+
+    return apply
+
+
+for _name in ("add", "sub", "mul", "truediv", "pow", "matmul", "mod", "floordiv"):
+    for _form in (f"__{_name}__", f"__r{_name}__"):
+        setattr(AttentionMap, _form, _operator(_form))
+for _name in ("neg", "abs", "lt", "le", "gt", "ge"):
+    setattr(AttentionMap, f"__{_name}__", _operator(f"__{_name}__"))
 
 
 def _spread_evenly(size: int, count: int) -> Tensor:

@@ -8,6 +8,7 @@ from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.recording.showing import serve
 from qkv.tasks.notes import as_json, note
 from qkv.tasks.streams import write_json, write_lines
+from qkv.view.not_finite import first_not_finite
 from qkv.view.offline import page
 from qkv.view.scene import Scene
 
@@ -57,5 +58,6 @@ def write_page(scene: Scene, path: Path) -> str:
         replace_file(path, made.text.encode())
     except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
         raise ConfigError(*error.args) from error
-    rest = f"; {made.left_out:,} parts are omitted and need the running viewer" if made.left_out else ""
-    return f"{path}: the viewer as one page, for any browser{rest}"
+    diverged = first_not_finite(scene)
+    notes = [made.missing, "" if diverged is None else diverged.text]
+    return " ".join([f"{path}: the viewer as one page, for any browser.", *filter(None, notes)])

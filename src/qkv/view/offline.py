@@ -2,7 +2,9 @@
 
 import base64
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from math import prod
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -30,20 +32,39 @@ class Page(NamedTuple):
     Attributes:
         text: the page.
         carried: number of embedded answers.
-        left_out: number of answers that did not fit; the page says so if one is requested.
+        left_out: number of answers that did not fit.
+        missing: a sentence that says what the page lacks, which the page shows too; "" if it holds everything.
     """
 
     text: str
     carried: int
     left_out: int
+    missing: str
+
+
+class _Question(NamedTuple):
+    """Something that the page can request.
+
+    Attributes:
+        path: the request.
+        part: what it belongs to: a part of a head, such as its map at a level, that is useful only as a whole.
+        size: how many bytes its answer takes at least.
+    """
+
+    path: str
+    part: tuple[str, int, int, int] | None = None
+    size: int = 0
 
 
 def page(scene: Scene, budget: int = BUDGET) -> Page:
     """Build a page that shows a scene without a server.
 
+    The map on which the page opens is embedded first, then all maps, those of few cells first: of a large map the
+    levels that are zoomed out. Steps, contributions and cells follow.
+
     Args:
         scene: the scene to show.
-        budget: maximum bytes of answers, compressed; those visible first are embedded first.
+        budget: maximum bytes of answers, compressed.
 
     Returns:
         The page, and how much of the scene it contains.
@@ -52,21 +73,57 @@ def page(scene: Scene, budget: int = BUDGET) -> Page:
         >>> import torch
         >>> layer = Layer("one", "self", "text", "text", *torch.randn(3, 1, 2, 8))
         >>> made = page(Scene("two words", {"text": ("a", "</script>")}, (layer,)))
-        >>> made.text.count("</script>"), made.left_out
-        (2, 0)
+        >>> made.text.count("</script>"), made.left_out, made.missing
+        (2, 0, '')
     """
     desk = RequestHandler(scene, live=False)
     answers = Packing()
-    left_out = 0
+    left_out, wanted, carried = 0, Counter[tuple[str, int, int, int]](), Counter[tuple[str, int, int, int]]()
     try:
-        for asked in _questions(scene):
-            if answers.size > budget:
+        for question in dict.fromkeys(_questions(scene)):
+            wanted.update([question.part] if question.part else [])
+            if answers.size > budget or answers.size + question.size > budget:
                 left_out += 1
-            elif (answer := _answer(desk, asked)) is not None:
-                answers.add(f"api/{asked}", answer)
+                continue
+            answer = _answer(desk, question.path)
+            if answer is not None:
+                answers.add(f"api/{question.path}", answer)
+            carried.update([question.part] if question.part else [])
     finally:
         desk.close()
-    return Page(one_file("saved.js", {"packed": answers.text()}), answers.count, left_out)
+    whole = {part for part, count in wanted.items() if carried[part] == count}
+    finest = [
+        [_finest(scene, whole, layer, head) for head in range(each.heads)] for layer, each in enumerate(scene.layers)
+    ]
+    missing = _missing(scene, finest, whole) if left_out else ""
+    content = {"packed": answers.text(), "held": {"maps": finest, "missing": missing}}
+    return Page(one_file("saved.js", content), answers.count, left_out, missing)
+
+
+def _finest(scene: Scene, whole: Collection[tuple[str, int, int, int]], layer: int, head: int) -> int | None:
+    """Return the finest level of a map that is embedded as a whole; None for none."""
+    count = levels(*scene.layers[layer].shape[1:])
+    return next((level for level in range(count) if ("weight mean", layer, head, level) in whole), None)
+
+
+def _missing(scene: Scene, finest: Sequence[Sequence[int | None]], whole: Collection[tuple[str, int, int, int]]) -> str:
+    """Return a sentence that says what a page lacks."""
+    maps = [level for heads in finest for level in heads]
+    total, none = len(maps), maps.count(None)
+    coarse = total - none - maps.count(0)
+    heads = [(layer, head) for layer, each in enumerate(scene.layers) for head in range(each.heads)]
+    parts = []
+    if coarse:
+        parts.append(f"{coarse:,} of {total:,} maps only zoomed out")
+    if none:
+        parts.append(f"{none:,} of {total:,} maps not at all")
+    for name, parts_of in (("steps", ("steps",)), ("cells", ("cells",)), ("contributions", ("contribution mean",))):
+        lacking = sum(not any((kind, *head, 0) in whole for kind in parts_of) for head in heads)
+        if lacking:
+            parts.append(f"no {name} of {lacking:,} of {total:,} heads")
+    if not parts:
+        parts.append("some details")
+    return f"This saved page lacks parts that did not fit: {', '.join(parts)}. The running viewer, qkv view, has all."
 
 
 def _answer(desk: RequestHandler, asked: str) -> Any:
@@ -151,49 +208,79 @@ def _rounded(content: Any, number: Callable[[float], float]) -> Any:
     return content
 
 
-def _questions(scene: Scene) -> Iterator[str]:
-    """List everything that the page can request, in order of first use."""
-    yield "scene"
+def _questions(scene: Scene) -> Iterator[_Question]:
+    """List everything that the page can request, in order of first use; some of it twice."""
+    yield _Question("scene")
     for sequence, tokens in scene.sequences.items():
         for start in range(0, len(tokens) if len(tokens) > LISTED else 0, PIECE):
-            yield f"tokens?sequence={quote(sequence)}&start={start}&stop={min(start + PIECE, len(tokens))}"
-    yield "heads"
+            stop = min(start + PIECE, len(tokens))
+            yield _Question(f"tokens?sequence={quote(sequence)}&start={start}&stop={stop}")
     heads = [(place, head) for place, layer in enumerate(scene.layers) for head in range(layer.heads)]
-    for quantity, how in (("weight", "mean"), ("weight", "max"), ("contribution", "mean"), ("contribution", "max")):
-        for layer, head in heads:
-            yield f"progress?layer={layer}&head={head}&how={how}&quantity={quantity}"
-            for tile in _tiles(scene.layers[layer]):
-                yield f"tile?layer={layer}&head={head}&{tile}&how={how}&quantity={quantity}"
-        if (quantity, how) == ("weight", "mean"):
-            yield from _beside(scene, heads)
-    for layer, head in heads:
-        _, queries, keys = scene.layers[layer].shape
-        for place in range(queries * keys if max(queries, keys) <= _FEW else 0):
-            yield f"cell?layer={layer}&head={head}&query={place // keys}&key={place % keys}"
+    opened = _opened(scene)
+    first = [(layer, head) for layer, head in heads if layer == opened]
+    ordered = [*first, *(one for one in heads if one not in first)]
+    for layer, head in first[:1]:
+        yield from _map(scene, layer, head, range(levels(*scene.layers[layer].shape[1:])))
+        yield from _steps_of(scene, layer, head)
+    yield _Question("heads")
+    smallest = sorted(ordered, key=lambda one: prod(scene.layers[one[0]].shape[1:]))
+    drawn = [(layer, head, level) for layer, head in ordered for level in range(levels(*scene.layers[layer].shape[1:]))]
+    for layer, head, level in sorted(drawn, key=lambda one: _cells(scene.layers[one[0]], one[2])):
+        yield from _map(scene, layer, head, range(level, level + 1))
+    yield from _details(scene, ordered, smallest)
 
 
-def _beside(scene: Scene, heads: list[tuple[int, int]]) -> Iterator[str]:
-    """List tracks, graphs and steps."""
-    for layer, head in heads:
-        for level in reversed(range(levels(*scene.layers[layer].shape[1:]))):
-            for what in ("entropy", "received", "peak"):
-                yield f"track?layer={layer}&head={head}&what={what}&level={level}"
+def _details(
+    scene: Scene, ordered: Sequence[tuple[int, int]], smallest: Sequence[tuple[int, int]]
+) -> Iterator[_Question]:
+    """List graphs, steps, other maps and cells."""
     for chain in dict.fromkeys(_chain(scene, layer) for layer in range(len(scene.layers))):
         count = scene.layers[chain[-1]].shape[1]
         for query in range(count if count <= _FEW else 0):
-            yield f"graph?layers={'%2C'.join(map(str, chain))}&query={query}&{_FOLLOWED}"
-    for layer, head in heads:
-        queries = scene.layers[layer].shape[1]
-        for query in range(queries if queries <= _FEW else 0):
-            yield f"steps?layer={layer}&head={head}&query={query}"
+            yield _Question(f"graph?layers={'%2C'.join(map(str, chain))}&query={query}&{_FOLLOWED}")
+    for layer, head in ordered:
+        yield from _steps_of(scene, layer, head)
+    for what in ("weight max", "contribution mean", "contribution max"):
+        for layer, head in smallest:
+            yield from _map(scene, layer, head, range(levels(*scene.layers[layer].shape[1:])), what)
+    for layer, head in ordered:
+        _, queries, keys = scene.layers[layer].shape
+        for place in range(queries * keys if max(queries, keys) <= _FEW else 0):
+            path = f"cell?layer={layer}&head={head}&query={place // keys}&key={place % keys}"
+            yield _Question(path, ("cells", layer, head, 0))
 
 
-def _tiles(layer: Layer) -> Iterator[str]:
-    _, queries, keys = layer.shape
-    for level in reversed(range(levels(queries, keys))):
-        for row in range(-(-max(queries, 1) // (SIDE << level))):
-            for column in range(-(-max(keys, 1) // (SIDE << level))):
-                yield f"level={level}&row={row}&column={column}"
+def _opened(scene: Scene) -> int:
+    """Return the layer on which the page opens: the last cross-attention, or the first layer."""
+    return max((place for place, layer in enumerate(scene.layers) if layer.kind == "cross"), default=0)
+
+
+def _map(scene: Scene, layer: int, head: int, chosen: range, what: str = "weight mean") -> Iterator[_Question]:
+    """List the tiles and tracks of a map at some levels, the coarsest first."""
+    quantity, how = what.split()
+    _, queries, keys = scene.layers[layer].shape
+    yield _Question(f"progress?layer={layer}&head={head}&how={how}&quantity={quantity}")
+    for level in reversed(chosen):
+        side = SIDE << level
+        for row in range(-(-max(queries, 1) // side)):
+            for column in range(-(-max(keys, 1) // side)):
+                size = 5 * min(SIDE**2, _cells(scene.layers[layer], level))  # four bytes each, in base64
+                tile = f"level={level}&row={row}&column={column}"
+                path = f"tile?layer={layer}&head={head}&{tile}&how={how}&quantity={quantity}"
+                yield _Question(path, (what, layer, head, level), size)
+        for track in ("entropy", "received", "peak") if what == "weight mean" else ():
+            yield _Question(f"track?layer={layer}&head={head}&what={track}&level={level}")
+
+
+def _cells(layer: Layer, level: int) -> int:
+    """Return how many cells a map has at a level."""
+    return prod(-(-size // (1 << level)) for size in layer.shape[1:])
+
+
+def _steps_of(scene: Scene, layer: int, head: int) -> Iterator[_Question]:
+    queries = scene.layers[layer].shape[1]
+    for query in range(queries if queries <= _FEW else 0):
+        yield _Question(f"steps?layer={layer}&head={head}&query={query}", ("steps", layer, head, 0))
 
 
 def _chain(scene: Scene, chosen: int) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ class Numbers:
         rows, columns: its shape.
         content: the bytes.
         state: whether it is exact, or estimated from a sample.
-        low, high: the smallest and the largest number.
+        low, high: the smallest and the largest finite number.
     """
 
     rows: int
@@ -47,14 +47,15 @@ def numbers(matrix: Tensor, exact: bool = True) -> Numbers:
         '0000003f0000803e'
     """
     m = matrix.detach().float().cpu().contiguous()
-    low, high = (float(m.min()), float(m.max())) if m.numel() else (0.0, 0.0)
+    finite = m if bool(m.sum().isfinite()) else m[m.isfinite()]
+    low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 0.0)
     rows, columns = m.shape
     content = m.numpy().astype("<f4").tobytes()
     return Numbers(rows, columns, content, "exact" if exact else "sampled", low, high)
 
 
 def plain(tensor: Tensor) -> list[Any]:
-    """Convert a tensor to numbers for JSON, which has no NaN and no infinity: they become null."""
+    """Convert a tensor to numbers; −∞, the score of a masked key, becomes None."""
     listed: list[Any] = tensor.detach().double().cpu().tolist()
     return [_plain(item) for item in listed] if tensor.ndim else [_plain(listed)]
 
@@ -62,4 +63,21 @@ def plain(tensor: Tensor) -> list[Any]:
 def _plain(item: Any) -> Any:
     if isinstance(item, list):
         return [_plain(inner) for inner in item]
-    return item if math.isfinite(item) else None
+    return None if item == -math.inf else item
+
+
+def speakable(content: Any) -> Any:
+    """Return content that JSON can hold, which has no NaN and no infinity: `static/numbers.js` makes them again.
+
+    Example:
+        >>> speakable({"values": [0.5, float("nan")]})
+        {'values': [0.5, {'number': 'NaN'}]}
+    """
+    match content:
+        case float() if not math.isfinite(content):
+            return {"number": "NaN" if math.isnan(content) else "Infinity" if content > 0 else "-Infinity"}
+        case list() | tuple():
+            return [speakable(item) for item in content]
+        case dict():
+            return {name: speakable(item) for name, item in content.items()}
+    return content

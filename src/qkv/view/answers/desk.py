@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 
 from qkv.errors import ConfigError, out_of_memory_text
 from qkv.files import FREE, room_for
-from qkv.view.answers.answer import Answer, JsonValue
+from qkv.view.answers.answer import Answer, JsonValue, speakable
 from qkv.view.answers.asked import RequestParameters
 from qkv.view.answers.gallery import heads
 from qkv.view.answers.graph import DEEPEST, Followed, graph
@@ -95,7 +95,8 @@ class RequestHandler:
         """
         question = self.questions[name]
         with self.maps.background.standing_back(), room_for(name, FREE):
-            return question.answer(_asked(parameters, question.parameters, body))
+            answer = question.answer(_asked(parameters, question.parameters, body))
+        return JsonValue(speakable(answer.content)) if isinstance(answer, JsonValue) else answer
 
     def close(self) -> None:
         """Stop background work."""

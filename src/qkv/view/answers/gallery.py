@@ -1,6 +1,7 @@
 """All heads at a glance: a thumbnail of each, and the numbers behind its labels."""
 
 import base64
+import math
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -60,7 +61,12 @@ def _judged(scene: Scene, layer: int, head: int) -> dict[str, Any]:
     if found.queries == found.keys or found.kind == "cross":
         values["same"] = _same(sample, scene.sequences[found.queries], scene.sequences[found.keys])
     labels = [
-        {"name": name, "value": value, "threshold": THRESHOLDS[name], "holds": value >= THRESHOLDS[name]}
+        {
+            "name": name,
+            "value": value if math.isfinite(value) else None,
+            "threshold": THRESHOLDS[name],
+            "holds": value >= THRESHOLDS[name],
+        }
         for name, value in values.items()
     ]
     return {

@@ -9,6 +9,7 @@ from qkv.masks.patterns import Causal, Documents, Lengths, Span, Window
 from qkv.view.answers.equations import equation_of
 from qkv.view.answers.head import Head, head_of
 from qkv.view.answers.pooling import levels
+from qkv.view.not_finite import first_not_finite
 from qkv.view.scene import Layer, Scene
 from qkv.view.tokens import label, labels, sentence
 
@@ -35,6 +36,7 @@ def listed(scene: Scene, live: bool) -> dict[str, Any]:
     }
     layers = [_layer(layer) for layer in scene.layers]
     crossing = any(layer.kind == "cross" for layer in scene.layers)
+    diverged = first_not_finite(scene)
     written = sentence(scene.sequences["target"][:_READ]) if crossing and "target" in scene.sequences else ""
     return {
         "written": written,
@@ -43,6 +45,7 @@ def listed(scene: Scene, live: bool) -> dict[str, Any]:
         "live": live,
         "sequences": sequences,
         "layers": layers,
+        "not_finite": None if diverged is None else diverged._asdict(),
     }
 
 

@@ -13,13 +13,21 @@ import { element } from "./dom.js";
  */
 
 /**
+ * @typedef {object} Held what a saved page holds
+ * @property {(number | null)[][]} maps the finest level of each layer and head, or null
+ * @property {string} missing a sentence about what it lacks, if anything
+ */
+
+/**
  * @typedef {object} Source where answers come from
  * @property {boolean} live
+ * @property {Held} [held] what a saved page holds
  * @property {(path: string, signal?: AbortSignal) => Promise<any>} json
  * @property {(path: string, body?: object) => Promise<any>} post
  * @property {(path: string, signal?: AbortSignal) => Promise<Grid>} grid
  */
 
+/** @typedef {import("./shell.js").State} State */
 /** @typedef {{ text: string, shown: string, note: string }} Token */
 /**
  * @typedef {object} Sequence
@@ -60,6 +68,15 @@ export function sequence(source, name, given) {
       }
     },
   };
+}
+
+/**
+ * The finest level at which a source has a map: that of a saved page may be coarse.
+ * @param {Source} source @param {State} state @returns {number | null} null if it lacks the map
+ */
+export function finestOf({ held }, { layer, head, how, quantity }) {
+  if (!held || how !== "mean" || quantity !== "weight") return 0;
+  return held.maps[Number(layer)]?.[Number(head)] ?? null;
 }
 
 /**

@@ -6,7 +6,7 @@ import { gradient } from "./colors.js";
 import { button, hinted, touched } from "./controls.js";
 import { element, token } from "./dom.js";
 import { equation } from "./equation.js";
-import { clamp, count, figure } from "./numbers.js";
+import { clamp, count, figure, finite } from "./numbers.js";
 import { strongest, weight } from "./sentence.js";
 import { SIZE } from "./tiles.js";
 
@@ -124,8 +124,8 @@ async function cut(page, state, rows, columns) {
   const layer = page.layers[Number(state.layer)];
   const [source, target] = [page.sequences[layer.keys], page.sequences[layer.queries]];
   await Promise.all([source.need(columns.start, columns.stop), target.need(rows.start, rows.stop)]);
-  const low = weights.reduce((least, value) => Math.min(least, value), 0);
-  const high = weights.reduce((most, value) => Math.max(most, value), low + 1e-30);
+  const low = weights.reduce((least, value) => Math.min(least, finite(value)), 0);
+  const high = weights.reduce((most, value) => Math.max(most, finite(value)), low + 1e-30);
   const of = (tokens, { start, stop }, what) =>
     Array.from({ length: stop - start }, (_, at) => tokens.at(start + at)?.[what] ?? "");
   return {

@@ -6,6 +6,7 @@ import { clamp } from "./numbers.js";
 /** @typedef {{ low: number, high: number, log: boolean }} Scale */
 
 export const DECADES = 5; // that a logarithmic scale spans, down from its highest value
+const DIVERGED = [214, 39, 74]; // what is no number
 const STEPS = 1024;
 const MIDDLE = 0.179; // the relative luminance (WCAG 2.1) from which black and white stand out alike
 
@@ -31,7 +32,7 @@ export function colorAt(ramp, place) {
 }
 
 /**
- * Paint values onto a new canvas, one pixel each; NaN stays transparent.
+ * Paint values onto a new canvas, one pixel each; NaN in a color that no scale has.
  * @param {{ rows: number, columns: number, values: Float32Array }} grid @param {Color[]} ramp @param {Scale} scale
  * @param {HTMLCanvasElement} [canvas] @returns {HTMLCanvasElement}
  */
@@ -42,7 +43,7 @@ export function painted({ rows, columns, values }, ramp, scale, canvas = documen
   const image = new ImageData(columns, rows);
   const pixels = new Uint32Array(image.data.buffer);
   values.forEach((value, at) => {
-    if (!Number.isNaN(value)) pixels[at] = colors[Math.round(placeOf(scale, value) * (STEPS - 1))];
+    pixels[at] = Number.isNaN(value) ? colors[STEPS] : colors[Math.round(placeOf(scale, value) * (STEPS - 1))];
   });
   canvas.getContext("2d")?.putImageData(image, 0, 0);
   return canvas;
@@ -55,7 +56,8 @@ const tables = new Map();
 function table(ramp) {
   const known = tables.get(ramp);
   if (known) return known;
-  const bytes = new Uint8ClampedArray(4 * STEPS);
+  const bytes = new Uint8ClampedArray(4 * (STEPS + 1));
+  bytes.set([...DIVERGED, 255], 4 * STEPS);
   for (let step = 0; step < STEPS; step++) bytes.set([...colorAt(ramp, step / (STEPS - 1)), 255], 4 * step);
   const made = new Uint32Array(bytes.buffer);
   tables.set(ramp, made);

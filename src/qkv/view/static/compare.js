@@ -1,7 +1,7 @@
 // Two mechanisms side by side, and their difference, with a shared cursor.
 
 import { element, token } from "./dom.js";
-import { figure, short } from "./numbers.js";
+import { figure, finite, short } from "./numbers.js";
 import { strip } from "./vectors.js";
 
 const BARS = 40; // keys with a line of their own
@@ -21,7 +21,7 @@ export function compared({ after: answer, before: other, label, ramp }) {
   const places = [...new Set([...before.keys(), ...after.keys()])].sort((a, b) => a - b);
   const [old, now] = [before, after].map((found) => places.map((place) => found.get(place) ?? 0));
   const difference = now.map((value, at) => value - old[at]);
-  const largest = Math.max(...[...old, ...now].map(Math.abs), 1e-30);
+  const largest = Math.max(...[...old, ...now].map((value) => Math.abs(finite(value))), 1e-30);
   const name = (at) => label(places[at]);
   const rows = linked([
     ["before", old, { label: name, ramp, largest }],
@@ -30,7 +30,7 @@ export function compared({ after: answer, before: other, label, ramp }) {
   ]);
   const outputs = [(other ?? answer)[other ? "after" : "before"].output, answer.after.output];
   const change = outputs[1].map((value, at) => value - outputs[0][at]);
-  const top = Math.max(...outputs.flat().map(Math.abs), 1e-30);
+  const top = Math.max(...outputs.flat().map((value) => Math.abs(finite(value))), 1e-30);
   const vectors = linked([
     ["before", outputs[0], { largest: top }],
     ["after", outputs[1], { largest: top }],

@@ -4,14 +4,18 @@ import { floats } from "./numbers.js";
 
 /** @typedef {import("./answers.js").Source} Source */
 
-/** @param {Record<string, any>} answers by request path @returns {Source} */
-export function embedded(answers) {
+/**
+ * @param {Record<string, any>} answers by request path
+ * @param {import("./answers.js").Held} held what the page holds @returns {Source}
+ */
+export function embedded(answers, held) {
   const known = async (path) => {
     if (Object.hasOwn(answers, path)) return answers[path];
     throw new Error("This saved page does not contain that. It needs the running viewer, `qkv view`.");
   };
   return {
     live: false,
+    held,
     json: known,
     post: known,
     grid: async (path) => {

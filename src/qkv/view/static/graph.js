@@ -3,7 +3,7 @@
 import { latest, nameOf, path } from "./answers.js";
 import { folded, hinted, offeredOr, ribbon, segmented, touched } from "./controls.js";
 import { breakable, element, shape, token } from "./dom.js";
-import { figure, placeIn } from "./numbers.js";
+import { figure, finite, placeIn } from "./numbers.js";
 
 /** @typedef {{ layer: number, token: number, mass: number }} Node_ */
 /** @typedef {{ layer: number, from: number, to: number, weight: number }} Link */
@@ -93,7 +93,7 @@ function drawn(graph, page, chain, room, say) {
   const gap = Math.max(150, Math.min(420, (room - 130) / chain.length));
   const at = (layer, token) => ({ x: layer * gap, y: HEADER + (lines.get(token) ?? 0) * ROW });
   const [width, height] = [chain.length * gap + 120, HEADER + places.length * ROW + 4];
-  const largest = Math.max(...graph.links.map(({ weight }) => Math.abs(weight)), 1e-9);
+  const largest = Math.max(...graph.links.map(({ weight }) => Math.abs(finite(weight))), 1e-9);
   const home = element("div.graph", { role: "img", "aria-label": spoken(graph, chain.length, name) });
   home.style.setProperty("--gap", `${gap}px`);
   Object.assign(home.style, { width: `${width}px`, height: `${height}px` });

@@ -3,7 +3,7 @@
 import { latest, sidesOf } from "./answers.js";
 import { painted } from "./colors.js";
 import { element } from "./dom.js";
-import { figure, floats } from "./numbers.js";
+import { figure, finite, floats } from "./numbers.js";
 
 const SIDE = 32;
 const MEANING = {
@@ -82,8 +82,8 @@ function card({ layer, head, thumbnail, labels }, state, page) {
   const values = floats(thumbnail);
   const columns = Math.min(SIDE, page.layers[layer].columns);
   const [low, high] = [
-    values.reduce((least, value) => Math.min(least, value), 0),
-    values.reduce((most, value) => Math.max(most, value), 1e-30),
+    values.reduce((least, value) => Math.min(least, finite(value)), 0),
+    values.reduce((most, value) => Math.max(most, finite(value)), 1e-30),
   ];
   const picture = painted({ rows: values.length / columns, columns, values }, page.ramp(state), {
     low,

@@ -1,6 +1,7 @@
 // Source and target side by side, with a link for each significant weight.
 
 import { element, shape, token } from "./dom.js";
+import { finite } from "./numbers.js";
 import { fraction, weight } from "./sentence.js";
 
 /** @typedef {import("./sentence.js").Sentence} Sentence */
@@ -66,7 +67,7 @@ function side(sentence, name, focus, listener) {
  * @returns {{ path: SVGElement, target: number, source: number }[]} weakest first, so that strong ones are drawn on top
  */
 function drawn(sentence, pitch, width) {
-  const largest = sentence.weights.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+  const largest = sentence.weights.reduce((most, value) => Math.max(most, Math.abs(finite(value))), 0);
   const found = [];
   for (let target = 0; target < sentence.target.length; target++) {
     for (let source = 0; source < sentence.source.length; source++) {

@@ -123,7 +123,7 @@ function listen(canvas, own, view, page, soon) {
   canvas.addEventListener("pointermove", (event) => point(event.buttons ? null : view.cell(event)));
   canvas.addEventListener("pointerleave", () => point(null));
   canvas.addEventListener("keydown", (event) => {
-    const step = 2 ** levelAt(view.scale, own.levels);
+    const step = 2 ** levelAt(view.scale, own);
     const move = { ArrowUp: [-step, 0], ArrowDown: [step, 0], ArrowLeft: [0, -step], ArrowRight: [0, step] }[event.key];
     if (event.key === "Escape") {
       point(null);
@@ -137,7 +137,7 @@ function listen(canvas, own, view, page, soon) {
       const next = { row: clamp(row, 0, own.size.rows - 1), column: clamp(column, 0, own.size.columns - 1) };
       point(next);
       view.reveal(next.row, next.column);
-      page.say(spoken(own, next, levelAt(view.scale, own.levels)));
+      page.say(spoken(own, next, levelAt(view.scale, own)));
     } else if (!zoomed(event, view)) return;
     event.preventDefault();
   });

@@ -11,11 +11,11 @@ import { SIZE } from "./tiles.js";
 const LETTERS = 14; // of a token beside the map
 
 /**
- * The level whose cells are at least one screen pixel.
- * @param {number} scale @param {number} levels @returns {number}
+ * The level whose cells are at least one screen pixel, or the finest that there is.
+ * @param {number} scale @param {{ levels: number, finest: number }} map @returns {number}
  */
-export function levelAt(scale, levels) {
-  return clamp(Math.ceil(Math.log2(1 / (scale * devicePixelRatio)) - 1e-9), 0, levels - 1);
+export function levelAt(scale, { levels, finest }) {
+  return clamp(Math.ceil(Math.log2(1 / (scale * devicePixelRatio)) - 1e-9), finest, levels - 1);
 }
 
 /**

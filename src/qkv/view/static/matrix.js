@@ -1,6 +1,6 @@
 // The contents of a map: tiles and tracks of one head, their color scale, and the selected cells.
 
-import { nameOf, path, sidesOf } from "./answers.js";
+import { finestOf, nameOf, path, sidesOf } from "./answers.js";
 import { SIZE, tiles } from "./tiles.js";
 
 /** @typedef {import("./shell.js").State} State */
@@ -14,6 +14,7 @@ const TRACKS = 32; // kept
  * @property {State} state
  * @property {{ rows: number, columns: number }} size
  * @property {number} levels
+ * @property {number} finest the finest level that there is
  * @property {import("./tiles.js").Tiles | undefined} tiles
  * @property {Cell | null} hovered
  * @property {() => Cell | null} kept the cell in the URL
@@ -43,6 +44,7 @@ export function matrix(page, listener) {
     state: {},
     size: { rows: 1, columns: 1 },
     levels: 1,
+    finest: 0,
     tiles: undefined,
     hovered: null,
     kept: () => {
@@ -59,6 +61,7 @@ export function matrix(page, listener) {
       const { rows, columns } = layer();
       Object.assign(own.size, { rows, columns });
       own.levels = 1 + Math.max(0, Math.ceil(Math.log2(Math.max(rows, columns) / SIZE)));
+      own.finest = Math.min(own.levels - 1, finestOf(page.source, state) ?? 0);
       own.tiles?.close();
       own.tiles = tiles(page.source, { layer: at, head }, { how, quantity }, listener);
       return true;

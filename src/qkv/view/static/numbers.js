@@ -67,6 +67,24 @@ export function placeIn(value, size) {
 }
 
 /**
+ * @param {number | null | undefined} value @returns {number} 0 for what is no finite number, to find the largest
+ */
+export function finite(value) {
+  return Number.isFinite(value) ? Number(value) : 0;
+}
+
+/**
+ * NaN and infinity, which JSON does not have, in their places.
+ * @param {any} item parsed JSON, which is changed @returns {any}
+ */
+export function revived(item) {
+  if (item === null || typeof item !== "object") return item;
+  if (Object.hasOwn(item, "number") && Object.keys(item).length === 1) return Number(item.number);
+  for (const name of Object.keys(item)) item[name] = revived(item[name]);
+  return item;
+}
+
+/**
  * Little-endian float32 from base64.
  * @param {string} text @returns {Float32Array}
  */

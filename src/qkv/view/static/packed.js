@@ -22,6 +22,7 @@ function whole(item, lists) {
   if (typeof item === "string" && item.length >= SHARED_TEXT) lists.push(item);
   if (item === null || typeof item !== "object") return item;
   if (Object.hasOwn(item, "$")) return lists[item.$];
+  if (Object.hasOwn(item, "number") && Object.keys(item).length === 1) return Number(item.number);
   for (const name of Object.keys(item)) item[name] = whole(item[name], lists);
   return Object.hasOwn(item, "x") && Object.keys(item).length === 1 ? multiple(item.x[0], item.x[1]) : item;
 }

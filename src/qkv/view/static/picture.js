@@ -36,7 +36,7 @@ export function draw({ canvas, field, view, own, plot, ramp }) {
   if (canvas.width !== size.width || canvas.height !== size.height) Object.assign(canvas, size);
   pen.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
   pen.clearRect(0, 0, field.clientWidth, field.clientHeight);
-  const [color, level] = [inks(field), levelAt(view.scale, own.levels)];
+  const [color, level] = [inks(field), levelAt(view.scale, own)];
   const cells = {
     ...plot,
     width: Math.min(plot.width, (own.size.columns - view.x) * view.scale),

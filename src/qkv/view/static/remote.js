@@ -1,15 +1,17 @@
 // Answers of the running viewer.
 
+import { revived } from "./numbers.js";
+
 /** @typedef {import("./answers.js").Source} Source */
 
 /** @returns {Source} */
 export function remote() {
   return {
     live: true,
-    json: async (path, signal) => (await reply(path, { signal })).json(),
+    json: async (path, signal) => revived(await (await reply(path, { signal })).json()),
     post: async (path, body) => {
       const headers = { "Content-Type": "application/json" };
-      return (await reply(path, { method: "POST", headers, body: JSON.stringify(body ?? {}) })).json();
+      return revived(await (await reply(path, { method: "POST", headers, body: JSON.stringify(body ?? {}) })).json());
     },
     grid: async (path, signal) => {
       const answer = await reply(path, { signal });

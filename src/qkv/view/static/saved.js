@@ -6,4 +6,4 @@ import { unpacked } from "./packed.js";
 import { start } from "./shell.js";
 
 const data = JSON.parse(byId("data").textContent ?? "");
-unpacked(data.packed).then((answers) => start(embedded(answers), data.ramps));
+unpacked(data.packed).then((answers) => start(embedded(answers, data.held), data.ramps));

@@ -1,7 +1,7 @@
 // The page around the views: the current view, layer and head, and the URL that contains them.
 
 import { alignments } from "./between.js";
-import { sequence } from "./answers.js";
+import { finestOf, sequence } from "./answers.js";
 import { folded, offeredOr, segmented, select } from "./controls.js";
 import { byId, element, themed } from "./dom.js";
 import { graph } from "./graph.js";
@@ -95,7 +95,7 @@ export async function start(source, ramps) {
   document.title = `${scene.title} · Attention`;
   byId("summary").replaceChildren(scene.title, ...(scene.written ? [element("b", " → "), scene.written] : []));
   const crossing = scene.layers.map(({ kind }) => kind).lastIndexOf("cross");
-  const usual = { ...USUAL, layer: String(Math.max(0, crossing)) }; // a translator opens between its languages
+  const usual = { ...USUAL, ...opening(source, Math.max(0, crossing)) }; // a translator opens between its languages
   /** @type {State} */
   let state = {};
   /** @type {View | undefined} */
@@ -106,7 +106,8 @@ export async function start(source, ramps) {
   const controls = element("div.controls");
   const home = element("div.home");
   const options = folded("Options", controls);
-  main.append(tabs, lead, options, home);
+  const notes = [diverged(scene), source.held?.missing ? element("p.missing", { role: "note" }, source.held.missing) : null];
+  main.append(tabs, ...notes.filter((note) => note !== null), lead, options, home);
 
   /** @type {Page} */
   const page = {
@@ -162,6 +163,36 @@ export async function start(source, ramps) {
   read(location.hash);
 }
 
+/**
+ * The layer and the head that are shown first: of a saved page, some that it holds.
+ * @param {import("./answers.js").Source} source @param {number} layer that would be shown of all
+ * @returns {{ layer: string, head: string }}
+ */
+function opening({ held }, layer) {
+  const has = (at) => held?.maps[at]?.some((level) => level !== null);
+  const there = held ? [layer, ...held.maps.keys()].find(has) ?? layer : layer;
+  const head = held?.maps[there]?.findIndex((level) => level !== null) ?? 0;
+  return { layer: String(there), head: String(Math.max(0, head)) };
+}
+
+/**
+ * Where the first number is that is not finite, with a link to it.
+ * @param {{ not_finite?: { layer: number, head: number, place: number, side: string, text: string } | null }} scene
+ * @returns {HTMLElement | null}
+ */
+function diverged({ not_finite: found }) {
+  if (!found) return null;
+  const where = { view: "map", layer: found.layer, head: found.head };
+  const cell = found.side === "query" || found.side === "weights" ? { query: found.place, key: 0 } : { query: found.place, key: found.place };
+  const link = new URLSearchParams(Object.entries({ ...where, ...cell }).map(([name, value]) => [name, String(value)]));
+  return element("p.diverged", { role: "alert" }, `${found.text} `, element("a", { href: `#${link}` }, "Show it"));
+}
+
+/** @param {number | null} level @returns {string} what to say of a map beside its name */
+function lacking(level) {
+  return level === 0 ? "" : level === null ? " · not in this page" : " · zoomed out";
+}
+
 /** @type {(home: HTMLElement) => View} */
 function absent(home) {
   home.append(
@@ -172,15 +203,28 @@ function absent(home) {
 
 /** @type {Record<string, (state: State, page: Page) => HTMLElement>} */
 const CONTROLS = {
-  layer: ({ layer }, { layers, go }) =>
-    select("Layer", Object.fromEntries(layers.map(({ name }, place) => [place, name])), layer, (to) =>
-      go({ layer: to, head: null, query: null, key: null, at: null }),
+  layer: ({ layer }, { layers, source, go }) =>
+    select(
+      "Layer",
+      Object.fromEntries(
+        layers.map(({ name }, place) => {
+          const none = source.held?.maps[place]?.every((level) => level === null);
+          return [place, none ? `${name}${lacking(null)}` : name];
+        }),
+      ),
+      layer,
+      (to) => go({ layer: to, head: null, query: null, key: null, at: null }),
     ),
-  head: ({ layer, head }, { layers, go }) =>
+  head: (state, { layers, source, go }) =>
     select(
       "Head",
-      Object.fromEntries(Array.from({ length: layers[Number(layer)].heads }, (_, at) => [at, String(at)])),
-      head,
+      Object.fromEntries(
+        Array.from({ length: layers[Number(state.layer)].heads }, (_, at) => {
+          const level = finestOf(source, { ...USUAL, layer: state.layer, head: String(at) });
+          return [at, `${at}${lacking(level)}`];
+        }),
+      ),
+      state.head,
       (to) => go({ head: to }),
     ),
   quantity: ({ quantity }, { go }) =>

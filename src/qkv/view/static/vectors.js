@@ -3,7 +3,7 @@
 import { colorAt, gradient, inkOn } from "./colors.js";
 import { hinted } from "./controls.js";
 import { element, token } from "./dom.js";
-import { clamp, short } from "./numbers.js";
+import { clamp, finite, short } from "./numbers.js";
 
 export const WRITTEN = 16; // so many numbers or fewer are written into their cells
 const [ABOVE, BELOW] = [
@@ -30,7 +30,7 @@ const [ABOVE, BELOW] = [
 /** @param {Numbers} numbers @returns {Strip} */
 export function strip({ values, rows = 1, label, names, ramp, largest, name, bare, scaled, pointed }) {
   const columns = Math.max(1, values.length / rows);
-  const top = largest ?? values.reduce((most, value) => Math.max(most ?? 0, Math.abs(value ?? 0)), 0);
+  const top = largest ?? values.reduce((most, value) => Math.max(most ?? 0, Math.abs(finite(value))), 0);
   const color = (value) =>
     ramp ? [...colorAt(ramp, clamp(value / (top || 1), 0, 1)), 255] : signed(value / (top || 1));
   const canvas = drawn(values, rows, columns, color);
@@ -51,7 +51,7 @@ export function strip({ values, rows = 1, label, names, ramp, largest, name, bar
   if (written) {
     for (const value of values) {
       const cell = element("span", short(value));
-      cell.style.color = inkOn(value === null ? [0, 0, 0, 0] : color(value));
+      cell.style.color = inkOn(value === null || Number.isNaN(value) ? [0, 0, 0, 0] : color(value));
       cells.append(cell);
     }
   }

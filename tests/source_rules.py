@@ -203,7 +203,7 @@ RULES = {
             "hub/families/save.py": frozenset({"json.loads"}),  # the header that safetensors just wrote
             "planner/costs.py": frozenset({"json.loads"}),  # a table of the package
             "strict_json.py": frozenset({"json.loads"}),
-            "train/journal.py": frozenset({"json.loads"}),  # whether a line that was refused is whole
+            "training/journal.py": frozenset({"json.loads"}),  # whether a line that was refused is whole
         },
     ),
     "future": Rule("Python 3.11 needs no import from the future", future),

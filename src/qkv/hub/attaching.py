@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -82,7 +82,10 @@ def attach(model: Model, *, ignore: Sequence[str] = ()) -> Model:
 def _without_adapters(model: Model) -> Model:
     """Return the model of `transformers` that a model of `peft` adapts in place."""
     adapted = type(model).__module__.partition(".")[0] == "peft" and hasattr(model, "get_base_model")
-    return model.get_base_model() if adapted else model  # type: ignore[operator,no-any-return]
+    if not adapted:
+        return model
+    base: Model = cast(Any, model).get_base_model()
+    return base
 
 
 @final

@@ -1,6 +1,7 @@
 """The lazy map: the weight matrix, of which only the requested parts are computed."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from math import prod
 from types import EllipsisType
@@ -103,7 +104,11 @@ class AttentionMap:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if not callable(getattr(Tensor, name)):
             return getattr(self._tensor(), name)
-        return lambda *given, **options: getattr(self._tensor(), name)(*given, **options)
+        return partial(self._call_tensor, name)
+
+    def _call_tensor(self, name: str, *args: Any, **options: Any) -> Any:
+        """Call a method of a tensor on the matrix."""
+        return getattr(self._tensor(), name)(*args, **options)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -211,7 +216,7 @@ class AttentionMap:
         """
         several = index if isinstance(index, tuple) else (index,)
         if not all(place is Ellipsis or _fits(place) for place in several) and prod(self.shape) <= TENSOR_LIMIT:
-            return self._tensor()[index]  # type: ignore[index]
+            return self._tensor()[index]
         places = self._places(index if isinstance(index, tuple) else (index,))
         rows, columns = (_as_slice(place, size) for place, size in zip(places[-2:], self.shape[-2:], strict=True))
         weights = tile(self._call, self._kind, self._state, rows, columns, self._state_given)

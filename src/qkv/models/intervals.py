@@ -122,7 +122,8 @@ def unsupported(smoother: KernelSmoother, query: Tensor) -> Tensor:
         tensor([False, False,  True])
     """
     _, state = smoother(query)
-    return state.weightless | (_square_norms(smoother, query) > _ALONE**2) | _far(smoother, query)
+    apart: Tensor = state.weightless | (_square_norms(smoother, query) > _ALONE**2) | _far(smoother, query)
+    return apart
 
 
 def _far(smoother: KernelSmoother, query: Tensor) -> Tensor:

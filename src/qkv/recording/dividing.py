@@ -27,7 +27,7 @@ class Made(NamedTuple):
 
 @final
 @dataclass(eq=False)
-class Run:
+class ForwardPass:
     """The calls of one forward pass of the recorded model, or of a part of it that runs alone.
 
     Attributes:
@@ -73,18 +73,18 @@ class OpenPass:
         for room in self._rooms.values():
             room.select(rows)
 
-    def add(self, run: Run) -> None:
+    def add(self, run: ForwardPass) -> None:
         """Append the calls of a run."""
         self.root = run.root or self.root
         for layer, call in run.made:
             self.calls.setdefault(layer, []).append(self._sharing_memory(layer, call))
 
-    def accepts(self, run: Run) -> bool:
+    def accepts(self, run: ForwardPass) -> bool:
         """Return whether a run is another part of the pass: none of its layers has run yet."""
         twice = run.root is not None and self.root is not None and run.root is not self.root
         return not twice and not any(layer in self.calls for layer, _ in run.made)
 
-    def continued_at(self, run: Run, generation: bool) -> int | None:
+    def continued_at(self, run: ForwardPass, generation: bool) -> int | None:
         """Return the position at which a run continues the pass; −1 if only its queries go on; None if it does not.
 
         Args:
@@ -98,7 +98,7 @@ class OpenPass:
             return None
         return min((call.start for call in going.values() if call.start is not None), default=-1)
 
-    def restarted(self, run: Run) -> set[str]:
+    def restarted(self, run: ForwardPass) -> set[str]:
         """Return the layers that begin again in a run, such as those that read another image."""
         return {layer for layer, call in run.made if call.start == 0 and layer in self.calls}
 
@@ -206,7 +206,7 @@ class Course:
         self.number, self._setup, self._passes, self._lock = number, setup, passes, lock
         self._contexts = [_Context()]
         self._running: list[nn.Module] = []
-        self._run: Run | None = None
+        self._run: ForwardPass | None = None
         self._positions: dict[str, Position] = {}
 
     @property
@@ -220,7 +220,7 @@ class Course:
             self.close()  # if its last pass was interrupted
             self._running.clear()
         if not self._running:
-            self._run = Run(object() if root else None)
+            self._run = ForwardPass(object() if root else None)
             self._positions.clear()
         self._running.append(module)
 
@@ -247,7 +247,7 @@ class Course:
         if position is not None and self._running:
             call = replace(call, start=position.start, ids=position.ids)
         alone = self._run is None
-        run = self._run = self._run or Run(None)
+        run = self._run = self._run or ForwardPass(None)
         run.made.append(Made(self._turn(layer, call, run), call))
         if alone:
             self.close()
@@ -291,7 +291,7 @@ class Course:
         """Close the run; what else the same pass of the model runs is another one."""
         root = None if self._run is None else self._run.root
         self.close()
-        self._run = Run(root) if self._running else None
+        self._run = ForwardPass(root) if self._running else None
 
     def _finish(self) -> None:
         """End a generation, whose cache may have dropped the drafts of its last step."""
@@ -303,7 +303,7 @@ class Course:
                 layers = {layer for layer, path in self._setup.groups.items() if path == group}
                 context.open[-1].cut(length, layers)
 
-    def _turn(self, layer: str, call: RecordedCall, run: Run) -> str:
+    def _turn(self, layer: str, call: RecordedCall, run: ForwardPass) -> str:
         """Return the name of a layer, with the number of its turn if it runs again in a run without going on."""
         turn, name = 1, layer
         while True:
@@ -322,7 +322,7 @@ class Course:
                     self._setup.groups[name] = self._setup.groups[layer]
         return name
 
-    def _continued(self, context: _Context, run: Run) -> OpenPass | None:
+    def _continued(self, context: _Context, run: ForwardPass) -> OpenPass | None:
         """Return the pass that a run continues, without what the run has taken back."""
         last = context.open[-1] if context.open else None
         if last is not None and context.lineage.moments and not context.generation:
@@ -333,7 +333,7 @@ class Course:
                 return self._from(context, candidate, run, position)
         return last if last is not None and last.accepts(run) else None
 
-    def _from(self, context: _Context, candidate: OpenPass, run: Run, position: int) -> OpenPass:
+    def _from(self, context: _Context, candidate: OpenPass, run: ForwardPass, position: int) -> OpenPass:
         groups = {self._setup.groups.get(layer) for layer, call in run.made if call.start == position}
 
         def in_group(layer: str) -> bool:
@@ -354,7 +354,7 @@ class Course:
             return self._opened(context, shared, candidate.recorded.lineage)
         return candidate
 
-    def _begun(self, context: _Context, run: Run) -> OpenPass:
+    def _begun(self, context: _Context, run: ForwardPass) -> OpenPass:
         """Return a new pass; it shares what was read once for several, such as the source of a translation."""
         calls: dict[str, list[RecordedCall]] = {}
         last = context.open[-1] if context.open else None

@@ -21,7 +21,7 @@ from qkv.scores.products import ScaledDot
 from qkv.view.scene import Scene
 
 
-class Tokenizer(Protocol):
+class TokenNames(Protocol):
     """What names token ids; the tokenizers of `transformers` do."""
 
     def convert_ids_to_tokens(self, ids: list[int]) -> list[str]:
@@ -45,7 +45,7 @@ class Setup:
     heads: tuple[int, ...] | None = None
     surroundings: dict[str, LayerProjections] = field(default_factory=dict)
     groups: dict[str, str] = field(default_factory=dict)
-    tokenizer: Tokenizer | None = None
+    tokenizer: TokenNames | None = None
 
 
 @final

@@ -21,7 +21,7 @@ from qkv.recording.calls import LastInputs, RecordedCall
 from qkv.recording.checks import check_all_ran, check_any, check_arguments, chosen
 from qkv.recording.dividing import Course
 from qkv.recording.origins import ProjectionHooks, model_above, position_of
-from qkv.recording.passes import Setup, Tokenizer
+from qkv.recording.passes import Setup, TokenNames
 from qkv.recording.per_thread import PerThread
 from qkv.recording.repeated_passes import first_time
 from qkv.recording.row_states import RowStates
@@ -35,7 +35,7 @@ def record(
     model: nn.Module,
     layers: Sequence[str] | None = None,
     heads: Sequence[int] | None = None,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: TokenNames | None = None,
 ) -> Iterator[Trace]:
     """Record what a model attends to.
 
@@ -220,7 +220,7 @@ def _check_all(model: nn.Module, found: Mapping[str, nn.Module]) -> None:
 
 
 @dataclass
-class _Seen:
+class _LayerInputs:
     """What one thread gave to a layer.
 
     Attributes:
@@ -247,7 +247,7 @@ class _LayerHooks:
         self.name, self.recorder = name, recorder
         self.origin: ProjectionHooks | None = None
         self.states = RowStates()
-        self.seen = PerThread(_Seen)
+        self.seen = PerThread(_LayerInputs)
 
     def begin(self, module: nn.Module, given: object) -> None:
         """Note that the module of another library around the layer begins to run."""

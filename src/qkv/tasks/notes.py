@@ -80,7 +80,7 @@ def progress() -> TextIO:
 
 @final
 @dataclass
-class Work:
+class Progress:
     """The progress of a long operation; a total of 0 means that it is not known."""
 
     what: str
@@ -107,11 +107,11 @@ class Work:
             self.idle = False
 
 
-_WORK: ContextVar[Work | None] = ContextVar("work", default=None)
+_WORK: ContextVar[Progress | None] = ContextVar("work", default=None)
 
 
 @contextmanager
-def working(what: str, *, endless: bool = False) -> Iterator[Work]:
+def working(what: str, *, endless: bool = False) -> Iterator[Progress]:
     """Report every ten seconds what is being done, and how much of it is done (see `counted`).
 
     Args:
@@ -122,7 +122,7 @@ def working(what: str, *, endless: bool = False) -> Iterator[Work]:
         >>> with working("reading the text"):
         ...     pass
     """
-    work = Work(what, endless)
+    work = Progress(what, endless)
     token, context = _WORK.set(work), copy_context()  # so that the reporting thread sees the volume
     heartbeat = Heartbeat(lambda: context.run(work.tell), SILENCE)
     try:

@@ -10,7 +10,7 @@ import qkv
 from qkv.view.answers.background import Background
 from qkv.view.answers.head import head_of
 from qkv.view.answers.keep import ByteLRU
-from qkv.view.answers.pyramid import Place, Pyramid
+from qkv.view.answers.pyramid import Pyramid, TilePlace
 from qkv.view.answers.weights import HeadWeights
 from qkv.view.scene import Layer
 
@@ -46,7 +46,7 @@ def test_every_level_is_the_pooled_matrix(state, whole):
         for how in ("mean", "max"):
             expected = pooled(whole[1], level, how)
             row, column = ((size - 1) // 256 for size in expected.shape)
-            for place in {Place(level, 0, 0), Place(level, row, column)}:
+            for place in {TilePlace(level, 0, 0), TilePlace(level, row, column)}:
                 found, exact = pyramid.tile(place, how)
                 assert exact
                 part = expected[256 * place.row : 256 * place.row + 256, 256 * place.column : 256 * place.column + 256]
@@ -67,13 +67,13 @@ def test_samples_are_labeled_and_give_way_to_exact_rows(whole):
     pyramid = Pyramid(HeadWeights(head_of(layer(), 0)))
     top = pyramid.levels - 1
     expected = pooled(whole[0], top, "mean")
-    sample, exact = pyramid.tile(Place(top, 0, 0), "mean")
+    sample, exact = pyramid.tile(TilePlace(top, 0, 0), "mean")
     assert not exact
     assert sample.sum().item() == pytest.approx(expected.sum().item(), rel=0.2)
     assert not pyramid.track("entropy")[1]
     assert pyramid.advance(lambda: True)
     ready = pyramid.done >> top
-    mixed, exact = pyramid.tile(Place(top, 0, 0), "mean")
+    mixed, exact = pyramid.tile(TilePlace(top, 0, 0), "mean")
     assert not exact
     torch.testing.assert_close(mixed[:ready], expected[:ready], rtol=1e-5, atol=1e-7)
 
@@ -154,7 +154,7 @@ def test_the_work_of_a_sampled_tile_is_bounded_at_every_level(known, monkeypatch
     )
     for level in range(pyramid.base, pyramid.levels):
         high, wide = pyramid.size(level)
-        _, exact = pyramid.tile(Place(level, 0, 0), "mean")
+        _, exact = pyramid.tile(TilePlace(level, 0, 0), "mean")
         assert not exact
         rows, columns = drawn.pop(), min(256, wide) << level
         assert rows % min(256, high) == 0

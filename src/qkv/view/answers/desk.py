@@ -17,7 +17,7 @@ from qkv.view.answers.listing import PIECE, listed, piece
 from qkv.view.answers.maps import Maps, Quantity
 from qkv.view.answers.mechanisms import mechanisms
 from qkv.view.answers.near import MOST, column, row
-from qkv.view.answers.pyramid import How, Place, What
+from qkv.view.answers.pyramid import How, TilePlace, What
 from qkv.view.answers.steps import cell, steps
 from qkv.view.answers.whatif import whatif
 from qkv.view.scene import Scene
@@ -120,7 +120,7 @@ class RequestHandler:
 
     def _tile(self, asked: RequestParameters) -> Answer:
         level, row = asked.number("level", _LEVELS), asked.number("row", _TILES)
-        place = Place(level, row, asked.number("column", _TILES))
+        place = TilePlace(level, row, asked.number("column", _TILES))
         return self.maps.tile(*self._head(asked), place, self._how(asked), self._quantity(asked))
 
     def _progress(self, asked: RequestParameters) -> Answer:

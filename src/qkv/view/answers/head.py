@@ -18,7 +18,7 @@ from qkv.normalizers.row_state import RowState
 from qkv.scores.base import Score
 from qkv.scores.free import as_score
 from qkv.scores.products import ScaledDot
-from qkv.view.answers.parts import Cut, MaskPart, bias_of, part_of
+from qkv.view.answers.parts import HeadRows, MaskPart, bias_of, part_of
 from qkv.view.scene import Layer
 
 _NON_NEGATIVE = ("softmax", "sum", "hard", "sigmoid", "sparsemax", "entmax")
@@ -52,7 +52,7 @@ class Head:
     normalizer: Normalizer
     mask: Mask | None
     bias: Tensor | Bias | None
-    cut: Cut
+    cut: HeadRows
     state: RowState | None
 
     @property
@@ -145,7 +145,7 @@ def head_of(layer: Layer, head: int) -> Head:
     """
     given = dict(layer.options)
     groups = layer.key.shape[0]
-    cut = Cut(layer.heads, groups, head, layer.query.shape[1])
+    cut = HeadRows(layer.heads, groups, head, layer.query.shape[1])
     score = as_score(given.get("score") or ScaledDot())
     normalizer = given.get("normalizer") or default_normalizer(score)
     mask, group = given.get("mask"), head * groups // layer.heads

@@ -12,7 +12,7 @@ from qkv.view.answers.background import Background
 from qkv.view.answers.head import head_of, norms
 from qkv.view.answers.keep import ByteLRU
 from qkv.view.answers.pooling import SIDE
-from qkv.view.answers.pyramid import How, Place, Pyramid, What
+from qkv.view.answers.pyramid import How, Pyramid, TilePlace, What
 from qkv.view.answers.weights import HeadWeights
 from qkv.view.scene import Scene
 
@@ -43,7 +43,7 @@ class Maps:
         """The memory of pyramids and tiles, now or when they are done."""
         return self._pyramids.bytes + self._tiles.bytes
 
-    def tile(self, layer: int, head: int, place: Place, how: How, quantity: Quantity) -> Numbers:
+    def tile(self, layer: int, head: int, place: TilePlace, how: How, quantity: Quantity) -> Numbers:
         """Return a tile; the first request starts the computation of the map's exact levels."""
         pyramid = self.pyramid(layer, head, quantity)
         _expect_level(pyramid, place.level)

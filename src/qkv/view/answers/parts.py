@@ -18,7 +18,7 @@ Owner = TypeVar("Owner", Score, Normalizer, Bias)
 
 @final
 @dataclass(frozen=True, eq=False)
-class Cut:
+class HeadRows:
     """A part of a layer: one head, with all or some of its rows.
 
     Args:
@@ -52,7 +52,7 @@ class MaskPart(Mask):
     """A layer's mask for one head and some rows."""
 
     whole: Mask
-    cut: Cut
+    cut: HeadRows
 
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         """Evaluate the whole mask at the rows' positions."""
@@ -83,7 +83,7 @@ class BiasPart(Bias):
     """A layer's bias for one head and some rows."""
 
     whole: Bias
-    cut: Cut
+    cut: HeadRows
 
     def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         """Evaluate the whole bias at the rows' positions."""
@@ -96,7 +96,7 @@ class _OneHead:
     """Evaluate a function that expects all heads for one of them."""
 
     function: Callable[[Tensor, Tensor], Tensor]
-    cut: Cut
+    cut: HeadRows
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         all_heads = (x.expand(self.cut.heads, *x.shape[-2:]) for x in (query, key))
@@ -104,7 +104,7 @@ class _OneHead:
         return self.cut.pick(scores, 2)
 
 
-def part_of(owner: Owner, cut: Cut) -> Owner:
+def part_of(owner: Owner, cut: HeadRows) -> Owner:
     """Return a score, normalizer or bias with the parameters of one head."""
     if isinstance(owner, Learned):
         return replace(owner, module=_OneHead(owner.module, cut))
@@ -116,11 +116,11 @@ def part_of(owner: Owner, cut: Cut) -> Owner:
     return replace(owner, **heads) if heads else owner  # type: ignore[type-var]
 
 
-def _of_head(parameter: Tensor, own: int, cut: Cut) -> Tensor:
+def _of_head(parameter: Tensor, own: int, cut: HeadRows) -> Tensor:
     return cut.pick(parameter, own) if parameter.ndim > own else parameter
 
 
-def bias_of(bias: Tensor | Bias | None, cut: Cut) -> Tensor | Bias | None:
+def bias_of(bias: Tensor | Bias | None, cut: HeadRows) -> Tensor | Bias | None:
     """Return a layer's bias for one head and some rows."""
     if bias is None:
         return None

@@ -25,7 +25,7 @@ How = Literal["mean", "max"]
 What = Literal["entropy", "received", "peak"]
 
 
-class Place(NamedTuple):
+class TilePlace(NamedTuple):
     """A tile: its level, 0 for single weights, and the number of tiles above and to the left of it."""
 
     level: int
@@ -91,7 +91,7 @@ class Pyramid:
         """Return the number of cells of a level, vertically and horizontally."""
         return -(-self.shape[0] >> level), -(-self.shape[1] >> level)
 
-    def tile(self, place: Place, how: How) -> tuple[Tensor, bool]:
+    def tile(self, place: TilePlace, how: How) -> tuple[Tensor, bool]:
         """Return a tile of at most 256 × 256 cells, and whether it is exact.
 
         Args:

@@ -27,9 +27,11 @@ class BuildKernels(Command):
     description = "compile the kernels"
     user_options: ClassVar[list[tuple[str, str, str]]] = []
 
+    build_lib: str | None
+
     def initialize_options(self) -> None:
         """Declare the options that setuptools sets."""
-        self.build_lib = ""
+        self.build_lib = None
         self.editable_mode = False
 
     def finalize_options(self) -> None:
@@ -41,7 +43,7 @@ class BuildKernels(Command):
         chosen = os.environ.get("QKV_TARGETS", "" if self.editable_mode else "all").split()
         if not BUILDS or chosen == ["none"]:
             return
-        folder = (SOURCE if self.editable_mode else Path(self.build_lib).absolute()) / "qkv" / "compiled" / "libraries"
+        folder = (SOURCE if self.editable_mode else Path(str(self.build_lib)).absolute()) / "qkv" / "compiled" / "libraries"
         path = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")]))
         if not self.editable_mode:  # an earlier wheel may have left other libraries
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Setup of every test: one thread, one seed, a SIGINT handler, and hypothesis without time limits."""
+"""Setup of every test: kernels, one thread, one seed, a SIGINT handler, and hypothesis without time limits."""
 
 import os
 import signal
@@ -10,12 +10,13 @@ import torch
 from hypothesis import settings
 from tests.seed import SEED
 
+from qkv.compiled.available import why_unavailable
+from qkv.compiled.target import CHOICE
+from qkv.errors import CompilationError
+
 settings.register_profile("qkv", deadline=None, derandomize=True, print_blob=True, max_examples=40)
 settings.register_profile("whole", deadline=None, derandomize=True, print_blob=True, max_examples=150)
 settings.load_profile("qkv")
-
-# What a command writes to standard error does not depend on which kernels have been compiled.
-os.environ.setdefault("QKV_QUIET", "1")
 
 # Workers of pytest-xdist share the cores; more threads than cores make every small matrix product slower.
 THREADS = int(os.environ.get("QKV_TEST_THREADS", "1"))
@@ -24,6 +25,16 @@ torch.set_num_threads(THREADS)
 # Background jobs of a shell start with SIGINT ignored, and so would their children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionstart() -> None:
+    """Run no test without the kernels that this machine could have, or with those of another text."""
+    try:
+        reason = why_unavailable() if CHOICE.target is not None else None
+    except CompilationError as error:
+        reason = str(error)
+    if reason is not None:
+        pytest.exit(reason, returncode=2)
 
 
 @pytest.fixture(autouse=True)

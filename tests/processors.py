@@ -1,7 +1,7 @@
 """Run the tests that judge by errors as on other processors: `make test-processors`.
 
 A processor is simulated by the settings of every library that chooses its code by the processor: PyTorch, MKL, oneDNN
-and Numba. Each is run on one thread and on two, with several seeds of the inputs; the host with more. A setting that
+and ours. Each is run on one thread and on two, with several seeds of the inputs; the host with more. A setting that
 this processor lacks is skipped, with a line that says so.
 
     python -m tests.processors [--setting avx2] [--seeds 3] [--minutes 60]
@@ -40,28 +40,24 @@ class Setting:
     variables: tuple[tuple[str, str], ...] = ()
 
     def environment(self, seed: int, threads: int) -> dict[str, str]:
-        kernels = Path(os.environ.get("QKV_PROCESSORS_CACHE", ".venv"), f"kernels-{self.name}").absolute()
-        own = {"NUMBA_CACHE_DIR": str(kernels)} if self.variables else {}
         counts = {"QKV_TEST_SEED": str(seed), "QKV_TEST_THREADS": str(threads)}
-        return {**os.environ, **own, **dict(self.variables), **counts}
+        return {**os.environ, **dict(self.variables), **counts}
 
 
-def _variables(torch: str, mkl: str, onednn: str, numba: str) -> tuple[tuple[str, str], ...]:
-    # Empty features keep Numba from adding those of the host.
+def _variables(torch: str, mkl: str, onednn: str, kernels: str) -> tuple[tuple[str, str], ...]:
     return (
         ("ATEN_CPU_CAPABILITY", torch),
         ("MKL_ENABLE_INSTRUCTIONS", mkl),
         ("ONEDNN_MAX_CPU_ISA", onednn),
-        ("NUMBA_CPU_NAME", numba),
-        ("NUMBA_CPU_FEATURES", ""),
+        ("QKV_KERNELS", kernels),
     )
 
 
 SETTINGS = (
     Setting("host"),
-    Setting("avx512", "avx512f", _variables("avx512", "AVX512", "AVX512_CORE", "skylake-avx512")),
-    Setting("avx2", "avx2", _variables("avx2", "AVX2", "AVX2", "haswell")),
-    Setting("sse41", "sse4_1", _variables("default", "SSE4_2", "SSE41", "penryn")),
+    Setting("avx512", "avx512f", _variables("avx512", "AVX512", "AVX512_CORE", "x86-64-v4")),
+    Setting("avx2", "avx2", _variables("avx2", "AVX2", "AVX2", "x86-64-v3")),
+    Setting("sse41", "sse4_1", _variables("default", "SSE4_2", "SSE41", "none")),
 )
 
 

@@ -4,16 +4,21 @@ import ast
 import importlib
 import os
 import pkgutil
+import platform
 import pydoc
+import re
 import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
 
 import qkv
+from qkv.compiled.build import targets
+from qkv.compiled.target import CHOICE
 
 SOURCE = Path(qkv.__file__).parent
 ROOT = SOURCE.parent.parent
@@ -101,7 +106,7 @@ for score in (qkv.scores.ScaledDot(), qkv.scores.Gaussian(), qkv.scores.Additive
 
 
 def test_the_core_works_without_the_optional_parts() -> None:
-    """A fresh process in which compiled kernels, plotting and the web server are unavailable."""
+    """A fresh process in which compilers, plotting and the web server are unavailable."""
     chosen = run(sys.executable, "-W", "ignore", "-c", FORBIDDEN, *OPTIONAL).split()
     assert len(chosen) == 3
 
@@ -117,6 +122,8 @@ FIRST_LOOK = """
 import sys, torch
 known = set(sys.modules)
 import qkv
+from qkv.compiled.build import targets
+from qkv.compiled.target import CHOICE
 for score in ("ScaledDot()", "Gaussian()", "Additive(torch.ones(32))", "Boxcar(8.0)", "Epanechnikov(8.0)"):
     for normalizer in ("Softmax()", "Sigmoid()", "Hard()", "Sparsemax()", "Entmax()"):
         query, key, value = torch.randn(3, 2, 4, 16, 32, requires_grad=True).unbind()
@@ -135,11 +142,32 @@ def test_a_first_look_and_plain_dot_products_import_no_compiler() -> None:
     assert not [name for name in loaded if name.startswith(compilers)]
 
 
+INSTALLED = """
+import sys, qkv, torch
+x = torch.ones(1, 600, 32, requires_grad=True)
+score = qkv.scores.Additive(torch.ones(32))
+qkv.attention(x, x, x, score=score).sum().backward()
+compilers = [name for name in ("numba", "llvmlite") if name in sys.modules]
+print(qkv.__file__, qkv.explain(x, x, x, score=score).backend, *compilers)
+"""
+
+
 @pytest.mark.slow
 def test_the_wheel_installs_and_runs(tmp_path: Path) -> None:
     """Installs into a fresh environment that sees the packages of this one, so that nothing is downloaded."""
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path / "dist"), str(ROOT))
     (wheel,) = (tmp_path / "dist").glob("qkv-*.whl")
+    libraries = {f"qkv/compiled/libraries/{target.name}.so" for target in targets(["all"])}
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        assert {name for name in names if name.endswith(".so")} == libraries
+        record, metadata = (
+            archive.read(next(name for name in names if name.endswith(end))).decode()
+            for end in ("/RECORD", "/METADATA")
+        )
+    assert all(f"{name},sha256=" in record for name in libraries)
+    assert not re.search(r"^Requires-Dist: (numba|llvmlite)(?!.*extra ==)", metadata, re.MULTILINE)
+    assert wheel.name.endswith(f"-py3-none-manylinux_2_17_{platform.machine()}.whl") or not libraries
     fresh = tmp_path / "fresh"
     venv.create(fresh, with_pip=True)
     python = fresh / "bin" / "python"
@@ -148,10 +176,10 @@ def test_the_wheel_installs_and_runs(tmp_path: Path) -> None:
     site = Path(run(str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     # A path in a .pth file comes after the environment's own: qkv itself comes from the wheel.
     (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
-    script = "import qkv, torch; x = torch.ones(1, 2, 3); print(qkv.__file__, *qkv.attention(x, x, x).shape)"
-    home, *shape = run(str(python), "-W", "ignore", "-c", script, PYTHONPATH="").split()
+    home, backend, *compilers = run(str(python), "-W", "ignore", "-c", INSTALLED, PYTHONPATH="").split()
     assert Path(home).is_relative_to(fresh), "the wheel itself, not the sources"
-    assert shape == ["1", "2", "3"]
+    assert backend == ("fused" if CHOICE.target is not None else "blocked")
+    assert compilers == []
     assert (site / "qkv" / "py.typed").exists()
     if (SOURCE / "cli").exists():
         assert qkv.__version__ in run(str(fresh / "bin" / "qkv"), "--version", PYTHONPATH="")

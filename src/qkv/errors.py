@@ -192,7 +192,7 @@ class TrainingError(QkvError, ArithmeticError):
 
 
 class CompilationError(QkvError, RuntimeError):
-    """A process that ended before the kernel that it compiled was done."""
+    """Kernels whose machine code is older than their source, or that could not be compiled."""
 
 
 class ForkError(QkvError, RuntimeError):

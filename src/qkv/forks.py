@@ -2,17 +2,10 @@
 
 So the threads of PyTorch's OpenMP library end just before a fork; parent and child each start new ones when they next
 compute. If the library cannot end them, the child refuses to compute with several threads.
-
-Nor does the child have a thread that was compiling, whose locks (those of Numba and LLVM among them) it would wait for.
-So a fork waits until no other thread compiles.
 """
 
 import os
 import sys
-import threading
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 lost = False
 """True if this process was forked from one whose threads could not be ended first."""
@@ -26,36 +19,6 @@ _HINT = (
 )
 _LOADED: int = getattr(os, "RTLD_NOLOAD", 0) | getattr(os, "RTLD_NOW", 0)
 _losing = False
-_changed = threading.Condition()
-_unforked: Counter[int] = Counter()
-"""How many contexts of `unforked` each thread is in, by its identifier."""
-
-
-@contextmanager
-def unforked() -> Iterator[None]:
-    """Let a fork by another thread wait for the end of the context, in which this one holds locks that a child needs.
-
-    Example:
-        >>> with unforked():
-        ...     pass
-    """
-    thread = threading.get_ident()
-    with _changed:
-        _unforked[thread] += 1
-    try:
-        yield
-    finally:
-        with _changed:
-            _unforked[thread] -= 1
-            if not _unforked[thread]:
-                del _unforked[thread]
-                _changed.notify_all()
-
-
-def _wait_for_others() -> None:
-    """Wait until no other thread is in `unforked`, and let none enter it until the fork is done."""
-    _changed.acquire()
-    _changed.wait_for(lambda: set(_unforked) <= {threading.get_ident()})
 
 
 def expect_threads(what: str) -> None:
@@ -105,4 +68,3 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before, after_in_child=_in_child)
-    os.register_at_fork(before=_wait_for_others, after_in_parent=_changed.release, after_in_child=_changed.release)

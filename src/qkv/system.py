@@ -26,8 +26,6 @@ _GUARDS = bool(_NOFOLLOW and _NONBLOCK)
 """Whether opening itself refuses links and never waits."""
 _HOLDS = bool(_DIRECTORY) and {os.open, os.mkdir, os.rename, os.unlink} <= os.supports_dir_fd
 """Whether a folder can be held open, and its files opened and changed relative to it."""
-CHECKS_OWNERS = hasattr(os, "geteuid")
-"""Whether a folder's status tells who owns it and who can write to it."""
 _PATIENCE = 2.0
 """Seconds for which renaming and removing are repeated on Windows, which refuses both while a process has a file open:
 virus scanners and indexers do, for a moment, and so does a process that reads a checkpoint."""
@@ -395,25 +393,6 @@ def is_read_only(folder: Path) -> bool:
     if sys.platform == "win32" or not hasattr(os, "statvfs"):
         return False
     return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
-
-
-def why_not_private(status: os.stat_result) -> str | None:
-    """Return why a folder is not this user's alone to write to, or None; None where a system does not say.
-
-    Args:
-        status: the folder's.
-    """
-    if sys.platform == "win32" or not CHECKS_OWNERS:
-        return None
-    if status.st_uid != os.geteuid():
-        return "it belongs to another user"
-    return "others can write to it" if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else None
-
-
-def cache_home() -> Path:
-    """Return the folder in which programs keep what they can make again, for this user."""
-    chosen = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("LOCALAPPDATA") if sys.platform == "win32" else None)
-    return Path(chosen or os.path.expanduser("~/.cache"))
 
 
 def cores() -> int:

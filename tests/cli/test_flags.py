@@ -67,7 +67,6 @@ def needed(path: tuple[str, ...], folder: Path) -> list[str | Path]:
         ("align",): [folder / "translate", *both],
         ("view",): [folder / "translate", "--text", "ab"],
         ("explain",): [],
-        ("warm",): [],
         ("demo",): ["--out", folder / "never"],
     }[path]
 

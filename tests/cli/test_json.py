@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[list[str], str, int, set[str]]] = {
 """For each command that reads a run: its run and arguments, what it reads, how many objects it writes, their names."""
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text(encoding="utf-8")
 DOCUMENTED = set(re.findall(r"`(\w+)`", PAGE))
-OTHERS = {"demo", "explain", "warm"}
+OTHERS = {"demo", "explain"}
 
 
 @pytest.fixture(autouse=True)
@@ -93,12 +93,6 @@ def test_the_demonstration_writes_one_object_after_those_of_its_training() -> No
     *training, last = objects("demo", "--steps", "2")
     assert {each["kind"] for each in training} == TRAINED
     assert set(last) == {"run", "page", "exact_match", "unseen"}
-
-
-def test_what_is_compiled_is_an_object_each() -> None:
-    found = objects("warm", "decode", "--dtype", "float32", "--jobs", "1")
-    assert found
-    assert all(set(each) == {"kernel", "dtype"} for each in found)
 
 
 def test_a_plan_is_an_object() -> None:

@@ -1,25 +1,27 @@
 """Kernels: the rules that each keeps, what they take, and what happens to code that cannot be compiled."""
 
 import ast
-import importlib
+import importlib.util
+import json
 import os
 import subprocess
 import sys
+import textwrap
 import threading
 from pathlib import Path
 
-import numba
 import numpy as np
 import pytest
 from tests.compiled import every_kernel
-from tests.compiled.small_kernel import double
+from tests.compiled.small_kernel import double, every_kind, refuse_negative, repeat
 
 from qkv.compiled import kernels, openmp
-from qkv.compiled.deferred import Part
 from qkv.compiled.kernels import Kernel
+from qkv.compiled.target import BUILD_VARIABLE, CHOICE
 from qkv.errors import DtypeError, UnsupportedError
 
 SOURCE = Path(kernels.__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 PLAIN = """
 import numpy as np
 from tests.compiled.small_kernel import double
@@ -27,37 +29,65 @@ x = np.ones(3)
 double.at(x.dtype)(0, 2, x)
 print(type(double.at(x.dtype)).__name__, x)
 """
+compiled = pytest.mark.skipif(CHOICE.target is None, reason="no compiled kernels here")
+compiles = pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="Numba is not installed")
 
 
-def test_without_compiling_kernels_run_as_plain_python():
-    path = os.pathsep.join((str(SOURCE), str(Path(__file__).parents[2])))
-    settings = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-c", PLAIN], env=settings, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("function [2. 2. 1.]\n", "")
+def run(*arguments: str, **environment: str) -> str:
+    path = os.pathsep.join((str(SOURCE), str(ROOT)))
+    settings = {**os.environ, "PYTHONPATH": path, **environment}
+    done = subprocess.run([sys.executable, *arguments], env=settings, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
+def test_without_machine_code_kernels_run_as_plain_python():
+    assert run("-c", PLAIN, QKV_KERNELS="python") == "function [2. 2. 1.]\n"
+
+
+RULES = textwrap.dedent(
+    """
+    import importlib, json
+    from numba.core.dispatcher import Dispatcher
+    from tests.compiled import every_kernel
+    parts = [
+        {name: sorted(value) if isinstance(value, set) else value for name, value in part.targetoptions.items()}
+        for module in every_kernel.modules()
+        for part in vars(importlib.import_module(module)).values()
+        if isinstance(part, Dispatcher)
+    ]
+    print(json.dumps(parts))
+    """
+)
+
+
+@compiled
+@compiles
 def test_every_kernel_and_every_part_has_its_rules():
-    found = [vars(importlib.import_module(module)).values() for module in every_kernel.modules()]
-    parts = [part.targetoptions for values in found for part in values if isinstance(part, Part)]
+    parts = json.loads(run("-c", RULES, **{BUILD_VARIABLE: CHOICE.target.name}))
     assert len(parts) > 100
-    for options in (kernels._options(), *parts):
+    for options in (kernels.OPTIONS | {"fastmath": kernels.ELEMENTWISE}, *parts):
         assert options["nogil"]
         assert not options.get("parallel")
         assert options["error_model"] == "numpy"
-        forbidden = {"nnan", "ninf", "afn", "fast"} - ({"ninf"} if options["fastmath"] == kernels.ESTIMATED else set())
-        assert not forbidden & set(options["fastmath"])
+        estimated = set(options["fastmath"]) == kernels.ESTIMATED
+        assert not ({"nnan", "ninf", "afn", "fast"} - ({"ninf"} if estimated else set())) & set(options["fastmath"])
     for _, kernel in every_kernel.kernels():
         assert kernel.signature.startswith("void(")
 
 
-def repeat(turns, x):
-    """Do something that takes a while: each turn needs the one before."""
-    for _ in range(turns):
-        x[0] = x[0] * 0.5 + 1.0
+def test_one_symbol_is_one_machine_code():
+    found = {}
+    for name, kernel in every_kernel.kernels():
+        for dtype in kernel.dtypes:
+            code = kernel.py_func, kernel.signature_at(dtype), kernel.scratch
+            assert found.setdefault(kernel.symbol(dtype), code) == code, name
+    assert len(found) > 40
 
 
+@compiled
 def test_other_threads_run_python_while_a_kernel_runs():
-    code, x, turns, done = kernels.compile_cached(repeat, "void(i8, f8[::1])"), np.zeros(1), [0], threading.Event()
+    code, x, turns, done = repeat.at(np.float32), np.zeros(1), [0], threading.Event()
 
     def count():
         while not done.is_set():
@@ -74,6 +104,7 @@ def test_other_threads_run_python_while_a_kernel_runs():
     assert x[0] == 2.0
 
 
+@compiled
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -95,6 +126,7 @@ def test_arrays_that_a_kernel_cannot_use_are_refused(wrong):
         code(0, 3, *wrong)
 
 
+@compiled
 def test_numbers_that_a_kernel_cannot_use_are_refused():
     code, x = double.at(np.float32), np.ones(3, np.float32)
     for given, error in [
@@ -127,15 +159,9 @@ def test_tuples_that_a_kernel_cannot_use_are_refused():
     assert x.tolist() == [1, 1, 1]
 
 
-def refuse_negative(x):
-    """Raise an error, which no kernel of the package does."""
-    if x[0] < 0:
-        raise ValueError("negative")
-    x[0] = 7
-
-
+@compiled
 def test_an_error_inside_a_kernel_is_not_silent():
-    code = kernels.compile_cached(refuse_negative, "void(f8[::1])")
+    code = refuse_negative.at(np.float32)
     with pytest.raises(RuntimeError, match="refuse_negative: expected to run without an error"):
         code(np.array([-1.0]))
     x = np.array([1.0])
@@ -143,29 +169,23 @@ def test_an_error_inside_a_kernel_is_not_silent():
     assert x[0] == 7
 
 
-def every_kind(flag, whole, natural, single, wide, pair, nested, out):
-    """Write all numbers that were given to an array."""
-    out[0], out[1], out[2], out[3], out[4] = flag, whole, natural, single, wide
-    out[5], out[6], out[7] = pair[0][0], pair[1][1, 0], nested[0][0][0]
-
-
+@compiled
 def test_arguments_of_every_kind_arrive():
-    signature = "void(b1, i8, u8, f4, f8, Tuple((i4[::1], f8[:,::1])), Tuple((UniTuple(u2[::1], 2), b1[::1])), f8[::1])"
-    code, out = kernels.compile_cached(every_kind, signature), np.empty(8)
+    code, out = every_kind.at(np.float32), np.empty(8)
     pair = np.array([-7], np.int32), np.array([[1.0], [2.5]])
     short = np.array([65535], np.uint16)
     code(True, -(2**53), 2**53, 0.1, 0.1, pair, ((short, short), np.zeros(1, bool)), out)
     assert out.tolist() == [1, -(2**53), 2**53, np.float32(0.1), 0.1, -7, 2.5, 65535]
 
 
-@pytest.mark.parametrize("signature", ["f4(f4[::1])", "void(f4[:])", "void(i4)", "void(c8)", "void(unicode_type)"])
-def test_signatures_that_no_kernel_has_are_refused(signature):
-    with pytest.raises(UnsupportedError, match="signature: expected"):
-        kernels.compile_cached(ignore, signature)
-
-
-def ignore(x):
-    """Do nothing with an argument."""
+@compiled
+@compiles
+def test_what_cannot_be_a_kernel_is_refused_when_it_is_built():
+    *signatures, wrong = run("-m", "tests.compiled.refused_kernels", CHOICE.target.name).splitlines()
+    assert len(signatures) == 5
+    for line in signatures:
+        assert line.startswith("UnsupportedError: signature: expected"), line
+    assert wrong.startswith("TypingError")
 
 
 def test_no_helper_is_written_twice():
@@ -186,9 +206,9 @@ def test_unknown_type_is_refused():
         Kernel(lambda x: None, "void(F[::1])").at(np.float16)
 
 
-def test_an_error_in_the_code_is_not_hidden():
-    def wrong(x):
-        return x.no_such_attribute
+def test_a_kernel_that_no_library_holds_is_named():
+    def absent(x):
+        """Be compiled nowhere."""
 
-    with pytest.raises(numba.core.errors.TypingError):
-        kernels.compile_cached(wrong, "void(f4[::1])")
+    with pytest.raises(UnsupportedError, match=r"test_kernels: expected machine code .*python -m qkv\.compiled\.build"):
+        kernels.load(Kernel(absent, "void(F[::1])").symbol(np.float32), absent)

@@ -1,7 +1,7 @@
 """Which files decide a kernel's machine code: found in the text, complete, and as this process first read them."""
 
-import ast
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from tests.compiled.every_kernel import modules
 
-from qkv.compiled import sources
-from qkv.compiled.sources import PACKAGE, Sources
+from qkv.compiled.sources import PACKAGE, SKIPPED, Sources, meaning
+from qkv.compiled.target import BUILD_VARIABLE, TARGETS
 
-FILES = sorted(PACKAGE.rglob("*.py"))
 KERNELS = [name for name in modules() if name.endswith("_kernel")]
 
 
@@ -89,7 +88,7 @@ def test_a_file_without_source_raises(package: Path) -> None:
         Sources(package).digest([package / "gone.py"])
 
 
-def test_the_digest_is_of_names_and_bytes_and_not_of_the_place(package: Path, tmp_path: Path) -> None:
+def test_the_digest_is_of_names_and_meanings_and_not_of_the_place(package: Path, tmp_path: Path) -> None:
     imported(package, "import some.one")
     digest = Sources(package).digest([package / "part" / "user.py"])
     moved = (tmp_path / "elsewhere" / "some").resolve()
@@ -116,15 +115,11 @@ def test_files_are_as_they_were_first_read(package: Path) -> None:
     assert Sources(package).digest([user]) != digest
 
 
-def test_the_part_of_a_file_that_is_parsed_holds_all_its_imports() -> None:
-    """Function and class bodies are left out only where they do not import."""
-
-    def imports(tree: ast.AST) -> list[str]:
-        return [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-
-    for path in FILES:
-        text = path.read_bytes()
-        assert imports(sources._parsed(text)) == imports(ast.parse(text)), path
+def test_what_is_skipped_is_neither_listed_nor_followed(package: Path) -> None:
+    (package / "one.py").write_text("from some import two")
+    (package / "part" / "user.py").write_text("from some import one")
+    (path,) = Sources(package, skipped=["one.py"]).files([package / "part" / "user.py"])
+    assert path.name == "user.py"
 
 
 LOADED = textwrap.dedent(
@@ -135,38 +130,51 @@ LOADED = textwrap.dedent(
         for each in [each for each in sys.modules if each.split(".")[0] == "qkv"]:
             del sys.modules[each]
         importlib.import_module(name)
-        if "qkv.compiled.kernels" in sys.modules:
-            importlib.import_module("qkv.compiled.compiler")
+        importlib.import_module("qkv.compiled.compiler")
         return {each for each in sys.modules if each.split(".")[0] == "qkv"}
 
-    found = {}
-    for name in sys.argv[1:]:
-        found[name] = sorted(loaded(name) - loaded(name.rpartition(".")[0]))
-    print(json.dumps(found))
+    print(json.dumps({name: sorted(loaded(name)) for name in sys.argv[1:]}))
     """
 )
 
 
 def test_a_kernels_files_are_those_that_its_import_loads() -> None:
     """Python says which modules a kernel's module and the compiler bring in; packages on the way hold no kernels."""
-    done = subprocess.run([sys.executable, "-c", LOADED, *KERNELS], capture_output=True, text=True, check=False)
+    settings = {**os.environ, BUILD_VARIABLE: TARGETS[0].name}
+    command = [sys.executable, "-c", LOADED, *KERNELS]
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for name, loaded in json.loads(done.stdout).items():
+    besides = {PACKAGE / name for name in (*SKIPPED, *BELOW, "_lazy.py", "_version.py")}
+    for name, modules_ in json.loads(done.stdout).items():
         own = PACKAGE.joinpath(*name.split(".")[1:]).with_suffix(".py")
-        files = {path.relative_to(PACKAGE.parent) for path in Sources().files([own])}
-        places = [Path(*each.split(".")) for each in loaded]
-        new = {p.with_suffix(".py") for p in places if not (PACKAGE.parent / p).is_dir()}
-        assert new <= files, name
-        assert files - new <= {Path("qkv", "forks.py")}, f"{name}: only `import qkv` itself loads this one earlier"
+        files = set(Sources().files([own, PACKAGE / "compiled" / "compiler.py"]))
+        places = [PACKAGE.parent.joinpath(*each.split(".")) for each in modules_]
+        assert {place.with_suffix(".py") for place in places if not place.is_dir()} - besides == files, name
+
+
+BELOW = ("files.py", "forks.py", "strict_json.py", "system.py")
+"""What the skipped files import."""
 
 
 def test_kernels_are_made_of_few_files() -> None:
     """What an edit of the engine, a score or a public name would compile again, without need."""
-    lean = ("compiled", "linalg", "algorithms", "decode", "introspect", "nn")
     for name in KERNELS:
         own = PACKAGE.joinpath(*name.split(".")[1:]).with_suffix(".py")
         for path in Sources().files([own]):
             place = path.relative_to(PACKAGE)
-            helps = place.parts[0] in ("compiled", "linalg") or place.stem.endswith(("_kernel", "row_softmax"))
-            below = str(place) in ("errors.py", "files.py", "forks.py", "strict_json.py", "system.py")
-            assert below or (place.parts[0] in lean and helps), (name, place)
+            assert place.parts[0] in ("compiled", "linalg") or place.stem.endswith(("_kernel", "row_softmax")), place
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "same"),
+    [
+        ('"""Text."""\nX = 1', "X = 1  # one", True),
+        ('def f():\n    """Do."""\n    return 1', "def f():\n\n    return (\n        1\n    )", True),
+        ('class A:\n    """Be."""\n    x = 1\n    """An x."""', "class A:\n    x = 1", True),
+        ('X = "text"', 'X = "another"', False),
+        ("X = 1", "X = 1.0", False),
+        ("def f(x):\n    return x", "def g(x):\n    return x", False),
+    ],
+)
+def test_what_a_file_means_is_its_code(before: str, after: str, same: bool) -> None:
+    assert (meaning(before.encode()) == meaning(after.encode())) is same

@@ -326,7 +326,7 @@ def test_weights_that_are_kept_are_those_of_now(monkeypatch: pytest.MonkeyPatch,
 def test_large_products_of_a_decoding_go_by_panels_and_keep_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     paneled = matmul._packed_weight_class()
     if paneled is None:
-        pytest.skip("Numba does not run here")
+        pytest.skip("no compiled kernels here")
     taken: list[Tensor] = []
     true = paneled.times
     monkeypatch.setattr(paneled, "times", lambda self, x, *given: taken.append(x) or true(self, x, *given))

@@ -31,7 +31,7 @@ SIZE, ROWS, BOS, EOS, LIMIT = 40, 24, 1, 2, 10
 def packed_products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every weight is packed, as on a processor where MKL's products are the fastest, and where oneDNN's are."""
     if available.why_unavailable() is not None:
-        pytest.skip("Numba does not run here")
+        pytest.skip("no compiled kernels here")
     if request.param == "oneDNN" and not torch._C._has_mkldnn:
         pytest.skip("PyTorch without oneDNN")
     monkeypatch.setattr(matmul, "_favored", lambda: request.param == "oneDNN")

@@ -30,11 +30,11 @@ def main(count: int, seed: int, only: str, out: Path | None) -> None:
     results = json.loads(out.read_text(encoding="utf-8")) if out is not None and out.exists() else []
     known = {result["name"]: result["fate"] for result in results}
     with TemporaryDirectory() as base:
-        copy, kept = _copy(Path(base)), Path(base, "kept")
-        reach = _reach(sorted({mutant.package for mutant in chosen}), copy, kept, out)
+        copy = _copy(Path(base))
+        reach = _reach(sorted({mutant.package for mutant in chosen}), copy, out)
         for mutant in chosen:
             if mutant.name not in known:
-                known[mutant.name] = judge(mutant, PACKAGES[mutant.package], reach, copy, kept)
+                known[mutant.name] = judge(mutant, PACKAGES[mutant.package], reach, copy)
                 results.append(_result(mutant, known[mutant.name]))
                 _say(f"{known[mutant.name]:14} {mutant.name}")
             if out is not None:
@@ -53,15 +53,14 @@ def _copy(base: Path) -> Path:
     return copy
 
 
-def _reach(packages: list[str], copy: Path, kept: Path, out: Path | None) -> Reach:
+def _reach(packages: list[str], copy: Path, out: Path | None) -> Reach:
     """What the tests reach; saved next to the results, since it takes minutes."""
-    kept.mkdir()
     path = out.with_suffix(".reach.json") if out is not None else copy / "reach.json"
     if not path.exists():
         tests = sorted({test for package in packages for test in (*PACKAGES[package], f"src/qkv/{package}")})
 
         def look() -> int:
-            enter(copy, kept)
+            enter(copy)
             return observe(copy, tests, path.absolute())
 
         log = copy.parent / "log"

@@ -3,8 +3,8 @@
 import ast
 import os
 import resource
-import shutil
 import signal
+import subprocess
 import sys
 import time
 import traceback
@@ -35,7 +35,7 @@ class Chosen:
         )
 
 
-def judge(mutant: Mutant, own_tests: tuple[str, ...], reach: Reach, copy: Path, kept: Path) -> str:
+def judge(mutant: Mutant, own_tests: tuple[str, ...], reach: Reach, copy: Path) -> str:
     """Return the fate of a mutant.
 
     Args:
@@ -43,7 +43,6 @@ def judge(mutant: Mutant, own_tests: tuple[str, ...], reach: Reach, copy: Path, 
         own_tests: the tests of its package.
         reach: which of them run what.
         copy: a copy of the project, where the change is made and undone.
-        kept: a folder of compiled kernels, which is not changed.
 
     Returns:
         "killed", "killed by time", "survived", "not reached" if no test runs its function, or "no change" if the
@@ -60,9 +59,9 @@ def judge(mutant: Mutant, own_tests: tuple[str, ...], reach: Reach, copy: Path, 
     sound, stamp = path.read_bytes(), path.stat()
     path.write_text(mutant.text, encoding="utf-8")
     try:
-        code = in_process(lambda: _run_plain(copy, kept), PLAIN_SECONDS) if PLAIN in files and _compiled(mutant) else 0
+        code = in_process(lambda: _run_plain(copy), PLAIN_SECONDS) if PLAIN in files and _compiled(mutant) else 0
         if code == 0:
-            code = in_process(lambda: _run(files, list(tests), mutant, copy, kept), 60 + 5 * sum(tests.values()))
+            code = in_process(lambda: _run(files, list(tests), copy), 60 + 5 * sum(tests.values()))
     finally:
         path.write_bytes(sound)
         os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
@@ -73,28 +72,25 @@ def _compiled(mutant: Mutant) -> bool:
     return f"/{COMPILED}/" in mutant.path
 
 
-def _run_plain(copy: Path, kept: Path) -> int:
+def _run_plain(copy: Path) -> int:
     """Run the kernels as plain Python: the same program, so the same failures."""
-    os.environ["NUMBA_DISABLE_JIT"] = "1"
-    enter(copy, kept)
+    os.environ["QKV_KERNELS"] = "python"
+    enter(copy)
     return int(pytest.main([*OPTIONS, "-x", PLAIN]))
 
 
-def _run(files: list[str], tests: list[str], mutant: Mutant, copy: Path, kept: Path) -> int:
-    own = kept
-    if _compiled(mutant):  # its machine code must not replace the correct one
-        own = copy / "machine-code"
-        shutil.rmtree(own, ignore_errors=True)
-        shutil.copytree(kept, own)
-    enter(copy, own)
+def _run(files: list[str], tests: list[str], copy: Path) -> int:
+    enter(copy)
+    # A mutant that is no kernel any more is killed here.
+    subprocess.run([sys.executable, "-m", "qkv.compiled.build"], check=True)
     return int(pytest.main([*OPTIONS, "-x", *files], plugins=[Chosen(tests)]))
 
 
-def enter(copy: Path, kept: Path) -> None:
+def enter(copy: Path) -> None:
     """Make this process use the copy of the project."""
     os.chdir(copy)
     source = str(copy / "src")
-    os.environ |= {"NUMBA_CACHE_DIR": str(kept), "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
+    os.environ |= {"PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
     sys.path[:0] = [source, str(copy)]
     for name in [name for name in sys.modules if name.partition(".")[0] in ("tests", "qkv")]:
         del sys.modules[name]

@@ -4,6 +4,9 @@
 #   arm64.sh FOLDER              the selection below; two hours on an idle machine
 #   arm64.sh FOLDER COMMAND...   a command, in a copy of this checkout
 #
+# This machine compiles the kernels, for Arm, before it starts anything there; it needs the packages of the extra `build`
+# in the Python named by PYTHON, and a linker for Arm.
+#
 # FOLDER is a Debian of its own with Python, PyTorch and what the tests need. It is made if it is missing (5 minutes,
 # 2 GB); SUITE=trixie makes it with Python 3.13 in place of 3.11. PyTorch 2.10 is the oldest that pyproject.toml allows,
 # and the newest whose wheel for Arm needs no CUDA. Emulated code takes 15 to 30 times as long.
@@ -16,6 +19,9 @@ export DEBIAN_FRONTEND=noninteractive
 main() {
   emulate
   [ -e "$folder/.ready" ] || make_system
+  (cd "$checkout"; export PYTHONPATH=src:.
+    "${PYTHON:-python3}" -m qkv.compiled.build aarch64
+    "${PYTHON:-python3}" -m tests.compiled.small_kernel aarch64)
   rm -rf "$folder/qkv" && mkdir -p "$folder/qkv" "$folder/dev/shm"
   tar -C "$checkout" --exclude=./.git --exclude=./.venv --exclude=./runs --exclude=./demo --exclude=__pycache__ -cf - . \
     | tar -C "$folder/qkv" -xf -
@@ -24,9 +30,9 @@ main() {
 
 # Teach the kernel to start programs for Arm by QEMU.
 emulate() {
-  command -v qemu-aarch64-static debootstrap update-binfmts >/dev/null || {
+  command -v qemu-aarch64-static debootstrap update-binfmts aarch64-linux-gnu-ld >/dev/null || {
     apt-get -qq update
-    apt-get -qq install -y qemu-user-static debootstrap binfmt-support >/dev/null
+    apt-get -qq install -y qemu-user-static debootstrap binfmt-support binutils-aarch64-linux-gnu >/dev/null
   }
   [ -e /proc/sys/fs/binfmt_misc/status ] || mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc
   [ -e /proc/sys/fs/binfmt_misc/qemu-aarch64 ] || update-binfmts --enable qemu-aarch64
@@ -43,15 +49,15 @@ make_system() {
   packages=$folder/usr/local/lib/python$python/dist-packages
   # The versions of constraints.txt, but PyTorch's; which packages are needed is read by this machine's pip for itself.
   grep -v '^torch==\|^#' "$checkout/constraints.txt" >"$folder/constraints.txt"
-  into -c "$folder/constraints.txt" numpy numba safetensors tokenizers sacrebleu rich typer matplotlib \
+  into -c "$folder/constraints.txt" numpy safetensors tokenizers sacrebleu rich typer matplotlib \
     starlette uvicorn scikit-learn scipy pytest hypothesis httpx \
     sympy networkx jinja2 fsspec filelock typing_extensions
   into --no-deps -c "$folder/constraints.txt" entmax
   into --no-deps torch==2.10.0
   # Not by PYTHONPATH, which some tests set for the processes that they start.
   echo /qkv/src >"$packages/qkv.pth"
-  within python3 -c 'import numba, platform, torch
-print(platform.machine(), "Python", platform.python_version(), "PyTorch", torch.__version__, "Numba", numba.__version__)'
+  within python3 -c 'import platform, torch
+print(platform.machine(), "Python", platform.python_version(), "PyTorch", torch.__version__)'
   touch "$folder/.ready"
 }
 
@@ -63,10 +69,9 @@ into() {
     --platform manylinux2014_aarch64 --python-version "$python" --implementation cp --only-binary=:all: "$@"
 }
 
-# Run a command in the system, on one thread. Kernels are kept from one run to the next. Mounts end with the command,
-# in a namespace of their own, so that removing the folder never reaches into this machine's system.
+# Run a command in the system, on one thread. Mounts end with the command, in a namespace of their own, so that removing
+# the folder never reaches into this machine's system.
 within() {
-  mkdir -p -m 700 "$folder/kernels"
   unshare --mount bash -c '
     folder=$1; shift
     mount -t proc proc "$folder/proc"
@@ -78,7 +83,7 @@ within() {
     done
     mount -t tmpfs tmpfs "$folder/dev/shm"
     exec chroot "$folder" /usr/bin/env -i PATH=/usr/bin:/bin HOME=/root LANG=C.UTF-8 OMP_NUM_THREADS=1 \
-      NUMBA_CACHE_DIR=/kernels /bin/sh -c "cd /qkv && exec \"\$@\"" sh "$@"
+      /bin/sh -c "cd /qkv && exec \"\$@\"" sh "$@"
   ' bash "$folder" "$@"
 }
 
@@ -86,7 +91,7 @@ within() {
 # for a minute each, are left out.
 selection() {
   local failed=0
-  part 1 tests/compiled/test_{kernels,openmp,sources,thread_pool,waiting}.py || failed=1
+  part 1 tests/compiled/test_{available,kernels,openmp,plain,thread_pool}.py || failed=1
   part 1 tests/linalg tests/normalizers tests/masks tests/scores || failed=1
   part 4 tests/algorithms || failed=1
   part 12 tests/contract || failed=1

@@ -25,7 +25,7 @@ from typing import Any
 from tests.platforms.names import absent
 
 LIBRARIES = (
-    *("torch", "torch.utils.data", "torch.utils.tensorboard", "numpy", "numba.np.arrayobj", "llvmlite.binding"),
+    *("torch", "torch.utils.data", "torch.utils.tensorboard", "numpy"),
     *("safetensors.torch", "matplotlib.pyplot", "matplotlib.font_manager", "matplotlib.backends.backend_agg"),
     *("matplotlib.backends.backend_svg", "tokenizers", "sacrebleu", "rich.console", "rich.progress", "typer.testing"),
     *("starlette.applications", "starlette.routing", "uvicorn.protocols.http.h11_impl", "uvicorn.lifespan.off"),

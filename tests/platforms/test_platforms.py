@@ -19,11 +19,11 @@ SYSTEMS = ("win32", "darwin")
 @pytest.fixture(scope="module", params=SYSTEMS)
 def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp(request.param)
-    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environment = {name: value for name, value in os.environ.items() if name != "QKV_KERNELS"}
     done = subprocess.run(
         [sys.executable, "-X", "warn_default_encoding", "-m", "tests.platforms.steps", request.param, str(folder)],
         cwd=ROOT,
-        env={**environment, "PYTHONUTF8": "0", "QKV_QUIET": "1"},
+        env={**environment, "PYTHONUTF8": "0"},
         capture_output=True,
         text=True,
         check=False,

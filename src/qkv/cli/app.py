@@ -21,7 +21,6 @@ from qkv.cli.train_regress import train_regress
 from qkv.cli.train_text import train_generate
 from qkv.cli.translate import translate
 from qkv.cli.view import view
-from qkv.cli.warm import warm
 
 app = typer.Typer(
     name="qkv",
@@ -51,7 +50,6 @@ app.command()(export)
 app.command()(align)
 app.command()(view)
 app.command()(explain)
-app.command()(warm)
 
 
 def _version(asked: bool) -> None:

@@ -1,7 +1,8 @@
 """The function through which Python calls a kernel, as LLVM instructions: it takes arguments out of Python's objects.
 
-It is a function of Python's C interface (`METH_FASTCALL`), so a call takes a fraction of a microsecond. What is in an
-array is read as every compiled extension of NumPy reads it, by the layout of `PyArrayObject`, which NumPy keeps.
+It is a function of Python's stable C interface (`METH_FASTCALL`), so a call takes a fraction of a microsecond, and one
+library serves every version of Python. What is in an array is read as every compiled extension of NumPy reads it, by
+the layout of `PyArrayObject`, which NumPy keeps.
 Each argument is checked before the kernel runs: an array of another type, or one with gaps, is a TypeError.
 """
 
@@ -13,17 +14,11 @@ import sys
 
 from llvmlite import ir
 
+from qkv.compiled.library import NDARRAY
 from qkv.errors import QkvError, UnsupportedError
 
-SYMBOL = "qkv_kernel"
-NDARRAY, NONE = "qkv_ndarray", "qkv_none"
-"""Addresses that the linker knows: of NumPy's class of arrays, and of Python's None."""
-FUNCTIONS = (
-    *("PyErr_Occurred", "PyErr_SetString", "PyEval_RestoreThread", "PyEval_SaveThread", "PyFloat_AsDouble"),
-    *("PyLong_AsLongLong", "PyLong_AsUnsignedLongLong", "PyNumber_Index", "PyObject_IsTrue", "PyTuple_GetItem"),
-    *("PyTuple_Size", "Py_DecRef", "Py_IncRef"),
-)
-ERRORS = ("PyExc_TypeError", "PyExc_RuntimeError")
+NONE, ERRORS = "_Py_NoneStruct", ("PyExc_TypeError", "PyExc_RuntimeError")
+_CHECKED = "qkv.checked"
 
 _OBJECT, _BIT, _BYTE = ir.IntType(8).as_pointer(), ir.IntType(1), ir.IntType(8)
 _INT, _WORD, _DOUBLE = ir.IntType(32), ir.IntType(64), ir.DoubleType()
@@ -39,11 +34,12 @@ _SOUND = 0x1 | 0x100 | 0x400
 """NumPy's flags of arrays that are C-contiguous, aligned and writable."""
 
 
-def write_entry(module, context, described, arguments) -> None:
+def write_entry(module, symbol, context, described, arguments) -> None:
     """Write the function.
 
     Args:
         module: of llvmlite; receives it.
+        symbol: the function's name.
         context: Numba's target context.
         described: Numba's description of the kernel.
         arguments: Numba's types of the kernel's arguments.
@@ -52,7 +48,7 @@ def write_entry(module, context, described, arguments) -> None:
         UnsupportedError: a type is none that can be passed.
     """
     kind = ir.FunctionType(_OBJECT, [_OBJECT, _OBJECT.as_pointer(), _WORD])
-    function = ir.Function(module, kind, SYMBOL)
+    function = ir.Function(module, kind, symbol)
     _Entry(function, context, described).write(arguments)
 
 
@@ -166,7 +162,7 @@ class _Entry:
 
     def checked(self):
         """Return a function that tells whether an object is an array that the kernel can use."""
-        name = f"{SYMBOL}.checked"
+        name = _CHECKED
         if name in self.module.globals:
             return self.module.globals[name]
         function = ir.Function(self.module, ir.FunctionType(_BIT, [_OBJECT, _INT, _INT]), name)
@@ -174,7 +170,7 @@ class _Entry:
         outside, self.builder = self.builder, ir.IRBuilder(function.append_basic_block("entry"))
         given, number, ndim = function.args
         array, other = function.append_basic_block("array"), function.append_basic_block("other")
-        known = self.builder.bitcast(self.known(NDARRAY), _OBJECT)
+        known = self.builder.load(self.known(NDARRAY))
         self.builder.cbranch(self.builder.icmp_unsigned("==", self.part(given, _CLASS, _OBJECT), known), array, other)
         self.builder.position_at_end(other)
         self.builder.ret(_BIT(0))
@@ -220,5 +216,5 @@ class _Entry:
         return self.builder.call(function, values)
 
     def known(self, name):
-        """Return a name that the linker knows."""
+        """Return a variable of Python or of the library."""
         return self.module.globals.get(name) or ir.GlobalVariable(self.module, _OBJECT, name)

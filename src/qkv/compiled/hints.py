@@ -1,11 +1,12 @@
 """Hints from compiled functions to LLVM and the processor: the width of registers, and memory to prefetch."""
 
+# mypy: ignore-errors
+# Numba's signatures are the types here.
+
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
-
-from qkv.compiled.deferred import intrinsic, overload, types
+from qkv.compiled.codegen import intrinsic, ir, overload, types
 
 
 def wide_registers() -> None:

@@ -1,6 +1,6 @@
-"""Kernels: Python functions that are compiled at their first call and kept on disk as object code.
+"""Kernels: Python functions that are compiled when the package is built, and found in a library when it runs.
 
-Numba compiles them; what is on disk is loaded without it.
+`qkv.compiled.build` compiles them with Numba; a process that runs them loads neither Numba nor LLVM.
 
 Rules that every kernel keeps:
 - `nogil`, so that our own threads can run it side by side.
@@ -11,18 +11,14 @@ Rules that every kernel keeps:
 - Nothing is returned or raised: results go to arrays that are arguments.
 """
 
-import threading
+import hashlib
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from qkv.compiled import cache, linking
-from qkv.compiled.deferred import Part, declare_overloads
-from qkv.compiled.target import WIDE, compiles
-from qkv.compiled.waiting import announced, uncollected
-from qkv.errors import DtypeError, UnsupportedError
-from qkv.forks import unforked
+from qkv.compiled.target import BUILDS, CHOICE, WIDE
+from qkv.errors import DtypeError
 
 ELEMENTWISE = {"contract", "nsz"}
 REDUCTION = {"contract", "nsz", "reassoc", "arcp"}
@@ -40,10 +36,10 @@ def helper(function: _Function) -> _Function:
         function: plain Python that Numba understands.
 
     Returns:
-        What other compiled functions call; `.py_func` is the plain function.
+        What other compiled functions call; where nothing is compiled, the function itself.
 
     Example:
-        >>> helper(lambda x: x if x >= 0 else -x).py_func(-2.0)
+        >>> helper(lambda x: x if x >= 0 else -x)(-2.0)
         2.0
     """
     return _part(function, ELEMENTWISE)
@@ -59,10 +55,10 @@ def estimated(function: _Function) -> _Function:
         function: plain Python that Numba understands.
 
     Returns:
-        What other compiled functions call; `.py_func` is the plain function.
+        What other compiled functions call; where nothing is compiled, the function itself.
 
     Example:
-        >>> estimated(lambda x: 1 / x).py_func(2.0)
+        >>> estimated(lambda x: 1 / x)(2.0)
         0.5
     """
     return _part(function, ESTIMATED)
@@ -75,10 +71,10 @@ def inlined(function: _Function) -> _Function:
         function: plain Python that Numba understands.
 
     Returns:
-        What other compiled functions call; `.py_func` is the plain function.
+        What other compiled functions call; where nothing is compiled, the function itself.
 
     Example:
-        >>> inlined(lambda x: x + 1).py_func(1)
+        >>> inlined(lambda x: x + 1)(1)
         2
     """
     return _part(function, ELEMENTWISE, inline="always")
@@ -91,21 +87,25 @@ def reduction(function: _Function) -> _Function:
         function: plain Python that Numba understands.
 
     Returns:
-        What other compiled functions call; `.py_func` is the plain function.
+        What other compiled functions call; where nothing is compiled, the function itself.
 
     Example:
-        >>> reduction(lambda x, y: x + y).py_func(1.0, 2.0)
+        >>> reduction(lambda x, y: x + y)(1.0, 2.0)
         3.0
     """
     return _part(function, REDUCTION)
 
 
 def _part(function: _Function, fastmath: set[str], **options: Any) -> _Function:
-    return cast(_Function, Part(function, {"fastmath": fastmath, **options, **OPTIONS})) if compiles() else function
+    if not BUILDS:
+        return function
+    from qkv.compiled.dispatchers import PartDispatcher
+
+    return cast(_Function, PartDispatcher(function, {"fastmath": fastmath, **options, **OPTIONS}))
 
 
 class Kernel:
-    """A function of C-contiguous arrays, compiled for float32 or float64 when it is first needed for that type.
+    """A function of C-contiguous arrays, compiled for float32 and float64.
 
     Args:
         function: plain Python that Numba understands; kept as `.py_func`.
@@ -115,38 +115,36 @@ class Kernel:
         single: whether the kernel exists for float32 alone.
 
     Example:
-        >>> def double(start, stop, x):
-        ...     for i in range(start, stop):
-        ...         x[i] *= 2
-        >>> x = np.ones(3)
-        >>> Kernel(double, "void(i8, i8, F[::1])").at(x.dtype)(0, 2, x)
-        >>> x
-        array([2., 2., 1.])
+        >>> from qkv.linalg.packed_kernel import product_alone
+        >>> product_alone.scratch, product_alone.dtypes
+        (1, [dtype('float32')])
     """
 
     def __init__(
         self, function: Callable[..., Any], signature: str, scratch: int | None = None, single: bool = False
     ) -> None:
-        """Remember what to compile; compile nothing yet."""
+        """Load nothing yet."""
         self.py_func = function
         self.signature = signature
         self.scratch = scratch
         self.dtypes = [np.dtype(np.float32)] if single else list(_LETTERS)
-        self._compiled: dict[np.dtype[Any], Callable[..., Any]] = {}
-        self._lock = threading.Lock()
-        cache.remember_sources(function)
+        self._loaded: dict[np.dtype[Any], Callable[..., Any]] = {}
 
     def at(self, dtype: Any) -> Callable[..., Any]:
-        """Return the compiled function for a float type.
+        """Return the machine code for a float type, as a function.
 
         Args:
             dtype: one of `dtypes`, float32 and for most kernels float64.
 
         Returns:
-            The compiled function; it takes exactly the arguments that the signature names.
+            A function that takes exactly the arguments that the signature names, and releases Python's lock (the GIL)
+            while it runs; under `QKV_KERNELS=python`, the plain function.
 
         Raises:
             DtypeError: the type is another one.
+            UnsupportedError: there is no machine code for this processor.
+            CompilationError: the machine code is older than the source.
+            TypeError: of the function, if an argument is not what the signature says.
 
         Example:
             >>> Kernel(lambda x: None, "void(F[::1])").at(np.float16)
@@ -154,14 +152,29 @@ class Kernel:
             qkv.errors.DtypeError: dtype: expected float32 or float64; got float16. Convert before the kernel is called.
         """
         key = np.dtype(dtype)
-        return self._compiled.get(key) or self._compile(key)
+        code = self._loaded.get(key)
+        if code is None:
+            code = self._loaded[key] = self.py_func if CHOICE.python else load(self.symbol(key), self.py_func)
+        return code
 
-    def _compile(self, dtype: np.dtype[Any]) -> Callable[..., Any]:
+    def symbol(self, dtype: Any, team: bool = False) -> str:
+        """Return the name under which a library holds the machine code for a float type.
+
+        Args:
+            dtype: one of `dtypes`.
+            team: whether it is the kernel in a parallel region of OpenMP.
+
+        Raises:
+            DtypeError: the type is another one.
+
+        Example:
+            >>> Kernel(lambda x: None, "void(F[::1])").symbol(np.float64, team=True)
+            'compiled.kernels.lambda-a794c0c5-team'
+        """
         signature = self.signature_at(dtype)
-        with unforked(), self._lock:
-            if dtype not in self._compiled:
-                self._compiled[dtype] = compile_cached(self.py_func, signature)
-            return self._compiled[dtype]
+        name = f"{self.py_func.__module__.removeprefix('qkv.')}.{self.py_func.__qualname__.strip('<>')}"
+        digest = hashlib.sha256(f"{signature} {self.scratch}".encode()).hexdigest()[:8]
+        return f"{name}-{digest}{'-team' * team}"
 
     def signature_at(self, dtype: Any) -> str:
         """Return the signature for a float type.
@@ -183,7 +196,7 @@ class Kernel:
 
 
 def kernel(signature: str, scratch: int | None = None, single: bool = False) -> Callable[[Callable[..., Any]], Kernel]:
-    """Make a function a kernel, which is compiled when it is first used.
+    """Make a function a kernel.
 
     Args:
         signature, scratch, single: as for `Kernel`.
@@ -195,84 +208,31 @@ def kernel(signature: str, scratch: int | None = None, single: bool = False) -> 
         >>> @kernel("void(F[::1], F[::1])")
         ... def double(x, y):
         ...     y[0] = 2 * x[0]
-        >>> y = np.zeros(1)
-        >>> double.at(y.dtype)(np.array([3.0]), y)
-        >>> y, double.signature
-        (array([6.]), 'void(F[::1], F[::1])')
+        >>> double.signature_at(np.float32)
+        'void(f4[::1], f4[::1])'
     """
     return lambda function: Kernel(function, signature, scratch, single)
 
 
 def part_of(kernel: Kernel) -> Callable[..., Any]:
-    """Return a kernel's function for other compiled functions to call.
+    """Return a kernel's function for other compiled functions to call; its machine code becomes a part of theirs.
 
     Args:
         kernel: the kernel.
-
-    Returns:
-        The compiled function; its machine code is stored with the functions that call it.
     """
     return helper(kernel.py_func)
 
 
-def compile_cached(function: Callable[..., Any], signature: str, wrapper: bool = False) -> Callable[..., Any]:
-    """Compile a function now, or load the machine code that an earlier process stored.
+def load(symbol: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the machine code of a function from the library of this processor.
 
     Args:
-        function: plain Python that Numba understands.
-        signature: Numba's signature, `void(...)`.
-        wrapper: whether the function does nothing but call another one, `part_of` a kernel.
-
-    Returns:
-        The compiled function; where kernels are not compiled, the function itself.
+        symbol: its name in the library.
+        function: the plain function, for messages.
 
     Raises:
-        UnsupportedError: the code is not on disk and Numba does not run here.
-        TypeError: of the compiled function, if an argument is not what the signature says.
+        UnsupportedError, CompilationError: as for `Kernel.at`.
     """
-    if not compiles():
-        return function
-    name = _name(function)
-    stored = cache.stored_code(function, {"wrapper": wrapper, **_options()})
-    code = stored and stored.load(signature)
-    with unforked():
-        if code:
-            try:
-                return linking.load(code, name)
-            except RuntimeError:  # it is compiled anew; an error of that code is the caller's
-                pass
-        with announced(name), uncollected():
-            compiled = _compiler(name).compile_object(function, _options(), signature, wrapper)
-        if stored:
-            stored.save(signature, compiled.code) if compiled.lasting else stored.refuse()
-        return linking.load(compiled.code, name)
+    from qkv.compiled import library
 
-
-def assembly(function: Callable[..., Any], signature: str, wrapper: bool = False) -> str:
-    """Compile a function, whatever is on disk, and return its instructions as text.
-
-    Args:
-        function, signature, wrapper: as for `compile_cached`.
-    """
-    return cast(str, _compiler(_name(function)).assembly(function, _options(), signature, wrapper))
-
-
-def _options() -> dict[str, Any]:
-    return {"fastmath": ELEMENTWISE, **OPTIONS}
-
-
-def _name(function: Callable[..., Any]) -> str:
-    """Return a function's name for messages: that of its file's module, unless the function has a longer one."""
-    return function.__qualname__ if "." in function.__qualname__ else function.__module__ or function.__qualname__
-
-
-def _compiler(name: str) -> Any:
-    """Import Numba, and return the module that compiles with it."""
-    try:
-        from qkv.compiled import compiler
-    except ImportError as error:
-        raise UnsupportedError(
-            name, "its machine code on disk, or Numba to compile it", str(error), "Install Numba."
-        ) from error
-    declare_overloads()
-    return compiler
+    return library.function(symbol, function.__module__)

@@ -6,12 +6,8 @@
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from llvmlite import ir
-
-from qkv.compiled.deferred import intrinsic, types
-
-SYMBOL = "qkv_team"
-"""What object code calls OpenMP's entry point, whose address `qkv.compiled.openmp` knows."""
+from qkv.compiled.codegen import intrinsic, ir, types
+from qkv.compiled.library import TEAM
 
 _I8P, _I32, _I64 = ir.IntType(8).as_pointer(), ir.IntType(32), ir.IntType(64)
 _MEMBER = ir.FunctionType(ir.VoidType(), [_I8P])
@@ -119,12 +115,12 @@ def _row_type(kind):
 
 
 def _call_team(builder, member, state, threads):
-    from numba.core import cgutils
 
     kind = ir.FunctionType(ir.VoidType(), [_MEMBER.as_pointer(), _I8P, _I32, _I32])
-    team = cgutils.get_or_insert_function(builder.module, kind, SYMBOL)
+    known = builder.module.globals.get(TEAM) or ir.GlobalVariable(builder.module, _I8P, TEAM)
     with builder.if_else(builder.icmp_unsigned("<=", threads, ir.Constant(_I64, 1))) as (alone, in_parallel):
         with alone:
             builder.call(member, [state])
         with in_parallel:
+            team = builder.bitcast(builder.load(known), kind.as_pointer())
             builder.call(team, [member, state, builder.trunc(threads, _I32), ir.Constant(_I32, 0)])

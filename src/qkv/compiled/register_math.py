@@ -4,8 +4,8 @@
 # Numba's signatures are the types here.
 
 import numpy as np
-from llvmlite import ir
 
+from qkv.compiled.codegen import ir
 from qkv.compiled.registers import ROUND
 
 _FLOAT, _INT = ir.FloatType(), ir.IntType(32)

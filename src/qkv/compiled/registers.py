@@ -10,7 +10,7 @@ register, and multiplies it with some registers of the right matrix's row.
 
 from typing import NamedTuple
 
-from llvmlite import ir
+from qkv.compiled.codegen import ir
 
 WORD, INDEX = ir.IntType(64), ir.IntType(32)
 

@@ -1,22 +1,22 @@
 """Which source files decide a kernel's machine code: its own file, and all files of qkv that it imports in turn.
 
-The imports are read from the text of the files, so that nobody keeps a list and nothing is imported to find them.
+The imports are read from the text of the files, so that nobody keeps a list and nothing is imported to find them. Not
+followed are `SKIPPED`: files that kernels import and that decide no machine code.
 """
 
 import ast
 import hashlib
-import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, final
 
 PACKAGE = Path(__file__).parents[1]
-_DEFINITION = re.compile(rb"^(?:@|def |class |async def )", re.MULTILINE)
-_WORD = re.compile(rb"\bimport\b")
+SKIPPED = ("errors.py", "compiled/library.py")
 
 
 class _File(NamedTuple):
     digest: str
+    meaning: str
     imports: tuple[Path, ...]
 
 
@@ -29,16 +29,23 @@ class Sources:
     Args:
         package: the folder of the package whose files are followed.
         read: returns the bytes of a file.
+        skipped: names of files of the package that are not followed.
 
     Example:
         >>> [path.stem for path in Sources().files([PACKAGE / "compiled" / "register_math.py"])]
-        ['register_math', 'registers']
+        ['codegen', 'register_math', 'registers', 'target']
     """
 
-    def __init__(self, package: Path = PACKAGE, read: Callable[[Path], bytes] = Path.read_bytes) -> None:
+    def __init__(
+        self,
+        package: Path = PACKAGE,
+        read: Callable[[Path], bytes] = Path.read_bytes,
+        skipped: Iterable[str] = SKIPPED,
+    ) -> None:
         """Read nothing yet."""
         self.package = package
         self._read = read
+        self._skipped = {package / name for name in skipped}
         self._files: dict[Path, _File] = {}
 
     def files(self, paths: Iterable[Path]) -> list[Path]:
@@ -57,13 +64,13 @@ class Sources:
         files, pending = set[Path](), list(paths)
         while pending:
             path = pending.pop()
-            if path not in files:
+            if path not in files and path not in self._skipped:
                 files.add(path)
                 pending += self._file(path).imports
         return sorted(files)
 
     def digest(self, paths: Iterable[Path]) -> str:
-        """Return the sha256 of all that `files` lists, names included; it does not depend on where the package lies.
+        """Return a digest of all that `files` lists, names included: of what they mean, wherever the package lies.
 
         Args:
             paths: of Python source files.
@@ -75,8 +82,13 @@ class Sources:
             OSError: a file, or one that it imports, has no source that can be read.
             SyntaxError: a file is not Python.
         """
-        lines = [f"{self._name(path)} {self._file(path).digest}\n" for path in self.files(paths)]
+        lines = [f"{self._name(path)} {self._file(path).meaning}\n" for path in self.files(paths)]
         return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+    def digests(self, paths: Iterable[Path]) -> dict[str, tuple[str, str]]:
+        """Return the sha256 and the `meaning` of each file of the package that `files` lists, by its name there."""
+        files = [path for path in self.files(paths) if path.is_relative_to(self.package)]
+        return {self._name(path): (self._file(path).digest, self._file(path).meaning) for path in files}
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.package).as_posix() if path.is_relative_to(self.package) else path.name
@@ -84,8 +96,8 @@ class Sources:
     def _file(self, path: Path) -> _File:
         if path not in self._files:
             source = self._read(path)
-            imports = tuple(dict.fromkeys(self._imports(path, _parsed(source))))
-            self._files[path] = _File(hashlib.sha256(source).hexdigest(), imports)
+            imports = tuple(dict.fromkeys(self._imports(path, ast.parse(source))))
+            self._files[path] = _File(hashlib.sha256(source).hexdigest(), meaning(source), imports)
         return self._files[path]
 
     def _imports(self, path: Path, tree: ast.AST) -> Iterator[Path]:
@@ -126,15 +138,33 @@ class Sources:
         return package if package.is_file() else module
 
 
-def _parsed(source: bytes) -> ast.Module:
-    """Parse the part of a file that can hold imports: a kernel's file takes milliseconds, its first lines a tenth."""
-    definition = _DEFINITION.search(source)
-    if definition and not _WORD.search(source, definition.start()):
-        try:
-            return ast.parse(source[: definition.start()])
-        except SyntaxError:  # the line that looks like a definition stands in a string
-            pass
-    return ast.parse(source)
+def meaning(source: bytes) -> str:
+    """Return a digest of what a file tells Python: without comments, docstrings, blank lines and line breaks.
+
+    Args:
+        source: the text of the file.
+
+    Raises:
+        SyntaxError: it is not Python.
+
+    Example:
+        >>> meaning(b"x = 1  # one") == meaning(b"x = (1)") != meaning(b"x = 2")
+        True
+    """
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Module(body=body) | ast.ClassDef(body=body) | ast.FunctionDef(body=body):
+                body[:] = [each for each in body if not _is_text(each)]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    """Return whether a statement is a string that nobody uses: a docstring."""
+    match statement:
+        case ast.Expr(value=ast.Constant(value=str())):
+            return True
+    return False
 
 
 def _candidates(path: Path) -> tuple[Path, Path]:

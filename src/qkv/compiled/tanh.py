@@ -5,7 +5,7 @@
 
 import numpy as np
 
-from qkv.compiled.deferred import overload, types
+from qkv.compiled.codegen import overload, types
 from qkv.compiled.exp import LOG2E, expm1_and_exp
 from qkv.compiled.hints import wide_registers
 from qkv.compiled.kernels import helper, reduction

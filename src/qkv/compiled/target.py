@@ -1,134 +1,151 @@
-"""For which processor kernels are compiled, and whether they are; without importing Numba, which takes 0.3 s.
+"""For which processors kernels are compiled, and which of their libraries this process uses.
 
-The settings are Numba's: `NUMBA_CPU_NAME`, `NUMBA_CPU_FEATURES`, `NUMBA_ENABLE_AVX` and `NUMBA_DISABLE_JIT`. They and
-the processor are read once, and `qkv.compiled.compiler` compiles for what is found here.
+A library serves every processor with the instructions of its target. By default a process uses the library for the most
+that its processor has. The environment variable QKV_KERNELS names another one, for instance `x86-64-v3` on a processor
+with AVX-512; `python` runs kernels as plain Python, and `none` leaves their work to PyTorch's operators.
 """
 
 import os
-import re
+import platform
 import sys
+import sysconfig
 from collections.abc import Mapping
-from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
-import llvmlite
-from llvmlite import binding
+from qkv.errors import ConfigError, nearest
 
-_WITHOUT_AVX = ("corei7-avx", "core-avx-i", "sandybridge", "ivybridge")
-"""Processors whose AVX is slower than SSE; Numba leaves it off there."""
-_NOT_ABOUT_CODE = ("NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS")
-_SUM = """
-target triple = "{triple}"
-define <16 x float> @sum(<16 x float> %x, <16 x float> %y) {{
-  %z = fadd <16 x float> %x, %y
-  ret <16 x float> %z
-}}
-"""
+VARIABLE = "QKV_KERNELS"
+BUILD_VARIABLE = "QKV_BUILD_KERNELS"
+"""Set by `qkv.compiled.build` in the processes that compile: the target for which kernels write their instructions."""
+PYTHON, NONE = "python", "none"
 
 
 class Target(NamedTuple):
-    """What machine code is for.
+    """A kind of processor.
 
     Attributes:
+        name: of the library.
+        machine: as `platform.machine()` names the kind.
         triple: LLVM's name for the kind of processor and system.
         processor: LLVM's name for the processor.
-        features: its features, as LLVM takes them.
-        python: Python's version, because kernels call Python's own functions.
-        llvm: the versions of llvmlite and LLVM.
-        settings: those of Numba that may change machine code: all but those known not to.
+        register: bits of the widest register that holds float32 numbers.
+        needs: flags of the processor in /proc/cpuinfo.
     """
 
+    name: str
+    machine: str
     triple: str
     processor: str
-    features: str
-    python: str
-    llvm: str
-    settings: tuple[tuple[str, str], ...]
+    register: int
+    needs: frozenset[str]
 
 
-def settings(environment: Mapping[str, str] = os.environ) -> tuple[tuple[str, str], ...]:
-    """Return the settings of Numba that may change machine code, as they are now.
+_V3 = frozenset({"abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"})
+_V4 = _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+TARGETS = (
+    Target("x86-64-v4", "x86_64", "x86_64-unknown-linux-gnu", "x86-64-v4", 512, _V4),
+    Target("x86-64-v3", "x86_64", "x86_64-unknown-linux-gnu", "x86-64-v3", 256, _V3),
+    Target("aarch64", "aarch64", "aarch64-unknown-linux-gnu", "generic", 128, frozenset()),
+)
+"""All targets; of two that serve a processor the first is the faster. Their names are those of the System V ABI's
+levels of x86-64: v3 has AVX2 and fused multiply-adds, v4 has AVX-512."""
+
+
+class Choice(NamedTuple):
+    """What runs kernels in a process.
+
+    Attributes:
+        target: of the library; None if there is none.
+        python: whether kernels run as plain Python.
+        reason: why kernels cannot run, or "".
+    """
+
+    target: Target | None
+    python: bool
+    reason: str
+
+
+def named(name: str) -> Target:
+    """Return a target by its name.
+
+    Raises:
+        ConfigError: no target has that name.
 
     Example:
-        >>> settings({"NUMBA_OPT": "1", "NUMBA_NUM_THREADS": "2", "HOME": "/"})
-        (('NUMBA_OPT', '1'),)
+        >>> named("x86-64-v3").register
+        256
     """
-    named = [(name, value) for name, value in environment.items() if name.startswith("NUMBA_")]
-    return tuple(sorted((name, value) for name, value in named if name not in _NOT_ABOUT_CODE))
+    names = [target.name for target in TARGETS]
+    for target in TARGETS:
+        if target.name == name:
+            return target
+    raise ConfigError("target", " or ".join(names), repr(name), nearest(name, names))
 
 
-def current() -> Target:
-    """Return the target of code that is compiled or loaded now."""
-    version = ".".join(map(str, binding.llvm_version_info))
-    python = f"{sys.implementation.cache_tag}{sys.abiflags if hasattr(sys, 'abiflags') else ''}"
-    return Target(TRIPLE, PROCESSOR, FEATURES, python, f"{llvmlite.__version__} {version}", settings())
+def served() -> tuple[list[Target], str]:
+    """Return the targets that this process can use, the fastest first, and if there is none, why."""
+    if sys.platform != "linux":
+        return [], "compiled kernels are built for Linux only"
+    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        what = "free-threaded Python" if sys.implementation.name == "cpython" else sys.implementation.name
+        return [], f"compiled kernels read Python objects as CPython with a GIL lays them out, not as {what} does"
+    kind, flags = platform.machine(), _flags()
+    known = [target for target in TARGETS if target.machine == kind]
+    if not known:
+        return [], f"compiled kernels are built for x86_64 and aarch64, not for {kind}"
+    able = [target for target in known if target.needs <= flags]
+    missing = sorted(known[-1].needs - flags)
+    return able, "" if able else f"compiled kernels need a processor with {known[-1].name} (it lacks {missing[0]}, ...)"
 
 
-def compiles() -> bool:
-    """True if kernels are compiled; False if they run as plain Python (`NUMBA_DISABLE_JIT`).
-
-    Example:
-        >>> compiles()
-        True
-    """
-    return _COMPILES
-
-
-def features(environment: Mapping[str, str], processor: str) -> str:
-    """Return the features for which code is compiled: those that are set, else those of this processor.
+def choose(environment: Mapping[str, str] = os.environ) -> Choice:
+    """Return what runs kernels.
 
     Args:
-        environment: holds Numba's settings.
-        processor: LLVM's name for the processor.
+        environment: may hold `QKV_KERNELS`.
+
+    Raises:
+        ConfigError: the variable names nothing, or what this processor cannot run.
 
     Example:
-        >>> features({"NUMBA_CPU_NAME": "generic"}, "generic"), features({"NUMBA_CPU_FEATURES": "+avx"}, "haswell")
-        ('', '+avx')
+        >>> choose({"QKV_KERNELS": "none"}).reason
+        'QKV_KERNELS=none'
     """
-    chosen = environment.get("NUMBA_CPU_FEATURES")
-    if chosen is not None:
-        return chosen
-    if environment.get("NUMBA_CPU_NAME", "").lower() == "generic":
-        return ""
+    building, name = environment.get(BUILD_VARIABLE), environment.get(VARIABLE, "")
+    if building:
+        return Choice(named(building), False, "")
+    if name == PYTHON:
+        return Choice(None, True, "")
+    if name == NONE:
+        return Choice(None, False, f"{VARIABLE}={NONE}")
+    able, reason = served()
+    if not name:
+        return Choice(able[0], False, "") if able else Choice(None, False, reason)
+    names = [target.name for target in able]
+    if name not in names:
+        expected = f"{' or '.join([*names, PYTHON, NONE])} on this machine"
+        raise ConfigError(VARIABLE, expected, repr(name), nearest(name, names))
+    return Choice(named(name), False, "")
+
+
+def _flags(cpu: Path = Path("/proc/cpuinfo")) -> set[str]:
+    """Return the flags of the first processor that Linux lists; none if it lists none."""
     try:
-        found = binding.get_host_cpu_features()
-    except RuntimeError:
-        return ""
-    if not _number(environment.get("NUMBA_ENABLE_AVX"), processor not in _WITHOUT_AVX):
-        for name in found:
-            found[name] = found[name] and not name.startswith("avx")
-    return str(found.flatten())
+        with cpu.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                name, _, flags = line.partition(":")
+                if name.strip() == "flags":
+                    return set(flags.split())
+    except OSError:
+        pass
+    return set()
 
 
-def _number(text: str | None, default: int) -> int:
-    """Read a setting as Numba does: what is no number leaves the default."""
-    return int(text) if text is not None and re.fullmatch(r"\s*[+-]?\d+\s*", text) else default
-
-
-@cache
-def machine() -> binding.TargetMachine:
-    """Return LLVM's description of the target."""
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
-    return binding.Target.from_triple(TRIPLE).create_target_machine(cpu=PROCESSOR, features=FEATURES)
-
-
-def _register() -> int:
-    """Return the bits of the widest register that machine code for the target holds float32 numbers in.
-
-    They need not be those of the processor that runs this, because settings can name another one. So this compiles a
-    sum of 16 numbers. The target is part of what stored code has to match, so code with registers of another size is
-    never loaded.
-    """
-    code = machine().emit_assembly(binding.parse_assembly(_SUM.format(triple=TRIPLE)))
-    return next((bits for name, bits in (("zmm", 512), ("ymm", 256)) if name in code), 128)
-
-
-_COMPILES = not _number(os.environ.get("NUMBA_DISABLE_JIT"), 0)
-TRIPLE: str = binding.get_process_triple()
-PROCESSOR: str = os.environ.get("NUMBA_CPU_NAME") or binding.get_host_cpu_name()
-FEATURES = features(os.environ, PROCESSOR)
-REGISTER = _register()
+CHOICE = choose()
+BUILDS = bool(os.environ.get(BUILD_VARIABLE))
+"""Whether this process compiles kernels."""
+REGISTER = CHOICE.target.register if CHOICE.target else 128
 """Bits of a register."""
 WIDE = REGISTER == 512
 """True: 32 registers of 16 float32 numbers; False: 16 registers of 8, or twice as many of 4."""

@@ -116,13 +116,11 @@ def run_in_chunks(
         each: chunks for each of PyTorch's threads; fewer will do if all items take equally long.
 
     Example:
-        >>> def double(start, stop, x):
-        ...     for i in range(start, stop):
-        ...         x[i] *= 2
-        >>> x = np.ones(3)
-        >>> run_in_chunks(Kernel(double, "void(i8, i8, F[::1])", scratch=0), x.dtype, 3, 0.0, (x,))
-        >>> x
-        array([2., 2., 2.])
+        >>> from qkv.algorithms.rowwise.squared_norms_kernel import square
+        >>> norms = np.empty(2)
+        >>> run_in_chunks(square, norms.dtype, 2, 0.0, (np.array([[3.0, 4.0], [0.0, 1.0]]), norms))
+        >>> norms
+        array([25.,  1.])
     """
     assert len(scratch) == kernel.scratch, kernel.signature
     if openmp.available():

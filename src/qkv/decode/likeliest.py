@@ -6,10 +6,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from qkv.compiled.available import why_unavailable
 from qkv.values.parameters import readable
 
 _MANY = 1 << 18
-"""Scores from which on the compiled search runs; a process that decodes little need not load Numba."""
+"""Scores from which on the compiled search runs; a process that decodes little need not load kernels."""
 
 _ROWS = 64
 """Rows that are searched at a time, so that their scores stay in the cache between two reads."""
@@ -99,11 +100,10 @@ def _search(scores_RN: Tensor, count: int, never: Sequence[int]) -> tuple[Tensor
 
 @lru_cache
 def _compiled() -> Callable[[Tensor, int, Sequence[int]], tuple[Tensor, Tensor]] | None:
-    """Return the compiled search, or None without Numba."""
-    try:
-        from qkv.decode.top_tokens import best
-    except (ImportError, OSError, RuntimeError):
+    """Return the compiled search, or None without kernels."""
+    if why_unavailable() is not None:
         return None
+    from qkv.decode.top_tokens import best
 
     def search(scores_RN: Tensor, count: int, never: Sequence[int]) -> tuple[Tensor, Tensor]:
         tokens, gains = best(scores_RN.detach().contiguous().numpy(), count, never)

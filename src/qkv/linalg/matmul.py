@@ -38,7 +38,7 @@ On two threads 256 × 256 × 64 takes as long as by MKL, 512 × 512 × 64 two th
 cores, even if other work uses them.
 """
 _MANY = 2**26
-"""Multiplications from which on repeated weights are packed into panels; a short decoding process needs no Numba."""
+"""Multiplications from which on repeated weights are packed into panels; a short decoding process needs no kernels."""
 _OFTEN = 24
 """Steps of a loop from which on its weight is packed.
 
@@ -191,12 +191,10 @@ def packed_weight(weight: Tensor, steps: int, rows: int) -> "PackedWeight | None
 @lru_cache
 def _packed_weight_class() -> "type[PackedWeight] | None":
     """Return `PackedWeight` if it runs on PyTorch's threads and a register holds enough of its sums."""
-    try:
-        from qkv.compiled.openmp import linked
-        from qkv.compiled.target import REGISTER
-        from qkv.linalg.packed import PackedWeight
-    except (ImportError, OSError, RuntimeError):
-        return None
+    from qkv.compiled.openmp import linked
+    from qkv.compiled.target import REGISTER
+    from qkv.linalg.packed import PackedWeight
+
     return PackedWeight if REGISTER >= _LEAST_REGISTER and linked() else None
 
 

@@ -10,11 +10,9 @@ chain, which halves the error of a short sum and takes 1.5 times as long.
 
 from functools import partial
 
-from llvmlite import ir
-
 from qkv.compiled import registers
-from qkv.compiled.deferred import intrinsic, types
-from qkv.compiled.target import WIDE, compiles
+from qkv.compiled.codegen import intrinsic, ir, types
+from qkv.compiled.target import BUILDS, WIDE
 
 _BYTES = 64 if WIDE else 32
 """Bytes per register."""
@@ -56,7 +54,7 @@ def _add_rows(rows, in_fours):
 
         return types.void(c, to, of_c, a, x, of_a, by, b, y, of_b, terms, width), make
 
-    return add if compiles() else partial(_add_python, rows)
+    return add if BUILDS else partial(_add_python, rows)
 
 
 add_four, add_one = _add_rows(4, False), _add_rows(1, False)

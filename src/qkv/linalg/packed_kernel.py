@@ -9,11 +9,10 @@ by term in the order in which they are read, and the next panel is prefetched wh
 # Numba's signatures are the types here.
 
 import numpy as np
-from llvmlite import ir
 from numpy.typing import NDArray
 
 from qkv.compiled import registers, target
-from qkv.compiled.deferred import intrinsic, types
+from qkv.compiled.codegen import intrinsic, ir, types
 from qkv.compiled.hints import prefetch_at, wide_registers
 from qkv.compiled.kernels import Kernel, helper, reduction
 from qkv.compiled.registers import WORD

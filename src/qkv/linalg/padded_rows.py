@@ -5,7 +5,7 @@
 
 import numpy as np
 
-from qkv.compiled.deferred import overload, types
+from qkv.compiled.codegen import overload, types
 from qkv.compiled.hints import wide_registers
 from qkv.compiled.kernels import helper
 from qkv.linalg.small_matmul import LANES, N0, N1

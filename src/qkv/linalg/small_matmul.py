@@ -8,10 +8,9 @@ range of keys that any of its rows sees, and skips all others.
 # Numba's signatures are the types here.
 
 import numpy as np
-from llvmlite import ir
 
 from qkv.compiled import registers
-from qkv.compiled.deferred import intrinsic, types
+from qkv.compiled.codegen import intrinsic, ir, types
 from qkv.compiled.kernels import helper
 from qkv.compiled.registers import ROUND
 from qkv.compiled.target import WIDE

@@ -30,10 +30,10 @@ QUADRATIC_BYTES = 1 << 28
 """The most bytes, over all leading dimensions, that such a matrix may take where another algorithm serves: 256 MiB."""
 
 SMALL = 1 << 20
-"""The most floating-point operations, forward, for which `auto` compiles no kernel.
+"""The most floating-point operations, forward, for which `auto` calls no kernel.
 
-The first call of a kernel compiles it, which takes seconds. PyTorch's operators compute so small a problem in less than
-a millisecond, most of it their own overhead. The limits are fixed, so that bits do not depend on what is compiled.
+PyTorch's operators compute so small a problem in less than a millisecond, most of it their own overhead, and they have
+second derivatives. The limits are fixed, so that such a call has the same bits with kernels and without.
 """
 
 SMALL_TENSOR = 1 << 17
@@ -240,7 +240,7 @@ def _planned(problem: Problem, backend: str, repeated: bool) -> Plan:
     ordered = _best_first(serving, problem)
     certain = next((place for place, each in enumerate(ordered) if each.inspect is None), len(ordered))
     reached = ordered[: certain + 1]
-    # Whether kernels run here is asked of no other algorithm: asking loads LLVM, and Numba if no kernel is stored.
+    # Whether kernels run here is asked of no other algorithm: asking loads them.
     if any(_lacks_kernels(each) for each in reached):
         reached = _best_first([each for each in serving if not _lacks_kernels(each)], problem)
     if not reached:
@@ -334,7 +334,7 @@ def _refusal_of_problem(algorithm: Algorithm, problem: Problem, backend: str, re
     if algorithm.kernels and not repeated and problem.mode == "eager":
         operations = product_operations(problem)
         if operations <= SMALL and matrix_numbers(problem) <= SMALL_TENSOR:
-            return f"a first call compiles it, and {operations:,} operations are too few to wait for that"
+            return f"{operations:,} operations are few enough for PyTorch's operators"
     return None
 
 

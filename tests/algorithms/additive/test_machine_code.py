@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import textwrap
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 from tests.algorithms.additive.direct import case, ours
 
-from qkv.algorithms.additive import forward_kernel
 from qkv.compiled import kernels
 
 SOURCE = Path(kernels.__file__).parents[2]
@@ -34,17 +32,10 @@ PLAIN = textwrap.dedent(
 @pytest.mark.slow
 def test_plain_python_gives_the_same():
     """The kernels are Python: what is compiled can be read, and run a step at a time."""
-    settings = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": os.pathsep.join((str(SOURCE), "."))}
+    settings = {**os.environ, "QKV_KERNELS": "python", "PYTHONPATH": os.pathsep.join((str(SOURCE), "."))}
     done = subprocess.run([sys.executable, "-c", PLAIN], env=settings, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     for queries, found in zip((1, 30), json.loads(done.stdout), strict=True):
         expected = ours(case(19, queries=queries, **SMALL), np.ones((1, queries, 2), np.float32))
         for name, numbers in found.items():
             np.testing.assert_allclose(numbers, expected[name].numpy().ravel(), rtol=1e-5, atol=1e-6, err_msg=name)
-
-
-@pytest.mark.slow
-def test_machine_code_is_vectorized():
-    """Where the processor has vectors, the division is done in them: `vdivps` on x86, `fdiv v` on ARM."""
-    assembly = kernels.assembly(forward_kernel.forward.py_func, forward_kernel.forward.signature_at(np.float32))
-    assert re.search(r"v?divps\s|fdiv\s+v", assembly)

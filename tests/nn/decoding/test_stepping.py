@@ -22,7 +22,7 @@ BATCH, SOURCE, WIDTH, HEADS = 32, 9, 64, 4
 def packed_products(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Packed weights whatever the processor's registers, for products so small."""
     if available.why_unavailable() is not None:
-        pytest.skip("Numba does not run here")
+        pytest.skip("no compiled kernels here")
     monkeypatch.setattr(matmul, "_packed_weight_class", lambda: PackedWeight)
     monkeypatch.setattr(matmul, "_LEAST", 1)
     with torch.inference_mode():

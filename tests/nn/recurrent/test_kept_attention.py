@@ -23,7 +23,7 @@ BATCH, KEYS, WIDTH = 64, 50, 128
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each plan so far is a loop."""
     if available.why_unavailable() is not None:
-        pytest.skip("Numba does not run here")
+        pytest.skip("no compiled kernels here")
     plans: list[bool] = []
     true = kept_attention.decoder_for
 

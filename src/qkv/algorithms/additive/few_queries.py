@@ -1,4 +1,4 @@
-"""Choose between factored and direct tanh for additive attention; without Numba, because the planner calls it too."""
+"""Choose between factored and direct tanh for additive attention; without kernels, because the planner calls it too."""
 
 FEW = 16
 """Computing the factors of a row costs as much as this many tanh evaluations of it."""

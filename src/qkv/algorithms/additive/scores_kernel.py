@@ -9,10 +9,9 @@ and key, so the result does not depend on how rows are grouped.
 # Numba's signatures are the types here.
 
 import numpy as np
-from llvmlite import ir
 
 from qkv.compiled import registers
-from qkv.compiled.deferred import intrinsic, overload, types
+from qkv.compiled.codegen import intrinsic, ir, overload, types
 from qkv.compiled.hints import wide_registers
 from qkv.compiled.kernels import helper
 from qkv.compiled.tanh import tanh_in_double

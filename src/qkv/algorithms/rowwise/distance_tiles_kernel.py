@@ -9,10 +9,9 @@ memory. Weights are at most 1, so no row maximum has to be subtracted, and a row
 # Numba's signatures are the types here.
 
 import numpy as np
-from llvmlite import ir
 
 from qkv.compiled import registers
-from qkv.compiled.deferred import intrinsic, types
+from qkv.compiled.codegen import intrinsic, ir, types
 from qkv.compiled.hints import wide_registers
 from qkv.compiled.kernels import Kernel, helper
 from qkv.compiled.register_math import REGISTER, constant, exp, fma, row_pointer

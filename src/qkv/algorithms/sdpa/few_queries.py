@@ -20,7 +20,7 @@ MOST = 8
 """The largest number of queries; with more of them PyTorch's tiled matrix products are faster."""
 LEAST = 64
 """The smallest batch × heads: below it, the call overhead cancels the gain, and a short decoding process need not
-load Numba."""
+load kernels."""
 
 
 def refuses(problem: Problem) -> str | None:

@@ -7,10 +7,9 @@ The scores of a row are padded to whole registers; keys before `first` and from 
 # Numba's signatures are the types here.
 
 import numpy as np
-from llvmlite import ir
 
 from qkv.compiled import registers
-from qkv.compiled.deferred import intrinsic, types
+from qkv.compiled.codegen import intrinsic, ir, types
 from qkv.compiled.kernels import helper
 from qkv.compiled.register_math import (
     _INT,

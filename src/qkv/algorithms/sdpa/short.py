@@ -42,7 +42,7 @@ _LARGEST = torch.finfo(torch.float32).max
 EACH = 5e-5
 """Microseconds of one thread per element of the query and per key, forward."""
 LEAST = 32
-"""Batch × heads that suffices; below it, the call overhead may cancel the gain and small jobs need no Numba."""
+"""Batch × heads that suffices; below it, the call overhead may cancel the gain and small jobs need no kernels."""
 MUCH = 1 << 24
 """Multiplications of one product that suffice even for fewer items, if there are two for each thread: PyTorch's kernel
 takes a millisecond of one thread for as many."""

@@ -102,7 +102,7 @@ def run(
         sizes = _sizes(block, shape, seen, real)
         given.append((threads, sizes, block.weights[:3], x, own, memory, masks, work, after, scratch))
         x = after
-    step = block_kernel.compiled()
+    step = block_kernel.step.at(np.float32)
     for each in given:
         step(*each)
 

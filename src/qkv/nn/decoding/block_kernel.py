@@ -6,16 +6,10 @@ PyTorch's own threads share each part.
 # mypy: ignore-errors
 # Numba's signatures are the types here.
 
-from collections.abc import Callable
-from functools import lru_cache
-from typing import Any
-
 import numpy as np
 
 from qkv.algorithms.sdpa import few_queries_kernel
-from qkv.compiled import openmp
-from qkv.compiled.cache import remember_sources
-from qkv.compiled.kernels import compile_cached, helper, part_of
+from qkv.compiled.kernels import Kernel, helper, part_of
 from qkv.compiled.parallel_region import run_parallel
 from qkv.linalg import packed_kernel
 
@@ -117,20 +111,10 @@ def _step(threads, sizes, parameters, x, own, memory, masks, work, out, scratch)
     _joined(threads, first, rows, hidden, width, wide, numbers, at[8], at[7], two, between, sums, out)
 
 
-remember_sources(_step)
 _PAIR = "UniTuple(f4[::1], 2)"
-_SIGNATURE = (
+step = Kernel(
+    _step,
     f"void(u8, u8[::1], Tuple((f4[::1], u8[::1], f4[::1])), f4[::1], {_PAIR}, {_PAIR}, UniTuple(b1[::1], 2), f4[::1], "
-    "f4[::1], Tuple((f4[:,::1], u8[:,::1], f4[:,:,::1])))"
+    "f4[::1], Tuple((f4[:,::1], u8[:,::1], f4[:,:,::1])))",
+    single=True,
 )
-
-
-@lru_cache
-def compiled() -> Callable[..., Any]:
-    """Return the step's machine code.
-
-    Raises:
-        UnsupportedError: PyTorch's threads cannot be used from here.
-    """
-    openmp.link()
-    return compile_cached(_step, _SIGNATURE)

@@ -10,7 +10,7 @@ from qkv.compiled import available
 from qkv.values.parameters import numbers
 
 LEAST = 1 << 12
-"""Elements of a state below which PyTorch's operations run, so that a small process need not load Numba."""
+"""Elements of a state below which PyTorch's operations run, so that a small process need not load kernels."""
 EACH = 1.4e-3
 """Microseconds of one thread per element of a state."""
 

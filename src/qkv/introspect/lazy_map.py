@@ -103,7 +103,7 @@ class AttentionMap:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if not callable(getattr(Tensor, name)):
             return getattr(self._tensor(), name)
-        return lambda *given, **options: getattr(self._tensor(), name)(*given, **options)
+        return lambda *given, **options: getattr(self._tensor(), name)(*given, **options)  # noqa: PLW0108 - `hasattr` computes nothing
 
     def __len__(self) -> int:
         return self.shape[0]

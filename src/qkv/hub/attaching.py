@@ -82,7 +82,7 @@ def attach(model: Model, *, ignore: Sequence[str] = ()) -> Model:
 def _without_adapters(model: Model) -> Model:
     """Return the model of `transformers` that a model of `peft` adapts in place."""
     adapted = type(model).__module__.partition(".")[0] == "peft" and hasattr(model, "get_base_model")
-    return model.get_base_model() if adapted else model  # type: ignore[operator,no-any-return]
+    return model.get_base_model() if adapted else model  # type: ignore[operator]
 
 
 @final

@@ -43,7 +43,9 @@ class BuildKernels(Command):
         chosen = os.environ.get("QKV_TARGETS", "" if self.editable_mode else "all").split()
         if not BUILDS or chosen == ["none"]:
             return
-        folder = (SOURCE if self.editable_mode else Path(str(self.build_lib)).absolute()) / "qkv" / "compiled" / "libraries"
+        folder = (
+            (SOURCE if self.editable_mode else Path(str(self.build_lib)).absolute()) / "qkv" / "compiled" / "libraries"
+        )
         path = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")]))
         if not self.editable_mode:  # an earlier wheel may have left other libraries
             shutil.rmtree(folder, ignore_errors=True)

@@ -50,7 +50,7 @@ USES: dict[str, Callable[[Any], Any]] = {
     "rows": lambda x: torch.stack(list(x)),
     "numpy": lambda x: x.numpy().sum(),
     "asarray": np.asarray,
-    "array of a type": lambda x: np.array(x, dtype=np.float64),
+    "array of a type": lambda x: np.asarray(x, dtype=np.float64),
     "numpy's einsum": lambda x: np.einsum("bhqk->bk", x),
     "list": lambda x: x.tolist(),
     "length": len,

@@ -264,7 +264,7 @@ def _map(scene: Scene, layer: int, head: int, chosen: range, what: str = "weight
         side = SIDE << level
         for row in range(-(-max(queries, 1) // side)):
             for column in range(-(-max(keys, 1) // side)):
-                size = 5 * min(SIDE**2, _cells(scene.layers[layer], level))  # four bytes each, in base64
+                size = 5 * min(SIDE, -(-queries >> level)) * min(SIDE, -(-keys >> level))  # four bytes each, in base64
                 tile = f"level={level}&row={row}&column={column}"
                 path = f"tile?layer={layer}&head={head}&{tile}&how={how}&quantity={quantity}"
                 yield _Question(path, (what, layer, head, level), size)

@@ -36,7 +36,7 @@ from qkv.compiled.kernels import Kernel
 from qkv.compiled.library import FOLDER, MANIFEST
 from qkv.compiled.sources import PACKAGE, Sources
 from qkv.compiled.target import BUILD_VARIABLE, TARGETS, Target, named, served
-from qkv.errors import CompilationError, ConfigError, setting
+from qkv.errors import CompilationError, ConfigError
 from qkv.files import read_file
 from qkv.system import cores, rename
 
@@ -45,7 +45,7 @@ _COMPILER = PACKAGE / "compiled" / "compiler.py"
 _VERSIONS = "numba", "llvmlite"
 _EMULATIONS = {"x86_64": "elf_x86_64", "aarch64": "aarch64linux"}
 _FLAGS = (
-    *("-shared", "-Bsymbolic", setting("strip_all"), f"{setting('build_id')}=none", f"{setting('hash_style')}=gnu"),
+    *("-shared", "-Bsymbolic", "--strip-all", "--build-id=none", "--hash-style=gnu"),
     *("-z", "now", "-z", "relro", "-z", "noexecstack"),
 )
 _LIMIT = 1 << 28
@@ -226,10 +226,7 @@ def _compiled(
                 yield running[done]
             last.result()
         except BrokenProcessPool as error:
-            hint = (
-                f"Systems kill processes when memory runs out. Repeat with {setting('jobs', '1')}: what was "
-                "compiled is kept."
-            )
+            hint = "Systems kill processes when memory runs out. Repeat with --jobs 1: what was compiled is kept."
             raise CompilationError("kernels", "machine code", str(error), hint) from None
         finally:
             pool.shutdown(cancel_futures=True)
@@ -333,9 +330,9 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("targets", nargs="*", help=f"{', '.join(target.name for target in TARGETS)}, or all")
-    parser.add_argument(setting("into"), type=Path, default=FOLDER, help="the folder of the libraries")
-    parser.add_argument(setting("objects"), type=Path, default=OBJECTS, help="the folder of object files")
-    parser.add_argument(setting("jobs"), type=int, help="number of processes; by default one per core")
+    parser.add_argument("--into", type=Path, default=FOLDER, help="the folder of the libraries")
+    parser.add_argument("--objects", type=Path, default=OBJECTS, help="the folder of object files")
+    parser.add_argument("--jobs", type=int, help="number of processes; by default one per core")
     given = parser.parse_args()
     try:
         for target in targets(given.targets):

@@ -102,6 +102,7 @@ def test_a_mask_may_read_a_table_where_another_condition_holds() -> None:
         qkv.flex_attention(*inputs(), block_mask=lambda b, h, i, j: table[j])
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support", "ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("kind", ["sparse", "csr", "nested", "jagged"])
 @pytest.mark.parametrize("place", ["query", "mask", "bias", "inside", "table"])
 def test_tensors_that_are_not_dense_are_named(place: str, kind: str) -> None:

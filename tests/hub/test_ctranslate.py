@@ -44,5 +44,5 @@ def test_greedy_ids_are_the_same(options: dict[str, Any], tmp_path: Path) -> Non
 
 
 def test_a_score_that_it_does_not_compute_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="--to: expected a score that CTranslate2 computes; got additive"):
+    with pytest.raises(UnsupportedError, match="to: expected a score that CTranslate2 computes; got additive"):
         to_ctranslate2(made(score="additive"), PIECES, tmp_path, bos=1, eos=2, unk=3, positions=64)

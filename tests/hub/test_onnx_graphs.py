@@ -221,14 +221,14 @@ def test_a_tagger_gives_the_same_scores(tmp_path: Path) -> None:
 
 def test_a_wide_part_is_refused(tmp_path: Path) -> None:
     model = TextClassifier(ReaderConfig(SIZE, labels=3, width=8, encoder="none", wide=16))
-    with pytest.raises(UnsupportedError, match="--to: expected a model that reads only tokens; got one with a wide"):
+    with pytest.raises(UnsupportedError, match="to: expected a model that reads only tokens; got one with a wide"):
         to_onnx(model, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_sliding_window_is_refused(tmp_path: Path) -> None:
     model = LanguageModel(DecoderConfig(SIZE, **SMALL, window=4))
-    with pytest.raises(UnsupportedError, match="--to: expected attention to all earlier positions; got a sliding"):
+    with pytest.raises(UnsupportedError, match="to: expected attention to all earlier positions; got a sliding"):
         to_onnx(model, tmp_path / "out")
 
 

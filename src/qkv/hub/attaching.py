@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from qkv.decode.hypothesis import Hypothesis
 from qkv.errors import AttachError, ConfigError, UnsupportedError, expect_room, nearest
 from qkv.hub.interface import CALLED, attend, seam_of
-from qkv.hub.mask_functions import make_mask
+from qkv.hub.mask_functions import make_mask, register_closures
 from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.interfaces import attending
 
@@ -99,6 +99,7 @@ class _Registered:
 def _registered() -> _Registered:
     from transformers import AttentionInterface, AttentionMaskInterface
 
+    register_closures()
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, make_mask)
     return _Registered()

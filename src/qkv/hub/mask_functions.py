@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache, reduce
+from functools import reduce
 from operator import and_, or_
 from types import CodeType
 from typing import Any, NamedTuple, final
@@ -112,7 +112,7 @@ def _translate(function: MaskFunction, frame: Frame, mapped: bool) -> Mask | Non
     name = _name(function)
     known = _KNOWN.get(name)
     if known is not None:
-        held = _held(function) if name in _closures().values() else {}
+        held = {} if name in _PLAIN else _held(function)
         found = known(frame, mapped, held)
         if not isinstance(found, _Unknown):
             return found
@@ -126,7 +126,7 @@ def _name(function: MaskFunction) -> str:
         if function is getattr(masking_utils, name, None):
             return name
     code = getattr(function, "__code__", None)
-    return "" if code is None else _closures().get(code, "")
+    return "" if code is None else _CLOSURES.get(code, "")
 
 
 def _held(function: MaskFunction) -> dict[str, Any]:
@@ -134,17 +134,18 @@ def _held(function: MaskFunction) -> dict[str, Any]:
     return dict(inspect.getclosurevars(function).nonlocals)
 
 
-@cache
-def _closures() -> dict[CodeType, str]:
-    """Return the code of the functions that each factory of `transformers` returns."""
+_CLOSURES: dict[CodeType, str] = {}
+"""The code of the functions that each factory of `transformers` returns, and the factory's name."""
+
+
+def register_closures() -> None:
+    """Find the functions that the factories of `transformers` return, before a forward pass is traced."""
     from transformers import masking_utils
 
-    found = {}
     for name in _KNOWN:
         factory = getattr(masking_utils, name, None)
         if factory is not None and name not in _PLAIN:
-            found.update({code: name for code in factory.__code__.co_consts if isinstance(code, CodeType)})
-    return found
+            _CLOSURES.update({code: name for code in factory.__code__.co_consts if isinstance(code, CodeType)})
 
 
 def _causal(frame: Frame, mapped: bool, held: dict[str, Any]) -> Found:

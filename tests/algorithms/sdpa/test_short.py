@@ -31,8 +31,10 @@ MASKS: dict[str, Any] = {
 }
 
 
-def drawn(dtype: torch.dtype = torch.float32, queries: int = QUERIES, keys: int = KEYS) -> list[Tensor]:
-    torch.manual_seed(0)
+def drawn(
+    dtype: torch.dtype = torch.float32, queries: int = QUERIES, keys: int = KEYS, *, seed: int = 0
+) -> list[Tensor]:
+    torch.manual_seed(seed)
     sizes = (queries, WIDTH), (keys, WIDTH), (keys, VALUE), (queries, VALUE)
     return [torch.randn(ITEMS, HEADS, *size).to(dtype) for size in sizes]
 
@@ -59,8 +61,7 @@ def test_output_and_gradients_are_as_exact_as_the_equation(name: str, dtype: tor
     mask = MASKS[name]
 
     def draw(turn: int) -> Draw:
-        torch.manual_seed(stored("short", turn))
-        tensors = drawn(dtype)
+        tensors = drawn(dtype, seed=stored("short", turn))
         tensors[0] *= scale
         assert served(*(x.requires_grad_() for x in tensors[:3]), mask=mask)
         return beside_the_equation(
@@ -183,8 +184,7 @@ def test_few_items_are_enough_where_they_are_long() -> None:
 @pytest.mark.parametrize("sink", ["number", "of each head", "of each item", "large", "none"])
 def test_a_sink_is_one_more_term_of_each_sum(sink: str, mask: Any) -> None:
     def draw(turn: int) -> Draw:
-        torch.manual_seed(stored("sink", turn))
-        *tensors, cotangent = drawn()
+        *tensors, cotangent = drawn(seed=stored("sink", turn))
         of = {
             "number": torch.tensor(0.5),
             "of each head": torch.randn(HEADS),

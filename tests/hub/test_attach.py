@@ -467,6 +467,7 @@ def test_a_saved_model_is_attached_in_another_process(tmp_path: Path) -> None:
 
 
 @torch.no_grad()
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
 def test_compiling_before_the_first_pass_is_no_error() -> None:
     eager, ours = pair_of(*DECODERS["llama"])
     compiled = torch.compile(ours, backend="eager")

@@ -215,7 +215,12 @@ class AttentionMap:
         Other indices, such as steps, lists and masks, are those of the whole matrix, if it is small.
         """
         several = index if isinstance(index, tuple) else (index,)
-        if not all(place is Ellipsis or _fits(place) for place in several) and prod(self.shape) <= TENSOR_LIMIT:
+        text = any(isinstance(place, str) for place in several)
+        if (
+            not text
+            and not all(place is Ellipsis or _fits(place) for place in several)
+            and prod(self.shape) <= TENSOR_LIMIT
+        ):
             return self._tensor()[index]
         places = self._places(index if isinstance(index, tuple) else (index,))
         rows, columns = (_as_slice(place, size) for place, size in zip(places[-2:], self.shape[-2:], strict=True))

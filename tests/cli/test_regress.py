@@ -100,7 +100,7 @@ def test_bad_input_ends_with_one_message(
 @pytest.mark.parametrize(
     ("flags", "feed", "message"),
     [
-        ((), "y\n1\n", 'columns: expected a column of standard input: "y"; got "x"'),
+        ((), "y\n1\n", 'standard input: expected a column "x"; got "y"'),
         ((), "x\none\n", "standard input:2: expected a finite number"),
         ((), "", "standard input: expected lines with columns; got none"),
         (("--level", "1"), "1\n", "level: expected a probability"),

@@ -130,7 +130,7 @@ def test_a_run_of_two_vocabularies_is_resumed_and_started_from(folder: Path, tmp
     two = ["--source-tokenizer", "char", "--target-tokenizer", "word"]
     train = ["train", "translate", *given]
     succeeded(run(*train, *two, "--steps", "3", "--out", folder / "gru"))
-    refused(run(*train, "--out", folder / "gru"), "tokenizer.source null (it was char)")
+    refused(run(*train, "--out", folder / "gru"), "--source-tokenizer (tokenizer.source) null (it was char)")
     succeeded(run(*train, "--from", folder / "gru", "--out", tmp_path / "tuned"))
     refused(
         run(*train, "--from", folder / "gru", "--source-tokenizer", "word", "--out", tmp_path / "other"),

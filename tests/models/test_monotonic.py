@@ -75,7 +75,7 @@ def test_padding_of_targets_changes_no_posterior(kind: tuple[str, dict[str, str]
     with record(model) as trace:
         model(*batch([SOURCE, [7, 8, 9, 3, 4]]), target)
         model(*batch([SOURCE]), torch.tensor([TARGET]))
-    together, alone = (call.weights() for call in trace.calls[model.alignment_layer])
+    together, alone = (one.calls[model.alignment_layer][0].weights() for one in trace.passes)
     torch.testing.assert_close(together[0, : len(TARGET), :3], alone[0], rtol=1e-10, atol=1e-12)
 
 

@@ -95,7 +95,7 @@ def expect_same_settings(folder: Path, tables: Mapping[str, Mapping[str, Any]]) 
         for name, new in settings.items():
             dotted = f"{table}.{name}"
             if isinstance(old, dict) and old.get(name, new) != new and dotted not in _FREE:
-                changed.append(f"{dotted} {shown(new)} (it was {shown(old[name])})")
+                changed.append(f"{setting(dotted)} {shown(new)} (it was {shown(old[name])})")
     if changed:
         hint = f"Give another {setting('out')}, or the same settings as before."
         got = ", ".join(changed[:_MOST]) + (f" and {len(changed) - _MOST} more" if len(changed) > _MOST else "")

@@ -132,7 +132,7 @@ def _cell(text: str) -> str:
 
 SETTINGS = {
     "training": {"every task but regress": "qkv.training.settings:Settings"},
-    "tokenizer": {"every task that reads text": "qkv.tasks.parallel:Words"},
+    "tokenizer": {"every task that reads text": "qkv.tasks.parallel:TokenizerSettings"},
     "data": {
         "translate": "qkv.tasks.training:RECIPE",
         "generate": "qkv.tasks.language_training:RECIPE",

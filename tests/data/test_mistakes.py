@@ -15,7 +15,7 @@ from qkv.data.labeled import labels_of, read_labeled, read_tagged
 from qkv.data.pointing import parse_pairs
 from qkv.data.table import read_table
 from qkv.data.text import read_text
-from qkv.errors import QkvError
+from qkv.errors import QkvError, on_command_line
 
 Say = Callable[[str], None]
 GOOD = "good\ta fine film\nbad\ta dull one\n"
@@ -161,7 +161,7 @@ def report(read: Callable[[Say], Any]) -> str:
     try:
         read(said.append)
     except QkvError as error:
-        return "\n".join([*said, str(error)])
+        return "\n".join([*said, error.render(on_command_line)])
     assert said, "read without a word"
     return "\n".join(said)
 

@@ -38,7 +38,7 @@ def test_every_public_name_has_a_page(reference: Path) -> None:
 
 def test_every_command_and_flag_is_on_the_page(reference: Path) -> None:
     text = (reference / "command_line.md").read_text(encoding="utf-8")
-    for command in ("demo", "train translate", "train regress", "translate", "view", "warm"):
+    for command in ("demo", "train translate", "train regress", "translate", "view", "explain"):
         assert f"\n## qkv {command}\n" in text
     assert "`--score`" in text
     assert "`--beam`" in text

@@ -25,9 +25,11 @@ def restored(item: Any, shared: list[Any]) -> Any:
         return item
     if "$" in item:
         return shared[item["$"]]
+    if set(item) == {"number"}:  # JSON has neither NaN nor infinity
+        return float(item["number"])
     found = {name: restored(one, shared) for name, one in item.items()}
     if set(found) != {"x"}:
         return found
     factors, matrix = found["x"]
     columns = len(matrix) // len(factors)
-    return [factors[place // columns] * number for place, number in enumerate(matrix)]
+    return [None if number is None else factors[place // columns] * number for place, number in enumerate(matrix)]

@@ -299,7 +299,7 @@ class FolderReader:
         CheckpointError: there is no such folder, or it cannot be read.
 
     Example:
-        >>> with Reader(Path("/")) as reader:
+        >>> with FolderReader(Path("/")) as reader:
         ...     reader.read("../etc/passwd", 10)
         Traceback (most recent call last):
         qkv.errors.CheckpointError: /../etc/passwd: expected a plain file name; ...

@@ -64,7 +64,7 @@ def sentences_of(lines: Sequence[str], name: str) -> list[list[TagLine]]:
 
     Example:
         >>> sentences_of(["-DOCSTART- O", "", "EU B-ORG", "rejects O"], "names.conll")
-        [[Row(number=3, cells=('EU', 'B-ORG')), Row(number=4, cells=('rejects', 'O'))]]
+        [[TagLine(number=3, cells=('EU', 'B-ORG')), TagLine(number=4, cells=('rejects', 'O'))]]
     """
     separator, sentences, width = separator_of(lines), list[list[TagLine]](), 0
     rows: list[TagLine] = []
@@ -107,7 +107,7 @@ def layout_of(sentences: Sequence[Sequence[TagLine]], name: str) -> TagColumns:
 
     Example:
         >>> row = "1 They they PRON PRP _ 2 nsubj _ _".split()
-        >>> layout_of([[Row(1, tuple(row))]], "en.conllu").name
+        >>> layout_of([[TagLine(1, tuple(row))]], "en.conllu").name
         'CoNLL-U'
     """
     layout = TagColumns()

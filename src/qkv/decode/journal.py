@@ -18,7 +18,7 @@ class StepJournal:
         steps: the row numbers, tokens and log-probabilities of each step.
 
     Example:
-        >>> journal = Journal(rows=2)
+        >>> journal = StepJournal(rows=2)
         >>> journal.note(torch.tensor([0, 1]), torch.tensor([5, 2]), torch.tensor([-0.5, -0.25]))
         >>> journal.note(torch.tensor([0]), torch.tensor([2]), torch.tensor([-1.0]))
         >>> [(found.ids, found.score) for found in journal.hypotheses(eos=2)]

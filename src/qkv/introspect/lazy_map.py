@@ -17,7 +17,7 @@ from qkv.engine.describe import Arguments, DescribedCall, describe
 from qkv.engine.hidden_keys import zero_hidden_keys
 from qkv.engine.problem import Call
 from qkv.engine.winners import values_of, winners
-from qkv.errors import ArgumentError, ConfigError, ShapeError, UnsupportedError
+from qkv.errors import ConfigError, ShapeError, UnsupportedError
 from qkv.introspect import gradients
 from qkv.introspect.snapshot import Unchanged, copied
 from qkv.introspect.statistics import Statistics, WeightSource, check_entropy, gather, pool, trouble, without_gradient
@@ -90,10 +90,7 @@ class AttentionMap:
         return func(*args, **kwargs)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Return the matrix as an array of NumPy; types that NumPy lacks become float32."""
-        if copy is False:
-            hint = "Write np.asarray(amap)."
-            raise ArgumentError("np.array(copy)", "a copy: a map holds no matrix", "copy=False", hint)
+        """Return the matrix as an array of NumPy, computed anew; types that NumPy lacks become float32."""
         tensor = self._tensor().detach().cpu()
         array = (tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()).numpy()
         return array if dtype is None else array.astype(dtype)

@@ -46,7 +46,7 @@ def add_tile(products: Floats, scale: float, column: int, rows: RowStatistics, r
         received: Σ w over rows, (C,), updated in place.
 
     Example:
-        >>> rows = Rows(
+        >>> rows = RowStatistics(
         ...     np.log(np.full(1, 2.0)), np.zeros(1, np.int32), np.full(1, 2, np.int32),
         ...     np.zeros(1), np.zeros(1), np.full((1, 1), -np.inf, np.float32), np.zeros((1, 1), np.int64))
         >>> received = np.zeros(2)

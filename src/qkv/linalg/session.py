@@ -21,7 +21,7 @@ class DecodingSession:
 
     Example:
         >>> layer = object()
-        >>> with Session() as session:
+        >>> with DecodingSession() as session:
         ...     first = session.keep(layer, list)
         ...     session.keep(layer, list) is first
         True
@@ -70,7 +70,7 @@ def opened(session: DecodingSession | None) -> Iterator[DecodingSession]:
         session: the session of several decodings; None for a new one.
 
     Example:
-        >>> with Session() as session, opened(session) as same:
+        >>> with DecodingSession() as session, opened(session) as same:
         ...     same is session
         True
     """

@@ -46,10 +46,10 @@ def spans(tags: Sequence[str]) -> list[TagSpan]:
     Source: Ramshaw and Marcus 1995; Tjong Kim Sang and De Meulder 2003, `conlleval`; Ratinov and Roth 2009 for BILOU.
 
     Example:
-        >>> spans(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"])
-        [Span(kind='PER', start=0, stop=2), Span(kind='LOC', start=3, stop=4), Span(kind='LOC', start=4, stop=5)]
+        >>> spans(["B-PER", "I-PER", "O", "I-LOC"])
+        [TagSpan(kind='PER', start=0, stop=2), TagSpan(kind='LOC', start=3, stop=4)]
         >>> spans(["B-PER", "E-PER", "S-LOC"])
-        [Span(kind='PER', start=0, stop=2), Span(kind='LOC', start=2, stop=3)]
+        [TagSpan(kind='PER', start=0, stop=2), TagSpan(kind='LOC', start=2, stop=3)]
     """
     result: list[TagSpan] = []
     kind, start, open_span = "", 0, False

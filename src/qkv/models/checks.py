@@ -91,7 +91,7 @@ def attention_of_its_own(
         ConfigError: they have no meaning; the message names the setting with its prefix.
 
     Example:
-        >>> attention_of_its_own(Mechanism(), "cross", "none", None)
+        >>> attention_of_its_own(MechanismConfig(), "cross", "none", None)
         Traceback (most recent call last):
         qkv.errors.ConfigError: model.cross_score: expected a score, because a Transformer is attention; got "none". ...
     """
@@ -144,7 +144,7 @@ def check_positions(positions: str, mechanism: MechanismConfig, width: int, *, b
             bias of positions meets scores that must not be negative.
 
     Example:
-        >>> check_positions("rotary", Mechanism(score="additive"), 8)
+        >>> check_positions("rotary", MechanismConfig(score="additive"), 8)
         Traceback (most recent call last):
         qkv.errors.ConfigError: model.positions: expected sinusoidal, alibi, relative or none with additive ...
     """

@@ -37,7 +37,7 @@ class SelfAttentionEncoder(nn.Module):
     Source: Chen et al. 2018, "The Best of Both Worlds", section 5 (Transformer encoder, recurrent decoder).
 
     Example:
-        >>> encoder = SelfAttentionEncoder(8, heads=2, layers=1, mechanism=Mechanism())
+        >>> encoder = SelfAttentionEncoder(8, heads=2, layers=1, mechanism=MechanismConfig())
         >>> states, summary = encoder(torch.randn(3, 5, 8), torch.tensor([5, 2, 0]), None)
         >>> states.shape, summary.shape
         (torch.Size([3, 5, 8]), torch.Size([3, 8]))

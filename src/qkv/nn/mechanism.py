@@ -77,9 +77,9 @@ class MechanismConfig:
             to the score.
 
     Example:
-        >>> Mechanism(score="general").score, Mechanism(score="gaussian").normalizer
+        >>> MechanismConfig(score="general").score, MechanismConfig(score="gaussian").normalizer
         ('bilinear', 'sum')
-        >>> Mechanism(score="dot", normalizer="sum")
+        >>> MechanismConfig(score="dot", normalizer="sum")
         Traceback (most recent call last):
         qkv.errors.ConfigError: model.normalizer: expected softmax, mean, hard, identity, sparsemax, entmax or sigmoid
         for dot; got "sum". Sums normalize scores that are never negative: boxcar, ...
@@ -130,8 +130,8 @@ class MechanismConfig:
         """Return this mechanism with another score or normalizer, without the numbers that do not apply to them.
 
         Example:
-            >>> Mechanism(score="gaussian", bandwidth=2.0).replaced(score="dot")
-            Mechanism(score='dot', normalizer='softmax', alpha=None, sinks=False, bandwidth=None, power=None)
+            >>> MechanismConfig(score="gaussian", bandwidth=2.0).replaced(score="dot")
+            MechanismConfig(score='dot', normalizer='softmax', alpha=None, sinks=False, bandwidth=None, power=None)
         """
         kept = None if self.normalizer == _own_normalizer(self.score) else self.normalizer
         new = MechanismConfig(score=score or self.score, normalizer=normalizer or kept)
@@ -169,7 +169,7 @@ class MechanismConfig:
             ConfigError: the score does not support these widths.
 
         Example:
-            >>> Mechanism(score="gaussian").score_module(8, 8, heads=2).log_bandwidth.shape
+            >>> MechanismConfig(score="gaussian").score_module(8, 8, heads=2).log_bandwidth.shape
             torch.Size([2])
         """
         if self.needs_equal_widths and query_width != key_width:
@@ -201,7 +201,7 @@ class MechanismConfig:
             A value or a module; None for the score's own default.
 
         Example:
-            >>> Mechanism(normalizer="hard").normalizer_part()
+            >>> MechanismConfig(normalizer="hard").normalizer_part()
             Hard()
         """
         if self.sinks:

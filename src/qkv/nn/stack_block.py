@@ -60,7 +60,7 @@ class SublayerResidual(nn.Module):
 
     Example:
         >>> import torch
-        >>> around, x = Around(8, NormParts(place="both")), torch.randn(2, 5, 8)
+        >>> around, x = SublayerResidual(8, NormParts(place="both")), torch.randn(2, 5, 8)
         >>> around.after(x, around.before(x)).shape
         torch.Size([2, 5, 8])
     """

@@ -35,7 +35,7 @@ class KeyValueBuffer:
     view of memory that holds at most 2T. A cache with a sliding window drops early keys: here they stay.
 
     Example:
-        >>> room, keys = Room(), torch.arange(6.0).reshape(1, 6, 1)
+        >>> room, keys = KeyValueBuffer(), torch.arange(6.0).reshape(1, 6, 1)
         >>> views = [room.keep(keys[:, :n], keys[:, :n], n if n == 4 else 1) for n in (4, 5, 6)]
         >>> torch.equal(views[2].key, keys), views[1].key.data_ptr() == views[2].key.data_ptr()
         (True, True)

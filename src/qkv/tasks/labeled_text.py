@@ -181,7 +181,7 @@ def numbered(
 
     Example:
         >>> tokenizer = Tokenizer.learn(["good film"], kind="char")
-        >>> numbered(Text(("fo", "o"), ("a", "b"), 3), tokenizer, ("a", "b"), 9, "f").begins
+        >>> numbered(TextAndLabels(("fo", "o"), ("a", "b"), 3), tokenizer, ("a", "b"), 9, "f").begins
         (0, 2)
     """
     for label in text.labels:

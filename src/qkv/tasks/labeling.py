@@ -153,7 +153,7 @@ def stack(items: Sequence[EncodedText], padding: int, device: torch.device) -> L
     """Stack texts as tensors.
 
     Example:
-        >>> stack([Item((5, 6), (0,), (1,), 1)], 0, torch.device("cpu")).labels
+        >>> stack([EncodedText((5, 6), (0,), (1,), 1)], 0, torch.device("cpu")).labels
         tensor([[1]])
     """
     ids, lengths = collate_sources([item.ids for item in items], padding)

@@ -36,7 +36,7 @@ def speaking(volume: Verbosity) -> Iterator[None]:
     """Use a volume for everything inside.
 
     Example:
-        >>> with speaking(Volume(json=True)):
+        >>> with speaking(Verbosity(json=True)):
         ...     as_json()
         True
     """
@@ -66,7 +66,7 @@ def note(text: str) -> None:
     """Write a message to standard error, unless the user asked for quiet.
 
     Example:
-        >>> with speaking(Volume("quiet")):
+        >>> with speaking(Verbosity("quiet")):
         ...     note("nothing of this is written")
     """
     if _VOLUME.get().messages != "quiet":

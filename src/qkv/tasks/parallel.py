@@ -104,7 +104,7 @@ class TokenizerSettings:
         """Learn a tokenizer from the training texts.
 
         Example:
-            >>> Words("char", minimum=1).learn(["e\u0301"]).size
+            >>> TokenizerSettings("char", minimum=1).learn(["e\u0301"]).size
             5
         """
         return Tokenizer.learn(
@@ -229,7 +229,8 @@ def learn_tokenizer(pairs: Sequence[Pair], words: TokenizerSettings) -> Tokenize
         words: tokenizer settings; the size is that of each vocabulary.
 
     Example:
-        >>> tokenizer = learn_tokenizer([Pair("ab", "x y", 1)], Words(source="char", target="word", minimum=1))
+        >>> settings = TokenizerSettings(source="char", target="word", minimum=1)
+        >>> tokenizer = learn_tokenizer([Pair("ab", "x y", 1)], settings)
         >>> tokenizer.source.encode("ba"), tokenizer.encode("y x")
         ([5, 4], [5, 4])
     """

@@ -207,7 +207,7 @@ def stack(items: Sequence[Pointed], vocabulary: ElementVocabulary | None, device
     """Stack lines as tensors.
 
     Example:
-        >>> stack([Pointed(("big", "small"), (2, 1), 1)], Vocabulary(["?", "big"]), torch.device("cpu")).target
+        >>> stack([Pointed(("big", "small"), (2, 1), 1)], ElementVocabulary(["?", "big"]), torch.device("cpu")).target
         tensor([[2, 1, 0]])
     """
     lengths = torch.tensor([len(item.elements) for item in items])

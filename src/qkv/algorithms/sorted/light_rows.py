@@ -121,7 +121,7 @@ def sums(
         >>> a, b = Points(np.zeros(1), np.zeros(1, np.uint64), np.ones(1, np.uint64)), np.array([0.99, 2.0])
         >>> keys = Points(b, np.array([0, 1], np.uint64), np.array([2], np.uint64))
         >>> light = LightRows(np.array([0]), np.array([0], np.uint64), np.array([1], np.uint64))
-        >>> sums(Kernel(PARABOLA, np.ones(1)), a, keys, np.array([[5.0], [7.0]]), light)
+        >>> sums(BoundedKernel(PARABOLA, np.ones(1)), a, keys, np.array([[5.0], [7.0]]), light)
         (array([[5.]]), array([0.0199]))
     """
     outputs, totals = np.empty((light.rows.size, value.shape[1])), np.empty(light.rows.size)

@@ -115,8 +115,8 @@ def sides(
     Example:
         >>> a, b = Points(np.zeros(1), np.zeros(1, np.uint64), np.ones(1, np.uint64)), np.array([-1.0, 2.0])
         >>> keys = Points(b, np.array([0, 1], np.uint64), np.array([2], np.uint64))
-        >>> rows, weights = Rows(np.array([5.0, 7.0]), np.ones(2)), Weights(np.ones((1, 2)), b[None])
-        >>> sides(a, keys, rows, weights, Factors(np.zeros((1, 1)), np.ones((1, 1)), NONE_2D), None, True).values
+        >>> rows, weights = PointRows(np.array([5.0, 7.0]), np.ones(2)), SourceFactors(np.ones((1, 2)), b[None])
+        >>> sides(a, keys, rows, weights, TargetFactors(np.zeros((1, 1)), np.ones((1, 1)), NONE_2D), None, True).values
         array([14.])
     """
     columns = source_rows.rows.size // sources.coordinates.size
@@ -176,7 +176,7 @@ def windows(
     Example:
         >>> a, b = Points(np.zeros(1), np.zeros(1, np.uint64), np.ones(1, np.uint64)), np.array([-0.5, 2.0])
         >>> keys = Points(b, np.array([0, 1], np.uint64), np.array([2], np.uint64))
-        >>> support, rows = Support(1, np.ones(1), np.ones(1)), Rows(np.array([5.0, 7.0]), np.ones(2))
+        >>> support, rows = Support(1, np.ones(1), np.ones(1)), PointRows(np.array([5.0, 7.0]), np.ones(2))
         >>> windows(support, a, keys, rows, np.ones(2), None, True).values
         array([3.75])
     """

@@ -24,7 +24,7 @@ class SettingsReader:
         tensors: the names of the tensors that are stored.
 
     Example:
-        >>> keys = Keys({"n_head": 12}, {"n_layer": 12}, "config.json")
+        >>> keys = SettingsReader({"n_head": 12}, {"n_layer": 12}, "config.json")
         >>> keys.size("n_head"), keys.size("n_layer")
         (12, 12)
         >>> keys.size("n_embd")

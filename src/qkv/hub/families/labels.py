@@ -19,9 +19,9 @@ def labels_of(keys: SettingsReader) -> tuple[str, ...]:
             other.
 
     Example:
-        >>> labels_of(Keys({"id2label": {"0": "bad", "1": "good"}}, {}, "config.json"))
+        >>> labels_of(SettingsReader({"id2label": {"0": "bad", "1": "good"}}, {}, "config.json"))
         ('bad', 'good')
-        >>> labels_of(Keys({}, {}, "config.json"))
+        >>> labels_of(SettingsReader({}, {}, "config.json"))
         ('LABEL_0', 'LABEL_1')
     """
     if keys.get("problem_type") not in (None, "single_label_classification"):

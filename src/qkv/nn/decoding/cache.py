@@ -202,7 +202,7 @@ class BatchRows(nn.Module):
     calls.
 
     Example:
-        >>> Rows()(torch.arange(2), start=True)
+        >>> BatchRows()(torch.arange(2), start=True)
         tensor([0, 1])
     """
 

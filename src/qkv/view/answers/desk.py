@@ -52,7 +52,7 @@ class RequestHandler:
         >>> import torch
         >>> from qkv.view.scene import Layer
         >>> layer = Layer("one", "self", "text", "text", *torch.randn(3, 4, 2, 8))
-        >>> desk = Desk(Scene("two words", {"text": ("a", "dog")}, (layer,)))
+        >>> desk = RequestHandler(Scene("two words", {"text": ("a", "dog")}, (layer,)))
         >>> desk.ask("tile", "layer=0&head=3&level=0&row=0&column=0&how=mean&quantity=weight").rows
         2
     """

@@ -18,7 +18,7 @@ class ByteLRU(Generic[T]):
         dropped: called with each evicted entry.
 
     Example:
-        >>> kept = Kept[bytes](10, len)
+        >>> kept = ByteLRU[bytes](10, len)
         >>> kept.get("a", lambda: b"123456"), kept.get("b", lambda: b"123456"), kept.bytes
         (b'123456', b'123456', 6)
     """

@@ -109,7 +109,9 @@ def generate(count: int, seed: int) -> list[Pair]:
     Example:
         >>> for pair in generate(3, seed=4):
         ...     print(pair.source, "->", pair.target)
-        Ein Bäcker fragt viele Söhne . -> A baker asks many sons .
+        Die Pferde vergessen die Mutter . -> The horses forget the mother .
+        Ein Pferd will in dem Wald träumen . -> A horse wants to dream in the forest .
+        Meine Ziege liebt eine schwarze Schwester in der Schule . -> My goat loves a black sister in the school .
     """
     if not 0 <= count <= 10**6:
         raise ConfigError("count", "from 0 to 1,000,000", f"{count:,}", "Generate fewer.")

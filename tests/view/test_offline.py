@@ -6,7 +6,7 @@ import re
 
 import pytest
 import torch
-from tests.view.saved import answers
+from tests.view.saved import answers, restored
 
 import qkv
 from qkv.view.answers.answer import Numbers
@@ -39,8 +39,8 @@ def test_it_carries_the_answers_of_the_server_under_their_addresses():
     steps = found["api/steps?layer=0&head=0&query=2"]["stages"]
     for ours, theirs in zip(steps, desk.ask("steps", "layer=0&head=0&query=2").content["stages"], strict=True):
         assert {**ours, "values": None} == {**theirs, "values": None}
-        pairs = zip(flat(ours["values"]), flat(theirs["values"]), strict=True)
-        assert all(one == other or one == pytest.approx(other, rel=0.05, abs=0.0051) for one, other in pairs)
+        pairs = zip(flat(ours["values"]), flat(restored(theirs["values"], [])), strict=True)
+        assert all(one == pytest.approx(other, rel=0.05, abs=0.0051, nan_ok=True) for one, other in pairs)
     cell = desk.ask("cell", "layer=0&head=0&query=3&key=1").content
     assert found["api/cell?layer=0&head=0&query=3&key=1"]["weight"] == pytest.approx(cell["weight"], rel=1e-5)
     tile = "layer=0&head=0&level=0&row=0&column=0&how=mean&quantity=weight"
@@ -156,7 +156,7 @@ def test_a_diverged_layer_is_named_and_the_rest_stays_viewable(number, place):
     assert first_not_finite(given).text.endswith(f"in layer bad, head 1, {place} 3.")
     for asked, answer in sound.items():
         if asked.startswith(("api/tile", "api/track", "api/steps", "api/cell")):
-            assert found[asked] == answer
+            assert repr(found[asked]) == repr(answer)  # NaN marks what a mask hides
     desk = RequestHandler(given)
     for question in _questions(given):
         name, _, parameters = question.path.partition("?")

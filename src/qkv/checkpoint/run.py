@@ -102,7 +102,7 @@ def _check_kind(folder: Path) -> None:
     if entries and NAME not in entries:
         got = "one checkpoint" if is_checkpoint(folder) else f"a folder that contains {entries[0]!r}"
         hint = f"Give another {setting('out')}: nothing in this folder was changed."
-        raise CheckpointError(setting("out", f"{folder}"), "a run folder, or a new or empty folder", got, hint)
+        raise CheckpointError(setting("out", str(folder)), "a run folder, or a new or empty folder", got, hint)
 
 
 def _check_same(folder: Path, stored: Plain, given: Plain, free: Collection[str], added: Mapping[str, Plain]) -> None:
@@ -115,7 +115,7 @@ def _check_same(folder: Path, stored: Plain, given: Plain, free: Collection[str]
     hint = f"Give another {setting('out')}, or the same settings as before."
     if any(_is_sum(old) and _is_sum(new) for _, old, new in found):
         hint = "A different sha256 means that the contents of a file have changed. " + hint
-    argument = setting("out", f"{folder}")
+    argument = setting("out", str(folder))
     raise ConfigError(argument, "the configuration this run was started with", shown + more, hint)
 
 

@@ -356,7 +356,7 @@ def _separator(lines: Sequence[str]) -> str:
 
 
 def _mark(line: str) -> str | None:
-    """Return the separator that a line has outside quotation marks, if it is no space."""
+    """Return the first of tab, semicolon and comma that occurs outside quotation marks; None if none does."""
     bare = _QUOTED.sub("", line)
     return next((mark for mark in "\t;," if mark in bare), None)
 

@@ -90,7 +90,7 @@ class AttentionMap:
         return func(*args, **kwargs)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Return the matrix as an array of NumPy, computed anew; types that NumPy lacks become float32."""
+        """Compute the matrix as a NumPy array; dtypes that NumPy does not have become float32."""
         tensor = self._tensor().detach().cpu()
         array = (tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()).numpy()
         return array if dtype is None else array.astype(dtype)

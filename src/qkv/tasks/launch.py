@@ -99,7 +99,7 @@ def expect_same_settings(folder: Path, tables: Mapping[str, Mapping[str, Any]]) 
     if changed:
         hint = f"Give another {setting('out')}, or the same settings as before."
         got = ", ".join(changed[:_MOST]) + (f" and {len(changed) - _MOST} more" if len(changed) > _MOST else "")
-        raise ConfigError(setting("out", f"{folder}"), "the configuration this run was started with", got, hint)
+        raise ConfigError(setting("out", str(folder)), "the configuration this run was started with", got, hint)
 
 
 def shown(value: object) -> str:

@@ -233,7 +233,7 @@ def _questions(scene: Scene) -> Iterator[_Question]:
 def _details(
     scene: Scene, ordered: Sequence[tuple[int, int]], smallest: Sequence[tuple[int, int]]
 ) -> Iterator[_Question]:
-    """List graphs, steps, other maps and cells."""
+    """List the requests for graphs, steps, the remaining maps, and single cells."""
     for chain in dict.fromkeys(_chain(scene, layer) for layer in range(len(scene.layers))):
         count = scene.layers[chain[-1]].shape[1]
         for query in range(count if count <= _FEW else 0):

@@ -234,7 +234,7 @@ def _padded(size: int) -> int:
 
 
 def _gradients_again(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    """Return the gradients with a graph. Those of queries and keys are 0, so the values are not read."""
+    """Return differentiable gradients. Queries and keys get zeros, so zeros can stand for the values."""
     query, key = ctx.saved_tensors[:2]
     value = g.new_zeros(*ctx.mechanism.leading, key.shape[-2], g.shape[-1])
     seen, wanted = visibility_of(query, key), ctx.needs_input_grad[2:]

@@ -1,7 +1,7 @@
 """Tables that end where the mask hides: what lies beyond them is read as 0, if only hidden pairs read there.
 
-PyTorch's kernels evaluate no hidden pair; a tile has them all. Whether a read can leave its table is decided by
-interval arithmetic on its indices, so that most are left as they are.
+PyTorch's kernels skip hidden pairs; a tile also evaluates them. Interval arithmetic on the indices shows which reads
+can go out of bounds, so that all others stay unchanged.
 """
 
 from collections.abc import Callable, Iterable, Sequence

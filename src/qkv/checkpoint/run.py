@@ -5,7 +5,7 @@ RUN/run.json    what this folder is, and the configuration it was started with
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,8 @@ NAME = "run.json"
 FORMAT = "qkv run"
 VERSION = 1
 _LIMIT = 16 << 20
+_MOST = 12
+"""Settings that a message lists."""
 
 
 @contextmanager
@@ -110,13 +112,24 @@ def _check_same(folder: Path, stored: Plain, given: Plain, free: Collection[str]
     found = [(name, old, new) for name, old, new in apart if old is not None or name not in added or added[name] != new]
     if not found:
         return
-    shown = ", ".join(f"{setting(name)} {_show(new)} (it was {_show(old)})" for name, old, new in found[:12])
-    more = f" and {len(found) - 12} more" if len(found) > 12 else ""
-    hint = f"Give another {setting('out')}, or the same settings as before."
-    if any(_is_sum(old) and _is_sum(new) for _, old, new in found):
-        hint = "A different sha256 means that the contents of a file have changed. " + hint
-    argument = setting("out", str(folder))
-    raise ConfigError(argument, "the configuration this run was started with", shown + more, hint)
+    files = any(_is_sum(old) and _is_sum(new) for _, old, new in found)
+    note = "A different sha256 means that the contents of a file have changed. " if files else ""
+    raise other_configuration(folder, [(name, _show(old), _show(new)) for name, old, new in found], note)
+
+
+def other_configuration(folder: Path, changed: Sequence[tuple[str, str, str]], note: str = "") -> ConfigError:
+    """Return the error about a run that was started with other settings.
+
+    Args:
+        folder: the run folder.
+        changed: of each setting that differs its dotted name, and its values before and now, for people; at most 12
+            are listed.
+        note: a sentence that comes before the hint.
+    """
+    got = ", ".join(f"{setting(name)} {new} (it was {old})" for name, old, new in changed[:_MOST])
+    more = f" and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
+    hint = f"{note}Give another {setting('out')}, or the same settings as before."
+    return ConfigError(setting("out", str(folder)), "the configuration this run was started with", got + more, hint)
 
 
 def _is_sum(value: Plain) -> bool:

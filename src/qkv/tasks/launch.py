@@ -12,7 +12,7 @@ from qkv.checkpoint.contents import Contents
 from qkv.checkpoint.disk import expect_writable
 from qkv.checkpoint.rotation import save_step, step_folder
 from qkv.checkpoint.run import NAME as RUN
-from qkv.checkpoint.run import open_run, read_config
+from qkv.checkpoint.run import open_run, other_configuration, read_config
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, brief, setting
 from qkv.metrics.figure import Figure
@@ -28,8 +28,6 @@ from qkv.training.settings import Settings
 
 TABLES = ("data", "tokenizer", "model", "training")
 """The tables of settings of a task that trains on text."""
-_MOST = 12
-"""Settings that a message lists."""
 _FITTED = 1
 """The step of a model that is fitted at once."""
 _FREE = (
@@ -95,11 +93,9 @@ def expect_same_settings(folder: Path, tables: Mapping[str, Mapping[str, Any]]) 
         for name, new in settings.items():
             dotted = f"{table}.{name}"
             if isinstance(old, dict) and old.get(name, new) != new and dotted not in _FREE:
-                changed.append(f"{setting(dotted)} {shown(new)} (it was {shown(old[name])})")
+                changed.append((dotted, shown(old[name]), shown(new)))
     if changed:
-        hint = f"Give another {setting('out')}, or the same settings as before."
-        got = ", ".join(changed[:_MOST]) + (f" and {len(changed) - _MOST} more" if len(changed) > _MOST else "")
-        raise ConfigError(setting("out", str(folder)), "the configuration this run was started with", got, hint)
+        raise other_configuration(folder, changed)
 
 
 def shown(value: object) -> str:

@@ -105,7 +105,7 @@ def test_no_text_at_all(tmp_path: Path) -> None:
 
 def test_another_context_than_the_run_has(trained: Path, text: Path) -> None:
     done = run("train", "generate", "--text", text, "--out", trained, *SMALL[:-1], "9")
-    refused(done, "model.context 9 (it was 8)")
+    refused(done, "--context", "9 (it was 8)")
 
 
 def test_fine_tuning_takes_the_sizes_of_its_start(trained: Path, text: Path, tmp_path: Path) -> None:

@@ -1,7 +1,15 @@
 # Every target sets up what it needs: a virtual environment with the pinned packages of constraints.txt.
 PYTHON ?= python3
 VENV   ?= .venv
-BIN    := $(VENV)/bin
+BIN    := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
+# Which PyTorch: tested, with all pins of constraints.txt; oldest, the one that pyproject.toml allows; newest, of every package.
+TORCH  ?= tested
+FLOOR  := $(shell sed -n 's/^ *"torch>=\(.*\)",/\1/p' pyproject.toml)
+PINS   := $(VENV)/constraints.txt
+pins_tested := cat constraints.txt
+pins_oldest := sed 's/^torch==.*/torch==$(FLOOR)/' constraints.txt
+pins_newest := printf ''
+PINNED := $(or $(pins_$(TORCH)),$(error TORCH is tested, oldest or newest, not $(TORCH)))
 USABLE := $(VENV)/.usable
 READY  := $(VENV)/.ready
 
@@ -11,13 +19,17 @@ LINKER  := $(shell command -v ld >/dev/null || echo ziglang)
 
 ARM64  ?= $(VENV)/arm64
 
+RELEASE := $(VENV)/release/$(notdir $(BIN))
+TOOLS   := $(VENV)/release/.ready
+
 HUB_FLOOR := $(shell sed -n 's/^hub = \["transformers>=\(.*\)"\]/\1/p' pyproject.toml)
 
 PORTABLE := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 QKV_KERNELS=x86-64-v3
 COMPUTED := $(addprefix tests/,algorithms compiled contract engine linalg masks normalizers scores introspect nn \
   models decode planner test_biases.py test_documents.py test_forward_mode.py test_functional.py test_tracing.py)
 
-.PHONY: demo test test-all test-portable test-processors test-arm64 test-hub hub-with coverage check fuzz results wheel bench docs clean
+.PHONY: demo test test-all test-portable test-processors test-arm64 test-hub hub-with coverage check fuzz results wheel \
+  test-wheel release bench docs clean
 
 demo: $(USABLE)       ## learn to read dates, then show what the model attends to
 	$(KERNELS)
@@ -80,8 +92,14 @@ fuzz: $(READY)        ## read 200,000 spoilt files of every kind; fewer with MUT
 results: $(READY)     ## the result table; DATA=folder trains and scores, without it the table is written again
 	$(BIN)/python -m results $(if $(DATA),--data $(DATA))
 
-wheel: $(READY)       ## a wheel with the kernels of every processor of this kind of machine, under dist
-	$(BIN)/python -m build
+wheel: $(TOOLS)       ## both packages under dist; the wheel has the kernels of every processor of this kind of machine
+	$(RELEASE)/python -m build
+
+test-wheel:           ## what a stranger tries first, in a clean environment with the wheel of dist
+	$(PYTHON) -m release.trial dist
+
+release: $(TOOLS)     ## check, build and try what a release needs, and write the text of its tag; publishes nothing
+	$(RELEASE)/python -m release
 
 bench: $(READY)       ## speed and memory, as JSON and plots under benchmarks/results
 	$(KERNELS)
@@ -98,11 +116,18 @@ clean:                ## everything that can be made again
 # Kernels are compiled while packages are downloaded.
 $(USABLE): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt setuptools numba $(LINKER)
+	$(PINNED) > $(PINS)
+	$(BIN)/python -m pip install --quiet -c $(PINS) setuptools numba $(LINKER)
 	PYTHONPATH=src $(KERNELS) & kernels=$$!; \
-	QKV_TARGETS=none $(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e . && wait $$kernels
+	QKV_TARGETS=none $(BIN)/python -m pip install --quiet --no-build-isolation -c $(PINS) -e . && wait $$kernels
 	touch $@
 
 $(READY): $(USABLE)
-	QKV_TARGETS=none $(BIN)/python -m pip install --quiet --no-build-isolation -c constraints.txt -e '.[dev]'
+	QKV_TARGETS=none $(BIN)/python -m pip install --quiet --no-build-isolation -c $(PINS) -e '.[dev]'
+	touch $@
+
+# What builds and checks packages, apart from what runs them.
+$(TOOLS): pyproject.toml
+	$(PYTHON) -m venv $(VENV)/release
+	$(RELEASE)/python -m pip install --quiet 'build>=1.2' 'pyroma>=4.2' 'twine>=6'
 	touch $@

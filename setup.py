@@ -6,6 +6,7 @@ The environment variable QKV_TARGETS names others, or `none`.
 
 import os
 import platform
+import runpy
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,13 @@ from setuptools import Command, Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
-SOURCE = Path(__file__).parent / "src"
+ROOT = Path(__file__).parent.absolute()
+SOURCE = ROOT / "src"
+sys.path.insert(0, str(ROOT))  # a build in isolation does not have the project's folder there
+
+from release.links import CONTACT, absolute_links, urls  # noqa: E402
+
+VERSION = str(runpy.run_path(str(SOURCE / "qkv" / "_version.py"))["VERSION"])
 BUILDS = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
 """Whether there are kernels for this kind of machine; elsewhere PyTorch's operators do their work."""
 
@@ -88,6 +95,11 @@ class Binary(Distribution):
 
 
 setup(
+    long_description=absolute_links((ROOT / "README.md").read_text(encoding="utf-8"), f"v{VERSION}"),
+    long_description_content_type="text/markdown",
+    author="The qkv authors",
+    author_email=CONTACT,
+    project_urls=urls(VERSION),
     cmdclass={"build": Build, "build_kernels": BuildKernels, "bdist_wheel": Wheel},
     distclass=Binary,
     setup_requires=["ziglang"] if BUILDS and shutil.which("ld") is None else [],

@@ -14,7 +14,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-sys.path[:0] = [str(HERE), str(ROOT / "src")]
+sys.path[:0] = [str(HERE), str(ROOT), str(ROOT / "src")]
 
 _ABOVE = {"CHANGELOG.md": "project/changelog.md", "SECURITY.md": "project/security.md"}
 

@@ -5,12 +5,14 @@ import sys
 from pathlib import Path
 
 HERE = Path(os.environ["QKV_SITE"])
-sys.path[:0] = [str(HERE), str(HERE.parent.parent / "src")]
+sys.path[:0] = [str(HERE), str(HERE.parent.parent), str(HERE.parent.parent / "src")]
+
+from qkv._version import VERSION  # noqa: E402
 
 project = "qkv"
 author = "The qkv authors"
 copyright = "2026, the qkv authors"
-release = "0.1.0"
+release = VERSION
 
 extensions = [
     "myst_nb",

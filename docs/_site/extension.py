@@ -4,7 +4,8 @@ import re
 from pathlib import PurePosixPath
 from typing import Any
 
-REPOSITORY = "https://github.com/qkv/qkv/blob/main/"
+from release.links import file_address
+
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
 _SOURCES = re.compile(r"(\.ci|src|tests|examples|benchmarks|results)(/|$)")
 _PAGES = {"CHANGELOG.md": "project/changelog", "SECURITY.md": "project/security"}
@@ -22,7 +23,7 @@ def repository_links(text: str, page: str) -> str:
 
     Example:
         >>> repository_links("[a](../../src/qkv/errors.py)", "how_to/train.md")
-        '[a](https://github.com/qkv/qkv/blob/main/src/qkv/errors.py)'
+        '[a](https://repository.invalid/qkv/blob/main/src/qkv/errors.py)'
         >>> repository_links("[a](../../SECURITY.md#keys)", "how_to/train.md")
         '[a](../project/security.md#keys)'
     """
@@ -39,7 +40,7 @@ def repository_links(text: str, page: str) -> str:
             up = "../" * (len(folder.parts) - 1)
             return f"[{label}]({up}{_PAGES[full]}.md{ending})"
         if _SOURCES.match(full) or not full.startswith("docs"):
-            return f"[{label}]({REPOSITORY}{full}{ending})"
+            return f"[{label}]({file_address(full, 'main')}{ending})"
         return link.group(0)
 
     return _LINK.sub(replaced, text)

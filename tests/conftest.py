@@ -37,6 +37,14 @@ def pytest_sessionstart() -> None:
         pytest.exit(reason, returncode=2)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of compiled kernels where none can run, as on Windows, macOS and old processors."""
+    if why_unavailable() is not None:
+        of_kernels = [item for item in items if item.get_closest_marker("kernels")]
+        config.hook.pytest_deselected(items=of_kernels)
+        items[:] = [item for item in items if not item.get_closest_marker("kernels")]
+
+
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(SEED)

@@ -14,15 +14,19 @@ from qkv.masks.patterns import causal, dense, documents, lengths, span, window
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.sparse import Entmax, Sparsemax
-from qkv.planner.registry import BACKENDS
+from qkv.planner.registry import BACKENDS, algorithms_of
 from qkv.scores.base import Score
 from qkv.scores.free import Learned, Uniform
 from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance, squared_distance
 from qkv.scores.products import Bilinear, Cosine, Dot, ScaledDot
 from qkv.scores.sums import Additive, Concat
 
-ON_CPU = tuple(name for name in BACKENDS if name not in ("flex", "gpu"))
-"""The backends that this suite can run anywhere; the others refuse every problem that is not on a GPU."""
+EVERYWHERE = tuple(name for name in BACKENDS if name not in ("flex", "gpu"))
+"""The backends of CPUs; the others refuse every problem that is not on a GPU."""
+ON_CPU = tuple(
+    name for name in EVERYWHERE if any(each.kernels is None or each.kernels() is None for each in algorithms_of(name))
+)
+"""Those of them that run here: some are compiled kernels and nothing else."""
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 BATCH, HEADS, QUERIES, VALUE_WIDTH = 2, 2, 32, 32  # 4,096 outputs

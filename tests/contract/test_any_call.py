@@ -10,7 +10,7 @@ import torch
 from tests.contract import any_answer
 from tests.contract.any_answer import PROMISES, judge
 from tests.contract.any_call import ALL_SCORES, ASPECTS, BACKENDS, LAYOUTS, campaign, draw
-from tests.contract.mechanisms import NORMALIZERS
+from tests.contract.mechanisms import EVERYWHERE, NORMALIZERS
 from torch import Tensor
 
 from qkv.introspect.lazy_map import AttentionMap
@@ -46,7 +46,7 @@ def test_a_weight_near_the_edge_of_its_kernel_may_be_rounded_like_one() -> None:
 
 
 def test_every_backend_of_the_cpu_is_drawn_for() -> None:
-    assert set(BACKENDS) == {*REGISTERED, "auto"} - {"flex"}
+    assert set(EVERYWHERE) == set(REGISTERED) - {"flex"}
 
 
 def test_a_seed_draws_the_same_call() -> None:

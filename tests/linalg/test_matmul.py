@@ -227,7 +227,7 @@ def test_mkl_says_what_it_is_optimized_for() -> None:
     if processors is None:
         pytest.skip("PyTorch without MKL, or one that does not export its version")
     assert processors.startswith("Intel(R)")
-    assert processors.endswith("processors")
+    assert len(processors) > len("Intel(R)")
 
 
 @pytest.mark.parametrize("library", ["absent", "without the function"])

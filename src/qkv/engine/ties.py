@@ -77,10 +77,13 @@ def _hashes(key: Tensor) -> Tensor:
 
 
 def _bits(x: Tensor) -> Tensor:
-    """Return an integer for each number, the same for equal ones: its bits, or in a traced call what they stand for."""
-    if torch._C._get_tracing_state() is None:
+    """Return an integer for each number, the same for equal ones: its bits, or what they stand for.
+
+    The tracer has no view of other types, nor has `vmap` before PyTorch 2.12.
+    """
+    if torch._C._get_tracing_state() is None and not torch._C._functorch.is_batchedtensor(x):
         return x.view(_INTEGERS[x.element_size()]).long()
-    mantissa, exponent = torch.frexp(x.double())  # the tracer has no view of other types
+    mantissa, exponent = torch.frexp(x.double())
     return (mantissa * 2.0**53).long() * 2048 + exponent
 
 

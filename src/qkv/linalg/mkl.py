@@ -30,7 +30,7 @@ def optimized_for() -> str | None:
     Source: oneMKL developer reference, `mkl_get_version`, field `Processor`.
 
     Example:
-        >>> optimized_for() is None or "processors" in optimized_for()
+        >>> optimized_for() is None or "Intel(R)" in optimized_for()
         True
     """
     if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]

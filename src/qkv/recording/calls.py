@@ -1,7 +1,7 @@
 """One recorded call of an attention."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, final
 
 import torch
@@ -13,6 +13,7 @@ from qkv.masks.base import Mask
 from qkv.masks.lower import matrix, part
 from qkv.masks.patterns import Causal
 from qkv.normalizers.row_state import RowState
+from qkv.values.pytree import tensors_in
 
 
 class LastInputs(NamedTuple):
@@ -151,27 +152,10 @@ class RecordedCall:
 
     def _now(self) -> tuple[int, ...]:
         memory = [tensor for tensor in (self.key, self.value) if _whole(tensor)]
-        tensors = [self.query, *memory, *tensors_in(self.options.values())]
+        tensors = [self.query, *memory, *tensors_in(list(self.options.values()))]
         return tuple(0 if tensor.is_inference() else tensor._version for tensor in tensors)
 
 
 def _whole(tensor: Tensor) -> bool:
     """Return whether a tensor covers all of its storage."""
     return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
-
-
-def tensors_in(values: Iterable[object]) -> list[Tensor]:
-    """Return the tensors that values hold: their own fields, and those of nested values.
-
-    Example:
-        >>> from qkv.masks.patterns import causal, lengths
-        >>> tensors_in([lengths(torch.tensor([3])) & causal(), 2.0])
-        [tensor([3])]
-    """
-    found = []
-    for value in values:
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif is_dataclass(value) and not isinstance(value, type):
-            found += tensors_in(getattr(value, part.name) for part in fields(value))
-    return found

@@ -1,5 +1,6 @@
 """Registration of small frozen values with PyTorch, so that compiled and exported functions accept them."""
 
+from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
@@ -63,13 +64,21 @@ def tensors_in(instance: object) -> list[Tensor]:
         >>> tensors_in(causal() | lengths(torch.tensor([3, 5])))
         [tensor([3, 5])]
     """
-    parts = instance if isinstance(instance, (list, tuple)) else getattr(instance, "__dict__", {}).values()
-    found = []
-    for part in parts:
+    tensors = []
+    for part in _parts(instance):
         if isinstance(part, Tensor):
-            found.append(part)
+            tensors.append(part)
         elif type(part) in _NUMBERS:
             continue
         elif isinstance(part, (list, tuple)) or is_dataclass(part) or hasattr(part, "visible"):
-            found += tensors_in(part)
-    return found
+            tensors += tensors_in(part)
+    return tensors
+
+
+def _parts(instance: object) -> Iterable[object]:
+    """Return what a value or a list of values holds; PyTorch 2.11 and older trace no `__dict__` of a dataclass."""
+    if isinstance(instance, (list, tuple)):
+        return instance
+    if is_dataclass(instance):
+        return [getattr(instance, field.name) for field in fields(instance)]
+    return getattr(instance, "__dict__", {}).values()

@@ -118,6 +118,18 @@ class QkvError(Exception):
         """The line of the file, counted from 1, or None."""
         return self.args[0].line if self.args and isinstance(self.args[0], Place) else None
 
+    def in_file(self, file: object) -> "QkvError":
+        """Return the same error about a file, if it does not name one yet.
+
+        Example:
+            >>> error = DataError(Place(None, 3, "text"), "at most 4 tokens", "5", "Split it.").in_file("a.txt")
+            >>> error.file, error.line, error.argument
+            ('a.txt', 3, 'a.txt:3')
+        """
+        if self.file is not None or self.argument.startswith(str(file)):
+            return self
+        return self.about(f"{file}: {self.argument}" if self.line is None else Place(file, self.line))
+
     def _text(self, place: int) -> str:
         return str(self.args[place]) if len(self.args) > place else ""
 
@@ -271,19 +283,28 @@ class Place(str):
         >>> place = Place("pairs.tsv", 3)
         >>> place, place.file, place.line
         ('pairs.tsv:3', 'pairs.tsv', 3)
+        >>> Place(None, 3)
+        'line 3'
     """
 
-    file: str
+    file: str | None
     line: int
+    unit: str
 
-    def __new__(cls, file: object, line: int) -> "Place":
-        """Name a line of a file, counted from 1."""
-        place = super().__new__(cls, f"{file}:{line}")
-        place.file, place.line = str(file), line
+    def __new__(cls, file: object | None, line: int, unit: str = "line") -> "Place":
+        """Name a line of a file, counted from 1.
+
+        Args:
+            file: the file; None for lines that come from elsewhere.
+            line: the number of the line.
+            unit: what a line is called if there is no file.
+        """
+        place = super().__new__(cls, f"{unit} {line}" if file is None else f"{file}:{line}")
+        place.file, place.line, place.unit = None if file is None else str(file), line, unit
         return place
 
-    def __getnewargs__(self) -> tuple[str, int]:  # type: ignore[override]
-        return self.file, self.line
+    def __getnewargs__(self) -> tuple[str | None, int, str]:  # type: ignore[override]
+        return self.file, self.line, self.unit
 
 
 Spelling = Callable[[str, str | None], str]

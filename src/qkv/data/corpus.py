@@ -111,7 +111,7 @@ def read_tsv(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str], No
         if number == 1 and len(lines) > 1 and _names_columns(columns):
             say(f"{path}:1: a header, skipped: {' '.join(columns)}")
             continue
-        where = f"{path}:{number}"
+        where = Place(path, number)
         if len(columns) != 2:
             expected = "2 columns, source and target, with one tab between them"
             usual = (
@@ -157,11 +157,29 @@ def read_lines(path: Path, *, longest: int = LONGEST_LINE, blank: bool = False) 
         ...     read_lines(path)
         ['one\u2028still one', 'two']
     """
-    with _opened(path) as stream, room_for(path, "Give a smaller file, or a part of it."):
-        lines = list(iterate_lines(stream, str(path), longest=longest, blank=blank))
+    with room_for(path, "Give a smaller file, or a part of it."):
+        lines = list(stream_lines(path, longest=longest, blank=blank))
     if not lines:
         raise DataError(str(path), "at least one line", "an empty file", "Check how the file was made.")
     return lines
+
+
+def stream_lines(path: Path, *, longest: int = LONGEST_LINE, blank: bool = True) -> Iterator[str]:
+    """Read the lines of a text file one by one, with at most one of them in memory.
+
+    Args:
+        path: the file; `.gz` is decompressed.
+        longest: maximum characters per line.
+        blank: whether lines of white space only are allowed.
+
+    Returns:
+        An iterator over the lines without line ends; an empty file has none.
+
+    Raises:
+        DataError: as for `read_lines`, but for an empty file.
+    """
+    with _opened(path) as stream:
+        yield from iterate_lines(stream, str(path), longest=longest, blank=blank)
 
 
 def iterate_lines(stream: BinaryIO, name: str, *, longest: int = LONGEST_LINE, blank: bool = True) -> Iterator[str]:
@@ -193,7 +211,7 @@ def iterate_lines(stream: BinaryIO, name: str, *, longest: int = LONGEST_LINE, b
     number = 0
     while raw := stream.readline(most):
         number += 1
-        where = f"{name}:{number}"
+        where = Place(name, number)
         ended = raw.endswith(b"\n")
         if len(raw) == most and not ended:
             _refuse_long(where, longest)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, final
 
 from qkv.data.corpus import LONGEST_LINE, Pair, read_lines
-from qkv.errors import ConfigError, DataError, setting
+from qkv.errors import ConfigError, DataError, Place, setting
 
 MARK = "|"
 """What stands between a source and its separate features: the last one, if letters have it too."""
@@ -106,7 +106,7 @@ class WordTable:
         """
         lines = read_lines(path, longest=longest, blank=True)
         return [
-            Pair(self.source_symbols(line, where := f"{path}:{number}"), self.target_symbols(line, where), number)
+            Pair(self.source_symbols(line, where := Place(path, number)), self.target_symbols(line, where), number)
             for number, line in enumerate(lines, start=1)
         ]
 

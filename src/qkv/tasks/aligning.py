@@ -10,7 +10,7 @@ from qkv.data.batches import collate_sources, inference_batches, restore_order
 from qkv.data.open_vocabulary import encode_source, encode_target
 from qkv.data.word_places import NO_WORD, word_places
 from qkv.decode.numbers import expect_numbers
-from qkv.errors import ConfigError, DataError, nearest, setting
+from qkv.errors import ConfigError, DataError, Place, nearest, setting
 from qkv.metrics.alignment import Link, Links, alignment_error_rate
 from qkv.metrics.figure import Figure
 from qkv.metrics.symmetrize import SYMMETRIZATIONS, symmetrize
@@ -171,7 +171,7 @@ class Aligner:
             if not 0 < len(ids) <= self.translator.longest:
                 expected = f"from 1 to {self.translator.longest} tokens"
                 hint = "Remove or split the line."
-                raise DataError(f"{name} line {place}", expected, f"{len(ids)}", hint)
+                raise DataError(Place(None, place, f"{name} line"), expected, f"{len(ids)}", hint)
         return _Numbers(source, target, word_places(pair.source, marks.source), word_places(pair.target, marks))
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast, final
 import torch
 from torch import Tensor
 
-from qkv.errors import CheckpointError
+from qkv.errors import CheckpointError, Place
 from qkv.models.reader import TextClassifier
 from qkv.models.stack_encoder import StackReader
 from qkv.recording import record
@@ -158,7 +158,7 @@ class Classifier:
 
     def _item(self, text: str, number: int) -> EncodedText:
         ids = tuple(self.tokenizer.encode(text))
-        expect_length(f"text {number}", len(ids), self.longest, self.tokenizer)
+        expect_length(Place(None, number, "text"), len(ids), self.longest, self.tokenizer)
         item = EncodedText(ids, (0,), (), number)
         wide = None if isinstance(self.model, StackReader) else self.model.config.wide
         return item._replace(features=features_of(text, self.tokenizer, wide))
@@ -239,7 +239,7 @@ class Tagger:
         encoded = [encode_words(words, self.tokenizer) for words in sentences]
         items = []
         for number, (ids, begins) in enumerate(encoded, start=first):
-            expect_length(f"text {number}", len(ids), self.longest, self.tokenizer)
+            expect_length(Place(None, number, "text"), len(ids), self.longest, self.tokenizer)
             items.append(EncodedText(ids, begins, (), number))
         found = predict(self.model, items, self.tokenizer.pad) if items else []
         return [

@@ -15,7 +15,7 @@ from qkv.data.word_table import WordTable
 from qkv.decode.agreement import Agreement, turned
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.sampling import RowKeys
-from qkv.errors import CheckpointError, ConfigError, setting
+from qkv.errors import CheckpointError, ConfigError, Place, setting
 from qkv.linalg.session import DecodingSession
 from qkv.models.copying import CopyingTranslator
 from qkv.notebooks import table
@@ -259,7 +259,7 @@ class Translator:
         """
         if not line.strip():
             return ""
-        return line if self.table is None else self.table.source_symbols(line, f"line {number}")
+        return line if self.table is None else self.table.source_symbols(line, Place(None, number))
 
     def attention(
         self, source: Sequence[int], target: Sequence[int], reading: AlignmentReading | None = None
@@ -328,7 +328,7 @@ class Translator:
 
     def _encode(self, line: str, number: int) -> OpenSource:
         source = self.encode(line)
-        expect_length(f"line {number}", len(source.ids), self.longest, self.tokenizer)
+        expect_length(Place(None, number), len(source.ids), self.longest, self.tokenizer)
         return source
 
     def _decode(self, sources: Sequence[Sequence[int]], how: Decoding, row_keys: RowKeys) -> list[list[Hypothesis]]:

@@ -1,13 +1,17 @@
 """The documentation: its scripts and code run, and its figures exist."""
 
+import os
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.command import run, succeeded
+from tests.cli.command import QKV, run, succeeded
+
+from qkv.data.phrases import generate
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = sorted(path for path in (ROOT / "examples" / "mechanisms").glob("*.py") if path.name != "drawing.py")
@@ -99,6 +103,25 @@ def test_commands_for_linguists_run(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         succeeded(run(*shlex.split(rest)[1:], feed=said))
     assert Path("maison.html").stat().st_size > 1000
     assert Path("page.html").stat().st_size > 1000
+
+
+def test_commands_for_shards_run(tmp_path: Path) -> None:
+    """In a shell, with two processes."""
+    pairs = list(generate(40, seed=3))
+    (tmp_path / "corpus.txt").write_text("".join(f"{pair.source}\n" for pair in pairs), encoding="utf-8")
+    (commands,) = blocks("scale.md", "sh")
+    path = os.pathsep.join([str(QKV.parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", commands],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    alone = succeeded(run("translate", "example", "--beam", "5", feed="".join(f"{pair.source}\n" for pair in pairs)))
+    assert (tmp_path / "translations.txt").read_text(encoding="utf-8") == alone.stdout
+    assert sum(1 for path in (tmp_path / "out").iterdir() if path.is_file()) == 8
 
 
 def test_first_code_of_the_readme_runs() -> None:

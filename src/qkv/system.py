@@ -354,11 +354,12 @@ def forget_stdout() -> None:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, wait: float = 0.0) -> Iterator[None]:
     """Lock a file for this process; the lock ends with the process, however that ends.
 
     Args:
         path: the file, made if it is missing; it must not be a link. It holds nothing, and may stay.
+        wait: seconds for which to wait until it is free.
 
     Raises:
         BlockingIOError: it is locked, by another process or by this one.
@@ -375,7 +376,7 @@ def locked(path: Path) -> Iterator[None]:
 
     lock = FileLock(path, thread_local=False)
     try:
-        lock.acquire(blocking=False)
+        lock.acquire(blocking=wait > 0, timeout=wait)
     except Timeout:
         raise BlockingIOError(errno.EAGAIN, "in use", str(path)) from None
     try:

@@ -13,7 +13,7 @@ from qkv.data.word_places import word_places
 from qkv.errors import ConfigError, DataError
 from qkv.metrics.alignment import alignment_error_rate, parse_alignments
 from qkv.tasks.aligning import Aligner, Sentences, join, likeliest, mutual
-from qkv.tasks.alignment_files import Chosen, SentenceFiles, align_files
+from qkv.tasks.alignment_files import Aligned, Chosen, FileAligner, SentenceFiles
 from qkv.tasks.reading import AlignmentReading
 from qkv.tasks.training import load_settings, train
 from qkv.tasks.translator import Translator
@@ -46,6 +46,12 @@ def _write(folder: Path, pairs: list[Sentences]) -> SentenceFiles:
     return files
 
 
+def align_files(
+    run: Path, reverse: Path | None, files: SentenceFiles, valid: SentenceFiles, chosen: Chosen, how: str
+) -> Aligned:
+    return FileAligner(run, reverse, valid, chosen, how, "cpu").align(files)
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mirror")
@@ -67,7 +73,7 @@ def test_words_are_aligned_as_the_model_attends(run: Path, tmp_path: Path) -> No
     reading, figure = aligner.choose(pairs, gold)
     assert figure.value < 10
     assert alignment_error_rate(aligner.align(pairs, reading), gold).value == figure.value
-    found = align_files(run, None, _write(tmp_path, pairs), _NO_FILES, _NOT_CHOSEN, "union", "cpu")
+    found = align_files(run, None, _write(tmp_path, pairs), _NO_FILES, _NOT_CHOSEN, "union")
     assert found.said[1].startswith("alignment_error_rate ")
     assert parse_alignments(found.as_pharaoh(), "out")[0].sure == found.links[0]
 
@@ -75,18 +81,18 @@ def test_words_are_aligned_as_the_model_attends(run: Path, tmp_path: Path) -> No
 def test_manual_alignments_that_count_from_1(run: Path, tmp_path: Path) -> None:
     pairs = _mirrored(10, 1)
     files = _write(tmp_path, pairs)
-    expected = align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union", "cpu").said
+    expected = align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union").said
     lines = [
         " ".join("-".join(str(int(n) + 1) for n in link.split("-")) for link in line.split()) for line in _gold(pairs)
     ]
     assert files.gold is not None
     files.gold.write_text("\n".join(lines) + "\n")
     with pytest.raises(DataError, match=r"gold:1: expected links to .* gold_from=1"):
-        align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union", "cpu")
+        align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union")
     files = files._replace(gold_from=1)
-    assert align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union", "cpu").said == expected
+    assert align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union").said == expected
     with pytest.raises(DataError, match=r"gold:1: expected links to .* gold_from=1"):
-        align_files(run, None, files, files._replace(gold_from=0), _NOT_CHOSEN, "union", "cpu")
+        align_files(run, None, files, files._replace(gold_from=0), _NOT_CHOSEN, "union")
 
 
 def test_alignments_do_not_depend_on_the_batch(run: Path) -> None:
@@ -98,7 +104,7 @@ def test_alignments_do_not_depend_on_the_batch(run: Path) -> None:
 def test_two_directions_agree(run: Path, tmp_path: Path) -> None:
     # The mirror uses a different alphabet: the model is its own reverse only in form.
     files = _write(tmp_path, _mirrored(5, 3))
-    found = align_files(run, run, files, files, _NOT_CHOSEN, "intersection", "cpu")
+    found = align_files(run, run, files, files, _NOT_CHOSEN, "intersection")
     assert len(found.links) == 5
     assert any(line.startswith("reverse: read from attention") for line in found.said)
 
@@ -106,18 +112,18 @@ def test_two_directions_agree(run: Path, tmp_path: Path) -> None:
 def test_bad_settings_and_files_are_named(run: Path, tmp_path: Path) -> None:
     files = _write(tmp_path, _mirrored(3, 4))
     with pytest.raises(ConfigError, match='layer: expected an attention over the source; got "atention"'):
-        align_files(run, None, files, _NO_FILES, Chosen("atention", None, "at"), "union", "cpu")
+        align_files(run, None, files, _NO_FILES, Chosen("atention", None, "at"), "union")
     with pytest.raises(ConfigError, match="head: expected from 0 to 0; got 3"):
-        align_files(run, None, files, _NO_FILES, Chosen("attention", 3, "at"), "union", "cpu")
+        align_files(run, None, files, _NO_FILES, Chosen("attention", 3, "at"), "union")
     with pytest.raises(ConfigError, match='when: expected "at" or "after"'):
         AlignmentReading("attention", when="before")  # type: ignore[arg-type]
     with pytest.raises(
         ConfigError, match=r'source: expected source="FILE" and target="FILE", or data="FILE.tsv"; got source'
     ):
-        align_files(run, None, SentenceFiles(files.source), _NO_FILES, _NOT_CHOSEN, "union", "cpu")
+        align_files(run, None, SentenceFiles(files.source), _NO_FILES, _NOT_CHOSEN, "union")
     (tmp_path / "gold").write_text("0-0\n")
     with pytest.raises(DataError, match="expected one line of links per sentence; got 1 for 3 sentences"):
-        align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union", "cpu")
+        align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union")
 
 
 def test_a_line_that_is_too_long_is_named(run: Path) -> None:

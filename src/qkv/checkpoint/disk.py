@@ -7,7 +7,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -117,10 +117,32 @@ def replace_file(path: Path, data: bytes) -> None:
     Raises:
         CheckpointError: the folder is not writable, or the disk is full.
     """
+    with replacing(path) as write:
+        write(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Callable[[bytes], None]]:
+    """Replace a file atomically by what is written piece by piece; if an exception is raised inside, it stays as it is.
+
+    Args:
+        path: the file; its folder exists.
+
+    Returns:
+        A context manager that yields the function that writes a piece.
+
+    Raises:
+        CheckpointError: the folder is not writable, or the disk is full.
+    """
     temporary = path.with_name(f".{path.name}{SAVING}{secrets.token_hex(6)}")
     with typed(path, "a writable file"):
         try:
-            write_file(temporary, data)
+            handle = create(temporary)
+            try:
+                yield lambda data: write_all(handle, data)
+                flush(handle)
+            finally:
+                os.close(handle)
             rename(temporary, path)
             flush_folder(path.parent)
         finally:

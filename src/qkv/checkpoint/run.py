@@ -8,6 +8,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from qkv.checkpoint.disk import FolderReader, make_folder, remove_leftovers, replace_file, typed
 from qkv.checkpoint.folder import is_checkpoint, recover
@@ -66,7 +67,7 @@ def open_run(
     with locked(folder):
         stored = read_config(folder) if os.path.lexists(folder / NAME) else None
         if stored is not None:
-            _check_same(folder, stored, config, free, added or {})
+            expect_same(folder, stored, config, free, added or {})
         if stored is None or differences(stored, config):
             replace_file(folder / NAME, encode({"format": FORMAT, "version": VERSION, "config": config}, NAME))
         for step in steps(folder):
@@ -107,7 +108,24 @@ def _check_kind(folder: Path) -> None:
         raise CheckpointError(setting("out", str(folder)), "a run folder, or a new or empty folder", got, hint)
 
 
-def _check_same(folder: Path, stored: Plain, given: Plain, free: Collection[str], added: Mapping[str, Plain]) -> None:
+def expect_same(
+    folder: Path,
+    stored: Plain,
+    given: Plain,
+    free: Collection[str] = (),
+    added: Mapping[str, Plain] = MappingProxyType({}),
+) -> None:
+    """Refuse a folder that was begun with another configuration.
+
+    Args:
+        folder: the folder.
+        stored: the configuration with which it was begun.
+        given: that of now.
+        free, added: as for `open_run`.
+
+    Raises:
+        ConfigError: they differ; the message names the differing fields.
+    """
     apart = [item for item in differences(stored, given) if item[0] not in free]
     found = [(name, old, new) for name, old, new in apart if old is not None or name not in added or added[name] != new]
     if not found:

@@ -7,6 +7,7 @@ import typer
 
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
+from qkv.cli.shards import Out, Pattern, expect_shards, finish_shards
 
 
 @guarded
@@ -38,21 +39,41 @@ def align(
         str | None,
         typer.Option(help="Read the layer at the step that predicts a word (at, default), or after it (after)."),
     ] = None,
+    shards: Pattern = None,
+    out: Out = None,
     device: f.OnDevice = "cpu",
 ) -> None:
     """Write the alignment links of each line to standard output, source word first, counted from 0 (Pharaoh format).
 
     Example: qkv align runs/en-fr --source test.en --target test.fr --gold test.align
     """
-    from qkv.tasks.alignment_files import Chosen, SentenceFiles, align_files
+    from qkv.tasks.alignment_files import Aligned, Chosen, FileAligner, SentenceFiles
     from qkv.tasks.notes import as_json, note, working
-    from qkv.tasks.streams import write_lines
+    from qkv.tasks.shards import model_digest
+    from qkv.tasks.streams import format_lines, write_text
 
+    batch = expect_shards(shards, out, {"source": source, "target": target, "data": data, "gold": gold})
     chosen = Chosen(layer, head, when)
     valid = SentenceFiles(valid_source, valid_target, valid_gold, valid_data, gold_from)
-    files = SentenceFiles(source, target, gold, data, gold_from)
     with working("aligning"):
-        found = align_files(run, reverse, files, valid, chosen, symmetrize, device)
-    write_lines(found.as_json() if as_json() else found.as_pharaoh())
-    for line in found.said:
+        aligner = FileAligner(run, reverse, valid, chosen, symmetrize, device)
+
+    def aligned(files: SentenceFiles) -> Aligned:
+        with working("aligning" if batch is None else f"aligning {files.data}"):
+            return aligner.align(files)
+
+    def written(result: Aligned) -> str:
+        return format_lines(result.as_json() if as_json() else result.as_pharaoh())
+
+    if batch is not None:
+        runs = [run] if reverse is None else [run, reverse]
+        work = {"command": "align", "readings": aligner.readings, "symmetrize": symmetrize}
+        for line in aligner.said:
+            note(line)
+        work["model"] = model_digest(runs)
+        finish_shards(batch, "aligned", work, lambda path: [written(aligned(SentenceFiles(data=path)))])
+        return
+    result = aligned(SentenceFiles(source, target, gold, data, gold_from))
+    write_text([written(result)])
+    for line in result.said:
         note(line)

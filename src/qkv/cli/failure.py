@@ -62,7 +62,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             with _ready(**flags):
                 return command(*args, **kwargs)
         except QkvError as error:
-            _fail(_as_typed(command, kwargs, error).render(on_command_line))
+            report_failure(_as_typed(command, kwargs, error).render(on_command_line))
             if flags["verbose"]:
                 # What another library said of a file comes unescaped.
                 print(harmless(traceback.format_exc()), file=sys.stderr)  # noqa: T201
@@ -75,17 +75,20 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             if error.filename is None:  # not about a file: the reader of a pipe has closed it, or a bug
                 raise
             hint = "Check the name and its permissions."
-            _fail(str(QkvError(str(error.filename), "an accessible file or folder", f"{error.strerror}", hint)))
+            report_failure(
+                str(QkvError(str(error.filename), "an accessible file or folder", f"{error.strerror}", hint))
+            )
             raise typer.Exit(BAD_INPUT) from None
         except KeyboardInterrupt:
-            _fail("interrupted")
+            report_failure("interrupted")
             raise typer.Exit(INTERRUPTED) from None
 
     own = inspect.signature(command).parameters.values()
     return signed(run, [*own, *keywords(_VOLUME, dict.fromkeys(_VOLUME, False))])
 
 
-def _fail(text: str) -> None:
+def report_failure(text: str) -> None:
+    """Write an error to standard error, however quiet the command is."""
     print(f"qkv: {harmless(text)}", file=sys.stderr)  # noqa: T201
 
 

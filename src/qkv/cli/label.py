@@ -1,5 +1,6 @@
 """`qkv classify` and `qkv tag`: label standard input."""
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,7 @@ import typer
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.place import PICTURES, expect_place
+from qkv.cli.shards import Out, Pattern, answer_shards, expect_shards
 
 
 @guarded
@@ -19,6 +21,8 @@ def classify(
     attention: Annotated[Path | None, f.drawn("the attention")] = None,
     show: Annotated[bool, f.shown("the attention")] = False,
     line_buffered: f.LineBuffered = False,
+    shards: Pattern = None,
+    out: Out = None,
     device: f.OnDevice = "cpu",
 ) -> None:
     """Label standard input, one text per line. Writes the label and its probability, separated by a tab.
@@ -28,9 +32,10 @@ def classify(
     from qkv.tasks.answering import answered, parts_of_stdin
     from qkv.tasks.labeler import Classification, Classifier
     from qkv.tasks.notes import as_json
-    from qkv.tasks.streams import write_lines, write_results
+    from qkv.tasks.streams import format_lines, format_results, write_text
 
     expect_place("--attention", attention, PICTURES)
+    batch = expect_shards(shards, out, {"attention": attention, "show": show, "line_buffered": line_buffered})
     classifier = Classifier.load(run, device)
     looks = show or attention is not None
     every = len(classifier.labels) if probabilities else 1
@@ -39,12 +44,20 @@ def classify(
     def answer(lines: list[str], first: int) -> list[Classification]:
         return classifier.classify_fully(lines, attention=looks, first=first)
 
-    for first, found in answered("classifying", parts_of_stdin(line_buffered=line_buffered), answer):
-        if as_json():
-            write_results(found, first)
-        else:
-            write_lines(_line(list(each.probabilities.items())[:every], named=probabilities) for each in found)
-        maps += found if looks else []
+    def classified(parts: Iterable[list[str]], file: Path | None = None) -> Iterator[str]:
+        for first, found in answered("classifying" if file is None else f"classifying {file}", parts, answer):
+            if as_json():
+                yield from format_results(found, first)
+            else:
+                shares = (list(each.probabilities.items())[:every] for each in found)
+                yield format_lines(_line(each, named=probabilities) for each in shares)
+            maps.extend(found if looks else [])
+
+    if batch is not None:
+        work = {"command": "classify", "probabilities": probabilities}
+        answer_shards(batch, "classified", work, [run], classified)
+        return
+    write_text(classified(parts_of_stdin(line_buffered=line_buffered)))
     if looks:
         from qkv.tasks.drawing import draw
 
@@ -57,6 +70,8 @@ def tag(
     attention: Annotated[Path | None, f.drawn("what words attend to")] = None,
     show: Annotated[bool, f.shown("what words attend to")] = False,
     line_buffered: f.LineBuffered = False,
+    shards: Pattern = None,
+    out: Out = None,
     device: f.OnDevice = "cpu",
 ) -> None:
     """Tag standard input, one sentence per line, words separated by spaces. Writes word and tag in columns.
@@ -66,9 +81,10 @@ def tag(
     from qkv.tasks.answering import answered, parts_of_stdin
     from qkv.tasks.labeler import Tagger, Tagging
     from qkv.tasks.notes import as_json
-    from qkv.tasks.streams import write_lines, write_results
+    from qkv.tasks.streams import format_lines, format_results, write_text
 
     expect_place("--attention", attention, PICTURES)
+    batch = expect_shards(shards, out, {"attention": attention, "show": show, "line_buffered": line_buffered})
     tagger = Tagger.load(run, device)
     looks = show or attention is not None
     maps: list[Tagging] = []
@@ -76,13 +92,19 @@ def tag(
     def answer(lines: list[str], first: int) -> list[Tagging]:
         return tagger.tag_fully([line.split() for line in lines], attention=looks, first=first)
 
-    for first, found in answered("tagging", parts_of_stdin(line_buffered=line_buffered), answer):
-        if as_json():
-            write_results(found, first)
-        else:
-            rows = (zip(each.words, each.tags, strict=True) for each in found)
-            write_lines(line for row in rows for line in (*map("\t".join, row), ""))
-        maps += found if looks else []
+    def tagged(parts: Iterable[list[str]], file: Path | None = None) -> Iterator[str]:
+        for first, found in answered("tagging" if file is None else f"tagging {file}", parts, answer):
+            if as_json():
+                yield from format_results(found, first)
+            else:
+                rows = (zip(each.words, each.tags, strict=True) for each in found)
+                yield format_lines(line for row in rows for line in (*map("\t".join, row), ""))
+            maps.extend(found if looks else [])
+
+    if batch is not None:
+        answer_shards(batch, "tagged", {"command": "tag"}, [run], tagged)
+        return
+    write_text(tagged(parts_of_stdin(line_buffered=line_buffered)))
     if looks:
         from qkv.tasks.drawing import draw
 

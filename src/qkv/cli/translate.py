@@ -1,6 +1,6 @@
 """`qkv translate`: translate standard input to standard output."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +9,7 @@ import typer
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.place import PICTURES, expect_place
+from qkv.cli.shards import Out, Pattern, answer_shards, expect_shards
 
 if TYPE_CHECKING:
     from qkv.tasks.translator import Translation
@@ -55,6 +56,8 @@ def translate(
     line_buffered: f.LineBuffered = False,
     source_col: f.SourceColumn = None,
     features_col: f.FeaturesColumn = None,
+    shards: Pattern = None,
+    out: Out = None,
     device: f.OnDevice = "cpu",
 ) -> None:
     """Translate standard input, one sentence per line, to standard output.
@@ -67,11 +70,12 @@ def translate(
     from qkv.tasks.decoding import Decoding, as_mean, as_normalization, as_sampling, as_stop
     from qkv.tasks.example import sentences
     from qkv.tasks.notes import as_json, note, working
-    from qkv.tasks.streams import write_json, write_lines
+    from qkv.tasks.streams import format_json, format_lines, write_text
     from qkv.tasks.translator import Translator, columns_of
     from qkv.tasks.unknown import as_unknown
 
     expect_place("--attention", attention, PICTURES)
+    batch = expect_shards(shards, out, {"attention": attention, "show": show, "line_buffered": line_buffered})
     with working("loading the model"):
         translator = columns_of(Translator.load(runs, device, average=average), source_col, features_col)
         how = Decoding(
@@ -86,29 +90,37 @@ def translate(
             as_mean(mean),
             as_unknown(translator, replace_unknown, valid_source, valid_target),
         )
-    shown = sentences(runs)
+    shown = sentences(runs) if batch is None else ()
     for sentence in shown:
         note(f"qkv: translating {sentence!r}; a pipe gives sentences of your own")
     show = show or bool(shown)
     drawn = show or attention is not None
     maps: list[Translation] = []
-    cut, keys = CutCounter(), RowKeys()
 
-    def answer(lines: list[str], first: int) -> "list[list[Translation]]":
-        return translator.translate_best(lines, how, attention=drawn, first=first, keys=keys)
+    def translated(parts: Iterable[list[str]], file: Path | None = None) -> Iterator[str]:
+        cut, keys = CutCounter(), RowKeys()
 
+        def answer(lines: list[str], first: int) -> "list[list[Translation]]":
+            return translator.translate_best(lines, how, attention=drawn, first=first, keys=keys)
+
+        for first, found in answered("translating" if file is None else f"translating {file}", parts, answer):
+            if as_json():
+                yield from format_json(_objects(found, start=first))
+            elif n_best == 1:
+                yield format_lines(best.text for best, *_ in found)
+            else:
+                yield format_lines(_listed(found, start=first))
+            cut.add(all(one.finished for one in best) for best in found)
+            maps.extend(best[0] for best in found if drawn)
+        if (message := cut.message("--max-tokens")) is not None:
+            note(f"qkv: {message}" if file is None else f"qkv: {file}: {message}")
+
+    if batch is not None:
+        work = {"command": "translate", "source_col": source_col, "features_col": features_col, **how.as_plain()}
+        answer_shards(batch, "translated", work, runs, translated, average=average)
+        return
     parts = [list(shown)] if shown else parts_of_stdin(line_buffered=line_buffered)
-    for first, found in answered("translating", parts, answer):
-        if as_json():
-            write_json(_objects(found, start=first))
-        elif n_best == 1:
-            write_lines(best.text for best, *_ in found)
-        else:
-            write_lines(_listed(found, start=first))
-        cut.add(all(one.finished for one in best) for best in found)
-        maps += [best[0] for best in found if drawn]
-    if (message := cut.message("--max-tokens")) is not None:
-        note(f"qkv: {message}")
+    write_text(translated(parts))
     if drawn:
         from qkv.tasks.drawing import draw
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple, cast, final
 
 from torch import Tensor
 
@@ -83,29 +83,80 @@ class Aligned:
         ]
 
 
-def align_files(
-    run: Path, reverse: Path | None, files: SentenceFiles, valid: SentenceFiles, chosen: Chosen, how: str, device: str
-) -> Aligned:
-    """Align the sentences of two files.
+@final
+class FileAligner:
+    """Aligns files of sentences with one model, or with two models of opposite directions.
 
     Args:
         run: a translation model.
         reverse: a model of the other direction, or None.
-        files: what to align; with manual alignments, the error rate is reported. A model that was trained on columns
-            reads them from `data`, and its words are symbols.
         valid: sentences with manual alignments for choosing layer, head and step; all files or none.
         chosen: a fixed reading instead.
         how: how the two directions are combined.
         device: compute device.
 
-    Returns:
-        The links.
+    Attributes:
+        said: what is read, and why.
 
     Raises:
-        ConfigError: files or settings are inconsistent, or the models read other columns.
+        ConfigError: settings are inconsistent, or the models read other columns.
         DataError: a file is invalid; the message gives file and line.
         CheckpointError: a checkpoint is invalid.
     """
+
+    def __init__(
+        self, run: Path, reverse: Path | None, valid: SentenceFiles, chosen: Chosen, how: str, device: str
+    ) -> None:
+        _expect_choice(valid, chosen, how)
+        self._how = how
+        self._table = (first := _loaded(run, device)).table
+        trial = _read(valid, "valid-", self._table) if valid.named else None
+        self._there = _Direction.chosen(first, trial, chosen)
+        self._back: _Direction | None = None
+        self.said = [f"read from {self._there.reading}: {self._there.why}"]
+        if reverse is not None:
+            second = _loaded(reverse, device)
+            _expect_turned(self._table, second.table)
+            turned = None if trial is None else (_turned_pairs(trial[0]), _turned(trial[1] or []))
+            self._back = _Direction.chosen(second, turned, chosen)
+            self.said.append(f"reverse: read from {self._back.reading}: {self._back.why}")
+
+    @property
+    def readings(self) -> list[str]:
+        """What is read from each model."""
+        return [str(each.reading) for each in (self._there, self._back) if each is not None]
+
+    def align(self, files: SentenceFiles) -> Aligned:
+        """Align the sentences of two files.
+
+        Args:
+            files: what to align; with manual alignments, the error rate is reported. A model that was trained on
+                columns reads them from `data`, and its words are symbols.
+
+        Returns:
+            The links.
+
+        Raises:
+            ConfigError: files are missing, or too many are given.
+            DataError: a file is invalid; the message gives file and line.
+        """
+        pairs, gold = _read(files, "", self._table)
+        there = self._there.weights(pairs)
+        if self._back is None:
+            links = [likeliest(weights) for weights in there]
+        else:
+            links = join(self._how, there, self._back.weights(_turned_pairs(pairs)))
+        figures = (alignment_error_rate, alignment_precision, alignment_recall)
+        judged = [] if gold is None else [str(figure(links, gold)) for figure in figures]
+        return Aligned(pairs, links, [*self.said, *judged])
+
+
+def _loaded(run: Path, device: str) -> Translator:
+    expect_single(Path(run))
+    return Translator.load(run, device)
+
+
+def _expect_choice(valid: SentenceFiles, chosen: Chosen, how: str) -> None:
     for name, given in ((setting("head"), chosen.head), (setting("when"), chosen.when)):
         if given is not None and chosen.layer is None:
             hint = (
@@ -118,44 +169,30 @@ def align_files(
         raise ConfigError(setting("layer"), f"no {setting('valid_source')}", "both", hint)
     if how not in WAYS:
         join(how, (), ())
-    expect_single(Path(run))
-    first = Translator.load(run, device)
-    pairs, gold = _read(files, "", first.table)
-    trial = _read(valid, "valid-", first.table) if valid.named else None
-    there, said = _one_direction(Aligner(first), pairs, trial, chosen, "")
-    if reverse is None:
-        found = [likeliest(weights) for weights in there]
-    else:
-        turned = [Sentences(pair.target, pair.source) for pair in pairs]
-        turned_trial = None if trial is None else ([Sentences(t, s) for s, t in trial[0]], _turned(trial[1] or []))
-        expect_single(Path(reverse))
-        second = Translator.load(reverse, device)
-        _expect_turned(first.table, second.table)
-        other = Aligner(second)
-        back, more = _one_direction(other, turned, turned_trial, chosen, "reverse: ")
-        found = join(how, there, back)
-        said += more
-    if gold is not None:
-        figures = (alignment_error_rate, alignment_precision, alignment_recall)
-        said += [str(figure(found, gold)) for figure in figures]
-    return Aligned(pairs, found, said)
 
 
-def _one_direction(
-    aligner: Aligner,
-    pairs: Sequence[Sentences],
-    trial: tuple[Sequence[Sentences], list[Links] | None] | None,
-    chosen: Chosen,
-    prefix: str,
-) -> tuple[list[Tensor], list[str]]:
-    if chosen.layer is not None:
-        reading, why = AlignmentReading(chosen.layer, chosen.head, cast("When", chosen.when or "at")), "as asked"
-    elif trial is not None and trial[1] is not None:
-        reading, figure = aligner.choose(trial[0], trial[1])
-        why = f"{figure.value:.2f} % alignment error on the validation sentences"
-    else:
-        reading, why = aligner.default, "by default"
-    return aligner.weights(pairs, reading), [f"{prefix}read from {reading}: {why}"]
+class _Direction(NamedTuple):
+    """A model, what is read from it, and why."""
+
+    aligner: Aligner
+    reading: AlignmentReading
+    why: str
+
+    @classmethod
+    def chosen(
+        cls, model: Translator, trial: tuple[Sequence[Sentences], list[Links] | None] | None, chosen: Chosen
+    ) -> "_Direction":
+        aligner = Aligner(model)
+        if chosen.layer is not None:
+            reading = AlignmentReading(chosen.layer, chosen.head, cast("When", chosen.when or "at"))
+            return cls(aligner, reading, "as asked")
+        if trial is not None and trial[1] is not None:
+            reading, figure = aligner.choose(trial[0], trial[1])
+            return cls(aligner, reading, f"{figure.value:.2f} % alignment error on the validation sentences")
+        return cls(aligner, aligner.default, "by default")
+
+    def weights(self, pairs: Sequence[Sentences]) -> list[Tensor]:
+        return self.aligner.weights(pairs, self.reading)
 
 
 def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> tuple[list[Sentences], list[Links] | None]:
@@ -187,6 +224,10 @@ def _expect_turned(table: WordTable | None, other: WordTable | None) -> None:
     hint = "Features have no reverse: train both directions on two columns, with the same separators."
     expected = "a run of the same symbols in the other direction"
     raise ConfigError(setting("reverse"), expected, "one of others", hint)
+
+
+def _turned_pairs(pairs: Sequence[Sentences]) -> list[Sentences]:
+    return [Sentences(pair.target, pair.source) for pair in pairs]
 
 
 def _turned(gold: Sequence[Links]) -> list[Links]:

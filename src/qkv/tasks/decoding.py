@@ -18,6 +18,7 @@ from qkv.errors import ConfigError, nearest, setting
 from qkv.linalg.session import DecodingSession
 from qkv.tasks.choice import TranslationModel
 from qkv.tasks.reading import AlignmentReading
+from qkv.tasks.settings import plain
 from qkv.tasks.watching import Watched, Watching
 
 Count = TypeVar("Count", int, Tensor)
@@ -96,6 +97,10 @@ class Decoding:
         ranking = Ranking(self.length_penalty, self.normalization, self.coverage)
         width = max(self.beam, self.n_best) if self.sampling is not None else self.beam
         object.__setattr__(self, "search", Beam(width, self.n_best, ranking, self.stop))
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return the settings as names and numbers, without those that are None."""
+        return {name: value for name, value in plain(self).items() if name != "search"}
 
     def limit(self, source_tokens: Tensor) -> Tensor:
         """Return the maximum tokens of each translation (B,), from the number of source tokens (B,)."""

@@ -6,13 +6,12 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from qkv.checkpoint.folder import verify
 from qkv.data.fingerprints import fingerprint
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.tasks.parallel import TokenizerSettings
-from qkv.tasks.published import published_digest, published_folder
-from qkv.tasks.runs import learned_tokenizer, open_run
+from qkv.tasks.published import published_folder
+from qkv.tasks.runs import digest_of, learned_tokenizer, open_run
 from qkv.tasks.settings import plain
 from qkv.tasks.trained import Trained
 
@@ -69,7 +68,7 @@ def open_origin(run: Path | None, task: str, tokenizer: Path | None = None) -> O
         hint = "It labels and is recorded as it is; fine-tune it in transformers, and load the folder again."
         got = f"a published model, {run}"
         raise CheckpointError(_WHERE, f"a run of `qkv train {task}`", got, hint)
-    return Origin(trained, verify(trained.folder).digest if published is None else published_digest(published))
+    return Origin(trained, digest_of(trained.folder))
 
 
 def origin_tables(origin: Origin | None) -> dict[str, Any]:

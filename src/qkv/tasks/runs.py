@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from qkv.checkpoint.contents import Contents, StoredWeights
-from qkv.checkpoint.folder import load_weights_later
+from qkv.checkpoint.folder import load_weights_later, verify
 from qkv.checkpoint.plain import decode
 from qkv.checkpoint.rotation import latest_complete, locate
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.files import FREE, room_for
-from qkv.tasks.published import open_published, published_folder, vocabulary_of
+from qkv.tasks.published import open_published, published_digest, published_folder, vocabulary_of
 from qkv.tasks.trained import Trained
 
 _MISFIT = (ConfigError, RuntimeError, ValueError, TypeError, OverflowError)
@@ -45,6 +45,19 @@ def open_run(run: str | Path) -> Trained:
         hint = "Give the folder that `qkv train` wrote."
         raise CheckpointError(str(folder), "a checkpoint with its task", "one without it", hint)
     return Trained(folder, contents, _tokenizer(contents), task)
+
+
+def digest_of(run: str | Path) -> str:
+    """Return one sha256 over every byte of the best checkpoint of a run, of one checkpoint, or of a published model.
+
+    Args:
+        run: as for `open_run`.
+
+    Raises:
+        CheckpointError: the checkpoint is missing, or altered.
+    """
+    published = published_folder(run)
+    return verify(locate(Path(run))).digest if published is None else published_digest(published)
 
 
 def expect_task(trained: Trained, task: str, what: str) -> None:

@@ -36,7 +36,12 @@ def write_lines(lines: Iterable[str]) -> None:
     Raises:
         DataError: it cannot be written.
     """
-    write_text(["".join(line.replace("\n", " ") + "\n" for line in lines)])
+    write_text([format_lines(lines)])
+
+
+def format_lines(lines: Iterable[str]) -> str:
+    """Return lines as one text; a line feed within one becomes a space."""
+    return "".join(line.replace("\n", " ") + "\n" for line in lines)
 
 
 def write_json(rows: Iterable[Mapping[str, object]]) -> None:
@@ -45,7 +50,17 @@ def write_json(rows: Iterable[Mapping[str, object]]) -> None:
     Raises:
         DataError: standard output cannot be written.
     """
-    write_text(json.dumps(finite(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+    write_text(format_json(rows))
+
+
+def format_json(rows: Iterable[Mapping[str, object]]) -> Iterator[str]:
+    """Yield objects as JSON, each on a line of its own; numbers that JSON lacks are null.
+
+    Example:
+        >>> list(format_json([{"line": 1, "score": float("nan")}]))
+        ['{"line": 1, "score": null}\\n']
+    """
+    return (json.dumps(finite(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
 
 
 def fields_of(found: Any) -> dict[str, object]:
@@ -70,7 +85,17 @@ def write_results(results: Iterable[object], first: int = 1) -> None:
     Raises:
         DataError: standard output cannot be written.
     """
-    write_json({"line": number, **fields_of(each)} for number, each in enumerate(results, start=first))
+    write_text(format_results(results, first))
+
+
+def format_results(results: Iterable[object], first: int = 1) -> Iterator[str]:
+    """Yield what was found for each line as JSON, with the line's number.
+
+    Args:
+        results: what was found.
+        first: the number of the first line.
+    """
+    return format_json({"line": number, **fields_of(each)} for number, each in enumerate(results, start=first))
 
 
 def finite(item: object) -> object:

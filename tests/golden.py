@@ -36,8 +36,10 @@ from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLanguageModel
 from qkv.models.stack import PositionParts, StackConfig
 from qkv.models.stack_decoder import StackLanguageModel
+from qkv.models.stack_encoder import StackReader
 from qkv.models.stack_translator import StackTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.nn.stack_block import NormParts
 from qkv.planner.plan import plan_for
 from qkv.scores.pointwise import (
     BoxcarShape,
@@ -173,10 +175,32 @@ def trained() -> Iterator[tuple[str, str]]:
 
 
 RECURRENT: dict[str, Any] = {"size": 13, "embedding": 16, "hidden": 16, "attention": 16}
+PUBLISHED: list[dict[str, Any]] = [
+    {"positions": PositionParts("rotary", share=0.7), "norms": NormParts("layer", 1e-5, "parallel"), "dropout": 0.1},
+    {
+        "positions": PositionParts("rotary", local_base=50.0),
+        "norms": NormParts("rms_plus_one", 1e-6, "both", heads=True),
+        "gated": True,
+        "window": 2,
+        "windowed": (True, False),
+        "attention_bias": "inputs",
+        "feed_forward_bias": False,
+        "softcap": 5.0,
+        "embed_scale": 4.0,
+        "tied": False,
+    },
+]
 LANGUAGE: list[tuple[str, Callable[[], nn.Module]]] = [
     *(
         (f"language {options}", lambda options=options: LanguageModel(DecoderConfig(13, width=16, heads=2, **options)))
-        for options in ({}, {"positions": "learned", "tied": False}, {"window": 2, "key_heads": 1})
+        for options in (
+            {},
+            {"positions": "learned", "tied": False},
+            {"window": 2, "key_heads": 1},
+            {"positions": "alibi", "score": "additive", "bias": False, "activation": "gelu"},
+            {"positions": "relative", "normalizer": "entmax"},
+            {"score": "gaussian", "positions": "sinusoidal"},
+        )
     ),
     *(
         (
@@ -187,6 +211,13 @@ LANGUAGE: list[tuple[str, Callable[[], nn.Module]]] = [
     ),
     ("stack language", lambda: StackLanguageModel(StackConfig(13, 16, 4, 2, 4, 32, 2, dropout=0.1))),
     ("stack language, capped", lambda: StackLanguageModel(StackConfig(13, 16, 4, 2, 4, 32, 2, output_softcap=3.0))),
+    *(
+        (
+            f"stack language {i}",
+            lambda options=options: StackLanguageModel(StackConfig(13, 16, 4, 2, 6, 32, 2, **options)),
+        )
+        for i, options in enumerate(PUBLISHED)
+    ),
 ]
 TRANSLATORS: list[tuple[str, Callable[[], nn.Module]]] = [
     *(
@@ -196,7 +227,13 @@ TRANSLATORS: list[tuple[str, Callable[[], nn.Module]]] = [
                 TransformerConfig(13, width=16, heads=2, feed_forward=32, **options)
             ),
         )
-        for options in ({"tied": False}, {"encoder": "lstm"}, {"source_size": 13, "positions": "rotary", "window": 2})
+        for options in (
+            {"tied": False},
+            {"encoder": "lstm"},
+            {"source_size": 13, "positions": "rotary", "window": 2},
+            {"norm_first": False, "positions": "relative", "attention_dropout": 0.1},
+            {"features_mark": 4, "cross_score": "additive", "positions": "alibi"},
+        )
     ),
     *(
         (f"recurrent {options}", lambda options=options: RecurrentTranslator(RecurrentConfig(**RECURRENT, **options)))
@@ -221,7 +258,72 @@ TRANSLATORS: list[tuple[str, Callable[[], nn.Module]]] = [
             StackConfig(13, 16, 4, 4, 4, 32, 2, decoder_layers=2, positions=PositionParts(kind="buckets"))
         ),
     ),
+    (
+        "stack translator of two vocabularies",
+        lambda: StackTranslator(
+            StackConfig(
+                *(13, 16, 4, 4, 4, 32, 2),
+                decoder_layers=2,
+                positions=PositionParts(kind="halves"),
+                norms=NormParts(place="after", final=False),
+                activation="relu",
+                two_embeddings=True,
+                tied=False,
+                output_bias=True,
+                dropout=0.1,
+                embed_scale=4.0,
+            )
+        ),
+    ),
 ]
+READERS: list[tuple[str, Callable[[], nn.Module]]] = [
+    *(
+        (
+            f"reader {options}",
+            lambda options=options: TextClassifier(ReaderConfig(size=13, labels=13, width=16, **options)),
+        )
+        for options in (
+            {"encoder": "transformer", "layers": 2},
+            {"encoder": "transformer", "positions": "rotary", "window": 2, "pool": "mean"},
+            {"encoder": "lstm", "residual": True},
+            {"encoder": "none"},
+        )
+    ),
+    *(
+        (f"stack reader {i}", lambda options=options: StackReader(StackConfig(13, 16, 4, 4, 4, 32, 2, **options)))
+        for i, options in enumerate(
+            [
+                {"kinds": 2, "masked_head": True, "norms": NormParts(place="after", final=False, embedding=True)},
+                {"labels": 13, "pooler": "tanh", "tied": False, "output_bias": True, "dropout": 0.1},
+            ]
+        )
+    ),
+]
+
+
+def readers() -> Iterator[tuple[str, str]]:
+    """First weights, scores, and weights after some updates of models that read a whole text."""
+    source, lengths = batch(BATCH * 4)
+    labels = torch.arange(len(source)) % 13
+    for name, make in READERS:
+        torch.manual_seed(0)
+        model: Any = make().eval()
+        if name.startswith("stack"):
+            # They are never trained from new weights.
+            _filled(model)
+        else:
+            yield f"first weights of {name}", _weights(model)
+        with torch.inference_mode():
+            scores = model(source, lengths)
+            real = torch.arange(source.shape[1]) < lengths[:, None]
+            yield f"scores of {name}", digest(scores[real] if scores.ndim == 3 else scores)
+        model.train()
+
+        def loss(model: Any = model) -> Tensor:
+            scores = model(source, lengths)
+            return F.cross_entropy(scores[:, 0] if scores.ndim == 3 else scores, labels)
+
+        yield f"trained {name}", _updated(model, loss)
 
 
 def models() -> Iterator[tuple[str, str]]:
@@ -231,7 +333,11 @@ def models() -> Iterator[tuple[str, str]]:
     for name, make in [*LANGUAGE, *TRANSLATORS]:
         torch.manual_seed(0)
         model: Any = make().eval()
-        yield f"first weights of {name}", digest(*model.parameters())
+        if name.startswith("stack"):
+            # They are never trained from new weights.
+            _filled(model)
+        else:
+            yield f"first weights of {name}", _weights(model)
         sides = () if (name, make) in LANGUAGE else (source, lengths)
         with torch.inference_mode():
             yield f"scores of {name}", digest(model(*sides, target), *_stepped(model, target, *sides))
@@ -273,6 +379,20 @@ def _pointer_loss(model: nn.Module, elements: Tensor, lengths: Tensor, order: Te
     return F.nll_loss(model(elements, lengths, before).flatten(0, 1), order.flatten())
 
 
+def _weights(model: nn.Module) -> str:
+    """A digest of all parameters, whatever their names and order."""
+    return hashlib.sha256("".join(sorted(map(digest, model.parameters()))).encode()).hexdigest()[:16]
+
+
+def _filled(model: nn.Module) -> nn.Module:
+    """Draw every parameter anew by its name, so that nothing depends on the order in which they are made."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            seed = int(hashlib.sha256(name.encode()).hexdigest()[:8], 16)
+            parameter.normal_(std=0.2, generator=torch.Generator().manual_seed(seed))
+    return model
+
+
 def _updated(model: nn.Module, loss: Callable[[], Tensor]) -> str:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     torch.manual_seed(5)
@@ -280,10 +400,17 @@ def _updated(model: nn.Module, loss: Callable[[], Tensor]) -> str:
         optimizer.zero_grad()
         loss().backward()
         optimizer.step()
-    return digest(*model.parameters())
+    return _weights(model)
 
 
-PARTS = {"answers": answers, "choices": choices, "decoded": decoded, "trained": trained, "models": models}
+PARTS = {
+    "answers": answers,
+    "choices": choices,
+    "decoded": decoded,
+    "trained": trained,
+    "models": models,
+    "readers": readers,
+}
 
 
 def main() -> None:

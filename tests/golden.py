@@ -30,16 +30,14 @@ from qkv.linalg.session import DecodingSession
 from qkv.models.copying import CopyingTranslator
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
+from qkv.models.parts import PositionParts, TransformerParts
 from qkv.models.pointer import PointerConfig, PointerNetwork
 from qkv.models.reader import ReaderConfig, TextClassifier
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLanguageModel
-from qkv.models.stack import PositionParts, StackConfig
-from qkv.models.stack_decoder import StackLanguageModel
 from qkv.models.stack_encoder import StackReader
-from qkv.models.stack_translator import StackTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
-from qkv.nn.stack_block import NormParts
+from qkv.nn.norms import NormParts
 from qkv.planner.plan import plan_for
 from qkv.scores.pointwise import (
     BoxcarShape,
@@ -209,12 +207,12 @@ LANGUAGE: list[tuple[str, Callable[[], nn.Module]]] = [
         )
         for options in ({}, {"cell": "lstm", "layers": 2, "window": 2}, {"cell": "rnn", "score": "none", "tied": False})
     ),
-    ("stack language", lambda: StackLanguageModel(StackConfig(13, 16, 4, 2, 4, 32, 2, dropout=0.1))),
-    ("stack language, capped", lambda: StackLanguageModel(StackConfig(13, 16, 4, 2, 4, 32, 2, output_softcap=3.0))),
+    ("stack language", lambda: LanguageModel(TransformerParts(13, 16, 4, 2, 4, 32, 2, dropout=0.1))),
+    ("stack language, capped", lambda: LanguageModel(TransformerParts(13, 16, 4, 2, 4, 32, 2, output_softcap=3.0))),
     *(
         (
             f"stack language {i}",
-            lambda options=options: StackLanguageModel(StackConfig(13, 16, 4, 2, 6, 32, 2, **options)),
+            lambda options=options: LanguageModel(TransformerParts(13, 16, 4, 2, 6, 32, 2, **options)),
         )
         for i, options in enumerate(PUBLISHED)
     ),
@@ -254,20 +252,22 @@ TRANSLATORS: list[tuple[str, Callable[[], nn.Module]]] = [
     ),
     (
         "stack translator",
-        lambda: StackTranslator(
-            StackConfig(13, 16, 4, 4, 4, 32, 2, decoder_layers=2, positions=PositionParts(kind="buckets"))
+        lambda: TransformerTranslator(
+            TransformerParts(
+                13, 16, 4, 4, 4, 32, 2, decoder_layers=2, positions=PositionParts("buckets"), end_dropout=True
+            )
         ),
     ),
     (
         "stack translator of two vocabularies",
-        lambda: StackTranslator(
-            StackConfig(
+        lambda: TransformerTranslator(
+            TransformerParts(
                 *(13, 16, 4, 4, 4, 32, 2),
                 decoder_layers=2,
                 positions=PositionParts(kind="halves"),
                 norms=NormParts(place="after", final=False),
                 activation="relu",
-                two_embeddings=True,
+                source_size=13,
                 tied=False,
                 output_bias=True,
                 dropout=0.1,
@@ -290,7 +290,7 @@ READERS: list[tuple[str, Callable[[], nn.Module]]] = [
         )
     ),
     *(
-        (f"stack reader {i}", lambda options=options: StackReader(StackConfig(13, 16, 4, 4, 4, 32, 2, **options)))
+        (f"stack reader {i}", lambda options=options: StackReader(TransformerParts(13, 16, 4, 4, 4, 32, 2, **options)))
         for i, options in enumerate(
             [
                 {"kinds": 2, "masked_head": True, "norms": NormParts(place="after", final=False, embedding=True)},
@@ -388,6 +388,12 @@ def _filled(model: nn.Module) -> nn.Module:
     """Draw every parameter anew by its name, so that nothing depends on the order in which they are made."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
+            # The names that an earlier version gave the embeddings of two vocabularies.
+            if getattr(model, "embed_source", None) is not None:
+                name = {  # noqa: PLW2901
+                    "embed_source.weight": "embed.weight",
+                    "embed.weight": "target_embed.weight",
+                }.get(name, name)
             seed = int(hashlib.sha256(name.encode()).hexdigest()[:8], 16)
             parameter.normal_(std=0.2, generator=torch.Generator().manual_seed(seed))
     return model

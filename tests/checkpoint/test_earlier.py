@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from qkv.checkpoint import manifest, run
-from qkv.checkpoint.folder import load, save
+from qkv.checkpoint.contents import Contents, TrainerState
+from qkv.checkpoint.folder import load, load_weights_later, save
 from qkv.checkpoint.rotation import best
 from qkv.data.tokenizer import Tokenizer
 from qkv.recording import storing
@@ -46,6 +47,24 @@ def test_the_first_version_of_tokenizers(kind: str) -> None:
 def test_the_first_version_of_traces() -> None:
     trace = read(EARLIER / "trace-1.safetensors")
     assert trace.weights("attention").shape == (1, 2, 3, 3)
+
+
+@pytest.mark.parametrize("lazy", [True, False])
+def test_names_of_tensors_that_have_changed_since(tmp_path: Path, lazy: bool) -> None:
+    """A translator of two vocabularies, as versions before the one Transformer stored a published one."""
+    source, target = torch.rand(2, 3), torch.rand(2, 3)
+    stored = {"embed.weight": source, "target_embed.weight": target, "output.bias": torch.rand(2)}
+    moments = {f"optimizer.exp_avg.{name}": tensor + 1 for name, tensor in stored.items()}
+    save(tmp_path / "one", Contents(stored, {"task": "x"}, trainer=TrainerState(moments, {})))
+    contents = (load_weights_later if lazy else load)(tmp_path / "one")
+    assert set(contents.model) == {"embed_source.weight", "embed.weight", "output.bias"}
+    assert torch.equal(contents.model["embed_source.weight"], source)
+    assert torch.equal(contents.model["embed.weight"], target)
+    if contents.trainer is not None:
+        names = {name.removeprefix("optimizer.exp_avg."): tensor for name, tensor in contents.trainer.tensors.items()}
+        assert {name: tensor.tolist() for name, tensor in names.items()} == {
+            name: (tensor + 1).tolist() for name, tensor in contents.model.items()
+        }
 
 
 def test_a_new_version_needs_a_file_here() -> None:

@@ -8,8 +8,8 @@ from qkv.decode.greedy import greedy
 from qkv.decode.prompted import Prompted
 from qkv.decode.sampling import Sampling, row_keys, sample
 from qkv.errors import ConfigError
-from qkv.models.stack import PositionParts, StackConfig
-from qkv.models.stack_decoder import StackLanguageModel
+from qkv.models.decoder import LanguageModel
+from qkv.models.parts import PositionParts, TransformerParts
 
 PROMPTS = [[5, 6, 7, 8], [9], [10, 11]]
 
@@ -20,7 +20,7 @@ def model(request: pytest.FixtureRequest) -> Prompted:
     windowed = request.param == "window"
     positions = PositionParts("rotary" if windowed else request.param)
     more = {"window": 2, "windowed": (True, False)} if windowed else {}
-    network = StackLanguageModel(StackConfig(20, 16, 4, 2, 4, 32, 2, context=16, positions=positions, **more))
+    network = LanguageModel(TransformerParts(20, 16, 4, 2, 4, 32, 2, context=16, positions=positions, **more))
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     return Prompted(network.eval())

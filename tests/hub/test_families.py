@@ -31,9 +31,9 @@ from qkv.decode.prompted import Prompted
 from qkv.hub.families.load import StackModel, read_folder
 from qkv.hub.families.save import save
 from qkv.hub.folder import INDEX, WEIGHTS, Folder
-from qkv.models.stack_decoder import StackLanguageModel
+from qkv.models.decoder import LanguageModel
 from qkv.models.stack_encoder import StackReader
-from qkv.models.stack_translator import StackTranslator
+from qkv.models.transformer import TransformerTranslator
 
 HERE = Path(__file__).parent / "families"
 CLOSE = 1e-5
@@ -46,7 +46,7 @@ def load(folder: Path) -> StackModel:
 @torch.no_grad()
 def logits_of(model: StackModel, given: Inputs) -> Tensor:
     """The logits of real positions, zeros for padding, as the fixtures hold them."""
-    if isinstance(model, StackTranslator):
+    if isinstance(model, TransformerTranslator):
         return model(given.tokens, given.lengths, given.target)
     if isinstance(model, StackReader):
         real = torch.arange(given.tokens.shape[1]) < given.lengths[:, None]
@@ -58,7 +58,7 @@ def logits_of(model: StackModel, given: Inputs) -> Tensor:
 
 def continued(model: StackModel, given: Inputs, width: int, *, start: int, end: int = END) -> list[Hypothesis]:
     """Continue each row, or translate it."""
-    stepper: Any = model if isinstance(model, StackTranslator) else Prompted(model)  # type: ignore[arg-type]
+    stepper: Any = model if isinstance(model, TransformerTranslator) else Prompted(model)  # type: ignore[arg-type]
     settings: dict[str, Any] = {"bos": start, "eos": end, "limit": STEPS}
     if width == 1:
         return greedy(stepper, given.tokens, given.lengths, **settings)
@@ -105,7 +105,7 @@ def test_generated_ids_are_theirs(name: str) -> None:
 @torch.no_grad()
 def test_padding_on_the_left_changes_nothing(name: str) -> None:
     model, given = load(HERE / name), inputs()
-    assert isinstance(model, StackLanguageModel)
+    assert isinstance(model, LanguageModel)
     tokens, padding = padded_left(given)
     other = tokens.where(torch.arange(tokens.shape[1]) >= padding[:, None], VOCABULARY - 1)
     together, again = model(tokens, padding), model(other, padding)
@@ -119,7 +119,7 @@ def test_padding_on_the_left_changes_nothing(name: str) -> None:
 @torch.no_grad()
 def test_steps_with_a_cache_are_those_without(name: str) -> None:
     model = load(HERE / name)
-    assert isinstance(model, StackLanguageModel)
+    assert isinstance(model, LanguageModel)
     tokens, padding = padded_left(inputs())
     whole = model(tokens, padding)
     _, state = model.read(tokens[:, :6], padding=padding)
@@ -170,7 +170,7 @@ def test_every_parameter_learns_and_every_layer_is_recorded(name: str) -> None:
     model, given = load(HERE / name), inputs()
     tokens, padding = padded_left(given)
     with qkv.record(model) as trace:
-        out = model(tokens, padding) if isinstance(model, StackLanguageModel) else logits_with_gradient(model, given)
+        out = model(tokens, padding) if isinstance(model, LanguageModel) else logits_with_gradient(model, given)
     out.square().sum().backward()
     dead = [path for path, parameter in model.named_parameters() if parameter.grad is None]
     assert not dead
@@ -180,7 +180,7 @@ def test_every_parameter_learns_and_every_layer_is_recorded(name: str) -> None:
 
 
 def logits_with_gradient(model: StackModel, given: Inputs) -> Tensor:
-    if isinstance(model, StackTranslator):
+    if isinstance(model, TransformerTranslator):
         return model(given.tokens, given.lengths, given.target)
     kinds = given.tokens % 2 if isinstance(model, StackReader) and model.config.kinds else None
     return model(given.tokens, given.lengths, kinds)

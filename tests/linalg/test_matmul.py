@@ -15,7 +15,9 @@ from qkv.linalg.layers import apply_layer
 from qkv.linalg.matmul import batched, contiguous_rows, kept_weight, linear, onednn_serves, product
 from qkv.linalg.packed import PackedWeight
 from qkv.linalg.session import DecodingSession
-from qkv.nn.blocks import DecoderBlock, EncoderBlock
+from qkv.nn.blocks import TransformerBlock
+from qkv.nn.feed_forward import FeedForward
+from qkv.nn.multihead import MultiHeadAttention
 
 SHAPES = [((64, 256), 512), ((4, 33, 130), 1000), ((2, 3, 50, 96), 96), ((700, 3), 1024)]
 
@@ -137,16 +139,17 @@ def test_what_follows_may_write_over_a_product() -> None:
 
 
 @pytest.mark.usefixtures("onednn")
-@pytest.mark.parametrize("make", [EncoderBlock, DecoderBlock])
-def test_blocks_learn_from_products_of_any_size(make: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cross", [False, True])
+def test_blocks_learn_from_products_of_any_size(cross: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    block = make(32, 4, 64)  # type: ignore[call-arg]
-    x = torch.randn(2, 5, 32)
-    given = (x,) if make is EncoderBlock else (x, torch.randn(2, 7, 32))
+    source = MultiHeadAttention(32, 4) if cross else None
+    block = TransformerBlock(MultiHeadAttention(32, 4), FeedForward(32, 64), cross=source)
+    x, memory = torch.randn(2, 5, 32), torch.randn(2, 7, 32)
     gradients = []
     for least in (1, 2**60):
         monkeypatch.setattr(matmul, "_LEAST", least)
-        gradients.append(torch.autograd.grad(block(*given).square().sum(), list(block.parameters())))
+        output = block.step(x, block.begin(memory))[0] if cross else block(x)
+        gradients.append(torch.autograd.grad(output.square().sum(), list(block.parameters())))
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 

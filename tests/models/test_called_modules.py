@@ -24,21 +24,19 @@ from qkv.linalg.session import DecodingSession
 from qkv.models.copying import CopyingTranslator
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
+from qkv.models.parts import PositionParts, TransformerParts
 from qkv.models.pointer import PointerConfig, PointerNetwork
 from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLanguageModel
-from qkv.models.stack import PositionParts, StackConfig
-from qkv.models.stack_decoder import StackLanguageModel
 from qkv.models.stack_encoder import StackReader
-from qkv.models.stack_translator import StackTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.biases import BiasModule
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.non_local import NonLocalBlock
 from qkv.nn.normalizers import SinkSoftmax
+from qkv.nn.norms import NormParts
 from qkv.nn.recurrent.lower import RecurrentSelfAttention
-from qkv.nn.stack_block import NormParts
 
 SIZE, ROWS, LENGTH, STEPS = 12, 3, 5, 4
 peft = pytest.importorskip("peft")
@@ -75,8 +73,8 @@ def reader(**options: Any) -> ReaderConfig:
     return ReaderConfig(SIZE, 3, **{**sizes, **options})
 
 
-def stack(**options: Any) -> StackConfig:
-    return StackConfig(SIZE, 8, 2, options.pop("key_heads", 2), 4, 12, 1, context=16, **options)
+def stack(**options: Any) -> TransformerParts:
+    return TransformerParts(SIZE, 8, 2, options.pop("key_heads", 2), 4, 12, 1, context=16, **options)
 
 
 def pointer(**options: Any) -> PointerNetwork:
@@ -116,13 +114,13 @@ MAKERS: dict[str, Callable[[], nn.Module]] = {
     "classifier": lambda: TextClassifier(reader(wide=16)),
     "classifier, transformer": lambda: TextClassifier(reader(encoder="transformer", score="bilinear")),
     "tagger": lambda: TextTagger(reader(encoder="lstm", layers=2)),
-    "published decoder": lambda: StackLanguageModel(stack(gated=True, key_heads=1, norms=NormParts("rms", heads=True))),
-    "published decoder, parallel": lambda: StackLanguageModel(
+    "published decoder": lambda: LanguageModel(stack(gated=True, key_heads=1, norms=NormParts("rms", heads=True))),
+    "published decoder, parallel": lambda: LanguageModel(
         stack(norms=NormParts(place="parallel"), positions=PositionParts("rotary"), tied=False)
     ),
-    "published pair": lambda: StackTranslator(stack(decoder_layers=1, positions=PositionParts("buckets"))),
-    "published pair, two embeddings": lambda: StackTranslator(
-        stack(decoder_layers=1, positions=PositionParts("halves"), two_embeddings=True, output_bias=True)
+    "published pair": lambda: TransformerTranslator(stack(decoder_layers=1, positions=PositionParts("buckets"))),
+    "published pair, two embeddings": lambda: TransformerTranslator(
+        stack(decoder_layers=1, positions=PositionParts("halves"), source_size=SIZE, output_bias=True)
     ),
     "published encoder": lambda: StackReader(
         stack(kinds=2, masked_head=True, norms=NormParts(place="after", embedding=True))
@@ -161,7 +159,7 @@ def made(kind: str) -> nn.Module:
     return model
 
 
-def inputs(model: nn.Module) -> Inputs:  # noqa: C901, PLR0911 - one case for each kind of model
+def inputs(model: nn.Module) -> Inputs:  # noqa: PLR0911 - one case for each kind of model
     draw = torch.Generator().manual_seed(1)
     ids = torch.randint(6, SIZE, (ROWS, LENGTH), generator=draw)
     lengths = torch.tensor([LENGTH, LENGTH, 4])
@@ -175,9 +173,7 @@ def inputs(model: nn.Module) -> Inputs:  # noqa: C901, PLR0911 - one case for ea
             if config.__dict__.get("features_mark") is not None:
                 ids[:, 2] = config.features_mark
             return Inputs((ids, lengths, ids[:, :4].flip(0)), (ids, lengths, 1))
-        case StackTranslator():
-            return Inputs((ids, lengths, ids[:, :4].flip(0)), (ids, lengths, 1))
-        case LanguageModel() | RecurrentLanguageModel() | StackLanguageModel():
+        case LanguageModel() | RecurrentLanguageModel():
             return Inputs((ids,))
         case TextClassifier():
             features = (ids, lengths) if config.wide else ()
@@ -205,7 +201,7 @@ def in_steps(model: Any) -> Tensor:
     return torch.cat([first, model.read(ids[:, 3:], state)[0]], 1)
 
 
-def padded(model: StackLanguageModel) -> Tensor:
+def padded(model: LanguageModel) -> Tensor:
     """Read texts of different lengths, with padding at the left."""
     (ids,), padding = inputs(model).forward, torch.tensor([0, 1, 3])
     return torch.where(torch.arange(LENGTH)[:, None] >= padding[:, None, None], model(ids, padding), 0)
@@ -241,7 +237,7 @@ def decoded(model: nn.Module) -> Tensor:
     given, found = inputs(model), []
     with torch.inference_mode():
         if given.decode is None:
-            if isinstance(model, StackLanguageModel):
+            if isinstance(model, LanguageModel):
                 return torch.cat([in_steps(model.eval()), padded(model)])
             return in_steps(model.eval()) if hasattr(model, "read") else evaluated(model)
         source, lengths, begin = given.decode

@@ -8,6 +8,7 @@ import torch
 
 from qkv.errors import ConfigError, ShapeError
 from qkv.models.decoder import DecoderConfig, DecoderState, LanguageModel
+from qkv.nn.blocks import BlockCache
 from qkv.nn.decoding.cache import Memory
 
 SMALL = DecoderConfig(size=23, width=24, heads=4, feed_forward=32, layers=2, context=32, dropout=0.0)
@@ -60,6 +61,22 @@ def test_with_a_cache_as_without(model: LanguageModel) -> None:
 
 
 @torch.no_grad()
+def test_padding_on_the_left_changes_nothing(model: LanguageModel) -> None:
+    padding, length = torch.tensor([0, 3, 9]), TOKENS.shape[1]
+    real = torch.arange(length) >= padding[:, None]
+    tokens = TOKENS.where(real, 0)
+    together = model(tokens, padding)
+    first, state = model.read(tokens[:, :11], padding=padding)
+    rows = torch.tensor([2, 0])
+    last, state = model.read(tokens[rows, 11:], model.select(state, rows))
+    found = torch.cat([first[rows], last], 1)
+    torch.testing.assert_close(found[real[rows]], together[rows][real[rows]], rtol=0, atol=2e-4)
+    for row, count in enumerate(padding.tolist()):
+        torch.testing.assert_close(together[row, count:], model(TOKENS[row, None, count:])[0], rtol=0, atol=2e-4)
+    assert torch.equal(model(TOKENS, padding)[real], together[real])
+
+
+@torch.no_grad()
 def test_no_token_sees_a_later_one(model: LanguageModel) -> None:
     changed = TOKENS.clone()
     changed[:, 9:] = (changed[:, 9:] + 1) % 23
@@ -86,14 +103,15 @@ def test_a_window_hides_what_is_too_far_back_and_its_cache_stays_small() -> None
     torch.testing.assert_close(after[:, 6:], before[:, 6:], rtol=0, atol=1e-5)
     assert (after[:, 5] - before[:, 5]).abs().max() > 1e-3, "three back is still seen"
     _, state = model.read(TOKENS)
-    assert state.caches[0].length == 3
-    assert state.caches[0].first == TOKENS.shape[1] - 3
+    past = state.caches[0].past
+    assert past is not None
+    assert (past.length, past.first) == (3, TOKENS.shape[1] - 3)
 
 
 @torch.no_grad()
 def test_rotary_positions_make_a_shifted_text_the_same() -> None:
     model = model_of({})
-    moved = DecoderState(tuple(Memory(*(torch.zeros(3, 4, 0, 6),) * 2, first=900) for _ in range(2)), 900)
+    moved = DecoderState((BlockCache(Memory(*(torch.zeros(3, 4, 0, 6),) * 2, first=900)),) * 2, 900)
     torch.testing.assert_close(model.read(TOKENS, moved)[0], model(TOKENS), rtol=0, atol=2e-3)
 
 

@@ -4,11 +4,25 @@ import pytest
 import torch
 from torch import nn
 
+from qkv.errors import UnsupportedError
 from qkv.masks.patterns import lengths
-from qkv.nn.blocks import DecoderBlock, EncoderBlock, FeedForward
+from qkv.models.transformer import TransformerConfig
+from qkv.nn.blocks import TransformerBlock
+from qkv.nn.dropout import Dropout
+from qkv.nn.feed_forward import FeedForward
 from qkv.nn.multihead import MultiHeadAttention
+from qkv.nn.norms import POST_NORM, PRE_NORM
 
 REAL = torch.tensor([7, 3])
+
+
+def block(norm_first: bool, *, cross: bool = False, score: str = "scaled_dot") -> TransformerBlock:
+    return TransformerBlock(
+        MultiHeadAttention(8, 2, score=score),
+        FeedForward(8, 16),
+        PRE_NORM if norm_first else POST_NORM,
+        cross=MultiHeadAttention(8, 2, score=score) if cross else None,
+    ).double()
 
 
 def copy_feed_forward(ours: FeedForward, theirs: nn.Module) -> None:
@@ -25,7 +39,7 @@ def shaken(layer: nn.Module) -> nn.Module:
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_encoder_block_is_pytorchs(norm_first: bool) -> None:
     theirs = shaken(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=norm_first))
-    ours = EncoderBlock(8, 2, 16, norm_first=norm_first).double()
+    ours = block(norm_first)
     ours.self_attention = MultiHeadAttention.from_torch(theirs.self_attn)
     copy_feed_forward(ours.feed_forward, theirs)
     ours.around_self.norm.load_state_dict(theirs.norm1.state_dict())
@@ -39,7 +53,7 @@ def test_encoder_block_is_pytorchs(norm_first: bool) -> None:
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_decoder_block_is_pytorchs(norm_first: bool) -> None:
     theirs = shaken(nn.TransformerDecoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=norm_first))
-    ours = DecoderBlock(8, 2, 16, norm_first=norm_first).double()
+    ours = block(norm_first, cross=True)
     ours.self_attention = MultiHeadAttention.from_torch(theirs.self_attn)
     ours.cross_attention = MultiHeadAttention.from_torch(theirs.multihead_attn)
     copy_feed_forward(ours.feed_forward, theirs)
@@ -49,23 +63,35 @@ def test_decoder_block_is_pytorchs(norm_first: bool) -> None:
     causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
     hidden = torch.arange(7) >= REAL[:, None]
     expected = theirs(x, memory, tgt_mask=causal, tgt_is_causal=True, memory_key_padding_mask=hidden)
-    torch.testing.assert_close(ours(x, memory, lengths(REAL)), expected, rtol=1e-10, atol=1e-12)
+    found, _ = ours.step(x, ours.begin(memory), lengths(REAL))
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("score", ["scaled_dot", "additive", "bilinear"])
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_decoding_in_steps_equals_all_at_once(score: str, norm_first: bool) -> None:
-    block = DecoderBlock(8, 2, 16, score=score, norm_first=norm_first).double()
+    decoder = block(norm_first, cross=True, score=score)
     x, memory = torch.randn(2, 6, 8, dtype=torch.float64), torch.randn(2, 7, 8, dtype=torch.float64)
-    cache, outputs = block.begin(memory), []
+    cache, outputs = decoder.begin(memory), []
     for part in x.split([1, 1, 3, 1], 1):
-        output, cache = block.step(part, cache, lengths(REAL))
+        output, cache = decoder.step(part, cache, lengths(REAL))
         outputs.append(output)
-    torch.testing.assert_close(torch.cat(outputs, 1), block(x, memory, lengths(REAL)), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        torch.cat(outputs, 1), decoder.step(x, decoder.begin(memory), lengths(REAL))[0], rtol=1e-10, atol=1e-12
+    )
 
 
 def test_dropout_is_where_it_was_asked_for() -> None:
-    block = DecoderBlock(8, 2, 16, dropout=0.25, attention_dropout=0.5)
-    assert block.self_attention.attention.dropout == 0.5
-    assert block.around_self.dropout.share == 0.25
-    assert block.feed_forward.dropout.share == 0.25
+    parts = TransformerConfig(9, width=8, heads=2, dropout=0.25, attention_dropout=0.5).parts
+    made = parts.block(cross=True)
+    for name, module in made.named_modules():
+        if isinstance(module, Dropout):
+            assert module.share == 0.25, name
+    for attention in (made.self_attention, made.cross_attention):
+        assert attention is not None
+        assert attention.attention.dropout == 0.5
+
+
+def test_a_block_without_a_source_says_so() -> None:
+    with pytest.raises(UnsupportedError, match="cross"):
+        block(norm_first=True).begin(torch.randn(2, 7, 8))

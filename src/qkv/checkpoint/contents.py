@@ -8,6 +8,7 @@ from typing import final
 from torch import Tensor
 
 from qkv.checkpoint import manifest as manifests
+from qkv.checkpoint.earlier_names import renamed
 from qkv.checkpoint.figures import decode_figures, encode_figures
 from qkv.checkpoint.manifest import CONFIG, FIGURES, MODEL, TOKENIZER, TRAINER_NUMBERS, TRAINER_TENSORS, Manifest
 from qkv.checkpoint.plain import Plain, decode_mapping, encode
@@ -129,13 +130,36 @@ def unpack_contents(folder: Path, files: Mapping[str, bytes], tensors: Mapping[s
     Raises:
         CheckpointError: a file has invalid contents.
     """
-    trainer = None
+    trainer, changes = None, renamed(tensors[MODEL])
     if TRAINER_NUMBERS in files:
         numbers = decode_mapping(files[TRAINER_NUMBERS], str(folder / TRAINER_NUMBERS))
-        trainer = TrainerState(tensors[TRAINER_TENSORS], numbers)
+        trainer = TrainerState(_with_changed_ends(tensors[TRAINER_TENSORS], changes), numbers)
     config = decode_mapping(files[CONFIG], str(folder / CONFIG))
     figures = decode_figures(files[FIGURES], str(folder / FIGURES)) if FIGURES in files else ()
-    return Contents(tensors[MODEL], config, _text(folder, files.get(TOKENIZER)), trainer, figures)
+    return Contents(
+        _with_changed_names(tensors[MODEL], changes), config, _text(folder, files.get(TOKENIZER)), trainer, figures
+    )
+
+
+def _with_changed_names(weights: Mapping[str, Tensor], changes: Mapping[str, str]) -> Mapping[str, Tensor]:
+    """Return the tensors of a model under today's names."""
+    if not changes:
+        return weights
+    if not isinstance(weights, StoredWeights):
+        return {changes.get(name, name): tensor for name, tensor in weights.items()}
+    shapes = {changes.get(name, name): shape for name, shape in weights.shapes.items()}
+    return StoredWeights(shapes, lambda: {changes.get(name, name): x for name, x in weights.read().items()})
+
+
+def _with_changed_ends(tensors: Mapping[str, Tensor], changes: Mapping[str, str]) -> Mapping[str, Tensor]:
+    """Return the tensors of a trainer, which end in names of the model's, under today's names."""
+    if not changes:
+        return tensors
+    ends = {f".{name}": f".{today}" for name, today in changes.items()}
+    return {
+        next((name.removesuffix(end) + today for end, today in ends.items() if name.endswith(end)), name): tensor
+        for name, tensor in tensors.items()
+    }
 
 
 def _text(folder: Path, data: bytes | None) -> str | None:

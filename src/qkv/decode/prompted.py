@@ -49,9 +49,8 @@ class Prompted:
 
     Example:
         >>> from qkv.decode.greedy import greedy
-        >>> from qkv.models.stack import StackConfig
-        >>> from qkv.models.stack_decoder import StackLanguageModel
-        >>> model = Prompted(StackLanguageModel(StackConfig(20, 16, 4, 2, 4, 32, 2)).eval())
+        >>> from qkv.models.decoder import DecoderConfig, LanguageModel
+        >>> model = Prompted(LanguageModel(DecoderConfig(size=20, width=16, heads=2)).eval())
         >>> prompts, lengths = torch.tensor([[5, 6, 7], [8, 0, 0]]), torch.tensor([3, 1])
         >>> [len(found.ids) <= 4 for found in greedy(model, prompts, lengths, bos=0, eos=1, limit=4)]
         [True, True]

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from qkv.errors import ConfigError, UnsupportedError, expect_room, setting
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
-from qkv.nn.blocks import DecoderBlock, EncoderBlock, FeedForward
+from qkv.nn.blocks import TransformerBlock
+from qkv.nn.feed_forward import FeedForward
 from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.positions import sinusoidal
@@ -115,10 +116,10 @@ def _marks(spec: Any, pieces: Sequence[str], source: Sequence[str], bos: int, eo
 
 
 def _block(layer: Any, block: nn.Module, scale: float | None) -> None:
-    assert isinstance(block, EncoderBlock | DecoderBlock)
+    assert isinstance(block, TransformerBlock)
     _attention(layer.self_attention, block.self_attention, scale, one=True)
     _norm(layer.self_attention.layer_norm, block.around_self.norm)
-    if isinstance(block, DecoderBlock):
+    if block.cross_attention is not None and block.around_cross is not None:
         _attention(layer.attention, block.cross_attention, scale, one=False)
         _norm(layer.attention.layer_norm, block.around_cross.norm)
     _feed_forward(layer.ffn, block.feed_forward)
@@ -145,7 +146,8 @@ def _joint(attention: MultiHeadAttention) -> tuple[Tensor, Tensor]:
     return torch.cat(weights), torch.cat(biases)
 
 
-def _feed_forward(spec: Any, layer: FeedForward) -> None:
+def _feed_forward(spec: Any, layer: nn.Module) -> None:
+    assert isinstance(layer, FeedForward)
     _linear(spec.linear_0, *plain_weights(layer.expand, "expand"))
     _linear(spec.linear_1, *plain_weights(layer.contract, "contract"))
 
@@ -155,7 +157,8 @@ def _linear(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
     spec.weight, spec.bias = _array(weight), _array(bias)
 
 
-def _norm(spec: Any, norm: nn.LayerNorm) -> None:
+def _norm(spec: Any, norm: nn.Module) -> None:
+    assert isinstance(norm, nn.LayerNorm)
     spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
 
 

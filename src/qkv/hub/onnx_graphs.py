@@ -20,7 +20,7 @@ from qkv.models.reader import TextClassifier, TextTagger
 from qkv.models.recurrent import RecurrentState, RecurrentTranslator
 from qkv.models.transformer import TransformerState, TransformerTranslator
 from qkv.nn.attention import Attention
-from qkv.nn.blocks import DecoderBlock, DecoderCache
+from qkv.nn.blocks import BlockCache, TransformerBlock
 from qkv.nn.decoding.cache import Memory
 
 Exportable = TransformerTranslator | RecurrentTranslator | LanguageModel | TextClassifier | TextTagger
@@ -131,7 +131,7 @@ class _Decoder(nn.Module):
         self.model = model
 
     def forward(self, memory: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
-        blocks = parts_of(self.model.decoder, DecoderBlock, "decoder")
+        blocks = parts_of(self.model.decoder, TransformerBlock, "decoder")
         state = TransformerState(tuple(block.begin(memory) for block in blocks), lengths, 0)
         logits: Tensor = self.model.output(self.model.advance(target, state)[0])
         return logits
@@ -178,9 +178,9 @@ class _Begin(nn.Module):
         self.model = model
 
     def forward(self, memory: Tensor) -> tuple[Tensor, ...]:
-        blocks = parts_of(self.model.decoder, DecoderBlock, "decoder")
-        found = [block.begin(memory).memory for block in blocks]
-        return tuple(part for each in found for part in (each.key, each.value))
+        blocks = parts_of(self.model.decoder, TransformerBlock, "decoder")
+        sources = [block.begin(memory).memory for block in blocks]
+        return tuple(part for source in sources if source is not None for part in (source.key, source.value))
 
 
 @final
@@ -195,7 +195,7 @@ class _ExportedStep(nn.Module):
             [Memory(key, value) for key, value in zip(part[::2], part[1::2], strict=True)]
             for part in (kept[:half], kept[half:])
         )
-        caches = tuple(DecoderCache(before, given) for before, given in zip(past, source, strict=True))
+        caches = tuple(BlockCache(before, given) for before, given in zip(past, source, strict=True))
         state = TransformerState(caches, lengths, past[0].key.shape[-2])
         logits, after = self.model.step(tokens, state)
         grown = [cache.past for cache in after.caches if cache.past is not None]

@@ -8,15 +8,13 @@ if TYPE_CHECKING:
     from qkv.models.copying import CopyingTranslator
     from qkv.models.decoder import DecoderConfig, LanguageModel
     from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
+    from qkv.models.parts import TransformerParts
     from qkv.models.pointer import PointerConfig, PointerNetwork
     from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
     from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
     from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLanguageModel
     from qkv.models.regression import NadarayaWatson
-    from qkv.models.stack import StackConfig
-    from qkv.models.stack_decoder import StackLanguageModel
     from qkv.models.stack_encoder import StackReader
-    from qkv.models.stack_translator import StackTranslator
     from qkv.models.transformer import TransformerConfig, TransformerTranslator
 
 __all__ = [
@@ -33,13 +31,11 @@ __all__ = [
     "RecurrentDecoderConfig",
     "RecurrentLanguageModel",
     "RecurrentTranslator",
-    "StackConfig",
-    "StackLanguageModel",
     "StackReader",
-    "StackTranslator",
     "TextClassifier",
     "TextTagger",
     "TransformerConfig",
+    "TransformerParts",
     "TransformerTranslator",
 ]
 
@@ -59,10 +55,8 @@ __getattr__ = lazy(
         "RecurrentDecoderConfig": "qkv.models.recurrent_decoder",
         "RecurrentLanguageModel": "qkv.models.recurrent_decoder",
         "RecurrentTranslator": "qkv.models.recurrent",
-        "StackConfig": "qkv.models.stack",
-        "StackLanguageModel": "qkv.models.stack_decoder",
+        "TransformerParts": "qkv.models.parts",
         "StackReader": "qkv.models.stack_encoder",
-        "StackTranslator": "qkv.models.stack_translator",
         "TextClassifier": "qkv.models.reader",
         "TextTagger": "qkv.models.reader",
         "TransformerConfig": "qkv.models.transformer",

@@ -3,21 +3,17 @@
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, final
 
+import torch
 from torch import Tensor, nn
 
 from qkv.models.checks import check_config, check_heads, check_positions, expect_attention, parts_of
+from qkv.models.parts import FARTHEST, PositionParts, TransformerParts, scaled
 from qkv.models.token_predictor import TokenPredictor
-from qkv.nn.biases import AlibiBias, BiasModule, RelativeBias
-from qkv.nn.blocks import Activation
-from qkv.nn.causal import CausalBlock
-from qkv.nn.decoding.cache import BatchRows, Memory
+from qkv.nn.blocks import BlockCache, TransformerBlock
+from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.dropout import Dropout
+from qkv.nn.feed_forward import Activation
 from qkv.nn.mechanism import MechanismConfig
-from qkv.nn.multihead import MultiHeadAttention
-from qkv.nn.positions import PositionEmbedding, Rotary
-
-_FARTHEST = 128
-"""Relative positions distinguish distances up to this."""
 
 
 @final
@@ -71,27 +67,54 @@ class DecoderConfig(MechanismConfig):
             object.__setattr__(self, "positions", "rotary" if self.rotates else "sinusoidal")
         check_positions(f"{self.positions}", self, self.width // self.heads, bounded=True)
 
+    @property
+    def parts(self) -> TransformerParts:
+        """All parts of the model."""
+        return TransformerParts(
+            self.size,
+            self.width,
+            self.heads,
+            self.key_heads or self.heads,
+            self.width // self.heads,
+            self.feed_forward,
+            self.layers,
+            context=self.context,
+            positions=PositionParts(self.positions or "none", farthest=min(FARTHEST, self.context)),
+            activation=self.activation,
+            attention_bias=self.bias,
+            feed_forward_bias=self.bias,
+            window=self.window,
+            windowed=() if self.window is None else (True,) * self.layers,
+            mechanism=self.replaced(),
+            tied=self.tied,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+        )
+
 
 class DecoderState(NamedTuple):
     """A language model's state between two steps; B rows.
 
     Attributes:
         caches: keys and values of each block; empty initially.
-        position: position of the next token.
+        position: number of tokens read, padding included.
+        padding: tokens of padding at the left of each row (B,); None for none.
     """
 
-    caches: tuple[Memory, ...]
+    caches: tuple[BlockCache, ...]
     position: int
+    padding: Tensor | None = None
 
 
 @final
 class LanguageModel(TokenPredictor[DecoderState]):
-    """A stack of blocks of masked self-attention over one sequence.
+    """A stack of blocks of masked self-attention over one sequence, trained here or published.
 
     Args:
-        config: its sizes.
+        config: its sizes, or all of its parts.
 
-    Source: Vaswani et al. 2017, section 3, the decoder alone; Radford et al. 2019.
+    Source: Vaswani et al. 2017, section 3, the decoder alone; Radford et al. 2019 (GPT-2); Black et al. 2022
+        (GPT-NeoX); Touvron et al. 2023 (Llama); Gemma Team 2025 (Gemma 3).
 
     Example:
         >>> import torch
@@ -104,15 +127,16 @@ class LanguageModel(TokenPredictor[DecoderState]):
         (True, 6)
     """
 
-    def __init__(self, config: DecoderConfig) -> None:
+    def __init__(self, config: DecoderConfig | TransformerParts) -> None:
         super().__init__()
         self.config = config
-        self.embed = nn.Embedding(config.size, config.width)
-        self.positions = _embedded_positions(config)
-        self.blocks = nn.ModuleList(_block(config) for _ in range(config.layers))
-        self.norm = nn.LayerNorm(config.width)
-        self.output = nn.Linear(config.width, config.size, bias=False)
-        self.dropout = Dropout(config.dropout)
+        self.parts = parts = config.parts
+        self.embed = nn.Embedding(parts.size, parts.width)
+        self.positions = parts.positions.embedding(parts.width, parts.context)
+        self.blocks = nn.ModuleList(parts.block(index) for index in range(parts.layers))
+        self.norm = parts.norms.build(parts.width) if parts.norms.final else nn.Identity()
+        self.output = nn.Linear(parts.width, parts.size, bias=parts.output_bias)
+        self.dropout = Dropout(parts.dropout)
         self.rows = BatchRows()
         self.reset_parameters()
 
@@ -125,90 +149,63 @@ class LanguageModel(TokenPredictor[DecoderState]):
         for block in self._blocks():
             attention, feed = block.self_attention, block.feed_forward
             attention.reset_parameters()
-            nn.init.normal_(feed.expand.weight, std=self.config.width**-0.5)
+            nn.init.normal_(feed.expand.weight, std=self.parts.width**-0.5)
             for layer in (attention.output, feed.contract):
                 assert layer is not None
                 nn.init.zeros_(layer.weight)
         nn.init.normal_(self.embed.weight, std=0.02)
         if self.positions is not None:
             self.positions.reset_parameters()
-        if self.config.tied:
+        if self.output.bias is not None:
+            nn.init.zeros_(self.output.bias)
+        if self.parts.tied:
             self.output.weight = self.embed.weight
         else:
             nn.init.normal_(self.output.weight, std=0.02)
 
-    def begin(self, tokens: Tensor) -> DecoderState:
-        """Return the initial state for a batch of tokens (B, T)."""
+    def forward(self, tokens: Tensor, padding: Tensor | None = None) -> Tensor:
+        """Predict the token after each one, as `TokenPredictor.forward`; logits of padding are undefined.
+
+        Args:
+            tokens: ids (B, T), int64; T at most `context` if positions are learned.
+            padding: tokens of padding at the left of each row (B,), int64: nothing sees them; None for none.
+        """
+        return self.read(tokens, padding=padding)[0]
+
+    def read(
+        self, tokens: Tensor, state: DecoderState | None = None, *, padding: Tensor | None = None
+    ) -> tuple[Tensor, DecoderState]:
+        """Read tokens that follow those of a state, as `TokenPredictor.read`; padding as for `forward`, initially."""
+        return super().read(tokens, self.begin(tokens, padding) if state is None else state)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """Apply the output layer and the bound of its logits: (..., M) to (..., N)."""
+        logits, cap = super().logits(states), self.parts.output_softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
+
+    def begin(self, tokens: Tensor, padding: Tensor | None = None) -> DecoderState:
+        """Return the initial state for a batch of tokens (B, T) whose first `padding` tokens (B,) are hidden."""
         self.rows.begin(tokens)
-        return DecoderState((), 0)
+        return DecoderState((BlockCache(),) * len(self.blocks), 0, padding)
 
     def continued(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Return the output layer's input for each token (B, T, M), and the state after the last. Tokens are valid."""
-        x_BTM = self.embed(tokens)
-        x_BTM = self.dropout(x_BTM if self.positions is None else self.positions(x_BTM, state.position))
-        caches = []
-        for index, block in enumerate(self._blocks()):
-            x_BTM, cache = block.step(x_BTM, state.caches[index] if state.caches else None)
-            caches.append(cache)
-        h_BTM: Tensor = self.norm(x_BTM)
-        return h_BTM, DecoderState(tuple(caches), state.position + tokens.shape[1])
+        padding, start = state.padding, state.position
+        x_BTM = scaled(self.embed(tokens), self.parts.embed_scale)
+        if self.positions is not None:
+            x_BTM = self.positions(x_BTM, start if padding is None else start - padding)
+        x_BTM, caches = self.dropout(x_BTM), []
+        for block, cache in zip(self._blocks(), state.caches, strict=True):
+            x_BTM, grown = block.step(x_BTM, cache, padding=padding)
+            caches.append(grown)
+        states = scaled(self.norm(x_BTM), self.parts.output_scale)
+        return states, DecoderState(tuple(caches), start + tokens.shape[1], padding)
 
     def select(self, state: DecoderState, rows: Tensor) -> DecoderState:
         """Select rows of a state: fewer, repeated or reordered."""
         rows = self.rows(rows)
-        return DecoderState(tuple(cache.select(rows) for cache in state.caches), state.position)
+        padding = None if state.padding is None else state.padding.index_select(0, rows)
+        return DecoderState(tuple(cache.select(rows) for cache in state.caches), state.position, padding)
 
-    def _blocks(self) -> list[CausalBlock]:
-        return parts_of(self.blocks, CausalBlock, "blocks")
-
-
-def _embedded_positions(config: DecoderConfig) -> PositionEmbedding | None:
-    match config.positions:
-        case "sinusoidal" | "learned":
-            return PositionEmbedding(config.positions, config.width, config.context)
-        case _:
-            return None
-
-
-def attended_positions(name: str, heads: int, farthest: int = _FARTHEST) -> Rotary | BiasModule | None:
-    """Create the positions of a self-attention by name.
-
-    Args:
-        name: "rotary", "alibi" or "relative"; any other is none of the attention's.
-        heads: H.
-        farthest: relative positions distinguish distances up to this.
-
-    Example:
-        >>> type(attended_positions("alibi", heads=4)).__name__
-        'AlibiBias'
-    """
-    match name:
-        case "rotary":
-            return Rotary()
-        case "alibi":
-            return AlibiBias(heads)
-        case "relative":
-            return RelativeBias(farthest, heads)
-        case _:
-            return None
-
-
-def _block(config: DecoderConfig) -> CausalBlock:
-    attention = MultiHeadAttention(
-        config.width,
-        config.heads,
-        key_heads=config.key_heads,
-        score=config,
-        dropout=config.attention_dropout,
-        bias=config.bias,
-        positions=attended_positions(f"{config.positions}", config.heads, min(_FARTHEST, config.context)),
-    )
-    return CausalBlock(
-        config.width,
-        attention,
-        config.feed_forward,
-        reach=config.window,
-        dropout=config.dropout,
-        activation=config.activation,
-        bias=config.bias,
-    )
+    def _blocks(self) -> list[TransformerBlock]:
+        return parts_of(self.blocks, TransformerBlock, "blocks")

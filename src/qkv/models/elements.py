@@ -8,13 +8,14 @@ from torch import Tensor, nn
 
 from qkv.errors import ShapeError
 from qkv.linalg.layers import apply_layer
-from qkv.masks.patterns import Lengths
 from qkv.models import recurrence
 from qkv.models.checks import clean_source, padding_of
-from qkv.models.encoders import CELLS
+from qkv.models.encoders import CELLS, encode
 from qkv.models.first_weights import initialize_cells, initialize_embeddings
-from qkv.nn.blocks import EncoderBlock
+from qkv.nn.blocks import TransformerBlock
 from qkv.nn.dropout import Dropout
+from qkv.nn.feed_forward import FeedForward
+from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.positions import sinusoidal
 
 
@@ -71,7 +72,12 @@ class ElementEncoder(nn.Module):
         self.join = None if cell is None else nn.Linear(2 * width, width)
         count = sizes.layers if cell is None else 0
         self.blocks = nn.ModuleList(
-            EncoderBlock(width, sizes.heads, 2 * width, dropout=sizes.dropout) for _ in range(count)
+            TransformerBlock(
+                MultiHeadAttention(width, sizes.heads),
+                FeedForward(width, 2 * width, sizes.dropout),
+                dropout=sizes.dropout,
+            )
+            for _ in range(count)
         )
         self.norm = nn.LayerNorm(width) if count else nn.Identity()
         self.dropout = Dropout(sizes.dropout)
@@ -126,11 +132,8 @@ class ElementEncoder(nn.Module):
             states = apply_layer(self.join, both)
             return self.dropout(torch.where(real[..., None], states, 0)), torch.cat([last[0], last[1]], -1)
         padded = padding_of(lengths, real)
-        mask = None if padded is None else Lengths(padded)
         x_BSM = self.dropout(x_BSM + sinusoidal(x_BSM.shape[1], x_BSM.shape[2], device=x_BSM.device, dtype=x_BSM.dtype))
-        for block in self.blocks:
-            x_BSM = block(x_BSM, mask)
-        states = torch.where(real[..., None], self.norm(x_BSM), 0)
+        states = torch.where(real[..., None], self.norm(encode(self.blocks, x_BSM, padded)), 0)
         return states, states.sum(1) / lengths.clamp(min=1)[:, None]
 
     def _embedded(self, elements: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,16 +5,18 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
+from qkv.biases import Bias
 from qkv.linalg.session import DecodingSession
 from qkv.masks.base import Mask
 from qkv.masks.patterns import Lengths, window
 from qkv.models import recurrence
-from qkv.models.decoder import attended_positions
 from qkv.models.first_weights import initialize_cells
-from qkv.nn.blocks import EncoderBlock
+from qkv.models.parts import PositionParts
+from qkv.nn.blocks import TransformerBlock
 from qkv.nn.dropout import Dropout
+from qkv.nn.feed_forward import FeedForward
 from qkv.nn.mechanism import MechanismConfig
-from qkv.nn.positions import sinusoidal
+from qkv.nn.multihead import MultiHeadAttention
 
 Cell = Literal["gru", "lstm", "rnn"]
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -29,8 +31,7 @@ class SelfAttentionEncoder(nn.Module):
         heads: heads of every attention, a divisor of the width.
         layers: number of blocks.
         mechanism: score and normalizer of every attention.
-        positions: how positions are encoded, see `qkv.models.decoder.attended_positions`; "sinusoidal" adds them to the
-            embeddings.
+        positions: how positions are encoded.
         reach: how many positions to either side an attention sees; None for all.
         dropout: on the embeddings and on the output of each sublayer.
 
@@ -50,18 +51,18 @@ class SelfAttentionEncoder(nn.Module):
         layers: int,
         mechanism: MechanismConfig,
         *,
-        positions: str = "sinusoidal",
+        positions: Literal["sinusoidal", "rotary", "alibi", "relative", "none"] = "sinusoidal",
         reach: int | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.reach, self.positions = reach, positions
+        encoded = PositionParts(positions)
+        self.reach, self.positions = reach, encoded.embedding(width)
         self.blocks = nn.ModuleList(
-            EncoderBlock(
-                *(width, heads, 4 * width),
+            TransformerBlock(
+                MultiHeadAttention(width, heads, score=mechanism, positions=encoded.attended(heads)),
+                FeedForward(width, 4 * width, dropout),
                 dropout=dropout,
-                score=mechanism,
-                positions=attended_positions(positions, heads),
             )
             for _ in range(layers)
         )
@@ -82,11 +83,9 @@ class SelfAttentionEncoder(nn.Module):
         Returns:
             States (B, S, E), arbitrary in the padding; and the mean of the real ones (B, E), 0 for an empty row.
         """
-        x_BSE = self.dropout(placed(x_BSE, self.positions))
-        mask = near(padded, self.reach)
-        for block in self.blocks:
-            x_BSE = block(x_BSE, mask, session)
-        states: Tensor = self.norm(x_BSE)
+        x_BSE = x_BSE * x_BSE.shape[-1] ** 0.5
+        x_BSE = self.dropout(x_BSE if self.positions is None else self.positions(x_BSE))
+        states: Tensor = self.norm(encode(self.blocks, x_BSE, padded, self.reach, session=session))
         real = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
         total = torch.where(real[..., None], states, 0).sum(1)
         return states, total / lengths.clamp(min=1)[:, None]
@@ -118,20 +117,32 @@ class RecurrentEncoder(nn.Module):
         return recurrence.run(self.layer, x_BSM, lengths, session)[0]
 
 
-def placed(x_BSM: Tensor, positions: str, start: int = 0) -> Tensor:
-    """Scale embeddings (B, S, M) by √M, and add the positions from `start` on if these are "sinusoidal".
+def encode(
+    blocks: nn.ModuleList,
+    x_BSM: Tensor,
+    lengths: Tensor | None,
+    reach: int | None = None,
+    *,
+    bias: Bias | Tensor | None = None,
+    session: DecodingSession | None = None,
+) -> Tensor:
+    """Run the blocks of an encoder one after another.
 
-    Source: Vaswani et al. 2017, sections 3.4 and 3.5.
+    Args:
+        blocks: of `qkv.nn.TransformerBlock`.
+        x_BSM: embeddings (B, S, M), with positions.
+        lengths: (B,); None if there is no padding.
+        reach: how many positions to either side are seen; None for all.
+        bias: of all self-attentions' scores.
+        session: keeps packed weights for a decoding.
 
-    Example:
-        >>> placed(torch.ones(1, 2, 4), "rotary")[0, 0].tolist()
-        [2.0, 2.0, 2.0, 2.0]
+    Returns:
+        (B, S, M), arbitrary in the padding.
     """
-    count, width = x_BSM.shape[1:]
-    x_BSM = x_BSM * width**0.5
-    if positions != "sinusoidal":
-        return x_BSM
-    return x_BSM + sinusoidal(count, width, start=start, device=x_BSM.device, dtype=x_BSM.dtype)
+    mask = near(lengths, reach)
+    for block in blocks:
+        x_BSM = block(x_BSM, mask, bias=bias, session=session)
+    return x_BSM
 
 
 def near(lengths: Tensor | None, reach: int | None) -> Mask | None:

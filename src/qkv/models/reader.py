@@ -18,13 +18,15 @@ from qkv.models.checks import (
     expect_unbounded,
     padding_of,
 )
-from qkv.models.decoder import attended_positions
-from qkv.models.encoders import CELLS, near, placed
+from qkv.models.encoders import CELLS, encode
 from qkv.models.first_weights import initialize_cells
-from qkv.nn.blocks import EncoderBlock
+from qkv.models.parts import PositionParts
+from qkv.nn.blocks import TransformerBlock
 from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.dropout import Dropout
+from qkv.nn.feed_forward import FeedForward
 from qkv.nn.mechanism import MechanismConfig
+from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.pooling import Pool
 from qkv.nn.scores import xavier_uniform
 
@@ -154,14 +156,15 @@ class Reader(nn.Module):
             else cell(config.width, config.width // 2, config.layers, batch_first=True, bidirectional=True)
         )
         blocks = config.layers if config.encoder == "transformer" else 0
+        positions = PositionParts(config.positions)
+        self.positions = positions.embedding(config.width) if blocks else None
         self.blocks = nn.ModuleList(
-            EncoderBlock(
-                config.width,
-                config.heads,
-                config.feed_forward,
+            TransformerBlock(
+                MultiHeadAttention(
+                    config.width, config.heads, score=config.blocks, positions=positions.attended(config.heads)
+                ),
+                FeedForward(config.width, config.feed_forward, config.dropout),
                 dropout=config.dropout,
-                score=config.blocks,
-                positions=attended_positions(config.positions, config.heads),
             )
             for _ in range(blocks)
         )
@@ -196,9 +199,7 @@ class Reader(nn.Module):
         if self.recurrent is not None:
             states = self.dropout(recurrence.run(self.recurrent, x_BSM, lengths)[0])
             x_BSM = states + x_BSM if self.config.residual else states
-        seen = near(padded, self.config.window)
-        for block in self.blocks:
-            x_BSM = block(x_BSM, seen)
+        x_BSM = encode(self.blocks, x_BSM, padded, self.config.window)
         return torch.where(real[..., None], self.norm(x_BSM), 0), mask
 
     def _blur(self, ids: Tensor) -> Tensor:
@@ -210,7 +211,8 @@ class Reader(nn.Module):
 
     def _embed(self, ids: Tensor) -> Tensor:
         x: Tensor = self.embed(ids)
-        return placed(x, self.config.positions) if len(self.blocks) else x
+        x = x * self.config.width**0.5 if len(self.blocks) else x
+        return x if self.positions is None else self.positions(x)
 
 
 @final

@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 from qkv.errors import ShapeError
 from qkv.linalg.layers import apply_layer
-from qkv.masks.patterns import lengths as first_keys
-from qkv.models.checks import clean_source, padding_of, parts_of
-from qkv.models.stack import StackConfig, add_positions, initialize
-from qkv.nn.blocks import Activation, activated, activation_of
+from qkv.models.checks import clean_source, padding_of
+from qkv.models.encoders import encode
+from qkv.models.parts import TransformerParts
 from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.dropout import Dropout
-from qkv.nn.stack_block import NormParts, StackBlock
+from qkv.nn.feed_forward import Activation, activated, activation_of
+from qkv.nn.norms import NormParts
 
 
 @final
@@ -76,16 +76,16 @@ class StackReader(nn.Module):
     Source: Devlin et al. 2019, "BERT"; Liu et al. 2019, "RoBERTa"; Sanh et al. 2019, "DistilBERT".
 
     Example:
-        >>> config = StackConfig(20, 16, 4, 4, 4, 32, 2, kinds=2, masked_head=True, norms=NormParts(place="after"))
+        >>> config = TransformerParts(20, 16, 4, 4, 4, 32, 2, kinds=2, masked_head=True, norms=NormParts(place="after"))
         >>> StackReader(config)(torch.randint(4, 20, (2, 6)), torch.tensor([6, 4])).shape
         torch.Size([2, 6, 20])
     """
 
-    def __init__(self, config: StackConfig) -> None:
+    def __init__(self, config: TransformerParts) -> None:
         super().__init__()
-        self.config = config
+        self.config = self.parts = config
         self.embed = nn.Embedding(config.size, config.width)
-        self.positions = config.learned()
+        self.positions = config.positions.embedding(config.width, config.context)
         self.kinds = nn.Embedding(config.kinds, config.width) if config.kinds else None
         self.embed_norm = config.norms.build(config.width) if config.norms.embedding else nn.Identity()
         self.blocks = nn.ModuleList(config.block(index) for index in range(config.layers))
@@ -93,7 +93,9 @@ class StackReader(nn.Module):
         self.output = nn.Linear(config.width, config.labels or config.size, bias=config.output_bias)
         self.dropout = Dropout(config.dropout)
         self.rows = BatchRows()
-        initialize(self, config)
+        for embedding in (self.embed, self.kinds):
+            if embedding is not None:
+                nn.init.normal_(embedding.weight, std=0.02)
         if config.tied:
             self.output.weight = self.embed.weight
 
@@ -120,12 +122,8 @@ class StackReader(nn.Module):
         self.rows.begin(ids)
         padded = padding_of(lengths, real)
         x = self.embed(ids) + self._kinds(ids, kinds)
-        x = self.embed_norm(add_positions(x, self.positions, self.config.positions, 0))
-        x, mask = self.dropout(x), None if padded is None else first_keys(padded)
-        for block in parts_of(self.blocks, StackBlock, "blocks"):
-            x, _ = block.step(x, None, mask)
-        found: Tensor = x
-        return found
+        x = self.embed_norm(x if self.positions is None else self.positions(x))
+        return encode(self.blocks, self.dropout(x), padded)
 
     def _kinds(self, ids: Tensor, kinds: Tensor | None) -> Tensor | float:
         if self.kinds is None:
@@ -142,7 +140,7 @@ class StackReader(nn.Module):
         return found
 
 
-def _head(config: StackConfig) -> nn.Module:
+def _head(config: TransformerParts) -> nn.Module:
     if config.pooler is not None:
         return PooledHead(config.width, config.pooler, config.dropout)
     if not config.masked_head:

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
+from qkv.biases import Bias
 from qkv.errors import ConfigError
 from qkv.linalg.session import DecodingSession
 from qkv.models.checks import (
@@ -19,16 +20,18 @@ from qkv.models.checks import (
     padding_of,
     parts_of,
 )
-from qkv.models.decoder import attended_positions
 from qkv.models.encoder_decoder import EncoderDecoder
-from qkv.models.encoders import RecurrentEncoder, near, placed
+from qkv.models.encoders import RecurrentEncoder, encode
 from qkv.models.first_weights import initialize_embeddings
+from qkv.models.parts import PositionParts, TransformerParts, scaled
 from qkv.models.second_source import split_source
-from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock
+from qkv.nn.biases import at_places, bias_of
+from qkv.nn.blocks import BlockCache, TransformerBlock, fork_positions
 from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.decoding.stepping import steps
 from qkv.nn.dropout import Dropout
 from qkv.nn.mechanism import MechanismConfig
+from qkv.nn.norms import NormParts
 
 
 @final
@@ -96,6 +99,35 @@ class TransformerConfig(MechanismConfig):
         assert self.cross.attends
 
     @property
+    def parts(self) -> TransformerParts:
+        """All parts of the model."""
+        return TransformerParts(
+            self.size,
+            self.width,
+            self.heads,
+            self.heads,
+            self.width // self.heads,
+            self.feed_forward,
+            self.encoder_layers,
+            decoder_layers=self.decoder_layers,
+            norms=NormParts(place="before" if self.norm_first else "after", final=self.norm_first),
+            positions=PositionParts(self.positions),
+            activation="relu",
+            window=self.window,
+            windowed=() if self.window is None else (True,) * max(self.encoder_layers, self.decoder_layers),
+            mechanism=self.replaced(),
+            cross=self.cross,
+            embed_scale=self.width**0.5,
+            tied=self.tied,
+            source_size=self.source_size,
+            features_mark=self.features_mark,
+            recurrent=None if self.encoder == "transformer" else self.encoder,
+            output_bias=True,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+        )
+
+    @property
     def cross(self) -> MechanismConfig:
         """The mechanism of the attention to the source."""
         return attention_of_its_own(self, "cross", self.cross_score, self.cross_normalizer)
@@ -114,7 +146,7 @@ class TransformerState(NamedTuple):
         parted: the position of `fork`, from which on each source has W keys of every position.
     """
 
-    caches: tuple[DecoderCache, ...]
+    caches: tuple[BlockCache, ...]
     lengths: Tensor | None
     position: int
     seen: Tensor | None = None
@@ -124,12 +156,13 @@ class TransformerState(NamedTuple):
 
 @final
 class TransformerTranslator(EncoderDecoder[TransformerState]):
-    """A stack of encoder blocks over the source, and a stack of decoder blocks over the target that attend to it.
+    """A stack of blocks over the source, and a stack over the target whose blocks attend to it, trained or published.
 
     Args:
-        config: its sizes.
+        config: its sizes, or all of its parts.
 
-    Source: Vaswani et al. 2017, section 3, figure 1.
+    Source: Vaswani et al. 2017, section 3, figure 1; Junczys-Dowmunt et al. 2018, "Marian"; Zhang et al. 2020,
+        "PEGASUS"; Raffel et al. 2020, "T5".
 
     Example:
         >>> model = TransformerTranslator(TransformerConfig(size=20, width=16, heads=2, feed_forward=32))
@@ -138,25 +171,30 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
         torch.Size([2, 6, 20])
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig | TransformerParts) -> None:
         super().__init__()
         self.config = config
-        self.embed = nn.Embedding(config.size, config.width)
-        self.embed_source = None if config.source_size is None else nn.Embedding(config.source_size, config.width)
+        self.parts = parts = config.parts
+        self.embed = nn.Embedding(parts.size, parts.width)
+        self.embed_source = None if parts.source_size is None else nn.Embedding(parts.source_size, parts.width)
+        self.positions = parts.positions.embedding(parts.width, parts.context)
+        self.encoder_bias = parts.positions.shared(parts.heads, causal=False)
+        self.decoder_bias = parts.positions.shared(parts.heads, causal=True)
         self.rows = BatchRows()
-        self.encoder = _encoder(config)
-        self.decoder = nn.ModuleList(_decoder_block(config) for _ in range(config.decoder_layers))
+        self.encoder = _encoder(parts)
+        self.decoder = nn.ModuleList(parts.block(index, cross=True) for index in range(parts.decoder_layers))
         # Blocks that end in a norm need none after the stack.
-        self.encoder_norm = nn.LayerNorm(config.width) if config.norm_first or config.encoder else nn.Identity()
-        self.decoder_norm = nn.LayerNorm(config.width) if config.norm_first else nn.Identity()
-        self.output = nn.Linear(config.width, config.size)
-        self.dropout = Dropout(config.dropout)
+        self.encoder_norm = _end_norm(parts, parts.norms.final or parts.recurrent is not None)
+        self.decoder_norm = _end_norm(parts, parts.norms.final)
+        self.output = nn.Linear(parts.width, parts.size, bias=parts.output_bias)
+        self.dropout = Dropout(parts.dropout)
+        self.end_dropout = Dropout(parts.dropout) if parts.end_dropout else nn.Identity()
         self.reset_parameters()
 
     @property
     def widths(self) -> tuple[int, int]:
         """The widths of the output layer's input and of the encoder's states."""
-        return self.config.width, self.config.width
+        return self.parts.width, self.parts.width
 
     @property
     def source_embedding(self) -> nn.Embedding:
@@ -166,13 +204,14 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
     @property
     def alignment_layer(self) -> str | None:
         """The name of the attention that aligns target and source: that of the last block."""
-        return f"decoder.{self.config.decoder_layers - 1}.cross_attention.attention"
+        return f"decoder.{self.parts.decoder_layers - 1}.cross_attention.attention"
 
     def reset_parameters(self) -> None:
         """Initialize embedding and output; blocks initialize their own parameters."""
-        initialize_embeddings(self.config.width**-0.5, self.embed, self.embed_source)
-        nn.init.zeros_(self.output.bias)
-        if self.config.tied:
+        initialize_embeddings(self.parts.width**-0.5, self.embed, self.embed_source)
+        if self.output.bias is not None:
+            nn.init.zeros_(self.output.bias)
+        if self.parts.tied:
             self.output.weight = self.embed.weight
         else:
             nn.init.xavier_uniform_(self.output.weight)
@@ -181,14 +220,14 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
         self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None
     ) -> tuple[TransformerState, Tensor]:
         """Like `start` or `start_in`, but also return the encoder's states (B, S, M)."""
-        ids, real = clean_source(source, lengths, self.config.source_size or self.config.size)
+        ids, real = clean_source(source, lengths, self.parts.source_size or self.parts.size)
         self.rows.begin(ids)
         second = None
-        if self.config.features_mark is not None:
-            lengths, seen = split_source(ids, lengths, self.config.features_mark)
+        if self.parts.features_mark is not None:
+            lengths, seen = split_source(ids, lengths, self.parts.features_mark)
             real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
             # Features are a set: they have no positions.
-            second = self.dropout(self.source_embedding(ids) * self.config.width**0.5), seen
+            second = self.dropout(scaled(self.source_embedding(ids), self.parts.embed_scale)), seen
         padded = padding_of(lengths, real)
         memory = self._encode(ids, lengths, padded, session)
         caches = tuple(block.begin(memory, session, second) for block in self._decoder_blocks())
@@ -196,15 +235,22 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
 
     def advance(self, target: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         """Return the output layer's input for each target token (B, T, M), and the state after the last."""
-        x_BTM, seen = self._embed(self.embed, target, state.position), state.seen
+        x_BTM, seen, count = self._embed(self.embed, target, state.position), state.seen, target.shape[1]
         if seen is not None:
             seen = _with_themselves(seen)
             x_BTM = x_BTM.view(*seen.shape[:2], -1)
         x_BTM, caches = steps(
-            self._decoder_blocks(), x_BTM, state.caches, state.lengths, seen, state.session, state.parted
+            self._decoder_blocks(),
+            x_BTM,
+            state.caches,
+            state.lengths,
+            seen,
+            state.session,
+            state.parted,
+            bias=self._target_bias(count, state, seen),
         )
-        h_BTM: Tensor = self.decoder_norm(x_BTM)
-        after = state._replace(caches=caches, position=state.position + target.shape[1], seen=seen)
+        h_BTM = scaled(self.end_dropout(self.decoder_norm(x_BTM)), self.parts.output_scale)
+        after = state._replace(caches=caches, position=state.position + count, seen=seen)
         return h_BTM.view(*target.shape, -1), after
 
     def select(self, state: TransformerState, rows: Tensor) -> TransformerState:
@@ -229,22 +275,32 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
     def _encode(
         self, ids: Tensor, lengths: Tensor, padded: Tensor | None, session: DecodingSession | None = None
     ) -> Tensor:
-        """Return the encoder\'s states (B, S, M) of ids (B, S); `padded` is `lengths`, or None without padding."""
+        """Return the encoder's states (B, S, M) of ids (B, S); `padded` is `lengths`, or None without padding."""
         if isinstance(self.encoder, RecurrentEncoder):
             x_BSM = self.dropout(self.encoder(self.dropout(self.source_embedding(ids)), lengths, session))
         else:
-            x_BSM, mask = self._embed(self.source_embedding, ids, 0), near(padded, self.config.window)
-            for block in self.encoder:
-                x_BSM = block(x_BSM, mask, session)
-        memory: Tensor = self.encoder_norm(x_BSM)
+            count, shared = ids.shape[1], self.encoder_bias
+            bias = None if shared is None else bias_of(shared, count, count)
+            x_BSM = self._embed(self.source_embedding, ids, 0)
+            x_BSM = encode(self.encoder, x_BSM, padded, self.parts.window, bias=bias, session=session)
+        memory: Tensor = self.end_dropout(self.encoder_norm(x_BSM))
         return memory
 
     def _embed(self, embed: nn.Embedding, tokens: Tensor, start: int) -> Tensor:
-        embedded: Tensor = self.dropout(placed(embed(tokens), self.config.positions, start))
+        x = scaled(embed(tokens), self.parts.embed_scale)
+        embedded: Tensor = self.dropout(x if self.positions is None else self.positions(x, start))
         return embedded
 
-    def _decoder_blocks(self) -> list[DecoderBlock]:
-        return parts_of(self.decoder, DecoderBlock, "decoder")
+    def _target_bias(self, count: int, state: TransformerState, seen: Tensor | None) -> Bias | Tensor | None:
+        """Return the bias of the newest positions that all blocks share, if there is one."""
+        if self.decoder_bias is None:
+            return None
+        if seen is None:
+            return bias_of(self.decoder_bias, count, state.position + count, state.position)
+        return at_places(self.decoder_bias, fork_positions(seen, state.parted)[0], seen.shape[1])
+
+    def _decoder_blocks(self) -> list[TransformerBlock]:
+        return parts_of(self.decoder, TransformerBlock, "decoder")
 
 
 def _of_sources(state: TransformerState, sources: Tensor) -> TransformerState:
@@ -257,40 +313,15 @@ def _of_sources(state: TransformerState, sources: Tensor) -> TransformerState:
 def _with_themselves(seen_SWK: Tensor) -> Tensor:
     """Return what each of W hypotheses sees once its newest key is stored next to those of the others."""
     sources, width, _ = seen_SWK.shape
-    own = torch.eye(width, dtype=torch.bool, device=seen_SWK.device)
-    return torch.cat([seen_SWK, own.expand(sources, width, width)], -1)
+    newest = torch.eye(width, dtype=torch.bool, device=seen_SWK.device)
+    return torch.cat([seen_SWK, newest.expand(sources, width, width)], -1)
 
 
-def _encoder(config: TransformerConfig) -> nn.ModuleList | RecurrentEncoder:
-    if config.encoder is None or config.encoder == "transformer":
-        return nn.ModuleList(_encoder_block(config) for _ in range(config.encoder_layers))
-    return RecurrentEncoder(config.encoder, config.width, config.encoder_layers)
+def _encoder(parts: TransformerParts) -> nn.ModuleList | RecurrentEncoder:
+    if parts.recurrent is not None:
+        return RecurrentEncoder(parts.recurrent, parts.width, parts.layers)
+    return nn.ModuleList(parts.block(index) for index in range(parts.layers))
 
 
-def _encoder_block(config: TransformerConfig) -> EncoderBlock:
-    return EncoderBlock(
-        config.width,
-        config.heads,
-        config.feed_forward,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        score=config,
-        norm_first=config.norm_first,
-        positions=attended_positions(config.positions, config.heads),
-    )
-
-
-def _decoder_block(config: TransformerConfig) -> DecoderBlock:
-    return DecoderBlock(
-        config.width,
-        config.heads,
-        config.feed_forward,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        score=config,
-        norm_first=config.norm_first,
-        cross=config.cross,
-        reach=config.window,
-        positions=attended_positions(config.positions, config.heads),
-        second=config.features_mark is not None,
-    )
+def _end_norm(parts: TransformerParts, present: bool) -> nn.Module:
+    return parts.norms.build(parts.width) if present else nn.Identity()

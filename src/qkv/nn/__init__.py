@@ -7,20 +7,19 @@ from qkv._lazy import lazy
 if TYPE_CHECKING:
     from qkv.nn.attention import Attention
     from qkv.nn.biases import AlibiBias, BiasModule, BucketedBias, RelativeBias, build_bias
-    from qkv.nn.blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward, Residual
-    from qkv.nn.causal import CausalBlock
+    from qkv.nn.blocks import BlockCache, Residual, TransformerBlock
     from qkv.nn.copy import Copyable, CopyHead
     from qkv.nn.decoding.cache import BatchRows, Memory
     from qkv.nn.distance_scores import ConcatScore, KernelScore
     from qkv.nn.dropout import Dropout
-    from qkv.nn.gated import GatedFeedForward
+    from qkv.nn.feed_forward import FeedForward, GatedFeedForward
     from qkv.nn.location import LocationScore, LocationSteps
     from qkv.nn.mechanism import MechanismConfig
     from qkv.nn.monotonic import FirstOrder, MonotonicJumps, MonotonicScores, Transitions, ZerothOrder
     from qkv.nn.multihead import MultiHeadAttention
     from qkv.nn.non_local import NonLocalBlock
     from qkv.nn.normalizers import LearnedEntmax, LearnedSigmoid, NormalizerModule, SinkSoftmax
-    from qkv.nn.norms import RMSNorm
+    from qkv.nn.norms import NormParts, RMSNorm
     from qkv.nn.pointer import Pointer
     from qkv.nn.pooling import Pool
     from qkv.nn.positions import PositionEmbedding, RopeScaling, Rotary, rotary, sinusoidal
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
         ScoreModule,
         build_score,
     )
-    from qkv.nn.stack_block import NormParts, StackBlock
 
 __all__ = [
     "AdditiveScore",
@@ -46,17 +44,14 @@ __all__ = [
     "BatchRows",
     "BiasModule",
     "BilinearScore",
+    "BlockCache",
     "BucketedBias",
-    "CausalBlock",
     "ConcatScore",
     "CopyHead",
     "Copyable",
     "CosineScore",
-    "DecoderBlock",
-    "DecoderCache",
     "DotScore",
     "Dropout",
-    "EncoderBlock",
     "FeedForward",
     "FirstOrder",
     "FixedScore",
@@ -87,8 +82,8 @@ __all__ = [
     "ScaledDotScore",
     "ScoreModule",
     "SinkSoftmax",
-    "StackBlock",
     "TorchMultiheadAttention",
+    "TransformerBlock",
     "Transitions",
     "ZerothOrder",
     "build_bias",
@@ -105,21 +100,18 @@ __getattr__ = lazy(
         "Attention": "qkv.nn.attention",
         "BiasModule": "qkv.nn.biases",
         "BilinearScore": "qkv.nn.scores",
+        "BlockCache": "qkv.nn.blocks",
         "BucketedBias": "qkv.nn.biases",
-        "CausalBlock": "qkv.nn.causal",
         "ConcatScore": "qkv.nn.distance_scores",
         "CopyHead": "qkv.nn.copy",
         "Copyable": "qkv.nn.copy",
         "CosineScore": "qkv.nn.scores",
-        "DecoderBlock": "qkv.nn.blocks",
-        "DecoderCache": "qkv.nn.blocks",
         "DotScore": "qkv.nn.scores",
         "Dropout": "qkv.nn.dropout",
-        "EncoderBlock": "qkv.nn.blocks",
-        "FeedForward": "qkv.nn.blocks",
+        "FeedForward": "qkv.nn.feed_forward",
         "FirstOrder": "qkv.nn.monotonic",
         "FixedScore": "qkv.nn.scores",
-        "GatedFeedForward": "qkv.nn.gated",
+        "GatedFeedForward": "qkv.nn.feed_forward",
         "KernelScore": "qkv.nn.distance_scores",
         "LearnedEntmax": "qkv.nn.normalizers",
         "LearnedScore": "qkv.nn.scores",
@@ -132,7 +124,7 @@ __getattr__ = lazy(
         "MonotonicScores": "qkv.nn.monotonic",
         "MultiHeadAttention": "qkv.nn.multihead",
         "NonLocalBlock": "qkv.nn.non_local",
-        "NormParts": "qkv.nn.stack_block",
+        "NormParts": "qkv.nn.norms",
         "NormalizerModule": "qkv.nn.normalizers",
         "Pointer": "qkv.nn.pointer",
         "Pool": "qkv.nn.pooling",
@@ -147,8 +139,8 @@ __getattr__ = lazy(
         "ScaledDotScore": "qkv.nn.scores",
         "ScoreModule": "qkv.nn.scores",
         "SinkSoftmax": "qkv.nn.normalizers",
-        "StackBlock": "qkv.nn.stack_block",
         "TorchMultiheadAttention": "qkv.nn.pytorch",
+        "TransformerBlock": "qkv.nn.blocks",
         "Transitions": "qkv.nn.monotonic",
         "ZerothOrder": "qkv.nn.monotonic",
         "build_bias": "qkv.nn.biases",

@@ -1,5 +1,6 @@
-"""Norms by name: LayerNorm, and the RMSNorm of Llama, T5 and Gemma."""
+"""Norms by name, LayerNorm and the RMSNorm of Llama, T5 and Gemma, and where a block has them."""
 
+from dataclasses import dataclass
 from typing import Literal, final
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, nearest
 
 Norm = Literal["layer", "rms", "rms_plus_one"]
+Place = Literal["before", "after", "both", "parallel"]
 NORMS: tuple[Norm, ...] = ("layer", "rms", "rms_plus_one")
 
 
@@ -67,3 +69,38 @@ def build_norm(name: str, width: int, eps: float) -> nn.Module:
             return RMSNorm(width, eps, shift=1.0)
         case _:
             raise ConfigError("norm", "the name of a norm", f'"{name}"', nearest(name, NORMS))
+
+
+@final
+@dataclass(frozen=True)
+class NormParts:
+    """Where norms are, and which.
+
+    Args:
+        kind: "layer", "rms", or "rms_plus_one" for a gain that is stored less one.
+        eps: ε.
+        place: "before" or "after" each sublayer, or "both"; "parallel" is before both sublayers of a block, which then
+            read the same input.
+        final: whether a norm ends the stack.
+        heads: whether each head's queries and keys are normed.
+        embedding: whether a norm follows the embeddings.
+
+    Source: Xiong et al. 2020, "On Layer Normalization in the Transformer Architecture" (before, after); Ding et al.
+        2021, "CogView", section 2.4 (both: "sandwich"); Wang and Komatsuzaki 2021, "GPT-J" (parallel); Henry et al.
+        2020, "Query-Key Normalization for Transformers" (heads).
+    """
+
+    kind: Norm = "layer"
+    eps: float = 1e-5
+    place: Place = "before"
+    final: bool = True
+    heads: bool = False
+    embedding: bool = False
+
+    def build(self, width: int) -> nn.Module:
+        """Create one of these norms."""
+        return build_norm(self.kind, width, self.eps)
+
+
+PRE_NORM, POST_NORM = NormParts(), NormParts(place="after")
+"""LayerNorm before each sublayer, or after."""

@@ -6,14 +6,14 @@ Positions that only affect the scores (ALiBi, learned relative biases) are in `q
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, final
+from typing import Literal, final, get_args
 
 import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, ShapeError
 
-Embedded = Literal["sinusoidal", "learned"]
+Embedded = Literal["sinusoidal", "halves", "learned"]
 _LEAST_TABLE, _LARGEST_TABLE = 256, 4096
 
 
@@ -204,9 +204,10 @@ class PositionEmbedding(nn.Module):
     """Position vectors added to token embeddings: sinusoidal at any length, or learned up to a maximum length.
 
     Args:
-        kind: "sinusoidal" or "learned".
+        kind: "sinusoidal", "halves" for all sines before all cosines, or "learned".
         width: M.
         length: maximum number of learned positions.
+        skipped: learned positions before the first that is used.
 
     Raises:
         ConfigError: the kind is unknown.
@@ -216,13 +217,17 @@ class PositionEmbedding(nn.Module):
     Example:
         >>> PositionEmbedding("learned", width=8, length=16)(torch.zeros(2, 3, 8), start=13).shape
         torch.Size([2, 3, 8])
+        >>> padded = PositionEmbedding("sinusoidal", 2)(torch.zeros(2, 2, 2), start=torch.tensor([0, -1]))
+        >>> padded[:, :, 1]
+        tensor([[1.0000, 0.5403],
+                [1.0000, 1.0000]])
     """
 
-    def __init__(self, kind: Embedded, width: int, length: int) -> None:
+    def __init__(self, kind: Embedded, width: int, length: int = 0, skipped: int = 0) -> None:
         super().__init__()
-        if kind not in ("sinusoidal", "learned"):
+        if kind not in get_args(Embedded):
             raise ConfigError("kind", '"sinusoidal" or "learned"', repr(kind), "For rotary positions use nn.Rotary.")
-        self.width, self.length = width, length
+        self.kind, self.width, self.length, self.skipped = kind, width, length, skipped
         self.weight = nn.Parameter(torch.empty(length, width)) if kind == "learned" else None
         self.reset_parameters()
 
@@ -232,24 +237,21 @@ class PositionEmbedding(nn.Module):
             nn.init.normal_(self.weight, std=0.02)
 
     def forward(self, x: Tensor, start: int | Tensor = 0) -> Tensor:
-        """Add positions from `start` on to embeddings (B, N, M).
+        """Add positions to embeddings (B, N, M).
 
         Args:
             x: (B, N, M).
-            start: the first position; or, of learned positions, that of each embedding (B, N), int64.
+            start: the position of the first embedding, of all rows or of each (B,), int64. Below zero is padding, which
+                is read as if it were at the first position.
 
         Raises:
             ShapeError: a position exceeds the learned ones.
         """
-        if isinstance(start, Tensor):
-            assert self.weight is not None
-            self.expect(int(start.max()) + 1)
-            return x + self.weight[start]
-        end = start + x.shape[-2]
-        if self.weight is None:
-            return x + sinusoidal(end - start, self.width, start=start, device=x.device, dtype=x.dtype)
-        self.expect(end)
-        return x + self.weight[start:end]
+        count = x.shape[-2]
+        if not isinstance(start, Tensor):
+            return x + self._rows(start, start + count, x)
+        positions = (start[:, None] + torch.arange(count, device=x.device)).clamp(min=0)
+        return x + self._rows(0, int(positions.max()) + 1, x)[positions]
 
     def expect(self, end: int) -> None:
         """Check that there are learned positions up to `end`.
@@ -260,6 +262,14 @@ class PositionEmbedding(nn.Module):
         if self.weight is not None and end > self.length:
             hint = "Learned positions end there: process fewer at once, or use other positions, such as rotary."
             raise ShapeError("x", f"at most {self.length} positions", f"{end}", hint)
+
+    def _rows(self, start: int, end: int, x: Tensor) -> Tensor:
+        """Return the vectors of the positions from `start` to `end`, (N, M)."""
+        if self.weight is not None:
+            self.expect(end + self.skipped)
+            return self.weight[start + self.skipped : end + self.skipped]
+        waves = sinusoidal(end - start, self.width, start=start, device=x.device, dtype=x.dtype)
+        return waves if self.kind == "sinusoidal" else torch.cat([waves[:, ::2], waves[:, 1::2]], -1)
 
 
 def _angles(

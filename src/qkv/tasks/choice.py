@@ -14,13 +14,10 @@ from qkv.models.copying import CopyingTranslator
 from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.second_source import expect_attention_for_features
-from qkv.models.stack_translator import StackTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.tasks.settings import build, plain
 
-TranslationModel = (
-    RecurrentTranslator | TransformerTranslator | CopyingTranslator | MonotonicTranslator | StackTranslator
-)
+TranslationModel = RecurrentTranslator | TransformerTranslator | CopyingTranslator | MonotonicTranslator
 _OwnConfig = RecurrentConfig | TransformerConfig | MonotonicConfig
 TranslationConfig = _OwnConfig | PublishedConfig
 Alignment = Literal["soft", "monotonic-0", "monotonic-1"]
@@ -136,7 +133,7 @@ def build_model(table: Mapping[str, Any], tokenizer: Tokenizer, words: WordTable
         if separate:
             expect_features(config)
         published = config.build()
-        if not isinstance(published, StackTranslator):
+        if not isinstance(published, TransformerTranslator):
             got = type(published).__name__
             raise ConfigError("model.settings", "an encoder-decoder", got, "Use its own task.")
         return published

@@ -13,10 +13,8 @@ from qkv.files import absolute
 from qkv.hub.ctranslate import to_ctranslate2
 from qkv.hub.families.save import save
 from qkv.hub.onnx_graphs import Exportable, to_onnx
+from qkv.models.parts import TransformerParts
 from qkv.models.recurrent_decoder import RecurrentLanguageModel
-from qkv.models.stack_decoder import StackLanguageModel
-from qkv.models.stack_encoder import StackReader
-from qkv.models.stack_translator import StackTranslator
 from qkv.models.transformer import TransformerTranslator
 from qkv.tasks.decoding import usual_limit
 from qkv.tasks.element_pointer import ElementPointer
@@ -31,7 +29,6 @@ from qkv.tasks.translator import Translator
 TARGETS = ("ctranslate2", "onnx", "transformers")
 ABOUT = "about.json"
 Loaded = Translator | Generator | Classifier | Tagger
-_Published = StackLanguageModel | StackReader | StackTranslator
 _LEAST_POSITIONS = 1024
 """Minimum length of the table of sinusoids: CTranslate2 cannot go beyond its table."""
 
@@ -98,8 +95,13 @@ def _of_text(trained: Model) -> Loaded:
     return trained
 
 
+def _is_published(model: nn.Module) -> bool:
+    parts = getattr(model, "parts", None)
+    return isinstance(parts, TransformerParts) and bool(parts.settings)
+
+
 def _to_onnx(model: nn.Module, out: Path) -> None:
-    if isinstance(model, _Published):
+    if _is_published(model):
         hint = f"Use {setting('to', 'transformers')}: the converters to ONNX of that library read the folder."
         raise UnsupportedError(setting("to"), "a model of this library", "a published one", hint)
     if not isinstance(model, Exportable):
@@ -113,7 +115,7 @@ def _to_onnx(model: nn.Module, out: Path) -> None:
 
 def _to_ctranslate2(trained: Loaded, out: Path) -> None:
     model, tokenizer = trained.model, trained.tokenizer
-    if isinstance(model, _Published):
+    if _is_published(model):
         hint = f"Use {setting('to', 'transformers')}: CTranslate2's ct2-transformers-converter reads the folder."
         raise UnsupportedError(setting("to"), "a model of this library", "a published one", hint)
     if not isinstance(trained, Translator) or not isinstance(model, TransformerTranslator):

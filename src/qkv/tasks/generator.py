@@ -19,7 +19,7 @@ from qkv.decode.prompted import PaddedReader, Prompted
 from qkv.decode.sampling import Sampling, row_keys, sample
 from qkv.errors import ConfigError, DataError, QkvError, nearest, setting
 from qkv.metrics.figure import Figure
-from qkv.models.stack_decoder import StackLanguageModel
+from qkv.models.decoder import LanguageModel
 from qkv.tasks.choice import as_device
 from qkv.tasks.language import TextModel, judge
 from qkv.tasks.language_training import TASK, build_language_model
@@ -180,7 +180,7 @@ class Generator:
             raise DataError("tokens", f"at most {room:,}, to the end of the context", got, hint)
         sampling, keys = sampling or Sampling(temperature=0), row_keys(sources)
         found: list[list[int]] = [[] for _ in sources]
-        padded = isinstance(self.model, StackLanguageModel)
+        padded = isinstance(self.model, LanguageModel)
         for places in [*_in_batches(range(len(sources)))] if padded else _alike(sources):
             batch = self._continued([sources[i] for i in places], [keys[i] for i in places], tokens, sampling, beam)
             for place, ids in zip(places, batch, strict=True):

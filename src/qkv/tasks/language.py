@@ -13,13 +13,12 @@ from qkv.metrics.figure import Figure
 from qkv.metrics.likelihood import bits_per_character, perplexity
 from qkv.models.decoder import LanguageModel
 from qkv.models.recurrent_decoder import RecurrentLanguageModel
-from qkv.models.stack_decoder import StackLanguageModel
 from qkv.tasks.notes import counted
 from qkv.tasks.text import Passage
 from qkv.training.loss import label_smoothed_loss
 from qkv.training.output_loss import layer_loss
 
-TextModel = LanguageModel | RecurrentLanguageModel | StackLanguageModel
+TextModel = LanguageModel | RecurrentLanguageModel
 _JUDGED_TOKENS = 8192
 
 
@@ -63,7 +62,7 @@ class LanguageTask:
 
     def objective(self, batch: Tensor) -> tuple[Tensor, int]:
         """Compute the smoothed cross entropy of each next token."""
-        if isinstance(self.model, StackLanguageModel) and self.model.config.output_softcap is not None:
+        if isinstance(self.model, LanguageModel) and self.model.parts.output_softcap is not None:
             # The bound of the logits comes between the output layer and the loss.
             return label_smoothed_loss(self.model(batch[:, :-1]), batch[:, 1:], self.tokenizer.pad, self.smoothing)
         states = self.model.advance(batch[:, :-1])[0]

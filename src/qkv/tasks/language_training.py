@@ -10,7 +10,6 @@ from qkv.errors import ConfigError, setting
 from qkv.hub.families.load import PublishedConfig
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLanguageModel
-from qkv.models.stack_decoder import StackLanguageModel
 from qkv.tasks.choice import Kind, expect_own
 from qkv.tasks.language import LanguageTask, TextModel
 from qkv.tasks.recipe import ModelTable, Recipe, refuse_derived, without
@@ -57,7 +56,7 @@ def build_language_model(table: Mapping[str, Any], size: int) -> TextModel:
     config = _configured(table, size)
     if isinstance(config, PublishedConfig):
         model = config.build()
-        if not isinstance(model, StackLanguageModel):
+        if not isinstance(model, LanguageModel):
             got = type(model).__name__
             raise ConfigError("model.settings", "a language model", got, "Use its own task.")
         return model

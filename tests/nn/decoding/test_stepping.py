@@ -11,9 +11,12 @@ from qkv.linalg import matmul
 from qkv.linalg.packed import PackedWeight
 from qkv.linalg.session import DecodingSession
 from qkv.masks.patterns import lengths
-from qkv.nn.blocks import DecoderBlock, DecoderCache
+from qkv.nn.blocks import BlockCache, TransformerBlock
 from qkv.nn.decoding import stepping
 from qkv.nn.decoding.cache import Memory
+from qkv.nn.feed_forward import FeedForward
+from qkv.nn.multihead import MultiHeadAttention
+from qkv.nn.norms import POST_NORM, PRE_NORM
 
 BATCH, SOURCE, WIDTH, HEADS = 32, 9, 64, 4
 
@@ -29,7 +32,7 @@ def packed_products(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-Step = Callable[..., tuple[Tensor, DecoderCache]]
+Step = Callable[..., tuple[Tensor, BlockCache]]
 
 
 @pytest.fixture
@@ -38,8 +41,8 @@ def step() -> Iterator[Step]:
     with DecodingSession() as session:
 
         def taken(
-            made: DecoderBlock, x: Tensor, cache: DecoderCache, real: Tensor | None, seen: Tensor | None = None
-        ) -> tuple[Tensor, DecoderCache]:
+            made: TransformerBlock, x: Tensor, cache: BlockCache, real: Tensor | None, seen: Tensor | None = None
+        ) -> tuple[Tensor, BlockCache]:
             out, (after,) = stepping.steps([made], x, [cache], real, seen, session)
             return out, after
 
@@ -61,21 +64,28 @@ def direct(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return taken
 
 
-def block(**settings: object) -> DecoderBlock:
+def block(
+    norm_first: bool = True, score: str = "scaled_dot", width: int = WIDTH, heads: int = HEADS, hidden: int = 2 * WIDTH
+) -> TransformerBlock:
     torch.manual_seed(0)
     with torch.inference_mode(False):
-        made = DecoderBlock(WIDTH, HEADS, 2 * WIDTH, **settings).eval()  # type: ignore[arg-type]
+        made = TransformerBlock(
+            MultiHeadAttention(width, heads, score=score),
+            FeedForward(width, hidden),
+            PRE_NORM if norm_first else POST_NORM,
+            cross=MultiHeadAttention(width, heads, score=score),
+        ).eval()
         for parameter in made.parameters():
             nn.init.normal_(parameter, std=0.2)
     return made
 
 
-def started(made: DecoderBlock, real: Tensor | None = None) -> DecoderCache:
+def started(made: TransformerBlock, real: Tensor | None = None) -> BlockCache:
     mask = None if real is None else lengths(real)
     return made.step(torch.randn(BATCH, 1, WIDTH), made.begin(torch.randn(BATCH, SOURCE, WIDTH)), mask)[1]
 
 
-def compare(step: Step, made: DecoderBlock, steps: int = 20, real: Tensor | None = None) -> None:
+def compare(step: Step, made: TransformerBlock, steps: int = 20, real: Tensor | None = None) -> None:
     cache = other = started(made, real)
     mask = None if real is None else lengths(real)
     for _ in range(steps):
@@ -99,11 +109,7 @@ def test_steps_are_the_blocks_own(direct: list[bool], norm_first: bool, score: s
 
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_widths_that_fill_no_panel(direct: list[bool], norm_first: bool, step: Step) -> None:
-    torch.manual_seed(0)
-    with torch.inference_mode(False):
-        made = DecoderBlock(36, 3, 50, norm_first=norm_first).eval()
-        for parameter in made.parameters():
-            nn.init.normal_(parameter, std=0.2)
+    made = block(norm_first, width=36, heads=3, hidden=50)
     cache = other = made.step(torch.randn(37, 1, 36), made.begin(torch.randn(37, 5, 36)))[1]
     for _ in range(4):
         x = torch.randn(37, 1, 36)
@@ -172,7 +178,7 @@ def test_earlier_states_stay_as_they_were(step: Step) -> None:
     assert torch.equal(one[1].past.key, again[1].past.key)
 
 
-CHANGES: dict[str, Callable[[DecoderBlock], object]] = {
+CHANGES: dict[str, Callable[[TransformerBlock], object]] = {
     "a number": lambda made: made.feed_forward.expand.weight.mul_(2),
     "memory": lambda made: setattr(made.around_self.norm.weight, "data", torch.rand(WIDTH)),
     "a parameter": lambda made: setattr(made.feed_forward.contract, "bias", nn.Parameter(torch.rand(WIDTH))),
@@ -182,7 +188,7 @@ CHANGES: dict[str, Callable[[DecoderBlock], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_changed_weights_are_those_of_now(
-    direct: list[bool], change: Callable[[DecoderBlock], object], step: Step
+    direct: list[bool], change: Callable[[TransformerBlock], object], step: Step
 ) -> None:
     made = block()
     cache, x = started(made), torch.randn(BATCH, 1, WIDTH)
@@ -199,7 +205,7 @@ class Subclass(nn.Linear):
     """A layer that computes what it is derived from, which its class does not tell."""
 
 
-OTHERWISE: dict[str, Callable[[DecoderBlock], object]] = {
+OTHERWISE: dict[str, Callable[[TransformerBlock], object]] = {
     "a hook": lambda made: made.feed_forward.expand.register_forward_hook(lambda *_: None),
     "training": lambda made: made.train(),
     "another activation": lambda made: setattr(made.feed_forward, "activation", "gelu"),
@@ -212,7 +218,7 @@ OTHERWISE: dict[str, Callable[[DecoderBlock], object]] = {
 
 @pytest.mark.parametrize("change", OTHERWISE.values(), ids=OTHERWISE)
 def test_what_is_not_as_usual_goes_the_usual_way(
-    direct: list[bool], change: Callable[[DecoderBlock], object], step: Step
+    direct: list[bool], change: Callable[[TransformerBlock], object], step: Step
 ) -> None:
     made = block()
     with torch.inference_mode(False):
@@ -248,7 +254,7 @@ def test_gradients_go_the_usual_way(direct: list[bool], step: Step) -> None:
 
 def test_a_memory_without_room_is_taken_too(step: Step) -> None:
     made = block()
-    cache = DecoderCache(Memory(*torch.randn(2, BATCH, HEADS, 3, WIDTH // HEADS)), started(made).memory)
+    cache = BlockCache(Memory(*torch.randn(2, BATCH, HEADS, 3, WIDTH // HEADS)), started(made).memory)
     x = torch.randn(BATCH, 1, WIDTH)
     torch.testing.assert_close(step(made, x, cache, None)[0], made.step(x, cache)[0], rtol=1e-5, atol=1e-5)
 

@@ -6,17 +6,17 @@ from typing import Any
 from qkv.hub.families.family import ACTIVATIONS, Family
 from qkv.hub.families.keys import SettingsReader
 from qkv.hub.families.rules import HeadGain, Heads, LayoutChange, Same, WeightRule, named
-from qkv.models.stack import PositionParts, StackConfig
+from qkv.models.parts import PositionParts, TransformerParts
+from qkv.nn.norms import NormParts, Place
 from qkv.nn.positions import RopeScaling
-from qkv.nn.stack_block import NormParts, Place
 
 _BOTH = ("weight", "bias")
 
 
-def _gpt2(keys: SettingsReader) -> StackConfig:
+def _gpt2(keys: SettingsReader) -> TransformerParts:
     keys.expect(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
     width, heads = keys.size("n_embd"), keys.size("n_head")
-    return StackConfig(
+    return TransformerParts(
         keys.size("vocab_size"),
         width,
         heads,
@@ -33,7 +33,7 @@ def _gpt2(keys: SettingsReader) -> StackConfig:
     )
 
 
-def _gpt2_rules(config: StackConfig) -> list[WeightRule]:
+def _gpt2_rules(config: TransformerParts) -> list[WeightRule]:
     rules = named("embed", "transformer.wte", ["weight"]) + named("positions", "transformer.wpe", ["weight"])
     turned = Same(transposed=True)
     for i in range(config.layers):
@@ -47,11 +47,11 @@ def _gpt2_rules(config: StackConfig) -> list[WeightRule]:
     return rules + named("norm", "transformer.ln_f", _BOTH) + _output(config, "lm_head")
 
 
-def _neox(keys: SettingsReader) -> StackConfig:
+def _neox(keys: SettingsReader) -> TransformerParts:
     width, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
     rope = _rope(keys, base="rotary_emb_base", share="rotary_pct")
     place: Place = "parallel" if keys.flag("use_parallel_residual") else "before"
-    return StackConfig(
+    return TransformerParts(
         keys.size("vocab_size"),
         width,
         heads,
@@ -70,7 +70,7 @@ def _neox(keys: SettingsReader) -> StackConfig:
     )
 
 
-def _neox_rules(config: StackConfig) -> list[WeightRule]:
+def _neox_rules(config: TransformerParts) -> list[WeightRule]:
     rules = named("embed", "gpt_neox.embed_in", ["weight"])
     biased = _BOTH if config.attention_bias else ("weight",)
     for i in range(config.layers):
@@ -84,7 +84,7 @@ def _neox_rules(config: StackConfig) -> list[WeightRule]:
     return rules + named("norm", "gpt_neox.final_layer_norm", _BOTH) + _output(config, "embed_out")
 
 
-def _llama(keys: SettingsReader, **parts: Any) -> StackConfig:
+def _llama(keys: SettingsReader, **parts: Any) -> TransformerParts:
     """Return the parts that Llama and its successors share.
 
     Args:
@@ -98,7 +98,7 @@ def _llama(keys: SettingsReader, **parts: Any) -> StackConfig:
         "activation": lambda: keys.choice("hidden_act", ACTIVATIONS),
         "attention_bias": lambda: keys.maybe_flag("attention_bias"),
     }
-    return StackConfig(
+    return TransformerParts(
         keys.size("vocab_size"),
         width,
         heads,
@@ -114,26 +114,26 @@ def _llama(keys: SettingsReader, **parts: Any) -> StackConfig:
     )
 
 
-def _llama_itself(keys: SettingsReader) -> StackConfig:
+def _llama_itself(keys: SettingsReader) -> TransformerParts:
     return _llama(keys, feed_forward_bias=keys.maybe_flag("mlp_bias"))
 
 
-def _mistral(keys: SettingsReader) -> StackConfig:
+def _mistral(keys: SettingsReader) -> TransformerParts:
     reach = keys.maybe("sliding_window")
     windowed = () if reach is None else (True,) * keys.layers("num_hidden_layers")
     return _llama(keys, attention_bias=False, window=None if reach is None else reach - 1, windowed=windowed)
 
 
-def _qwen2(keys: SettingsReader) -> StackConfig:
+def _qwen2(keys: SettingsReader) -> TransformerParts:
     return _llama(keys, attention_bias="inputs", **_windows(keys))
 
 
-def _qwen3(keys: SettingsReader) -> StackConfig:
+def _qwen3(keys: SettingsReader) -> TransformerParts:
     norms = NormParts("rms", keys.number("rms_norm_eps"), heads=True)
     return _llama(keys, norms=norms, **_windows(keys))
 
 
-def _gemma(keys: SettingsReader) -> StackConfig:
+def _gemma(keys: SettingsReader) -> TransformerParts:
     keys.expect(use_bidirectional_attention=False)
     return _llama(
         keys,
@@ -144,7 +144,7 @@ def _gemma(keys: SettingsReader) -> StackConfig:
     )
 
 
-def _gemma2(keys: SettingsReader, **parts: Any) -> StackConfig:
+def _gemma2(keys: SettingsReader, **parts: Any) -> TransformerParts:
     keys.expect(use_bidirectional_attention=False)
     norms = NormParts("rms_plus_one", keys.number("rms_norm_eps"), "both")
     usual: dict[str, Any] = {
@@ -159,7 +159,7 @@ def _gemma2(keys: SettingsReader, **parts: Any) -> StackConfig:
     return _llama(keys, **{**usual, **parts})
 
 
-def _gemma3(keys: SettingsReader) -> StackConfig:
+def _gemma3(keys: SettingsReader) -> TransformerParts:
     norms = NormParts("rms_plus_one", keys.number("rms_norm_eps"), "both", heads=True)
     every = keys.maybe("sliding_window_pattern") or keys.maybe("_sliding_window_pattern") or 6
     # Their code reads no soft cap of the scores here, unlike in Gemma 2.
@@ -167,7 +167,7 @@ def _gemma3(keys: SettingsReader) -> StackConfig:
     return _gemma2(keys, norms=norms, positions=_two_ropes(keys), softcap=None, **windows)
 
 
-def _llama_rules(config: StackConfig) -> list[WeightRule]:
+def _llama_rules(config: TransformerParts) -> list[WeightRule]:
     weight, sandwich = ("weight",), config.norms.place == "both"
     inputs = _BOTH if config.attention_bias else weight
     outputs = _BOTH if config.attention_bias is True else weight
@@ -204,7 +204,7 @@ def _fused(ours: str, theirs: str, layout: LayoutChange, kinds: tuple[str, ...] 
     return named(f"{ours}.projections.layers.0", theirs, kinds, layout)
 
 
-def _output(config: StackConfig, name: str) -> list[WeightRule]:
+def _output(config: TransformerParts, name: str) -> list[WeightRule]:
     return [] if config.tied else named("output", name, ["weight"])
 
 

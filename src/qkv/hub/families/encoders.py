@@ -9,8 +9,8 @@ from qkv.hub.families.family import ACTIVATIONS, Family
 from qkv.hub.families.keys import SettingsReader
 from qkv.hub.families.labels import labels_of
 from qkv.hub.families.rules import WeightRule, named
-from qkv.models.stack import PositionParts, StackConfig
-from qkv.nn.stack_block import NormParts
+from qkv.models.parts import PositionParts, TransformerParts
+from qkv.nn.norms import NormParts
 
 _BOTH = ("weight", "bias")
 _HEADS = {
@@ -53,13 +53,13 @@ _DISTILBERT_BLOCK = _Block(
 )
 
 
-def _bert(keys: SettingsReader, head: str = "bert", skipped: int = 0) -> StackConfig:
+def _bert(keys: SettingsReader, head: str = "bert", skipped: int = 0) -> TransformerParts:
     keys.expect(is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
     width, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
     context = keys.size("max_position_embeddings")
     if skipped >= context:
         keys.refuse("pad_token_id", f"less than {context - 1}, where positions begin")
-    return StackConfig(
+    return TransformerParts(
         keys.size("vocab_size"),
         width,
         heads,
@@ -78,14 +78,14 @@ def _bert(keys: SettingsReader, head: str = "bert", skipped: int = 0) -> StackCo
     )
 
 
-def _roberta(keys: SettingsReader) -> StackConfig:
+def _roberta(keys: SettingsReader) -> TransformerParts:
     # Positions are counted from the padding's number on.
     return _bert(keys, "roberta", 1 + (keys.token("pad_token_id") or 0))
 
 
-def _distilbert(keys: SettingsReader) -> StackConfig:
+def _distilbert(keys: SettingsReader) -> TransformerParts:
     width, heads = keys.size("dim"), keys.size("n_heads")
-    return StackConfig(
+    return TransformerParts(
         keys.size("vocab_size"),
         width,
         heads,
@@ -112,7 +112,7 @@ def _head(keys: SettingsReader, name: str) -> dict[str, Any]:
     return {"masked_head": headed, "output_bias": headed, "tied": tied, "head_activation": activation}
 
 
-def _head_rules(config: StackConfig, name: str) -> list[WeightRule]:
+def _head_rules(config: TransformerParts, name: str) -> list[WeightRule]:
     if not config.masked_head:
         return []
     layer, norm, output = _HEADS[name]
@@ -122,7 +122,7 @@ def _head_rules(config: StackConfig, name: str) -> list[WeightRule]:
     return rules if config.tied else [*rules, WeightRule("output.weight", (weight,))]
 
 
-def _bert_rules(config: StackConfig, name: str = "bert") -> list[WeightRule]:
+def _bert_rules(config: TransformerParts, name: str = "bert") -> list[WeightRule]:
     rules = named("embed", f"{name}.embeddings.word_embeddings", ["weight"])
     rules += named("positions", f"{name}.embeddings.position_embeddings", ["weight"])
     rules += named("kinds", f"{name}.embeddings.token_type_embeddings", ["weight"])
@@ -130,11 +130,11 @@ def _bert_rules(config: StackConfig, name: str = "bert") -> list[WeightRule]:
     return rules + _block_rules(config, f"{name}.encoder.layer", _BERT_BLOCK) + _head_rules(config, name)
 
 
-def _roberta_rules(config: StackConfig) -> list[WeightRule]:
+def _roberta_rules(config: TransformerParts) -> list[WeightRule]:
     return _bert_rules(config, "roberta")
 
 
-def _distilbert_rules(config: StackConfig) -> list[WeightRule]:
+def _distilbert_rules(config: TransformerParts) -> list[WeightRule]:
     name = "distilbert"
     rules = named("embed", f"{name}.embeddings.word_embeddings", ["weight"])
     rules += named("positions", f"{name}.embeddings.position_embeddings", ["weight"])
@@ -142,7 +142,7 @@ def _distilbert_rules(config: StackConfig) -> list[WeightRule]:
     return rules + _block_rules(config, f"{name}.transformer.layer", _DISTILBERT_BLOCK) + _head_rules(config, name)
 
 
-def _block_rules(config: StackConfig, layers: str, block: _Block) -> list[WeightRule]:
+def _block_rules(config: TransformerParts, layers: str, block: _Block) -> list[WeightRule]:
     rules = []
     for i in range(config.layers):
         ours, theirs = f"blocks.{i}", f"{layers}.{i}"
@@ -234,14 +234,14 @@ _POOLERS = {
 }
 
 
-def _labeled(family: Family, pooler: _Pooler | None, keys: SettingsReader) -> StackConfig:
+def _labeled(family: Family, pooler: _Pooler | None, keys: SettingsReader) -> TransformerParts:
     config = family.configure(keys)
     activation = None if pooler is None else pooler.activation
     labels = len(labels_of(keys))
     return replace(config, masked_head=False, tied=False, output_bias=True, labels=labels, pooler=activation)
 
 
-def _labeled_rules(family: Family, pooler: _Pooler | None, config: StackConfig) -> list[WeightRule]:
+def _labeled_rules(family: Family, pooler: _Pooler | None, config: TransformerParts) -> list[WeightRule]:
     rules = family.rules(config)
     if pooler is None:
         return rules + named("output", "classifier", _BOTH)

@@ -7,8 +7,8 @@ from typing import Any, Literal, final
 
 from qkv.hub.families.keys import SettingsReader
 from qkv.hub.families.rules import WeightRule
-from qkv.models.stack import StackConfig
-from qkv.nn.blocks import Activation
+from qkv.models.parts import TransformerParts
+from qkv.nn.feed_forward import Activation
 
 Task = Literal["generate", "fill", "translate", "classify", "tag"]
 ACTIVATIONS: Mapping[str, Activation] = {
@@ -45,8 +45,8 @@ class Family:
     name: str
     class_name: str
     task: Task
-    configure: Callable[[SettingsReader], StackConfig]
-    rules: Callable[[StackConfig], list[WeightRule]]
+    configure: Callable[[SettingsReader], TransformerParts]
+    rules: Callable[[TransformerParts], list[WeightRule]]
     prefix: str = ""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)

@@ -18,21 +18,21 @@ from qkv.hub.families.labels import labels_of
 from qkv.hub.families.pairs import PAIRS
 from qkv.hub.families.rules import to_ours, to_theirs
 from qkv.hub.folder import CONFIG, Folder, FolderWeights
-from qkv.models.stack import StackConfig
-from qkv.models.stack_decoder import StackLanguageModel
+from qkv.models.decoder import LanguageModel
+from qkv.models.parts import TransformerParts
 from qkv.models.stack_encoder import StackReader
-from qkv.models.stack_translator import StackTranslator
+from qkv.models.transformer import TransformerTranslator
 
 FAMILIES: Mapping[str, Family] = {family.name: family for family in (*DECODERS, *ENCODERS, *PAIRS)}
 """The families that are read and written, by their `model_type`."""
 _LABELERS: Mapping[str, Family] = {family.class_name: family for family in LABELERS}
-StackModel = StackLanguageModel | StackReader | StackTranslator
+StackModel = LanguageModel | StackReader | TransformerTranslator
 _MODELS: Mapping[str, type[StackModel]] = {
-    "generate": StackLanguageModel,
+    "generate": LanguageModel,
     "fill": StackReader,
     "classify": StackReader,
     "tag": StackReader,
-    "translate": StackTranslator,
+    "translate": TransformerTranslator,
 }
 _TOO_LARGE = (RuntimeError, ValueError, TypeError, OverflowError, ConfigError)
 _SHOWN = 4
@@ -113,7 +113,7 @@ class Pretrained:
 
     family: Family
     table: Mapping[str, Any]
-    config: StackConfig
+    config: TransformerParts
     tensors: Mapping[str, Tensor]
     stored: tuple[str, ...] = ()
 
@@ -133,7 +133,7 @@ class Described(NamedTuple):
     """A model as config.json describes it: its family and its parts."""
 
     family: Family
-    config: StackConfig
+    config: TransformerParts
 
 
 def is_published(folder: Folder) -> bool:
@@ -212,12 +212,12 @@ def read_folder(folder: Folder) -> Pretrained:
     rules = family.rules(found.config)
     ours = to_ours(rules, {name: theirs[stored[name]] for name in places}, found.config)
     if found.config.tied:
-        ours["output.weight"] = ours["target_embed.weight" if found.config.two_embeddings else "embed.weight"]
+        ours["output.weight"] = ours["embed.weight"]
     outputs = tuple(name for name in sorted(stored) if any(part in name for part in _HEADS))
     return Pretrained(family, table, found.config, ours, outputs)
 
 
-def build(family: Family, config: StackConfig) -> StackModel:
+def build(family: Family, config: TransformerParts) -> StackModel:
     """Create a model with new weights."""
     return _MODELS[family.task](config)
 
@@ -307,7 +307,7 @@ def _expect_tensors(found: Described, shapes: Mapping[str, tuple[int, ...]], fol
     return list(theirs)
 
 
-def _expect_modest(config: StackConfig, shapes: Mapping[str, tuple[int, ...]], folder: Folder) -> None:
+def _expect_modest(config: TransformerParts, shapes: Mapping[str, tuple[int, ...]], folder: Folder) -> None:
     """Refuse sizes beyond those of the stored tensors before anything of such a size is made."""
     widest = max((size for shape in shapes.values() for size in shape), default=0)
     places = config.positions.count if config.positions.kind == "learned" else 1

@@ -10,11 +10,11 @@ from qkv.data.segments import SPECIALS
 from qkv.errors import UnsupportedError
 from qkv.hub.families.family import ACTIVATIONS
 from qkv.models.decoder import DecoderConfig, LanguageModel
-from qkv.models.stack import PositionParts, StackConfig
+from qkv.models.parts import PositionParts, TransformerParts
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.mechanism import MechanismConfig
+from qkv.nn.norms import NormParts
 from qkv.nn.positions import sinusoidal
-from qkv.nn.stack_block import NormParts
 
 _THEIRS = {ours: theirs for theirs, ours in reversed(list(ACTIVATIONS.items()))}
 _EPS = 1e-5
@@ -34,7 +34,7 @@ class Counterpart(NamedTuple):
     """
 
     table: dict[str, Any]
-    config: StackConfig
+    config: TransformerParts
     tensors: Mapping[str, Tensor]
     extra: Mapping[str, Tensor] = {}
 
@@ -50,7 +50,7 @@ def of_language_model(model: LanguageModel) -> Counterpart:
     if config.positions not in ("rotary", "learned", "sinusoidal", "none"):
         raise _none("positions", f"{config.positions}", "rotary, learned, sinusoidal or none")
     rotary = config.positions == "rotary"
-    parts = StackConfig(
+    parts = TransformerParts(
         config.size,
         config.width,
         config.heads,
@@ -85,7 +85,7 @@ def of_translator(model: TransformerTranslator) -> Counterpart:
     """
     config = model.config
     _expect_plain(config, "window", "copy", "encoder", "positions", "cross_score", "cross_normalizer")
-    parts = StackConfig(
+    parts = TransformerParts(
         config.size,
         config.width,
         config.heads,
@@ -115,7 +115,7 @@ def _permuted(name: str, tensor: Tensor, order: Tensor) -> Tensor:
     return tensor[order] if writes else tensor[:, order]
 
 
-def _with_biases(tensors: Mapping[str, Tensor], config: StackConfig) -> dict[str, Tensor]:
+def _with_biases(tensors: Mapping[str, Tensor], config: TransformerParts) -> dict[str, Tensor]:
     """Add zero biases where the family has some and the model has none."""
     found = dict(tensors)
     for name, tensor in tensors.items():

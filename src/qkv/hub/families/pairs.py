@@ -6,14 +6,14 @@ from qkv.hub.families.decoders import three, tied
 from qkv.hub.families.family import ACTIVATIONS, Family
 from qkv.hub.families.keys import SettingsReader
 from qkv.hub.families.rules import Same, WeightRule, named
-from qkv.models.stack import PositionParts, StackConfig
-from qkv.nn.blocks import Activation
-from qkv.nn.stack_block import NormParts
+from qkv.models.parts import PositionParts, TransformerParts
+from qkv.nn.feed_forward import Activation
+from qkv.nn.norms import NormParts
 
 _BOTH = ("weight", "bias")
 
 
-def _bart(keys: SettingsReader, place: Literal["before", "after"]) -> StackConfig:
+def _bart(keys: SettingsReader, place: Literal["before", "after"]) -> TransformerParts:
     """Return the parts that Marian and Pegasus share."""
     for name in ("attention_heads", "ffn_dim"):
         if keys.size(f"encoder_{name}") != keys.size(f"decoder_{name}"):
@@ -22,7 +22,7 @@ def _bart(keys: SettingsReader, place: Literal["before", "after"]) -> StackConfi
     if keys.get("decoder_vocab_size") not in (None, keys.size("vocab_size")):
         keys.refuse("decoder_vocab_size", f"{keys.size('vocab_size')}, the size of the one vocabulary")
     shared = keys.flag("share_encoder_decoder_embeddings")
-    return StackConfig(
+    return TransformerParts(
         keys.size("vocab_size"),
         width,
         heads,
@@ -37,25 +37,26 @@ def _bart(keys: SettingsReader, place: Literal["before", "after"]) -> StackConfi
         activation=keys.choice("activation_function", ACTIVATIONS),
         embed_scale=width**0.5 if keys.flag("scale_embedding") else 1.0,
         tied=tied(keys),
-        two_embeddings=not shared,
+        source_size=None if shared else keys.size("vocab_size"),
         output_bias=True,
         dropout=keys.share("dropout"),
+        end_dropout=place == "before",
         attention_dropout=keys.share("attention_dropout"),
     )
 
 
-def _marian(keys: SettingsReader) -> StackConfig:
+def _marian(keys: SettingsReader) -> TransformerParts:
     return _bart(keys, "after")
 
 
-def _pegasus(keys: SettingsReader) -> StackConfig:
+def _pegasus(keys: SettingsReader) -> TransformerParts:
     return _bart(keys, "before")
 
 
-def _bart_rules(config: StackConfig) -> list[WeightRule]:
-    two = config.two_embeddings
-    rules = named("embed", "model.encoder.embed_tokens" if two else "model.shared", ["weight"])
-    rules += named("target_embed", "model.decoder.embed_tokens", ["weight"]) if two else []
+def _bart_rules(config: TransformerParts) -> list[WeightRule]:
+    two = config.source_size is not None
+    rules = named("embed", "model.decoder.embed_tokens" if two else "model.shared", ["weight"])
+    rules += named("embed_source", "model.encoder.embed_tokens", ["weight"]) if two else []
     for side, count in (("encoder", config.layers), ("decoder", config.decoder_layers)):
         for i in range(count):
             ours, theirs = f"{side}.{i}", f"model.{side}.layers.{i}"
@@ -73,12 +74,12 @@ def _bart_rules(config: StackConfig) -> list[WeightRule]:
     return rules if config.tied else [*rules, WeightRule("output.weight", ("lm_head.weight",))]
 
 
-def _t5(keys: SettingsReader) -> StackConfig:
+def _t5(keys: SettingsReader) -> TransformerParts:
     width, heads = keys.size("d_model"), keys.size("num_heads")
     gated, activation = _t5_feed_forward(keys)
     # What their newer versions write beside the older setting is what their code reads.
     scaled = keys.table.get("scale_decoder_outputs", keys.get("tie_word_embeddings") is not False)
-    return StackConfig(
+    return TransformerParts(
         keys.size("vocab_size"),
         width,
         heads,
@@ -102,6 +103,7 @@ def _t5(keys: SettingsReader) -> StackConfig:
         output_scale=width**-0.5 if scaled else 1.0,
         tied="lm_head.weight" not in keys.tensors,
         dropout=keys.share("dropout_rate"),
+        end_dropout=True,
         attention_dropout=keys.share("dropout_rate"),
     )
 
@@ -119,7 +121,7 @@ def _t5_feed_forward(keys: SettingsReader) -> tuple[bool, Activation]:
     return gated, activation
 
 
-def _t5_rules(config: StackConfig) -> list[WeightRule]:
+def _t5_rules(config: TransformerParts) -> list[WeightRule]:
     rules, weight = named("embed", "shared", ["weight"]), ("weight",)
     feeds = {"gate": "wi_0", "expand": "wi_1"} if config.gated else {"expand": "wi"}
     for side, count in (("encoder", config.layers), ("decoder", config.decoder_layers)):

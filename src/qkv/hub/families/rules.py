@@ -7,17 +7,17 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 
-from qkv.models.stack import StackConfig
+from qkv.models.parts import TransformerParts
 
 
 class LayoutChange(Protocol):
     """A change of layout, in both directions; exact, because numbers are only moved."""
 
-    def to_ours(self, parts: list[Tensor], config: StackConfig) -> Tensor:
+    def to_ours(self, parts: list[Tensor], config: TransformerParts) -> Tensor:
         """Make our tensor from theirs."""
         ...
 
-    def to_theirs(self, tensor: Tensor, config: StackConfig) -> list[Tensor]:
+    def to_theirs(self, tensor: Tensor, config: TransformerParts) -> list[Tensor]:
         """Make their tensors from ours."""
         ...
 
@@ -30,13 +30,13 @@ class Same:
     transposed: bool = False
     row: bool = False
 
-    def to_ours(self, parts: list[Tensor], config: StackConfig) -> Tensor:
+    def to_ours(self, parts: list[Tensor], config: TransformerParts) -> Tensor:
         """Return their tensor in our layout."""
         (only,) = parts
         only = only[0] if self.row else only
         return only.mT if self.transposed and only.ndim == 2 else only
 
-    def to_theirs(self, tensor: Tensor, config: StackConfig) -> list[Tensor]:
+    def to_theirs(self, tensor: Tensor, config: TransformerParts) -> list[Tensor]:
         """Return our tensor in their layout."""
         tensor = tensor.mT if self.transposed and tensor.ndim == 2 else tensor
         return [tensor[None] if self.row else tensor]
@@ -59,7 +59,7 @@ class Heads:
     fused: str = ""
     transposed: bool = False
 
-    def to_ours(self, parts: list[Tensor], config: StackConfig) -> Tensor:
+    def to_ours(self, parts: list[Tensor], config: TransformerParts) -> Tensor:
         """Stack the three below each other, neighbors paired."""
         if self.fused:
             (whole,) = parts
@@ -69,7 +69,7 @@ class Heads:
             parts = list(whole.split_with_sizes(_sizes(config)))
         return self._paired([_heads(part, config) for part in parts], config)
 
-    def to_theirs(self, tensor: Tensor, config: StackConfig) -> list[Tensor]:
+    def to_theirs(self, tensor: Tensor, config: TransformerParts) -> list[Tensor]:
         """Undo it."""
         order = halves(config)
         parts = [_heads(part, config) for part in tensor.split_with_sizes(_sizes(config))]
@@ -82,7 +82,7 @@ class Heads:
         whole = torch.cat(flat)
         return [whole.mT if self.transposed and whole.ndim == 2 else whole]
 
-    def _paired(self, parts: list[Tensor], config: StackConfig) -> Tensor:
+    def _paired(self, parts: list[Tensor], config: TransformerParts) -> Tensor:
         order = pairs(config)
         return torch.cat([(part[:, order] if index < 2 else part).flatten(0, 1) for index, part in enumerate(parts)])
 
@@ -92,11 +92,11 @@ class Heads:
 class HeadGain:
     """The gain of a norm of each head's queries or keys, permuted like these."""
 
-    def to_ours(self, parts: list[Tensor], config: StackConfig) -> Tensor:
+    def to_ours(self, parts: list[Tensor], config: TransformerParts) -> Tensor:
         """Pair neighbors."""
         return parts[0][pairs(config)]
 
-    def to_theirs(self, tensor: Tensor, config: StackConfig) -> list[Tensor]:
+    def to_theirs(self, tensor: Tensor, config: TransformerParts) -> list[Tensor]:
         """Undo it."""
         return [tensor[halves(config)]]
 
@@ -117,11 +117,11 @@ class WeightRule:
     layout: LayoutChange = Same()
 
 
-def pairs(config: StackConfig) -> Tensor:
+def pairs(config: TransformerParts) -> Tensor:
     """Return their places of our features of a head (D,): rotated neighbors first.
 
     Example:
-        >>> pairs(StackConfig(9, 8, 1, 1, 8, 8, 1)).tolist()
+        >>> pairs(TransformerParts(9, 8, 1, 1, 8, 8, 1)).tolist()
         [0, 1, 2, 3, 4, 5, 6, 7]
     """
     width, positions = config.head_width, config.positions
@@ -132,7 +132,7 @@ def pairs(config: StackConfig) -> Tensor:
     return torch.cat([order, torch.arange(turned, width, device="cpu")])
 
 
-def halves(config: StackConfig) -> Tensor:
+def halves(config: TransformerParts) -> Tensor:
     """Return our places of their features of a head (D,): the inverse of `pairs`."""
     return pairs(config).argsort()
 
@@ -147,12 +147,12 @@ def named(ours: str, theirs: str, kinds: Iterable[str], layout: LayoutChange = S
     return [WeightRule(f"{ours}.{kind}", (f"{theirs}.{kind}",), layout) for kind in kinds]
 
 
-def to_ours(rules: Iterable[WeightRule], theirs: Mapping[str, Tensor], config: StackConfig) -> dict[str, Tensor]:
+def to_ours(rules: Iterable[WeightRule], theirs: Mapping[str, Tensor], config: TransformerParts) -> dict[str, Tensor]:
     """Return our tensors, made from theirs."""
     return {rule.ours: rule.layout.to_ours([theirs[name] for name in rule.theirs], config) for rule in rules}
 
 
-def to_theirs(rules: Iterable[WeightRule], ours: Mapping[str, Tensor], config: StackConfig) -> dict[str, Tensor]:
+def to_theirs(rules: Iterable[WeightRule], ours: Mapping[str, Tensor], config: TransformerParts) -> dict[str, Tensor]:
     """Return their tensors, made from ours."""
     found: dict[str, Tensor] = {}
     for rule in rules:
@@ -160,14 +160,14 @@ def to_theirs(rules: Iterable[WeightRule], ours: Mapping[str, Tensor], config: S
     return found
 
 
-def _sizes(config: StackConfig) -> list[int]:
+def _sizes(config: TransformerParts) -> list[int]:
     keys = config.key_heads * config.head_width
     return [config.heads * config.head_width, keys, keys]
 
 
-def _heads(part: Tensor, config: StackConfig) -> Tensor:
+def _heads(part: Tensor, config: TransformerParts) -> Tensor:
     return part.view(-1, config.head_width, *part.shape[1:])
 
 
-def _by_head(whole: Tensor, config: StackConfig) -> Tensor:
+def _by_head(whole: Tensor, config: TransformerParts) -> Tensor:
     return whole.view(config.heads, 3, config.head_width, *whole.shape[1:])

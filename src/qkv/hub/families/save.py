@@ -17,14 +17,11 @@ from qkv.hub.families.own import Counterpart, of_language_model, of_translator
 from qkv.hub.families.rules import to_theirs
 from qkv.hub.families.tokens import tokenizer_files
 from qkv.hub.folder import CONFIG, WEIGHTS
-from qkv.models.decoder import LanguageModel
-from qkv.models.stack_decoder import StackLanguageModel
+from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.stack_encoder import StackReader
-from qkv.models.stack_translator import StackTranslator
-from qkv.models.transformer import TransformerTranslator
+from qkv.models.transformer import TransformerConfig, TransformerTranslator
 
 _GENERATION = "generation_config.json"
-_STACKS = (StackLanguageModel, StackReader, StackTranslator)
 
 
 def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> Path:
@@ -86,13 +83,13 @@ def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) 
 
 
 def _counterpart(model: nn.Module) -> Counterpart:
-    if isinstance(model, LanguageModel):
+    if isinstance(model, LanguageModel | TransformerTranslator | StackReader) and model.parts.settings:
+        return Counterpart(decode_mapping(model.parts.settings.encode(), CONFIG), model.parts, model.state_dict())
+    if isinstance(model, LanguageModel) and isinstance(model.config, DecoderConfig):
         return of_language_model(model)
-    if isinstance(model, TransformerTranslator):
+    if isinstance(model, TransformerTranslator) and isinstance(model.config, TransformerConfig):
         return of_translator(model)
-    if isinstance(model, _STACKS) and model.config.settings:
-        return Counterpart(decode_mapping(model.config.settings.encode(), CONFIG), model.config, model.state_dict())
-    got = "a stack of no family" if isinstance(model, _STACKS) else type(model).__name__
+    got = "a stack of no family" if hasattr(model, "parts") else type(model).__name__
     hint = "See docs/how_to/export.md for what `qkv export` writes of it."
     raise UnsupportedError("model", "one that a family of transformers computes", got, hint)
 

@@ -12,14 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from qkv.algorithms.sdpa.few_queries import LEAST, MOST
+from qkv.biases import Bias
 from qkv.compiled import available
 from qkv.compiled.strided import StridedArray, as_strided_array
 from qkv.linalg.matmul import packed_serves
 from qkv.linalg.session import DecodingSession
 from qkv.masks.patterns import Lengths
 from qkv.nn.attention import Attention
-from qkv.nn.blocks import DecoderBlock, DecoderCache, FeedForward, Residual
+from qkv.nn.blocks import BlockCache, Residual, TransformerBlock
 from qkv.nn.dropout import Dropout
+from qkv.nn.feed_forward import FeedForward
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.projections import ProjectionInputs, Projections
 from qkv.nn.scores import DotScore, ScaledDotScore
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from qkv.linalg.packed import Affine, Norm
 
 _KNOWN = (
-    DecoderBlock,
+    TransformerBlock,
     MultiHeadAttention,
     Attention,
     Projections,
@@ -46,14 +48,16 @@ _KNOWN = (
 
 
 def steps(
-    blocks: Sequence[DecoderBlock],
+    blocks: Sequence[TransformerBlock],
     x: Tensor,
-    caches: Sequence[DecoderCache],
+    caches: Sequence[BlockCache],
     lengths: Tensor | None,
     seen: Tensor | None = None,
     session: DecodingSession | None = None,
     parted: int = 0,
-) -> tuple[Tensor, tuple[DecoderCache, ...]]:
+    *,
+    bias: Bias | Tensor | None = None,
+) -> tuple[Tensor, tuple[BlockCache, ...]]:
     """Run decoder blocks one after another on the newest positions, as `block.step` does.
 
     Args:
@@ -65,17 +69,18 @@ def steps(
             itself and all before it.
         session: keeps packed weights. Without one the modules run.
         parted: with `seen`, the position from which on N keys are kept of every position.
+        bias: of the self-attentions' scores.
 
     Returns:
         (B, N, M), and the caches that include the new positions.
     """
-    packed = None if session is None else _packed(blocks, x, caches, session)
+    packed = None if session is None or bias is not None else _packed(blocks, x, caches, session)
     # The width comes last: it would tie a traced program to this size.
     if session is not None and packed is not None and (seen is not None or x.shape[1] == 1):
         return _fused(packed, x, caches, lengths, seen, session)
     mask, grown = None if lengths is None else Lengths(lengths), []
     for block, cache in zip(blocks, caches, strict=True):
-        x, after = block.step(x, cache, mask, seen, session, parted)
+        x, after = block.step(x, cache, mask, seen, session, parted=parted, bias=bias)
         grown.append(after)
     return x, tuple(grown)
 
@@ -92,11 +97,12 @@ class _ModulePart(NamedTuple):
 class _PackedBlock:
     """The parameters of a block in the layout of its fused step, and the modules that they were copied from."""
 
-    def __init__(self, block: DecoderBlock) -> None:
+    def __init__(self, block: TransformerBlock) -> None:
         from qkv.linalg.packed import Affine, pack
         from qkv.nn.decoding.block import BlockWeights
 
         own, other, feed = block.self_attention, block.cross_attention, block.feed_forward
+        assert other is not None
         weight, bias = other.projections.part(0)
         assert weight is not None
         parts = (
@@ -105,7 +111,7 @@ class _PackedBlock:
             *(_affine(feed.expand), _norm(block.around_feed), _affine(feed.contract)),
         )
         scales = np.array([_scale(own), _scale(other)], np.float32)
-        hidden, first = feed.expand.out_features, block.around_self.norm_first
+        hidden, first = feed.expand.out_features, block.around_self.place == "before"
         self.weights = BlockWeights(*pack(parts), scales, own.width, hidden, own.heads, first)
         self.widest = feed.expand.weight
         self._modules = list(block.modules())
@@ -135,7 +141,7 @@ class _KeptBlock:
         self._has_form: bool | None = None
         self._packed: _PackedBlock | None = None
 
-    def packed(self, block: DecoderBlock, x: Tensor) -> _PackedBlock | None:
+    def packed(self, block: TransformerBlock, x: Tensor) -> _PackedBlock | None:
         """Return the packed parameters; None if the modules must run."""
         if self._packed is not None and self._packed.unchanged():
             return self._packed
@@ -149,7 +155,7 @@ class _KeptBlock:
 
 
 def _packed(
-    blocks: Sequence[DecoderBlock], x: Tensor, caches: Sequence[DecoderCache], session: DecodingSession
+    blocks: Sequence[TransformerBlock], x: Tensor, caches: Sequence[BlockCache], session: DecodingSession
 ) -> list[_PackedBlock] | None:
     """Return the packed blocks if all of them can take fused steps."""
     if torch.is_grad_enabled() or not _suits(blocks, x, caches):
@@ -167,39 +173,41 @@ def _packed(
 def _fused(
     packed: Sequence[_PackedBlock],
     x: Tensor,
-    caches: Sequence[DecoderCache],
+    caches: Sequence[BlockCache],
     lengths: Tensor | None,
     seen: Tensor | None,
     session: DecodingSession,
-) -> tuple[Tensor, tuple[DecoderCache, ...]]:
+) -> tuple[Tensor, tuple[BlockCache, ...]]:
     from qkv.nn.decoding.block import Block, run
 
     batch, new, _ = x.shape
     after, blocks = [], []
     for block, cache in zip(packed, caches, strict=True):
         assert cache.past is not None
+        assert cache.memory is not None
         past, memory = cache.past.grow(new, session), cache.memory
         own, other = past.arrays, memory.arrays
         assert own is not None
         assert other is not None
         blocks.append(Block(block.weights, own, past.length, other, memory.length))
-        after.append(DecoderCache(past, memory))
+        after.append(BlockCache(past, memory))
     out = x.new_empty(x.shape)
     mask = None if seen is None else StridedArray(as_strided_array(seen).numbers, seen.stride())
-    real = None if lengths is None else _real(lengths, caches[0].memory.length)
+    real = None if lengths is None else _real(lengths, blocks[0].size)
     given = x.detach().contiguous().view(-1).numpy()
     run(blocks, (batch, new), given, mask, real, out.view(-1).numpy(), session.memory)
     return out, tuple(after)
 
 
-def _suits(blocks: Sequence[DecoderBlock], x: Tensor, caches: Sequence[DecoderCache]) -> bool:
+def _suits(blocks: Sequence[TransformerBlock], x: Tensor, caches: Sequence[BlockCache]) -> bool:
     """Return whether fused steps serve these sizes, and can read the caches."""
     batch, new, _ = x.shape
     if torch._C._get_tracing_state() is not None or not 0 < new <= MOST or not blocks:
         return False
-    size = caches[0].memory.length
+    size = 0 if caches[0].memory is None else caches[0].memory.length
     return size > 0 and all(
         cache.past is not None
+        and cache.memory is not None
         and batch * block.self_attention.heads >= LEAST
         and batch == cache.past.key.shape[0] == cache.memory.key.shape[0]
         and cache.memory.length == size
@@ -209,15 +217,19 @@ def _suits(blocks: Sequence[DecoderBlock], x: Tensor, caches: Sequence[DecoderCa
     )
 
 
-def _has_form(block: DecoderBlock) -> bool:
+def _has_form(block: TransformerBlock) -> bool:
     """Return whether a block computes what the fused step computes: no part replaced, no other option chosen."""
     return (
-        all(type(m) in _KNOWN for m in block.modules())
+        block.cross_attention is not None
+        and all(type(m) in _KNOWN for m in block.modules())
+        and block.around_self.place in ("before", "after")
         and not any(p.is_inference() or p.dtype != torch.float32 for p in block.parameters())
+        and isinstance(block.feed_forward, FeedForward)
         and block.feed_forward.activation == "relu"
         and block.reach is None
         and block.second_attention is None
-        and all(map(_plain, (block.self_attention, block.cross_attention)))
+        and _plain(block.self_attention)
+        and _plain(block.cross_attention)
         and available.why_unavailable() is None
     )
 
@@ -244,10 +256,12 @@ def _affine(layer: nn.Module | None) -> "Affine":
     return Affine(layer.weight.detach(), layer.bias)
 
 
-def _norm(around: Residual) -> "Norm":
+def _norm(around: Residual | None) -> "Norm":
     from qkv.linalg.packed import Norm
 
+    assert around is not None
     norm = around.norm
+    assert isinstance(norm, nn.LayerNorm)
     gain = torch.ones(norm.normalized_shape) if norm.weight is None else norm.weight.detach()
     return Norm(gain, torch.zeros_like(gain) if norm.bias is None else norm.bias, norm.eps)
 

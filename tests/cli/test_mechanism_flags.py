@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from tests.cli.command import refused, run, succeeded
 
-from qkv.nn.mechanism import ALIASES, LOCATION, NORMALIZERS, SCORES
+from qkv.nn.mechanism import LOCATION
+from qkv.normalizers.catalog import NORMALIZERS
+from qkv.scores.catalog import SCORES
 
 TASKS = ("translate", "generate", "classify", "tag")
 ATTENDS = {task: ["--model", "transformer"] if task in ("classify", "tag") else [] for task in TASKS}
@@ -206,7 +208,7 @@ def test_former_names_of_tokens_are_taken_with_a_note() -> None:
 def test_page_and_help_name_every_mechanism() -> None:
     page = (Path(__file__).parents[2] / "docs" / "how_to" / "train.md").read_text(encoding="utf-8")
     shown = " ".join(succeeded(run("train", "translate", "--help")).stdout.replace("│", " ").split())
-    for name in (*SCORES, *ALIASES, *NORMALIZERS, LOCATION):
+    for name in (*SCORES, *SCORES.aliases, *NORMALIZERS, LOCATION):
         assert f"`{name.replace('_', '-')}`" in page
         assert name.replace("_", "-") in shown
     for topic in ("Data", "Columns of a TSV file", "Model", "Attention", "Training", "Run"):

@@ -36,6 +36,13 @@ def test_every_public_name_has_a_page(reference: Path) -> None:
         assert name.startswith("__") or f".{name}" in text, name
 
 
+@pytest.mark.parametrize("name", load("mechanisms").TABLES)
+def test_a_table_of_mechanisms_is_as_its_script_writes_it(name: str) -> None:
+    site = load("mechanisms")
+    text = (DOCS / site.TABLES[name][0]).read_text(encoding="utf-8")
+    assert text == site.written(name, text), "run: python docs/_site/mechanisms.py"
+
+
 def test_every_command_and_flag_is_on_the_page(reference: Path) -> None:
     text = (reference / "command_line.md").read_text(encoding="utf-8")
     for command in ("demo", "train translate", "train regress", "translate", "view", "explain"):

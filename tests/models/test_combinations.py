@@ -11,7 +11,8 @@ import torch
 
 from qkv.errors import ConfigError
 from qkv.nn.first_batch import start_from_first_batch
-from qkv.nn.mechanism import NORMALIZERS, SCORES
+from qkv.normalizers.catalog import NORMALIZERS
+from qkv.scores.catalog import SCORES
 from qkv.tasks import label_training, language_training, point_training, training
 from qkv.tasks.recipe import Recipe, first_objective
 

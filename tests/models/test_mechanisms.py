@@ -18,7 +18,9 @@ from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLangua
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.attention import Attention
 from qkv.nn.first_batch import start_from_first_batch
-from qkv.nn.mechanism import NORMALIZERS, SCORES, MechanismConfig
+from qkv.nn.mechanism import MechanismConfig
+from qkv.normalizers.catalog import NORMALIZERS
+from qkv.scores.catalog import SCORES
 
 SIZE = 11
 SOURCE, LENGTHS = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 0, 0], [4, 6, 0, 0, 0]]), torch.tensor([5, 3, 2])

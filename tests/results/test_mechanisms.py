@@ -13,7 +13,7 @@ from results.learned import Sample, has_learned
 from results.mechanisms import CONTROLS, Cell, Grid, Store, letters_in_place
 
 from qkv.data.batches import Batch
-from qkv.nn.mechanism import SCORES
+from qkv.scores.catalog import SCORES
 from qkv.tasks.training import load_settings
 from qkv.tasks.translation import TranslationTask
 from results import mechanisms, mechanisms_page

@@ -5,11 +5,11 @@ import re
 import pytest
 
 from qkv.errors import ConfigError
-from qkv.nn.mechanism import ALIASES, SCORES
+from qkv.scores.catalog import SCORES
 from qkv.tasks.explaining import Question, answer
 
 
-@pytest.mark.parametrize("name", [*SCORES, *ALIASES])
+@pytest.mark.parametrize("name", [*SCORES, *SCORES.aliases])
 def test_every_score_is_explained_in_any_spelling(name: str) -> None:
     small = {"queries": 8, "keys": 8, "width": 4}
     plan = answer(Question(score=name.replace("_", "-"), **small))

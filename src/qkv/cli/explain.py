@@ -5,12 +5,14 @@ from typing import Annotated
 import typer
 
 from qkv.cli.failure import guarded
+from qkv.normalizers.catalog import NORMALIZERS
+from qkv.scores.catalog import SCORES
 
 
 @guarded
 def explain(
-    score: Annotated[str, typer.Option(help="As for qkv train: dot, cosine, additive, gaussian, ...")] = "scaled-dot",
-    normalizer: Annotated[str, typer.Option(help="softmax, sum, mean, hard, identity, sparsemax, ...")] = "",
+    score: Annotated[str, typer.Option(help=f"As for qkv train: {SCORES.described()}.")] = "scaled-dot",
+    normalizer: Annotated[str, typer.Option(help=f"{NORMALIZERS.described()}.")] = "",
     mask: Annotated[str, typer.Option(help="none, causal, lengths, window or dense.")] = "none",
     batch: Annotated[int, typer.Option(help="Items in the batch.", min=1)] = 1,
     heads: Annotated[int, typer.Option(help="Heads.", min=1)] = 8,

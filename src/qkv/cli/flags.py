@@ -9,6 +9,8 @@ import typer
 
 from qkv.cli.signature import flagged
 from qkv.errors import ConfigError
+from qkv.normalizers.catalog import NORMALIZERS
+from qkv.scores import catalog
 
 DATA, MODEL, ATTENTION, TRAINING, RUN = "Data", "Model", "Attention", "Training", "Run"
 COLUMNS = "Columns of a TSV file"
@@ -90,18 +92,16 @@ Dropout = Annotated[
 Score = Annotated[
     str | None,
     option(
-        "How queries are compared with keys: scaled-dot, dot, cosine, bilinear (general, multiplicative), additive "
-        "(mlp, bahdanau), nonlocal-concat, squared-distance, gaussian, boxcar, epanechnikov, triangular, uniform or "
-        "learned (a small network); also none in recurrent models, and location to translate with one. Default: "
-        "scaled-dot, but additive to a source from a recurrent decoder, and for pooling.",
+        f"How queries are compared with keys: {catalog.SCORES.described()} (a small network); also none in recurrent "
+        "models, and location to translate with one. Default: scaled-dot, but additive to a source from a recurrent "
+        "decoder, and for pooling.",
         ATTENTION,
     ),
 ]
 Normalizer = Annotated[
     str | None,
     option(
-        "How scores become weights: softmax, sum (the default of kernels), mean, hard, identity, sparsemax, entmax or "
-        "sigmoid.",
+        f"How scores become weights: {NORMALIZERS.described()}. Default: softmax, but sum for kernels.",
         ATTENTION,
     ),
 ]

@@ -20,10 +20,12 @@ from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax, Sum
 from qkv.normalizers.kinds import KNOWN, as_normalizer, kind_of
 from qkv.scores.base import Score
+from qkv.scores.catalog import SCORES
 from qkv.scores.free import Learned, Uniform, as_score
 from qkv.scores.kernels import Gaussian, SquaredDistance
 from qkv.scores.widened import HALVES, equation
 from qkv.shapes import Shape, broadcast, show
+from qkv.values.catalog import listed
 from qkv.values.parameters import Owner, Parameter, check_parameters, group, promoted, regroup, repeat_key_heads
 from qkv.values.plain import is_watched
 from qkv.values.pytree import tensors_in
@@ -234,7 +236,8 @@ def normalizer_for(given: Normalizer | None, score: Score) -> Normalizer:
         return _SUM if score.non_negative else _SOFTMAX
     normalizer = as_normalizer(given)
     if normalizer.needs_non_negative and not score.summable:
-        hint = "Use Softmax(), or a kernel such as Gaussian, Boxcar or Epanechnikov."
+        kernels = listed((cls.__name__ for cls in SCORES.classes if cls.non_negative), "or")
+        hint = f"Use Softmax(), or a score that is never negative: {kernels}."
         got = f"{type(score).__name__}, which may be negative"
         raise UnsupportedError("normalizer", "a score that is never negative, for Sum()", got, hint)
     return normalizer

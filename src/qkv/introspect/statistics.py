@@ -12,7 +12,7 @@ from qkv.errors import ConfigError, ShapeError, UnsupportedError, nearest
 from qkv.introspect import compiled
 from qkv.introspect.sweep import Entropy, Largest, Pooled, Received, Tally, Total, sweep
 from qkv.introspect.tiles import weight_type
-from qkv.normalizers.dense import Sigmoid, Softmax
+from qkv.normalizers.dense import Softmax
 from qkv.shapes import Shape, show
 from qkv.values.parameters import finite, spread
 
@@ -214,7 +214,7 @@ def _check(whole: WeightSource, names: Sequence[str], count: int) -> None:
 def check_entropy(whole: WeightSource) -> None:
     """Raise UnsupportedError if weights can be negative."""
     normalizer = whole.call.normalizer
-    if not (normalizer.convex or isinstance(normalizer, Sigmoid) or whole.call.score.non_negative):
+    if not (normalizer.convex or normalizer.non_negative or whole.call.score.non_negative):
         got = f"{type(whole.call.score).__name__} under {type(normalizer).__name__}"
         hint = "Negative weights have no logarithm; received() and topk() accept them."
         raise UnsupportedError("entropy", "weights that are never negative", got, hint)

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qkv.errors import ConfigError, ShapeError, UnsupportedError, nearest, setting
-from qkv.nn.mechanism import MechanismConfig, as_flag
+from qkv.nn.mechanism import MechanismConfig
 from qkv.shapes import nearest_divisors
+from qkv.values.catalog import as_flag
 
 Part = TypeVar("Part", bound=nn.Module)
 _LAYERS = 10_000

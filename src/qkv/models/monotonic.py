@@ -16,7 +16,7 @@ from qkv.models.first_weights import initialize_cells, initialize_embeddings
 from qkv.nn.attention import Attention
 from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.dropout import Dropout
-from qkv.nn.mechanism import as_flag, score_name
+from qkv.nn.mechanism import score_name
 from qkv.nn.monotonic import (
     MonotonicJumps,
     MonotonicScores,
@@ -28,6 +28,7 @@ from qkv.nn.monotonic import (
 )
 from qkv.normalizers.dense import Identity
 from qkv.scores.products import Dot
+from qkv.values.catalog import as_flag
 from qkv.values.plain import has_hooks
 
 _POSITIONS, _WEIGHTS = Dot(), Identity()

@@ -14,8 +14,9 @@ from qkv.models.elements import ElementEncoder
 from qkv.models.first_weights import initialize_cells
 from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.dropout import Dropout
-from qkv.nn.mechanism import as_flag, score_name
+from qkv.nn.mechanism import score_name
 from qkv.nn.pointer import Pointer, PointerScore
+from qkv.values.catalog import as_flag
 
 END = 0
 """Pointing here ends the sequence; the elements are 1 to S."""

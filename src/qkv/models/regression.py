@@ -25,6 +25,7 @@ from qkv.models.bandwidths import best_on_grid, by_gradient
 from qkv.models.intervals import bootstrap_interval, normal_interval, unsupported
 from qkv.models.smoother import KERNELS, KernelSmoother
 from qkv.normalizers.dense import Hard
+from qkv.scores.catalog import SCORES
 from qkv.scores.kernels import SquaredDistance
 
 _CHOICES = ("leave-one-out", "gradient")
@@ -40,7 +41,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     Queries are the points to predict, keys the training inputs, values the training targets.
 
     Args:
-        kernel: K: "gaussian", "epanechnikov", "triangular" or "boxcar".
+        kernel: K, a name in `qkv.models.smoother.KERNELS`: "gaussian", "triangular", ...
         bandwidth: h, one for all columns or one for each; or how to choose them: "leave-one-out" minimizes the squared
             error of predicting each training point from the others over a grid, at first of multiples of the columns'
             standard deviations, then column by column; "gradient" minimizes it by gradient descent.
@@ -266,10 +267,10 @@ def _check(kernel: str, bandwidth: float | Sequence[float] | str, beyond: str) -
         hint = nearest(bandwidth, _CHOICES)
         expected = "a number, or the name of a way to choose it"
         raise ConfigError("bandwidth", expected, f'"{bandwidth}"', hint)
-    if bandwidth == "gradient" and kernel == "boxcar":
+    if bandwidth == "gradient" and SCORES[kernel].cls.piecewise_constant:
         hint = 'Use "leave-one-out", which needs no gradient.'
         expected = "a kernel that is differentiable in its bandwidth"
-        raise ConfigError("bandwidth", expected, '"gradient" for the boxcar kernel', hint)
+        raise ConfigError("bandwidth", expected, f'"gradient" for the {kernel} kernel', hint)
 
 
 def _per_column(bandwidth: float | Sequence[float], columns: int) -> Array:

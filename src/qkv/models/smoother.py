@@ -1,8 +1,6 @@
 """Kernel smoothing as a module: its attention can be recorded, its points and bandwidths are its state."""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, final
+from typing import final
 
 from torch import Tensor, nn
 
@@ -10,17 +8,10 @@ from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.normalizers.row_state import RowState
 from qkv.scores.base import Score
-from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian
+from qkv.scores.catalog import SCORES
 
-KERNELS: Mapping[str, Callable[[Any], Score]] = MappingProxyType(
-    {
-        "boxcar": Boxcar,
-        "epanechnikov": Epanechnikov,
-        "gaussian": Gaussian,
-        "triangular": lambda bandwidth: Epanechnikov(bandwidth, power=1),
-    }
-)
-"""The four kernels of the lectures, in which the triangular one is called Epanechnikov's."""
+KERNELS = tuple(name for name, entry in SCORES.items() if entry.cls.non_negative and entry.number("bandwidth"))
+"""The names of the kernels: what a bandwidth scales and a sum can normalize."""
 
 
 @final
@@ -76,4 +67,4 @@ class KernelSmoother(nn.Module):
         bandwidths = self.get_buffer("bandwidths")
         relative = bandwidths / bandwidths[:1]  # 1 for equal bandwidths: then nothing is rounded
         points = (self.get_buffer("inputs") / relative).expand(*query.shape[:-2], -1, -1)
-        return query / relative, points, KERNELS[self.kernel](bandwidths[0])
+        return query / relative, points, SCORES[self.kernel].make(bandwidth=bandwidths[0])

@@ -1,8 +1,6 @@
 """Distance and concatenation scores with parameters: a learned bandwidth, two learned vectors."""
 
 import math
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Literal, final
 
 import torch
@@ -11,35 +9,24 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, nearest
 from qkv.nn.scores import ScoreModule, xavier_uniform
 from qkv.scores.base import Score
-from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
+from qkv.scores.catalog import SCORES
 from qkv.scores.sums import Concat
+from qkv.values.catalog import listed
 from qkv.values.parameters import above
 
-_Bandwidth = float | Tensor
-KERNELS: Mapping[str, Callable[[_Bandwidth], Score]] = MappingProxyType(
-    {
-        "boxcar": Boxcar,
-        "epanechnikov": Epanechnikov,
-        "gaussian": Gaussian,
-        "squared_distance": SquaredDistance,
-        "triangular": lambda bandwidth: Epanechnikov(bandwidth, power=1),
-    }
-)
-_SMOOTHING: Mapping[str, float] = MappingProxyType({"boxcar": 1.740, "epanechnikov": 2.214, "triangular": 2.432})
-"""By how much wider than a Gaussian a kernel is that smooths as much: ratios of canonical bandwidths.
-
-Source: Marron and Nolan 1988, "Canonical kernels for density estimation"; Härdle et al. 2004, "Nonparametric and
-    Semiparametric Models", table 3.3.
-"""
+KERNELS = tuple(name for name, entry in SCORES.items() if entry.number("bandwidth"))
+"""The names of the scores that have a bandwidth."""
+POWERS = tuple(name for name, entry in SCORES.items() if entry.number("power"))
+"""The names of the scores that have a power."""
 
 
-def kernel_value(kernel: str, bandwidth: _Bandwidth, power: float | None = None) -> Score:
+def kernel_value(kernel: str, bandwidth: float | Tensor, power: float | None = None) -> Score:
     """Build a kernel by name.
 
     Args:
-        kernel: "gaussian", "squared_distance", "epanechnikov", "triangular" or "boxcar".
+        kernel: a name in `KERNELS`: "gaussian", "squared_distance", "triangular", ...
         bandwidth: h.
-        power: of the Epanechnikov kernel; None for 2.
+        power: of a kernel that has one; None for its default.
 
     Returns:
         The score.
@@ -54,10 +41,10 @@ def kernel_value(kernel: str, bandwidth: _Bandwidth, power: float | None = None)
     if kernel not in KERNELS:
         raise ConfigError("kernel", "the name of a kernel", f'"{kernel}"', nearest(kernel, KERNELS))
     if power is None:
-        return KERNELS[kernel](bandwidth)
-    if kernel != "epanechnikov":
-        raise ConfigError("power", "the kernel epanechnikov", f'"{kernel}"', "Omit the power.")
-    return Epanechnikov(bandwidth, power)
+        return SCORES[kernel].make(bandwidth=bandwidth)
+    if not SCORES[kernel].number("power"):
+        raise ConfigError("power", f"the kernel {listed(POWERS, 'or')}", f'"{kernel}"', "Omit the power.")
+    return SCORES[kernel].make(bandwidth=bandwidth, power=power)
 
 
 @final
@@ -65,11 +52,11 @@ class KernelScore(ScoreModule):
     """A score of ‖q−k‖/h with a learned bandwidth h; its logarithm is the parameter, so that h stays above 0.
 
     Args:
-        kernel: "gaussian", "squared_distance", "epanechnikov", "triangular" or "boxcar" (whose bandwidth gets zero
-            gradient).
+        kernel: a name in `KERNELS`: "gaussian", "squared_distance", "triangular", ... The bandwidth of "boxcar" gets
+            zero gradient.
         bandwidth: initial h.
         heads: H, for one bandwidth per head; None for one.
-        power: of the Epanechnikov kernel; None for 2.
+        power: of a kernel that has one; None for its default.
 
     Raises:
         ConfigError: the kernel is unknown, the power does not apply to it, or the bandwidth is not above 0.
@@ -116,7 +103,7 @@ class KernelScore(ScoreModule):
             4.0
         """
         above("distance", distance, 0, "It is a typical distance of queries and keys.")
-        self.log_bandwidth.fill_(math.log(distance * _SMOOTHING.get(self.kernel, 1.0)))
+        self.log_bandwidth.fill_(math.log(distance * SCORES[self.kernel].smoothing))
 
 
 @final

@@ -1,58 +1,22 @@
 """An attention mechanism described by names and numbers, as in flags, settings files and checkpoints."""
 
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar, Literal
 
 from qkv.errors import ConfigError, nearest, setting
-from qkv.nn.distance_scores import KERNELS, ConcatScore, KernelScore, kernel_value
+from qkv.nn.distance_scores import KERNELS, POWERS, ConcatScore, KernelScore, kernel_value
 from qkv.nn.normalizers import LearnedEntmax, NormalizerModule, SinkSoftmax
-from qkv.nn.scores import CosineScore, FixedScore, LearnedScore, ScoreModule, build_score
+from qkv.nn.scores import BUILT, CosineScore, FixedScore, LearnedScore, ScoreModule, build_score
 from qkv.normalizers.base import Normalizer
-from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
-from qkv.normalizers.sparse import Entmax, Sparsemax
-from qkv.scores.free import Uniform
+from qkv.normalizers.catalog import NORMALIZERS
+from qkv.scores.base import Score
+from qkv.scores.catalog import SCORES
+from qkv.scores.example import example
+from qkv.values.catalog import Number, as_flag, listed
 
-SCORES: Mapping[str, str] = MappingProxyType(
-    {
-        "scaled_dot": "q·k/√D",
-        "dot": "q·k",
-        "cosine": "g·q·k/(‖q‖‖k‖), g learned",
-        "bilinear": "qᵀMk",
-        "additive": "vᵀtanh(W_q q + W_k k)",
-        "nonlocal_concat": "relu(w_q·q + w_k·k)",
-        "squared_distance": "−‖q−k‖²/(2h²)",
-        "gaussian": "exp(−‖q−k‖²/(2h²))",
-        "boxcar": "1 if ‖q−k‖ ≤ h",
-        "epanechnikov": "max(0, 1 − (‖q−k‖/h)²)",
-        "triangular": "max(0, 1 − ‖q−k‖/h)",
-        "uniform": "1",
-        "learned": "a small network of q and k",
-    }
-)
-"""The scores by name, with their equations."""
-ALIASES: Mapping[str, str] = MappingProxyType(
-    {"mlp": "additive", "bahdanau": "additive", "general": "bilinear", "multiplicative": "bilinear"}
-)
-"""Other names of scores in the literature."""
-NORMALIZERS: Mapping[str, type[Normalizer]] = MappingProxyType(
-    {
-        "softmax": Softmax,
-        "sum": Sum,
-        "mean": Mean,
-        "hard": Hard,
-        "identity": Identity,
-        "sparsemax": Sparsemax,
-        "entmax": Entmax,
-        "sigmoid": Sigmoid,
-    }
-)
-_SUMMED = frozenset({"gaussian", "boxcar", "epanechnikov", "triangular", "uniform"})
-"""Scores whose own normalizer is the sum."""
-_NON_NEGATIVE = _SUMMED | {"nonlocal_concat"}
-_EQUAL_WIDTHS = frozenset({"dot", "scaled_dot", "cosine", *KERNELS})
 _NONE = "none"
+_SUMMABLE = tuple(name for name in SCORES if name != "learned" and example(name).summable)
+"""Scores that a sum can normalize."""
 LOCATION = "location"
 """The score that reads the weights of the step before too, for decoders that take one step after another."""
 
@@ -64,13 +28,13 @@ class MechanismConfig:
     Names can be spelled with dashes or underscores, and with the aliases of the literature.
 
     Args:
-        score: the name of a score, see `SCORES`; "none" where a model can do without attention, "location" where its
-            attention takes one step after another.
+        score: the name of a score, see `qkv.scores.catalog`; "none" where a model can do without attention, "location"
+            where its attention takes one step after another.
         normalizer: the name of a normalizer; None for "sum" over kernels and "softmax" over all other scores.
         alpha: α of entmax, above 1, or "learned" for one per head between 1 and 2; None for 1.5.
         sinks: whether each head has a learned sink, which lets it attend to nothing (softmax only).
         bandwidth: h of a kernel or the squared distance; None learns it, from the median distance of the first batch.
-        power: of the Epanechnikov kernel; None for 2.
+        power: of a kernel that has one; None for its default.
 
     Raises:
         ConfigError: a name is unknown (the message suggests the closest one), or a number or normalizer does not apply
@@ -110,21 +74,33 @@ class MechanismConfig:
     @property
     def needs_equal_widths(self) -> bool:
         """Whether queries and keys must have the same width."""
-        return self.score in _EQUAL_WIDTHS
+        return self._class is not None and self._class.check is Score.check
 
     @property
     def rotates(self) -> bool:
         """Whether rotary positions suit the score: of rotated vectors, only products and distances depend just on the
         difference of positions.
         """
-        return self.score in _EQUAL_WIDTHS or self.score == "bilinear"
+        return self._class is not None and self._class.core in ("dot", "distance") and self.score != "uniform"
 
     @property
     def without_gradient(self) -> str | None:
         """The setting that gives the scores no gradient, as a flag; None if they have one."""
-        if self.normalizer == "hard":
-            return "--normalizer hard"
-        return "--score boxcar" if self.score == "boxcar" else None
+        assert self.normalizer is not None
+        if NORMALIZERS[self.normalizer].cls.piecewise_constant:
+            return f"--normalizer {self.normalizer}"
+        constant = self._class is not None and self._class.piecewise_constant
+        return f"--score {as_flag(self.score)}" if constant else None
+
+    @property
+    def _class(self) -> type[Score] | None:
+        """The class of the score; None for what is no score of its own."""
+        return SCORES[self.score].cls if self.score in SCORES else None
+
+    def _numbers(self) -> tuple[Number, ...]:
+        assert self.normalizer is not None
+        of_score = SCORES[self.score].numbers if self.score in SCORES else ()
+        return *of_score, *NORMALIZERS[self.normalizer].numbers
 
     def replaced(self, score: str | None = None, normalizer: str | None = None) -> "MechanismConfig":
         """Return this mechanism with another score or normalizer, without the numbers that do not apply to them.
@@ -141,7 +117,7 @@ class MechanismConfig:
             alpha=self.alpha if new.normalizer == "entmax" else None,
             sinks=self.sinks and new.normalizer == "softmax",
             bandwidth=self.bandwidth if new.score in KERNELS else None,
-            power=self.power if new.score == "epanechnikov" else None,
+            power=self.power if new.score in POWERS else None,
         )
 
     def score_module(
@@ -176,20 +152,24 @@ class MechanismConfig:
             hint = 'For different widths use "bilinear" or "additive".'
             expected = f'equal widths of query and key for "{as_flag(self.score)}"'
             raise ConfigError("score", expected, f"{query_width} and {key_width}", hint)
-        if self.score in KERNELS and self.bandwidth is None:
+        if self.score in KERNELS:
+            return self._kernel_module(heads)
+        if self.score in BUILT:
+            return build_score(self.score, query_width, key_width, hidden=hidden, heads=heads, key_heads=key_heads)
+        match self.score:
+            case "cosine":
+                return CosineScore(heads=heads)
+            case "nonlocal_concat":
+                return ConcatScore(query_width, key_width, heads=heads, key_heads=key_heads)
+            case "learned":
+                return LearnedScore(query_width, key_width, hidden or query_width)
+            case _:
+                return FixedScore(SCORES[self.score].make())
+
+    def _kernel_module(self, heads: int | None) -> ScoreModule:
+        if self.bandwidth is None:
             return KernelScore(self.score, heads=heads, power=self.power)
-        if self.bandwidth is not None:
-            return FixedScore(kernel_value(self.score, self.bandwidth, self.power))
-        hidden = hidden or query_width
-        make: Mapping[str, Callable[[], ScoreModule]] = {
-            "cosine": lambda: CosineScore(heads=heads),
-            "nonlocal_concat": lambda: ConcatScore(query_width, key_width, heads=heads, key_heads=key_heads),
-            "learned": lambda: LearnedScore(query_width, key_width, hidden),
-            "uniform": lambda: FixedScore(Uniform()),
-        }
-        if self.score in make:
-            return make[self.score]()
-        return build_score(self.score, query_width, key_width, hidden=hidden, heads=heads, key_heads=key_heads)
+        return FixedScore(kernel_value(self.score, self.bandwidth, self.power))
 
     def normalizer_part(self, heads: int | None = None) -> Normalizer | NormalizerModule | None:
         """Create the normalizer, with new parameters if it has any.
@@ -208,10 +188,10 @@ class MechanismConfig:
             return SinkSoftmax(heads)
         if self.alpha == "learned":
             return LearnedEntmax(heads)
-        if self.alpha is not None:
-            return Entmax(float(self.alpha))
         assert self.normalizer is not None
-        return None if self.normalizer == _own_normalizer(self.score) else NORMALIZERS[self.normalizer]()
+        if self.alpha is not None:
+            return NORMALIZERS[self.normalizer].make(alpha=float(self.alpha))
+        return None if self.normalizer == _own_normalizer(self.score) else NORMALIZERS[self.normalizer].make()
 
     def _check(self) -> None:
         if self.score == LOCATION and not self.stepwise:
@@ -222,31 +202,32 @@ class MechanismConfig:
             hint = "Choose a score, or omit what normalizes it."
             name = "sinks" if self.normalizer == "softmax" else "normalizer"
             raise ConfigError(f"model.{name}", "a score to normalize", f'"{_NONE}"', hint)
-        if self.normalizer == "sum" and self.score not in _NON_NEGATIVE:
-            others = _listed([name for name in NORMALIZERS if name != "sum"])
-            hint = f"Sums normalize scores that are never negative: {_listed(sorted(_NON_NEGATIVE), 'and')}."
+        if self.normalizer == "sum" and self.score not in _SUMMABLE:
+            others = listed([name for name in NORMALIZERS if name != "sum"], "or")
+            hint = f"Sums normalize scores that are never negative: {listed(sorted(_SUMMABLE), 'and')}."
             raise ConfigError("model.normalizer", f"{others} for {as_flag(self.score)}", '"sum"', hint)
         self._expect_only("alpha", self.normalizer == "entmax", setting("normalizer", "entmax"), f"{self.normalizer}")
         self._expect_only("sinks", self.normalizer == "softmax", setting("normalizer", "softmax"), f"{self.normalizer}")
-        distances = _listed([name for name in SCORES if name in KERNELS])
-        self._expect_only("bandwidth", self.score in KERNELS, setting("score", f"{distances}"), self.score)
-        self._expect_only("power", self.score == "epanechnikov", setting("score", "epanechnikov"), self.score)
-        for name, least in (("alpha", 1), ("bandwidth", 0), ("power", 0)):
-            number = getattr(self, name)
-            if isinstance(number, (int, float)) and not least < number < float("inf"):
-                hint = "1.5 lies between softmax and sparsemax." if name == "alpha" else "Omit it for the default."
-                raise ConfigError(f"model.{name}", f"a number above {least}", f"{number:g}", hint)
+        self._expect_only("bandwidth", self.score in KERNELS, setting("score", listed(KERNELS, "or")), self.score)
+        self._expect_only("power", self.score in POWERS, setting("score", listed(POWERS, "or")), self.score)
+        for number in self._numbers():
+            value = getattr(self, number.name, None)
+            if isinstance(value, (int, float)) and not number.above < value < float("inf"):
+                hint = f"Omit it for the default, {number.default:g}."
+                if number.name == "alpha":
+                    hint = "1.5 lies between softmax and sparsemax."
+                raise ConfigError(f"model.{number.name}", f"a number above {number.above:g}", f"{value:g}", hint)
         if isinstance(self.alpha, str) and self.alpha != "learned":
             raise ConfigError("model.alpha", 'a number above 1, or "learned"', f'"{self.alpha}"', "")
 
     def _expect_only(self, name: str, fits: bool, expected: str, got: str) -> None:
-        if getattr(self, name) and not fits:
+        if getattr(self, name) not in (None, False) and not fits:
             hint = f"Omit it, or use {expected}."
             raise ConfigError(f"model.{name}", f"{expected} beside it", as_flag(got), hint)
 
 
 def score_name(name: str, argument: str = "model.score") -> str:
-    """Return the name of a score as in `SCORES`, from any spelling.
+    """Return the name of a score as in its catalog, from any spelling.
 
     Args:
         name: for example "Scaled-Dot", or an alias of the literature.
@@ -265,8 +246,7 @@ def score_name(name: str, argument: str = "model.score") -> str:
         Traceback (most recent call last):
         qkv.errors.ConfigError: model.score: expected additive or nonlocal-concat; got "concat". Luong's concat is ...
     """
-    known = _spelled(name)
-    known = ALIASES.get(known, known)
+    known = SCORES.spelled(name) or name.lower().replace("-", "_")
     if known in SCORES or known in (_NONE, LOCATION):
         return known
     if known == "concat":
@@ -275,37 +255,19 @@ def score_name(name: str, argument: str = "model.score") -> str:
         )
         raise ConfigError(argument, "additive or nonlocal-concat", '"concat"', hint)
     other = known in NORMALIZERS
-    valid = map(as_flag, [*SCORES, *ALIASES, LOCATION])
+    valid = map(as_flag, [*SCORES, *SCORES.aliases, LOCATION])
     hint = f"It is a normalizer: {setting('normalizer', f'{name}')}." if other else nearest(as_flag(known), valid)
     raise ConfigError(argument, "the name of a score", repr(name), hint)
 
 
-def as_flag(name: str) -> str:
-    """Return the name of a score as messages and flags spell it.
-
-    Example:
-        >>> as_flag("squared_distance")
-        'squared-distance'
-    """
-    return name.replace("_", "-")
-
-
 def _own_normalizer(score: str) -> str:
-    return "sum" if score in _SUMMED else "softmax"
+    return "sum" if score in SCORES and SCORES[score].cls.non_negative else "softmax"
 
 
 def _normalizer(name: str) -> str:
-    known = _spelled(name)
-    if known not in NORMALIZERS:
-        hint = f"It is a score: {setting('score', f'{name}')}." if known in SCORES else nearest(known, NORMALIZERS)
+    known = NORMALIZERS.spelled(name)
+    if known is None:
+        is_score = SCORES.spelled(name) is not None
+        hint = f"It is a score: {setting('score', f'{name}')}." if is_score else nearest(name.lower(), NORMALIZERS)
         raise ConfigError("model.normalizer", "the name of a normalizer", repr(name), hint)
     return known
-
-
-def _spelled(name: str) -> str:
-    return name.lower().replace("-", "_")
-
-
-def _listed(names: Iterable[str], last: str = "or") -> str:
-    *most, end = map(as_flag, names)
-    return f"{', '.join(most)} {last} {end}" if most else end

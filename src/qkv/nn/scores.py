@@ -19,7 +19,8 @@ from qkv.scores.sums import Additive
 from qkv.values.parameters import Owner, above
 from qkv.values.plain import is_watched
 
-SCORES = ("additive", "bilinear", "dot", "scaled_dot")
+BUILT = ("additive", "bilinear", "dot", "scaled_dot")
+"""The names that `build_score` takes."""
 
 
 class ScoreModule(nn.Module, Owner):
@@ -387,7 +388,7 @@ def build_score(
         case "scaled_dot":
             return ScaledDotScore()
         case _:
-            raise ConfigError("score", "the name of a score", f'"{name}"', nearest(name, SCORES))
+            raise ConfigError("score", "the name of a score", f'"{name}"', nearest(name, BUILT))
 
 
 @torch.no_grad()

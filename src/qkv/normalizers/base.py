@@ -22,14 +22,18 @@ class Normalizer(ABC):
     Attributes:
         parameters: the fields that can be tensors; per-head ones align from the right.
         convex: whether the weights of a row are non-negative and sum to one, unless all its keys are masked.
+        non_negative: whether no weight is ever below 0, although a row need not sum to one.
         needs_non_negative: whether the scores must be non-negative.
         mergeable: whether results over disjoint sets of keys can be merged.
+        piecewise_constant: whether the weights only jump, so that scores get zero gradient.
     """
 
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     convex: ClassVar[bool] = False
+    non_negative: ClassVar[bool] = False
     needs_non_negative: ClassVar[bool] = False
     mergeable: ClassVar[bool] = False
+    piecewise_constant: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:

@@ -208,6 +208,7 @@ class Sigmoid(Normalizer):
         tensor([[0.5000]])
     """
 
+    non_negative: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("bias", 0),)
     bias: float | Tensor | None = None
 
@@ -247,6 +248,7 @@ class Hard(Normalizer):
     """
 
     convex: ClassVar[bool] = True
+    piecewise_constant: ClassVar[bool] = True
     mergeable: ClassVar[bool] = True
 
     def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:

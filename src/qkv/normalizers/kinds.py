@@ -2,13 +2,11 @@
 
 from qkv.errors import ConfigError, UnsupportedError, value_named
 from qkv.normalizers.base import Normalizer
-from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
-from qkv.normalizers.sparse import Entmax, Sparsemax
+from qkv.normalizers.catalog import NORMALIZERS
 from qkv.values.parameters import Owner
 from qkv.values.plain import is_watched
 
-_OURS: tuple[type[Normalizer], ...] = (Softmax, Sum, Mean, Identity, Sigmoid, Hard, Sparsemax, Entmax)
-KINDS = {kind: kind.__name__.lower() for kind in _OURS}
+KINDS = {entry.cls: name for name, entry in NORMALIZERS.items()}
 KNOWN = frozenset(KINDS.values())
 MERGEABLE = tuple(name for kind, name in KINDS.items() if kind.mergeable)
 """The normalizers whose results over disjoint sets of keys can be merged."""
@@ -21,6 +19,7 @@ def kind_of(normalizer: Normalizer) -> str:
         >>> class Softmax(Normalizer):
         ...     def __call__(self, scores, visible=None):
         ...         return scores
+        >>> from qkv.normalizers.dense import Hard
         >>> kind_of(Hard()), kind_of(Softmax())
         ('hard', 'user-defined Softmax')
     """
@@ -34,6 +33,7 @@ def as_normalizer(normalizer: object) -> Normalizer:
         ConfigError: it is not.
 
     Example:
+        >>> from qkv.normalizers.dense import Hard
         >>> as_normalizer(Hard)
         Traceback (most recent call last):
         qkv.errors.ConfigError: normalizer: expected a value of qkv.normalizers; got the class Hard. Use Hard().

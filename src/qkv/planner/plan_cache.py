@@ -26,13 +26,10 @@ from qkv.engine.problem import Call
 from qkv.masks.base import Grid, as_mask
 from qkv.masks.lower import Visibility, lower
 from qkv.masks.patterns import Causal, expect_lengths
-from qkv.normalizers.kinds import KINDS
+from qkv.normalizers.catalog import NORMALIZERS
 from qkv.planner.plan import Plan, plan_for
 from qkv.scores.base import Score
-from qkv.scores.free import Uniform
-from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
-from qkv.scores.products import Bilinear, Cosine, Dot, ScaledDot
-from qkv.scores.sums import Additive, Concat
+from qkv.scores.catalog import SCORES
 from qkv.shapes import Shape
 from qkv.values.parameters import transformed
 from qkv.values.pytree import tensors_in
@@ -44,11 +41,7 @@ LONGEST = 1024
 
 CacheKey = tuple[Any, ...]
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
-_SCORES = (
-    *(Dot, ScaledDot, Cosine, Bilinear, Additive, Concat, Uniform),
-    *(SquaredDistance, Gaussian, Boxcar, Epanechnikov),
-)
-_OURS = frozenset({*_SCORES, *KINDS, Alibi, Relative, type(None)})
+_OURS = frozenset({*SCORES.classes, *NORMALIZERS.classes, Alibi, Relative, type(None)})
 _NUMBERS = frozenset({int, float, str, bool, type(None)})
 
 
@@ -167,6 +160,7 @@ def cache_key(
         backend: the value of `backend=`.
 
     Example:
+        >>> from qkv.scores.products import ScaledDot
         >>> query, key, value = torch.randn(3, 2, 8, 5, 64).unbind()
         >>> given = Arguments(ScaledDot(), None, None, None, 0.0, None, False)
         >>> first = cache_key(query, key, value, given, None, "auto")

@@ -12,17 +12,14 @@ from qkv.biases import Alibi, Relative
 from qkv.errors import DataError, QkvError, UnsupportedError, nearest
 from qkv.masks.base import Both, Dense, Either, Inverse
 from qkv.masks.patterns import Causal, Documents, Lengths, Span, Window
-from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
+from qkv.normalizers.catalog import NORMALIZERS
 from qkv.normalizers.row_state import RowState
-from qkv.normalizers.sparse import Entmax, Sparsemax
-from qkv.scores.free import Uniform
-from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
-from qkv.scores.products import Bilinear, Cosine, Dot, ScaledDot
-from qkv.scores.sums import Additive, Concat
+from qkv.scores.catalog import SCORES
+from qkv.scores.free import Learned
 
 _CLASSES: tuple[type, ...] = (
-    *(Dot, ScaledDot, Cosine, Bilinear, Additive, Concat, SquaredDistance, Gaussian, Boxcar, Epanechnikov, Uniform),
-    *(Softmax, Sum, Mean, Hard, Identity, Sigmoid, Sparsemax, Entmax),
+    *(cls for cls in SCORES.classes if cls is not Learned),
+    *NORMALIZERS.classes,
     *(Causal, Lengths, Span, Window, Documents, Dense, Both, Either, Inverse, Alibi, Relative, RowState),
 )
 _NAMES = {cls.__name__: cls for cls in _CLASSES}
@@ -44,6 +41,7 @@ class Writer:
         tensors: by the names that the JSON uses.
 
     Example:
+        >>> from qkv.normalizers.dense import Softmax
         >>> writer = Writer()
         >>> writer.plain(Softmax(torch.zeros(1).expand(8)))
         {'value': 'Softmax', 'fields': {'sink': {'tensor': '0', 'shape': [8]}}}
@@ -69,7 +67,7 @@ class Writer:
             return {str(name): self.plain(part) for name, part in value.items()}
         if isinstance(value, list | tuple):
             return [self.plain(part) for part in value]
-        if is_dataclass(value) and type(value).__name__ in _NAMES:
+        if is_dataclass(value) and _NAMES.get(type(value).__name__) is type(value):
             given = {part.name: self.plain(getattr(value, part.name)) for part in fields(value)}
             return {"value": type(value).__name__, "fields": given}
         hint = "Display it with trace.show(), or save a page: trace.save('trace.html')."

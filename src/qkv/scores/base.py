@@ -52,11 +52,13 @@ class Score(ABC):
     Attributes:
         core: the function of a pair that backends compute.
         non_negative: whether it is a kernel: no score is ever below 0, and `Sum` is its normalizer by default.
+        piecewise_constant: whether it only jumps, so that query, key and parameters get zero gradient.
         parameters: the fields that can be tensors; per-head ones align from the right.
     """
 
     core: ClassVar[Core]
     non_negative: ClassVar[bool] = False
+    piecewise_constant: ClassVar[bool] = False
     parameters: ClassVar[tuple[Parameter, ...]] = ()
 
     @abstractmethod

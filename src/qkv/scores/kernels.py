@@ -175,6 +175,7 @@ class Boxcar(Score):
 
     core: ClassVar[Core] = "distance"
     non_negative: ClassVar[bool] = True
+    piecewise_constant: ClassVar[bool] = True
     parameters: ClassVar[tuple[Parameter, ...]] = _BANDWIDTH
     bandwidth: float | Tensor = 1.0
 

@@ -1,7 +1,7 @@
 """A mechanism described by names, for `qkv explain`."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -14,14 +14,10 @@ from qkv.masks.patterns import causal, dense, lengths, window
 from qkv.nn.mechanism import score_name
 from qkv.nn.scores import LearnedScore
 from qkv.normalizers.base import Normalizer
-from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
-from qkv.normalizers.sparse import Entmax, Sparsemax
+from qkv.normalizers.catalog import NORMALIZERS
 from qkv.planner.plan import Plan
 from qkv.scores.base import Score
-from qkv.scores.free import Uniform
-from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
-from qkv.scores.products import Bilinear, Cosine, Dot, ScaledDot
-from qkv.scores.sums import Additive, Concat
+from qkv.scores.example import example
 
 T = TypeVar("T")
 
@@ -56,32 +52,6 @@ class Question:
 _LONGEST, _LARGEST = 2**40, 2**62
 """Limits of a single size, and of the product of all sizes."""
 
-_SCORES: dict[str, Callable[[int, torch.dtype], Score]] = {
-    "additive": lambda width, dtype: Additive(torch.ones(width, dtype=dtype)),
-    "bilinear": lambda width, dtype: Bilinear(torch.eye(width, dtype=dtype)),
-    "boxcar": lambda *_: Boxcar(),
-    "nonlocal_concat": lambda width, dtype: Concat(torch.ones(width, dtype=dtype), torch.ones(width, dtype=dtype)),
-    "cosine": lambda *_: Cosine(),
-    "dot": lambda *_: Dot(),
-    "epanechnikov": lambda *_: Epanechnikov(),
-    "gaussian": lambda *_: Gaussian(),
-    "learned": lambda width, dtype: LearnedScore(width, width, width).to(dtype).value(),
-    "scaled_dot": lambda *_: ScaledDot(),
-    "squared_distance": lambda *_: SquaredDistance(),
-    "triangular": lambda *_: Epanechnikov(power=1),
-    "uniform": lambda *_: Uniform(),
-}
-_NORMALIZERS: dict[str, Callable[[], Normalizer | None]] = {
-    "": lambda: None,
-    "entmax": Entmax,
-    "hard": Hard,
-    "identity": Identity,
-    "mean": Mean,
-    "sigmoid": Sigmoid,
-    "softmax": Softmax,
-    "sparsemax": Sparsemax,
-    "sum": Sum,
-}
 _MASKS: dict[str, Callable[[Question], Mask | None]] = {
     "none": lambda asked: None,
     "causal": lambda asked: causal(),
@@ -115,8 +85,8 @@ def answer(asked: Question) -> Plan:
     if name in ("none", "location"):
         hint = "It is a part of a recurrent decoder (qkv train), not a score of one call."
         raise ConfigError(setting("score"), "a score of queries and keys", f'"{name}"', hint)
-    score = _named(setting("score"), name, _SCORES)(asked.width, dtype)
-    normalizer = _named(setting("normalizer"), asked.normalizer, _NORMALIZERS)()
+    score = _score(name, asked.width, dtype)
+    normalizer = _normalizer(asked.normalizer)
     mask = _named(setting("mask"), asked.mask, _MASKS)(asked)
     # Expanded zeros act as tensors of any size without allocating memory.
     query, key = (
@@ -128,6 +98,14 @@ def answer(asked: Question) -> Plan:
     return explain(
         query, key, key, score=score, normalizer=normalizer, mask=mask, dropout=asked.dropout, backend=asked.backend
     )
+
+
+def _score(name: str, width: int, dtype: torch.dtype) -> Score:
+    return LearnedScore(width, width, width).to(dtype).value() if name == "learned" else example(name, width, dtype)
+
+
+def _normalizer(name: str) -> Normalizer | None:
+    return _named(setting("normalizer"), name, NORMALIZERS).make() if name else None
 
 
 def _expect_countable(asked: Question) -> None:
@@ -142,8 +120,7 @@ def _expect_countable(asked: Question) -> None:
         raise ConfigError("sizes", f"a product of at most {_LARGEST:,}", got, hint)
 
 
-def _named(flag: str, name: str, table: dict[str, T]) -> T:
+def _named(flag: str, name: str, table: Mapping[str, T]) -> T:
     if name not in table:
-        known = [word for word in table if word]
-        raise ConfigError(flag, "a known name", f'"{name}"', nearest(name, known))
+        raise ConfigError(flag, "a known name", f'"{name}"', nearest(name, table))
     return table[name]

@@ -19,6 +19,16 @@ from qkv.view.scene import Layer, Scene
 
 torch.manual_seed(5)
 PER_HEAD = torch.tensor([0.5, 0.75])
+
+
+class Squares(qkv.normalizers.Normalizer):
+    """w = s²/Σs²."""
+
+    def __call__(self, scores, visible=None):
+        squares = scores.square() if visible is None else torch.where(visible, scores.square(), 0.0)
+        return squares / squares.sum(-1, keepdim=True).clamp(min=1e-30)
+
+
 MECHANISMS = {
     "scaled dot": {},
     "dot, mask": {"score": Dot(), "mask": qkv.masks.causal()},
@@ -35,6 +45,7 @@ MECHANISMS = {
     "Epanechnikov": {"score": Epanechnikov(3.0, power=1)},
     "uniform": {"score": Uniform(), "mask": qkv.masks.window(2, 1)},
     "yours": {"score": lambda query, key: -torch.cdist(query, key, p=1), "bias": torch.randn(2, 6, 9)},
+    "your normalizer": {"normalizer": Squares(), "mask": qkv.masks.causal()},
     "hard": {"normalizer": Hard(), "mask": qkv.masks.causal()},
     "identity": {"normalizer": Identity()},
     "sparsemax": {"normalizer": Sparsemax(), "mask": qkv.masks.causal()},

@@ -14,14 +14,13 @@ from qkv.introspect.lazy_map import AttentionMap, map_of
 from qkv.masks.base import Bounds, Grid, Mask, as_mask
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax, Sum
+from qkv.normalizers.kinds import kind_of
 from qkv.normalizers.row_state import RowState
 from qkv.scores.base import Score
 from qkv.scores.free import as_score
 from qkv.scores.products import ScaledDot
 from qkv.view.answers.parts import HeadRows, MaskPart, bias_of, part_of
 from qkv.view.scene import Layer
-
-_NON_NEGATIVE = ("softmax", "sum", "hard", "sigmoid", "sparsemax", "entmax")
 
 
 @final
@@ -62,13 +61,13 @@ class Head:
 
     @property
     def kind(self) -> str:
-        """The normalizer's name, in lower case."""
-        return type(self.normalizer).__name__.lower()
+        """The normalizer's name."""
+        return kind_of(self.normalizer)
 
     @property
     def non_negative(self) -> bool:
         """Whether no weight can be negative, so that a row has an entropy."""
-        return self.kind in _NON_NEGATIVE
+        return self.normalizer.convex or self.normalizer.non_negative
 
     @property
     def depth(self) -> int:

@@ -6,7 +6,8 @@ from qkv.biases import Bias
 from qkv.errors import ConfigError, nearest
 from qkv.masks.base import Both, Either, Inverse, Mask
 from qkv.masks.patterns import Causal, Documents, Lengths, Span, Window
-from qkv.view.answers.equations import equation_of
+from qkv.normalizers.steps import equation_of as normalizer_equation
+from qkv.scores.steps import equation_of as score_equation
 from qkv.view.answers.head import Head, head_of
 from qkv.view.answers.pooling import levels
 from qkv.view.not_finite import first_not_finite
@@ -92,11 +93,17 @@ def _layer(layer: Layer) -> dict[str, Any]:
         "score": type(head.score).__name__ if head else "",
         "normalizer": type(head.normalizer).__name__ if head else "",
         "mask": mask_name(head) if head else "",
-        "equation": equation_of(head) if head else "",
+        "equation": _equation(head) if head else "",
         "has_inputs": layer.inputs is not None,
         "has_output": layer.output is not None,
         "value_width": layer.value.shape[-1],
     }
+
+
+def _equation(head: Head) -> str:
+    """Return a whole mechanism on one line."""
+    biased = "" if head.bias is None else ", s ← s + b"
+    return f"{score_equation(head.score)}{biased}; {normalizer_equation(head.normalizer)}; o = Σ w v"
 
 
 def mask_name(head: Head) -> str:

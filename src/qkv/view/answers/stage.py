@@ -1,14 +1,14 @@
-"""One step of a computation with its numbers: a vector, a number per key, a vector per key, or a number."""
+"""One step of a computation as the page shows it, with formatted numbers."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, final
 
 from torch import Tensor
 
+from qkv.values.steps import Filled, Kind, Part, Product, Step
 from qkv.view.answers.answer import plain
 
-Kind = Literal["vector", "row", "matrix", "number"]
 TERMS = 3
 """How many terms of a sum are written out."""
 
@@ -64,6 +64,38 @@ class Stage:
         of_key = self.values if self.kind in ("vector", "number") else self.values[at]
         value = plain(of_key)[0] if of_key.numel() == 1 else None
         return {"equation": self.equation, "filled": filled or vector(of_key), "value": value}
+
+
+def stage_of(step: Step) -> Stage:
+    """Format the numbers of a step.
+
+    Example:
+        >>> import torch
+        >>> halves = Step("half", "y", "y = x/2", "row", torch.tensor([0.5]), filled=lambda i: ("{}/2", (1.0,)))
+        >>> stage_of(halves).line(0)["filled"]
+        '1/2'
+    """
+    filled = step.filled
+    text = None if filled is None else lambda i: written(filled(i))
+    return Stage(step.name, step.symbol, step.equation, step.kind, step.values, step.note, text)
+
+
+def written(filled: Filled) -> str:
+    """Write the numbers into the right side of an equation.
+
+    Example:
+        >>> import torch
+        >>> written(("tanh({} + {})", (torch.tensor([1.0, 2.0]), -0.5)))
+        'tanh([1, 2] + −0.5)'
+    """
+    text, parts = filled
+    return text.format(*map(_part, parts))
+
+
+def _part(part: Part) -> str:
+    if isinstance(part, Product):
+        return product(*part)
+    return vector(part) if isinstance(part, Tensor) and part.ndim else number(part)
 
 
 @final

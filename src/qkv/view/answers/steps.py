@@ -7,8 +7,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.biases import Bias
+from qkv.normalizers.steps import NormalizedRow
 from qkv.view.answers.head import Head, head_of
-from qkv.view.answers.normalizing import NormalizedRow, weight_stages
+from qkv.view.answers.normalizing import weight_stages
 from qkv.view.answers.scoring import score_stages, scores, wide
 from qkv.view.answers.stage import DisplayedKeys, Stage, number
 from qkv.view.scene import Layer, Scene

@@ -4,15 +4,35 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+from _pytest.doctest import DoctestItem
 from hypothesis import settings
 from tests.seed import SEED
 
+import qkv
 from qkv.compiled.available import why_unavailable
 from qkv.compiled.target import CHOICE
 from qkv.errors import CompilationError
+
+PACKAGE = Path(qkv.__file__).parent
+KERNEL_EXAMPLES = {
+    "algorithms/additive/direct.py",
+    "algorithms/additive/factored.py",
+    "algorithms/rowwise/distances.py",
+    "algorithms/rowwise/entmax.py",
+    "algorithms/rowwise/row_passes.py",
+    "algorithms/sdpa/few_queries_parallel.py",
+    "algorithms/sorted/two_pointer_parallel.py",
+    "compiled/thread_pool.py",
+    "decode/top_tokens.py",
+    "introspect/weight_statistics.py",
+    "linalg/packed.py",
+    "nn/recurrent/gated_sequence.py",
+}
+"""Files of the package whose examples call compiled kernels; a call through `qkv.attention` runs without them."""
 
 settings.register_profile("qkv", deadline=None, derandomize=True, print_blob=True, max_examples=40)
 settings.register_profile("whole", deadline=None, derandomize=True, print_blob=True, max_examples=150)
@@ -40,9 +60,13 @@ def pytest_sessionstart() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests of compiled kernels where none can run, as on Windows, macOS and old processors."""
     if why_unavailable() is not None:
-        of_kernels = [item for item in items if item.get_closest_marker("kernels")]
-        config.hook.pytest_deselected(items=of_kernels)
-        items[:] = [item for item in items if not item.get_closest_marker("kernels")]
+        config.hook.pytest_deselected(items=[item for item in items if _calls_kernels(item)])
+        items[:] = [item for item in items if not _calls_kernels(item)]
+
+
+def _calls_kernels(item: pytest.Item) -> bool:
+    example = isinstance(item, DoctestItem) and item.path.relative_to(PACKAGE).as_posix() in KERNEL_EXAMPLES
+    return example or item.get_closest_marker("kernels") is not None
 
 
 @pytest.fixture(autouse=True)

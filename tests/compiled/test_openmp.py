@@ -13,6 +13,8 @@ import qkv
 from qkv.compiled import openmp, thread_pool
 from qkv.errors import UnsupportedError
 
+pytestmark = pytest.mark.kernels
+
 ENOUGH = 2 * thread_pool.TEAM_BELOW
 needs_team = pytest.mark.skipif(not openmp.available(), reason="PyTorch has no libgomp here")
 

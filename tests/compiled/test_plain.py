@@ -13,7 +13,10 @@ from qkv.scores import Additive, Boxcar, Concat, Epanechnikov, Gaussian, ScaledD
 
 # Dropout multiplies counters modulo 2^32 on purpose, and NaN has no exponent; Numba computes both silently, NumPy
 # warns.
-pytestmark = pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
+pytestmark = [
+    pytest.mark.kernels,
+    pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning"),
+]
 HEADS, QUERIES, KEYS, WIDTH, COLUMNS = 2, 32, 34, 3, 2
 MANY = 70
 """More keys than one pass over 64."""

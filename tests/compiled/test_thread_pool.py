@@ -81,6 +81,7 @@ def test_work_may_call_the_pool(two_threads):
     assert sorted(done) == [(i, j) for i in range(4) for j in range(4)]
 
 
+@pytest.mark.kernels
 def test_eight_python_threads_give_the_same_bits(two_threads):
     expected = answer()
 
@@ -92,6 +93,7 @@ def test_eight_python_threads_give_the_same_bits(two_threads):
         assert all(callers.map(one, range(8)))
 
 
+@pytest.mark.kernels
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_forked_child_has_its_own_workers():
     """In a separate process: if earlier tests used PyTorch's threads, a forked child hangs in its operators."""
@@ -123,6 +125,7 @@ def fork_a_child() -> None:
     assert same(answer(), expected)
 
 
+@pytest.mark.kernels
 def test_beside_the_threads_of_pytorch(two_threads):
     """PyTorch's own threads and ours at the same time, from different callers."""
     expected, stop = answer(), threading.Event()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
+from tests.here import here
 from torch import Tensor
 
 from qkv.masks.base import Mask
@@ -14,7 +15,7 @@ from qkv.masks.patterns import causal, dense, documents, lengths, span, window
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.sparse import Entmax, Sparsemax
-from qkv.planner.registry import BACKENDS, algorithms_of
+from qkv.planner.registry import BACKENDS
 from qkv.scores.base import Score
 from qkv.scores.free import Learned, Uniform
 from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance, squared_distance
@@ -23,10 +24,8 @@ from qkv.scores.sums import Additive, Concat
 
 EVERYWHERE = tuple(name for name in BACKENDS if name not in ("flex", "gpu"))
 """The backends of CPUs; the others refuse every problem that is not on a GPU."""
-ON_CPU = tuple(
-    name for name in EVERYWHERE if any(each.kernels is None or each.kernels() is None for each in algorithms_of(name))
-)
-"""Those of them that run here: some are compiled kernels and nothing else."""
+ON_CPU = here(*EVERYWHERE)
+"""Those of them that run here."""
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 BATCH, HEADS, QUERIES, VALUE_WIDTH = 2, 2, 32, 32  # 4,096 outputs

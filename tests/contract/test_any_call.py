@@ -38,6 +38,7 @@ def test_any_of_many_calls_keeps_every_promise(backend: str) -> None:
     check(backend, 10 * CASES, seed=1)
 
 
+@pytest.mark.kernels
 def test_a_weight_near_the_edge_of_its_kernel_may_be_rounded_like_one() -> None:
     """One weight is not 0: 1 − t = 0.024, where a roundoff of t is 40 of the weight; state and tile round t apart."""
     verdict = judge(draw("rowwise", 77_000_007))

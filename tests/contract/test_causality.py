@@ -9,6 +9,7 @@ import torch
 from tests.contract.calls import MECHANISMS, Call, a_third, by_part
 from tests.contract.criterion import literally, unit
 from tests.contract.mechanisms import NormalizerCase, ScoreCase
+from tests.here import here
 from torch import Tensor
 
 from qkv.errors import UnsupportedError
@@ -16,7 +17,7 @@ from qkv.masks.base import Mask
 from qkv.masks.lower import matrix
 from qkv.masks.patterns import causal, dense, documents, lengths, span, window
 
-BACKENDS = ("reference", "sdpa", "linear", "lookup", "fused", "rowwise", "blocked")
+BACKENDS = here("reference", "sdpa", "linear", "lookup", "fused", "rowwise", "blocked")
 """Backends that support masks that differ by row; `sorted` has none, and `test_sorted` covers unreachable keys."""
 
 by_dtype = pytest.mark.parametrize(

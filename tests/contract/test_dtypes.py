@@ -262,6 +262,7 @@ def test_autocast_rounds_no_projection(half: torch.dtype) -> None:
                     assert torch.equal(attention(query, key, value, **options, backend=backend), expected), name
 
 
+@pytest.mark.kernels
 @by_half
 @pytest.mark.parametrize("repeats", [1, 3])
 def test_a_bias_is_not_rounded_to_half(half: torch.dtype, repeats: int) -> None:

@@ -13,6 +13,7 @@ import torch
 from tests.contract.calls import MECHANISMS, Call, by_part
 from tests.contract.changes import BIASES, MASKS, B, H, K, Q, table
 from tests.contract.mechanisms import ON_CPU
+from tests.here import here
 from torch import Tensor, nn
 
 import qkv
@@ -124,7 +125,7 @@ def test_masks_made_in_inference_mode_are_seen_too(backend: str, kind: Callable[
 
 @pytest.mark.parametrize("kind", BIASES)
 @pytest.mark.parametrize("name", ["causal", "dense or causal", "scattered documents"])
-@pytest.mark.parametrize("backend", ["reference", "blocked", "sdpa", "rowwise"])
+@pytest.mark.parametrize("backend", here("reference", "blocked", "sdpa", "rowwise"))
 @pytest.mark.parametrize("learns", [False, True])
 def test_biases_from_positions_that_change_in_place_are_seen(backend: str, name: str, learns: bool, kind: str) -> None:
     if (learns and backend == "sdpa") or ("yours" in kind and backend == "rowwise"):

@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contract.calls import refused
+from tests.here import here
 from torch import Tensor
 
 import qkv
@@ -282,7 +283,7 @@ def test_it_is_the_matrix_added_by_hand_in_many_cases(case: Case, small: bool) -
     judge(case, small)
 
 
-BACKENDS_WITH_DROPOUT = ("reference", "blocked", "rowwise", "fused")
+BACKENDS_WITH_DROPOUT = here("reference", "blocked", "rowwise", "fused")
 
 
 @pytest.mark.parametrize("bias", BIASES)

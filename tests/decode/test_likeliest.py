@@ -54,6 +54,7 @@ def test_what_cannot_be_has_no_probability(way: str) -> None:
     assert (int(tokens[0, 0]), gains[0].tolist()) == (0, [0.0, -math.inf])
 
 
+@pytest.mark.kernels
 @settings(max_examples=60)
 @given(st.integers(1, 700), st.integers(1, 6), st.integers(1, 70), st.sets(st.integers(0, 99)), st.integers(0, 99))
 def test_the_compiled_pass_finds_what_a_sort_does(size: int, count: int, rows: int, never: set[int], seed: int) -> None:
@@ -72,6 +73,7 @@ def test_the_compiled_pass_finds_what_a_sort_does(size: int, count: int, rows: i
     torch.testing.assert_close(gains.double(), expected.gather(1, tokens), rtol=1e-6, atol=1e-5)
 
 
+@pytest.mark.kernels
 def test_rows_of_nothing_but_nan_end() -> None:
     search = room._compiled()
     assert search is not None
@@ -80,6 +82,7 @@ def test_rows_of_nothing_but_nan_end() -> None:
     assert gains.isnan().all()
 
 
+@pytest.mark.kernels
 def test_many_scores_go_to_the_compiled_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     search = room._compiled()

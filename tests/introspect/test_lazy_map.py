@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.here import here
 from torch import Tensor
 
 import qkv
@@ -172,7 +173,7 @@ def test_a_state_of_its_own_is_taken_and_one_of_other_rows_is_not(score: str, dt
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (11,), (13, 1), (1, 11), (1, 1), (2, 1, 1)])
-@pytest.mark.parametrize("backend", ["auto", "reference", "blocked", "rowwise", "sdpa"])
+@pytest.mark.parametrize("backend", here("auto", "reference", "blocked", "rowwise", "sdpa"))
 def test_a_bias_of_any_shape_that_broadcasts(shape: tuple[int, ...], backend: str) -> None:
     query, key = inputs()
     bias = torch.randn(shape)

@@ -71,6 +71,7 @@ def test_statistics_equal_those_of_the_dense_weights(mask: MaskCase, monkeypatch
         expect(mapped(call), call.weights("reference")[1], f"{call} under {mask.name}")
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("mask", [None, causal(), causal(2), lengths(torch.tensor([0, 9])), window(2, 1)])
 @pytest.mark.parametrize("normalizer", [Softmax(), Softmax(torch.tensor([0.5, -1.0]))])
 def test_the_compiled_pass_equals_the_dense_weights(mask: Any, normalizer: Softmax) -> None:

@@ -51,6 +51,7 @@ def test_what_fails_keeps_nothing() -> None:
         assert fresh.bytes == 0
 
 
+@pytest.mark.kernels
 def test_memory_made_in_inference_mode_serves_outside() -> None:
     x = torch.randn(2, 40, 8)
     with torch.inference_mode():
@@ -61,6 +62,7 @@ def test_memory_made_in_inference_mode_serves_outside() -> None:
     assert leaf.grad is not None
 
 
+@pytest.mark.kernels
 def test_threads_do_not_share_it() -> None:
     xs = [torch.randn(2, 60, 8) for _ in range(4)]
     expected = [qkv.attention(x, x, x, backend="rowwise") for x in xs]

@@ -9,6 +9,8 @@ from qkv.compiled import openmp, thread_pool
 from qkv.linalg import packed_kernel
 from qkv.linalg.packed import Affine, Norm, PackedWeight, pack
 
+pytestmark = pytest.mark.kernels
+
 SIZES = [(1, 1, 1), (7, 3, 5), (8, 256, 32), (9, 257, 33), (64, 300, 31), (13, 1030, 70), (6, 4, 64), (64, 256, 256)]
 
 

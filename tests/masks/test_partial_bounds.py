@@ -6,6 +6,7 @@ from random import Random
 import pytest
 import torch
 from tests.contract.calls import near
+from tests.here import here
 
 from qkv.engine.tiles import CACHED, Tiling
 from qkv.functional import attention
@@ -61,7 +62,7 @@ def test_a_neighborhood_has_narrow_tiles() -> None:
     assert max(widths) < 2048
 
 
-@pytest.mark.parametrize("backend", ["blocked", "rowwise", "auto"])
+@pytest.mark.parametrize("backend", here("blocked", "rowwise", "auto"))
 def test_attention_is_that_of_the_equation(backend: str) -> None:
     for seed in range(20):
         tensors = [x.requires_grad_() for x in torch.randn(3, *LEADING, N, 4, dtype=torch.float64).unbind()]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.here import here
 
 import qkv
 from qkv.errors import UnsupportedError
@@ -92,7 +93,7 @@ def test_a_sink_may_be_infinite(backend: str, name: str, mask: Mask | None, item
     assert output[:, 1].isfinite().all()
 
 
-@pytest.mark.parametrize("backend", ["reference", "blocked", "rowwise", "sdpa"])
+@pytest.mark.parametrize("backend", here("reference", "blocked", "rowwise", "sdpa"))
 @pytest.mark.parametrize("items", [2, 20])
 def test_an_endless_sink_is_an_endless_sum_that_merges(backend: str, items: int) -> None:
     query, key, value = torch.randn(3, items, 2, 20, 8)

@@ -66,6 +66,7 @@ def test_a_small_call_takes_no_kernel_unless_it_is_one_of_a_loop(score: ScoreCas
         assert loop.algorithm in (plan.algorithm, *kernels)
 
 
+@pytest.mark.kernels
 def test_small_calls_have_few_operations_and_few_hidden_features() -> None:
     """2 heads, widths 16 and 16: 128 operations and 32 hidden features for each pair of a query and a key.
 
@@ -84,6 +85,7 @@ def test_small_calls_have_few_operations_and_few_hidden_features() -> None:
         assert refusal(kernel, problem_of(side + 1, side + 1, score=score)) is None
 
 
+@pytest.mark.kernels
 def test_kernels_that_cannot_run_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = problem_of(512, 512, score=Additive(torch.ones(16)))
     kernels = {each: dataclasses.replace(each, kernels=lambda: "no compiler") for each in ALGORITHMS if each.kernels}
@@ -148,6 +150,7 @@ def test_quadratic_memory_ends_at_the_limit() -> None:
     assert dict(plan.refusals)["matrix.reference"].startswith("memory grows with Q·K")
 
 
+@pytest.mark.kernels
 def test_a_backend_or_an_algorithm_asked_for_by_name_is_taken() -> None:
     problem = problem_of()
     for algorithm in ALGORITHMS:
@@ -157,6 +160,7 @@ def test_a_backend_or_an_algorithm_asked_for_by_name_is_taken() -> None:
             assert plan_for(problem, algorithm.name).why.startswith("asked for by name")
 
 
+@pytest.mark.kernels
 def test_numbers_that_rule_out_what_was_asked_for_raise_and_auto_takes_the_next() -> None:
     """Points at a distance that products cannot resolve, on either side of float32's digits."""
     x = torch.tensor([[-1e9], [1e9]]).repeat(20, 8) + torch.arange(40.0)[:, None]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.here import here
 from torch import Tensor
 
 import qkv
@@ -80,7 +81,7 @@ def test_what_inference_mode_made_serves_later_training() -> None:
 LENGTHS = ([12, 12], [12, 5], [0, 12], [0, 0])
 
 
-@pytest.mark.parametrize("backend", ["auto", "sdpa", "rowwise", "blocked", "reference"])
+@pytest.mark.parametrize("backend", here("auto", "sdpa", "rowwise", "blocked", "reference"))
 def test_a_mask_that_is_used_again_and_changed_in_place_gives_what_a_new_one_gives(backend: str) -> None:
     query, key, value = (x.expand(2, *x.shape[1:]).contiguous() for x in inputs())
     keys = torch.tensor(LENGTHS[0])

@@ -109,11 +109,13 @@ def fork(case: str, folder: Path) -> str:
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 
+@pytest.mark.kernels
 @needs_fork
 def test_children_of_threads_and_of_children_compute_what_their_parent_does(tmp_path: Path) -> None:
     assert fork("can", tmp_path) == "0\n0\n"
 
 
+@pytest.mark.kernels
 @needs_fork
 def test_a_child_whose_parents_threads_could_not_be_ended_says_so(tmp_path: Path) -> None:
     expected = "expected one thread in a forked child"

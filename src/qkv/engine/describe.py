@@ -28,7 +28,7 @@ from qkv.shapes import Shape, broadcast, show
 from qkv.values.catalog import listed
 from qkv.values.parameters import Owner, Parameter, check_parameters, group, promoted, regroup, repeat_key_heads
 from qkv.values.plain import is_watched
-from qkv.values.pytree import tensors_in
+from qkv.values.pytree import parts_of, tensors_in
 
 T = TypeVar("T")
 _SOFTMAX, _SUM = Softmax(), Sum()
@@ -280,7 +280,7 @@ def _check_mask_layout(mask: Mask) -> None:
 
 
 def _check_mask_device(mask: Mask, grid: Grid) -> None:
-    for part in vars(mask).values() if isinstance(mask, PATTERNS) else ():
+    for part in parts_of(mask) if isinstance(mask, PATTERNS) else ():
         if isinstance(part, Tensor) and part.device != grid.device:
             hint = "Make the mask from tensors that are there: mask.to(query.device), lengths.to(query.device)."
             raise MaskError("mask", f"device {grid.device}, that of query", f"{part.device}", hint)

@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.utils import _pytree
 
 T = TypeVar("T")
+_FIELDS: dict[type, list[str]] = {}
+"""The fields of each registered value."""
 
 
 def value(cls: type[T]) -> type[T]:
@@ -26,7 +28,7 @@ def value(cls: type[T]) -> type[T]:
         >>> _pytree.tree_map(lambda leaf: leaf + 1, Pair(1, 2))
         Pair(left=2, right=3)
     """
-    names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+    names = _FIELDS[cls] = [field.name for field in fields(cls)]  # type: ignore[arg-type]
 
     def flatten(instance: T) -> tuple[list[Any], None]:
         return [getattr(instance, name) for name in names], None
@@ -65,7 +67,7 @@ def tensors_in(instance: object) -> list[Tensor]:
         [tensor([3, 5])]
     """
     tensors = []
-    for part in _parts(instance):
+    for part in parts_of(instance):
         if isinstance(part, Tensor):
             tensors.append(part)
         elif type(part) in _NUMBERS:
@@ -75,10 +77,17 @@ def tensors_in(instance: object) -> list[Tensor]:
     return tensors
 
 
-def _parts(instance: object) -> Iterable[object]:
-    """Return what a value or a list of values holds; PyTorch 2.11 and older trace no `__dict__` of a dataclass."""
+def parts_of(instance: object) -> Iterable[object]:
+    """Return what a list or a value holds: of a value of ours its fields, of another object its attributes.
+
+    PyTorch 2.11 and older trace neither `vars` nor `fields` of a frozen dataclass.
+
+    Example:
+        >>> from qkv.masks.patterns import window
+        >>> parts_of(window(3, 0))
+        [3, 0, 0]
+    """
     if isinstance(instance, (list, tuple)):
         return instance
-    if is_dataclass(instance):
-        return [getattr(instance, field.name) for field in fields(instance)]
-    return getattr(instance, "__dict__", {}).values()
+    names = _FIELDS.get(type(instance))
+    return getattr(instance, "__dict__", {}).values() if names is None else [getattr(instance, name) for name in names]

@@ -12,6 +12,8 @@ from tests.algorithms.additive.direct import Case, assert_as_exact, case, judged
 from qkv.algorithms.additive.factored import backward, factor, forward, tile_size
 from qkv.engine.key_ranges import Drop, key_ranges
 
+pytestmark = pytest.mark.kernels
+
 DTYPES = (np.float32, np.float64)
 by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.__name__)
 

@@ -10,6 +10,8 @@ from qkv.masks import causal, lengths, window
 from qkv.normalizers import Identity, Mean, Sigmoid, Softmax
 from qkv.scores import Additive
 
+pytestmark = pytest.mark.kernels
+
 B, H, Q, K, A, V = 2, 3, 7, 9, 6, 5
 MASKS = {
     "none": None,

@@ -33,6 +33,7 @@ def told(*tensors: Tensor, **given: object) -> str:
         return str(error)
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("score", [SquaredDistance, Gaussian])
 def test_weights_are_those_of_the_equation(score: type, mask: str) -> None:
@@ -74,6 +75,7 @@ def test_values_that_are_not_finite_are_no_reason_to_trust_norms() -> None:
     assert not distances.no_row_underflows((0.0, none), torch.tensor([[0.0], [none]]), 1.0, True)
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("score", [SquaredDistance, Gaussian])
 @pytest.mark.parametrize("far", [30.0, 1e3, 1e7])
 def test_a_key_far_from_all_others_leaves_them_to_products(score: type, far: float) -> None:

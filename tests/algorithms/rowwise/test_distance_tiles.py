@@ -10,6 +10,8 @@ from qkv.errors import UnsupportedError
 from qkv.scores import Boxcar, Epanechnikov, Gaussian, SquaredDistance
 from qkv.scores.base import Score
 
+pytestmark = pytest.mark.kernels
+
 SCORES = [SquaredDistance(9.0), Gaussian(9.0), Boxcar(5.0), Epanechnikov(9.0)]
 SIZES = [(1, 1, 1, 1), (5, 40, 3, 20), (130, 17, 16, 1), (257, 530, 20, 33)]
 

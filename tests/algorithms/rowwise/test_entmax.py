@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from qkv.algorithms.rowwise.entmax import project, project_back
 from qkv.normalizers.sparse import Entmax, Sparsemax
 
+pytestmark = pytest.mark.kernels
+
 EQUATION = {1.1: Entmax(1.1), 1.3: Entmax(1.3), 1.5: Entmax(), 2.0: Sparsemax(), 2.7: Entmax(2.7)}
 # The equation in float64 judges both; it sorts and subtracts running sums, which costs it a few digits.
 ATOL = {np.float32: 5e-7, np.float64: 1e-13}

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 from tests.contract.criterion import literally
+from tests.here import here
 from torch import Tensor
 
 import qkv
@@ -15,6 +16,8 @@ from qkv.linalg import matmul
 from qkv.masks import causal, documents, lengths, window
 from qkv.normalizers import Entmax, Identity, Mean, Softmax, Sparsemax
 from qkv.scores import Boxcar, Cosine, Epanechnikov, Gaussian, ScaledDot, SquaredDistance
+
+pytestmark = pytest.mark.kernels
 
 B, H, Q, K, D, V = 2, 3, 11, 13, 5, 4
 MASKS = {
@@ -81,7 +84,7 @@ def test_a_mask_hides_in_every_tile(mask: str, normalizer: qkv.normalizers.Norma
     same(inputs(), mask=MASKS[mask], normalizer=normalizer, tolerance=1e-9)
 
 
-@pytest.mark.parametrize("backend", ["rowwise", "blocked"])
+@pytest.mark.parametrize("backend", here("rowwise", "blocked"))
 @pytest.mark.parametrize("mask", MASKS)
 def test_products_by_onednn_differ_by_rounding(backend: str, mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not torch._C._has_mkldnn:

@@ -7,6 +7,8 @@ import torch
 from qkv.algorithms.rowwise import squared_norms
 from qkv.algorithms.rowwise.squared_norms_kernel import extend
 
+pytestmark = pytest.mark.kernels
+
 
 @pytest.mark.parametrize("width", [1, 7, 64, 130])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

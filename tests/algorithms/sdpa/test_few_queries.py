@@ -13,6 +13,8 @@ import qkv
 from qkv.errors import UnsupportedError
 from qkv.masks import causal, lengths
 
+pytestmark = pytest.mark.kernels
+
 ITEMS, HEADS, QUERIES, KEYS, WIDTH, VALUE = 9, 8, 3, 37, 20, 12
 BY_ITEM = lengths(torch.arange(ITEMS) * 4)
 BY_HEAD = torch.arange(HEADS * KEYS).view(1, HEADS, 1, KEYS) % 5 > 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.here import here
 from torch import Tensor
 
 import qkv
@@ -264,7 +265,7 @@ def test_keys_without_numbers_show_in_a_compiled_call(hiding: str, dynamic: bool
         same_numbers(compiled(query, key, value), expected, torch.float32)
 
 
-@pytest.mark.parametrize("backend", ["auto", "sdpa", "blocked", "rowwise"])
+@pytest.mark.parametrize("backend", here("auto", "sdpa", "blocked", "rowwise"))
 @pytest.mark.parametrize("keys", [7, 16, 40])
 def test_a_row_state_is_that_of_the_equation_where_all_scores_overflow(keys: int, backend: str) -> None:
     """A state of 0 would give such a row a share of what it is merged with."""

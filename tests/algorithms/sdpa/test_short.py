@@ -19,6 +19,8 @@ from qkv.masks.base import Bounds, Grid
 from qkv.normalizers import Softmax
 from qkv.scores import ScaledDot
 
+pytestmark = pytest.mark.kernels
+
 ITEMS, HEADS, QUERIES, KEYS, WIDTH, VALUE = 9, 4, 21, 19, 20, 12
 BY_ITEM = lengths((torch.arange(ITEMS) * 3).clamp(max=KEYS))
 MASKS: dict[str, Any] = {

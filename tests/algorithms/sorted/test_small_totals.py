@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.here import here
 
 import qkv
 from qkv.errors import UnsupportedError
@@ -26,7 +27,7 @@ VALUES = 3
 NORMALIZERS = {"sum": Sum(), "mean": Mean(), "identity": Identity()}
 KERNELS = {"a box": 0, "a parabola": 2, "a triangle": 1}
 """Power of the distance; 0 for the box."""
-WAYS = ("sorted.two_pointer", "sorted.prefix_sums", "auto")
+WAYS = here("sorted.two_pointer", "sorted.prefix_sums", "auto")
 
 
 def score_of(name: str, bandwidth: Any) -> Score:
@@ -168,6 +169,7 @@ def crowd(keys: int, h: float, seed: int = 0) -> Line:
     return Line(query, key, value, torch.randn(100, VALUES, generator=g, dtype=torch.float64), h)
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("h", [0.001, 0.015625])
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
 @pytest.mark.parametrize("name", KERNELS)
@@ -176,6 +178,7 @@ def test_errors_do_not_grow_with_the_keys_out_of_reach(name: str, normalizer: st
     assert max(found.values()) <= 1, found
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("name", KERNELS)
 def test_gradients_of_gradients_have_exact_gradients_below_them(name: str) -> None:
     """A gradient has the same numbers whether or not it can be differentiated."""
@@ -194,6 +197,7 @@ def test_kernels_in_float64_refuse_prefix_sums() -> None:
         qkv.attention(line.query, line.key, line.value, score=Epanechnikov(0.5), backend="sorted.prefix_sums")
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("number", [torch.nan, torch.inf])
 def test_coordinates_that_are_no_numbers_go_to_another_backend(number: float) -> None:
     """Asked for by name, the sorted algorithms refuse them in float64; auto gives NaN where the equation does."""

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.here import here
 from torch import Tensor
 
 import qkv
@@ -32,7 +33,7 @@ MASKS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(params=["sorted.two_pointer", "sorted.prefix_sums"])
+@pytest.fixture(params=here("sorted.two_pointer", "sorted.prefix_sums"))
 def way(request: pytest.FixtureRequest) -> str:
     """Either algorithm."""
     return str(request.param)
@@ -137,6 +138,7 @@ def test_far_from_the_origin(way: str, name: str, normalizer: Normalizer) -> Non
     compare(way, name, [query, key, value, *learnable(name, dtype)], limit, normalizer=normalizer)
 
 
+@pytest.mark.kernels
 @by_case
 @pytest.mark.parametrize("lead", ["one item", "many items"])
 def test_walks_have_the_same_bits_with_any_number_of_threads(name: str, normalizer: Normalizer, lead: str) -> None:
@@ -159,7 +161,11 @@ def test_walks_have_the_same_bits_with_any_number_of_threads(name: str, normaliz
                 assert torch.equal(first, other)
 
 
-@by_case
+@pytest.mark.parametrize(
+    ("name", "normalizer"),
+    [pytest.param(*case, marks=[pytest.mark.kernels] if case[0] in SUPPORTS else []) for case in CASES],
+    ids=str,
+)
 def test_derivatives_of_derivatives(name: str, normalizer: Normalizer) -> None:
     leaves = [x[:7].requires_grad_() for x in inputs(name, ())]
     learned = [x.requires_grad_() for x in learnable(name, torch.float64)]
@@ -201,6 +207,7 @@ def test_a_key_out_of_reach_leaves_every_row_as_it_is(way: str, name: str, norma
     torch.testing.assert_close(output, expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.kernels
 def test_explain_tells_of_the_walk() -> None:
     query, key, value = inputs("relu", (2,))
     score = Concat(torch.ones(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64))
@@ -209,6 +216,7 @@ def test_explain_tells_of_the_walk() -> None:
     assert "one compiled pass" in found.why
 
 
+@pytest.mark.kernels
 def test_values_of_no_width() -> None:
     query, key, _ = inputs("a box", (2,))
     value = torch.zeros(2, KEYS, 0, dtype=torch.float64)
@@ -216,6 +224,7 @@ def test_values_of_no_width() -> None:
     assert output.shape == (2, QUERIES, 0)
 
 
+@pytest.mark.kernels
 def test_what_no_one_sees_may_hold_anything() -> None:
     query, key, value = inputs("a triangle", (2,))
     score, mask = Epanechnikov(0.7, power=1), lengths(torch.tensor([30, 11]))
@@ -224,6 +233,7 @@ def test_what_no_one_sees_may_hold_anything() -> None:
     assert torch.equal(qkv.attention(query, key, value, score=score, mask=mask, backend="sorted"), clean)
 
 
+@pytest.mark.kernels
 def test_what_no_one_sees_gets_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Returned buffers can contain anything."""
     monkeypatch.setattr(np, "empty", lambda shape, dtype=np.float64: np.full(shape, 7, dtype))

@@ -32,6 +32,7 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return taken
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 2e-6), (torch.float64, 1e-14)])
 @pytest.mark.parametrize("together", [True, False])
 def test_it_is_pytorchs_with_its_gradients(dtype: torch.dtype, limit: float, together: bool, passes: list[int]) -> None:
@@ -63,6 +64,7 @@ def test_extremes_and_what_is_no_number() -> None:
     torch.testing.assert_close(found, expected, equal_nan=True, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.kernels
 def test_gradients_of_gradients(monkeypatch: pytest.MonkeyPatch, passes: list[int]) -> None:
     monkeypatch.setattr(module, "LEAST", 0)
     torch.manual_seed(0)
@@ -83,6 +85,7 @@ def test_what_stays_pytorchs(passes: list[int]) -> None:
     assert passes == []
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("learned", [(True, True, True), (True, True, False)])
 def test_gradients_of_gradients_through_several_steps(
     monkeypatch: pytest.MonkeyPatch, passes: list[int], learned: tuple[bool, ...]
@@ -108,6 +111,7 @@ def test_gradients_of_gradients_through_several_steps(
     assert passes
 
 
+@pytest.mark.kernels
 def test_any_strides_and_shapes(passes: list[int]) -> None:
     inputs, recurrent, hidden = (x.detach() for x in drawn(torch.float32))
     across = hidden.mT.contiguous().mT

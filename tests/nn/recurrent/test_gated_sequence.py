@@ -9,6 +9,8 @@ from torch.nn import functional as F
 from qkv.nn.recurrent import gated
 from qkv.nn.recurrent.gated_sequence import gated_steps, served
 
+pytestmark = pytest.mark.kernels
+
 WIDTH = 424
 """A weight (3·WIDTH, WIDTH) is large enough to be packed in panels."""
 

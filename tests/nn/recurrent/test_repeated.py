@@ -130,6 +130,7 @@ def looped(times: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
     return states[1:]
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("rows", [(16,), (1, 9), (200,), (3,)])
 @pytest.mark.parametrize("bias", [True, False])
 def test_many_steps_of_few_rows_by_panels(panels: list[int], rows: tuple[int, ...], bias: bool) -> None:
@@ -145,6 +146,7 @@ def test_many_steps_of_few_rows_by_panels(panels: list[int], rows: tuple[int, ..
         torch.testing.assert_close(one, two, rtol=0, atol=1e-5 * float(two.detach().abs().max()))
 
 
+@pytest.mark.kernels
 def test_without_gradients_a_changed_weight_is_laid_out_again(panels: list[int]) -> None:
     x, weight, bias = large((16,))
     step = Repeated(weight, bias, STEPS_BY_PANELS)
@@ -160,6 +162,7 @@ def test_without_gradients_a_changed_weight_is_laid_out_again(panels: list[int])
     assert len(panels) == 2
 
 
+@pytest.mark.kernels
 def test_a_laid_out_weight_is_that_of_the_pass(panels: list[int]) -> None:
     """Changed between the passes, it raises PyTorch's error; and a wrong shape is reported."""
     x, weight, bias = large((16,))
@@ -175,6 +178,7 @@ def test_a_laid_out_weight_is_that_of_the_pass(panels: list[int]) -> None:
         Repeated(weight, bias[1:], STEPS_BY_PANELS)(x)
 
 
+@pytest.mark.kernels
 def test_a_result_that_is_kept_keeps_no_panels() -> None:
     x, weight, bias = large((16,))
     made: list[weakref.ref[PackedWeight]] = []
@@ -194,6 +198,7 @@ def test_a_result_that_is_kept_keeps_no_panels() -> None:
     assert torch.isfinite(total)
 
 
+@pytest.mark.kernels
 def test_what_numpy_cannot_read_is_pytorchs(panels: list[int]) -> None:
     x, weight, bias = large((16,))
     step = Repeated(weight, bias, STEPS_BY_PANELS)

@@ -136,6 +136,7 @@ def test_little_memory_is_not_worth_it() -> None:
     assert RepeatedAttention(Attention(), Additive(vector), None, key[:2], value[:2], STEPS)._marks is None
 
 
+@pytest.mark.kernels
 def test_steps_of_additive_attention_are_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     query, key, value, vector = given(torch.float32)
     planned = []
@@ -175,6 +176,7 @@ def test_backward_hooks_see_every_step() -> None:
     assert len(seen) >= STEPS
 
 
+@pytest.mark.kernels
 @pytest.mark.parametrize("changed", ["vector", "key", "value"])
 def test_what_was_changed_in_between_is_told_of(changed: str) -> None:
     query, key, value, vector = leaves = given(torch.float32)
@@ -185,6 +187,7 @@ def test_what_was_changed_in_between_is_told_of(changed: str) -> None:
         torch.autograd.grad(found[-1].sum(), query)
 
 
+@pytest.mark.kernels
 def test_a_graph_of_the_first_gradients_may_be_asked_for() -> None:
     query, key, value, vector = given(torch.float32)
     found = ours(Additive(vector), None, query, key, value)

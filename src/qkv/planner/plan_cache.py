@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 from qkv.biases import Alibi, Bias, Relative
 from qkv.engine.describe import (
@@ -23,6 +24,7 @@ from qkv.engine.describe import (
 )
 from qkv.engine.position_bias import PositionBias, position_bias
 from qkv.engine.problem import Call
+from qkv.errors import UnsupportedError
 from qkv.masks.base import Grid, as_mask
 from qkv.masks.lower import Visibility, lower
 from qkv.masks.patterns import Causal, expect_lengths
@@ -71,6 +73,7 @@ class CachedPlan(NamedTuple):
     visibility: Visibility | None
 
 
+_TRACES_NOTHING = TorchVersion(torch.__version__) < (2, 11)
 PLANS: dict[CacheKey, CachedPlan] = {}
 """The stored plans, by `cache_key`."""
 
@@ -86,6 +89,9 @@ def planned(query: Tensor, key: Tensor, value: Tensor, given: Arguments, backend
     Raises:
         QkvError: as `qkv.attention`.
     """
+    if _TRACES_NOTHING and torch.compiler.is_compiling():
+        hint = "torch.compile and torch.export of older ones do not trace qkv; calls that are not compiled work."
+        raise UnsupportedError("torch.compile", "PyTorch 2.11 or newer", torch.__version__, hint)
     plain = _plain(query, key, value) and not given.enable_gqa
     visibility = _lowered(query, key, value, given.mask) if plain else None
     lookup = cache_key(query, key, value, given, visibility, backend) if plain else None

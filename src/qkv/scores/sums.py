@@ -15,6 +15,8 @@ from qkv.shapes import Shape
 from qkv.values.parameters import Parameter
 from qkv.values.pytree import value
 
+_ACTIVATIONS: dict[str, Pointwise] = {"relu": Leaky(0.0), "leaky_relu": Leaky(0.2)}
+
 
 @final
 @value
@@ -115,9 +117,8 @@ class Concat(Score):
     activation: Literal["relu", "leaky_relu"] = "relu"
 
     def __post_init__(self) -> None:
-        if self.activation not in ("relu", "leaky_relu"):
-            valid = ["relu", "leaky_relu"]
-            hint = nearest(str(self.activation), valid)
+        if self.activation not in _ACTIVATIONS:
+            hint = nearest(str(self.activation), [*_ACTIVATIONS])
             raise ConfigError("Concat(activation)", '"relu" or "leaky_relu"', repr(self.activation), hint)
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
@@ -139,7 +140,7 @@ class Concat(Score):
     @property
     def pointwise(self) -> Pointwise:
         """The activation."""
-        return Leaky(0.0 if self.activation == "relu" else 0.2)
+        return _ACTIVATIONS[self.activation]
 
     def check(self, query: Shape, key: Shape) -> None:
         """Check that each vector has the width of its side."""

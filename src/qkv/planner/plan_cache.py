@@ -73,7 +73,7 @@ class CachedPlan(NamedTuple):
     visibility: Visibility | None
 
 
-_TRACES_NOTHING = TorchVersion(torch.__version__) < (2, 11)
+_TRACES_NOTHING = TorchVersion(torch.__version__) < "2.11"
 PLANS: dict[CacheKey, CachedPlan] = {}
 """The stored plans, by `cache_key`."""
 

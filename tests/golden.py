@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import json
 import random
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,13 +30,13 @@ from qkv.engine.problem import Problem
 from qkv.linalg.session import DecodingSession
 from qkv.models.copying import CopyingTranslator
 from qkv.models.decoder import DecoderConfig, LanguageModel
+from qkv.models.masked import MaskedLanguageModel
 from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
 from qkv.models.parts import PositionParts, TransformerParts
 from qkv.models.pointer import PointerConfig, PointerNetwork
 from qkv.models.reader import ReaderConfig, TextClassifier
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLanguageModel
-from qkv.models.stack_encoder import StackReader
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.norms import NormParts
 from qkv.planner.plan import plan_for
@@ -289,14 +290,24 @@ READERS: list[tuple[str, Callable[[], nn.Module]]] = [
             {"encoder": "none"},
         )
     ),
-    *(
-        (f"stack reader {i}", lambda options=options: StackReader(TransformerParts(13, 16, 4, 4, 4, 32, 2, **options)))
-        for i, options in enumerate(
-            [
-                {"kinds": 2, "masked_head": True, "norms": NormParts(place="after", final=False, embedding=True)},
-                {"labels": 13, "pooler": "tanh", "tied": False, "output_bias": True, "dropout": 0.1},
-            ]
-        )
+    (
+        "stack reader 0",
+        lambda: MaskedLanguageModel(
+            TransformerParts(
+                *(13, 16, 4, 4, 4, 32, 2),
+                kinds=2,
+                masked_head=True,
+                norms=NormParts(place="after", final=False, embedding=True),
+            )
+        ),
+    ),
+    (
+        "stack reader 1",
+        lambda: TextClassifier(
+            TransformerParts(
+                *(13, 16, 4, 4, 4, 32, 2), labels=13, pooler="tanh", dropout=0.1, norms=NormParts(final=False)
+            )
+        ),
     ),
 ]
 
@@ -388,13 +399,11 @@ def _filled(model: nn.Module) -> nn.Module:
     """Draw every parameter anew by its name, so that nothing depends on the order in which they are made."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            # The names that an earlier version gave the embeddings of two vocabularies.
+            # By the names of earlier versions.
+            before = re.sub("^(reader[.])", "", re.sub("^pool[.]", "head.", name))
             if getattr(model, "embed_source", None) is not None:
-                name = {  # noqa: PLW2901
-                    "embed_source.weight": "embed.weight",
-                    "embed.weight": "target_embed.weight",
-                }.get(name, name)
-            seed = int(hashlib.sha256(name.encode()).hexdigest()[:8], 16)
+                before = {"embed_source.weight": "embed.weight", "embed.weight": "target_embed.weight"}.get(name, name)
+            seed = int(hashlib.sha256(before.encode()).hexdigest()[:8], 16)
             parameter.normal_(std=0.2, generator=torch.Generator().manual_seed(seed))
     return model
 

@@ -32,11 +32,13 @@ from qkv.hub.families.load import StackModel, read_folder
 from qkv.hub.families.save import save
 from qkv.hub.folder import INDEX, WEIGHTS, Folder
 from qkv.models.decoder import LanguageModel
-from qkv.models.stack_encoder import StackReader
+from qkv.models.masked import MaskedLanguageModel
+from qkv.models.reader import TextClassifier, TextTagger
 from qkv.models.transformer import TransformerTranslator
 
 HERE = Path(__file__).parent / "families"
 CLOSE = 1e-5
+READERS = (MaskedLanguageModel, TextClassifier, TextTagger)
 
 
 def load(folder: Path) -> StackModel:
@@ -48,7 +50,7 @@ def logits_of(model: StackModel, given: Inputs) -> Tensor:
     """The logits of real positions, zeros for padding, as the fixtures hold them."""
     if isinstance(model, TransformerTranslator):
         return model(given.tokens, given.lengths, given.target)
-    if isinstance(model, StackReader):
+    if isinstance(model, READERS):
         real = torch.arange(given.tokens.shape[1]) < given.lengths[:, None]
         found = model(given.tokens, given.lengths)
         return found * real[..., None] if found.ndim == 3 else found
@@ -182,15 +184,15 @@ def test_every_parameter_learns_and_every_layer_is_recorded(name: str) -> None:
 def logits_with_gradient(model: StackModel, given: Inputs) -> Tensor:
     if isinstance(model, TransformerTranslator):
         return model(given.tokens, given.lengths, given.target)
-    kinds = given.tokens % 2 if isinstance(model, StackReader) and model.config.kinds else None
-    return model(given.tokens, given.lengths, kinds)
+    kinds = given.tokens % 2 if isinstance(model, READERS) and model.parts.kinds else None
+    return model(given.tokens, given.lengths, kinds=kinds)
 
 
 @pytest.mark.parametrize("name", [*FILLERS, *LABELERS])
 @torch.no_grad()
 def test_what_padding_holds_changes_nothing(name: str) -> None:
     model, given = load(HERE / name), inputs()
-    assert isinstance(model, StackReader)
+    assert isinstance(model, READERS)
     real = torch.arange(given.tokens.shape[1]) < given.lengths[:, None]
     found = [model(tokens, given.lengths) for tokens in (given.tokens, given.tokens.where(real, 3))]
     assert torch.equal(*(scores[real] if scores.ndim == 3 else scores for scores in found))
@@ -239,10 +241,10 @@ def test_names_of_the_model_without_its_head(name: str, tmp_path: Path) -> None:
     bare = {part.removeprefix(PREFIXES[name]): tensor for part, tensor in tensors.items() if part not in heads}
     safetensors.torch.save_file(bare, tmp_path / "model" / WEIGHTS)
     model, whole = load(tmp_path / "model"), load(HERE / name)
-    if isinstance(model, StackReader):
-        assert isinstance(whole, StackReader)
+    if isinstance(model, MaskedLanguageModel):
+        assert isinstance(whole, MaskedLanguageModel)
         tokens, lengths, _ = inputs()
-        assert torch.equal(model.states(tokens, lengths), whole.states(tokens, lengths))
+        assert torch.equal(model.reader(tokens, lengths)[0], whole.reader(tokens, lengths)[0])
         assert not model.config.masked_head
     else:
         assert torch.equal(logits_of(model, inputs()), logits_of(whole, inputs()))

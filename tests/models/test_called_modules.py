@@ -23,13 +23,13 @@ from qkv.linalg import matmul
 from qkv.linalg.session import DecodingSession
 from qkv.models.copying import CopyingTranslator
 from qkv.models.decoder import DecoderConfig, LanguageModel
+from qkv.models.masked import MaskedLanguageModel
 from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
 from qkv.models.parts import PositionParts, TransformerParts
 from qkv.models.pointer import PointerConfig, PointerNetwork
 from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLanguageModel
-from qkv.models.stack_encoder import StackReader
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.biases import BiasModule
 from qkv.nn.multihead import MultiHeadAttention
@@ -122,10 +122,12 @@ MAKERS: dict[str, Callable[[], nn.Module]] = {
     "published pair, two embeddings": lambda: TransformerTranslator(
         stack(decoder_layers=1, positions=PositionParts("halves"), source_size=SIZE, output_bias=True)
     ),
-    "published encoder": lambda: StackReader(
+    "published encoder": lambda: MaskedLanguageModel(
         stack(kinds=2, masked_head=True, norms=NormParts(place="after", embedding=True))
     ),
-    "published classifier": lambda: StackReader(stack(labels=3, pooler="tanh", tied=False, positions=PositionParts())),
+    "published classifier": lambda: TextClassifier(
+        stack(labels=3, pooler="tanh", tied=False, positions=PositionParts())
+    ),
     "layer": lambda: MultiHeadAttention(8, 2, key_width=6, normalizer=SinkSoftmax(2)),
     "layer, additive, grouped": lambda: MultiHeadAttention(8, 4, key_heads=2, score="additive", key_width=6),
     "non-local": lambda: NonLocalBlock(8, form="concat"),
@@ -176,11 +178,11 @@ def inputs(model: nn.Module) -> Inputs:  # noqa: PLR0911 - one case for each kin
         case LanguageModel() | RecurrentLanguageModel():
             return Inputs((ids,))
         case TextClassifier():
-            features = (ids, lengths) if config.wide else ()
+            features = (ids, lengths) if model.buckets else ()
             return Inputs((ids, lengths, *features))
         case TextTagger():
             return Inputs((ids, lengths, ids[:, :2] % 2))
-        case StackReader():
+        case MaskedLanguageModel():
             return Inputs((ids, lengths))
         case MultiHeadAttention():
             return Inputs((floats, torch.randn(ROWS, 4, 6, generator=draw)))

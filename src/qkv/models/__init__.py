@@ -7,6 +7,7 @@ from qkv._lazy import lazy
 if TYPE_CHECKING:
     from qkv.models.copying import CopyingTranslator
     from qkv.models.decoder import DecoderConfig, LanguageModel
+    from qkv.models.masked import MaskedLanguageModel
     from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
     from qkv.models.parts import TransformerParts
     from qkv.models.pointer import PointerConfig, PointerNetwork
@@ -14,13 +15,13 @@ if TYPE_CHECKING:
     from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
     from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLanguageModel
     from qkv.models.regression import NadarayaWatson
-    from qkv.models.stack_encoder import StackReader
     from qkv.models.transformer import TransformerConfig, TransformerTranslator
 
 __all__ = [
     "CopyingTranslator",
     "DecoderConfig",
     "LanguageModel",
+    "MaskedLanguageModel",
     "MonotonicConfig",
     "MonotonicTranslator",
     "NadarayaWatson",
@@ -31,7 +32,6 @@ __all__ = [
     "RecurrentDecoderConfig",
     "RecurrentLanguageModel",
     "RecurrentTranslator",
-    "StackReader",
     "TextClassifier",
     "TextTagger",
     "TransformerConfig",
@@ -45,6 +45,7 @@ __getattr__ = lazy(
         "CopyingTranslator": "qkv.models.copying",
         "DecoderConfig": "qkv.models.decoder",
         "LanguageModel": "qkv.models.decoder",
+        "MaskedLanguageModel": "qkv.models.masked",
         "MonotonicConfig": "qkv.models.monotonic",
         "MonotonicTranslator": "qkv.models.monotonic",
         "NadarayaWatson": "qkv.models.regression",
@@ -56,7 +57,6 @@ __getattr__ = lazy(
         "RecurrentLanguageModel": "qkv.models.recurrent_decoder",
         "RecurrentTranslator": "qkv.models.recurrent",
         "TransformerParts": "qkv.models.parts",
-        "StackReader": "qkv.models.stack_encoder",
         "TextClassifier": "qkv.models.reader",
         "TextTagger": "qkv.models.reader",
         "TransformerConfig": "qkv.models.transformer",

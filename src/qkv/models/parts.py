@@ -98,7 +98,7 @@ class TransformerParts:
         key_heads: G.
         head_width: D.
         feed_forward: the hidden width of feed-forward layers.
-        layers: number of blocks; of an encoder-decoder, of the encoder.
+        layers: number of blocks, or of recurrent layers; of an encoder-decoder, of the encoder.
         decoder_layers: number of blocks of the decoder; 0 for a single stack.
         context: maximum number of tokens.
         norms, positions: which, and where.
@@ -126,7 +126,9 @@ class TransformerParts:
         labels: number of labels that the output layer scores, in place of the vocabulary; 0 for none.
         pooler: the activation of a layer on the state of the first token, which then stands for the whole text; None
             where each token has its labels.
+        residual: whether a recurrent encoder adds its input to its output.
         dropout: on embeddings and on the output of each sublayer.
+        word_dropout: the fraction of tokens that a reader takes for unknown, in training.
         end_dropout: whether it is also on what the last norm of each stack returns.
         attention_dropout: on the attention weights.
         settings: the config.json that it was read from, as text; "" for none.
@@ -169,13 +171,15 @@ class TransformerParts:
     head_activation: Activation | None = None
     labels: int = 0
     pooler: Literal["tanh", "relu"] | None = None
+    residual: bool = False
     dropout: float = 0.0
+    word_dropout: float = 0.0
     end_dropout: bool = False
     attention_dropout: float = 0.0
     settings: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("size", "width", "heads", "key_heads", "head_width", "feed_forward", "layers", "context"):
+        for name in ("size", "width", "heads", "key_heads", "head_width", "feed_forward", "context"):
             if getattr(self, name) < 1:
                 got, hint = f"{getattr(self, name)}", "Heads are as wide as the model's width divided by their number."
                 raise ConfigError(f"model.{name}", "at least 1", got, hint)

@@ -1,4 +1,4 @@
-"""Models that read a text: one label for the whole text, or one for each word."""
+"""Models that read a text, trained here or published: one label for the whole text, or one for each word."""
 
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, final
@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, ShapeError, setting
+from qkv.linalg.layers import apply_layer
+from qkv.masks.base import Mask
 from qkv.masks.patterns import Lengths
 from qkv.models import recurrence
 from qkv.models.checks import (
@@ -19,14 +21,11 @@ from qkv.models.checks import (
     padding_of,
 )
 from qkv.models.encoders import CELLS, encode
-from qkv.models.first_weights import initialize_cells
-from qkv.models.parts import PositionParts
-from qkv.nn.blocks import TransformerBlock
+from qkv.models.first_weights import initialize_cells, initialize_embeddings
+from qkv.models.parts import PositionParts, TransformerParts, scaled
 from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.dropout import Dropout
-from qkv.nn.feed_forward import FeedForward
 from qkv.nn.mechanism import MechanismConfig
-from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.pooling import Pool
 from qkv.nn.scores import xavier_uniform
 
@@ -124,6 +123,33 @@ class ReaderConfig(MechanismConfig):
         """The mechanism of the attention that pools the states."""
         return self.replaced("additive", self.normalizer) if self.score == _EACH else self.replaced()
 
+    @property
+    def parts(self) -> TransformerParts:
+        """All parts of the model but its pool and its wide part."""
+        attends = self.encoder == "transformer"
+        heads = self.heads if attends else 1
+        return TransformerParts(
+            self.size,
+            self.width,
+            heads,
+            heads,
+            self.width // heads,
+            self.feed_forward,
+            0 if self.encoder == "none" else self.layers,
+            positions=PositionParts(self.positions if attends else "none"),
+            activation="relu",
+            window=self.window,
+            mechanism=self.blocks if attends else None,
+            embed_scale=self.width**0.5 if attends else 1.0,
+            recurrent=None if self.encoder == "transformer" or self.encoder == "none" else self.encoder,  # noqa: PLR1714
+            tied=False,
+            output_bias=True,
+            labels=self.labels,
+            residual=self.residual,
+            dropout=self.dropout,
+            word_dropout=self.word_dropout,
+        )
+
     def _expect_no_blocks(self) -> None:
         for name, default in (("positions", "sinusoidal"), ("window", None)):
             if getattr(self, name) != default:
@@ -134,56 +160,51 @@ class ReaderConfig(MechanismConfig):
 
 @final
 class Reader(nn.Module):
-    """Embeddings and an encoder.
+    """Embeddings and an encoder, trained here or published.
 
     Args:
-        config: its sizes.
+        config: its sizes, or all of its parts.
         unknown: the id that word dropout substitutes for a token.
 
-    Source: Vaswani et al. 2017, section 3.1 (transformer); Schuster and Paliwal 1997 (bidirectional RNN); word
-        dropout: Iyyer et al. 2015, "Deep Unordered Composition Rivals Syntactic Methods", section 3.1.
+    Source: Vaswani et al. 2017, section 3.1 (transformer); Schuster and Paliwal 1997 (bidirectional RNN); Devlin et al.
+        2019, "BERT"; Liu et al. 2019, "RoBERTa"; Sanh et al. 2019, "DistilBERT"; word dropout: Iyyer et al. 2015, "Deep
+        Unordered Composition Rivals Syntactic Methods", section 3.1.
     """
 
-    def __init__(self, config: ReaderConfig, unknown: int) -> None:
+    def __init__(self, config: ReaderConfig | TransformerParts, unknown: int = 0) -> None:
         super().__init__()
-        self.config, self.unknown = config, unknown
+        self.parts, self.unknown = config.parts, unknown
+        parts, cell = self.parts, CELLS.get(self.parts.recurrent or "")
         self.rows = BatchRows()
-        self.embed = nn.Embedding(config.size, config.width)
-        cell = CELLS.get(config.encoder)
+        self.embed = nn.Embedding(parts.size, parts.width)
+        self.positions = parts.positions.embedding(parts.width, parts.context)
+        self.kinds = nn.Embedding(parts.kinds, parts.width) if parts.kinds else None
+        self.embed_norm = parts.norms.build(parts.width) if parts.norms.embedding else nn.Identity()
         self.recurrent = (
             None
             if cell is None
-            else cell(config.width, config.width // 2, config.layers, batch_first=True, bidirectional=True)
+            else cell(parts.width, parts.width // 2, parts.layers, batch_first=True, bidirectional=True)
         )
-        blocks = config.layers if config.encoder == "transformer" else 0
-        positions = PositionParts(config.positions)
-        self.positions = positions.embedding(config.width) if blocks else None
-        self.blocks = nn.ModuleList(
-            TransformerBlock(
-                MultiHeadAttention(
-                    config.width, config.heads, score=config.blocks, positions=positions.attended(config.heads)
-                ),
-                FeedForward(config.width, config.feed_forward, config.dropout),
-                dropout=config.dropout,
-            )
-            for _ in range(blocks)
-        )
-        self.norm = nn.LayerNorm(config.width) if blocks else nn.Identity()
-        self.dropout = Dropout(config.dropout)
+        blocks = parts.layers if cell is None else 0
+        self.blocks = nn.ModuleList(parts.block(index) for index in range(blocks))
+        self.norm = parts.norms.build(parts.width) if blocks and parts.norms.final else nn.Identity()
+        self.dropout = Dropout(parts.dropout)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Initialize embeddings and recurrent parameters; blocks initialize their own."""
-        nn.init.normal_(self.embed.weight, std=0.1 if self.recurrent is not None else self.config.width**-0.5)
+        deviation = 0.1 if self.recurrent is not None else self.parts.width**-0.5
+        initialize_embeddings(deviation, self.embed, self.kinds)
         if self.recurrent is not None:
-            initialize_cells(self.recurrent.named_parameters(), self.config.width // 2, by_gate=True)
+            initialize_cells(self.recurrent.named_parameters(), self.parts.width // 2, by_gate=True)
 
-    def forward(self, ids: Tensor, lengths: Tensor) -> tuple[Tensor, Lengths | None]:
+    def forward(self, ids: Tensor, lengths: Tensor, kinds: Tensor | None = None) -> tuple[Tensor, Lengths | None]:
         """Encode texts.
 
         Args:
             ids: tokens (B, S), int64; entries at or after a row's length are never read.
             lengths: (B,), int64.
+            kinds: the token types (B, S), int64, of a model that has some; None for the first of them.
 
         Returns:
             States (B, S, M), 0 in the padding, and the padding mask (None if there is no padding).
@@ -191,28 +212,62 @@ class Reader(nn.Module):
         Raises:
             ShapeError: a shape, dtype or id is wrong.
         """
-        clean, real = clean_source(ids, lengths, self.config.size)
+        clean, real = clean_source(ids, lengths, self.parts.size)
         self.rows.begin(clean)
         padded = padding_of(lengths, real)
         mask = None if padded is None else Lengths(padded)
-        x_BSM = self.dropout(self._embed(self._blur(clean)))
+        x_BSM = self.dropout(self._embed(self._blur(clean), kinds))
         if self.recurrent is not None:
             states = self.dropout(recurrence.run(self.recurrent, x_BSM, lengths)[0])
-            x_BSM = states + x_BSM if self.config.residual else states
-        x_BSM = encode(self.blocks, x_BSM, padded, self.config.window)
+            x_BSM = states + x_BSM if self.parts.residual else states
+        x_BSM = encode(self.blocks, x_BSM, padded, self.parts.window)
         return torch.where(real[..., None], self.norm(x_BSM), 0), mask
 
     def _blur(self, ids: Tensor) -> Tensor:
         """Replace some tokens by unknown, in training."""
-        share = self.config.word_dropout
+        share = self.parts.word_dropout
         if not self.training or not share:
             return ids
         return torch.where(torch.rand(ids.shape, device=ids.device) < share, self.unknown, ids)
 
-    def _embed(self, ids: Tensor) -> Tensor:
-        x: Tensor = self.embed(ids)
-        x = x * self.config.width**0.5 if len(self.blocks) else x
-        return x if self.positions is None else self.positions(x)
+    def _embed(self, ids: Tensor, kinds: Tensor | None) -> Tensor:
+        x = scaled(self.embed(ids), self.parts.embed_scale)
+        if self.kinds is not None:
+            x = x + self.kinds(_clean_kinds(ids, kinds))
+        elif kinds is not None:
+            raise ShapeError("kinds", "None", "token types", "This model has none: omit them.")
+        embedded: Tensor = self.embed_norm(x if self.positions is None else self.positions(x))
+        return embedded
+
+
+def _clean_kinds(ids: Tensor, kinds: Tensor | None) -> Tensor:
+    if kinds is None:
+        return ids.new_zeros(1, 1)
+    if kinds.shape != ids.shape:
+        got, hint = f"{tuple(kinds.shape)}", "Give one type for each token."
+        raise ShapeError("kinds", f"shape {tuple(ids.shape)}", got, hint)
+    return kinds
+
+
+@final
+class FirstTokenPool(nn.Module):
+    """f(W x + b) of the first token's state x, which stands for the whole text.
+
+    Args:
+        width: M.
+        activation: f, "tanh" or "relu".
+
+    Source: Devlin et al. 2019, "BERT", section 4.1.
+    """
+
+    def __init__(self, width: int, activation: Literal["tanh", "relu"]) -> None:
+        super().__init__()
+        self.activate = torch.tanh if activation == "tanh" else torch.relu
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, states: Tensor, mask: Mask | None = None) -> Tensor:
+        """(B, S, M) to (B, M)."""
+        return self.activate(apply_layer(self.linear, states[:, 0]))
 
 
 @final
@@ -262,7 +317,7 @@ class TextClassifier(nn.Module):
     """Labels a text: pools its states, scores the labels by a linear layer, and adds the scores of a wide part, if any.
 
     Args:
-        config: its sizes.
+        config: its sizes, or all of its parts.
         unknown: the id of the unknown token.
 
     Example:
@@ -271,24 +326,35 @@ class TextClassifier(nn.Module):
         torch.Size([2, 3])
     """
 
-    def __init__(self, config: ReaderConfig, unknown: int = 0) -> None:
+    def __init__(self, config: ReaderConfig | TransformerParts, unknown: int = 0) -> None:
         super().__init__()
         self.config = config
+        self.parts = parts = config.parts
         self.reader = Reader(config, unknown)
-        self.pool = Pool(config.width, config.pool, config.pooling)
-        self.output = nn.Linear(config.width, config.labels)
-        self.dropout = Dropout(config.dropout)
-        self.wide = None if config.wide is None else WideScores(config.wide, config.labels, config.dropout)
+        self.pool: Pool | FirstTokenPool
+        if isinstance(config, ReaderConfig):
+            self.pool, self.buckets = Pool(config.width, config.pool, config.pooling), config.wide
+        else:
+            self.pool, self.buckets = FirstTokenPool(parts.width, parts.pooler or "tanh"), None
+        self.output = nn.Linear(parts.width, parts.labels)
+        self.dropout = Dropout(parts.dropout)
+        self.wide = None if self.buckets is None else WideScores(self.buckets, parts.labels, parts.dropout)
         nn.init.zeros_(self.output.bias)
         xavier_uniform(self.output.weight)
 
     @property
-    def attention_layer(self) -> str:
-        """The name of the attention that pools the tokens."""
-        return "pool.attention"
+    def attention_layer(self) -> str | None:
+        """The name of the attention that pools the tokens; None where the first token stands for all."""
+        return "pool.attention" if isinstance(self.pool, Pool) else None
 
     def forward(
-        self, ids: Tensor, lengths: Tensor, features: Tensor | None = None, counts: Tensor | None = None
+        self,
+        ids: Tensor,
+        lengths: Tensor,
+        features: Tensor | None = None,
+        counts: Tensor | None = None,
+        *,
+        kinds: Tensor | None = None,
     ) -> Tensor:
         """Score the labels of texts.
 
@@ -297,6 +363,7 @@ class TextClassifier(nn.Module):
             lengths: (B,), int64.
             features: features of the same texts for a wide part (B, F), int64; None for none.
             counts: number of features of each text (B,), int64.
+            kinds: token types, as for `Reader`.
 
         Returns:
             Logits, (B, labels).
@@ -304,14 +371,14 @@ class TextClassifier(nn.Module):
         Raises:
             ShapeError: shapes, types or ids that are not these; or features are given to a model without a wide part.
         """
-        states, mask = self.reader(ids, lengths)
-        scores: Tensor = self.output(self.dropout(self.pool(states, mask)))
+        states, mask = self.reader(ids, lengths, kinds)
+        scores: Tensor = apply_layer(self.output, self.dropout(self.pool(states, mask)))
         if features is None or counts is None:
             return scores
         if self.wide is None:
             hint = "Omit them, or create the model with wide=BUCKETS."
             raise ShapeError("features", "none for a model without a wide part", "some", hint)
-        wide: Tensor = self.wide(*_clean_features(features, counts, self.config.wide or 0))
+        wide: Tensor = self.wide(*_clean_features(features, counts, self.buckets or 0))
         return scores + wide
 
 
@@ -327,7 +394,7 @@ class TextTagger(nn.Module):
     """Labels each word of a text, from the state of the word's first token.
 
     Args:
-        config: its sizes; `pool` is ignored.
+        config: its sizes, or all of its parts; `pool` is ignored.
         unknown: the id of the unknown token.
 
     Example:
@@ -337,21 +404,25 @@ class TextTagger(nn.Module):
         torch.Size([2, 3, 3])
     """
 
-    def __init__(self, config: ReaderConfig, unknown: int = 0) -> None:
+    def __init__(self, config: ReaderConfig | TransformerParts, unknown: int = 0) -> None:
         super().__init__()
         self.config = config
+        self.parts = parts = config.parts
         self.reader = Reader(config, unknown)
-        self.output = nn.Linear(config.width, config.labels)
+        self.output = nn.Linear(parts.width, parts.labels)
         nn.init.zeros_(self.output.bias)
         xavier_uniform(self.output.weight)
 
-    def forward(self, ids: Tensor, lengths: Tensor, words: Tensor) -> Tensor:
+    def forward(
+        self, ids: Tensor, lengths: Tensor, words: Tensor | None = None, *, kinds: Tensor | None = None
+    ) -> Tensor:
         """Score the labels of words.
 
         Args:
             ids: tokens (B, S), int64.
             lengths: (B,), int64.
-            words: the index of each word's first token (B, W), int64; any index in the padding.
+            words: the index of each word's first token (B, W), int64; any index in the padding; None for all tokens.
+            kinds: token types, as for `Reader`.
 
         Returns:
             Logits, (B, W, labels).
@@ -359,7 +430,7 @@ class TextTagger(nn.Module):
         Raises:
             ShapeError: a shape, dtype or id is wrong.
         """
-        states, _ = self.reader(ids, lengths)
-        begins = states.gather(1, words[..., None].expand(-1, -1, states.shape[-1]))
-        scores: Tensor = self.output(begins)
-        return scores
+        states, _ = self.reader(ids, lengths, kinds)
+        if words is not None:
+            states = states.gather(1, words[..., None].expand(-1, -1, states.shape[-1]))
+        return apply_layer(self.output, states)

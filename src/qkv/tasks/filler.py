@@ -10,7 +10,7 @@ from torch import Tensor
 from qkv.data.batches import collate_sources
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError
-from qkv.models.stack_encoder import StackReader
+from qkv.models.masked import MaskedLanguageModel
 from qkv.tasks.choice import as_device
 from qkv.tasks.published_reader import rebuild_reader
 from qkv.tasks.trained import Trained
@@ -54,7 +54,7 @@ class MaskFiller:
     """
 
     def __init__(self, trained: Trained, device: str | torch.device = "cpu") -> None:
-        self.model: StackReader = rebuild_reader(trained).to(as_device(str(device))).eval()
+        self.model = rebuild_reader(trained, MaskedLanguageModel).to(as_device(str(device))).eval()
         self.tokenizer: Tokenizer = trained.tokenizer
 
     @torch.no_grad()

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import CheckpointError, Place
-from qkv.models.reader import TextClassifier
-from qkv.models.stack_encoder import StackReader
+from qkv.models.reader import TextClassifier, TextTagger
 from qkv.recording import record
 from qkv.tasks.choice import as_device
 from qkv.tasks.label_training import build_reader
@@ -148,10 +147,10 @@ class Classifier:
         A published classifier reads the text from its first token: the share is what that one attends to in the last
         layer, the mean over its heads.
         """
-        if isinstance(self.model, StackReader):
-            return last_self_attention(self, list(ids))[0]
-        device = next(self.model.parameters()).device
         model = cast("TextClassifier", self.model)
+        if model.attention_layer is None:
+            return last_self_attention(self, list(ids))[0]
+        device = next(model.parameters()).device
         with torch.no_grad(), record(model, layers=[model.attention_layer]) as trace:
             model(torch.tensor([list(ids)], device=device), torch.tensor([len(ids)], device=device))
         return trace.weights(model.attention_layer)[0, 0].float().cpu()
@@ -160,8 +159,8 @@ class Classifier:
         ids = tuple(self.tokenizer.encode(text))
         expect_length(Place(None, number, "text"), len(ids), self.longest, self.tokenizer)
         item = EncodedText(ids, (0,), (), number)
-        wide = None if isinstance(self.model, StackReader) else self.model.config.wide
-        return item._replace(features=features_of(text, self.tokenizer, wide))
+        buckets = cast("TextClassifier", self.model).buckets
+        return item._replace(features=features_of(text, self.tokenizer, buckets))
 
     def _classification(self, text: str, item: EncodedText, scores: Tensor, attention: bool) -> Classification:
         shares = scores.double().softmax(-1)
@@ -267,7 +266,8 @@ def _rebuilt(kind: Kind, trained: Trained, device: str | torch.device) -> tuple[
         raise CheckpointError(str(trained.folder), "labels and sizes in config.json", "others", hint)
     names = tuple(str(label) for label in cast("list[object]", labels))
     if table.get("kind") == "published":
-        return rebuild_reader(trained).to(as_device(str(device))).eval(), names, longest
+        published: type[TextClassifier | TextTagger] = TextClassifier if kind == "classify" else TextTagger
+        return rebuild_reader(trained, published).to(as_device(str(device))).eval(), names, longest
     sizes, pieces, unknown = table, trained.tokenizer.size, trained.tokenizer.unk
     model = rebuild(lambda: build_reader(kind, sizes, pieces, names, unknown), trained)
     return model.to(as_device(str(device))).eval(), names, longest

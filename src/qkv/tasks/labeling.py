@@ -15,11 +15,10 @@ from qkv.metrics.figure import Figure
 from qkv.metrics.matches import accuracy, macro_f1
 from qkv.metrics.spans import names_spans, span_f1
 from qkv.models.reader import TextClassifier, TextTagger
-from qkv.models.stack_encoder import StackReader
 from qkv.tasks.labeled_text import EncodedText
 from qkv.tasks.notes import counted
 
-LabelModel = TextClassifier | TextTagger | StackReader
+LabelModel = TextClassifier | TextTagger
 _NO_LABEL = -100
 _BATCH_TOKENS = 8192
 
@@ -172,8 +171,4 @@ def label_scores(model: LabelModel, batch: LabelBatch) -> Tensor:
     """Compute logits (B, W, labels); a text to classify counts as one word."""
     if isinstance(model, TextClassifier):
         return model(batch.ids, batch.lengths, batch.features, batch.counts)[:, None]  # type: ignore[no-any-return]
-    if isinstance(model, StackReader):
-        scores: Tensor = model(batch.ids, batch.lengths)
-        rows = torch.arange(len(scores), device=scores.device)[:, None]
-        return scores[:, None] if model.config.pooler is not None else scores[rows, batch.begins]
     return model(batch.ids, batch.lengths, batch.begins)  # type: ignore[no-any-return]

@@ -123,10 +123,10 @@ def _head_rules(config: TransformerParts, name: str) -> list[WeightRule]:
 
 
 def _bert_rules(config: TransformerParts, name: str = "bert") -> list[WeightRule]:
-    rules = named("embed", f"{name}.embeddings.word_embeddings", ["weight"])
-    rules += named("positions", f"{name}.embeddings.position_embeddings", ["weight"])
-    rules += named("kinds", f"{name}.embeddings.token_type_embeddings", ["weight"])
-    rules += named("embed_norm", f"{name}.embeddings.LayerNorm", _BOTH)
+    rules = named("reader.embed", f"{name}.embeddings.word_embeddings", ["weight"])
+    rules += named("reader.positions", f"{name}.embeddings.position_embeddings", ["weight"])
+    rules += named("reader.kinds", f"{name}.embeddings.token_type_embeddings", ["weight"])
+    rules += named("reader.embed_norm", f"{name}.embeddings.LayerNorm", _BOTH)
     return rules + _block_rules(config, f"{name}.encoder.layer", _BERT_BLOCK) + _head_rules(config, name)
 
 
@@ -136,16 +136,16 @@ def _roberta_rules(config: TransformerParts) -> list[WeightRule]:
 
 def _distilbert_rules(config: TransformerParts) -> list[WeightRule]:
     name = "distilbert"
-    rules = named("embed", f"{name}.embeddings.word_embeddings", ["weight"])
-    rules += named("positions", f"{name}.embeddings.position_embeddings", ["weight"])
-    rules += named("embed_norm", f"{name}.embeddings.LayerNorm", _BOTH)
+    rules = named("reader.embed", f"{name}.embeddings.word_embeddings", ["weight"])
+    rules += named("reader.positions", f"{name}.embeddings.position_embeddings", ["weight"])
+    rules += named("reader.embed_norm", f"{name}.embeddings.LayerNorm", _BOTH)
     return rules + _block_rules(config, f"{name}.transformer.layer", _DISTILBERT_BLOCK) + _head_rules(config, name)
 
 
 def _block_rules(config: TransformerParts, layers: str, block: _Block) -> list[WeightRule]:
     rules = []
     for i in range(config.layers):
-        ours, theirs = f"blocks.{i}", f"{layers}.{i}"
+        ours, theirs = f"reader.blocks.{i}", f"{layers}.{i}"
         rules += three(f"{ours}.self_attention", f"{theirs}.{block.attention}", block.projections)
         rules += named(f"{ours}.self_attention.output", f"{theirs}.{block.output}", _BOTH)
         rules += named(f"{ours}.around_self.norm", f"{theirs}.{block.norm}", _BOTH)
@@ -245,7 +245,7 @@ def _labeled_rules(family: Family, pooler: _Pooler | None, config: TransformerPa
     rules = family.rules(config)
     if pooler is None:
         return rules + named("output", "classifier", _BOTH)
-    return rules + named("head.linear", pooler.layer, _BOTH) + named("output", pooler.output, _BOTH)
+    return rules + named("pool.linear", pooler.layer, _BOTH) + named("output", pooler.output, _BOTH)
 
 
 def _on_top(family: Family, task: Literal["classify", "tag"]) -> Family:

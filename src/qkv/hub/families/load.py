@@ -19,19 +19,20 @@ from qkv.hub.families.pairs import PAIRS
 from qkv.hub.families.rules import to_ours, to_theirs
 from qkv.hub.folder import CONFIG, Folder, FolderWeights
 from qkv.models.decoder import LanguageModel
+from qkv.models.masked import MaskedLanguageModel
 from qkv.models.parts import TransformerParts
-from qkv.models.stack_encoder import StackReader
+from qkv.models.reader import TextClassifier, TextTagger
 from qkv.models.transformer import TransformerTranslator
 
 FAMILIES: Mapping[str, Family] = {family.name: family for family in (*DECODERS, *ENCODERS, *PAIRS)}
 """The families that are read and written, by their `model_type`."""
 _LABELERS: Mapping[str, Family] = {family.class_name: family for family in LABELERS}
-StackModel = LanguageModel | StackReader | TransformerTranslator
+StackModel = LanguageModel | MaskedLanguageModel | TextClassifier | TextTagger | TransformerTranslator
 _MODELS: Mapping[str, type[StackModel]] = {
     "generate": LanguageModel,
-    "fill": StackReader,
-    "classify": StackReader,
-    "tag": StackReader,
+    "fill": MaskedLanguageModel,
+    "classify": TextClassifier,
+    "tag": TextTagger,
     "translate": TransformerTranslator,
 }
 _TOO_LARGE = (RuntimeError, ValueError, TypeError, OverflowError, ConfigError)
@@ -212,7 +213,7 @@ def read_folder(folder: Folder) -> Pretrained:
     rules = family.rules(found.config)
     ours = to_ours(rules, {name: theirs[stored[name]] for name in places}, found.config)
     if found.config.tied:
-        ours["output.weight"] = ours["embed.weight"]
+        ours["output.weight"] = ours["reader.embed.weight" if family.task == "fill" else "embed.weight"]
     outputs = tuple(name for name in sorted(stored) if any(part in name for part in _HEADS))
     return Pretrained(family, table, found.config, ours, outputs)
 

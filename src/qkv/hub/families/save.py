@@ -18,7 +18,7 @@ from qkv.hub.families.rules import to_theirs
 from qkv.hub.families.tokens import tokenizer_files
 from qkv.hub.folder import CONFIG, WEIGHTS
 from qkv.models.decoder import DecoderConfig, LanguageModel
-from qkv.models.stack_encoder import StackReader
+from qkv.models.parts import TransformerParts
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 
 _GENERATION = "generation_config.json"
@@ -83,13 +83,14 @@ def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) 
 
 
 def _counterpart(model: nn.Module) -> Counterpart:
-    if isinstance(model, LanguageModel | TransformerTranslator | StackReader) and model.parts.settings:
-        return Counterpart(decode_mapping(model.parts.settings.encode(), CONFIG), model.parts, model.state_dict())
+    parts = getattr(model, "parts", None)
+    if isinstance(parts, TransformerParts) and parts.settings:
+        return Counterpart(decode_mapping(parts.settings.encode(), CONFIG), parts, model.state_dict())
     if isinstance(model, LanguageModel) and isinstance(model.config, DecoderConfig):
         return of_language_model(model)
     if isinstance(model, TransformerTranslator) and isinstance(model.config, TransformerConfig):
         return of_translator(model)
-    got = "a stack of no family" if hasattr(model, "parts") else type(model).__name__
+    got = "a stack of no family" if isinstance(parts, TransformerParts) else type(model).__name__
     hint = "See docs/how_to/export.md for what `qkv export` writes of it."
     raise UnsupportedError("model", "one that a family of transformers computes", got, hint)
 

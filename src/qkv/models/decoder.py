@@ -1,6 +1,6 @@
 """The Transformer decoder: a language model that predicts each token from those before it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, final
 
 import torch
@@ -70,6 +70,9 @@ class DecoderConfig(MechanismConfig):
     @property
     def parts(self) -> TransformerParts:
         """All parts of the model."""
+        positions = PositionParts(self.positions or "none")
+        if self.positions == "relative":
+            positions = replace(positions, farthest=min(FARTHEST, self.context))
         return TransformerParts(
             self.size,
             self.width,
@@ -79,7 +82,7 @@ class DecoderConfig(MechanismConfig):
             self.feed_forward,
             self.layers,
             context=self.context,
-            positions=PositionParts(self.positions or "none", farthest=min(FARTHEST, self.context)),
+            positions=positions,
             activation=self.activation,
             attention_bias=self.bias,
             feed_forward_bias=self.bias,

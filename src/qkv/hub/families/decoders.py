@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from qkv.hub.families.family import ACTIVATIONS, Family
+from qkv.hub.families.family import ACTIVATIONS, Family, Setting, read_settings, write_settings
 from qkv.hub.families.keys import SettingsReader
 from qkv.hub.families.rules import HeadGain, Heads, LayoutChange, Same, WeightRule, named
 from qkv.models.parts import PositionParts, TransformerParts
@@ -13,24 +13,52 @@ from qkv.nn.positions import RopeScaling
 _BOTH = ("weight", "bias")
 
 
+_GPT2_SETTINGS = (
+    Setting("vocab_size", "size"),
+    Setting("n_embd", "width"),
+    Setting("n_head", "heads"),
+    Setting("n_layer", "layers", "layers"),
+    Setting("n_positions", "context"),
+    Setting("activation_function", "activation", "choice"),
+    Setting("resid_pdrop", "dropout", "share"),
+    Setting("attn_pdrop", "attention_dropout", "share"),
+)
+_NEOX_SETTINGS = (
+    Setting("vocab_size", "size"),
+    Setting("hidden_size", "width"),
+    Setting("num_attention_heads", "heads"),
+    Setting("intermediate_size", "feed_forward"),
+    Setting("num_hidden_layers", "layers", "layers"),
+    Setting("max_position_embeddings", "context"),
+    Setting("hidden_act", "activation", "choice"),
+    Setting("attention_bias", "attention_bias", "flag"),
+    Setting("hidden_dropout", "dropout", "share"),
+    Setting("attention_dropout", "attention_dropout", "share"),
+)
+
+
 def _gpt2(keys: SettingsReader) -> TransformerParts:
     keys.expect(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
-    width, heads = keys.size("n_embd"), keys.size("n_head")
+    same = read_settings(_GPT2_SETTINGS, keys)
+    width, heads = same["width"], same["heads"]
     return TransformerParts(
-        keys.size("vocab_size"),
-        width,
-        heads,
-        heads,
-        width // heads,
-        keys.maybe("n_inner") or 4 * width,
-        keys.layers("n_layer"),
-        context=keys.size("n_positions"),
+        **same,
+        key_heads=heads,
+        head_width=width // heads,
+        feed_forward=keys.maybe("n_inner") or 4 * width,
         norms=NormParts("layer", keys.number("layer_norm_epsilon")),
-        activation=keys.choice("activation_function", ACTIVATIONS),
         tied=tied(keys),
-        dropout=keys.share("resid_pdrop"),
-        attention_dropout=keys.share("attn_pdrop"),
     )
+
+
+def _gpt2_settings(parts: TransformerParts) -> dict[str, Any]:
+    return {
+        **write_settings(_GPT2_SETTINGS, parts),
+        "n_inner": parts.feed_forward,
+        "layer_norm_epsilon": parts.norms.eps,
+        "embd_pdrop": parts.dropout,
+        "tie_word_embeddings": parts.tied,
+    }
 
 
 def _gpt2_rules(config: TransformerParts) -> list[WeightRule]:
@@ -48,26 +76,29 @@ def _gpt2_rules(config: TransformerParts) -> list[WeightRule]:
 
 
 def _neox(keys: SettingsReader) -> TransformerParts:
-    width, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
-    rope = _rope(keys, base="rotary_emb_base", share="rotary_pct")
+    same = read_settings(_NEOX_SETTINGS, keys)
     place: Place = "parallel" if keys.flag("use_parallel_residual") else "before"
     return TransformerParts(
-        keys.size("vocab_size"),
-        width,
-        heads,
-        heads,
-        width // heads,
-        keys.size("intermediate_size"),
-        keys.layers("num_hidden_layers"),
-        context=keys.size("max_position_embeddings"),
+        **same,
+        key_heads=same["heads"],
+        head_width=same["width"] // same["heads"],
         norms=NormParts("layer", keys.number("layer_norm_eps"), place),
-        positions=rope,
-        activation=keys.choice("hidden_act", ACTIVATIONS),
-        attention_bias=keys.flag("attention_bias"),
+        positions=_rope(keys, base="rotary_emb_base", share="rotary_pct"),
         tied=tied(keys, "embed_out.weight"),
-        dropout=keys.share("hidden_dropout"),
-        attention_dropout=keys.share("attention_dropout"),
     )
+
+
+def _neox_settings(parts: TransformerParts) -> dict[str, Any]:
+    rotary = {"rope_theta": parts.positions.base, "partial_rotary_factor": parts.positions.share}
+    return {
+        **write_settings(_NEOX_SETTINGS, parts),
+        "layer_norm_eps": parts.norms.eps,
+        "use_parallel_residual": parts.norms.place == "parallel",
+        "rotary_pct": parts.positions.share,
+        "rotary_emb_base": parts.positions.base,
+        "rope_parameters": {"rope_type": "default", **rotary},
+        "tie_word_embeddings": parts.tied,
+    }
 
 
 def _neox_rules(config: TransformerParts) -> list[WeightRule]:
@@ -344,6 +375,7 @@ GPT2 = Family(
     {"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "n_positions": 1024, "tie_word_embeddings": True},
     ignored=(r"\.attn\.(bias|masked_bias)$",),
     copies=(("lm_head.weight", "transformer.wte.weight"),),
+    write=_gpt2_settings,
 )
 NEOX = Family(
     "gpt_neox",
@@ -365,6 +397,7 @@ NEOX = Family(
     {r"^lm_head\.": "embed_out."},
     _CACHED,
     (("embed_out.weight", "gpt_neox.embed_in.weight"),),
+    _neox_settings,
 )
 _GEMMA = {"head_dim": 256, "max_position_embeddings": 8192, "tie_word_embeddings": True}
 _GEMMA2 = {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256, "sliding_window": 4096}

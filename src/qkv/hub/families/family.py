@@ -1,7 +1,7 @@
 """What a family of models is: how its config.json and its tensors are read."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
@@ -24,6 +24,54 @@ ACTIVATIONS: Mapping[str, Activation] = {
 """Their names of activations and ours."""
 
 
+THEIR_ACTIVATIONS: Mapping[str, str] = {ours: theirs for theirs, ours in reversed(list(ACTIVATIONS.items()))}
+"""Our names of activations and the first of theirs."""
+
+
+@final
+@dataclass(frozen=True)
+class Setting:
+    """A setting of config.json and the part of a model that it stands for.
+
+    Args:
+        theirs: its name.
+        ours: the field of `TransformerParts`.
+        kind: the method of `SettingsReader` that reads it; "choice" reads the name of an activation.
+    """
+
+    theirs: str
+    ours: str
+    kind: Literal["size", "layers", "share", "flag", "choice"] = "size"
+
+
+def read_settings(table: Iterable[Setting], keys: SettingsReader) -> dict[str, Any]:
+    """Return the parts that the settings of a config.json stand for."""
+    return {
+        setting.ours: (
+            keys.choice(setting.theirs, ACTIVATIONS)
+            if setting.kind == "choice"
+            else getattr(keys, setting.kind)(setting.theirs)
+        )
+        for setting in table
+    }
+
+
+def write_settings(table: Iterable[Setting], parts: TransformerParts) -> dict[str, Any]:
+    """Return the settings of a config.json that stand for the parts of a model, the inverse of `read_settings`.
+
+    Example:
+        >>> parts = TransformerParts(20, 16, 4, 4, 4, 32, 2, activation="gelu_tanh")
+        >>> table = (Setting("n_embd", "width"), Setting("act", "activation", "choice"))
+        >>> settings = write_settings(table, parts)
+        >>> settings, read_settings(table, SettingsReader(settings, {}, "config.json"))
+        ({'n_embd': 16, 'act': 'gelu_new'}, {'width': 16, 'activation': 'gelu_tanh'})
+    """
+    values = ((setting, getattr(parts, setting.ours)) for setting in table)
+    return {
+        setting.theirs: THEIR_ACTIVATIONS[value] if setting.kind == "choice" else value for setting, value in values
+    }
+
+
 @final
 @dataclass(frozen=True)
 class Family:
@@ -40,6 +88,7 @@ class Family:
         aliases: other names of tensors, as patterns and what they stand for.
         ignored: tensors without numbers of their own, or of other outputs, as patterns.
         copies: tensors that may repeat another one: their names, and that one's.
+        write: from the parts of a model that was trained here to config.json; None for families that none becomes.
     """
 
     name: str
@@ -52,6 +101,7 @@ class Family:
     aliases: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     copies: tuple[tuple[str, str], ...] = ()
+    write: Callable[[TransformerParts], dict[str, Any]] | None = None
 
     def canonical(self, stored: list[str]) -> dict[str, str]:
         """Return for each of their usual names the name under which a tensor is stored.

@@ -1,9 +1,9 @@
 """Families of encoder-decoders: Marian, Pegasus, T5."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from qkv.hub.families.decoders import three, tied
-from qkv.hub.families.family import ACTIVATIONS, Family
+from qkv.hub.families.family import ACTIVATIONS, Family, Setting, read_settings, write_settings
 from qkv.hub.families.keys import SettingsReader
 from qkv.hub.families.rules import Same, WeightRule, named
 from qkv.models.parts import PositionParts, TransformerParts
@@ -13,36 +13,53 @@ from qkv.nn.norms import NormParts
 _BOTH = ("weight", "bias")
 
 
+_BART_SETTINGS = (
+    Setting("vocab_size", "size"),
+    Setting("d_model", "width"),
+    Setting("encoder_attention_heads", "heads"),
+    Setting("encoder_ffn_dim", "feed_forward"),
+    Setting("encoder_layers", "layers", "layers"),
+    Setting("decoder_layers", "decoder_layers", "layers"),
+    Setting("max_position_embeddings", "context"),
+    Setting("activation_function", "activation", "choice"),
+    Setting("dropout", "dropout", "share"),
+    Setting("attention_dropout", "attention_dropout", "share"),
+)
+
+
 def _bart(keys: SettingsReader, place: Literal["before", "after"]) -> TransformerParts:
     """Return the parts that Marian and Pegasus share."""
     for name in ("attention_heads", "ffn_dim"):
         if keys.size(f"encoder_{name}") != keys.size(f"decoder_{name}"):
             keys.refuse(f"decoder_{name}", f"{keys.size(f'encoder_{name}')}, as in the encoder")
-    width, heads = keys.size("d_model"), keys.size("encoder_attention_heads")
+    same = read_settings(_BART_SETTINGS, keys)
+    width, heads = same["width"], same["heads"]
     if keys.get("decoder_vocab_size") not in (None, keys.size("vocab_size")):
         keys.refuse("decoder_vocab_size", f"{keys.size('vocab_size')}, the size of the one vocabulary")
     shared = keys.flag("share_encoder_decoder_embeddings")
     return TransformerParts(
-        keys.size("vocab_size"),
-        width,
-        heads,
-        heads,
-        width // heads,
-        keys.size("encoder_ffn_dim"),
-        keys.layers("encoder_layers"),
-        decoder_layers=keys.layers("decoder_layers"),
-        context=keys.size("max_position_embeddings"),
+        **same,
+        key_heads=heads,
+        head_width=width // heads,
         norms=NormParts("layer", 1e-5, place, final=place == "before"),
         positions=PositionParts("halves"),
-        activation=keys.choice("activation_function", ACTIVATIONS),
         embed_scale=width**0.5 if keys.flag("scale_embedding") else 1.0,
         tied=tied(keys),
         source_size=None if shared else keys.size("vocab_size"),
         output_bias=True,
-        dropout=keys.share("dropout"),
-        end_dropout=place == "before",
-        attention_dropout=keys.share("attention_dropout"),
     )
+
+
+def _bart_settings(parts: TransformerParts) -> dict[str, Any]:
+    return {
+        **write_settings(_BART_SETTINGS, parts),
+        "is_encoder_decoder": True,
+        "decoder_attention_heads": parts.heads,
+        "decoder_ffn_dim": parts.feed_forward,
+        "scale_embedding": parts.embed_scale != 1,
+        "forced_eos_token_id": None,
+        "tie_word_embeddings": parts.tied,
+    }
 
 
 def _marian(keys: SettingsReader) -> TransformerParts:
@@ -156,7 +173,15 @@ _COPIES = tuple(
 )
 PAIRS = (
     Family(
-        "marian", "MarianMTModel", "translate", _marian, _bart_rules, defaults=_BART, ignored=_SINUSOIDS, copies=_COPIES
+        "marian",
+        "MarianMTModel",
+        "translate",
+        _marian,
+        _bart_rules,
+        defaults=_BART,
+        ignored=_SINUSOIDS,
+        copies=_COPIES,
+        write=_bart_settings,
     ),
     Family(
         "pegasus",
@@ -167,6 +192,7 @@ PAIRS = (
         defaults=_BART,
         ignored=_SINUSOIDS,
         copies=_COPIES,
+        write=_bart_settings,
     ),
     Family(
         "t5",

@@ -12,14 +12,14 @@ from qkv.checkpoint.tensors import pack
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import UnsupportedError
 from qkv.files import absolute
+from qkv.hub.families.counterpart import Counterpart, counterpart
 from qkv.hub.families.load import family_of
-from qkv.hub.families.own import Counterpart, of_language_model, of_translator
 from qkv.hub.families.rules import to_theirs
 from qkv.hub.families.tokens import tokenizer_files
 from qkv.hub.folder import CONFIG, WEIGHTS
-from qkv.models.decoder import DecoderConfig, LanguageModel
+from qkv.models.decoder import LanguageModel
 from qkv.models.parts import TransformerParts
-from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.models.transformer import TransformerTranslator
 
 _GENERATION = "generation_config.json"
 
@@ -45,7 +45,7 @@ def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) 
 
     Example:
         >>> import tempfile
-        >>> from qkv.models.decoder import DecoderConfig, LanguageModel
+        >>> from qkv.models.decoder import LanguageModel
         >>> model = LanguageModel(DecoderConfig(size=20, width=16, heads=2, feed_forward=32, layers=1))
         >>> with tempfile.TemporaryDirectory() as parent:
         ...     sorted(path.name for path in save(model, Path(parent, "neox")).iterdir())
@@ -86,13 +86,10 @@ def _counterpart(model: nn.Module) -> Counterpart:
     parts = getattr(model, "parts", None)
     if isinstance(parts, TransformerParts) and parts.settings:
         return Counterpart(decode_mapping(parts.settings.encode(), CONFIG), parts, model.state_dict())
-    if isinstance(model, LanguageModel) and isinstance(model.config, DecoderConfig):
-        return of_language_model(model)
-    if isinstance(model, TransformerTranslator) and isinstance(model.config, TransformerConfig):
-        return of_translator(model)
-    got = "a stack of no family" if isinstance(parts, TransformerParts) else type(model).__name__
+    if isinstance(model, LanguageModel | TransformerTranslator):
+        return counterpart(model)
     hint = "See docs/how_to/export.md for what `qkv export` writes of it."
-    raise UnsupportedError("model", "one that a family of transformers computes", got, hint)
+    raise UnsupportedError("model", "one that a family of transformers computes", type(model).__name__, hint)
 
 
 def _with_format(data: bytes) -> bytes:

@@ -31,7 +31,7 @@ from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.attention import Attention
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.normalizers.sparse import Sparsemax
-from qkv.recording import showing
+from qkv.recording import maps
 from qkv.recording.files import KEY, read
 from qkv.recording.recorder import record
 from qkv.recording.trace import Trace
@@ -655,7 +655,7 @@ def test_a_map_shows_the_weights_that_it_has() -> None:
     query, key = torch.randn(2, 3, 4, 8), torch.randn(2, 3, 6, 8)
     score = qkv.scores.Gaussian(torch.tensor([1.0, 2.0, 3.0]))
     amap = qkv.attention_map(query, key, score=score, mask=qkv.masks.lengths(torch.tensor([6, 4])))
-    scene = showing.scene_of_map(query, key, amap._given[2], 1, {"target": list("abcd"), "source": list("uvwxyz")})
+    scene = maps.scene_of_map((query, key, amap._inputs[2]), 1, {"target": list("abcd"), "source": list("uvwxyz")})
     torch.testing.assert_close(scene.layers[0].map().dense(), amap.dense()[1])
     assert "<iframe" in amap._repr_html_()
     with pytest.raises(ShapeError, match="row"):

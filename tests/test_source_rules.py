@@ -10,7 +10,12 @@ SEEN = {
         *("import pickle", "from pickle import loads", "import yaml.loader", "from torch import load", "torch.load(x)"),
         *("eval(text)", "exec(text)", "__import__(name)", "numpy.load(x)", "os.system(x)", "run(x, shell=True)"),
         *("importlib.import_module(name)", 'import_module("pickle")', 'import_module("qkv." + name)'),
-        *('import_module(f"qkv.{name}")', "from torch.hub import load", "f(trust_remote_code=True)"),
+        *(
+            'import_module(f"qkv.{name}")',
+            'import_module("qkv.scores")',
+            "from torch.hub import load",
+            "f(trust_remote_code=True)",
+        ),
         *("import joblib", "import marshal", "np.load(x)", "f(allow_pickle=True)", "f(weights_only=False)"),
     ),
     "opening": (
@@ -28,7 +33,7 @@ SEEN = {
     "compilers": ("import numba", "from numba import njit", "import triton.language as tl", "from llvmlite import ir"),
 }
 PASSED = {
-    "running": ('import_module("qkv.scores")', "import code_points", "x.eval()"),
+    "running": ("import code_points", "x.eval()"),
     "opening": ("from qkv.data.text import open\nopen(x)", "opened(x)"),
     "parsing_json": ("json.dumps(x)", "parse_json(x)", "torch.load(x)"),
     "systems": ("os.open(x, os.O_RDONLY)", "signal.SIGINT", "x.rename(y)", "import stat"),

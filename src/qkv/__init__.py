@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from qkv import forks  # noqa: F401 - registers what ends PyTorch's threads before a fork
 from qkv._lazy import lazy
 from qkv._version import VERSION as __version__
+from qkv.introspect.display import MapViewer, register_viewer
 
 if TYPE_CHECKING:
     from qkv import biases, hub, introspect, masks, nn, normalizers, recording, scores
@@ -77,3 +78,12 @@ __getattr__ = lazy(
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def _map_viewer() -> MapViewer:
+    from qkv.recording import maps
+
+    return maps
+
+
+register_viewer(_map_viewer)

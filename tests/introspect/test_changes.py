@@ -118,6 +118,6 @@ def test_gradients_reach_the_tensors_themselves() -> None:
 def test_a_copy_of_what_was_expanded_takes_no_more_memory() -> None:
     query, key = torch.randn(1, 4, 3).expand(1000, 4, 3), torch.randn(1, 5, 3).expand(1000, 5, 3)
     amap = qkv.attention_map(query, key)
-    held = amap._given[0]
+    held = amap._inputs[0]
     assert held.untyped_storage().nbytes() == 4 * 3 * 4
     assert torch.equal(amap[7], qkv.attention_map(query[7], key[7]).dense())

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from math import prod
 from types import EllipsisType
 from typing import Any, Literal, final
@@ -19,6 +18,7 @@ from qkv.engine.problem import Call
 from qkv.engine.winners import values_of, winners
 from qkv.errors import ConfigError, ShapeError, UnsupportedError
 from qkv.introspect import gradients
+from qkv.introspect.display import viewer
 from qkv.introspect.snapshot import Unchanged, copied
 from qkv.introspect.statistics import Statistics, WeightSource, check_entropy, gather, pool, trouble, without_gradient
 from qkv.introspect.tiles import tile
@@ -70,11 +70,11 @@ class AttentionMap:
         self,
         bound: DescribedCall,
         state: Tensor,
-        given: tuple[Tensor, Tensor, Arguments],
-        state_given: bool = False,
+        inputs: tuple[Tensor, Tensor, Arguments],
+        from_caller: bool = False,
     ) -> None:
-        self._made_of, self._given, self._unchanged = bound.call, given, Unchanged(bound.call)
-        self._state_given = state_given
+        self._bound_call, self._inputs, self._unchanged = bound.call, inputs, Unchanged(bound.call)
+        self._state_from_caller = from_caller
         self._kind = bound.problem.normalizer
         self._state = state
         self._inner = bound.problem.leading
@@ -126,7 +126,7 @@ class AttentionMap:
     @property
     def device(self) -> torch.device:
         """Where the weights are computed."""
-        return self._made_of.query.device
+        return self._bound_call.query.device
 
     def dim(self) -> int:
         """Return the number of dimensions."""
@@ -180,15 +180,11 @@ class AttentionMap:
             ConfigError: the port is in use.
             ShapeError: there is no such row.
         """
-        # The viewer lies above this package, and is found by its name.
-        found = import_module("qkv.recording.showing").scene_of_map(*self._given, row, tokens)
-        return import_module("qkv.recording.showing").show(found, port, browser)
+        return viewer().show(self._inputs, row, tokens, port, browser)
 
     def _repr_html_(self) -> str:
         """Display the first row in a notebook if it is small; otherwise say how to open it."""
-        showing = import_module("qkv.recording.showing")
-        notebook: str = showing.notebook(showing.scene_of_map(*self._given, 0, None))
-        return notebook
+        return viewer().notebook(self._inputs)
 
     @property
     def state(self) -> RowState:
@@ -212,19 +208,18 @@ class AttentionMap:
         Other indices, such as steps, lists and masks, are those of the whole matrix, if it is small.
         """
         several = index if isinstance(index, tuple) else (index,)
-        text = any(isinstance(place, str) for place in several)
+        text = any(isinstance(part, str) for part in several)
         if (
             not text
-            and not all(place is Ellipsis or _fits(place) for place in several)
+            and not all(part is Ellipsis or _fits(part) for part in several)
             and prod(self.shape) <= TENSOR_LIMIT
         ):
             return self._tensor()[index]
-        places = self._places(index if isinstance(index, tuple) else (index,))
-        rows, columns = (_as_slice(place, size) for place, size in zip(places[-2:], self.shape[-2:], strict=True))
-        weights = tile(self._call, self._kind, self._state, rows, columns, self._state_given)
+        indices = self._indices(index if isinstance(index, tuple) else (index,))
+        rows, columns = (_as_slice(part, size) for part, size in zip(indices[-2:], self.shape[-2:], strict=True))
+        weights = tile(self._call, self._kind, self._state, rows, columns, self._state_from_caller)
         weights = weights.expand(*self._inner, *weights.shape[-2:]).reshape(*self.shape[:-2], *weights.shape[-2:])
-        taken = (*places[:-2], *(0 if isinstance(place, int) else slice(None) for place in places[-2:]))
-        return weights[taken]
+        return weights[(*indices[:-2], *(0 if isinstance(part, int) else slice(None) for part in indices[-2:]))]
 
     def row(self, query: int) -> Tensor:
         """Return the weights of one query.
@@ -278,10 +273,10 @@ class AttentionMap:
             tensor([0.7500, 0.7500, 0.7500, 0.7500], dtype=torch.float64)
         """
         if gradients.possible(self._call):
-            return self._keys_laid_out(gradients.received(self._whole))
-        found = self.statistics("received").received
-        assert found is not None
-        return found
+            return self._by_key(gradients.received(self._source))
+        received = self.statistics("received").received
+        assert received is not None
+        return received
 
     def entropy(self) -> Tensor:
         """Return the entropy of each row: −Σ_j w_ij log w_ij in nats, 0 for a single key; differentiable.
@@ -293,11 +288,11 @@ class AttentionMap:
             UnsupportedError: weights can be negative.
         """
         if gradients.possible(self._call):
-            check_entropy(self._whole)
-            return gradients.entropy(self._whole).reshape(self.shape[:-1])
-        found = self.statistics("entropy").entropy
-        assert found is not None
-        return found
+            check_entropy(self._source)
+            return gradients.entropy(self._source).reshape(self.shape[:-1])
+        entropy = self.statistics("entropy").entropy
+        assert entropy is not None
+        return entropy
 
     def topk(self, count: int) -> tuple[Tensor, Tensor]:
         """Return the largest weights of each row.
@@ -312,10 +307,10 @@ class AttentionMap:
         Raises:
             ConfigError: more than there are keys.
         """
-        found = self.statistics(topk=count)
-        if found.weights is None or found.keys is None:
+        largest = self.statistics(topk=count)
+        if largest.weights is None or largest.keys is None:
             raise ConfigError("count", "1 or more", str(count), "For the largest weight alone use peak().")
-        return found.weights, found.keys
+        return largest.weights, largest.keys
 
     def peak(self) -> Tensor:
         """Return the largest weight of each row.
@@ -323,9 +318,9 @@ class AttentionMap:
         Returns:
             (..., Q). It has no gradient.
         """
-        found = self.statistics("peak").peak
-        assert found is not None
-        return found
+        peak = self.statistics("peak").peak
+        assert peak is not None
+        return peak
 
     def pooled(self, height: int, width: int, how: Literal["mean", "max"] = "mean") -> Tensor:
         """Return a downsampled matrix that covers every weight.
@@ -340,7 +335,7 @@ class AttentionMap:
         Raises:
             ConfigError: more blocks than rows or keys.
         """
-        cells = pool(self._whole, (height, width), how).reshape(*self.shape[:-2], height, width)
+        cells = pool(self._source, (height, width), how).reshape(*self.shape[:-2], height, width)
         return without_gradient("pooled", cells, gradients.wanted(self._call))
 
     def statistics(self, *names: Literal["received", "entropy", "peak", "total"], topk: int = 0) -> Statistics:
@@ -360,20 +355,20 @@ class AttentionMap:
 
         Example:
             >>> query, key = torch.randn(2, 1, 1000, 16).unbind()
-            >>> found = attention_map(query, key).statistics("received", "entropy", topk=3)
-            >>> found.received.shape, found.entropy.shape, found.keys.shape, found.error < 1e-5
+            >>> result = attention_map(query, key).statistics("received", "entropy", topk=3)
+            >>> result.received.shape, result.entropy.shape, result.keys.shape, result.error < 1e-5
             (torch.Size([1, 1000]), torch.Size([1, 1000]), torch.Size([1, 1000, 3]), True)
         """
-        found = gather(self._whole, names, topk)
+        result = gather(self._source, names, topk)
         anchors = gradients.wanted(self._call)
-        rows = {"entropy": found.entropy, "peak": found.peak, "total": found.total, "weights": found.weights}
-        own = len(self._inner) + 1
-        laid = {name: x.reshape(*self.shape[:-1], *x.shape[own:]) for name, x in rows.items() if x is not None}
-        if found.received is not None:
-            laid["received"] = self._keys_laid_out(found.received)
-        kept = {name: without_gradient(name, x, anchors) for name, x in laid.items()}
-        keys = None if found.keys is None else found.keys.reshape(*self.shape[:-1], found.keys.shape[-1])
-        return Statistics(**kept, keys=keys, error=found.error)
+        rows = {"entropy": result.entropy, "peak": result.peak, "total": result.total, "weights": result.weights}
+        first = len(self._inner) + 1
+        shaped = {name: x.reshape(*self.shape[:-1], *x.shape[first:]) for name, x in rows.items() if x is not None}
+        if result.received is not None:
+            shaped["received"] = self._by_key(result.received)
+        values = {name: without_gradient(name, x, anchors) for name, x in shaped.items()}
+        keys = None if result.keys is None else result.keys.reshape(*self.shape[:-1], result.keys.shape[-1])
+        return Statistics(**values, keys=keys, error=result.error)
 
     def error(self, rows: int = 32) -> float | None:
         """Check the sums of sampled rows against what the normalizer promises: 1, or 0 for a fully masked row.
@@ -387,33 +382,35 @@ class AttentionMap:
         Raises:
             ShapeError: the error is far more than rounding: the given state belongs to other rows.
         """
-        places = _spread_evenly(self.shape[-2], rows)
+        sampled = _spread_evenly(self.shape[-2], rows)
         with torch.no_grad():
-            sums = [self[..., place, :].sum(-1, dtype=torch.float64) for place in places.tolist()]
+            sums = [self[..., query, :].sum(-1, dtype=torch.float64) for query in sampled.tolist()]
         if not sums:
             return None
         total = torch.stack(sums, -1).reshape(*self._inner, len(sums))
-        return trouble(self._whole, total, places.to(total.device))
+        return trouble(self._source, total, sampled.to(total.device))
 
     @property
     def _call(self) -> Call:
         self._unchanged.check()
-        return self._made_of
+        return self._bound_call
 
     @property
-    def _whole(self) -> WeightSource:
-        return WeightSource(self._call, self._kind, self._state, (*self._inner, *self.shape[-2:]), self._state_given)
+    def _source(self) -> WeightSource:
+        return WeightSource(
+            self._call, self._kind, self._state, (*self._inner, *self.shape[-2:]), self._state_from_caller
+        )
 
-    def _keys_laid_out(self, x: Tensor) -> Tensor:
+    def _by_key(self, x: Tensor) -> Tensor:
         return x.reshape(*self.shape[:-2], self.shape[-1])
 
-    def _places(self, index: Sequence[Index | EllipsisType]) -> list[Index]:
+    def _indices(self, index: Sequence[Index | EllipsisType]) -> list[Index]:
         """Return one index per dimension, filling up with full slices."""
-        gap = next((at for at, place in enumerate(index) if place is Ellipsis), len(index))
-        before = [place for place in index[:gap] if not isinstance(place, EllipsisType)]
-        after = [place for place in index[gap + 1 :] if not isinstance(place, EllipsisType)]
+        gap = next((at for at, part in enumerate(index) if part is Ellipsis), len(index))
+        before = [part for part in index[:gap] if not isinstance(part, EllipsisType)]
+        after = [part for part in index[gap + 1 :] if not isinstance(part, EllipsisType)]
         missing = len(self.shape) - len(before) - len(after)
-        good = missing >= 0 and all(_fits(place) for place in (*before, *after))
+        good = missing >= 0 and all(_fits(part) for part in (*before, *after))
         if not good or len(before) + len(after) + (gap < len(index)) != len(index):
             hint = "Example: amap[0, 3, 10:20, 0:64] or amap[..., 10:20, 0:64]."
             raise ShapeError("index", f"integers and plain slices of {show(self.shape)}", str(index), hint)
@@ -442,16 +439,16 @@ def _spread_evenly(size: int, count: int) -> Tensor:
     return torch.linspace(0, max(size - 1, 0), min(count, size), dtype=torch.float64, device="cpu").long()
 
 
-def _fits(place: object) -> bool:
-    return isinstance(place, int) or (isinstance(place, slice) and place.step in (None, 1))
+def _fits(index: object) -> bool:
+    return isinstance(index, int) or (isinstance(index, slice) and index.step in (None, 1))
 
 
-def _as_slice(place: Index, size: int) -> slice:
-    if isinstance(place, slice):
-        return place
-    at = place + size if place < 0 else place
+def _as_slice(index: Index, size: int) -> slice:
+    if isinstance(index, slice):
+        return index
+    at = index + size if index < 0 else index
     if not 0 <= at < size:
-        raise IndexError(f"index {place} is out of range for {size} positions")
+        raise IndexError(f"index {index} is out of range for {size} positions")
     return slice(at, at + 1)
 
 
@@ -488,16 +485,16 @@ def attention_map(
         >>> amap.shape, amap[0, 2:4, 50_000:50_003].shape, round(float(amap.row(0).sum()), 3)
         ((1, 5, 100000), torch.Size([2, 3]), 1.0)
     """
-    given = Arguments(score, normalizer, mask, bias, 0.0, None, enable_gqa)
-    return map_of(*copied(query, key, given), None if state is None else state.map(torch.clone))
+    arguments = Arguments(score, normalizer, mask, bias, 0.0, None, enable_gqa)
+    return map_of(*copied(query, key, arguments), None if state is None else state.map(torch.clone))
 
 
-def map_of(query: Tensor, key: Tensor, given: Arguments, state: RowState | None = None) -> AttentionMap:
+def map_of(query: Tensor, key: Tensor, arguments: Arguments, state: RowState | None = None) -> AttentionMap:
     """Return the map of tensors that do not change while it is in use, without copies of them.
 
     Args:
         query, key, state: as for `attention_map`.
-        given: its other arguments.
+        arguments: its other arguments.
 
     Raises:
         QkvError: as for `attention_map`.
@@ -507,24 +504,24 @@ def map_of(query: Tensor, key: Tensor, given: Arguments, state: RowState | None 
         >>> map_of(query, key, Arguments(_SCALED_DOT, None, None, None, 0.0, None, False)).row(0)
         tensor([0.3333, 0.3333, 0.3333])
     """
-    bound = describe(query, key, values_of(key), given, state=True)
+    bound = describe(query, key, values_of(key), arguments, state=True)
     bound = bound._replace(call=zero_hidden_keys(bound.call))
     hard = bound.problem.normalizer == "hard"
     if state is None and bound.problem.normalizer not in KNOWN:
         zeros = query.new_zeros(*bound.problem.leading, bound.problem.queries, dtype=torch.float64)
-        return AttentionMap(bound, zeros, (query, key, given))
+        return AttentionMap(bound, zeros, (query, key, arguments))
     state = _in_log_space(state, bound)
     if state is None or hard:
         result = plan_for(bound.problem).run(bound.call)
         assert result.state is not None
-        return AttentionMap(bound, winners(result.output) if hard else result.state, (query, key, given))
-    whole = (*bound.leading, bound.problem.queries)
-    if state.kind != bound.problem.normalizer or tuple(state.value.shape) != whole:
+        return AttentionMap(bound, winners(result.output) if hard else result.state, (query, key, arguments))
+    rows = (*bound.leading, bound.problem.queries)
+    if state.kind != bound.problem.normalizer or tuple(state.value.shape) != rows:
         got = f"{state.kind} {show(tuple(state.value.shape))}"
         hint = "Pass the state that attention_with_state returned for this query, key and normalizer."
-        raise ShapeError("state", f"{bound.problem.normalizer} {show(whole)}", got, hint)
-    own = state.value.reshape(*bound.problem.leading, bound.problem.queries)
-    return AttentionMap(bound, own, (query, key, given), state_given=True)
+        raise ShapeError("state", f"{bound.problem.normalizer} {show(rows)}", got, hint)
+    value = state.value.reshape(*bound.problem.leading, bound.problem.queries)
+    return AttentionMap(bound, value, (query, key, arguments), from_caller=True)
 
 
 def _in_log_space(state: RowState | None, bound: DescribedCall) -> RowState | None:

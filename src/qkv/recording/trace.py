@@ -254,7 +254,8 @@ class Trace:
             UnsupportedError: a score is a user-defined function, which a trace file cannot store; or a tensor was
                 changed since.
         """
-        from qkv.recording import showing, storing
+        from qkv.recording import storing
+        from qkv.view import showing
 
         place = Path(path)
         match place.suffix:
@@ -284,13 +285,13 @@ class Trace:
             UnsupportedError: the viewer's libraries are not installed.
             ConfigError: the port is in use, or nothing was recorded.
         """
-        from qkv.recording import showing
+        from qkv.view import showing
 
         return showing.show(self.scene(row), port, browser)
 
     def _repr_html_(self) -> str:
         """Display the first row in a notebook if it is small; otherwise say how to open it."""
-        from qkv.recording import showing
+        from qkv.view import showing
 
         return showing.notebook(self.scene())
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from qkv.checkpoint.disk import replace_file
 from qkv.errors import CheckpointError, ConfigError, setting
-from qkv.recording.showing import serve
 from qkv.tasks.notes import as_json, note
 from qkv.tasks.streams import write_json, write_lines
 from qkv.view.not_finite import first_not_finite
 from qkv.view.offline import page
 from qkv.view.scene import Scene
+from qkv.view.showing import serve
 
 
 def show(scene: Scene, port: int, *, browser: bool) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 
 import torch
 from torch import Tensor
@@ -53,8 +52,9 @@ class Alignment:
             return table([("source", " ".join(self.source)), ("target", " ".join(self.target))])
         strongest = self.weights.argmax(1).tolist()
         pairs = (f"{token} to {self.source[place]}" for token, place in zip(self.target, strongest, strict=True))
-        drawn = import_module("qkv.view.figure").svg([self])  # it imports this module
-        return picture(drawn, f"Attention: {', '.join(pairs)}")
+        from qkv.view.figure import svg
+
+        return picture(svg([self]), f"Attention: {', '.join(pairs)}")
 
     @property
     def scale(self) -> tuple[float, float]:

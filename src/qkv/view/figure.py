@@ -3,7 +3,7 @@
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -13,10 +13,10 @@ from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.text import Text
+from torch import Tensor
 
 from qkv.errors import ConfigError
 from qkv.pictures import rendered
-from qkv.view.alignment import Alignment
 from qkv.view.colors import color
 from qkv.view.fonts import BASE, drawable
 from qkv.view.tokens import labels
@@ -38,7 +38,20 @@ _PLAIN: dict[str, Any] = {"color": _INK, "parse_math": False, "usetex": False}
 _COLORMAP = ListedColormap([tuple(part / 255 for part in color(step / 255)) for step in range(256)], name="qkv")
 
 
-def png(alignments: Sequence[Alignment]) -> bytes:
+class TokenWeights(Protocol):
+    """What is drawn: an `Alignment`, which draws itself in notebooks and so imports this module."""
+
+    @property
+    def source(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def target(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def weights(self) -> Tensor: ...  # noqa: D102
+    @property
+    def scale(self) -> tuple[float, float]: ...  # noqa: D102
+
+
+def png(alignments: Sequence[TokenWeights]) -> bytes:
     """Draw alignments below each other as a PNG picture.
 
     Args:
@@ -53,13 +66,14 @@ def png(alignments: Sequence[Alignment]) -> bytes:
 
     Example:
         >>> import torch
+        >>> from qkv.view import Alignment
         >>> png([Alignment(("ein", "Hund"), ("a", "dog"), torch.eye(2))])[1:4]
         b'PNG'
     """
     return rendered(lambda: _saved(alignments, format="png", dpi=DPI))
 
 
-def svg(alignments: Sequence[Alignment]) -> bytes:
+def svg(alignments: Sequence[TokenWeights]) -> bytes:
     """Draw alignments below each other as an SVG picture; letters are shapes, so that it looks the same everywhere.
 
     Args:
@@ -74,13 +88,14 @@ def svg(alignments: Sequence[Alignment]) -> bytes:
 
     Example:
         >>> import torch
+        >>> from qkv.view import Alignment
         >>> b"<svg" in svg([Alignment(("ein", "Hund"), ("a", "dog"), torch.eye(2))])
         True
     """
     return rendered(lambda: _saved(alignments, format="svg", dpi=DPI, metadata={"Date": None, "Creator": "qkv"}))
 
 
-def _saved(alignments: Sequence[Alignment], **how: Any) -> bytes:
+def _saved(alignments: Sequence[TokenWeights], **how: Any) -> bytes:
     figure, buffer = drawn(alignments), io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "qkv", "svg.fonttype": "path", "path.simplify": True}):
         figure.savefig(buffer, **how)
@@ -99,7 +114,7 @@ class _Side:
     across: bool  # labels stand perpendicular to the side, because along it they would overlap
 
 
-def drawn(alignments: Sequence[Alignment]) -> Figure:
+def drawn(alignments: Sequence[TokenWeights]) -> Figure:
     """Draw alignments below each other as a matplotlib figure, for further changes.
 
     Args:
@@ -113,6 +128,7 @@ def drawn(alignments: Sequence[Alignment]) -> Figure:
 
     Example:
         >>> import torch
+        >>> from qkv.view import Alignment
         >>> len(drawn([Alignment(("ein", "Hund"), ("a", "dog"), torch.eye(2))]).axes)
         2
     """
@@ -141,7 +157,7 @@ def _size(columns: _Side, rows: _Side) -> tuple[float, float]:
     return width, 2 * _MARGIN + across + _GAP + rows.pitch * max(1, len(rows.names))
 
 
-def _draw(figure: Figure, alignment: Alignment, columns: _Side, rows: _Side, top: float) -> None:
+def _draw(figure: Figure, alignment: TokenWeights, columns: _Side, rows: _Side, top: float) -> None:
     width, height = figure.get_size_inches()
     wide, tall = columns.pitch * max(1, len(columns.names)), rows.pitch * max(1, len(rows.names))
     left = _MARGIN + rows.longest + _GAP
@@ -160,7 +176,7 @@ def _draw(figure: Figure, alignment: Alignment, columns: _Side, rows: _Side, top
     _color_bar(figure, bar, mesh, few=tall < 0.6)
 
 
-def _mesh(axes: Axes, alignment: Alignment, columns: _Side, rows: _Side) -> QuadMesh:
+def _mesh(axes: Axes, alignment: TokenWeights, columns: _Side, rows: _Side) -> QuadMesh:
     norm = Normalize(*alignment.scale)
     weights = alignment.weights.numpy()
     gap = 1.0 if min(columns.pitch, rows.pitch) > 0.15 else 0.0

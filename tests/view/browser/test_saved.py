@@ -2,8 +2,8 @@
 
 import pytest
 
-from qkv.recording.showing import notebook
 from qkv.view.offline import page as saved
+from qkv.view.showing import notebook
 
 _READY = {
     "steps": ".flow .step",

@@ -1,33 +1,28 @@
 """Displaying a scene: in the browser, as a page, as a picture, in a notebook."""
 
 import webbrowser
-from collections.abc import Mapping, Sequence
 from html import escape
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from qkv.checkpoint.disk import replace_file
-from qkv.engine.describe import Arguments
-from qkv.errors import CheckpointError, ConfigError, ShapeError, UnsupportedError, expect_room
+from qkv.errors import CheckpointError, ConfigError, UnsupportedError, expect_room
 from qkv.notebooks import in_notebook
-from qkv.recording.calls import RecordedCall
-from qkv.recording.scenes import CallRow, scene_of, sides_of
 from qkv.view.alignment import Alignment
 from qkv.view.bundle import compressed
 from qkv.view.export import save
 from qkv.view.offline import page
-from qkv.view.scene import OPTIONS, Scene
+from qkv.view.scene import Scene
 
 if TYPE_CHECKING:
     from qkv.view.server.serve import Serving
 
 SMALL = 1 << 20
 """The most weights of a scene that a notebook displays by itself."""
-_ROOM = 1 << 18
+_MOST_BYTES = 1 << 18
 """The most bytes of answers in a notebook."""
 
 
@@ -77,25 +72,6 @@ def show(scene: Scene, port: int, browser: bool) -> "Serving":
     return serving
 
 
-def scene_of_map(
-    query: Tensor, key: Tensor, given: Arguments, row: int, tokens: Mapping[str, Sequence[str]] | None
-) -> Scene:
-    """Return one row of an attention map as a scene; keys stand for the values.
-
-    Raises:
-        ShapeError: there is no such row, or more dimensions than batch and heads.
-    """
-    options = {name: getattr(given, name) for name in OPTIONS if getattr(given, name) is not None}
-    if query.ndim == 2:
-        query, key = query[None], key[None]
-    if not 0 <= row < query.shape[0]:
-        raise ShapeError("row", f"a row from 0 to {query.shape[0] - 1}", str(row), "Rows count from 0.")
-    same = query.shape[-2] == key.shape[-2]
-    call = RecordedCall(query.detach(), key.detach(), key.detach(), options, own=same)
-    parts = {"attention": [CallRow(call, row, None)]}
-    return scene_of(parts, sides_of(parts, {}), {}, tokens or {}, {}, "attention")
-
-
 def write_page(scene: Scene, path: Path) -> None:
     """Save a scene as one page that needs no server; on request, the page names the parts it omits."""
     try:
@@ -117,6 +93,6 @@ def notebook(scene: Scene) -> str:
     count = sum(prod(layer.shape) for layer in scene.layers)
     if count > SMALL:
         return f"<p>{escape(scene.title)}: {count:,} weights. Open the viewer with show().</p>"
-    whole = escape(compressed(page(scene, _ROOM).text), quote=True)
+    content = escape(compressed(page(scene, _MOST_BYTES).text), quote=True)
     frame = 'sandbox="allow-scripts" width="100%" height="640" style="border:0"'
-    return f'<iframe title="{escape(scene.title, quote=True)}" {frame} srcdoc="{whole}"></iframe>'
+    return f'<iframe title="{escape(scene.title, quote=True)}" {frame} srcdoc="{content}"></iframe>'

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.prompted import Prompted
-from qkv.hub.families.load import StackModel, read_folder
+from qkv.hub.families.keys import SettingsReader
+from qkv.hub.families.load import FAMILIES, StackModel, read_folder
 from qkv.hub.families.save import save
 from qkv.hub.folder import INDEX, WEIGHTS, Folder
 from qkv.models.decoder import LanguageModel
@@ -228,6 +230,15 @@ OLDER: dict[str, dict[str, Any]] = {
 def test_settings_of_earlier_versions(name: str, tmp_path: Path) -> None:
     model = load(older(name, tmp_path / "model", **OLDER[name]))
     assert torch.equal(logits_of(model, inputs()), logits_of(load(HERE / name), inputs()))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "marian", "pegasus"])
+def test_settings_are_written_as_they_are_read(name: str) -> None:
+    parts: Any = load(HERE / name).parts
+    family = FAMILIES[name]
+    assert family.write is not None
+    read = family.configure(SettingsReader(family.write(parts), family.defaults, "config.json"))
+    assert read == replace(parts, settings="")
 
 
 PREFIXES = {"gpt2": "transformer.", "gpt_neox": "gpt_neox.", "llama3": "model.", "roberta": "roberta."}

@@ -57,6 +57,7 @@ def _bart_settings(parts: TransformerParts) -> dict[str, Any]:
         "decoder_attention_heads": parts.heads,
         "decoder_ffn_dim": parts.feed_forward,
         "scale_embedding": parts.embed_scale != 1,
+        "share_encoder_decoder_embeddings": parts.source_size is None,
         "forced_eos_token_id": None,
         "tie_word_embeddings": parts.tied,
     }

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from qkv.errors import ConfigError
-from qkv.values.parameters import Parameter, spread
+from qkv.shapes import Shape
+from qkv.values.parameters import Parameter, item, pick, spread
 from qkv.values.pytree import value
 
 __all__ = ["Alibi", "Bias", "Relative", "alibi", "relative"]
@@ -28,12 +29,18 @@ class Bias(ABC):
     Attributes:
         parameters: the fields that may be tensors, per head aligned from the right. What is not named here learns too,
             but in tiles that PyTorch records, which takes longer.
+        name: the bias in a word, for people.
         relative: whether it is a function of j − i alone: a vector of Q + K − 1 numbers then says all of it, and takes
             hardly longer than no bias.
     """
 
+    name: str = "bias"
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     relative: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        if "name" not in vars(cls):
+            cls.name = cls.__name__.lower()
 
     @abstractmethod
     def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
@@ -46,6 +53,54 @@ class Bias(ABC):
         Returns:
             A tensor that broadcasts to (..., Q, K).
         """
+
+    def item(self, index: int, leading: Shape) -> "Bias":
+        """Return the bias of one index of the first leading dimension: one item of a batch, or one head.
+
+        Args:
+            index: of the first leading dimension.
+            leading: the leading shape that this bias applies to.
+        """
+        if self.parameters:
+            return item(self, self.parameters, index, leading)
+        return _Item(self, index, len(leading), self.name)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Item(Bias):
+    """One index of the first leading dimension of a bias that only knows its whole."""
+
+    whole: Bias
+    index: int
+    rank: int
+    name: str
+
+    def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """Evaluate the whole bias for all indices."""
+        return pick(self.whole.tile(rows_Q1, columns_K), self.index, self.rank + 2)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BiasRows(Bias):
+    """The bias of some queries.
+
+    Args:
+        whole: the bias of all queries.
+        positions: those of the queries, int64, in any order.
+
+    Example:
+        >>> BiasRows(Alibi(torch.tensor(1.0)), torch.tensor([2])).tile(torch.tensor([[0]]), torch.arange(3))
+        tensor([[-2., -1., -0.]])
+    """
+
+    whole: Bias
+    positions: Tensor
+
+    def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """Evaluate the whole bias at the positions of the queries."""
+        return self.whole.tile(self.positions[rows_Q1[:, 0]][:, None], columns_K)
 
 
 @final

@@ -9,10 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn import functional as F
 
 from qkv.errors import MaskError
 from qkv.functional import attention
-from qkv.masks.base import Grid, Mask
+from qkv.masks.base import Bounds, Grid, Mask, MaskRows
 from qkv.masks.lower import lower, matrix
 from qkv.masks.patterns import causal, dense, documents, lengths, span, window
 from qkv.shapes import Shape
@@ -127,6 +128,65 @@ def test_tiles_are_parts_of_the_whole(given_: tuple[Mask, Tensor, Grid], data: s
     part = meaning[..., rows, columns]
     tile = lower(mask, grid).tile(rows, columns)
     assert torch.equal(torch.ones_like(part) if tile is None else tile.expand(part.shape), part)
+
+
+class Yours(Mask):
+    """A user-defined mask, which only answers for positions of the whole."""
+
+    def __init__(self, inner: Mask, interval: bool) -> None:
+        self.inner, self.interval = inner, interval
+
+    def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        return self.inner.visible(grid, rows_Q1, columns_K)
+
+    def bounds(self, grid: Grid) -> Bounds | None:
+        return self.inner.bounds(grid) if self.interval else None
+
+
+@st.composite
+def any_masks(draw: st.DrawFn) -> tuple[Mask, Tensor, Grid]:
+    mask, meaning, grid = draw(compositions())
+    yours = draw(st.sampled_from(["no", "yes", "an interval"]))
+    return mask if yours == "no" else Yours(mask, yours != "yes"), meaning, grid
+
+
+@settings(max_examples=120)
+@given(any_masks(), st.data())
+def test_an_item_is_that_of_the_whole(given_: tuple[Mask, Tensor, Grid], data: st.DataObject) -> None:
+    mask, meaning, grid = given_
+    leading = grid.leading
+    while leading:
+        index = data.draw(st.integers(0, leading[0] - 1))
+        mask, meaning, leading = mask.item(index, leading), meaning[index], leading[1:]
+        assert torch.equal(matrix(mask, grid.queries, grid.keys, leading), meaning)
+
+
+@settings(max_examples=120)
+@given(any_masks(), st.data())
+def test_some_queries_see_what_they_see_among_all(given_: tuple[Mask, Tensor, Grid], data: st.DataObject) -> None:
+    mask, meaning, grid = given_
+    rows = data.draw(st.lists(st.integers(0, grid.queries - 1), max_size=9) if grid.queries else st.just([]))
+    some = MaskRows(mask, torch.tensor(rows, dtype=torch.long), grid.queries)
+    assert torch.equal(matrix(some, len(rows), grid.keys, grid.leading), meaning[..., rows, :])
+
+
+@settings(max_examples=120)
+@given(any_masks(), st.integers(0, 5))
+def test_keys_that_others_precede_are_seen_as_before(given_: tuple[Mask, Tensor, Grid], by: int) -> None:
+    mask, meaning, grid = given_
+    shifted = span(by) & mask.shifted(by)
+    expected = F.pad(meaning, (by, 0))
+    assert torch.equal(matrix(shifted, grid.queries, grid.keys + by, grid.leading), expected)
+
+
+def test_a_mask_has_a_name() -> None:
+    table = torch.ones(2, 2, dtype=torch.bool)
+    mask = (causal() & ~lengths(3)) | dense(table)
+    assert mask.name == "causal and not lengths or a pattern"
+    assert Yours(window(1, 1), interval=True).item(0, (2,)).name == "a pattern"
+    named = Yours(window(1, 1), interval=True)
+    named.name = "every second"
+    assert named.item(0, (2,)).name == "every second"
 
 
 @settings(max_examples=120)

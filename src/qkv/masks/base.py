@@ -11,9 +11,11 @@ from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from qkv.errors import MaskError
 from qkv.shapes import Shape
+from qkv.values.parameters import pick
 from qkv.values.pytree import value
 
 
@@ -37,7 +39,13 @@ class Bounds(NamedTuple):
 
 
 class Mask(ABC):
-    """Which keys a query may see; combine masks with `&`, `|` and `~`."""
+    """Which keys a query may see; combine masks with `&`, `|` and `~`.
+
+    Attributes:
+        name: the mask in a few words, for people.
+    """
+
+    name: str = "a pattern"
 
     @abstractmethod
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
@@ -68,6 +76,26 @@ class Mask(ABC):
         """
         return ()
 
+    def item(self, index: int, leading: Shape) -> "Mask":
+        """Return the mask of one index of the first leading dimension: one item of a batch, or one head.
+
+        Args:
+            index: of the first leading dimension.
+            leading: the leading shape that this mask applies to.
+
+        Returns:
+            A mask for the leading shape without its first dimension.
+        """
+        return _Item(self, index, leading, self.name)
+
+    def shifted(self, by: int) -> "Mask":
+        """Return the mask for keys that others precede, which it was not made for.
+
+        Args:
+            by: how many come before. What the result says of these counts for nothing: combine it with `span(by)`.
+        """
+        return _Shifted(self, by, self.name)
+
     def __and__(self, other: "Mask | Tensor") -> "Mask":
         return Both(self, as_mask(other))
 
@@ -79,6 +107,100 @@ class Mask(ABC):
 
     def __invert__(self) -> "Mask":
         return self.inner if isinstance(self, Inverse) else Inverse(self)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Item(Mask):
+    """One index of the first leading dimension of a mask that only knows its whole."""
+
+    whole: Mask
+    index: int
+    leading: Shape
+    name: str
+
+    def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """Evaluate the whole mask for all indices."""
+        seen = self.whole.visible(self._grid(grid), rows_Q1, columns_K)
+        return pick(seen, self.index, len(self.leading) + 2)
+
+    def bounds(self, grid: Grid) -> Bounds | None:
+        """Return the intervals of this index."""
+        bounds = self.whole.bounds(self._grid(grid))
+        rank = len(self.leading) + 1
+        return None if bounds is None else Bounds(*(None if x is None else pick(x, self.index, rank) for x in bounds))
+
+    def inside(self, grid: Grid) -> "Iterable[tuple[Mask, Grid]]":
+        """Return the whole mask, which applies to all indices."""
+        return ((self.whole, self._grid(grid)),)
+
+    def _grid(self, grid: Grid) -> Grid:
+        return grid._replace(leading=self.leading)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class MaskRows(Mask):
+    """The mask of some queries.
+
+    Args:
+        whole: the mask of all queries.
+        positions: those of the queries, int64, in any order.
+        queries: how many queries the whole mask has.
+
+    Example:
+        >>> from qkv.masks.lower import matrix
+        >>> from qkv.masks.patterns import causal
+        >>> matrix(MaskRows(causal(), torch.tensor([2, 0]), 3), 2, 3).int()
+        tensor([[1, 1, 1],
+                [1, 0, 0]], dtype=torch.int32)
+    """
+
+    whole: Mask
+    positions: Tensor
+    queries: int
+
+    def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """Evaluate the whole mask at the positions of the queries."""
+        return self.whole.visible(self._grid(grid), self.positions[rows_Q1[:, 0]][:, None], columns_K)
+
+    def bounds(self, grid: Grid) -> Bounds | None:
+        """Return the same intervals, of these queries."""
+        bounds = self.whole.bounds(self._grid(grid))
+        return None if bounds is None else Bounds(*map(self._bound, bounds))
+
+    def inside(self, grid: Grid) -> "Iterable[tuple[Mask, Grid]]":
+        """Return the whole mask, which applies to all queries."""
+        return ((self.whole, self._grid(grid)),)
+
+    def _bound(self, bound: Tensor | None) -> Tensor | None:
+        return bound if bound is None or bound.shape[-1] == 1 else bound[..., self.positions]
+
+    def _grid(self, grid: Grid) -> Grid:
+        return grid._replace(queries=self.queries)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Shifted(Mask):
+    """A mask for keys that others precede."""
+
+    whole: Mask
+    by: int
+    name: str
+
+    def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        """Evaluate the whole mask at the positions of the keys among themselves."""
+        if grid.keys <= self.by:
+            return torch.zeros(1, 1, dtype=torch.bool, device=grid.device)
+        return self.whole.visible(self._grid(grid), rows_Q1, (columns_K - self.by).clamp(min=0))
+
+    def inside(self, grid: Grid) -> "Iterable[tuple[Mask, Grid]]":
+        """Return the whole mask, which applies to fewer keys."""
+        return ((self.whole, self._grid(grid)),)
+
+    def _grid(self, grid: Grid) -> Grid:
+        return grid._replace(keys=grid.keys - self.by)
 
 
 def as_mask(mask: object) -> Mask:
@@ -122,6 +244,14 @@ class Dense(Mask):
             table = table.index_select(-2, rows_Q1[:, 0])
         return table if table.shape[-1] == 1 else table.index_select(-1, columns_K)
 
+    def item(self, index: int, leading: Shape) -> "Dense":
+        """Return one entry of the table."""
+        return Dense(pick(self.tensor, index, len(leading) + 2))
+
+    def shifted(self, by: int) -> "Dense":
+        """Put columns before those of the table."""
+        return self if self.tensor.shape[-1] == 1 else Dense(F.pad(self.tensor, (by, 0)))
+
 
 @final
 @value
@@ -139,6 +269,19 @@ class Both(Mask):
     def inside(self, grid: Grid) -> "Iterable[tuple[Mask, Grid]]":
         """Return the two masks."""
         return (self.left, grid), (self.right, grid)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Both names."""
+        return f"{self.left.name} and {self.right.name}"
+
+    def item(self, index: int, leading: Shape) -> "Both":
+        """Return that of both masks."""
+        return Both(self.left.item(index, leading), self.right.item(index, leading))
+
+    def shifted(self, by: int) -> "Both":
+        """Shift both masks."""
+        return Both(self.left.shifted(by), self.right.shifted(by))
 
     def bounds(self, grid: Grid) -> Bounds | None:
         """Return the intersection of two intervals."""
@@ -171,6 +314,19 @@ class Either(Mask):
         """Return the two masks."""
         return (self.left, grid), (self.right, grid)
 
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """Both names."""
+        return f"{self.left.name} or {self.right.name}"
+
+    def item(self, index: int, leading: Shape) -> "Either":
+        """Return that of both masks."""
+        return Either(self.left.item(index, leading), self.right.item(index, leading))
+
+    def shifted(self, by: int) -> "Either":
+        """Shift both masks."""
+        return Either(self.left.shifted(by), self.right.shifted(by))
+
 
 @final
 @value
@@ -187,3 +343,16 @@ class Inverse(Mask):
     def inside(self, grid: Grid) -> "Iterable[tuple[Mask, Grid]]":
         """Return the mask."""
         return ((self.inner, grid),)
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """What it is the complement of."""
+        return f"not {self.inner.name}"
+
+    def item(self, index: int, leading: Shape) -> "Inverse":
+        """Return that of the mask."""
+        return Inverse(self.inner.item(index, leading))
+
+    def shifted(self, by: int) -> "Inverse":
+        """Shift the mask."""
+        return Inverse(self.inner.shifted(by))

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from qkv.errors import MaskError
 from qkv.masks.base import Both, Bounds, Dense, Grid, Mask
-from qkv.masks.patterns import Causal
+from qkv.masks.patterns import is_plain_causal
 from qkv.shapes import Shape, broadcast, show
 from qkv.values.parameters import numbers, regroup
 from qkv.values.pytree import tensors_in
@@ -296,7 +296,7 @@ def lower(mask: Mask | None, grid: Grid, readable: bool = False) -> Visibility:
     """
     if mask is None:
         return Visibility("all", grid)
-    if type(mask) is Causal and mask.align == "start" and isinstance(mask.offset, int) and mask.offset == 0:
+    if is_plain_causal(mask):
         return Visibility("causal", grid, mask.bounds(grid))
     bounds = mask.bounds(grid)
     if bounds is not None and bounds.first is None and bounds.last is None:

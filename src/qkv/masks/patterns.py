@@ -1,14 +1,15 @@
 """The masks computed from positions: causal, lengths, span, window, documents."""
 
-from dataclasses import dataclass
-from typing import Literal, final
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Literal, Self, final
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from qkv.errors import MaskError, ShapeError
-from qkv.masks.base import Bounds, Dense, Grid, Mask
-from qkv.shapes import align_left, show
+from qkv.masks.base import Both, Bounds, Dense, Either, Grid, Inverse, Mask
+from qkv.shapes import Shape, align_left, show
 from qkv.values.pytree import value
 
 FAR = 1 << 62
@@ -19,10 +20,32 @@ _FEW = 256
 """So many numbers are read faster as a list than by one of PyTorch's operators."""
 
 
+class Pattern(Mask):
+    """A mask computed from positions, and from numbers that can differ between items.
+
+    Attributes:
+        own: how many last dimensions of its tensors belong to one item.
+    """
+
+    own: ClassVar[int] = 0
+
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.__name__.lower()
+
+    def item(self, index: int, leading: Shape) -> Self:
+        """Return the numbers of one item, which align from the left."""
+        changes = {
+            part.name: x[0 if x.shape[0] == 1 else index]
+            for part in fields(self)  # type: ignore[arg-type]
+            if isinstance(x := getattr(self, part.name), Tensor) and x.ndim > self.own
+        }
+        return replace(self, **changes) if changes else self  # type: ignore[type-var]
+
+
 @final
 @value
 @dataclass(frozen=True, eq=False)
-class Causal(Mask):
+class Causal(Pattern):
     """Query i sees the keys j ≤ i + offset."""
 
     offset: int | Tensor = 0
@@ -36,6 +59,10 @@ class Causal(Mask):
         """Return everything up to the query's own position."""
         return Bounds(None, _clamp(_rows(grid) + _row(self._shift(grid), grid, "offset") + 1, grid))
 
+    def shifted(self, by: int) -> "Causal":
+        """Add to the offset; aligned at the end, it counts from the last key in any case."""
+        return self if self.align == "end" else Causal(_moved(self.offset, by))
+
     def _shift(self, grid: Grid) -> int | Tensor:
         offset = _moved(self.offset, 0)
         return offset if self.align == "start" else offset + (grid.keys - grid.queries)
@@ -44,7 +71,7 @@ class Causal(Mask):
 @final
 @value
 @dataclass(frozen=True, eq=False)
-class Lengths(Mask):
+class Lengths(Pattern):
     """The first `keys` keys and the first `queries` queries are real, the rest padding."""
 
     keys: int | Tensor | None
@@ -66,6 +93,14 @@ class Lengths(Mask):
             last = torch.where(_rows(grid) < _row(_length(self.queries), grid, "queries"), last, 0)
         return Bounds(None, _clamp(last, grid))
 
+    def shifted(self, by: int) -> Mask:
+        """Return the keys of a span; queries stay as they are."""
+        of_queries = None if self.queries is None else Lengths(None, self.queries)
+        if self.keys is None:
+            return of_queries or Span(by)
+        keys = Span(by, _moved(self.keys, by))
+        return keys if of_queries is None else keys & of_queries
+
     def fewest(self, grid: Grid) -> int | None:
         """Return the shortest length of keys."""
         if self.keys is None or self.queries is not None or _empty(self.keys):
@@ -76,7 +111,7 @@ class Lengths(Mask):
 @final
 @value
 @dataclass(frozen=True, eq=False)
-class Span(Mask):
+class Span(Pattern):
     """Every query sees the keys first ≤ j < last."""
 
     first: int | Tensor
@@ -94,11 +129,15 @@ class Span(Mask):
         last = None if self.last is None else _clamp(_row(_length(self.last), grid, "last"), grid)
         return Bounds(_clamp(_row(_length(self.first), grid, "first"), grid), last)
 
+    def shifted(self, by: int) -> "Span":
+        """Add to both ends."""
+        return Span(_moved(self.first, by), None if self.last is None else _moved(self.last, by))
+
 
 @final
 @value
 @dataclass(frozen=True, eq=False)
-class Window(Mask):
+class Window(Pattern):
     """Query i sees the keys i + offset − left ≤ j ≤ i + offset + right."""
 
     left: int | None
@@ -125,13 +164,18 @@ class Window(Mask):
             else _clamp(rows + _row(_moved(self.offset, self.right), grid, "offset") + 1, grid),
         )
 
+    def shifted(self, by: int) -> "Window":
+        """Add to the offset."""
+        return replace(self, offset=_moved(self.offset, by))
+
 
 @final
 @value
 @dataclass(frozen=True, eq=False)
-class Documents(Mask):
+class Documents(Pattern):
     """A query sees the keys with its own document id."""
 
+    own: ClassVar[int] = 1
     queries: Tensor
     keys: Tensor | None = None
 
@@ -157,6 +201,10 @@ class Documents(Mask):
         last = torch.cat([end[..., 1:], torch.full_like(end[..., :1], grid.keys)], -1)
         return Bounds(first.int(), last.int())
 
+    def shifted(self, by: int) -> "Documents":
+        """Put ids before those of the keys."""
+        return Documents(self.queries, F.pad(self.queries if self.keys is None else self.keys, (by, 0)))
+
     def _ids(self, grid: Grid) -> tuple[Tensor, Tensor]:
         keys = self.queries if self.keys is None else self.keys
         # PyTorch cannot sort or compare all unsigned types.
@@ -166,6 +214,8 @@ class Documents(Mask):
 
 PATTERNS = (Dense, Causal, Lengths, Span, Window, Documents)
 """The masks that say themselves which pairs are visible; all others of this package combine masks."""
+MASKS = (*PATTERNS, Both, Either, Inverse)
+"""All masks that are values: what trace files and registered operators can hold."""
 
 
 def _aligned_ids(ids: Tensor, count: int, grid: Grid, argument: str) -> Tensor:
@@ -316,6 +366,16 @@ def span(first: int | Tensor, last: int | Tensor | None = None) -> Span:
                 [[0, 0, 1, 0]]], dtype=torch.int32)
     """
     return Span(_integer(first, "first"), None if last is None else _integer(last, "last"))
+
+
+def is_plain_causal(mask: object) -> bool:
+    """Return whether a mask is exactly j ≤ i.
+
+    Example:
+        >>> is_plain_causal(causal()), is_plain_causal(causal(1))
+        (True, False)
+    """
+    return type(mask) is Causal and type(mask.offset) is int and mask.offset == 0 and mask.align == "start"
 
 
 def expect_lengths(mask: Mask | None, grid: Grid) -> None:

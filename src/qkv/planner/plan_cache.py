@@ -27,7 +27,7 @@ from qkv.engine.problem import Call
 from qkv.errors import UnsupportedError
 from qkv.masks.base import Grid, as_mask
 from qkv.masks.lower import Visibility, lower
-from qkv.masks.patterns import Causal, expect_lengths
+from qkv.masks.patterns import expect_lengths, is_plain_causal
 from qkv.normalizers.catalog import NORMALIZERS
 from qkv.planner.plan import Plan, plan_for
 from qkv.scores.base import Score
@@ -147,7 +147,7 @@ def _bias(bias: Tensor | Bias, grid: Grid, dtype: torch.dtype) -> Tensor | Posit
 def _store(lookup: CacheKey, plan: Plan, call: Call, given: Arguments) -> None:
     if len(PLANS) >= MOST:
         PLANS.clear()
-    fixed = given.mask is None or _plain_causal(given.mask)
+    fixed = given.mask is None or is_plain_causal(given.mask)
     if fixed and any(x.is_inference() for x in call.visibility.bounds or () if x is not None):
         # A tensor made in inference mode cannot be used outside of it.
         return
@@ -177,7 +177,7 @@ def cache_key(
     """
     score, normalizer, mask, bias, dropout, _, _ = given
     gradients = torch.is_grad_enabled()
-    if mask is not None and visibility is None and not _plain_causal(mask):
+    if mask is not None and visibility is None and not is_plain_causal(mask):
         return None
     shape, other = query.shape, key.shape
     if len(shape) < 2 or len(other) < 2 or not 0 < other[-2] <= LONGEST or not 0 < shape[-2] <= LONGEST:
@@ -188,10 +188,6 @@ def cache_key(
     parts += query.dtype, key.dtype, value.dtype, type(dropout), dropout != 0
     complete = _add(parts, score) and _add(parts, normalizer) and (bias is None or _add_bias(parts, bias))
     return tuple(parts) if complete else None
-
-
-def _plain_causal(mask: object) -> bool:
-    return type(mask) is Causal and type(mask.offset) is int and mask.offset == 0 and mask.align == "start"
 
 
 def _add(parts: list[Any], mechanism: object) -> bool:
@@ -226,7 +222,7 @@ def _add_tensor(parts: list[Any], x: Any) -> bool:
 
 def _lowered(query: Tensor, key: Tensor, value: Tensor, given: object) -> Visibility | None:
     """Lower the mask of a call that may have a cached plan; None for no mask, a plain causal one, and other calls."""
-    if given is None or _plain_causal(given):
+    if given is None or is_plain_causal(given):
         return None
     mask = as_mask(given)
     leading, unsaved = query.shape[:-2], not torch.is_grad_enabled()

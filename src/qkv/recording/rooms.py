@@ -1,17 +1,12 @@
 """Keeping the keys and values of a growing cache once, however many calls see them."""
 
-from dataclasses import replace
-from functools import reduce
-from operator import and_
 from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from qkv.masks.base import Dense, Mask, as_mask
-from qkv.masks.lower import factors
-from qkv.masks.patterns import Causal, Lengths, Span, Window, span
+from qkv.masks.base import as_mask
+from qkv.masks.patterns import span
 
 
 class StoredKeys(NamedTuple):
@@ -128,7 +123,7 @@ def same_numbers(one: Tensor, other: Tensor) -> bool:
 
 
 def moved(options: dict[str, Any], dropped: int) -> dict[str, Any] | None:
-    """Return the options of a call whose keys are preceded by some that it does not see; None if they are unknown.
+    """Return the options of a call whose keys are preceded by some that it does not see; None if there is a bias.
 
     Args:
         options: score, mask and the like.
@@ -136,21 +131,7 @@ def moved(options: dict[str, Any], dropped: int) -> dict[str, Any] | None:
     """
     if not dropped:
         return options
-    mask = options.get("mask")
-    parts = [] if mask is None else [_moved(part, dropped) for part in factors(as_mask(mask))]
-    if options.get("bias") is not None or any(part is None for part in parts):
+    if options.get("bias") is not None:
         return None
-    return options | {"mask": reduce(and_, [part for part in parts if part is not None], span(dropped))}
-
-
-def _moved(mask: Mask, by: int) -> Mask | None:
-    match mask:
-        case Causal(offset, "start") | Window(_, _, offset):
-            return replace(mask, offset=offset + by)
-        case Span(first, last):
-            return Span(first + by, None if last is None else last + by)
-        case Lengths(keys, None) if keys is not None:
-            return Span(by, keys + by)
-        case Dense(tensor):
-            return Dense(F.pad(tensor, (by, 0)))
-    return None
+    mask, visible = options.get("mask"), span(dropped)
+    return options | {"mask": visible if mask is None else visible & as_mask(mask).shifted(dropped)}

@@ -12,7 +12,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from qkv.masks.patterns import Causal
+from qkv.masks.patterns import is_plain_causal
 from qkv.nn.attention import Also, Attention
 from qkv.normalizers.dense import Softmax
 from qkv.normalizers.row_state import RowState
@@ -79,7 +79,7 @@ def _is_free(module: Attention, tensors: tuple[Tensor, ...], options: Mapping[st
     mask = options.get("mask")
     plain = isinstance(score, Dot) or (isinstance(score, ScaledDot) and score.softcap is None)
     softmax = isinstance(normalizer, Softmax) and normalizer.sink is None
-    simple = mask is None or (isinstance(mask, Causal) and isinstance(mask.offset, int) and mask.offset == 0)
+    simple = mask is None or is_plain_causal(mask)
     learned = [x for x in (*tensors, getattr(score, "scale", None)) if isinstance(x, Tensor) and x.requires_grad]
     dropped = module.training and module.dropout > 0
     learns = bool(learned) and torch.is_grad_enabled()

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from qkv.biases import Alibi, Relative
 from qkv.errors import DataError, QkvError, UnsupportedError, nearest
-from qkv.masks.base import Both, Dense, Either, Inverse
-from qkv.masks.patterns import Causal, Documents, Lengths, Span, Window
+from qkv.masks.patterns import MASKS
 from qkv.normalizers.catalog import NORMALIZERS
 from qkv.normalizers.row_state import RowState
 from qkv.scores.catalog import SCORES
@@ -20,7 +19,8 @@ from qkv.scores.free import Learned
 _CLASSES: tuple[type, ...] = (
     *(cls for cls in SCORES.classes if cls is not Learned),
     *NORMALIZERS.classes,
-    *(Causal, Lengths, Span, Window, Documents, Dense, Both, Either, Inverse, Alibi, Relative, RowState),
+    *MASKS,
+    *(Alibi, Relative, RowState),
 )
 _NAMES = {cls.__name__: cls for cls in _CLASSES}
 _TEXTS = ("align", "activation", "kind")

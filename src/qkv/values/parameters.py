@@ -91,6 +91,46 @@ def repeat_key_heads(owner: T, parameters: Sequence[Parameter], repeats: int) ->
     return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
 
 
+def pick(x: Tensor, index: int, rank: int) -> Tensor:
+    """Return one entry of the first of `rank` dimensions; the tensor itself if it has fewer, aligned from the right.
+
+    A dimension of size 1 stands for all entries.
+
+    Example:
+        >>> table = torch.arange(6).reshape(2, 3)
+        >>> pick(table, 1, 2), pick(table, 1, 3) is table
+        (tensor([3, 4, 5]), True)
+    """
+    return x if x.ndim < rank else x[0 if x.shape[0] == 1 else index]
+
+
+def item(owner: T, parameters: Sequence[Parameter], index: int, leading: Shape, of_keys: int | None = None) -> T:
+    """Return the same value for one index of the first leading dimension: one item of a batch, or one head.
+
+    Args:
+        owner: a frozen dataclass, such as a score, with parameters aligned from the right.
+        parameters: its fields that can be tensors.
+        index: of the first leading dimension.
+        leading: the leading shape.
+        of_keys: the index of what belongs to the keys, whose heads can be fewer; None for the same.
+
+    Returns:
+        The value, with detached parameters.
+
+    Example:
+        >>> from qkv.scores.kernels import Gaussian
+        >>> score = Gaussian(torch.tensor([1.0, 2.0]))
+        >>> item(score, score.parameters, 1, (2,))
+        Gaussian(bandwidth=tensor(2.))
+    """
+    changes = {
+        name: pick(x.detach(), index if not of_key or of_keys is None else of_keys, own + len(leading))
+        for name, own, of_key in parameters
+        if isinstance(x := getattr(owner, name), Tensor)
+    }
+    return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
+
+
 def promoted(owner: T, parameters: Sequence[Parameter], dtype: torch.dtype) -> T:
     """Return the same value with each parameter in at least the type that a call computes in.
 

@@ -29,6 +29,21 @@ class Squares(qkv.normalizers.Normalizer):
         return squares / squares.sum(-1, keepdim=True).clamp(min=1e-30)
 
 
+class Falling(qkv.biases.Bias):
+    """−m·i/(1 + j), for each head another m."""
+
+    def tile(self, rows_Q1, columns_K):
+        return -PER_HEAD[:, None, None] * rows_Q1 / (1 + columns_K)
+
+
+class Diagonal(qkv.masks.Mask):
+    """Each head sees the keys of another diagonal, and the first key."""
+
+    def visible(self, grid, rows_Q1, columns_K):
+        head = torch.arange(grid.leading[0])[:, None, None]
+        return ((columns_K - rows_Q1 + head) % 2 == 0) | (columns_K == 0)
+
+
 MECHANISMS = {
     "scaled dot": {},
     "dot, mask": {"score": Dot(), "mask": qkv.masks.causal()},
@@ -45,6 +60,7 @@ MECHANISMS = {
     "Epanechnikov": {"score": Epanechnikov(3.0, power=1)},
     "uniform": {"score": Uniform(), "mask": qkv.masks.window(2, 1)},
     "yours": {"score": lambda query, key: -torch.cdist(query, key, p=1), "bias": torch.randn(2, 6, 9)},
+    "your mask and bias": {"mask": Diagonal() & qkv.masks.causal(3), "bias": Falling()},
     "your normalizer": {"normalizer": Squares(), "mask": qkv.masks.causal()},
     "hard": {"normalizer": Hard(), "mask": qkv.masks.causal()},
     "identity": {"normalizer": Identity()},

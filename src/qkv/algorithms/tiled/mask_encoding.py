@@ -5,25 +5,20 @@ A composition of masks is written in postfix order, operands before the operatio
 """
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from torch import Tensor
 
 from qkv.engine.mechanism import full_rank
 from qkv.masks.base import Both, Dense, Either, Inverse, Mask
-from qkv.masks.patterns import Causal, Documents, Lengths, Span, Window, clamped
+from qkv.masks.patterns import MASKS, clamped
 
-_OPERATIONS: dict[type[Mask], str] = {Both: "and", Either: "or"}
-_CONSTRUCTORS = {
-    "dense": Dense,
-    "lengths": Lengths,
-    "span": Span,
-    "documents": Documents,
-    "window": Window,
-    "and": Both,
-    "or": Either,
-}
-_OPERAND_COUNTS = {"dense": 1, "lengths": 2, "span": 2, "documents": 2, "window": 3, "and": 2, "or": 2}
+_COMBINED: dict[type[Mask], str] = {Both: "and", Either: "or", Inverse: "not"}
+_NAMES: dict[type[Mask], str] = {cls: _COMBINED.get(cls) or cls.__name__.lower() for cls in MASKS}
+_CLASSES = {name: cls for cls, name in _NAMES.items()}
+_FIELDS: dict[type[Mask], tuple[str, ...]] = {cls: tuple(part.name for part in fields(cls)) for cls in MASKS}
+"""Not read from the class when a mask is encoded, which PyTorch traces."""
 
 
 def encode(mask: Mask, rank: int) -> tuple[str, list[Tensor], list[int]] | None:
@@ -45,39 +40,28 @@ def encode(mask: Mask, rank: int) -> tuple[str, list[Tensor], list[int]] | None:
 
 
 def _words(mask: Mask, rank: int, tensors: list[Tensor], numbers: list[int]) -> list[str] | None:
-    if isinstance(mask, Inverse):
-        inner = _words(mask.inner, rank, tensors, numbers)
-        return None if inner is None else [*inner, "not"]
-    if isinstance(mask, (Both, Either)):
-        left, right = _words(mask.left, rank, tensors, numbers), _words(mask.right, rank, tensors, numbers)
-        return None if left is None or right is None else [*left, *right, _OPERATIONS[type(mask)]]
-    items: list[Tensor | int | None]
-    if isinstance(mask, Dense):
-        items, name = [full_rank(mask.tensor, rank + 2)], "dense"
-    elif isinstance(mask, Causal):
-        items, name = [mask.offset], f"causal:{mask.align}"
-    elif isinstance(mask, Lengths):
-        items, name = [mask.keys, mask.queries], "lengths"
-    elif isinstance(mask, Span):
-        items, name = [mask.first, mask.last], "span"
-    elif isinstance(mask, Window):
-        items, name = [mask.left, mask.right, mask.offset], "window"
-    elif isinstance(mask, Documents):
-        items, name = [mask.queries, mask.keys], "documents"
-    else:
+    name = _NAMES.get(type(mask))
+    if name is None:
         return None
-    return [*(_word(item, tensors, numbers) for item in items), name]
-
-
-def _word(item: Tensor | int | None, tensors: list[Tensor], numbers: list[int]) -> str:
-    if item is None:
-        return "none"
-    if isinstance(item, Tensor):
-        tensors.append(item)
-        return "tensor"
-    # An operator's numbers are int64, whose limits are far beyond any position.
-    numbers.append(clamped(item))
-    return "number"
+    words = []
+    for part in [getattr(mask, field) for field in _FIELDS[type(mask)]]:
+        if isinstance(part, Mask):
+            inner = _words(part, rank, tensors, numbers)
+            if inner is None:
+                return None
+            words += inner
+        elif part is None:
+            words.append("none")
+        elif isinstance(part, Tensor):
+            words.append("tensor")
+            tensors.append(full_rank(part, rank + 2) if isinstance(mask, Dense) else part)
+        elif isinstance(part, str):
+            name = f"{name}:{part}"
+        else:
+            words.append("number")
+            # An operator's numbers are int64, whose limits are far beyond any position.
+            numbers.append(clamped(part))
+    return [*words, name]
 
 
 def decode(code: str, tensors: Sequence[Tensor], numbers: Sequence[int]) -> Mask:
@@ -92,12 +76,9 @@ def decode(code: str, tensors: Sequence[Tensor], numbers: Sequence[int]) -> Mask
     for word in code.split(" "):
         if word in ("none", "tensor", "number"):
             stack.append(None if word == "none" else next(tensor if word == "tensor" else number))
-        elif word == "not":
-            stack.append(Inverse(stack.pop()))
-        elif word.startswith("causal:"):
-            stack.append(Causal(stack.pop(), word.removeprefix("causal:")))  # type: ignore[arg-type]
-        else:
-            operands = stack[-_OPERAND_COUNTS[word] :]
-            del stack[-_OPERAND_COUNTS[word] :]
-            stack.append(_CONSTRUCTORS[word](*operands))
+            continue
+        name, *texts = word.split(":")
+        cls: Any = _CLASSES[name]
+        start = len(stack) + len(texts) - len(_FIELDS[cls])
+        stack[start:] = [cls(*stack[start:], *texts)]
     return stack.pop()  # type: ignore[no-any-return]

@@ -19,6 +19,7 @@ from qkv.hub.flex.expressions import (
     tensors_of,
 )
 from qkv.masks.base import Both, Bounds, Dense, Either, Grid, Mask
+from qkv.masks.lower import factors
 from qkv.masks.patterns import Causal, Documents
 
 _QUERY, _KEY = symbol("query"), symbol("key")
@@ -138,19 +139,14 @@ def _conjunction(holds: Expression, grid: Grid) -> list[Mask]:
     masks: list[Mask] = []
     interval = Interval(None, None)
     for part in _parts(holds, "and"):
-        for mask in _factors(_mask(part, grid)):
+        condition = _mask(part, grid)
+        for mask in [] if condition is None else factors(condition):
             if isinstance(mask, Interval):
                 interval = _intersection(interval, mask)
             else:
                 masks.append(mask)
     whole = interval.first is None and interval.last is None
     return masks if whole else [interval, *masks]
-
-
-def _factors(mask: Mask | None) -> list[Mask]:
-    if mask is None:
-        return []
-    return [*_factors(mask.left), *_factors(mask.right)] if isinstance(mask, Both) else [mask]
 
 
 def conjuncts(holds: Expression) -> list[Expression]:

@@ -11,7 +11,7 @@ from qkv.biases import Bias
 from qkv.engine.describe import Arguments, in_log_space
 from qkv.functional import attention_with_weights
 from qkv.introspect.lazy_map import AttentionMap, map_of
-from qkv.masks.base import Bounds, Grid, Mask, as_mask
+from qkv.masks.base import Bounds, Grid, Mask, MaskRows, as_mask
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax, Sum
 from qkv.normalizers.kinds import kind_of
@@ -19,7 +19,7 @@ from qkv.normalizers.row_state import RowState
 from qkv.scores.base import Score
 from qkv.scores.free import as_score
 from qkv.scores.products import ScaledDot
-from qkv.view.answers.parts import HeadRows, MaskPart, bias_of, part_of
+from qkv.view.answers.parts import HeadIndex, bias_of, part_of, rows_of
 from qkv.view.scene import Layer
 
 
@@ -32,9 +32,7 @@ class Head:
         query: (Q, D), all rows.
         key: (K, E).
         value: (K, V).
-        score, normalizer: those of this head.
-        mask, bias: those of the whole layer; None if there is none.
-        cut: the head's index and the number of heads.
+        score, normalizer, mask, bias: those of this head; no mask or bias is None.
         state: row state of all rows, if known.
 
     Example:
@@ -51,7 +49,6 @@ class Head:
     normalizer: Normalizer
     mask: Mask | None
     bias: Tensor | Bias | None
-    cut: HeadRows
     state: RowState | None
 
     @property
@@ -79,13 +76,12 @@ class Head:
 
     def options(self, rows: Tensor | None = None) -> dict[str, Any]:
         """Return the mechanism as arguments of `qkv.attention`, for all rows or some."""
-        cut = replace(self.cut, rows=rows)
-        mask = None if self.mask is None else MaskPart(self.mask, cut)
+        mask = self.mask if self.mask is None or rows is None else MaskRows(self.mask, rows, self.shape[0])
         return {
             "score": self.score,
             "normalizer": self.normalizer,
             "mask": mask,
-            "bias": bias_of(self.bias, cut),
+            "bias": rows_of(self.bias, rows),
         }
 
     def map(self, rows: Tensor | None = None, state: Tensor | None = None) -> AttentionMap:
@@ -116,9 +112,7 @@ class Head:
 
     def bounds(self) -> Bounds | None:
         """Return the keys each query may see as an interval, if the mask is one."""
-        if self.mask is None:
-            return None
-        return MaskPart(self.mask, self.cut).bounds(Grid((), *self.shape, self.query.device))
+        return None if self.mask is None else self.mask.bounds(Grid((), *self.shape, self.query.device))
 
     def visible(self, query: int) -> Tensor:
         """Return which keys a query may see: bool (K)."""
@@ -127,7 +121,7 @@ class Head:
             return torch.ones(keys, dtype=torch.bool, device=device)
         grid = Grid((), self.shape[0], keys, device)
         rows, columns = torch.tensor([[query]], device=device), torch.arange(keys, device=device)
-        seen = MaskPart(self.mask, self.cut).visible(grid, rows, columns)
+        seen = self.mask.visible(grid, rows, columns)
         visible: Tensor = seen.expand(1, keys)[0]
         return visible
 
@@ -144,20 +138,18 @@ def head_of(layer: Layer, head: int) -> Head:
     """
     given = dict(layer.options)
     groups = layer.key.shape[0]
-    cut = HeadRows(layer.heads, groups, head, layer.query.shape[1])
+    index = HeadIndex(layer.heads, groups, head)
     score = as_score(given.get("score") or ScaledDot())
     normalizer = given.get("normalizer") or default_normalizer(score)
-    mask, group = given.get("mask"), head * groups // layer.heads
-    state = layer.state
+    mask, state = given.get("mask"), layer.state
     return Head(
         layer.query[head].detach(),
-        layer.key[group].detach(),
-        layer.value[group].detach(),
-        part_of(score, cut),
-        part_of(normalizer, cut),
-        None if mask is None else as_mask(mask),
-        given.get("bias"),
-        cut,
+        layer.key[index.of_keys].detach(),
+        layer.value[index.of_keys].detach(),
+        part_of(score, index),
+        part_of(normalizer, index),
+        None if mask is None else as_mask(mask).item(head, (layer.heads,)),
+        bias_of(given.get("bias"), index),
         None if state is None or state.kind == "hard" else state.map(lambda x: x[head].detach()),
     )
 

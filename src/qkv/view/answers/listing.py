@@ -4,8 +4,6 @@ from typing import Any
 
 from qkv.biases import Bias
 from qkv.errors import ConfigError, nearest
-from qkv.masks.base import Both, Either, Inverse, Mask
-from qkv.masks.patterns import Causal, Documents, Lengths, Span, Window
 from qkv.normalizers.steps import equation_of as normalizer_equation
 from qkv.scores.steps import equation_of as score_equation
 from qkv.view.answers.head import Head, head_of
@@ -107,25 +105,7 @@ def _equation(head: Head) -> str:
 
 
 def mask_name(head: Head) -> str:
-    """Describe a mask in a few words.
-
-    Example:
-        >>> import torch, qkv
-        >>> _named(qkv.masks.causal() & qkv.masks.window(2, 0))
-        'causal and window'
-    """
-    named = "none" if head.mask is None else _named(head.mask)
-    kind = "" if head.bias is None else type(head.bias).__name__.lower() if isinstance(head.bias, Bias) else "tensor"
-    return f"{named}, bias: {kind}" if kind else named
-
-
-def _named(mask: Mask) -> str:
-    match mask:
-        case Both(left, right) | Either(left, right):
-            joined = "and" if isinstance(mask, Both) else "or"
-            return f"{_named(left)} {joined} {_named(right)}"
-        case Inverse(inner):
-            return f"not {_named(inner)}"
-        case Causal() | Lengths() | Span() | Window() | Documents():
-            return type(mask).__name__.lower()
-    return "a pattern"
+    """Describe a mask and a bias in a few words."""
+    mask = "none" if head.mask is None else head.mask.name
+    bias = "" if head.bias is None else head.bias.name if isinstance(head.bias, Bias) else "tensor"
+    return f"{mask}, bias: {bias}" if bias else mask

@@ -138,7 +138,7 @@ def _scores(asked: _Asked) -> list[Stage]:
     stages = score_stages(head.score, head.query[asked.query], head.key[row.places])
     if asked.biases is not None:
         before, added = stages[-1].values, asked.biases[row.places]
-        equation = f"s = s + b, b: {type(head.bias).__name__.lower() if isinstance(head.bias, Bias) else 'a matrix'}"
+        equation = f"s = s + b, b: {head.bias.name if isinstance(head.bias, Bias) else 'a matrix'}"
         filled = lambda at: f"{number(before[at])} + {number(added[at])}"  # noqa: E731
         stages.append(Stage("bias", "s", equation, "row", before + added, filled=filled))
     if head.mask is not None:

@@ -45,9 +45,9 @@ def measure(data: Path, steps: int, precision: str) -> dict[str, Any]:
     import torch
 
     from qkv.linalg.heap import GrowthLimit
+    from qkv.settings import merge, read_toml
     from qkv.tasks import launch
     from qkv.tasks.ensembles import RECIPE
-    from qkv.tasks.settings import merge, read_toml
     from qkv.training.loop import train
     from qkv.training.precision import computing
 

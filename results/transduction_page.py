@@ -4,7 +4,7 @@ import json
 import math
 from typing import Any
 
-from qkv.tasks.settings import read_toml
+from qkv.settings import read_toml
 from qkv.tasks.training import load_settings
 from qkv.training.schedules import learning_rate
 from results.transduction import ROWS, ShortRow

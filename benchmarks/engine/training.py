@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from qkv.data.batches import Batch
 from qkv.models.recurrent import RecurrentTranslator
 from qkv.tasks.choice import build_model
-from qkv.tasks.parallel import Files, TokenizerSettings, read_training
+from qkv.tasks.parallel import read_training
+from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 from qkv.tasks.translation import TranslationTask
 from qkv.training.optimizer import build_optimizer, clip_gradient, scale_gradient
 from qkv.training.precision import computing
@@ -29,7 +30,7 @@ from qkv.training.settings import Settings
 Precision = Literal["float32", "bfloat16"]
 
 ASKED = 2.0
-SETTINGS = Settings(steps=1, tokens=2048, learning_rate=1e-3)
+SETTINGS = Settings(steps=1, batch_tokens=2048, learning_rate=1e-3)
 MODEL = {"kind": "gru", "score": "additive"}
 
 
@@ -65,7 +66,7 @@ class Training:
         if self.data is None:
             return {"kind": "training", "skipped": "needs --data FOLDER, with multi30k/train.de and train.en"}
         task = _task(self.data / "multi30k", self.pieces)
-        epoch = task.batches(tokens=SETTINGS.tokens, seed=0, epoch=0)
+        epoch = task.batches(tokens=SETTINGS.batch_tokens, seed=0, epoch=0)
         # PyTorch's cells do not support mixed precision.
         names = (AUTO, REFERENCE) if self.precision == "bfloat16" else (AUTO, REFERENCE, PLAIN)
         sides = {name: _Side(task, name, self.precision, watch.clock) for name in names}
@@ -130,8 +131,9 @@ def _attend_with(model: nn.Module, backend: str) -> None:
 
 
 def _task(folder: Path, pieces: Literal["bpe", "char"]) -> TranslationTask:
-    files = Files(folder / "train.de", folder / "train.en", None, folder / "val.de", folder / "val.en")
-    text = read_training(files, TokenizerSettings(pieces), 0)
+    sides = {"source": "train.de", "target": "train.en", "valid_source": "val.de", "valid_target": "val.en"}
+    files = TranslateFiles(**{name: folder / file for name, file in sides.items()})
+    text = read_training(files, TranslateTokenizer(tokenizer=pieces), 0)
     torch.manual_seed(0)
     model = build_model(MODEL, text.tokenizer).train()
     return TranslationTask(model, text.tokenizer, text.train, text.valid, text.valid_examples, 0.1, 256)

@@ -1,6 +1,5 @@
 """Generate the reference: the public names by module, the command line and the settings."""
 
-import dataclasses
 import importlib
 import inspect
 import types
@@ -9,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from typer.main import get_command
+
+from qkv.settings import options_of, range_of
+from qkv.tasks.catalog import TASKS
+from qkv.tasks.settings import TaskSettings
 
 MODULES = {
     "qkv": "attention and its siblings; loading, training and recording",
@@ -130,84 +133,30 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-SETTINGS = {
-    "training": {"every task but regress": "qkv.training.settings:Settings"},
-    "tokenizer": {"every task that reads text": "qkv.tasks.parallel:TokenizerSettings"},
-    "data": {
-        "translate": "qkv.tasks.training:RECIPE",
-        "generate": "qkv.tasks.language_training:RECIPE",
-        "point": "qkv.tasks.point_training:RECIPE",
-        "regress": "qkv.tasks.regression:RECIPE",
-        "classify and tag": "qkv.tasks.labeled_text:LabeledFiles",
-    },
-    "model": {
-        "translate, kind transformer": "qkv.models.transformer:TransformerConfig",
-        "translate, kind gru, lstm or rnn": "qkv.models.recurrent:RecurrentConfig",
-        "translate, alignment monotonic": "qkv.models.monotonic:MonotonicConfig",
-        "generate, kind transformer": "qkv.models.decoder:DecoderConfig",
-        "generate, kind gru, lstm or rnn": "qkv.models.recurrent_decoder:RecurrentDecoderConfig",
-        "classify and tag": "qkv.models.reader:ReaderConfig",
-        "point": "qkv.models.pointer:PointerConfig",
-    },
-}
-"""The dataclasses of each table of settings, by task; of a recipe, its files."""
-
-
 def _settings_page() -> str:
     lines = [
         "# Every setting",
         "",
-        "`qkv train TASK --print-config` prints all settings of a task as TOML, in these tables, and "
-        "`--config run.toml` reads them back; flags win. An unknown setting is an error that names the closest one. "
-        "Sizes that follow from the text, such as that of the vocabulary, are no settings.",
+        "Each setting is a flag of `qkv train TASK` (`--batch-tokens`), an argument of `qkv.train` (`batch_tokens=`), "
+        "and a line of a settings file (`batch_tokens = 2048` under `[training]`). `qkv train TASK --print-config` "
+        "prints all settings of a task as TOML, in these tables, and `--config run.toml` reads them back; flags win. "
+        "An unknown setting is an error that names the closest one.",
     ]
-    for table, classes in SETTINGS.items():
-        lines += ["", f"## [{table}]"]
-        for tasks, path in classes.items():
-            module, _, name = path.partition(":")
-            item = getattr(importlib.import_module(module), name)
-            lines += ["", f"### {tasks.capitalize()}", "", "| setting | meaning | default |", "|---|---|---|"]
-            lines += _setting_rows(item if inspect.isclass(item) else item.files)
+    for task in TASKS.values():
+        lines += ["", f"## qkv train {task.name}"]
+        for table, settings in task.tables.items():
+            lines += [
+                "",
+                f"### [{table}] to {task.name}",
+                "",
+                "| setting | meaning and default | range |",
+                "|---|---|---|",
+            ]
+            lines += [_setting_row(task, settings, name) for name in options_of(settings)]
     return "\n".join([*lines, ""])
 
 
-def _setting_rows(settings: type) -> list[str]:
-    meanings = {name: text for base in reversed(settings.__mro__) for name, text in _arguments(base).items()}
-    rows = []
-    for field in dataclasses.fields(settings):
-        default = field.default
-        shown = "" if default in (dataclasses.MISSING, None) else f"`{_plain(default)}`"
-        rows.append(f"| `{field.name}` | {_cell(meanings.get(field.name, ''))} | {shown} |")
-    return rows
-
-
-def _plain(default: object) -> str:
-    return (
-        str(default).lower()
-        if isinstance(default, bool)
-        else f'"{default}"'
-        if isinstance(default, str)
-        else str(default)
-    )
-
-
-def _arguments(item: type) -> dict[str, str]:
-    """The paragraph on each argument in a docstring of Google's form.
-
-    Example:
-        >>> _arguments(type("A", (), {"__doc__": "A.\\n\\nArgs:\\n    x: one\\n        two.\\n"}))
-        {'x': 'one two.'}
-    """
-    _, _, rest = (inspect.cleandoc(item.__doc__ or "")).partition("Args:\n")
-    found: dict[str, str] = {}
-    names: list[str] = []
-    for line in rest.splitlines():
-        if line and not line.startswith(" "):
-            break
-        name, colon, text = line.strip().partition(": ")
-        if colon and line.startswith("    ") and not line.startswith("     "):
-            names = name.split(", ")
-            found |= dict.fromkeys(names, text)
-        elif line.strip():
-            found |= {each: f"{found[each]} {line.strip()}" for each in names}
-    return found
+def _setting_row(task: TaskSettings, table: type, name: str) -> str:
+    former = options_of(table)[name].stored
+    names = f"`{name}`" + (f" (also `{former}`)" if former else "")
+    return f"| {names} | {_cell(task.help_of(name))} | {range_of(table, name)} |"

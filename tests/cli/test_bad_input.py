@@ -97,9 +97,9 @@ def test_unwritable_folder(corpus: Path) -> None:
     ("arguments", "words"),
     [
         (["--sorce", "x"], ["--sorce", "--source"]),
-        (["--model", "gur"], ["model.kind", "gur", '"gru"']),
+        (["--model", "gur"], ["model.model", "gur", '"gru"']),
         (["--score", "aditive"], ["model.score", "aditive", '"additive"']),
-        (["--tokenizer", "chars"], ["tokenizer.kind", '"char"']),
+        (["--tokenizer", "chars"], ["tokenizer.tokenizer", '"char"']),
     ],
 )
 def test_unknown_name_on_the_command_line(arguments: list[str], words: list[str], corpus: Path, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_settings_files_take_the_names_of_flags() -> None:
     assert CLASSIFY.load_settings({"model": {"model": "lstm"}}) == CLASSIFY.load_settings(
         {"model": {"encoder": "lstm"}}
     )
-    with pytest.raises(ConfigError, match=r"training\.batch_tokens: expected no training\.tokens beside it"):
+    with pytest.raises(ConfigError, match=r"training\.tokens: expected no training\.batch_tokens beside it"):
         load_settings({"training": {"batch_tokens": 512, "tokens": 512}})
 
 

@@ -130,20 +130,22 @@ def test_a_run_of_two_vocabularies_is_resumed_and_started_from(folder: Path, tmp
     two = ["--source-tokenizer", "char", "--target-tokenizer", "word"]
     train = ["train", "translate", *given]
     succeeded(run(*train, *two, "--steps", "3", "--out", folder / "gru"))
-    refused(run(*train, "--out", folder / "gru"), "--source-tokenizer (tokenizer.source) null (it was char)")
+    refused(run(*train, "--out", folder / "gru"), "--source-tokenizer (tokenizer.source_tokenizer) null (it was char)")
     succeeded(run(*train, "--from", folder / "gru", "--out", tmp_path / "tuned"))
     refused(
         run(*train, "--from", folder / "gru", "--source-tokenizer", "word", "--out", tmp_path / "other"),
-        "--source-tokenizer (tokenizer.source): expected char, as in the tokenizer of the other run; got word",
+        "--source-tokenizer (tokenizer.source_tokenizer): expected char, as in the tokenizer of the other",
     )
     succeeded(run(*train, "--out", tmp_path / "one"))
     refused(
         run(*train, "--from", tmp_path / "one", "--source-tokenizer", "char", "--out", tmp_path / "other"),
-        "--source-tokenizer (tokenizer.source): expected none",
+        "--source-tokenizer (tokenizer.source_tokenizer): expected none",
     )
     refused(run("translate", folder / "gru", tmp_path / "one", feed="an\n"), "expected the tokenizer of")
     text = ["--text", folder / "text.txt", "--tokenizer-from", folder / "gru", "--out", tmp_path / "text"]
-    refused(run("train", "generate", *text), "tokenizer.source: expected none but to translate; got char")
+    refused(
+        run("train", "generate", *text), "--tokenizer-from: expected a run with one vocabulary", "char for its sources"
+    )
     several = ["--ensemble", "2", "--both-directions", "--out", tmp_path / "both"]
     succeeded(run(*train, *two, *several))
     assert succeeded(run("translate", tmp_path / "both", "--beam", "2", feed="an dog .\n")).stdout
@@ -152,7 +154,7 @@ def test_a_run_of_two_vocabularies_is_resumed_and_started_from(folder: Path, tmp
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--source-tokenizer", "chars"], "--source-tokenizer (tokenizer.source)"),
+        (["--source-tokenizer", "chars"], "--source-tokenizer (tokenizer.source_tokenizer)"),
         (["--copy", "mixture", "--target-tokenizer", "char"], "model.copy"),
         (["--features", "separate"], "--features-col 3"),
         (["--features", "apart", "--features-col", "3"], "--features (data.features)"),

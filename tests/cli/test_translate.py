@@ -69,7 +69,7 @@ def test_runs_of_other_tokenizers_do_not_and_the_mend_is_a_flag_there_is(folder:
     ("more", "words"),
     [
         (["--from"], ["--tokenizer-from", "no --from"]),
-        (["--tokenizer", "word"], ["--tokenizer (tokenizer.kind): expected char", "got word"]),
+        (["--tokenizer", "word"], ["--tokenizer (tokenizer.tokenizer): expected char", "got word"]),
         (["--lowercase"], ["--lowercase (tokenizer.lowercase): expected False", "got True"]),
     ],
 )

@@ -2,7 +2,7 @@
 
 from tests.fuzz.oss_fuzz import reading, run
 
-from qkv.tasks.settings import read_toml
+from qkv.settings import read_toml
 
 TestOneInput = reading("run.toml", read_toml)
 

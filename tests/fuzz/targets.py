@@ -40,12 +40,12 @@ from qkv.normalizers.dense import Softmax
 from qkv.recording.files import read as read_trace
 from qkv.recording.recorder import record
 from qkv.recording.storing import KEY
+from qkv.settings import read_toml, to_toml
 from qkv.tasks import language_training, point_training, regression, training
 from qkv.tasks.label_training import CLASSIFY, RECIPES
 from qkv.tasks.load import load
 from qkv.tasks.published import open_published
 from qkv.tasks.recipe import Recipe
-from qkv.tasks.settings import read_toml, to_toml
 from qkv.training.journal import Journal, read_journal
 from qkv.training.session import TrainingJob, begin
 
@@ -387,8 +387,8 @@ def read_positions(path: Path) -> object:
 
 
 def read_columns(path: Path) -> object:
-    data = regression.RegressionData(path, ("age", "area"), "rent")
-    return regression.fit(regression.read_columns(data), regression.RegressionModel(bandwidth=1.0))
+    data = regression.RegressFiles(data=path, x=("age", "area"), y="rent")
+    return regression.fit(regression.read_columns(data), regression.RegressModel(bandwidth=1.0))
 
 
 def corpora() -> list[Target]:

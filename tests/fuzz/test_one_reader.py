@@ -13,8 +13,8 @@ from qkv.data.corpus import read_lines
 from qkv.errors import QkvError
 from qkv.files import open_file, read_file
 from qkv.recording.files import read as read_trace
+from qkv.settings import read_toml
 from qkv.tasks.members import members_of
-from qkv.tasks.settings import read_toml
 from qkv.tasks.viewing import offered
 from qkv.training.journal import Journal, read_journal
 

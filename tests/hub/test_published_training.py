@@ -9,9 +9,9 @@ import torch
 
 import qkv
 from qkv.errors import CheckpointError, ConfigError
+from qkv.settings import merge
 from qkv.tasks import language_training, training
 from qkv.tasks.origin import open_origin, origin_tables
-from qkv.tasks.settings import merge
 
 HERE = Path(__file__).parent / "families"
 WORDS = ["the", "cat", "sat", "on", "mat", "a", "hat", "that", "ate"]
@@ -41,7 +41,7 @@ def tables_of(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any]]:
     data = {"text": text(folder / "text")} if generates else {"data": pairs(folder / "pairs.tsv")}
     more = {"model": {"context": 24}} if generates else {}
     given = {"data": data, "training": STEADY, **more}
-    return recipe, origin, merge(origin_tables(origin), given)
+    return recipe, origin, merge(origin_tables(origin, recipe.settings), recipe.settings.current(given))
 
 
 @pytest.mark.parametrize("name", ["llama", "marian"])

@@ -158,7 +158,7 @@ def trains(recipe: Recipe[Any, Any, Any, Any], table: Mapping[str, Any], tables:
     task = recipe.job(model, text, settings)
     start_from_first_batch(model, lambda: first_objective(task, settings.training))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    for places in task.batches(tokens=settings.training.tokens, seed=0, epoch=0)[:2]:
+    for places in task.batches(tokens=settings.training.batch_tokens, seed=0, epoch=0)[:2]:
         optimizer.zero_grad()
         loss, count = task.objective(task.collate(places))
         (loss / count).backward()

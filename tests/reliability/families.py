@@ -8,8 +8,8 @@ from random import Random
 from types import MappingProxyType
 from typing import Any
 
+from qkv.settings import to_toml
 from qkv.tasks import label_training, language_training, point_training, training
-from qkv.tasks.settings import to_toml
 from qkv.training.outcome import Outcome
 
 QKV = Path(sys.executable).parent / "qkv"

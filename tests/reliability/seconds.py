@@ -24,7 +24,7 @@ from random import Random
 from tests.reliability.families import QKV, Family, as_texts
 
 from qkv.checkpoint.rotation import latest_complete
-from qkv.tasks.settings import to_toml
+from qkv.settings import to_toml
 
 CODES = {signal.SIGTERM: 143, signal.SIGINT: 130}
 FAMILIES = {

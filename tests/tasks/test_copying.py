@@ -85,7 +85,7 @@ def test_smoothing_is_refused_where_words_are_copied() -> None:
     with pytest.raises(ConfigError, match="label_smoothing: expected 0 for a model that copies"):
         load_settings({"model": {"kind": "gru", "copy": "joint"}, "training": {"label_smoothing": 0.1}})
     settings = load_settings({"model": {"copy": "joint"}})
-    assert settings.tokenizer.kind == "word"
+    assert settings.tokenizer.tokenizer == "word"
     assert settings.training.label_smoothing == 0
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from qkv.data.batches import collate_sources
+from qkv.data.choices import Kind
 from qkv.data.tokenizer import Tokenizer
-from qkv.data.vocabulary import Kind
 from qkv.decode.greedy import greedy
 from qkv.decode.sampling import Sampling
 from qkv.errors import ConfigError, DataError, QkvError

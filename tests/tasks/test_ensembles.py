@@ -14,8 +14,8 @@ from qkv.tasks.decoding import Decoding
 from qkv.tasks.ensembles import RECIPE
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.load import load as load_any
-from qkv.tasks.members import Members, members_of, write_members
-from qkv.tasks.parallel import Files
+from qkv.tasks.members import members_of, write_members
+from qkv.tasks.translate.settings import Ensemble, TranslateFiles
 from qkv.tasks.translator import Translator
 
 LETTERS = "abcdef"
@@ -103,7 +103,7 @@ def test_the_folder_opens_as_an_ensemble_of_both_directions(folder: Path, data: 
     assert translator.translate(["fed"], beam=3) == Translator.load([folder / name for name in NAMES]).translate(
         ["fed"], beam=3
     )
-    figures = {figure.name: figure.value for figure in evaluate(folder, Files(data=data), how=Decoding(3))}
+    figures = {figure.name: figure.value for figure in evaluate(folder, TranslateFiles(data=data), how=Decoding(3))}
     assert figures["word_error_rate"] < 200
     assert all(text[-1] == "x" for text in translator.translate(["abc", "fed"], beam=3))
     assert qkv.load(folder).translate(["abc"]) == translator.translate(["abc"])
@@ -119,14 +119,14 @@ def test_samples_come_from_one_direction(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("models", "both", "message"),
     [
-        (0, False, "ensemble.models: expected from 1 to 100; got 0"),
-        (3, True, "ensemble.models: expected an even number with both directions; got 3"),
+        (0, False, "ensemble.ensemble: expected from 1 to 100; got 0"),
+        (3, True, "ensemble.ensemble: expected an even number with both directions; got 3"),
         (1, True, "expected an even number with both directions"),
     ],
 )
 def test_numbers_of_members_that_cannot_be_are_refused(models: int, both: bool, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Members(models, both)
+        Ensemble(ensemble=models, both_directions=both)
 
 
 @pytest.mark.parametrize("content", ["[]", "{", '{"format": "qkv ensemble 1", "members": ["../other"]}', "\x00"])

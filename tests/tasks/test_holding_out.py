@@ -7,8 +7,11 @@ import pytest
 
 import qkv
 from qkv.metrics.translation import bleu
-from qkv.tasks.labeled_text import LabeledFiles, read_for_training
-from qkv.tasks.parallel import Files, TokenizerSettings, read_training
+from qkv.tasks.classify.settings import ClassifyFiles
+from qkv.tasks.labeled_text import read_for_training
+from qkv.tasks.parallel import read_training
+from qkv.tasks.settings import TokenizerSettings
+from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 
 _LOOP = {"learning_rate": 0.02, "warmup": 5, "validate_every": 20, "log_every": 20, "dropout": 0.0}
 _SMALL: dict[str, dict[str, Any]] = {
@@ -59,7 +62,7 @@ def test_a_label_of_one_example_is_never_held_out(tmp_path: Path) -> None:
     tagged.write_text("\n".join(f"{text.replace(' ', '_')}\t{label.replace(' ', '_')}\n" for label, text in rows))
     for seed in range(5):
         for kind, path in (("classify", classified), ("tag", tagged)):
-            text = read_for_training(kind, LabeledFiles(path), TokenizerSettings(kind="word"), seed)  # type: ignore[arg-type]
+            text = read_for_training(kind, ClassifyFiles(data=path), TokenizerSettings(tokenizer="word"), seed)  # type: ignore[arg-type]
             assert len(text.labels) == 41
             assert len(text.train) == 72
             assert len(text.valid) == 8
@@ -68,7 +71,7 @@ def test_a_label_of_one_example_is_never_held_out(tmp_path: Path) -> None:
 def test_equal_texts_stay_on_one_side(tmp_path: Path) -> None:
     path = tmp_path / "c.tsv"
     path.write_text("".join(f"{'ab'[n % 2]}\ttext {n}\n" for n in range(30)) * 3)
-    text = read_for_training("classify", LabeledFiles(path), TokenizerSettings(kind="word", minimum=1), 0)
+    text = read_for_training("classify", ClassifyFiles(data=path), TokenizerSettings(tokenizer="word", minimum=1), 0)
     assert len(text.train) + len(text.valid) == 90
     assert not {item.ids for item in text.train} & {item.ids for item in text.valid}
 
@@ -76,7 +79,7 @@ def test_equal_texts_stay_on_one_side(tmp_path: Path) -> None:
 def test_a_number_of_pairs_that_cannot_be_kept_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "p.tsv"
     path.write_text("a b\tb a\nc d\td c\n" * 30)
-    text = read_training(Files(data=path, holdout=2), TokenizerSettings(kind="word"), 0)
+    text = read_training(TranslateFiles(data=path, holdout=2), TranslateTokenizer(tokenizer="word"), 0)
     assert (len(text.train), len(text.valid)) == (30, 30)
     assert "30 pairs are held out, not 2" in capsys.readouterr().err
 

@@ -8,15 +8,17 @@ import torch
 
 from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.models.reader import ReaderConfig, TextTagger
+from qkv.tasks.classify.settings import ClassifyFiles
 from qkv.tasks.evaluation import evaluate_labels
 from qkv.tasks.label_training import CLASSIFY, RECIPES, TAG
-from qkv.tasks.labeled_text import LabeledFiles, encode_words, read_for_training
+from qkv.tasks.labeled_text import encode_words, read_for_training
 from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.labeling import judge_labels, predict
 from qkv.tasks.load import load
-from qkv.tasks.parallel import TokenizerSettings
+from qkv.tasks.settings import TokenizerSettings
 
 _MODEL = {"encoder": "none", "width": 16, "dropout": 0.0, "word_dropout": 0.0}
+_WORDS = TokenizerSettings(tokenizer="word")
 _TRAINING = {"steps": 60, "warmup": 5, "learning_rate": 0.05, "validate_every": 30, "tokens": 256}
 
 
@@ -149,14 +151,14 @@ def test_a_label_that_training_never_saw_is_named_with_its_line(tmp_path: Path) 
     train, valid = _films(tmp_path / "t.tsv"), tmp_path / "v.tsv"
     valid.write_text("good\tfine\nugly\tfilm\n")
     with pytest.raises(DataError) as raised:
-        read_for_training("classify", LabeledFiles(train, valid), TokenizerSettings("word"), 0)
+        read_for_training("classify", ClassifyFiles(data=train, valid_data=valid), _WORDS, 0)
     assert f'{valid}:2: expected one of "bad", "good"; got "ugly"' in str(raised.value)
 
 
 def test_a_text_that_is_too_long_is_named(tmp_path: Path, classifier: Path, tagger: Path) -> None:
-    files = LabeledFiles(_films(tmp_path / "t.tsv"), longest=3)
+    files = ClassifyFiles(data=_films(tmp_path / "t.tsv"), longest=3)
     with pytest.raises(DataError, match=r"t.tsv:\d+: expected at most 3 tokens; got \d+"):
-        read_for_training("classify", files, TokenizerSettings("word"), 0)
+        read_for_training("classify", files, _WORDS, 0)
     with pytest.raises(DataError, match="text 2: expected at most 512 tokens; got 600"):
         Classifier.load(classifier).classify(["fine", "film " * 600])
     with pytest.raises(DataError, match="text 2: expected at most 512 tokens; got 600"):

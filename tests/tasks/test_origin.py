@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from qkv.errors import CheckpointError
+from qkv.settings import merge
 from qkv.tasks.label_training import CLASSIFY
 from qkv.tasks.load import load
 from qkv.tasks.origin import open_origin, origin_tables
-from qkv.tasks.settings import merge
 from qkv.tasks.training import load_settings, train
+from qkv.tasks.translate.settings import TRANSLATE
 
 FAMILIES = Path(__file__).parents[1] / "hub" / "families"
 STEADY = {"steps": 1, "learning_rate": 1e-9, "validate_every": 1}
@@ -35,8 +36,8 @@ def test_a_translator_goes_on_from_another(tmp_path: Path) -> None:
     tables = translation(tmp_path / "pairs.tsv")
     train(load_settings(tables), tmp_path / "first")
     origin = open_origin(tmp_path / "first", "translate")
-    assert origin_tables(origin)["model"]["kind"] == "gru"
-    given = merge(origin_tables(origin), {"data": tables["data"], "training": {**STEADY, "seed": 5}})
+    assert origin_tables(origin, TRANSLATE)["model"]["model"] == "gru"
+    given = merge(origin_tables(origin, TRANSLATE), {"data": tables["data"], "training": {**STEADY, "seed": 5}})
     train(load_settings(given), tmp_path / "second", origin=origin)
     for one, two in zip(*(load(tmp_path / run).model.parameters() for run in ("first", "second")), strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-6)

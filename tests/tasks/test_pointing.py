@@ -15,9 +15,10 @@ from qkv.tasks.element_pointer import LAYER, ElementPointer
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.load import load
 from qkv.tasks.origin import open_origin
-from qkv.tasks.parallel import Files
-from qkv.tasks.point_training import PointData, load_settings, read_lines, show_settings, train
+from qkv.tasks.point.settings import PointFiles
+from qkv.tasks.point_training import load_settings, read_lines, show_settings, train
 from qkv.tasks.pointing import judge_positions, stack
+from qkv.tasks.translate.settings import TranslateFiles
 
 _TRAINING = {"steps": 150, "warmup": 10, "learning_rate": 0.02, "validate_every": 75, "tokens": 512}
 _SIZES = {"hidden": 16, "attention": 16, "layers": 1}
@@ -70,7 +71,8 @@ def spans(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_largest_number_is_found_whatever_its_scale(largest: Path, tmp_path: Path) -> None:
     figures = {
-        figure.name: figure.value for figure in evaluate(largest, Files(data=_numbers(tmp_path / "u.tsv", seed=1)))
+        figure.name: figure.value
+        for figure in evaluate(largest, TranslateFiles(data=_numbers(tmp_path / "u.tsv", seed=1)))
     }
     assert figures["exact"] > 90
     assert load(largest).point(["10,1 900,2 30,3", ""]) == [(2,), ()]
@@ -78,7 +80,7 @@ def test_the_largest_number_is_found_whatever_its_scale(largest: Path, tmp_path:
 
 def test_spans_of_words_are_found(spans: Path, tmp_path: Path) -> None:
     unseen, out = _words(tmp_path / "u.tsv", seed=1), tmp_path / "out"
-    figures = evaluate(spans, Files(data=unseen), out=out)
+    figures = evaluate(spans, TranslateFiles(data=unseen), out=out)
     assert [figure.name for figure in figures] == ["positions", "exact"]
     assert figures[1].value > 80
     truth = [line.split("\t")[1] for line in unseen.read_text().splitlines()]
@@ -163,7 +165,7 @@ def test_an_element_twice_needs_repeats(tmp_path: Path) -> None:
     path = tmp_path / "t.tsv"
     path.write_text("1 2\t1\n3 4\t1 1\n5 6\t2\n" * 4)
     with pytest.raises(DataError, match=r"t\.tsv:\d+: expected each position at most once; got 1 twice.*repeats"):
-        read_lines(PointData(data=path), True, 0)
+        read_lines(PointFiles(data=path), True, 0)
     settings = load_settings(
         {"data": {"data": path}, "model": {**_MODEL, "once": False}, "training": {"steps": 2, "warmup": 1}}
     )
@@ -177,7 +179,7 @@ def test_elements_of_another_width_are_named(largest: Path, tmp_path: Path) -> N
         load(largest).point(["1,2", "5"])
     (tmp_path / "x.tsv").write_text("5\t1\n")
     with pytest.raises(DataError, match=r"x\.tsv:1: expected a vector of 2 numbers"):
-        evaluate(largest, Files(data=tmp_path / "x.tsv"))
+        evaluate(largest, TranslateFiles(data=tmp_path / "x.tsv"))
 
 
 def test_settings_go_around() -> None:

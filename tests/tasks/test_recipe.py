@@ -107,7 +107,7 @@ def test_a_run_of_an_earlier_version_is_resumed_as_it_was(task: str, table: dict
     ("settings", "message"),
     [
         ({"steps": 3, "epochs": 2}, "training.epochs: expected no training.steps beside it; got both"),
-        ({"tokens": 9, "batch_size": 2}, "training.batch_size: expected no training.tokens beside it; got both"),
+        ({"tokens": 9, "batch_size": 2}, "training.batch_size: expected no training.batch_tokens beside it; got both"),
         ({"epochs": 0}, "epochs: expected an integer, at least 1"),
     ],
 )

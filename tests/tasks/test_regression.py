@@ -14,10 +14,10 @@ from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.models.regression import NadarayaWatson
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.load import load
-from qkv.tasks.parallel import Files
 from qkv.tasks.regression import judge_regression, load_settings, show_settings, train
 from qkv.tasks.regression_picture import save_picture
 from qkv.tasks.regressor import Regressor
+from qkv.tasks.translate.settings import TranslateFiles
 
 
 def _table(path: Path, count: int = 40) -> tuple[Path, np.ndarray]:
@@ -77,7 +77,7 @@ def test_a_table_is_scored_with_or_without_names(rents: tuple[Path, np.ndarray],
     rows = "".join(f"{c!r};{b!r};{a!r}\n" for a, b, c in numbers[:9].tolist())
     named.write_text("rent;area;age\n" + rows)
     bare.write_text("".join(f"{a!r},{b!r},{c!r}\n" for a, b, c in numbers[:9].tolist()))
-    figures = [evaluate(run, Files(data=path), out=out) for path in (named, bare)]
+    figures = [evaluate(run, TranslateFiles(data=path), out=out) for path in (named, bare)]
     assert figures[0] == figures[1]
     np.testing.assert_allclose([float(line) for line in out.read_text().split()], load(run).predict(numbers[:9, :2]))
 
@@ -151,10 +151,10 @@ def test_points_without_a_prediction_are_left_out_of_the_figures_and_counted(tmp
     figures = {figure.name: figure for figure in outcome.figures}
     assert figures["rmse"].signature == "leave-one-out, 40 of 41 points"
     assert 0 < figures["rmse"].value < 1
-    (scored, *_), text = evaluate(tmp_path / "run", Files(data=path)), path.read_text()
+    (scored, *_), text = evaluate(tmp_path / "run", TranslateFiles(data=path)), path.read_text()
     assert np.isfinite(scored.value)
     path.write_text(text + "500,3,7\n")
-    assert evaluate(tmp_path / "run", Files(data=path))[0].signature == "41 of 42 points"
+    assert evaluate(tmp_path / "run", TranslateFiles(data=path))[0].signature == "41 of 42 points"
 
 
 def test_the_part_of_the_variance_is_of_one() -> None:

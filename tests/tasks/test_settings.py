@@ -8,8 +8,8 @@ from typing import Literal
 import pytest
 
 from qkv.errors import ConfigError, QkvError
+from qkv.settings import build, check_tables, read_toml
 from qkv.tasks import training
-from qkv.tasks.settings import build, check_tables, read_toml
 
 
 @dataclass(frozen=True)

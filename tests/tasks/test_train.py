@@ -1,6 +1,7 @@
 """`qkv.train`: the commands of training as a function, with data as values and typed settings."""
 
 import inspect
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +9,14 @@ import pytest
 from typer.main import get_command
 
 import qkv
-from qkv.cli.app import train as commands
-from qkv.cli.training import _Run
+from qkv.cli.app import app
 from qkv.errors import CheckpointError, ConfigError, DataError, QkvError
+from qkv.settings import options_of
+from qkv.tasks import train as module
+from qkv.tasks.catalog import TASKS, recipe_of
 from qkv.tasks.labeler import Classifier
 from qkv.tasks.load import load
-from qkv.tasks.setting_names import setting_of
-from qkv.tasks.train import SETTINGS, Run, _recipe, train
+from qkv.tasks.train import Run, train
 from qkv.tasks.translator import Translator
 from qkv.training.events import Event, Logged, Saved, Updated, Validated
 
@@ -143,7 +145,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, settings: dict[str, Any], error:
 
 
 def test_missing_data_is_asked_for_by_its_names_in_python(tmp_path: Path) -> None:
-    for task in SETTINGS:
+    for task in TASKS:
         with pytest.raises(ConfigError) as raised:
             train(task, out=tmp_path / "run")  # type: ignore[call-overload]
         assert "--" not in str(raised.value), task
@@ -154,21 +156,23 @@ def test_an_unknown_task_names_the_nearest() -> None:
         train("translation", out="run")  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize("task", SETTINGS)
+@pytest.mark.parametrize("task", TASKS)
 def test_the_settings_are_those_of_the_command(task: str) -> None:
-    group = get_command(commands)
-    flags = {each.name for each in group.commands[task].params}  # type: ignore[attr-defined]
-    flags -= {*_Run._fields, "help", "quiet", "verbose", "json", "picture"}
-    assert flags <= set(SETTINGS[task].__annotations__)
+    group = get_command(app).commands["train"]  # type: ignore[attr-defined]
+    flags = {each.name for each in group.commands[task].params}
+    assert flags - {*options_of(TASKS[task].options), "help", "quiet", "verbose", "json"} == set(TASKS[task].table_of)
+    typed = getattr(module, f"{task.capitalize()}Settings")
+    assert {each.name for each in fields(typed)} == {each.name for each in fields(module.Arguments)} | set(
+        TASKS[task].table_of
+    )
 
 
-@pytest.mark.parametrize("task", SETTINGS)
+@pytest.mark.parametrize("task", TASKS)
 def test_every_setting_lies_in_a_table_of_the_task(task: str) -> None:
     """A name that no table has is refused as unknown, which a wrong table would do for all values."""
-    for name in SETTINGS[task].__annotations__:
-        table, _, inner = setting_of(task, name).partition(".")
+    for name, table in TASKS[task].table_of.items():
         with pytest.raises(ConfigError) as raised:
-            _recipe(task).load_settings({table: {inner: object()}})
+            recipe_of(task).load_settings({table: {name: object()}})
         assert "unknown" not in str(raised.value), name
 
 

@@ -13,8 +13,9 @@ from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.tasks.drawing import alignments
 from qkv.tasks.evaluation import evaluate_translation
 from qkv.tasks.load import load
-from qkv.tasks.parallel import Files, TokenizerSettings, learn_tokenizer
+from qkv.tasks.parallel import learn_tokenizers
 from qkv.tasks.training import load_settings, show_settings, train
+from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 from qkv.tasks.translator import Translator
 
 LETTERS = "abcdefgh"
@@ -26,15 +27,15 @@ MODELS = {
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+def files(tmp_path_factory: pytest.TempPathFactory) -> TranslateFiles:
     folder = tmp_path_factory.mktemp("text")
     for name, words in (("train", WORDS[::2] + WORDS[1::4]), ("valid", WORDS[3::16])):
         pairs = "".join(f"{word}\t{word.upper()[::-1]}\n" for word in words)
         (folder / f"{name}.tsv").write_text(pairs, encoding="utf-8")
-    return Files(data=folder / "train.tsv", valid_data=folder / "valid.tsv")
+    return TranslateFiles(data=folder / "train.tsv", valid_data=folder / "valid.tsv")
 
 
-def tables(files: Files, model: str, steps: int) -> dict[str, dict[str, object]]:
+def tables(files: TranslateFiles, model: str, steps: int) -> dict[str, dict[str, object]]:
     training = {"steps": steps, "tokens": 512, "learning_rate": 0.005, "warmup": 20, "label_smoothing": 0.0}
     training |= {"validate_every": 60, "log_every": 20, "monitor": "exact_match"}
     data = {"data": files.data, "valid_data": files.valid_data}
@@ -45,7 +46,7 @@ STEPS = {"gru": 300, "transformer": 40}
 
 
 @pytest.fixture(scope="module", params=sorted(MODELS))
-def run(request: pytest.FixtureRequest, files: Files, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(request: pytest.FixtureRequest, files: TranslateFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / request.param
     outcome = train(load_settings(tables(files, request.param, STEPS[request.param])), out)
     assert outcome.exit_code == 0
@@ -58,7 +59,7 @@ def test_the_task_is_learned(run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_transformer_learns_the_task_too(files: Files, tmp_path: Path) -> None:
+def test_a_transformer_learns_the_task_too(files: TranslateFiles, tmp_path: Path) -> None:
     assert train(load_settings(tables(files, "transformer", 300)), tmp_path / "run").exit_code == 0
     assert_learned(tmp_path / "run")
 
@@ -89,10 +90,10 @@ def test_attention_rows_are_what_each_target_token_attended_to(run: Path) -> Non
     assert [drawn.source for drawn in alignments(found)] == [("a", "b", "c")]
 
 
-def test_the_figure_after_training_is_the_figure_in_training(run: Path, files: Files) -> None:
+def test_the_figure_after_training_is_the_figure_in_training(run: Path, files: TranslateFiles) -> None:
     kept = {line["step"]: line for line in _validations(run)}
     step = max(kept, key=lambda at: kept[at]["exact_match"])
-    figures = evaluate_translation(run, Files(data=files.valid_data))
+    figures = evaluate_translation(run, TranslateFiles(data=files.valid_data))
     for figure in figures:
         assert figure.value == pytest.approx(kept[step][figure.name], abs=1e-9)
 
@@ -102,13 +103,13 @@ def _validations(run: Path) -> list[dict[str, float]]:
     return [record for record in map(json.loads, lines) if record["kind"] == "validation"]
 
 
-def test_the_same_command_again_has_nothing_left_to_do_and_changes_nothing(run: Path, files: Files) -> None:
+def test_the_same_command_again_has_nothing_left_to_do_and_changes_nothing(run: Path, files: TranslateFiles) -> None:
     before = {path: path.read_bytes() for path in sorted(run.rglob("model.safetensors"))}
     train(load_settings(tables(files, run.name, STEPS[run.name])), run)
     assert {path: path.read_bytes() for path in sorted(run.rglob("model.safetensors"))} == before
 
 
-def test_settings_come_back_as_they_were_shown(files: Files) -> None:
+def test_settings_come_back_as_they_were_shown(files: TranslateFiles) -> None:
     settings = load_settings(tables(files, "gru", 5))
     assert load_settings(show_settings(settings)) == settings
 
@@ -119,7 +120,7 @@ def test_a_line_that_is_too_long_is_named(run: Path) -> None:
         translator.translate(["abcd", "abcde"])
 
 
-def test_a_model_without_attention_has_none_to_show(files: Files, tmp_path: Path) -> None:
+def test_a_model_without_attention_has_none_to_show(files: TranslateFiles, tmp_path: Path) -> None:
     given = tables(files, "gru", 2)
     given["model"] = {**MODELS["gru"], "score": "none"}
     train(load_settings(given), tmp_path / "run")
@@ -136,7 +137,7 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("older", [True, False])
 def test_a_run_keeps_the_unicode_form_of_its_tokenizer(
-    files: Files, tmp_path: Path, older: bool, capsys: pytest.CaptureFixture[str]
+    files: TranslateFiles, tmp_path: Path, older: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Runs of earlier versions have no form; they resume as they were."""
     given = tables(files, "gru", steps=1)
@@ -154,10 +155,12 @@ def test_a_run_keeps_the_unicode_form_of_its_tokenizer(
 
 
 @pytest.mark.parametrize(
-    "words", [TokenizerSettings("char"), TokenizerSettings(source="char", target="word")], ids=["one", "one each"]
+    "words",
+    [TranslateTokenizer(tokenizer="char"), TranslateTokenizer(source_tokenizer="char", target_tokenizer="word")],
+    ids=["one", "one each"],
 )
-def test_every_vocabulary_has_the_settings_of_the_tokenizer(words: TokenizerSettings) -> None:
+def test_every_vocabulary_has_the_settings_of_the_tokenizer(words: TranslateTokenizer) -> None:
     words = replace(words, unicode="NFKC", lowercase=True, minimum=1)
-    tokenizer = learn_tokenizer([Pair("ﬁN", "E\u0301", 1)], words)
+    tokenizer = learn_tokenizers([Pair("ﬁN", "E\u0301", 1)], words)
     for vocabulary in (tokenizer.vocabulary, tokenizer.source.vocabulary):
         assert (vocabulary.unicode, vocabulary.lowercase) == ("NFKC", True)

@@ -14,7 +14,7 @@ from qkv.training.outcome import Outcome
 from qkv.training.settings import Settings
 
 VOCABULARY = 12
-SETTINGS = Settings(steps=20, tokens=24, warmup=4, validate_every=6, log_every=5, keep=2, learning_rate=0.02)
+SETTINGS = Settings(steps=20, batch_tokens=24, warmup=4, validate_every=6, log_every=5, keep=2, learning_rate=0.02)
 CONFIG = {"task": "shift", "model": {"width": 8}}
 
 

@@ -7,7 +7,7 @@ from qkv.errors import CheckpointError, DataError
 from qkv.training.feed import Feed
 from qkv.training.settings import Settings
 
-SETTINGS = Settings(tokens=24)
+SETTINGS = Settings(batch_tokens=24)
 
 
 @given(st.integers(0, 60), st.integers(1, 7))

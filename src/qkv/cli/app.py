@@ -1,8 +1,10 @@
 """The subcommands of `qkv`; each has its own file."""
 
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from qkv._version import VERSION
 from qkv.cli.align import align
@@ -14,11 +16,6 @@ from qkv.cli.generate import generate
 from qkv.cli.label import classify, tag
 from qkv.cli.point import point
 from qkv.cli.regress import regress
-from qkv.cli.train import train_translate
-from qkv.cli.train_labels import train_classify, train_tag
-from qkv.cli.train_point import train_point
-from qkv.cli.train_regress import train_regress
-from qkv.cli.train_text import train_generate
 from qkv.cli.translate import translate
 from qkv.cli.view import view
 
@@ -29,16 +26,39 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-train = typer.Typer(name="train", no_args_is_help=True, help="Train a model from text files; again to resume.")
+
+
+class TrainCommands(Mapping[str, Any]):
+    """The commands of `qkv train` by task, made when they are asked for, so that no other command waits for them."""
+
+    def __getitem__(self, task: str) -> Any:
+        from qkv.cli.train import command_of
+
+        return command_of(task)
+
+    def __iter__(self) -> Iterator[str]:
+        from qkv.tasks.catalog import TASKS
+
+        return iter(TASKS)
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+class TrainGroup(TyperGroup):
+    """The group `qkv train`."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = TrainCommands()  # type: ignore[assignment]  # it is only read
+
+
+train = typer.Typer(
+    name="train", cls=TrainGroup, no_args_is_help=True, help="Train a model from text files; again to resume."
+)
 
 app.command()(demo)
 app.add_typer(train)
-train.command("translate")(train_translate)
-train.command("classify")(train_classify)
-train.command("tag")(train_tag)
-train.command("generate")(train_generate)
-train.command("point")(train_point)
-train.command("regress")(train_regress)
 app.command()(translate)
 app.command()(generate)
 app.command()(classify)

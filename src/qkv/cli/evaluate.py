@@ -8,7 +8,6 @@ import typer
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.place import expect_place
-from qkv.cli.training import as_typed
 
 
 @guarded
@@ -51,21 +50,22 @@ def evaluate(
     given = {"source": source, "target": target, "data": data}
     columns = {"source_col": source_col, "target_col": target_col, "features_col": features_col}
     separators = {"source_sep": source_sep, "target_sep": target_sep, "features_sep": features_sep}
+    from qkv.cli.train import as_typed
     from qkv.errors import ConfigError
+    from qkv.settings import build
     from qkv.tasks.decoding import Decoding, as_mean
     from qkv.tasks.evaluation import evaluate as score
     from qkv.tasks.evaluation import evaluate_text
     from qkv.tasks.notes import as_json, working
-    from qkv.tasks.parallel import Files
-    from qkv.tasks.settings import build
     from qkv.tasks.streams import fields_of, write_json, write_lines
+    from qkv.tasks.translate.settings import TRANSLATE, TranslateFiles
 
     expect_place("--out", out)
     typed = {name: item for name, item in {**given, **columns, **separators}.items() if item is not None}
     try:
-        files = build(Files, typed, "data")
+        files = build(TranslateFiles, typed, "data")
     except ConfigError as error:
-        raise as_typed(error, {f"data.{name}": name for name in typed}) from error
+        raise as_typed(error, TRANSLATE, typed) from error
     how = Decoding(beam, length_penalty, max_tokens=max_tokens, mean=as_mean(mean))
     with working("evaluating"):
         figures = evaluate_text(run, text, files, device) if text is not None else score(run, files, device, out, how)

@@ -1,98 +1,191 @@
-"""`qkv train translate`: from parallel text to a trained model."""
+"""`qkv train TASK`: commands made from the settings of tasks."""
 
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
-from qkv.cli import flags as f
+import typer
+
 from qkv.cli.failure import guarded
-from qkv.cli.training import follow
-from qkv.errors import ConfigError
+from qkv.cli.flags import option_of
+from qkv.cli.place import expect_place
+from qkv.cli.signature import flagged
+from qkv.errors import QkvError, on_command_line, setting
+from qkv.settings import choices_of, defaults_of, hints_of, options_of, parse, parts_of
+from qkv.tasks.settings import RUN, TOPICS, TaskSettings
 
-_Path = Path | None
-
-_FLAGS: dict[str, Any] = {
-    "source": Annotated[_Path, f.option("Source sentences, one per line (.gz too).", f.DATA)],
-    "target": Annotated[_Path, f.option("Their translations, line by line.", f.DATA)],
-    "data": Annotated[_Path, f.option("Or one file with source<TAB>target on each line.", f.DATA)],
-    "valid_source": Annotated[_Path, f.option("Sources to validate on; held out if not given.", f.DATA)],
-    "valid_target": Annotated[_Path, f.option("Their translations.", f.DATA)],
-    "valid_data": Annotated[_Path, f.option("Or one file with source<TAB>target.", f.DATA)],
-    "holdout": Annotated[int | None, f.option("Pairs to hold out (a twentieth, at most 1,000).", f.DATA)],
-    "source_col": f.SourceColumn,
-    "target_col": f.TargetColumn,
-    "features_col": f.FeaturesColumn,
-    "source_sep": f.SourceSeparator,
-    "target_sep": f.TargetSeparator,
-    "features_sep": f.FeaturesSeparator,
-    "features": f.Features,
-    "tokenizer": f.Tokenizer,
-    "source_tokenizer": f.SourceTokenizer,
-    "target_tokenizer": f.TargetTokenizer,
-    "vocabulary": f.Vocabulary,
-    "unicode": f.Unicode,
-    "lowercase": f.Lowercase,
-    "longest": Annotated[int | None, f.option("Maximum tokens per line (256).", f.DATA)],
-    "out": f.Out,
-    "model": Annotated[str | None, f.option("transformer (default), gru, lstm or rnn.", f.MODEL)],
-    "encoder": Annotated[str | None, f.option("The encoder alone, if it is of another kind.", f.MODEL)],
-    "decoder": Annotated[str | None, f.option("The decoder alone, in place of --model.", f.MODEL)],
-    "encoder_layers": Annotated[int | None, f.option("Layers of the encoder (transformer 3, others 1).", f.MODEL)],
-    "decoder_layers": Annotated[int | None, f.option("Layers of the decoder (transformer 3, others 1).", f.MODEL)],
-    "width": Annotated[int | None, f.option("Width of the states (transformer 256, others 512).", f.MODEL)],
-    "positions": Annotated[
-        str | None, f.option("sinusoidal (default), rotary, alibi, relative or none (transformer).", f.MODEL)
-    ],
-    "memory": Annotated[
-        str | None, f.option("Encoder states are keys and values: whole (default) or split in two.", f.MODEL)
-    ],
-    "wiring": Annotated[
-        str | None,
-        f.option("Recurrent decoders attend before a step, bahdanau (default), or after, luong.", f.MODEL),
-    ],
-    "copy": Annotated[
-        str | None, f.option("Also copy words from the source: mixture, joint, or none (default).", f.MODEL)
-    ],
-    "alignment": Annotated[
-        str | None,
-        f.option("soft (default), or for recurrent models hard: monotonic-0 or monotonic-1 (its order).", f.MODEL),
-    ],
-    "dropout": f.Dropout,
-    **f.SCORES,
-    "cross_score": Annotated[
-        str | None,
-        f.option("Of the attention to the source alone; --score sets all of a Transformer's.", f.ATTENTION),
-    ],
-    "cross_normalizer": Annotated[str | None, f.option("Of the attention to the source alone.", f.ATTENTION)],
-    "encoder_score": Annotated[
-        str | None, f.option("Of a Transformer encoder before a recurrent decoder (scaled-dot).", f.ATTENTION)
-    ],
-    "encoder_normalizer": Annotated[str | None, f.option("Of the same encoder.", f.ATTENTION)],
-    "encoder_heads": Annotated[int | None, f.option("Heads of the same encoder (4).", f.ATTENTION)],
-    **f.PARTS,
-    "window": f.Window,
-    **f.LOOP,
-    "ensemble": Annotated[
-        int | None, f.option("Number of models, with one seed each, that translate together (1).", f.TRAINING)
-    ],
-    "both_directions": Annotated[
-        bool | None,
-        f.option("With --ensemble: half of the models write right to left.", f.TRAINING, "--both-directions"),
-    ],
-}
+if TYPE_CHECKING:
+    from qkv.training.outcome import Outcome
 
 
-@guarded
-@f.trains(_FLAGS)
-def train_translate(**given: Any) -> None:
-    """Train a translation model from two parallel files, or one TSV file.
+class TrainingRecipe(Protocol):
+    """A training task: builds settings from nested dicts, and trains a run from them; see `qkv.tasks.recipe`."""
 
-    This one command builds the vocabulary, trains the model, and selects the best checkpoint.
+    @property
+    def settings(self) -> TaskSettings:
+        """Its tables of settings."""
 
-    Example: qkv train translate --source train.de --target train.en --out runs/de-en
+    def load_settings(self, tables: Mapping[str, Mapping[str, Any]]) -> Any:
+        """Check settings and fill in defaults."""
+
+    def show_settings(self, settings: Any) -> dict[str, Any]:
+        """Return all settings as nested dicts."""
+
+    def train(self, settings: Any, out: Path | None, device: str, *, tensorboard: bool, origin: Any) -> "Outcome":
+        """Train, or resume."""
+
+
+def type_of(hint: Any) -> type:
+    """Return the type that a flag's text is read as before `qkv.settings.parse` and `build` see it.
+
+    Example:
+        >>> type_of(int | None), type_of(float | tuple[float, ...]), type_of(tuple[str, ...])
+        (<class 'int'>, <class 'str'>, list[str])
     """
-    from qkv.tasks.ensembles import RECIPE
+    kinds = [choice for choice in choices_of(hint) if choice is not type(None)]
+    if Path in kinds:
+        return Path
+    if parts_of(kinds[0])[:1] == (str,):
+        return list[str]
+    return kinds[0] if len(kinds) == 1 and kinds[0] in (bool, int, float, str) else str
 
-    if given["model"] is not None and given["decoder"] is not None:
-        hint = "--model sets the kind of both sides, --encoder and --decoder that of one."
-        raise ConfigError("--decoder", "no --model beside it", "both", hint)
-    follow(RECIPE, given)
+
+def flags_of(task: TaskSettings) -> dict[str, Any]:
+    """Return the flags of a task's training by name, annotated for typer, in the order of the help."""
+    found = [
+        (task.topic_of(name), name, Annotated[type_of(hints_of(table)[name]) | None, _of_task(task, table, name)])
+        for table in task.tables.values()
+        for name in options_of(table)
+    ]
+    found += [(RUN, name, flag) for name, flag in _run_flags(task.options)]
+    order = {topic: place for place, topic in enumerate(TOPICS)}
+    found.sort(key=lambda item: order.get(item[0], len(order)))
+    return {name: flag for _, name, flag in found}
+
+
+def _of_task(task: TaskSettings, table: type, name: str) -> Any:
+    return option_of(table, name, task.help_of(name), task.topic_of(name))
+
+
+def _run_flags(options: type) -> Iterator[tuple[str, Any]]:
+    for name, hint in hints_of(options).items():
+        help = options_of(options)[name].help
+        yield name, Annotated[hint, option_of(options, name, help, RUN)]
+
+
+def train_command(task: TaskSettings, recipe: Callable[[], TrainingRecipe]) -> Callable[..., None]:
+    """Return the command that trains a task: its flags are the task's settings.
+
+    Args:
+        task: the settings.
+        recipe: imports and returns the task's recipe; called when the command runs.
+    """
+
+    @flagged(flags_of(task), defaults_of(task.options))
+    def train(**flags: Any) -> None:
+        options = {name: flags.pop(name) for name in defaults_of(task.options)}
+        expect_place("--picture", options.get("picture"), (".svg", ".png"))
+        follow(recipe(), flags, options)
+
+    train.__doc__ = task.help
+    train.__name__ = f"train_{task.name}"
+    return guarded(train)
+
+
+@cache
+def command_of(task: str) -> Any:
+    """Return the command of a task as typer makes it.
+
+    Raises:
+        KeyError: there is no such task.
+
+    Example:
+        >>> command_of("tag").name
+        'tag'
+    """
+    from qkv.tasks.catalog import TASKS, recipe_of
+
+    one = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+    one.command(task)(train_command(TASKS[task], partial(recipe_of, task)))
+    return typer.main.get_command(one)
+
+
+def follow(recipe: TrainingRecipe, flags: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Train with flags and files: flags override the file, and the file overrides the run that training starts from.
+
+    Args:
+        recipe: the task.
+        flags: the settings by name; None where they were not given.
+        options: what the command has besides, see `qkv.tasks.settings.RunOptions`.
+    """
+    from qkv.settings import merge, read_toml
+    from qkv.tasks.origin import open_origin, origin_tables
+
+    task = recipe.settings
+    typed = {name: _read(task, name, item) for name, item in flags.items() if item is not None}
+    origin = open_origin(options.get("start"), task.name, options.get("tokenizer_from"))
+    file = options["config"]
+    try:
+        below = merge(origin_tables(origin, task), {} if file is None else task.current(read_toml(file)))
+        _follow(recipe, merge(below, task.in_tables(typed)), options, origin)
+    except QkvError as error:
+        raise as_typed(error, task, typed) from error
+
+
+def _read(task: TaskSettings, name: str, item: Any) -> Any:
+    """Return what a flag says, by the type of its setting."""
+    if isinstance(item, list):  # names at commas; a name with a comma can be written in a settings file
+        return [name.strip() for some in item for name in some.split(",") if name.strip()] or None
+    return parse(hints_of(task.tables[task.table_of[name]])[name], item) if isinstance(item, str) else item
+
+
+def as_typed(error: QkvError, task: TaskSettings, typed: Mapping[str, Any]) -> QkvError:
+    """Name the flag of a setting where an error is about the setting, and the flags of others that it mentions.
+
+    Args:
+        error: the error.
+        task: the task whose settings these are.
+        typed: the settings that were given by flags.
+    """
+    named = task.names()
+    # One name of earlier versions can be that of two settings: the one that was typed, or the first.
+    named |= {dotted: name for name in typed for dotted in task.dotted_names(name)}
+    about = next((name for dotted, name in named.items() if error.argument in (dotted, dotted.partition(".")[2])), None)
+
+    def spell(name: str, value: str | None) -> str:
+        if name not in named:
+            return setting(name, value)
+        return on_command_line(named[name], value) + ("" if about in typed else f" ({task.dotted(named[name])})")
+
+    error = error.respelled(spell)
+    return (
+        error.about(f"{on_command_line(about)} ({task.dotted(about)})")
+        if about is not None and about in typed
+        else error
+    )
+
+
+def _follow(
+    recipe: TrainingRecipe, tables: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any], origin: Any
+) -> None:
+    from qkv.settings import to_toml
+    from qkv.tasks.notes import as_json
+    from qkv.tasks.origin import expect_tokenizer
+    from qkv.tasks.streams import write_json, write_lines
+
+    expect_tokenizer(origin, tables, recipe.settings)
+    settings = recipe.load_settings(tables)
+    if options["print_config"]:
+        shown = recipe.show_settings(settings)
+        write_json([shown]) if as_json() else write_lines(to_toml(shown).splitlines())
+        return
+    device, tensorboard = options.get("device", "cpu"), options.get("tensorboard", False)
+    outcome = recipe.train(settings, options["out"], device, tensorboard=tensorboard, origin=origin)
+    if options.get("picture") is not None:
+        from qkv.tasks.regression_picture import save_picture
+        from qkv.tasks.regressor import Regressor
+
+        save_picture(Regressor.load(options["out"]), options["picture"])
+    if outcome.exit_code:
+        raise typer.Exit(outcome.exit_code)

@@ -46,7 +46,27 @@ class Pair:
     line: int
 
 
-def read_pairs(source: Path, target: Path, *, longest: int = LONGEST_LINE) -> list[Pair]:
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Lines in memory, which readers take in place of a file.
+
+    Args:
+        name: their name in messages.
+        lines: the lines, without line ends.
+
+    Example:
+        >>> read_lines(Lines("data", ("one", "two"))), str(Lines("data", ()))
+        (['one', 'two'], 'data')
+    """
+
+    name: str
+    lines: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def read_pairs(source: Path | Lines, target: Path | Lines, *, longest: int = LONGEST_LINE) -> list[Pair]:
     """Read two parallel files: line N of one corresponds to line N of the other.
 
     Args:
@@ -82,7 +102,7 @@ def _silent(_: str) -> None:
     """Say nothing."""
 
 
-def read_tsv(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str], None] = _silent) -> list[Pair]:
+def read_tsv(path: Path | Lines, *, longest: int = LONGEST_LINE, say: Callable[[str], None] = _silent) -> list[Pair]:
     """Read a file with a source text, one tab and a target text on each line.
 
     Args:
@@ -108,7 +128,7 @@ def read_tsv(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str], No
     lines = read_lines(path, longest=longest, blank=True)
     for number, line in enumerate(lines, start=1):
         columns = line.split("\t")
-        if number == 1 and len(lines) > 1 and _names_columns(columns):
+        if number == 1 and len(lines) > 1 and not isinstance(path, Lines) and _names_columns(columns):
             say(f"{path}:1: a header, skipped: {' '.join(columns)}")
             continue
         where = Place(path, number)
@@ -135,11 +155,11 @@ def _names_columns(columns: list[str]) -> bool:
     return len(names) == 2 and names[0] in _SOURCE_NAMES and names[1] in _TARGET_NAMES
 
 
-def read_lines(path: Path, *, longest: int = LONGEST_LINE, blank: bool = False) -> list[str]:
+def read_lines(path: Path | Lines, *, longest: int = LONGEST_LINE, blank: bool = False) -> list[str]:
     r"""Read a text file as lines.
 
     Args:
-        path: the file; `.gz` is decompressed.
+        path: the file; `.gz` is decompressed. Or lines in memory, which are checked likewise.
         longest: maximum characters per line.
         blank: whether lines of white space only are allowed.
 
@@ -157,6 +177,12 @@ def read_lines(path: Path, *, longest: int = LONGEST_LINE, blank: bool = False) 
         ...     read_lines(path)
         ['one\u2028still one', 'two']
     """
+    if isinstance(path, Lines):
+        for number, line in enumerate(path.lines, start=1):
+            _expect_line(line, Place(path, number), longest, blank=blank)
+        if not path.lines:
+            raise DataError(path.name, "at least one item", "none", "Was an iterator already read?")
+        return list(path.lines)
     with room_for(path, "Give a smaller file, or a part of it."):
         lines = list(stream_lines(path, longest=longest, blank=blank))
     if not lines:
@@ -217,14 +243,18 @@ def iterate_lines(stream: BinaryIO, name: str, *, longest: int = LONGEST_LINE, b
             _refuse_long(where, longest)
         body = raw.removesuffix(b"\n").removesuffix(b"\r")
         text = decode(body.removeprefix(_BOM) if number == 1 else body, where, first=number == 1)
-        if len(text) > longest:
-            _refuse_long(where, longest)
-        if "\0" in text:
-            got = f"a NUL at character {text.index(chr(0)) + 1}"
-            raise DataError(where, "text", got, "Is it a text file? Remove the NUL characters.")
-        if not blank and not text.strip():
-            raise DataError(where, "text in every line", "an empty line", "Fill it or delete the line.")
+        _expect_line(text, where, longest, blank=blank)
         yield text
+
+
+def _expect_line(text: str, where: str, longest: int, *, blank: bool) -> None:
+    if len(text) > longest:
+        _refuse_long(where, longest)
+    if "\0" in text:
+        got = f"a NUL at character {text.index(chr(0)) + 1}"
+        raise DataError(where, "text", got, "Is it a text file? Remove the NUL characters.")
+    if not blank and not text.strip():
+        raise DataError(where, "text in every line", "an empty line", "Fill it or delete the line.")
 
 
 def _refuse_long(where: str, longest: int) -> NoReturn:
@@ -310,7 +340,7 @@ def _mend_name(path: Path) -> str:
     return hint if hint.startswith("Did you mean") else "Check the path."
 
 
-def _refuse_unequal(source: Path, source_lines: int, target: Path, target_lines: int) -> NoReturn:
+def _refuse_unequal(source: Path | Lines, source_lines: int, target: Path | Lines, target_lines: int) -> NoReturn:
     longer, shorter = (source, target) if source_lines > target_lines else (target, source)
     extra = min(source_lines, target_lines) + 1
     raise DataError(
@@ -321,7 +351,7 @@ def _refuse_unequal(source: Path, source_lines: int, target: Path, target_lines:
     )
 
 
-def _refuse_empty_side(source: Path, target: Path, number: int, left: str, right: str) -> NoReturn:
+def _refuse_empty_side(source: Path | Lines, target: Path | Lines, number: int, left: str, right: str) -> NoReturn:
     empty, other = (source, target) if not left.strip() else (target, source)
     both = not left.strip() and not right.strip()
     expected = "text in every line"

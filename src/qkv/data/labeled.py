@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from qkv.data.corpus import LONGEST_LINE, read_lines
+from qkv.data.corpus import LONGEST_LINE, Lines, read_lines
 from qkv.data.layouts import old_line_ends, untabbed
 from qkv.data.normal_forms import normalize
 from qkv.data.tag_columns import TagColumns, TagLine, layout_of, sentences_of, separator_of, tag_of
@@ -61,7 +61,9 @@ def _silent(_: str) -> None:
     """Say nothing."""
 
 
-def read_labeled(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str], None] = _silent) -> list[Labeled]:
+def read_labeled(
+    path: Path | Lines, *, longest: int = LONGEST_LINE, say: Callable[[str], None] = _silent
+) -> list[Labeled]:
     """Read a file with a label, one tab and a text on each line.
 
     Args:
@@ -85,7 +87,7 @@ def read_labeled(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str]
     """
     found = []
     lines = read_lines(path, longest=longest, blank=True)
-    header = _header_of_labeled(lines)
+    header = None if isinstance(path, Lines) else _header_of_labeled(lines)
     if header is not None:
         say(_header_found(path, 1, lines[0]))
     for number, line in list(enumerate(lines, start=1))[0 if header is None else 1 :]:
@@ -210,9 +212,7 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str],
     if layout.numbered:
         tags = "the last column" if layout.tag < 0 else f"column {layout.tag + 1}"
         say(f"{path}: {layout.name}: words from column {layout.word + 1}, tags from {tags}")
-    odd = _odd_spans(tag for sentence in found for tag in sentence.tags)
-    if odd:
-        say(f"{path}: tags that are none of IOB, IOBES or BILOU beside tags that are: {', '.join(map(brief, odd[:5]))}")
+    tell_odd_spans(found, str(path), say)
     if not found:
         hint = "Write one word per line: word, then tag."
         raise DataError(str(path), "words with their tags", "none", hint)
@@ -222,6 +222,23 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str],
             "Write one word and its tag per line, and an empty line after each sentence."
         )
     return found
+
+
+def tell_odd_spans(sentences: Iterable[Tagged], name: str, say: Callable[[str], None]) -> None:
+    """Say which tags name no span although most do.
+
+    Args:
+        sentences: the sentences.
+        name: where they come from.
+        say: called with the message.
+
+    Example:
+        >>> tell_odd_spans([Tagged(("Ada", "of", "Ulm"), ("B-PER", "I-PER", "LOC"), 1)], "a.conll", print)
+        a.conll: tags that are none of IOB, IOBES or BILOU beside tags that are: LOC
+    """
+    odd = _odd_spans(tag for sentence in sentences for tag in sentence.tags)
+    if odd:
+        say(f"{name}: tags that are none of IOB, IOBES or BILOU beside tags that are: {', '.join(map(brief, odd[:5]))}")
 
 
 def _odd_spans(tags: Iterable[str]) -> list[str]:
@@ -280,7 +297,7 @@ def _cells(line: str, between: str) -> list[str]:
     return [cell.strip().lower() for cell in line.rstrip(" ").split(between)]
 
 
-def _header_found(path: Path, number: int, line: str) -> str:
+def _header_found(path: object, number: int, line: str) -> str:
     return f"{path}:{number}: a header, skipped: {' '.join(line.split())}"
 
 

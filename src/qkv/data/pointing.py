@@ -7,14 +7,14 @@ positions of elements of its line, counted from 1, separated by spaces.
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from qkv.data.choices import Elements
 from qkv.data.corpus import Pair
 from qkv.errors import DataError, Place, brief, setting
 
-Elements = Literal["numbers", "words"]
 Vectors = np.ndarray[Any, np.dtype[np.float64]]
 _NUMERIC = re.compile(r"[-+\d.,;:()\[\]{}| ]*\d[-+\d.,;:()\[\]{}| ]*")
 """Lines of digits and punctuation."""

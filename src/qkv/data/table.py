@@ -13,15 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Literal, final
+from typing import final
 
-from qkv.data.corpus import LONGEST_LINE, read_lines
+from qkv.data.choices import Decimal, Missing
+from qkv.data.corpus import LONGEST_LINE, Lines, read_lines
 from qkv.data.normal_forms import normalize
 from qkv.data.parts import in_parts
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, setting
 
-Decimal = Literal["point", "comma"]
-Missing = Literal["refuse", "skip"]
 Row = tuple[int, tuple[str, ...]]
 """The line of a row, from 1, and its fields."""
 MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "?", ".", "-", "\u2013", "\u2014"})
@@ -206,7 +205,7 @@ class FieldTable:
         return f"Write it with a decimal {decimal}, without units or thousands separators."
 
 
-def read_table(path: Path, *, longest: int = LONGEST_LINE) -> FieldTable:
+def read_table(path: Path | Lines, *, longest: int = LONGEST_LINE) -> FieldTable:
     """Read the fields of a CSV file.
 
     Args:

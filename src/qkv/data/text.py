@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
-from typing import Literal
 
-from qkv.data.corpus import read_lines
+from qkv.data.choices import Order
+from qkv.data.corpus import Lines, read_lines
 from qkv.errors import ConfigError, DataError, setting
 
-Order = Literal["random", "sequential"]
 
-
-def read_text(path: Path) -> str:
+def read_text(path: Path | Lines) -> str:
     r"""Read a file as one text: its lines, each followed by a newline, including the last one.
 
     Args:

@@ -10,10 +10,11 @@ from typing import Literal, final
 import tokenizers
 from tokenizers import models, trainers
 
+from qkv.data.choices import Kind
 from qkv.data.published import FORMAT, Published
 from qkv.data.segments import SPECIALS, bare, bpe_splitter, byte_alphabet, chunks, join_pieces, require_text, split_text
 from qkv.data.unigram import learn_pieces, unigram_encoder
-from qkv.data.vocabulary import OF_BYTES, Kind, Vocabulary, check_form, check_kind, parse
+from qkv.data.vocabulary import OF_BYTES, Vocabulary, check_form, check_kind, parse
 from qkv.errors import ConfigError, DataError
 
 _BYTES = byte_alphabet()

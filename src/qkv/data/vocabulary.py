@@ -6,18 +6,17 @@ never by the file, and everything is checked before use.
 
 import json
 from dataclasses import dataclass
-from typing import Literal, NoReturn, cast, get_args
+from typing import NoReturn, cast, get_args
 
+from qkv.data.choices import Form, Kind
 from qkv.data.normal_forms import normalize
 from qkv.data.segments import SPECIALS, byte_alphabet
 from qkv.errors import ConfigError, DataError, nearest
 from qkv.strict_json import parse_json
 
-Kind = Literal["bpe", "unigram", "word", "char", "none"]
 KINDS: tuple[str, ...] = get_args(Kind)
 OF_BYTES = frozenset({"bpe", "unigram"})
 """The kinds whose pieces are of bytes, so that nothing is unknown and every text comes back."""
-Form = Literal["none", "NFC", "NFD", "NFKC", "NFKD"]
 FORMS: tuple[str, ...] = get_args(Form)
 """Normal forms of Unicode (Unicode Standard Annex 15); "none" leaves text as it is."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from qkv.data.corpus import LONGEST_LINE, Pair, read_lines
+from qkv.data.corpus import LONGEST_LINE, Lines, Pair, read_lines
 from qkv.errors import ConfigError, DataError, Place, setting
 
 MARK = "|"
@@ -82,7 +82,7 @@ class WordTable:
             hint = f"Give the column: {setting('features_col', '3')}."
             raise ConfigError("features", "a column of features to separate", "none", hint)
 
-    def read(self, path: Path, *, longest: int = LONGEST_LINE) -> list[Pair]:
+    def read(self, path: Path | Lines, *, longest: int = LONGEST_LINE) -> list[Pair]:
         """Read a table.
 
         Args:

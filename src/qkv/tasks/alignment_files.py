@@ -22,7 +22,7 @@ from qkv.metrics.alignment import (
 )
 from qkv.tasks.aligning import WAYS, Aligner, Sentences, join, likeliest
 from qkv.tasks.members import expect_single
-from qkv.tasks.parallel import Files, read_files
+from qkv.tasks.pairs import PairSources
 from qkv.tasks.reading import AlignmentReading, When
 from qkv.tasks.translator import Translator
 
@@ -110,7 +110,7 @@ class FileAligner:
         _expect_choice(valid, chosen, how)
         self._how = how
         self._table = (first := _loaded(run, device)).table
-        trial = _read(valid, "valid-", self._table) if valid.named else None
+        trial = _read(valid, "valid_", self._table) if valid.named else None
         self._there = _Direction.chosen(first, trial, chosen)
         self._back: _Direction | None = None
         self.said = [f"read from {self._there.reading}: {self._there.why}"]
@@ -196,8 +196,8 @@ class _Direction(NamedTuple):
 
 
 def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> tuple[list[Sentences], list[Links] | None]:
-    given = Files(files.source, files.target, files.data)
-    pairs = [Sentences(pair.source, pair.target) for pair in read_files(given, prefix, table)]
+    sources = PairSources(files.source, files.target, files.data, prefix)
+    pairs = [Sentences(pair.source, pair.target) for pair in sources.read(table)]
     if files.gold is None:
         if not prefix:
             return pairs, None

@@ -15,7 +15,7 @@ from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.second_source import expect_attention_for_features
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
-from qkv.tasks.settings import build, plain
+from qkv.settings import build, plain
 
 TranslationModel = RecurrentTranslator | TransformerTranslator | CopyingTranslator | MonotonicTranslator
 _OwnConfig = RecurrentConfig | TransformerConfig | MonotonicConfig
@@ -59,7 +59,7 @@ def model_settings(table: Mapping[str, Any], size: int = 1) -> TranslationConfig
     sizes = {name: item for name, item in table.items() if name not in ("kind", "alignment")}
     for name in (*_DERIVED, "cell"):
         if name in sizes:
-            hint = f'{setting("tokenizer.size")} limits the vocabulary; the model\'s kind ("lstm") sets the cell.'
+            hint = f'{setting("tokenizer.vocabulary")} limits the vocabulary; the model\'s kind ("lstm") sets the cell.'
             raise ConfigError(f"model.{name}", "a known setting", "a setting derived from others", hint)
     if kind == "transformer":
         expect_own(sizes, TransformerConfig, RecurrentConfig, f"{setting('model', 'gru')}, lstm or rnn")

@@ -16,9 +16,9 @@ from qkv.decode.ranking import Normalization, Ranking
 from qkv.decode.sampling import Sampling, sample
 from qkv.errors import ConfigError, nearest, setting
 from qkv.linalg.session import DecodingSession
+from qkv.settings import plain
 from qkv.tasks.choice import TranslationModel
 from qkv.tasks.reading import AlignmentReading
-from qkv.tasks.settings import plain
 from qkv.tasks.watching import Watched, Watching
 
 Count = TypeVar("Count", int, Tensor)

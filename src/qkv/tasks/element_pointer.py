@@ -8,14 +8,16 @@ from typing import Any, cast, final, get_args
 import torch
 from torch import Tensor
 
-from qkv.data.pointing import Elements, Pointed, read_elements
+from qkv.data.choices import Elements
+from qkv.data.pointing import Pointed, read_elements
 from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.metrics.figure import Figure
 from qkv.models.pointer import END
 from qkv.recording.recorder import record
 from qkv.tasks.choice import as_device
-from qkv.tasks.point_training import TASK, build_pointer
-from qkv.tasks.pointing import ElementVocabulary, Order, device_of, judge_positions, point, stack
+from qkv.tasks.point.settings import POINT, Order
+from qkv.tasks.point_training import build_pointer
+from qkv.tasks.pointing import ElementVocabulary, device_of, judge_positions, point, stack
 from qkv.tasks.runs import expect_task, open_run, rebuild
 from qkv.tasks.trained import Trained
 from qkv.view.alignment import Alignment
@@ -74,7 +76,7 @@ class ElementPointer:
     """
 
     def __init__(self, trained: Trained, device: str | torch.device = "cpu") -> None:
-        expect_task(trained, TASK, "a model that points at elements")
+        expect_task(trained, POINT.name, "a model that points at elements")
         config: dict[str, Any] = dict(trained.contents.config)
         fits = config.get("elements") in get_args(Elements) and config.get("order") in get_args(Order)
         sizes = all(type(size) is int and 0 < size < 2**31 for size in (config.get("features"), config.get("longest")))

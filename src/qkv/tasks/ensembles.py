@@ -5,13 +5,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
+from qkv.settings import build, check_tables, plain
 from qkv.tasks import training
-from qkv.tasks.launch import TABLES, run_folder
-from qkv.tasks.members import Direction, Members, write_members
+from qkv.tasks.launch import run_folder
+from qkv.tasks.members import write_members
 from qkv.tasks.notes import note
 from qkv.tasks.origin import Origin
 from qkv.tasks.recipe import Tables
-from qkv.tasks.settings import build, check_tables, plain
+from qkv.tasks.settings import TaskSettings
+from qkv.tasks.translate.settings import Direction, Ensemble
 from qkv.training.outcome import Outcome
 
 _TABLE = "ensemble"
@@ -28,7 +30,7 @@ class EnsembleSettings:
     """
 
     one: training.Settings
-    ensemble: Members
+    ensemble: Ensemble
 
 
 @final
@@ -45,9 +47,9 @@ class Ensembles:
     member: Callable[[Direction, int], training.TranslationRecipe]
 
     @property
-    def task(self) -> str:
-        """The name of the task."""
-        return self.one.task
+    def settings(self) -> TaskSettings:
+        """Its tables of settings."""
+        return self.one.settings
 
     def load_settings(self, tables: Tables) -> EnsembleSettings:
         """Build settings from nested dicts, checking all of them.
@@ -65,8 +67,8 @@ class Ensembles:
             >>> RECIPE.load_settings({"ensemble": {"models": 2}}).ensemble.directions
             ('ahead', 'ahead')
         """
-        check_tables(tables, (*TABLES, _TABLE))
-        members = build(Members, tables.get(_TABLE, {}), _TABLE)
+        check_tables(tables, tuple(self.settings.tables))
+        members = build(Ensemble, self.settings.current({_TABLE: tables.get(_TABLE, {})})[_TABLE], _TABLE)
         return EnsembleSettings(
             self.one.load_settings({name: tables[name] for name in tables if name != _TABLE}), members
         )
@@ -100,7 +102,7 @@ class Ensembles:
             QkvError: any bad input; nothing already saved is lost.
         """
         folder, one, members = run_folder(out), settings.one, settings.ensemble
-        names = [f"{place}-{way}" for place, way in enumerate(members.directions)] if members.models > 1 else []
+        names = [f"{place}-{way}" for place, way in enumerate(members.directions)] if members.ensemble > 1 else []
         write_members(folder, names)
         if not names:
             return self.one.train(one, folder, device, tensorboard=tensorboard, origin=origin)

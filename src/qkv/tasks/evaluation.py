@@ -18,9 +18,10 @@ from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.labeling import judge_labels
 from qkv.tasks.members import members_of
 from qkv.tasks.notes import note
-from qkv.tasks.parallel import Files, names_of, read_files
+from qkv.tasks.pairs import PairSources
 from qkv.tasks.regressor import Regressor
 from qkv.tasks.runs import open_run
+from qkv.tasks.translate.settings import TranslateFiles
 from qkv.tasks.translation import judge
 from qkv.tasks.translator import Translator
 
@@ -28,7 +29,7 @@ _GREEDY = Decoding()
 
 
 def evaluate_translation(
-    run: Path, files: Files, device: str = "cpu", out: Path | None = None, how: Decoding = _GREEDY
+    run: Path, files: TranslateFiles, device: str = "cpu", out: Path | None = None, how: Decoding = _GREEDY
 ) -> list[Figure]:
     """Score a translation model.
 
@@ -51,7 +52,7 @@ def evaluate_translation(
     if trained.table is None:
         _expect_no_columns(files, "a model that was trained on columns", "one of plain text")
     table = files.over(trained.table)
-    pairs = read_files(files, table=table)
+    pairs = _sources(files).read(table)
     # Figures are those of symbols; a file gets them as the table writes them.
     translator = trained.over(None)
     found = translator.translate_fully([pair.source for pair in pairs], how)
@@ -64,13 +65,17 @@ def evaluate_translation(
     return judge(hypotheses, pairs)
 
 
-def _expect_no_columns(files: Files, expected: str, got: str) -> None:
+def _sources(files: TranslateFiles) -> PairSources:
+    return PairSources.of(files) or PairSources()
+
+
+def _expect_no_columns(files: TranslateFiles, expected: str, got: str) -> None:
     if files.table is not None:
         hint = "Omit the columns: only translators that were trained on some have them."
         raise ConfigError(setting("source_col"), expected, got, hint)
 
 
-def evaluate_text(run: Path, text: Path, others: Files, device: str = "cpu") -> list[Figure]:
+def evaluate_text(run: Path, text: Path, others: TranslateFiles, device: str = "cpu") -> list[Figure]:
     """Score a language model on a file of plain text.
 
     Args:
@@ -87,14 +92,14 @@ def evaluate_text(run: Path, text: Path, others: Files, device: str = "cpu") -> 
         DataError: the file is invalid.
         ConfigError: other files are given too.
     """
-    if others != Files():
+    if others != TranslateFiles():
         hint = "A language model only reads text."
         raise ConfigError(setting("text"), "no other file", "other files too", hint)
     return Generator.load(run, device).evaluate(read_text(text))
 
 
 def evaluate(
-    run: Path, files: Files, device: str = "cpu", out: Path | None = None, how: Decoding = _GREEDY
+    run: Path, files: TranslateFiles, device: str = "cpu", out: Path | None = None, how: Decoding = _GREEDY
 ) -> list[Figure]:
     """Score a model on files of its task.
 
@@ -136,7 +141,7 @@ def evaluate(
 
 
 def evaluate_pointing(
-    run: Path, files: Files, device: str = "cpu", out: Path | None = None, beam: int = 1
+    run: Path, files: TranslateFiles, device: str = "cpu", out: Path | None = None, beam: int = 1
 ) -> list[Figure]:
     """Score a pointer network.
 
@@ -154,9 +159,9 @@ def evaluate_pointing(
         CheckpointError: the checkpoint is invalid.
         DataError: a file is invalid; the message gives file and line.
     """
-    pairs, pointer = read_files(files), ElementPointer.load(run, device)
+    sources, pointer = _sources(files), ElementPointer.load(run, device)
     width = pointer.model.config.features if pointer.kind == "numbers" else None
-    items, _ = parse_pairs(pairs, names_of(files), pointer.kind, width)
+    items, _ = parse_pairs(sources.read(), sources.names, pointer.kind, width)
     found, figures = pointer.evaluate(items, beam)
     if out is not None:
         replace_file(out, "".join(f"{' '.join(map(str, each))}\n" for each in found).encode("utf-8"))
@@ -187,7 +192,7 @@ def evaluate_regression(run: Path, data: Path | None, out: Path | None = None) -
     return list(figures)
 
 
-def _one_file(files: Files) -> Path | None:
+def _one_file(files: TranslateFiles) -> Path | None:
     if files.source is not None or files.target is not None:
         hint = f"Pass everything as one file: {setting('data', 'FILE')}."
         raise ConfigError(
@@ -196,7 +201,7 @@ def _one_file(files: Files) -> Path | None:
             f"{setting('source')} or {setting('target')}",
             hint,
         )
-    return files.data
+    return files.data if files.data is None else Path(str(files.data))
 
 
 def evaluate_labels(

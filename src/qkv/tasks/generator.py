@@ -21,8 +21,9 @@ from qkv.errors import ConfigError, DataError, QkvError, nearest, setting
 from qkv.metrics.figure import Figure
 from qkv.models.decoder import LanguageModel
 from qkv.tasks.choice import as_device
+from qkv.tasks.generate.settings import GENERATE
 from qkv.tasks.language import TextModel, judge
-from qkv.tasks.language_training import TASK, build_language_model
+from qkv.tasks.language_training import build_language_model
 from qkv.tasks.reading_attention import last_self_attention
 from qkv.tasks.runs import expect_task, open_run, rebuild
 from qkv.tasks.text import passage
@@ -67,7 +68,7 @@ class Generator:
         """
         place = as_device(str(device))
         trained = open_run(run)
-        expect_task(trained, TASK, "a language model")
+        expect_task(trained, GENERATE.name, "a language model")
         table = trained.contents.config.get("model")
         sizes = table if isinstance(table, dict) else {}
         model = rebuild(lambda: build_language_model(sizes, trained.tokenizer.size), trained)

@@ -8,32 +8,20 @@ from typing import Any
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
-from qkv.tasks.labeled_text import Kind, LabeledFiles, LabeledText, read_for_training
+from qkv.settings import build
+from qkv.tasks.classify import settings as classify
+from qkv.tasks.classify.settings import ClassifyFiles
+from qkv.tasks.labeled_text import Kind, LabeledText, read_for_training
 from qkv.tasks.labeling import LabelModel, LabelTask
 from qkv.tasks.origin import Origin
 from qkv.tasks.recipe import ModelTable, Recipe, refuse_derived, without
 from qkv.tasks.recipe import RecipeSettings as AllSettings
-from qkv.tasks.settings import build
+from qkv.tasks.settings import TaskSettings
+from qkv.tasks.tag import settings as tag
+from qkv.tasks.tag.settings import TagFiles
 
-_TRAINING: Mapping[str, object] = MappingProxyType(
-    {
-        "steps": 2000,
-        "tokens": 2048,
-        "schedule": "cosine",
-        "warmup": 100,
-        "weight_decay": 0.1,
-        "validate_every": 100,
-        "log_every": 25,
-        "patience": 10,
-    }
-)
-"""Defaults for a few thousand sentences on a laptop; chosen on the validation part of SST-2."""
-_WORDS: Mapping[Kind, Mapping[str, object]] = MappingProxyType(
-    {"classify": {"kind": "word", "size": 30_000}, "tag": {"kind": "bpe", "size": 4000}}
-)
-"""Words determine a text's label; a tag can depend on a word's ending."""
-
-LabelSettings = AllSettings[LabeledFiles, ReaderConfig]
+LabelSettings = AllSettings[ClassifyFiles | TagFiles, ReaderConfig]
+LabelRecipe = Recipe[ClassifyFiles | TagFiles, ReaderConfig, LabeledText, LabelModel]
 
 
 def build_reader(kind: Kind, table: Mapping[str, Any], size: int, labels: tuple[str, ...], unknown: int) -> LabelModel:
@@ -111,12 +99,10 @@ def _expect_labels(text: LabeledText, origin: Origin | None) -> LabeledText:
     return text
 
 
-def _recipe(kind: Kind) -> Recipe[LabeledFiles, ReaderConfig, LabeledText, LabelModel]:
+def _recipe(kind: Kind, settings: TaskSettings) -> LabelRecipe:
     return Recipe(
-        kind,
-        LabeledFiles,
+        settings,
         ModelTable(partial(_config, kind), _table),
-        {"tokenizer": _WORDS[kind], "training": _TRAINING},
         partial(_read, kind),
         partial(_build, kind),
         _job,
@@ -126,7 +112,5 @@ def _recipe(kind: Kind) -> Recipe[LabeledFiles, ReaderConfig, LabeledText, Label
     )
 
 
-CLASSIFY, TAG = _recipe("classify"), _recipe("tag")
-RECIPES: Mapping[Kind, Recipe[LabeledFiles, ReaderConfig, LabeledText, LabelModel]] = MappingProxyType(
-    {"classify": CLASSIFY, "tag": TAG}
-)
+CLASSIFY, TAG = _recipe("classify", classify.CLASSIFY), _recipe("tag", tag.TAG)
+RECIPES: Mapping[Kind, LabelRecipe] = MappingProxyType({"classify": CLASSIFY, "tag": TAG})

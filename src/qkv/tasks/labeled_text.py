@@ -1,38 +1,27 @@
 """Labeled texts as tokens: training files, validation examples, tokenizer."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from qkv.data.features import text_features
 from qkv.data.fingerprints import fingerprint
 from qkv.data.holdout import split
-from qkv.data.labeled import labels_of, read_labeled, read_tagged
+from qkv.data.labeled import Tagged, labels_of, read_labeled, read_tagged, tell_odd_spans
+from qkv.data.normal_forms import normalize
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, setting
+from qkv.tasks.classify.settings import ClassifyFiles
 from qkv.tasks.notes import note
-from qkv.tasks.parallel import TokenizerSettings
+from qkv.tasks.settings import Pairs, TokenizerSettings
+from qkv.tasks.tag.settings import Sentences, TagFiles
+from qkv.tasks.tokenizing import learn_tokenizer
+from qkv.tasks.values import as_source, pair_line
 
 Kind = Literal["classify", "tag"]
 _SHARE = 10
 """One text in so many is held out."""
-
-
-@dataclass(frozen=True)
-class LabeledFiles:
-    """Files with labeled texts.
-
-    Args:
-        data: label<TAB>text on each line, or words in columns for tagging.
-        valid_data: likewise for validation; without it a tenth is held out (at most 1,000, see `qkv.data.holdout`).
-        longest: maximum tokens per text.
-    """
-
-    data: Path | None = None
-    valid_data: Path | None = None
-    longest: int = 512
 
 
 class TextAndLabels(NamedTuple):
@@ -85,30 +74,30 @@ class LabeledText(NamedTuple):
     valid_fingerprint: str
 
 
-def read_texts(kind: Kind, path: Path | None, flag: str = setting("data")) -> list[TextAndLabels]:
-    """Read the texts of a file.
+def read_texts(kind: Kind, data: Pairs | Sentences | None, name: str = "data") -> list[TextAndLabels]:
+    """Read labeled texts.
 
     Args:
         kind: "classify" for label<TAB>text, "tag" for words in columns.
-        path: the file.
-        flag: its name in messages.
+        data: the file, or the texts themselves.
+        name: of the argument, for messages.
 
     Returns:
         The texts.
 
     Raises:
-        ConfigError: no file is given.
-        DataError: the file is invalid; the message gives file and line.
+        ConfigError: there is none.
+        DataError: the data is invalid; the message gives file and line.
     """
-    if path is None:
+    if data is None:
         hint = "A file with label<TAB>text on each line." if kind == "classify" else "A file of words in columns."
-        raise ConfigError(flag, f"{flag} FILE", "none", hint)
-    return _READERS[kind](path)
+        raise ConfigError(setting(name), f"{setting(name)} FILE", "none", hint)
+    return _READERS[kind](data, name)
 
 
 def read_for_training(
     kind: Kind,
-    files: LabeledFiles,
+    files: ClassifyFiles | TagFiles,
     words: TokenizerSettings,
     seed: int,
     tokenizer: Tokenizer | None = None,
@@ -132,9 +121,10 @@ def read_for_training(
         ConfigError: files are missing.
     """
     train = read_texts(kind, files.data)
-    names = (str(files.data), str(files.valid_data or files.data))
+    name = valid_name = _name(files.data, "data")
     if files.valid_data is not None:
-        valid = read_texts(kind, files.valid_data, setting("valid_data"))
+        valid = read_texts(kind, files.valid_data, "valid_data")
+        valid_name = _name(files.valid_data, "valid_data")
     else:
         train, valid, message = split(
             train,
@@ -149,12 +139,12 @@ def read_for_training(
     labels = labels_of(label for text in train for label in text.labels)
     if tokenizer is None:
         texts = (word for text in train for word in text.words)
-        tokenizer = words.learn(texts)
+        tokenizer = learn_tokenizer(words, texts)
     return LabeledText(
         tokenizer,
         labels,
-        [numbered(text, tokenizer, labels, files.longest, names[0], wide) for text in train],
-        [numbered(text, tokenizer, labels, files.longest, names[1], wide) for text in valid],
+        [numbered(text, tokenizer, labels, files.longest, name, wide) for text in train],
+        [numbered(text, tokenizer, labels, files.longest, valid_name, wide) for text in valid],
         _digest(train),
         _digest(valid),
     )
@@ -225,19 +215,44 @@ def encode_words(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int,
     return tuple(ids), tuple(begins)
 
 
+def _name(data: object, name: str) -> str:
+    """Return what messages call data: the file, or the argument whose values they are."""
+    return str(data) if isinstance(data, str | Path) else name
+
+
 def _note(text: str) -> None:
     note(f"qkv: {text}")
 
 
-def _classified(path: Path) -> list[TextAndLabels]:
-    return [TextAndLabels((item.text,), (item.label,), item.line) for item in read_labeled(path, say=_note)]
+def _classified(data: Any, name: str) -> list[TextAndLabels]:
+    items = read_labeled(as_source(data, name, pair_line), say=_note)
+    return [TextAndLabels((item.text,), (item.label,), item.line) for item in items]
 
 
-def _tagged(path: Path) -> list[TextAndLabels]:
-    return [TextAndLabels(item.words, item.tags, item.line) for item in read_tagged(path, say=_note)]
+def _tagged(data: Any, name: str) -> list[TextAndLabels]:
+    if isinstance(data, str | Path):
+        found = read_tagged(Path(data), say=_note)
+    else:
+        found = [_sentence(item, name, number) for number, item in enumerate(data, start=1)]
+        if not found:
+            raise DataError(name, "at least one item", "none", "Was an iterator already read?")
+        tell_odd_spans(found, name, _note)
+    return [TextAndLabels(item.words, item.tags, item.line) for item in found]
 
 
-_READERS: Mapping[Kind, Callable[[Path], list[TextAndLabels]]] = MappingProxyType(
+def _sentence(item: Iterable[object], name: str, number: int) -> Tagged:
+    """Return a sentence given as pairs of a word and its tag."""
+    where = f"{name}:{number}"
+    rows = [pair_line(pair, f"{where}, word {place}").split("\t") for place, pair in enumerate(item, start=1)]
+    for place, row in enumerate(rows, start=1):
+        if not all(cell.strip() for cell in row):
+            raise DataError(f"{where}, word {place}", "a word and its tag", "an empty one", "Fill it or omit the word.")
+    if not rows:
+        raise DataError(Place(name, number), "at least one word", "none", "Omit the sentence.")
+    return Tagged(tuple(word for word, _ in rows), tuple(normalize("NFC", tag) for _, tag in rows), number)
+
+
+_READERS: Mapping[Kind, Callable[[Any, str], list[TextAndLabels]]] = MappingProxyType(
     {"classify": _classified, "tag": _tagged}
 )
 

@@ -7,7 +7,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from qkv.data.text import Order, in_batches, windows
+from qkv.data.choices import Order
+from qkv.data.text import in_batches, windows
 from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.figure import Figure
 from qkv.metrics.likelihood import bits_per_character, perplexity

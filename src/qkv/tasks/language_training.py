@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 from qkv.data.tokenizer import Tokenizer
@@ -10,34 +9,19 @@ from qkv.errors import ConfigError, setting
 from qkv.hub.families.load import PublishedConfig
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLanguageModel
+from qkv.settings import build, plain
 from qkv.tasks.choice import Kind, expect_own
+from qkv.tasks.generate.settings import GENERATE, GenerateFiles
 from qkv.tasks.language import LanguageTask, TextModel
 from qkv.tasks.recipe import ModelTable, Recipe, refuse_derived, without
 from qkv.tasks.recipe import RecipeSettings as AllSettings
-from qkv.tasks.settings import build, plain
-from qkv.tasks.text import TextFiles, TrainingText, read_for_training
+from qkv.tasks.text import TrainingText, read_for_training
 
-TASK = "generate"
-_TRAINING: Mapping[str, object] = MappingProxyType(
-    {
-        "steps": 2000,
-        "tokens": 2048,
-        "optimizer": "muon",
-        "learning_rate": 0.006,
-        "schedule": "linear",
-        "warmup": 50,
-        "label_smoothing": 0.0,
-        "validate_every": 250,
-        "log_every": 25,
-    }
-)
-"""Defaults for a million characters on a laptop; chosen on the validation part of tiny Shakespeare."""
 _CONTEXT = 256
 """The default context of a published model in training, which could read far more than suits a laptop."""
-_WORDS: Mapping[str, object] = MappingProxyType({"kind": "char", "minimum": 1})
 
 Config = DecoderConfig | RecurrentDecoderConfig | PublishedConfig
-LanguageSettings = AllSettings[TextFiles, Config]
+LanguageSettings = AllSettings[GenerateFiles, Config]
 
 
 def build_language_model(table: Mapping[str, Any], size: int) -> TextModel:
@@ -76,7 +60,7 @@ def _configured(table: Mapping[str, Any], size: int) -> Config:
 
 def _config(table: Mapping[str, Any]) -> Config:
     refuse_derived(
-        table, ("size", "cell"), f"The vocabulary comes from the training text ({setting('tokenizer.size')})."
+        table, ("size", "cell"), f"The vocabulary comes from the training text ({setting('tokenizer.vocabulary')})."
     )
     config = _configured(table, 1)
     if isinstance(config, PublishedConfig) and config.context is None:
@@ -118,11 +102,9 @@ def _summary(text: TrainingText, _: TextModel) -> str:
     return f"{len(text.train.ids):,} training tokens, {len(text.valid.ids):,} validation tokens{unknown}"
 
 
-RECIPE: Recipe[TextFiles, Config, TrainingText, TextModel] = Recipe(
-    TASK,
-    TextFiles,
+RECIPE: Recipe[GenerateFiles, Config, TrainingText, TextModel] = Recipe(
+    GENERATE,
     ModelTable(_config, _table),
-    {"tokenizer": _WORDS, "training": _TRAINING},
     _read,
     _build,
     _job,

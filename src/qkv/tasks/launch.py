@@ -26,8 +26,6 @@ from qkv.training.protocols import Task
 from qkv.training.seeds import seed_everything
 from qkv.training.settings import Settings
 
-TABLES = ("data", "tokenizer", "model", "training")
-"""The tables of settings of a task that trains on text."""
 _FITTED = 1
 """The step of a model that is fitted at once."""
 _FREE = (

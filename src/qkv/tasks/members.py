@@ -1,59 +1,21 @@
 """The folder of an ensemble: a run for each member, and a file that lists them."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, final
+from typing import Any
 
 from qkv.checkpoint.disk import expect_inside, make_folder, replace_file
 from qkv.checkpoint.plain import decode, encode
-from qkv.errors import CheckpointError, ConfigError, setting
+from qkv.errors import CheckpointError, ConfigError
 from qkv.files import read_file
 from qkv.system import is_plain
 from qkv.tasks.example import packaged
+from qkv.tasks.translate.settings import MOST_MODELS
 
-Direction = Literal["ahead", "back"]
 _FILE = "ensemble.json"
 _FORMAT = "qkv ensemble 1"
 _LARGEST = 1 << 20
-_MOST = 100
 _LONGEST_NAME = 255
-
-
-@final
-@dataclass(frozen=True)
-class Members:
-    """How many models are trained by one command.
-
-    Args:
-        models: number of models, whose seeds count up from the run's seed; they translate together.
-        both_directions: whether half of them write right to left; then their number must be even.
-
-    Raises:
-        ConfigError: the number is out of range, or odd with both directions.
-
-    Example:
-        >>> Members(4, both_directions=True).directions
-        ('ahead', 'ahead', 'back', 'back')
-    """
-
-    models: int = 1
-    both_directions: bool = False
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.models <= _MOST:
-            hint = "4 suit most tasks; 1 is a single model."
-            raise ConfigError("ensemble.models", f"from 1 to {_MOST}", f"{self.models}", hint)
-        if self.both_directions and self.models % 2:
-            hint = f"Half of them write right to left: use {setting('ensemble', '2')} or 4."
-            expected = "an even number with both directions"
-            raise ConfigError("ensemble.models", expected, f"{self.models}", hint)
-
-    @property
-    def directions(self) -> tuple[Direction, ...]:
-        """The direction in which each member writes."""
-        ahead = self.models // 2 if self.both_directions else self.models
-        return tuple("ahead" if place < ahead else "back" for place in range(self.models))
 
 
 def write_members(out: Path, names: list[str]) -> None:
@@ -102,7 +64,7 @@ def members_of(run: Path) -> list[Path]:
     except OSError as error:
         raise _wrong(path, error.strerror or str(error)) from error
     names = listed.get("members") if isinstance(listed, dict) and listed.get("format") == _FORMAT else None
-    if not isinstance(names, list) or not 1 <= len(names) <= _MOST or not all(_name(name) for name in names):
+    if not isinstance(names, list) or not 1 <= len(names) <= MOST_MODELS or not all(_name(name) for name in names):
         raise _wrong(path, "another content")
     members = [run / name for name in names]
     for member in members:

@@ -9,10 +9,10 @@ from torch import nn
 from qkv.data.fingerprints import fingerprint
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, setting
-from qkv.tasks.parallel import TokenizerSettings
+from qkv.settings import defaults_of
 from qkv.tasks.published import published_folder
 from qkv.tasks.runs import digest_of, learned_tokenizer, open_run
-from qkv.tasks.settings import plain
+from qkv.tasks.settings import TaskSettings
 from qkv.tasks.trained import Trained
 
 _SHOWN = 4
@@ -71,28 +71,39 @@ def open_origin(run: Path | None, task: str, tokenizer: Path | None = None) -> O
     return Origin(trained, digest_of(trained.folder))
 
 
-def origin_tables(origin: Origin | None) -> dict[str, Any]:
-    """Return the settings that the origin determines: model and tokenizer, or the tokenizer alone."""
+def origin_tables(origin: Origin | None, task: TaskSettings) -> dict[str, Any]:
+    """Return the settings that the origin determines: model and tokenizer, or the tokenizer alone.
+
+    Raises:
+        ConfigError: sources and targets have a vocabulary each, and the task has one.
+    """
     if origin is None:
         return {}
     config, names = origin.trained.contents.config, ("model", "tokenizer") if origin.weights else ("tokenizer",)
-    return {name: dict(table) for name in names if isinstance(table := config.get(name), Mapping)}
+    tables = task.current({name: dict(table) for name in names if isinstance(table := config.get(name), Mapping)})
+    for side in ("source", "target"):
+        if (kind := tables.get("tokenizer", {}).get(side)) is not None:  # a name that only translators know
+            hint = "Only translators read sources and targets with a vocabulary each."
+            where = _WHERE if origin.weights else setting("tokenizer_from")
+            raise ConfigError(where, "a run with one vocabulary", f"{kind} for its {side}s", hint)
+    return tables
 
 
-def expect_tokenizer(origin: Origin | None, given: Mapping[str, Any]) -> None:
+def expect_tokenizer(origin: Origin | None, given: Mapping[str, Any], task: TaskSettings) -> None:
     """Refuse tokenizer settings that differ from those of the reused tokenizer.
 
     Args:
         origin: the source of the tokenizer.
         given: the settings of this training, nested.
+        task: the task, whose tables these are.
 
     Raises:
         ConfigError: a setting differs.
     """
     if origin is None:
         return
-    theirs, ours = origin_tables(origin).get("tokenizer", {}), given.get("tokenizer", {})
-    known = {**plain(TokenizerSettings()), "source": None, "target": None, **theirs}
+    theirs, ours = origin_tables(origin, task).get("tokenizer", {}), given.get("tokenizer", {})
+    known = {**defaults_of(task.tables["tokenizer"]), **theirs}
     for name in ours:
         if name in known and ours[name] != known[name]:
             hint = "The tokenizer exists already: omit the setting, or do not use another run's tokenizer."

@@ -1,75 +1,36 @@
 """`qkv train point`: from lines of elements and positions to a trained run folder."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from qkv.data.choices import Elements
 from qkv.data.fingerprints import fingerprint
-from qkv.data.pointing import Elements, Pointed, parse_pairs
+from qkv.data.pointing import Pointed, parse_pairs
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.models.pointer import PointerConfig, PointerNetwork
+from qkv.settings import build
 from qkv.tasks.origin import Origin
-from qkv.tasks.parallel import Files, divided, names_of, read_files
-from qkv.tasks.pointing import ElementVocabulary, Order, PointTask
+from qkv.tasks.pairs import PairSources, divided
+from qkv.tasks.point.settings import POINT, PointFiles
+from qkv.tasks.pointing import ElementVocabulary, PointTask
 from qkv.tasks.recipe import ModelTable, Recipe, refuse_derived, without
 from qkv.tasks.recipe import RecipeSettings as AllSettings
-from qkv.tasks.settings import build
+from qkv.tasks.values import pair_line, text_line
 
-TASK = "point"
 UNKNOWN = "<unk>"
 _DERIVED = ("features", "elements")
 _MODEL: Mapping[str, object] = MappingProxyType(
     {"encoder": "transformer", "cell": "gru", "layers": 3, "heads": 4, "hidden": 64, "attention": 64}
 )
 """Defaults that learn most in two minutes of a core: hulls of 10 points 89 % exact; bidirectional LSTMs reach 60 %."""
-_TRAINING: Mapping[str, object] = MappingProxyType(
-    {
-        "steps": 5000,
-        "tokens": 2048,
-        "learning_rate": 2e-3,
-        "schedule": "cosine",
-        "warmup": 200,
-        "weight_decay": 0.01,
-        "label_smoothing": 0.0,
-        "validate_every": 500,
-        "log_every": 100,
-    }
-)
-
-
-@dataclass(frozen=True)
-class PointData:
-    """Files of elements and positions, see `qkv.data.pointing`.
-
-    Args:
-        source, target: line N of one has the positions for line N of the other.
-        data: or one file with `elements<TAB>positions` on each line.
-        valid_source, valid_target, valid_data: likewise for validation; without them a part of the training lines is
-            held out (a twentieth, at most 1,000, see `qkv.data.holdout`).
-        elements: what elements are; None for what those of the first line are.
-        order: what makes an answer exact, see `judge_positions`.
-        vocabulary: maximum number of words.
-    """
-
-    source: Path | None = None
-    target: Path | None = None
-    data: Path | None = None
-    valid_source: Path | None = None
-    valid_target: Path | None = None
-    valid_data: Path | None = None
-    elements: Elements | None = None
-    order: Order = "sequence"
-    vocabulary: int = 30_000
-
-
-PointSettings = AllSettings[PointData, PointerConfig]
+PointSettings = AllSettings[PointFiles, PointerConfig]
 
 
 class PointLines(NamedTuple):
@@ -94,7 +55,7 @@ class PointLines(NamedTuple):
     valid_fingerprint: str
 
 
-def read_lines(data: PointData, once: bool, seed: int) -> PointLines:
+def read_lines(data: PointFiles, once: bool, seed: int) -> PointLines:
     """Read the training and validation lines.
 
     Args:
@@ -109,12 +70,12 @@ def read_lines(data: PointData, once: bool, seed: int) -> PointLines:
         DataError: a file is invalid; the message gives file and line.
         ConfigError: files are missing, or too many are given.
     """
-    given = Files(data.source, data.target, data.data)
-    pairs, names = read_files(given), names_of(given)
-    valid_given = Files(data.valid_source, data.valid_target, data.valid_data)
-    valid_names = names
-    if valid_given != Files():
-        valid, valid_names = read_files(valid_given, "valid-"), names_of(valid_given)
+    sources = PairSources.of(data, "", _line, _pair) or PairSources()
+    pairs, names = sources.read(), sources.names
+    valid_sources = PairSources.of(data, "valid_", _line, _pair)
+    valid_names = (valid_sources or sources).names
+    if valid_sources is not None:
+        valid = valid_sources.read()
     else:
         pairs, valid = divided(pairs, seed, names=("lines", "inputs"))
     train, kind = parse_pairs(pairs, names, data.elements)
@@ -137,6 +98,18 @@ def read_lines(data: PointData, once: bool, seed: int) -> PointLines:
         fingerprint(pairs),
         fingerprint(valid),
     )
+
+
+def _line(side: Any, where: str) -> str:
+    """Return elements or positions as a line: apart by spaces, the numbers of a vector by commas."""
+    if isinstance(side, str) or not isinstance(side, Iterable):
+        return text_line(side, where)
+    parts = (",".join(map(str, one)) if isinstance(one, tuple | list) else str(one) for one in side)
+    return text_line(" ".join(parts), where)
+
+
+def _pair(item: Any, where: str) -> str:
+    return pair_line(item, where, _line)
 
 
 def build_pointer(table: Mapping[str, Any], elements: str, features: int) -> PointerNetwork:
@@ -228,17 +201,14 @@ def _summary(lines: PointLines, _: PointerNetwork) -> str:
     return f"{len(lines.train):,} training lines, {len(lines.valid):,} validation lines; {elements}"
 
 
-RECIPE: Recipe[PointData, PointerConfig, PointLines, PointerNetwork] = Recipe(
-    TASK,
-    PointData,
+RECIPE: Recipe[PointFiles, PointerConfig, PointLines, PointerNetwork] = Recipe(
+    POINT,
     ModelTable(_config, _table),
-    {"training": _TRAINING},
     _read,
     _new_model,
     _job,
     _identity,
     _summary,
-    tables=("data", "model", "training"),
     check=_expect_words,
     adapt=_with_words,
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -16,8 +16,8 @@ from qkv.decode.hypothesis import Hypothesis
 from qkv.metrics.figure import Figure, require_same_length
 from qkv.models.pointer import END, PointerNetwork
 from qkv.tasks.notes import counted
+from qkv.tasks.point.settings import Order
 
-Order = Literal["sequence", "cycle", "set"]
 _NONE = -100
 _BATCH_ELEMENTS = 8192
 

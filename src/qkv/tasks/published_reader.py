@@ -6,8 +6,8 @@ from torch import nn
 
 from qkv.errors import ConfigError
 from qkv.hub.families.load import PublishedConfig
+from qkv.settings import build
 from qkv.tasks.runs import rebuild
-from qkv.tasks.settings import build
 from qkv.tasks.trained import Trained
 
 Reads = TypeVar("Reads", bound=nn.Module)

@@ -12,14 +12,14 @@ from qkv.errors import ConfigError, setting
 from qkv.metrics.figure import Figure
 from qkv.nn.first_batch import start_from_first_batch
 from qkv.nn.mechanism import MechanismConfig
+from qkv.settings import build, check_tables, converted, merge, plain
 from qkv.tasks.choice import as_device
-from qkv.tasks.launch import TABLES, expect_same_settings, first_model, launch, run_folder, size_of, store
+from qkv.tasks.launch import expect_same_settings, first_model, launch, run_folder, size_of, store
 from qkv.tasks.notes import note, working
 from qkv.tasks.origin import Origin, first_tokenizer
-from qkv.tasks.parallel import TokenizerSettings, with_known_tokens
 from qkv.tasks.runs import expect_no_other_task
-from qkv.tasks.setting_names import with_settings
-from qkv.tasks.settings import build, check_tables, plain
+from qkv.tasks.settings import TaskSettings, TokenizerSettings
+from qkv.tasks.tokenizing import as_learned, with_known_tokens
 from qkv.training.outcome import Outcome
 from qkv.training.protocols import Task
 from qkv.training.screen import show_figures
@@ -39,6 +39,10 @@ class Tokenized(Protocol):
         """Text to tokens and back, stored with the checkpoints."""
 
 
+TABLES = ("data", "tokenizer", "model", "training")
+"""The tables of a run; an ensemble of runs has one more."""
+PUBLISHED = "published"
+"""The kind of a model that another library published."""
 F = TypeVar("F")
 C = TypeVar("C")
 D = TypeVar("D")
@@ -97,16 +101,8 @@ def unjudged(*_: object) -> Sequence[Figure]:
     return ()
 
 
-def one_vocabulary(settings: RecipeSettings[Any, Any]) -> None:
-    """Refuse vocabularies of sources and targets in a task that has no such sides.
-
-    Raises:
-        ConfigError: there are some.
-    """
-    for side in ("source", "target"):
-        if (kind := getattr(settings.tokenizer, side)) is not None:
-            hint = f"Omit it: {setting('tokenizer.kind')} is that of all texts."
-            raise ConfigError(f"tokenizer.{side}", "none but to translate", kind, hint)
+def unchecked(_: object) -> None:
+    """Accept settings: none contradict each other."""
 
 
 @final
@@ -115,16 +111,13 @@ class Recipe(Generic[F, C, D, M]):
     """A training task: what it reads, builds and trains.
 
     Args:
-        task: its name, as in `qkv train NAME`.
-        files: the settings of the table `data`.
+        settings: its tables of settings: "tokenizer" if it reads text, "training" if it has a `job`.
         model: the settings of the table `model`.
-        defaults: defaults of the tables `tokenizer` and `training` where they are the task's own.
         read: read and tokenize the files; the tokenizer is that of the run to resume or to start from, or None.
         build: create the model, with new weights; or fit it, if there is no `job`.
         job: the task in the form that `qkv.training` expects; None for a model that is complete once it is built.
         identity: what else defines the run: the text itself, not the location of its files.
         summary: what was read and built, in one line.
-        tables: the tables of settings that the task has: "tokenizer" if it reads text, "training" if it has a `job`.
         defaults_of: further defaults, which follow from the model and the files.
         check: refuse settings that contradict each other.
         adapt: fit what was read to a run to start from, or refuse that run.
@@ -134,21 +127,28 @@ class Recipe(Generic[F, C, D, M]):
     Example: see docs/how_to/extend.md, "A task".
     """
 
-    task: str
-    files: type[F]
+    settings: TaskSettings
     model: ModelTable[C]
-    defaults: Mapping[str, Mapping[str, object]]
     read: Callable[[RecipeSettings[F, C], Tokenizer | None], D]
     build: Callable[[C, D], M]
     job: Callable[[M, D, RecipeSettings[F, C]], Task[Any]] | None
     identity: Callable[[D, RecipeSettings[F, C]], dict[str, Any]]
     summary: Callable[[D, M], str]
-    tables: tuple[str, ...] = TABLES
     defaults_of: Callable[[C, F], Mapping[str, Mapping[str, object]]] = no_more
-    check: Callable[[RecipeSettings[F, C]], None] = one_vocabulary
+    check: Callable[[RecipeSettings[F, C]], None] = unchecked
     adapt: Callable[[D, Origin | None], D] = as_read
     judge: Callable[[M, D, RecipeSettings[F, C]], Sequence[Figure]] = unjudged
     completed: Callable[[RecipeSettings[F, C], D], RecipeSettings[F, C]] = as_given
+
+    @property
+    def task(self) -> str:
+        """Its name, as in `qkv train NAME`."""
+        return self.settings.name
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables of a single run."""
+        return tuple(table for table in self.settings.tables if table in TABLES)
 
     def load_settings(self, tables: Tables) -> RecipeSettings[F, C]:
         """Build settings from nested dicts, checking all of them.
@@ -163,33 +163,31 @@ class Recipe(Generic[F, C, D, M]):
             ConfigError: a name is unknown (the message suggests the closest one), or a value is invalid.
         """
         check_tables(tables, self.tables)
-        tables = with_settings(self.task, tables)
-        _expect_one(tables.get("training", {}), "steps", "epochs")
-        _expect_one(tables.get("training", {}), "tokens", "batch_size")
-        model = self.model.read(tables.get("model", {}))
-        files = build(self.files, {**self.defaults.get("data", {}), **tables.get("data", {})}, "data")
-        more = self.defaults_of(model, files)
-
-        def table(name: str) -> dict[str, Any]:
-            return {**self.defaults.get(name, {}), **more.get(name, {}), **tables.get(name, {})}
-
+        tables = self.settings.current(tables)
+        self.settings.expect_one(tables)
+        model = self.model.read(self._model_table(tables.get("model", {})))
+        files: F = build(self.settings.tables["data"], tables.get("data", {}), "data")
+        known = merge(merge(self.settings.defaults, self.defaults_of(model, files)), tables)
+        words = with_known_tokens(known.get("tokenizer", {}))
         settings = RecipeSettings(
             files,
-            build(TokenizerSettings, with_known_tokens(table("tokenizer")), "tokenizer"),
+            build(self.settings.tables.get("tokenizer", TokenizerSettings), words, "tokenizer"),
             model,
-            build(Training, table("training"), "training"),
+            build(self.settings.tables.get("training", Training), known.get("training", {}), "training"),
         )
         self.check(settings)
         return settings
 
+    def _model_table(self, table: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the table of a model by the names of checkpoints, its values checked."""
+        if table.get("model") != PUBLISHED:  # which has settings of its own
+            table = {**table, **converted(self.settings.tables["model"], table, "model")}
+        return self.settings.stored("model", table)
+
     def show_settings(self, settings: RecipeSettings[F, C]) -> dict[str, Any]:
         """Return the settings as nested dicts, the inverse of `load_settings`."""
-        training = plain(settings.training)
-        for other, name in (("steps", "epochs"), ("tokens", "batch_size")):
-            if name in training:
-                del training[other]
-        shown = {**plain(settings), "model": self.model.show(settings.model), "training": training}
-        return {name: shown[name] for name in self.tables}
+        shown = self.settings.current({**plain(settings), "model": self.model.show(settings.model)})
+        return {name: self.settings.replaced(name, shown[name]) for name in self.tables}
 
     def train(
         self,
@@ -267,45 +265,31 @@ class Recipe(Generic[F, C, D, M]):
         Raises:
             ConfigError: a setting differs, other than those that follow from the text or may change.
         """
-        ours = {**plain(settings), "model": self.model.show(settings.model)}
-        tables = {name: ours[name] for name in self.tables if name not in ("data", "tokenizer")}
-        expect_same_settings(folder, tables)
+        tables = self._stored(settings)
+        expect_same_settings(folder, {name: tables[name] for name in tables if name != "tokenizer"})
 
     def _config(self, settings: RecipeSettings[F, C], text: D) -> dict[str, Any]:
         """Return what defines the run: its settings, and the text itself in place of its files."""
+        return {"task": self.task, **self.identity(text, settings), **self._stored(settings)}
+
+    def _stored(self, settings: RecipeSettings[F, C]) -> dict[str, Any]:
+        """Return the tables of a checkpoint, which has no files."""
         tables = {**plain(settings), "model": self.model.show(settings.model)}
-        own = {name: tables[name] for name in self.tables if name != "data"}
-        return {"task": self.task, **self.identity(text, settings), **own}
-
-
-def _expect_one(table: Mapping[str, Any], *names: str) -> None:
-    """Refuse two settings that set the same thing."""
-    if all(name in table for name in names):
-        one, other = names
-        hint = "They set the same: omit one of them."
-        raise ConfigError(f"training.{other}", f"no {setting(f'training.{one}')} beside it", "both", hint)
-
-
-def as_learned(words: TokenizerSettings, tokenizer: Tokenizer) -> TokenizerSettings:
-    """Return the tokenizer settings with the normal form of the tokenizer itself, which can be that of an older run."""
-    form = tokenizer.vocabulary.unicode
-    if form != words.unicode:
-        note(f"qkv: the tokenizer was learned with tokenizer.unicode = {form}, which remains")
-    return replace(words, unicode=form)
+        return {name: self.settings.stored(name, tables[name]) for name in self.tables if name != "data"}
 
 
 def with_steps(training: Training, task: Task[Any]) -> Training:
     """Return the settings with as many steps as the epochs have, if epochs are counted."""
     if training.epochs is None:
         return training
-    batches = len(task.batches(tokens=training.tokens, seed=training.seed, epoch=0))
+    batches = len(task.batches(tokens=training.batch_tokens, seed=training.seed, epoch=0))
     return replace(training, steps=training.epochs * -(-batches // training.accumulate))
 
 
 def first_objective(task: Task[Any], training: Training) -> None:
     """Compute the objective of the first batch; random generators are restored."""
     with undisturbed():
-        for places in task.batches(tokens=training.tokens, seed=training.seed, epoch=0)[:1]:
+        for places in task.batches(tokens=training.batch_tokens, seed=training.seed, epoch=0)[:1]:
             task.objective(task.collate(places))
 
 

@@ -1,84 +1,33 @@
 """`qkv train regress`: from columns of a CSV file to a run folder with points and bandwidths."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from qkv.data.fingerprints import fingerprint
-from qkv.data.table import Columns, Decimal, Missing, read_table
+from qkv.data.table import Columns, FieldTable, read_table
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, DataError, UnsupportedError, expect_room, nearest, setting
+from qkv.errors import ConfigError, DataError, Place, UnsupportedError, expect_room, setting
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
+from qkv.settings import build, plain
 from qkv.tasks.notes import note
 from qkv.tasks.recipe import ModelTable, Recipe
 from qkv.tasks.recipe import RecipeSettings as AllSettings
-from qkv.tasks.settings import build, plain
+from qkv.tasks.regress.settings import REGRESS, RegressFiles, RegressModel
 
-TASK = "regress"
 WAYS: Mapping[str, str] = {"cross-validation": "leave-one-out", "learned": "gradient"}
 """How bandwidths are chosen, and what the estimator calls it."""
 
 
-@dataclass(frozen=True)
-class RegressionData:
-    """Columns of a CSV file, see `qkv.data.table`.
-
-    Args:
-        data: the file.
-        x: names of the input columns.
-        y: name of the target column.
-        decimal: what separates the decimals.
-        missing: whether a row with a missing number is refused, or skipped and counted.
-    """
-
-    data: Path | None = None
-    x: tuple[str, ...] = ()
-    y: str | None = None
-    decimal: Decimal = "point"
-    missing: Missing = "refuse"
+RegressionSettings = AllSettings[RegressFiles, RegressModel]
 
 
-@dataclass(frozen=True)
-class RegressionModel:
-    """A kernel and its bandwidths.
-
-    Args:
-        kernel: the kernel's name.
-        bandwidth: one number for all columns, or one for each; or "cross-validation" or "learned", see
-            `qkv.models.NadarayaWatson`.
-        beyond: the prediction where no point is within the kernel's support.
-    """
-
-    kernel: Literal["gaussian", "epanechnikov", "triangular", "boxcar"] = "gaussian"
-    bandwidth: float | tuple[float, ...] | str = "cross-validation"
-    beyond: Literal["nearest", "mean", "nan"] = "nearest"
-
-
-RegressionSettings = AllSettings[RegressionData, RegressionModel]
-
-
-def as_bandwidth(text: str | None) -> float | list[float] | str | None:
-    """Return what `--bandwidth` says: a number, several, or the name of a way to choose it.
-
-    Example:
-        >>> as_bandwidth("0.5"), as_bandwidth("0.5,20"), as_bandwidth("learned")
-        (0.5, [0.5, 20.0], 'learned')
-    """
-    if text is None:
-        return None
-    try:
-        numbers = [float(part) for part in text.split(",")]
-    except ValueError:
-        return text
-    return numbers[0] if len(numbers) == 1 else numbers
-
-
-def read_columns(data: RegressionData) -> Columns:
+def read_columns(data: RegressFiles) -> Columns:
     """Read the input columns and the target, which comes last.
 
     Raises:
@@ -87,27 +36,50 @@ def read_columns(data: RegressionData) -> Columns:
     """
     if data.data is None:
         raise ConfigError(setting("data"), setting("data", "FILE"), "none", "A CSV file, or one with tabs.")
+    if isinstance(data.data, str | Path):
+        _expect_names(data)
+        table = read_table(Path(data.data))
+    else:
+        data, table = _as_table(data, [tuple(row) for row in data.data])
+        _expect_names(data)
+    every = (*data.x, str(data.y))
+    for flag, names in ((setting("x"), data.x), (setting("y"), every[-1:])):
+        table.expect(names, flag)
+    both = table.numbers(every, decimal=data.decimal, missing=data.missing)
+    if both.skipped:
+        total = both.skipped + len(both.rows)
+        note(f"qkv: {table.name}: {both.skipped:,} of {total:,} rows lack a number and are skipped.")
+    return both
+
+
+def _expect_names(data: RegressFiles) -> None:
+    """Refuse settings that name no columns, or one of them twice."""
     for flag, given in ((setting("x"), data.x), (setting("y"), data.y)):
         if not given:
             hint = f"As in {setting('x', 'age,income')} {setting('y', 'rent')}."
             raise ConfigError(flag, "the name of a column", "none", hint)
-    for place, name in enumerate(every := (*data.x, str(data.y))):
+    for place, name in enumerate(every := (*data.x, data.y)):
         if name in every[:place]:
-            hint = "Name each column once."
-            raise ConfigError(
-                setting("x"), f"columns that differ from each other and {setting('y')}", f'"{name}" twice', hint
-            )
-    table = read_table(data.data)
-    for flag, names in ((setting("x"), data.x), (setting("y"), (str(data.y),))):
-        table.expect(names, flag)
-    both = table.numbers((*data.x, str(data.y)), decimal=data.decimal, missing=data.missing)
-    if both.skipped:
-        total = both.skipped + len(both.rows)
-        note(f"qkv: {data.data}: {both.skipped:,} of {total:,} rows lack a number and are skipped.")
-    return both
+            expected = f"columns that differ from each other and {setting('y')}"
+            raise ConfigError(setting("x"), expected, f'"{name}" twice', "Name each column once.")
 
 
-def fit(columns: Columns, model: RegressionModel) -> Any:
+def _as_table(data: RegressFiles, rows: Sequence[tuple[Any, ...]]) -> tuple[RegressFiles, FieldTable]:
+    """Return rows of numbers as a table, and the settings with the names of its columns; usually the last is y."""
+    if not rows:
+        raise DataError("data", "at least one item", "none", "Was an iterator already read?")
+    count = len(rows[0]) - 1
+    x = data.x or (tuple(f"x{n}" for n in range(1, count + 1)) if count > 1 else ("x",))
+    names = (*x, data.y or "y")
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(names) or not all(isinstance(cell, int | float) for cell in row):
+            expected = f"{len(names)} numbers, for {', '.join(names)}"
+            raise DataError(Place("data", number), expected, repr(row)[:80], "For example (1.5, 20.0).")
+    fields = tuple((number, tuple(repr(float(cell)) for cell in row)) for number, row in enumerate(rows, start=1))
+    return replace(data, x=x, y=names[-1], decimal="point"), FieldTable("data", names, fields, header=True)
+
+
+def fit(columns: Columns, model: RegressModel) -> Any:
     """Fit scikit-learn's estimator `qkv.models.NadarayaWatson`.
 
     Args:
@@ -178,18 +150,13 @@ def judge_regression(predicted: Any, truth: Any, signature: str) -> tuple[Figure
     )
 
 
-def _config(table: Mapping[str, Any]) -> RegressionModel:
-    if isinstance(kernel := table.get("kernel"), str):
-        table = {**table, "kernel": kernel.lower()}
-    model = build(RegressionModel, table, "model")
+def _config(table: Mapping[str, Any]) -> RegressModel:
+    model = build(RegressModel, table, "model")
     bandwidth = model.bandwidth
-    if isinstance(bandwidth, str) and bandwidth not in WAYS:
-        expected = 'a number above 0, "cross-validation" or "learned"'
-        raise ConfigError("model.bandwidth", expected, f'"{bandwidth}"', nearest(bandwidth, WAYS))
     if bandwidth == "learned" and model.kernel == "boxcar":
         expected, hint = "a kernel that is differentiable in its bandwidth", 'Use "cross-validation".'
         raise ConfigError("model.bandwidth", expected, '"learned" for the boxcar kernel', hint)
-    numbers = () if isinstance(bandwidth, str) else bandwidth if isinstance(bandwidth, tuple) else (bandwidth,)
+    numbers = () if isinstance(bandwidth, str) else (bandwidth,) if isinstance(bandwidth, float) else bandwidth
     if not all(0 < number < math.inf for number in numbers):
         hint = 'Or "cross-validation".'
         raise ConfigError("model.bandwidth", "a finite number above 0", f"{bandwidth!r}", hint)
@@ -200,7 +167,7 @@ def _read(settings: RegressionSettings, _: Tokenizer | None) -> Columns:
     return read_columns(settings.data)
 
 
-def _build(model: RegressionModel, columns: Columns) -> KernelSmoother:
+def _build(model: RegressModel, columns: Columns) -> KernelSmoother:
     return fit(columns, model).smoother()  # type: ignore[no-any-return]
 
 
@@ -226,17 +193,14 @@ def _judge(smoother: KernelSmoother, columns: Columns, settings: RegressionSetti
     return judge_regression(targets - residuals, targets, "leave-one-out")
 
 
-RECIPE: Recipe[RegressionData, RegressionModel, Columns, KernelSmoother] = Recipe(
-    TASK,
-    RegressionData,
+RECIPE: Recipe[RegressFiles, RegressModel, Columns, KernelSmoother] = Recipe(
+    REGRESS,
     ModelTable(_config, plain),
-    {},
     _read,
     _build,
     None,
     _identity,
     _summary,
-    tables=("data", "model"),
     judge=_judge,
 )
 load_settings, show_settings, train = RECIPE.load_settings, RECIPE.show_settings, RECIPE.train

@@ -8,11 +8,13 @@ from typing import Any, Literal, cast, final, get_args
 import numpy as np
 import torch
 
-from qkv.data.table import Decimal, FieldTable
+from qkv.data.choices import Decimal
+from qkv.data.table import FieldTable
 from qkv.errors import CheckpointError, ConfigError, DataError, nearest, setting
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KERNELS, KernelSmoother
-from qkv.tasks.regression import TASK, estimator_class, judge_regression
+from qkv.tasks.regress.settings import REGRESS
+from qkv.tasks.regression import estimator_class, judge_regression
 from qkv.tasks.runs import expect_task, open_run
 from qkv.tasks.trained import Trained
 from qkv.view.alignment import Alignment
@@ -62,7 +64,7 @@ class Regressor:
     """
 
     def __init__(self, trained: Trained) -> None:
-        expect_task(trained, TASK, "a regression")
+        expect_task(trained, REGRESS.name, "a regression")
         self.model, self.x, self.y, beyond = _rebuilt(trained)
         self.decimal = cast("Decimal", trained.contents.config["decimal"])
         self.estimator = estimator_class().of(self.model, beyond)

@@ -1,250 +1,278 @@
-"""Settings from a TOML file and flags, as nested frozen dataclasses of names and numbers; unknown keys are errors."""
+"""What the settings of a task are, and the tables that tasks share. It imports nothing large: commands start by it."""
 
-import json
-import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import Parameter
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, final
 
-from qkv.errors import ConfigError, nearest, setting
-from qkv.files import read_file
+from qkv.data.choices import Form, Kind
+from qkv.errors import ConfigError, setting
+from qkv.normalizers.catalog import NORMALIZERS
+from qkv.scores.catalog import SCORES
+from qkv.settings import Option, help_of, hints_of, options_of
+from qkv.tasks.translate.columns import COLUMNS
 
-T = TypeVar("T")
-Plain = dict[str, Any]
-_LARGEST = 1 << 20
-_SHOWN = 200
-"""How much of a value or a name a message quotes."""
+Texts = Path | str | Iterable[str]
+"""A file, or the texts themselves."""
+Pairs = Path | str | Iterable[tuple[str, str]]
+"""A file, or the pairs themselves."""
+
+DATA, RUN, MODEL, ATTENTION, TRAINING = "Data", "Run", "Model", "Attention", "Training"
+TOPICS = (DATA, COLUMNS, RUN, MODEL, ATTENTION, TRAINING)
+"""The topics of the help, in its order."""
+_TOPIC_OF: Mapping[str, str] = MappingProxyType(
+    {"data": DATA, "tokenizer": DATA, "model": MODEL, "training": TRAINING, "ensemble": TRAINING}
+)
 
 
-def read_toml(path: Path) -> Plain:
-    """Read a configuration file.
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What a training command has besides the settings of the run."""
+
+    out: Annotated[Path | None, Option("The run folder. Run the same command again to resume.")] = None
+    config: Annotated[Path | None, Option("Settings as a TOML file; flags override it.")] = None
+    print_config: Annotated[bool, Option("Show all settings as TOML and exit.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopOptions(RunOptions):
+    """The same of a task that trains step by step."""
+
+    device: Annotated[str, Option("Device: cpu, cuda, ...")] = "cpu"
+    start: Annotated[Path | None, Option("Initialize with the weights of another run.", flag="from")] = None
+    tensorboard: Annotated[bool, Option("Also log to TensorBoard (extra: log).")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions(LoopOptions):
+    """The same of a task that reads text."""
+
+    tokenizer_from: Annotated[Path | None, Option("Use the tokenizer of another run, of any task.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairFiles:
+    """Pairs of lines: two parallel files, or one TSV file."""
+
+    source: Annotated[Texts | None, Option("Source sentences, one per line (.gz too)")] = None
+    target: Annotated[Texts | None, Option("Their translations, line by line")] = None
+    data: Annotated[Pairs | None, Option("Or one file with source<TAB>target on each line")] = None
+    valid_source: Annotated[Texts | None, Option("Sources to validate on; held out if not given")] = None
+    valid_target: Annotated[Texts | None, Option("Their translations")] = None
+    valid_data: Annotated[Pairs | None, Option("Or one file with source<TAB>target")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerSettings:
+    """Tokenizer settings; the tokenizer is learned from the training text."""
+
+    tokenizer: Annotated[
+        Kind,
+        Option(
+            "Byte pairs or pieces of bytes, words, characters, or none for tokens that spaces separate already",
+            stored="kind",
+        ),
+    ] = "bpe"
+    vocabulary: Annotated[int, Option("Maximum vocabulary size", "tokens", stored="size")] = 8000
+    minimum: Annotated[int, Option("Minimum frequency of a token", least=1)] = 2
+    unicode: Annotated[
+        Form,
+        Option("Unicode form that text is brought to; NFC makes one character of a letter and its accents"),
+    ] = "NFC"
+    lowercase: Annotated[bool, Option("Lower-case all text")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """The mechanism of a model's attentions; None where the model has a default."""
+
+    score: Annotated[
+        str | None,
+        Option(
+            f"How queries are compared with keys: {SCORES.described()} (a small network); also none in recurrent "
+            "models, and location to translate with one",
+            topic=ATTENTION,
+            or_else="scaled-dot, but additive to a source from a recurrent decoder, and for pooling",
+        ),
+    ] = None
+    normalizer: Annotated[
+        str | None,
+        Option(
+            f"How scores become weights: {NORMALIZERS.described()}",
+            topic=ATTENTION,
+            or_else="softmax, but sum for kernels",
+        ),
+    ] = None
+    alpha: Annotated[
+        float | Literal["learned"] | None,
+        Option("Alpha of entmax: a number above 1, or learned", topic=ATTENTION, above=1, or_else=1.5),
+    ] = None
+    sinks: Annotated[bool, Option("Let each head attend to nothing (softmax)", topic=ATTENTION)] = False
+    bandwidth: Annotated[
+        float | None,
+        Option(
+            "Bandwidth of a kernel", topic=ATTENTION, or_else="learned, from the median distance in the first batch"
+        ),
+    ] = None
+    power: Annotated[float | None, Option("Power of the Epanechnikov kernel", topic=ATTENTION, or_else=2)] = None
+    heads: Annotated[int | None, Option("Heads of each attention", topic=ATTENTION, or_else=4)] = None
+    window: Annotated[
+        int | None,
+        Option("Number of positions to a side that self-attention sees", topic=ATTENTION, or_else="all"),
+    ] = None
+
+
+@final
+@dataclass(frozen=True)
+class TaskSettings:
+    """The settings of a task: of its command, its settings file, `qkv.train` and its reference page.
 
     Args:
-        path: the file.
-
-    Returns:
-        Its tables.
-
-    Raises:
-        ConfigError: it cannot be read, or is not TOML; the message gives file and line.
+        name: of the task, as in `qkv train NAME`.
+        help: of its command.
+        tables: its tables of settings, by name.
+        defaults: defaults that are the task's own, by table and name.
+        options: what the command has besides.
     """
-    try:
-        data = read_file(path, _LARGEST)
-        tables = tomllib.loads(data.decode("utf-8"))
-        _expect_brief(tables)
-    except OSError as error:
-        raise ConfigError(
-            setting("config"), "a readable file", f"{path}: {error.strerror}", "Check the name."
-        ) from None
-    except ValueError as error:
-        raise ConfigError(
-            setting("config"), "TOML in UTF-8", f"{path}: {str(error)[:_SHOWN]}", "Correct that line."
-        ) from None
-    except RecursionError:
-        raise ConfigError(
-            setting("config"), "flat tables of settings", f"{path}: nested too deeply", "Use flat tables."
-        ) from None
-    return tables
+
+    name: str
+    help: str
+    tables: Mapping[str, type]
+    defaults: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    options: type[RunOptions] = TextOptions
+
+    @property
+    def table_of(self) -> dict[str, str]:
+        """The table of each setting."""
+        return {name: table for table, cls in self.tables.items() for name in options_of(cls)}
+
+    def dotted(self, name: str) -> str:
+        """Return the dotted name of a setting.
+
+        Example:
+            >>> from qkv.training.settings import Settings
+            >>> TaskSettings("sort", "", {"training": Settings}).dotted("steps")
+            'training.steps'
+        """
+        return f"{self.table_of[name]}.{name}"
+
+    def dotted_names(self, name: str) -> list[str]:
+        """Return the dotted names of a setting: today's, and that of earlier versions."""
+        table = self.table_of[name]
+        stored = options_of(self.tables[table])[name].stored
+        return [f"{table}.{each}" for each in (name, stored) if each]
+
+    def names(self) -> dict[str, str]:
+        """Return the settings by dotted name, also by those of earlier versions.
+
+        Example:
+            >>> from qkv.training.settings import Settings
+            >>> TaskSettings("sort", "", {"training": Settings}).names()["training.tokens"]
+            'batch_tokens'
+        """
+        found = {self.dotted(name): name for name in self.table_of}
+        for name in self.table_of:
+            for dotted in self.dotted_names(name):
+                found.setdefault(dotted, name)
+        return found
+
+    def help_of(self, name: str) -> str:
+        """Describe a setting with this task's default."""
+        table = self.table_of[name]
+        own = self.defaults.get(table, {})
+        return help_of(self.tables[table], name, *([own[name]] if name in own else []))
+
+    def topic_of(self, name: str) -> str:
+        """Return the part of the help in which the flag of a setting stands."""
+        table = self.table_of[name]
+        return options_of(self.tables[table])[name].topic or _TOPIC_OF.get(table, table.capitalize())
+
+    def in_tables(self, settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return settings by table and name; None is left out.
+
+        Example:
+            >>> from qkv.training.settings import Settings
+            >>> TaskSettings("sort", "", {"training": Settings}).in_tables({"steps": 5, "seed": None})
+            {'training': {'steps': 5}}
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for name, item in settings.items():
+            if item is not None:
+                found.setdefault(self.table_of[name], {})[name] = item
+        return found
+
+    def current(self, tables: Mapping[str, Any]) -> dict[str, Any]:
+        """Return tables in which names of earlier versions are replaced, as in `tokens` for `batch_tokens`.
+
+        Args:
+            tables: settings by table and name, from a file or a checkpoint; what is not known stays.
+
+        Raises:
+            ConfigError: a setting is given by both names.
+
+        Example:
+            >>> from qkv.training.settings import Settings
+            >>> TaskSettings("sort", "", {"training": Settings}).current({"training": {"tokens": 512}})
+            {'training': {'batch_tokens': 512}}
+        """
+        names = self.names()
+        renamed: dict[str, Any] = {}
+        for table, settings in tables.items():
+            if table not in self.tables or not isinstance(settings, Mapping):
+                renamed[table] = settings
+                continue
+            row = renamed.setdefault(table, {})
+            for former, item in settings.items():
+                name = names.get(f"{table}.{former}", former)
+                if name in row or (name != former and name in settings):
+                    hint = f"They set the same: omit {former}."
+                    raise ConfigError(f"{table}.{former}", f"no {table}.{name} beside it", "both", hint)
+                row[name] = item
+        return renamed
+
+    def stored(self, table: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a table by the names of checkpoints.
+
+        Raises:
+            ConfigError: two settings set the same.
+
+        Example:
+            >>> from qkv.training.settings import Settings
+            >>> TaskSettings("sort", "", {"training": Settings}).stored("training", {"batch_tokens": 512})
+            {'tokens': 512}
+        """
+        known = options_of(self.tables[table])
+        return {known[name].stored or name if name in known else name: item for name, item in settings.items()}
+
+    def expect_one(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
+        """Refuse a setting beside the one that it replaces.
+
+        Raises:
+            ConfigError: both are given.
+        """
+        for table, cls in self.tables.items():
+            given = tables.get(table, {})
+            for name, known in options_of(cls).items():
+                if name in given and known.instead_of in given:
+                    hint = "They set the same: omit one of them."
+                    expected = f"no {setting(f'{table}.{known.instead_of}')} beside it"
+                    raise ConfigError(f"{table}.{name}", expected, "both", hint)
+
+    def replaced(self, table: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a table without the settings that others replace."""
+        known = options_of(self.tables[table])
+        gone = {known[name].instead_of for name in settings if name in known}
+        return {name: item for name, item in settings.items() if name not in gone}
 
 
-def _expect_brief(item: Any) -> None:
-    """Check that integers fit 64 bits and names have a sensible length; Python's TOML parser accepts any.
-
-    Raises:
-        ValueError: an integer or a name is too long.
-    """
-    if isinstance(item, int) and not -(2**63) <= item < 2**63:
-        raise ValueError("an integer of more than 64 bits")
-    for name in item if isinstance(item, dict) else ():
-        if len(name) > _SHOWN:
-            raise ValueError(f"a name of {len(name):,} characters")
-    for part in item.values() if isinstance(item, dict) else item if isinstance(item, list) else ():
-        _expect_brief(part)
-
-
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Plain:
-    """Merge two nested mappings; the second wins.
-
-    Example:
-        >>> merge({"model": {"width": 256, "kind": "gru"}}, {"model": {"width": 512}})
-        {'model': {'width': 512, 'kind': 'gru'}}
-    """
-    result = dict(below)
-    for key, item in above.items():
-        old = result.get(key)
-        result[key] = merge(old, item) if isinstance(item, Mapping) and isinstance(old, Mapping) else item
-    return result
-
-
-def check_tables(tables: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Check that all names are known tables.
-
-    Args:
-        tables: the tables by name.
-        known: the known names.
-
-    Raises:
-        ConfigError: a name is unknown (the message suggests the closest one), or is not a table.
-
-    Example:
-        >>> check_tables({"model": {}}, ("data", "model"))
-    """
-    for name, table in tables.items():
-        if name not in known:
-            expected = f"one of the tables {', '.join(known)}"
-            raise ConfigError(name, expected, "an unknown name", nearest(name, known))
-        if not isinstance(table, Mapping):
-            got = json.dumps(table, default=str)[:_SHOWN]
-            raise ConfigError(name, "a table of settings", got, f"Write [{name}] and its settings below.")
-
-
-def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
-    """Build a frozen dataclass from a mapping, checking every name and type.
-
-    Args:
-        cls: the dataclass; its fields can be dataclasses themselves.
-        mapping: names and values.
-        where: the dotted name of the table, for errors.
-
-    Returns:
-        The settings.
-
-    Raises:
-        ConfigError: a name is unknown (the message suggests the closest one) or missing, or a value has a wrong type.
-
-    Example:
-        >>> from dataclasses import dataclass
-        >>> @dataclass(frozen=True)
-        ... class Model:
-        ...     width: int = 256
-        >>> build(Model, {"width": 512})
-        Model(width=512)
-        >>> build(Model, {"widht": 512}, "model")
-        Traceback (most recent call last):
-        qkv.errors.ConfigError: model.widht: expected a known setting; got an unknown one. Did you mean "width"?
-    """
-    hints = get_type_hints(cls)
-    known = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
-    for name in mapping:
-        if name not in known:
-            hint = nearest(str(name), known)
-            raise ConfigError(_dotted(where, str(name)), "a known setting", "an unknown one", hint)
-    values = {
-        name: _value(hints[name], mapping[name], _dotted(where, name))
-        if name in mapping
-        else _default(field, hints, where)
-        for name, field in known.items()
-    }
-    return cls(**values)
-
-
-def _dotted(where: str, name: str) -> str:
-    return f"{where}.{name}" if where else name
-
-
-def _default(field: "Field[Any]", hints: Mapping[str, Any], where: str) -> Any:
-    if field.default is not MISSING:
-        return field.default
-    if field.default_factory is not MISSING:
-        return field.default_factory()
-    hint = hints[field.name]
-    if is_dataclass(hint) and isinstance(hint, type):
-        return build(hint, {}, _dotted(where, field.name))
-    raise ConfigError(_dotted(where, field.name), "a value", "none", "It has no default: set it.")
-
-
-def _value(hint: Any, item: Any, name: str) -> Any:
-    if is_dataclass(hint) and isinstance(hint, type):
-        if not isinstance(item, Mapping):
-            raise ConfigError(name, "a table", repr(item)[:_SHOWN], f"Write [{name}] and its settings below.")
-        return build(hint, item, name)
-    for choice in _choices(hint):
-        fits, converted = _converted(choice, item)
-        if fits:
-            return converted
-    expected, names = _expected(hint), [str(x) for x in _choices(hint) if isinstance(x, str)]
-    hint = nearest(item, names) if names and isinstance(item, str) else "Give a value of that type."
-    raise ConfigError(name, expected, json.dumps(item, default=str)[:_SHOWN], hint)
-
-
-def _choices(hint: Any) -> list[Any]:
-    """Return the alternatives of a type hint: types, and the strings of a Literal."""
-    if get_origin(hint) in (Union, UnionType, Literal):
-        return [choice for part in get_args(hint) for choice in _choices(part)]
-    return [hint]
-
-
-def _converted(choice: Any, item: Any) -> tuple[bool, Any]:
-    if choice in (NoneType, None):
-        return item is None, None
-    if choice is float:
-        good = isinstance(item, (int, float)) and not isinstance(item, bool)
-        return good, float(item) if good else None
-    if choice is Path:
-        return isinstance(item, (str, Path)), Path(item) if isinstance(item, (str, Path)) else None
-    if get_origin(choice) is tuple:
-        return isinstance(item, (list, tuple)), tuple(item) if isinstance(item, (list, tuple)) else None
-    if isinstance(choice, type):
-        return isinstance(item, choice) and not (choice is int and isinstance(item, bool)), item
-    return item == choice, item
-
-
-def _expected(hint: Any) -> str:
-    words = {int: "an integer", float: "a number", str: "a text", bool: "true or false", Path: "a path"}
-    parts = [
-        words.get(choice, json.dumps(choice) if isinstance(choice, str) else str(choice)) for choice in _choices(hint)
-    ]
-    return " or ".join(part for part in parts if "NoneType" not in part)
-
-
-def plain(settings: Any) -> Plain:
-    """Convert settings to a nested dict; None is omitted, paths become strings.
-
-    Example:
-        >>> from dataclasses import dataclass
-        >>> @dataclass(frozen=True)
-        ... class Data:
-        ...     source: Path | None = None
-        ...     size: int = 8
-        >>> plain(Data())
-        {'size': 8}
-    """
-    result: Plain = {}
-    for field in fields(settings):
-        item = getattr(settings, field.name)
-        if is_dataclass(item) and not isinstance(item, type):
-            result[field.name] = plain(item)
-        elif item is not None:
-            result[field.name] = (
-                str(item) if isinstance(item, Path) else list(item) if isinstance(item, tuple) else item
-            )
-    return result
-
-
-def to_toml(settings: Mapping[str, Any], where: str = "") -> str:
-    """Format nested settings as TOML, so that `--print-config > run.toml` can be passed to `--config`.
-
-    Example:
-        >>> print(to_toml({"seed": 1, "model": {"kind": "gru"}}))
-        seed = 1
-        <BLANKLINE>
-        [model]
-        kind = "gru"
-    """
-    # A TOML string cannot contain DEL; a JSON string can.
-    lines = [
-        f"{key} = {json.dumps(item, ensure_ascii=False)}".replace("\x7f", "\\u007f")
-        for key, item in settings.items()
-        if not _table(item)
-    ]
-    for key, item in settings.items():
-        if _table(item):
-            name = _dotted(where, key)
-            lines += ["", f"[{name}]", to_toml(item, name)]
-    return "\n".join(lines).strip("\n")
-
-
-def _table(item: Any) -> bool:
-    return isinstance(item, Mapping)
+def parameters(tasks: Iterable[TaskSettings]) -> Sequence[Parameter]:
+    """Return the settings of tasks as keyword parameters; of tasks that share a name, the first gives its type."""
+    found: dict[str, Parameter] = {}
+    for task in tasks:
+        for table in task.tables.values():
+            for name, hint in hints_of(table).items():
+                if name in options_of(table) and name not in found:
+                    found[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+    return list(found.values())

@@ -1,34 +1,19 @@
 """Plain text for a language model: training file, validation part, tokenizer."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from qkv.data.corpus import Lines
 from qkv.data.fingerprints import fingerprint
-from qkv.data.text import Order, divide, read_text
+from qkv.data.text import divide, read_text
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, DataError, setting
-from qkv.tasks.parallel import TokenizerSettings
-
-
-@dataclass(frozen=True)
-class TextFiles:
-    """Files with plain text.
-
-    Args:
-        text: training file.
-        valid_text: validation file; without it the end of the training file is held out.
-        holdout: the fraction that is held out.
-        order: order of an epoch's windows.
-    """
-
-    text: Path | None = None
-    valid_text: Path | None = None
-    holdout: float = 0.1
-    order: Order = "random"
+from qkv.errors import ConfigError, DataError, Place, setting
+from qkv.tasks.generate.settings import GenerateFiles
+from qkv.tasks.settings import Texts, TokenizerSettings
+from qkv.tasks.tokenizing import learn_tokenizer
 
 
 class Passage(NamedTuple):
@@ -61,7 +46,7 @@ class TrainingText(NamedTuple):
 
 
 def read_for_training(
-    files: TextFiles, words: TokenizerSettings, context: int, tokenizer: Tokenizer | None = None
+    files: GenerateFiles, words: TokenizerSettings, context: int, tokenizer: Tokenizer | None = None
 ) -> TrainingText:
     """Read and tokenize the training and validation text.
 
@@ -81,20 +66,33 @@ def read_for_training(
     if files.text is None:
         hint = "Any plain text in UTF-8; .gz too."
         raise ConfigError(setting("text"), "a file of plain text", "none", hint)
-    whole = read_text(files.text)
+    source = _as_source(files.text, "text")
+    whole = read_text(source)
     if files.valid_text is None:
         train, valid = divide(whole, files.holdout)
     else:
-        train, valid = whole, read_text(files.valid_text)
+        train, valid = whole, read_text(_as_source(files.valid_text, "valid_text"))
     if tokenizer is None:
-        tokenizer = words.learn([train])
+        tokenizer = learn_tokenizer(words, [train])
     learned, held = passage(train, tokenizer), passage(valid, tokenizer)
-    _expect_window(learned, context, str(files.text), f"{len(learned.ids):,}")
+    _expect_window(learned, context, str(source), f"{len(learned.ids):,}")
     total = f"{len(held.ids):,}"
     if files.valid_text is None:
-        total = f"{len(held.ids):,} of {len(learned.ids) + len(held.ids):,}, the end of the text (--holdout)"
+        total = f"{len(held.ids):,} of {len(learned.ids) + len(held.ids):,}, the end of the text ({setting('holdout')})"
     _expect_window(held, context, "the validation text", total)
     return TrainingText(tokenizer, learned, held, {"train": fingerprint([train]), "valid": fingerprint([valid])})
+
+
+def _as_source(data: Texts, name: str) -> Path | Lines:
+    """Return what a reader takes: a file, or the lines of texts."""
+    if isinstance(data, str | Path):
+        return Path(data)
+    lines: list[str] = []
+    for number, item in enumerate(data, start=1):
+        if not isinstance(item, str):
+            raise DataError(Place(name, number), "a text", type(item).__name__, "Give strings.")
+        lines += [line.removesuffix("\r") for line in item.split("\n")]
+    return Lines(name, tuple(lines))
 
 
 def passage(text: str, tokenizer: Tokenizer) -> Passage:

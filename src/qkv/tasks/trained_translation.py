@@ -8,9 +8,9 @@ from qkv.checkpoint.folder import is_checkpoint
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import WordTable
 from qkv.errors import CheckpointError, ConfigError, setting
+from qkv.settings import build
 from qkv.tasks.choice import TranslationModel, build_model
 from qkv.tasks.runs import expect_task, open_run, rebuild
-from qkv.tasks.settings import build
 from qkv.training.average import average_checkpoints, last_checkpoints
 
 

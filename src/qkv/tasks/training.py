@@ -9,6 +9,7 @@ from qkv.data.fingerprints import fingerprint
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, setting
 from qkv.metrics.translation import bleu
+from qkv.settings import plain
 from qkv.tasks.choice import (
     TranslationConfig,
     TranslationModel,
@@ -17,41 +18,29 @@ from qkv.tasks.choice import (
     model_settings,
     model_table,
 )
-from qkv.tasks.members import Direction
 from qkv.tasks.notes import note
-from qkv.tasks.parallel import Files, Parallel, read_training
+from qkv.tasks.parallel import Parallel, read_training
 from qkv.tasks.recipe import ModelTable, Recipe
 from qkv.tasks.recipe import RecipeSettings as AllSettings
-from qkv.tasks.settings import plain
+from qkv.tasks.translate.settings import TRANSLATE, Direction, TranslateFiles, TranslateTokenizer
 from qkv.tasks.translation import TranslationTask
 
-TASK = "translate"
-DEFAULTS: Mapping[str, object] = MappingProxyType(
-    {
-        "steps": 3000,
-        "tokens": 2048,
-        "schedule": "cosine",
-        "validate_every": 250,
-        "log_every": 25,
-    }
-)
-"""Defaults for tens of thousands of sentence pairs on a laptop; chosen on the validation part of Multi30k."""
-
 COPYING: Mapping[str, Mapping[str, object]] = MappingProxyType(
-    {"tokenizer": {"kind": "word"}, "training": {"label_smoothing": 0.0}}
+    {"tokenizer": {"tokenizer": "word"}, "training": {"label_smoothing": 0.0}}
 )
 """Defaults for a model that copies: whole words, and no label smoothing towards words that are not in the source."""
 
 SYMBOLS: Mapping[str, Mapping[str, object]] = MappingProxyType(
-    {"tokenizer": {"kind": "none", "minimum": 1, "unicode": "none"}}
+    {"tokenizer": {"tokenizer": "none", "minimum": 1, "unicode": "none"}}
 )
 """Defaults for the columns of a table: each symbol is a token, a combining accent too if a character is a symbol."""
 
-Settings = AllSettings[Files, TranslationConfig]
+Settings = AllSettings[TranslateFiles, TranslationConfig]
 
 
 def _read(settings: Settings, tokenizer: Tokenizer | None) -> Parallel:
     copies = settings.model.copy != "none"
+    assert isinstance(settings.tokenizer, TranslateTokenizer)
     return read_training(settings.data, settings.tokenizer, settings.training.seed, tokenizer, copies=copies)
 
 
@@ -98,6 +87,7 @@ def _summary(text: Parallel, _: TranslationModel) -> str:
 def _check(settings: Settings) -> None:
     """Refuse settings that contradict each other: of copying and the vocabulary, of features and what reads them."""
     words, table, copies = settings.tokenizer, settings.data.table, settings.model.copy != "none"
+    assert isinstance(words, TranslateTokenizer)
     if copies and not words.shared:
         hint = (
             f"A copied word has one id on both sides: omit {setting('source_tokenizer')} and "
@@ -110,24 +100,22 @@ def _check(settings: Settings) -> None:
         if words.kinds[0] != "none":
             hint = "Omit the tokenizer: each symbol and each feature is a token."
             expected = "none, with which each feature is a token"
-            raise ConfigError("tokenizer.source", expected, words.kinds[0], hint)
+            raise ConfigError("tokenizer.source_tokenizer", expected, words.kinds[0], hint)
     if copies and settings.training.label_smoothing:
         got, hint = f"{settings.training.label_smoothing}", "Omit it, or train without copying."
         raise ConfigError("training.label_smoothing", "0 for a model that copies", got, hint)
 
 
-def _defaults_of(config: TranslationConfig, files: Files) -> Mapping[str, Mapping[str, object]]:
+def _defaults_of(config: TranslationConfig, files: TranslateFiles) -> Mapping[str, Mapping[str, object]]:
     if config.copy != "none":
         return COPYING
     return {} if files.table is None else SYMBOLS
 
 
-TranslationRecipe = Recipe[Files, TranslationConfig, Parallel, TranslationModel]
+TranslationRecipe = Recipe[TranslateFiles, TranslationConfig, Parallel, TranslationModel]
 RECIPE: TranslationRecipe = Recipe(
-    TASK,
-    Files,
+    TRANSLATE,
     ModelTable(model_settings, model_table),
-    {"training": DEFAULTS},
     _read,
     _build,
     _job,

@@ -79,7 +79,7 @@ class Feed:
             raise CheckpointError("training data", expected, "others", hint)
 
     def _list(self) -> Sequence[Sequence[int]]:
-        batches = self._task.batches(tokens=self._settings.tokens, seed=self._settings.seed, epoch=self.epoch)
+        batches = self._task.batches(tokens=self._settings.batch_tokens, seed=self._settings.seed, epoch=self.epoch)
         if not batches:
             hint = "Check the training files."
             raise DataError("training data", "at least one batch", "none", hint)

@@ -187,7 +187,7 @@ class _Loop:
 
     def _update(self) -> None:
         start, step = time.monotonic(), self._state.step + 1
-        with room(step, self._settings.tokens):
+        with room(step, self._settings.batch_tokens):
             # However long an update takes, a signal need not wait for it: before the optimizer's step nothing has
             # changed.
             with self._session.put_back_if(Interrupted), self._interrupts.breakable():

@@ -1,0 +1,16 @@
+"""The names that settings of data choose from. It imports nothing: commands read it when they start."""
+
+from typing import Literal
+
+Kind = Literal["bpe", "unigram", "word", "char", "none"]
+"""Kinds of tokenizers."""
+Form = Literal["none", "NFC", "NFD", "NFKC", "NFKD"]
+"""Normal forms of Unicode (Unicode Standard Annex 15); "none" leaves text as it is."""
+Order = Literal["random", "sequential"]
+"""Orders of an epoch's windows of a text."""
+Elements = Literal["numbers", "words"]
+"""What a pointer network points at: numbers or vectors of them, or words."""
+Decimal = Literal["point", "comma"]
+"""What separates decimals."""
+Missing = Literal["refuse", "skip"]
+"""What happens to rows that lack a number."""

@@ -1,0 +1,525 @@
+"""Settings are fields of frozen dataclasses that carry their help and range; from them everything else follows.
+
+A table of settings is a frozen dataclass whose fields are annotated with an `Option`. Flags, their help, settings
+files, the signature of `qkv.train` and the reference page are read from these fields; `build` checks values by them.
+"""
+
+import json
+import math
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, final, get_args, get_origin, get_type_hints
+
+from qkv.errors import ConfigError, nearest, setting
+from qkv.files import read_file
+
+T = TypeVar("T")
+Plain = dict[str, Any]
+_LARGEST = 1 << 20
+_SHOWN = 200
+"""How much of a value or a name a message quotes."""
+_MOST = 2**53
+"""The largest integer: JSON and float64 hold it exactly."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Option:
+    """What a setting is besides its type and default; it annotates the field.
+
+    Args:
+        help: what it sets, a phrase.
+        unit: in what a number counts.
+        topic: the part of the help in which its flag stands; "" for that of its table.
+        least, above, below: bounds of a number, of which only the first is allowed itself.
+        hint: how to fix a value out of range.
+        or_else: what stands for the default None: a value, values by kind of model, or a phrase.
+        stored: its name in checkpoints, and in settings files of earlier versions; "" for that of the field.
+        instead_of: the setting of the same table that this one replaces.
+        flag: its flag without dashes; "" for the name of the field.
+        off: of a setting that is true by default, the flag that turns it off; "" for `no-` and the name.
+        also: a second name of its flag.
+
+    Example:
+        >>> from typing import Annotated
+        >>> @dataclass(frozen=True)
+        ... class Table:
+        ...     steps: Annotated[int, Option("Number of updates", least=1)] = 100
+        >>> Table().steps, options_of(Table)["steps"].least
+        (100, 1)
+    """
+
+    help: str
+    unit: str = ""
+    topic: str = ""
+    least: float | None = None
+    above: float | None = None
+    below: float | None = None
+    hint: str = ""
+    or_else: object = None
+    stored: str = ""
+    instead_of: str = ""
+    flag: str = ""
+    off: str = ""
+    also: str = ""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there are bounds."""
+        return (self.least, self.above, self.below) != (None, None, None)
+
+
+_UNEXPLAINED = Option("")
+
+
+@cache
+def options_of(table: type) -> Mapping[str, Option]:
+    """Return the options of a table by the names of its fields."""
+    hints = get_type_hints(table, include_extras=True)
+    return MappingProxyType({each.name: _option(hints[each.name]) for each in fields(table)})
+
+
+def _option(hint: Any) -> Option:
+    more = getattr(hint, "__metadata__", ())
+    return next((each for each in more if isinstance(each, Option)), _UNEXPLAINED)
+
+
+@cache
+def hints_of(table: type) -> Mapping[str, Any]:
+    """Return the types of a table's fields."""
+    return MappingProxyType(get_type_hints(table))
+
+
+def defaults_of(table: type) -> dict[str, Any]:
+    """Return the defaults of a table's fields."""
+    return {each.name: each.default for each in fields(table) if each.default is not MISSING}
+
+
+def help_of(table: type, name: str, default: object = MISSING) -> str:
+    """Describe a setting: what it sets, its choices, its unit, its default.
+
+    Args:
+        table: the table.
+        name: of the field.
+        default: the default where it is not that of the field.
+
+    Example:
+        >>> from typing import Annotated
+        >>> @dataclass(frozen=True)
+        ... class Table:
+        ...     layers: Annotated[int | None, Option("Layers", or_else={"transformer": 3, "others": 1})] = None
+        ...     cell: Annotated[Literal["gru", "lstm", "rnn"], Option("Cell of the decoder")] = "gru"
+        >>> help_of(Table, "layers"), help_of(Table, "cell", "lstm")
+        ('Layers (transformer 3, others 1).', 'Cell of the decoder: gru, lstm (default) or rnn.')
+    """
+    known = options_of(table)[name]
+    if default is MISSING:
+        default = defaults_of(table).get(name)
+    if default is None:
+        default = known.or_else
+    choices = [each for each in choices_of(hints_of(table)[name]) if isinstance(each, str)]
+    if len(choices) > 1:
+        marked = [f"{each} (default)" if each == default else each for each in choices]
+        text = f"{known.help}: {', '.join(marked[:-1])} or {marked[-1]}"
+        default = None if default in choices else default
+    else:
+        text = known.help.removesuffix(".")
+    shown = "" if default is None or isinstance(default, bool) else show_default(default)
+    if known.unit and isinstance(default, int | float):
+        shown += f" {known.unit}"
+    return f"{text}{f' ({shown})' if shown else ''}."
+
+
+def range_of(table: type, name: str) -> str:
+    """Describe the range of a setting.
+
+    Example:
+        >>> from typing import Annotated
+        >>> @dataclass(frozen=True)
+        ... class Table:
+        ...     dropout: Annotated[float, Option("Dropout", least=0, below=1)] = 0.1
+        >>> range_of(Table, "dropout")
+        'a finite number from 0 and below 1'
+    """
+    return _expected(hints_of(table)[name], options_of(table)[name])
+
+
+def show_default(default: object) -> str:
+    """Write a default for people.
+
+    Example:
+        >>> show_default({"transformer": 256, "others": 512}), show_default(1e-3), show_default((0.9, 0.98))
+        ('transformer 256, others 512', '0.001', '0.9,0.98')
+    """
+    if isinstance(default, Mapping):
+        return ", ".join(f"{kind} {show_default(number)}" for kind, number in default.items())
+    if isinstance(default, tuple):
+        return ",".join(map(show_default, default))
+    return '""' if default == "" else f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def read_toml(path: Path) -> Plain:
+    """Read a configuration file.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Its tables.
+
+    Raises:
+        ConfigError: it cannot be read, or is not TOML; the message gives file and line.
+    """
+    try:
+        data = read_file(path, _LARGEST)
+        tables = tomllib.loads(data.decode("utf-8"))
+        _expect_brief(tables)
+    except OSError as error:
+        raise ConfigError(
+            setting("config"), "a readable file", f"{path}: {error.strerror}", "Check the name."
+        ) from None
+    except ValueError as error:
+        raise ConfigError(
+            setting("config"), "TOML in UTF-8", f"{path}: {str(error)[:_SHOWN]}", "Correct that line."
+        ) from None
+    except RecursionError:
+        raise ConfigError(
+            setting("config"), "flat tables of settings", f"{path}: nested too deeply", "Use flat tables."
+        ) from None
+    return tables
+
+
+def _expect_brief(item: Any) -> None:
+    """Check that integers fit 64 bits and names have a sensible length; Python's TOML parser accepts any.
+
+    Raises:
+        ValueError: an integer or a name is too long.
+    """
+    if isinstance(item, int) and not -(2**63) <= item < 2**63:
+        raise ValueError("an integer of more than 64 bits")
+    for name in item if isinstance(item, dict) else ():
+        if len(name) > _SHOWN:
+            raise ValueError(f"a name of {len(name):,} characters")
+    for part in item.values() if isinstance(item, dict) else item if isinstance(item, list) else ():
+        _expect_brief(part)
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Plain:
+    """Merge two nested mappings; the second wins.
+
+    Example:
+        >>> merge({"model": {"width": 256, "kind": "gru"}}, {"model": {"width": 512}})
+        {'model': {'width': 512, 'kind': 'gru'}}
+    """
+    result = dict(below)
+    for key, item in above.items():
+        old = result.get(key)
+        result[key] = merge(old, item) if isinstance(item, Mapping) and isinstance(old, Mapping) else item
+    return result
+
+
+def check_tables(tables: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Check that all names are known tables.
+
+    Args:
+        tables: the tables by name.
+        known: the known names.
+
+    Raises:
+        ConfigError: a name is unknown (the message suggests the closest one), or is not a table.
+
+    Example:
+        >>> check_tables({"model": {}}, ("data", "model"))
+    """
+    for name, table in tables.items():
+        if name not in known:
+            expected = f"one of the tables {', '.join(known)}"
+            raise ConfigError(name, expected, "an unknown name", nearest(name, known))
+        if not isinstance(table, Mapping):
+            got = json.dumps(table, default=str)[:_SHOWN]
+            raise ConfigError(name, "a table of settings", got, f"Write [{name}] and its settings below.")
+
+
+def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
+    """Build a frozen dataclass from a mapping, checking every name, type and range.
+
+    Args:
+        cls: the dataclass; its fields can be dataclasses themselves.
+        mapping: names and values.
+        where: the dotted name of the table, for errors.
+
+    Returns:
+        The settings.
+
+    Raises:
+        ConfigError: a name is unknown (the message suggests the closest one) or missing, or a value is of a wrong type
+            or out of range.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Model:
+        ...     width: int = 256
+        >>> build(Model, {"width": 512})
+        Model(width=512)
+        >>> build(Model, {"widht": 512}, "model")
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: model.widht: expected a known setting; got an unknown one. Did you mean "width"?
+    """
+    table: Any = cls
+    hints = hints_of(table)
+    known = {each.name: each for each in fields(table)}
+    for name in mapping:
+        if name not in known:
+            hint = nearest(str(name), known)
+            raise ConfigError(_dotted(where, str(name)), "a known setting", "an unknown one", hint)
+    given = converted(table, mapping, where)
+    return cls(**{name: given[name] if name in given else _default(known[name], hints, where) for name in known})
+
+
+def converted(table: type, mapping: Mapping[str, Any], where: str = "") -> Plain:
+    """Return the values of a mapping that a table knows, converted to the types of its fields.
+
+    Args:
+        table: the dataclass.
+        mapping: names and values; other names are left out.
+        where: the dotted name of the table, for errors.
+
+    Raises:
+        ConfigError: a value is of a wrong type or out of range.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Model:
+        ...     dropout: float = 0.5
+        >>> converted(Model, {"dropout": 0, "depth": 3})
+        {'dropout': 0.0}
+    """
+    hints, options = hints_of(table), options_of(table)
+    given = (name for name in options if name in mapping)
+    return {name: _value(hints[name], options[name], mapping[name], _dotted(where, name)) for name in given}
+
+
+def check(settings: Any) -> None:
+    """Check the type and range of every field of settings; their `__post_init__` calls it.
+
+    Raises:
+        ConfigError: a value is of a wrong type or out of range.
+
+    Example:
+        >>> from typing import Annotated
+        >>> @dataclass(frozen=True)
+        ... class Table:
+        ...     steps: Annotated[int, Option("Number of updates", least=1)] = 100
+        >>> check(Table(steps=0))
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: steps: expected an integer, at least 1; got 0. Give an integer from 1 on, at most ...
+    """
+    table: Any = type(settings)
+    hints = hints_of(table)
+    for name, known in options_of(table).items():
+        _value(hints[name], known, getattr(settings, name), name)
+
+
+def _dotted(where: str, name: str) -> str:
+    return f"{where}.{name}" if where else name
+
+
+def _default(known: "Field[Any]", hints: Mapping[str, Any], where: str) -> Any:
+    if known.default is not MISSING:
+        return known.default
+    if known.default_factory is not MISSING:
+        return known.default_factory()
+    hint = hints[known.name]
+    if is_dataclass(hint) and isinstance(hint, type):
+        return build(hint, {}, _dotted(where, known.name))
+    raise ConfigError(_dotted(where, known.name), "a value", "none", "It has no default: set it.")
+
+
+def _value(hint: Any, known: Option, item: Any, name: str) -> Any:
+    if is_dataclass(hint) and isinstance(hint, type):
+        if not isinstance(item, Mapping):
+            raise ConfigError(name, "a table", repr(item)[:_SHOWN], f"Write [{name}] and its settings below.")
+        return build(hint, item, name)
+    for choice in choices_of(hint):
+        fits, converted = _converted(choice, item)
+        if fits and _in_range(converted, known):
+            return converted
+    names = [each for each in choices_of(hint) if isinstance(each, str)]
+    advice = nearest(item, names) if names and isinstance(item, str) else known.hint or _advice(hint, known)
+    raise ConfigError(name, _expected(hint, known), json.dumps(item, default=str)[:_SHOWN], advice)
+
+
+def _advice(hint: Any, known: Option) -> str:
+    if known.least is not None and int in choices_of(hint):
+        return f"Give an integer from {known.least:g} on, at most {_MOST}."
+    return "Give a value of that type."
+
+
+def _in_range(item: Any, known: Option) -> bool:
+    if isinstance(item, tuple):
+        return all(_in_range(part, known) for part in item)
+    if not known.bounded or isinstance(item, bool) or not isinstance(item, int | float):
+        return True
+    if isinstance(item, int) and abs(item) > _MOST:
+        return False
+    low = known.least is None or item >= known.least
+    return low and (-math.inf if known.above is None else known.above) < item < (known.below or math.inf)
+
+
+def choices_of(hint: Any) -> list[Any]:
+    """Return the alternatives of a type: types, and the strings of a Literal.
+
+    Example:
+        >>> choices_of(int | Literal["auto", "all"] | None)
+        [<class 'int'>, 'auto', 'all', <class 'NoneType'>]
+    """
+    if get_origin(hint) in (Union, UnionType, Literal):
+        return [choice for part in get_args(hint) for choice in choices_of(part)]
+    return [hint]
+
+
+def _as_is(item: Any) -> Any:
+    return item
+
+
+_READ: Mapping[type, tuple[Any, Callable[[Any], Any]]] = MappingProxyType(
+    {float: (int | float, float), Path: (str | Path, Path)}
+)
+"""What is taken for a type, and how it becomes one; of data that is no file, each item goes to its reader."""
+
+
+def _converted(choice: Any, item: Any) -> tuple[bool, Any]:
+    if isinstance(choice, str):
+        return isinstance(item, str) and item.lower() == choice.lower(), choice
+    if parts := parts_of(choice):
+        return _converted_tuple(parts, item)
+    kinds, convert = _READ.get(choice, (choice, _as_is)) if isinstance(choice, type) else (Iterable, tuple)
+    good = isinstance(item, kinds) and not (isinstance(item, bool) and choice in (int, float))
+    good = good and not (convert is tuple and isinstance(item, str | bytes))
+    return good, convert(item) if good else None
+
+
+def parts_of(choice: Any) -> tuple[Any, ...]:
+    """Return the types of the items of a tuple or a sequence, with an ellipsis if it can have any number; () of others.
+
+    Example:
+        >>> parts_of(tuple[float, float]), parts_of(Sequence[str]), parts_of(int)
+        ((<class 'float'>, <class 'float'>), (<class 'str'>, Ellipsis), ())
+    """
+    if get_origin(choice) is tuple:
+        return get_args(choice)
+    return (*get_args(choice), ...) if get_origin(choice) is Sequence else ()
+
+
+def _converted_tuple(parts: tuple[Any, ...], item: Any) -> tuple[bool, Any]:
+    if isinstance(item, str) and parts == (str, ...):
+        item = [item]
+    if not isinstance(item, list | tuple):
+        return False, None
+    each = parts[:1] * len(item) if parts[1:] == (...,) else parts
+    if len(each) != len(item):
+        return False, None
+    pairs = [_converted(part, one) for part, one in zip(each, item, strict=True)]
+    return all(fits for fits, _ in pairs), tuple(converted for _, converted in pairs)
+
+
+def _expected(hint: Any, known: Option) -> str:
+    words = {int: "an integer", float: "a number", str: "a text", bool: "true or false", Path: "a path"}
+    parts = []
+    for choice in choices_of(hint):
+        if choice in (int, float):
+            parts.append(_number(words[choice], known))
+        elif choice in words:
+            parts.append(words[choice])
+        elif isinstance(choice, str):
+            parts.append(json.dumps(choice))
+        elif parts_of(choice):
+            parts.append(_tuple(parts_of(choice), known))
+        elif choice is not NoneType:
+            parts.append("an iterable" if get_origin(choice) is not None else str(choice))
+    return " or ".join(dict.fromkeys(parts))
+
+
+def _tuple(parts: tuple[Any, ...], known: Option) -> str:
+    if parts[1:] == (...,):
+        return "a list of texts" if parts[0] is str else "a list of numbers"
+    return f"{len(parts)} of {_number('a number', known)}"
+
+
+def _number(words: str, known: Option) -> str:
+    if not known.bounded:
+        return words
+    if words == "an integer":
+        return words if known.least is None else f"{words}, at least {known.least:g}"
+    start = f" from {known.least:g}" if known.least is not None else f" above {known.above:g}"
+    return f"a finite number{start}{'' if known.below is None else f' and below {known.below:g}'}"
+
+
+def parse(hint: Any, text: str) -> Any:
+    """Return what a flag's text stands for, by the type of its setting; what suits no type stays a text.
+
+    Example:
+        >>> parse(float | Literal["learned"] | None, "1.25"), parse(float | Literal["learned"] | None, "learned")
+        (1.25, 'learned')
+        >>> parse(float | tuple[float, ...] | str, "0.5,20"), parse(tuple[float, float], "0.9,0.98")
+        ((0.5, 20.0), (0.9, 0.98))
+    """
+    for choice in choices_of(hint):
+        several = parts_of(choice)
+        numbers = several[0] is float if several else choice is float
+        parts = text.split(",") if several else [text]
+        try:
+            found = tuple(float(part) for part in parts) if numbers else ()
+        except ValueError:
+            continue
+        if found:
+            return found if several else found[0]
+    return text
+
+
+def plain(settings: Any) -> Plain:
+    """Convert settings to a nested dict; None is omitted, paths become strings.
+
+    Example:
+        >>> @dataclass(frozen=True)
+        ... class Data:
+        ...     source: Path | None = None
+        ...     size: int = 8
+        >>> plain(Data())
+        {'size': 8}
+    """
+    result: Plain = {}
+    for each in fields(settings):
+        item = getattr(settings, each.name)
+        if is_dataclass(item) and not isinstance(item, type):
+            result[each.name] = plain(item)
+        elif item is not None:
+            result[each.name] = str(item) if isinstance(item, Path) else list(item) if isinstance(item, tuple) else item
+    return result
+
+
+def to_toml(settings: Mapping[str, Any], where: str = "") -> str:
+    """Format nested settings as TOML, so that `--print-config > run.toml` can be passed to `--config`.
+
+    Example:
+        >>> print(to_toml({"seed": 1, "model": {"kind": "gru"}}))
+        seed = 1
+        <BLANKLINE>
+        [model]
+        kind = "gru"
+    """
+    # A TOML string cannot contain DEL; a JSON string can.
+    lines = [
+        f"{key} = {json.dumps(item, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+        for key, item in settings.items()
+        if not isinstance(item, Mapping)
+    ]
+    for key, item in settings.items():
+        if isinstance(item, Mapping):
+            name = _dotted(where, key)
+            lines += ["", f"[{name}]", to_toml(item, name)]
+    return "\n".join(lines).strip("\n")

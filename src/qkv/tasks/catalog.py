@@ -1,0 +1,43 @@
+"""The training tasks by name: their settings, which import nothing large, and their recipes."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from qkv.tasks.classify.settings import CLASSIFY
+from qkv.tasks.generate.settings import GENERATE
+from qkv.tasks.point.settings import POINT
+from qkv.tasks.regress.settings import REGRESS
+from qkv.tasks.settings import TaskSettings
+from qkv.tasks.tag.settings import TAG
+from qkv.tasks.translate.settings import TRANSLATE
+
+TASKS: Mapping[str, TaskSettings] = MappingProxyType(
+    {task.name: task for task in (TRANSLATE, CLASSIFY, TAG, GENERATE, POINT, REGRESS)}
+)
+"""The settings of each task, in the order of the help."""
+
+
+def recipe_of(task: str) -> Any:
+    """Return the recipe of a task, importing its models alone."""
+    match task:
+        case "translate":
+            from qkv.tasks.ensembles import RECIPE as TRANSLATING
+
+            return TRANSLATING
+        case "generate":
+            from qkv.tasks.language_training import RECIPE as GENERATING
+
+            return GENERATING
+        case "classify" | "tag":
+            from qkv.tasks.label_training import RECIPES
+
+            return RECIPES[task]
+        case "point":
+            from qkv.tasks.point_training import RECIPE as POINTING
+
+            return POINTING
+        case _:
+            from qkv.tasks.regression import RECIPE as REGRESSING
+
+            return REGRESSING

@@ -1,0 +1,1 @@
+"""The task `classify`. Import from its modules."""

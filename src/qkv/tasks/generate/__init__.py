@@ -1,0 +1,1 @@
+"""The task `generate`. Import from its modules."""

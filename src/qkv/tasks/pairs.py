@@ -1,0 +1,130 @@
+"""Pairs of texts: where they come from, and which of them are held out."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from qkv.data.corpus import Lines, Pair, read_pairs, read_tsv
+from qkv.data.holdout import hold_out, split
+from qkv.data.word_table import WordTable
+from qkv.errors import ConfigError, setting
+from qkv.tasks.notes import note
+from qkv.tasks.values import as_source, pair_line, text_line
+
+Line = Callable[[Any, str], str]
+
+
+class PairSources(NamedTuple):
+    """Where pairs come from: `source` and `target`, or `data`.
+
+    Attributes:
+        source, target: line N of one corresponds to line N of the other.
+        data: lines of both, with a tab between them.
+        prefix: what precedes the names of these settings, "valid_" for validation data.
+    """
+
+    source: Path | Lines | None = None
+    target: Path | Lines | None = None
+    data: Path | Lines | None = None
+    prefix: str = ""
+
+    @classmethod
+    def of(cls, files: Any, prefix: str = "", side: Line = text_line, pair: Line = pair_line) -> "PairSources | None":
+        """Return the sources of a table of settings.
+
+        Args:
+            files: a table with `source`, `target` and `data`, which are files or values.
+            prefix: "valid_" for those to validate on.
+            side: writes a source or a target as a line, see `qkv.tasks.values`.
+            pair: writes a pair as a line.
+
+        Returns:
+            The sources; None if the table has none.
+        """
+        given = {name: getattr(files, prefix + name) for name in ("source", "target", "data")}
+        if all(item is None for item in given.values()):
+            return None
+        lines = {"source": side, "target": side, "data": pair}
+        sources = {
+            name: None if item is None else as_source(item, prefix + name, lines[name]) for name, item in given.items()
+        }
+        return cls(**sources, prefix=prefix)
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names of what holds the sources and the targets, for messages."""
+        return (str(self.data), str(self.data)) if self.data is not None else (str(self.source), str(self.target))
+
+    def read(self, table: WordTable | None = None) -> list[Pair]:
+        """Read the pairs.
+
+        Args:
+            table: the columns of `data`, if it is a table of symbols.
+
+        Returns:
+            The pairs.
+
+        Raises:
+            DataError: the data is invalid; the message gives file and line.
+            ConfigError: files are missing, or too many are given.
+        """
+        source, target, data = self.source, self.target, self.data
+        if table is not None and data is not None and source is None and target is None:
+            return table.read(data)
+        if table is not None:
+            got = "two files" if source or target else "no file"
+            hint = "Columns are those of one TSV file."
+            raise ConfigError(self._name("data"), "one TSV file, whose columns are given", got, hint)
+        if data is not None and source is None and target is None:
+            return _noted(read_tsv(data, say=lambda text: note(f"qkv: {text}")), str(data))
+        if source is not None and target is not None and data is None:
+            return _noted(read_pairs(source, target), f"{source} and {target}")
+        given = [name for name in ("source", "target", "data") if getattr(self, name) is not None]
+        raise ConfigError(
+            self._name("source"),
+            f"{self._name('source', 'FILE')} and {self._name('target', 'FILE')}, or {self._name('data', 'FILE.tsv')}",
+            " and ".join(map(self._name, given)) or "none of them",
+            "Two files with one sentence per line, or one file with source<TAB>target on each line.",
+        )
+
+    def _name(self, name: str, value: str | None = None) -> str:
+        return setting(self.prefix + name, value)
+
+
+def _noted(pairs: list[Pair], name: str) -> list[Pair]:
+    """Return the pairs, and say if all of them are odd."""
+    if len(pairs) > 1 and all(pair.source == pair.target for pair in pairs):
+        note(f"qkv: {name}: every target equals its source.")
+    return pairs
+
+
+def divided(
+    pairs: Sequence[Pair], seed: int, count: int | None = None, names: tuple[str, str] = ("pairs", "sources")
+) -> tuple[list[Pair], list[Pair]]:
+    """Choose validation pairs among the training pairs, and report an unusual choice on standard error.
+
+    Args:
+        pairs: all pairs.
+        seed: random seed.
+        count: minimum number of pairs to hold out; None for the default of `qkv.data.holdout.split`.
+        names: what pairs and their sources are called.
+
+    Returns:
+        The training and the validation pairs.
+
+    Raises:
+        ConfigError: there are not so many pairs to hold out.
+    """
+    if count is None:
+        train, valid, message = split(pairs, seed, parts=lambda pair: (pair.source, pair.target), names=names)
+    else:
+        train, valid = hold_out(pairs, count, seed)
+        message = ""
+        if len(valid) >= 2 * count:
+            message = (
+                f"{len(valid):,} {names[0]} are held out, not {count:,}: those with the same source stay together. "
+                f"Give validation {names[0]} to train on all of them."
+            )
+    if message:
+        note(f"qkv: {message}")
+    return train, valid

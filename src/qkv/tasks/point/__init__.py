@@ -1,0 +1,1 @@
+"""The task `point`. Import from its modules."""

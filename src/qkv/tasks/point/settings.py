@@ -1,0 +1,90 @@
+"""The settings of `qkv train point`."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from qkv.data.choices import Elements
+from qkv.settings import Option
+from qkv.tasks.settings import ATTENTION, DATA, LoopOptions, TaskSettings
+from qkv.training.settings import Settings as Training
+
+Listed = str | Sequence[str] | Sequence[float] | Sequence[Sequence[float]]
+"""A text with spaces, or a list of words, numbers or vectors."""
+Lists = Path | str | Iterable[Listed]
+"""A file, or lists of elements or positions."""
+ListPairs = Path | str | Iterable[tuple[Listed, str | Sequence[int]]]
+"""A file, or pairs of elements and positions."""
+Order = Literal["sequence", "cycle", "set"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointFiles:
+    """Elements and positions, see `qkv.data.pointing`."""
+
+    source: Annotated[Lists | None, Option("Elements separated by spaces, one line per example (.gz too)")] = None
+    target: Annotated[Lists | None, Option("Positions of elements, from 1, line by line")] = None
+    data: Annotated[ListPairs | None, Option("Or one file with elements<TAB>positions on each line")] = None
+    valid_source: Annotated[Lists | None, Option("Elements to validate on; held out if not given")] = None
+    valid_target: Annotated[Lists | None, Option("Their positions")] = None
+    valid_data: Annotated[ListPairs | None, Option("Or one file with elements<TAB>positions")] = None
+    elements: Annotated[
+        Elements | None,
+        Option("What elements are, also vectors as 0.3,0.7", or_else="as in the first line"),
+    ] = None
+    order: Annotated[
+        Order, Option("What makes an answer exact: the same sequence, cycle (corners) or set", topic=DATA)
+    ] = "sequence"
+    vocabulary: Annotated[int, Option("Maximum number of words", "words")] = 30_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointModel:
+    """The pointer network; its defaults learn most in two minutes of a core: hulls of 10 points 89 % exact, while
+    bidirectional LSTMs reach 60 %.
+    """
+
+    model: Annotated[
+        Literal["transformer", "lstm", "gru", "rnn"],
+        Option("The encoder, of which recurrent ones are the decoder too", stored="encoder"),
+    ] = "transformer"
+    decoder: Annotated[Literal["gru", "lstm", "rnn"] | None, Option("The decoder", or_else="gru", stored="cell")] = None
+    score: Annotated[
+        str | None,
+        Option(
+            "How elements are compared: additive, bilinear, dot, scaled-dot, cosine or gaussian (learned bandwidth)",
+            topic=ATTENTION,
+            or_else="additive",
+        ),
+    ] = None
+    once: Annotated[bool, Option("Each element is pointed at at most once, as by default", off="repeats")] = True
+    width: Annotated[int | None, Option("Width of states", or_else=64, stored="hidden")] = None
+    attention: Annotated[int | None, Option("Hidden width of an additive score", or_else=64)] = None
+    layers: Annotated[int | None, Option("Layers of the encoder", or_else={"transformer": 3, "others": 1})] = None
+    heads: Annotated[int | None, Option("Heads of the transformer's attentions", or_else=4)] = None
+    dropout: Annotated[float | None, Option("Dropout in training", or_else=0.0)] = None
+
+
+POINT = TaskSettings(
+    "point",
+    """Train a pointer network: sorting, convex hulls, spans, and whatever else selects elements of its input.
+
+    Example: qkv train point --data sort.tsv --out runs/sort
+    """,
+    {"data": PointFiles, "model": PointModel, "training": Training},
+    {
+        "training": {
+            "steps": 5000,
+            "batch_tokens": 2048,
+            "learning_rate": 2e-3,
+            "schedule": "cosine",
+            "warmup": 200,
+            "weight_decay": 0.01,
+            "label_smoothing": 0.0,
+            "validate_every": 500,
+            "log_every": 100,
+        }
+    },
+    LoopOptions,
+)

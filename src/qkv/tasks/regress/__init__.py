@@ -1,0 +1,1 @@
+"""The task `regress`. Import from its modules."""

@@ -1,0 +1,55 @@
+"""The settings of `qkv train regress`."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from qkv.data.choices import Decimal, Missing
+from qkv.settings import Option
+from qkv.tasks.settings import RunOptions, TaskSettings
+
+Rows = Path | str | Iterable[Sequence[float]]
+"""A file, or rows of numbers that end with the target."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegressFiles:
+    """Columns of a table, see `qkv.data.table`."""
+
+    data: Annotated[Rows | None, Option("A CSV file, or one with tabs or semicolons (.gz too)")] = None
+    x: Annotated[Sequence[str], Option("Input columns: --x age,income or --x age --x income")] = ()
+    y: Annotated[str | None, Option("The column to predict")] = None
+    decimal: Annotated[Decimal, Option("What separates decimals")] = "point"
+    missing: Annotated[Missing, Option("What happens to rows that lack a number")] = "refuse"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegressModel:
+    """A kernel and its bandwidths."""
+
+    kernel: Annotated[Literal["gaussian", "epanechnikov", "triangular", "boxcar"], Option("The kernel")] = "gaussian"
+    bandwidth: Annotated[
+        float | Sequence[float] | Literal["cross-validation", "learned"],
+        Option("A number, one per column (0.5,20), or found on a grid or by the gradient of leave-one-out errors"),
+    ] = "cross-validation"
+    beyond: Annotated[Literal["nearest", "mean", "nan"], Option("The prediction where no point has weight")] = "nearest"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegressOptions(RunOptions):
+    """What the command has besides."""
+
+    picture: Annotated[Path | None, Option("Also draw points, curve and 95 % interval: FILE.svg or FILE.png.")] = None
+
+
+REGRESS = TaskSettings(
+    "regress",
+    """Fit a Nadaraya-Watson regression: predictions are attention over the rows of a table.
+
+    Example: qkv train regress --data rents.csv --x area --y rent --out runs/rent
+    """,
+    {"data": RegressFiles, "model": RegressModel},
+    {},
+    RegressOptions,
+)

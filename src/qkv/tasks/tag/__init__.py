@@ -1,0 +1,1 @@
+"""The task `tag`. Import from its modules."""

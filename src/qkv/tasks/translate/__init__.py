@@ -1,0 +1,1 @@
+"""The task `translate`. Import from its modules."""

@@ -1,0 +1,187 @@
+"""The settings of `qkv train translate`."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from qkv.data.choices import Kind
+from qkv.errors import ConfigError, setting
+from qkv.settings import Option
+from qkv.tasks.settings import ATTENTION, Mechanism, PairFiles, TaskSettings, TokenizerSettings
+from qkv.tasks.translate.columns import Columns
+from qkv.training.settings import Settings as Training
+
+Cell = Literal["transformer", "gru", "lstm", "rnn"]
+MOST_MODELS = 100
+Direction = Literal["ahead", "back"]
+"""The direction in which a model writes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateFiles(PairFiles, Columns):
+    """Sentence pairs: two parallel files, or one TSV file, whose columns can be chosen.
+
+    Raises:
+        ConfigError: a column is out of range, or two are the same.
+    """
+
+    holdout: Annotated[
+        int | None, Option("Pairs to hold out if there are none to validate on", or_else="a twentieth, at most 1,000")
+    ] = None
+    longest: Annotated[int, Option("Maximum length of a line", "tokens", least=1)] = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateTokenizer(TokenizerSettings):
+    """One tokenizer for sources and targets, or one for each."""
+
+    source_tokenizer: Annotated[
+        Kind | None,
+        Option("Of sources, if they have a vocabulary of their own", or_else="one for both", stored="source"),
+    ] = None
+    target_tokenizer: Annotated[
+        Kind | None,
+        Option("Of targets, if they have a vocabulary of their own", or_else="one for both", stored="target"),
+    ] = None
+
+    @property
+    def kinds(self) -> tuple[Kind, Kind]:
+        """The kinds of sources and targets."""
+        return self.source_tokenizer or self.tokenizer, self.target_tokenizer or self.tokenizer
+
+    @property
+    def shared(self) -> bool:
+        """Whether sources and targets have one vocabulary."""
+        return self.source_tokenizer is None and self.target_tokenizer is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateModel(Mechanism):
+    """The model; None where its kind has a default."""
+
+    model: Annotated[Cell, Option("Kind of encoder and decoder", stored="kind")] = "transformer"
+    encoder: Annotated[Cell | None, Option("The encoder alone", or_else="that of the decoder")] = None
+    decoder: Annotated[
+        Cell | None, Option("The decoder alone, in place of both", stored="kind", instead_of="model")
+    ] = None
+    encoder_layers: Annotated[int | None, Option("Layers of the encoder", or_else={"transformer": 3, "others": 1})] = (
+        None
+    )
+    decoder_layers: Annotated[int | None, Option("Layers of the decoder", or_else={"transformer": 3, "others": 1})] = (
+        None
+    )
+    width: Annotated[int | None, Option("Width of the states", or_else={"transformer": 256, "others": 512})] = None
+    feed_forward: Annotated[int | None, Option("Hidden width of a Transformer's feed-forward layers", or_else=1024)] = (
+        None
+    )
+    embedding: Annotated[int | None, Option("Width of a recurrent model's embeddings", or_else="half of the width")] = (
+        None
+    )
+    hidden: Annotated[int | None, Option("Width of a recurrent model's states", or_else="the width")] = None
+    attention: Annotated[
+        int | None, Option("Hidden width of a recurrent model's additive score", or_else="half of the width")
+    ] = None
+    positions: Annotated[
+        Literal["sinusoidal", "rotary", "alibi", "relative", "none"] | None,
+        Option("Positions of a Transformer", or_else="sinusoidal"),
+    ] = None
+    memory: Annotated[
+        Literal["whole", "split"] | None,
+        Option("Encoder states are keys and values as they are, or split in two", or_else="whole"),
+    ] = None
+    wiring: Annotated[
+        Literal["bahdanau", "luong"] | None,
+        Option("Recurrent decoders attend before a step (bahdanau) or after it (luong)", or_else="bahdanau"),
+    ] = None
+    copy: Annotated[
+        Literal["mixture", "joint", "none"] | None, Option("Also copy words from the source", or_else="none")
+    ] = None
+    alignment: Annotated[
+        Literal["soft", "monotonic-0", "monotonic-1"] | None,
+        Option("Alignment; hard ones of recurrent models never go back, by order 0 or 1", or_else="soft"),
+    ] = None
+    jumps: Annotated[int | None, Option("Longest jump of monotonic-1", or_else=5)] = None
+    dropout: Annotated[float | None, Option("Dropout in training", or_else={"transformer": 0.2, "others": 0.3})] = None
+    attention_dropout: Annotated[float | None, Option("Dropout of a Transformer's weights", or_else=0.0)] = None
+    norm_first: Annotated[bool, Option("Norms of a Transformer come before its sublayers, as by default")] = True
+    tied: Annotated[bool, Option("The output layer shares the weights of the embedding, as by default")] = True
+    cross_score: Annotated[
+        str | None,
+        Option(
+            "Of the attention to the source alone; score sets all of a Transformer's", topic=ATTENTION, or_else="score"
+        ),
+    ] = None
+    cross_normalizer: Annotated[
+        str | None, Option("Of the attention to the source alone", topic=ATTENTION, or_else="normalizer")
+    ] = None
+    encoder_score: Annotated[
+        str | None,
+        Option("Of a Transformer encoder before a recurrent decoder", topic=ATTENTION, or_else="scaled-dot"),
+    ] = None
+    encoder_normalizer: Annotated[
+        str | None, Option("Of the same encoder", topic=ATTENTION, or_else="that of its score")
+    ] = None
+    encoder_heads: Annotated[int | None, Option("Heads of the same encoder", topic=ATTENTION, or_else=4)] = None
+    heads: Annotated[
+        int | None, Option("Heads of each attention", topic=ATTENTION, or_else={"transformer": 4, "others": 1})
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ensemble:
+    """How many models are trained by one command.
+
+    Raises:
+        ConfigError: the number is out of range, or odd with both directions.
+
+    Example:
+        >>> Ensemble(ensemble=4, both_directions=True).directions
+        ('ahead', 'ahead', 'back', 'back')
+    """
+
+    ensemble: Annotated[
+        int, Option("Number of models, with one seed each, that translate together", stored="models")
+    ] = 1
+    both_directions: Annotated[bool, Option("Half of the models of an ensemble write right to left")] = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.ensemble <= MOST_MODELS:
+            hint = "4 suit most tasks; 1 is a single model."
+            raise ConfigError("ensemble.ensemble", f"from 1 to {MOST_MODELS}", f"{self.ensemble}", hint)
+        if self.both_directions and self.ensemble % 2:
+            hint = f"Half of them write right to left: use {setting('ensemble', '2')} or 4."
+            expected = "an even number with both directions"
+            raise ConfigError("ensemble.ensemble", expected, f"{self.ensemble}", hint)
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """The direction in which each model writes."""
+        ahead = self.ensemble // 2 if self.both_directions else self.ensemble
+        return tuple("ahead" if place < ahead else "back" for place in range(self.ensemble))
+
+
+TRANSLATE = TaskSettings(
+    "translate",
+    """Train a translation model from two parallel files, or one TSV file.
+
+    This one command builds the vocabulary, trains the model, and selects the best checkpoint.
+
+    Example: qkv train translate --source train.de --target train.en --out runs/de-en
+    """,
+    {
+        "data": TranslateFiles,
+        "tokenizer": TranslateTokenizer,
+        "model": TranslateModel,
+        "training": Training,
+        "ensemble": Ensemble,
+    },
+    # For tens of thousands of sentence pairs on a laptop; chosen on the validation part of Multi30k.
+    {
+        "training": {
+            "steps": 3000,
+            "batch_tokens": 2048,
+            "schedule": "cosine",
+            "validate_every": 250,
+            "log_every": 25,
+        }
+    },
+)

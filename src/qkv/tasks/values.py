@@ -1,0 +1,69 @@
+"""Data given as Python values, in the lines that readers take."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from qkv.data.corpus import Lines
+from qkv.errors import DataError, Place
+
+T = TypeVar("T")
+
+
+def text_line(item: object, where: str) -> str:
+    """Return a text as a line.
+
+    Raises:
+        DataError: it is no text, or has tabs or line breaks.
+
+    Example:
+        >>> text_line("a film", "data:1")
+        'a film'
+    """
+    if not isinstance(item, str):
+        raise DataError(where, "a text", type(item).__name__, "Give strings.")
+    mark = next((mark for mark in "\n\r\t" if mark in item), None)
+    if mark is not None:
+        got = f"one with {mark!r}"
+        raise DataError(where, "a text without tabs and line breaks", got, "Replace it by a space.")
+    return item
+
+
+def pair_line(item: object, where: str, side: Callable[[object, str], str] = text_line) -> str:
+    """Return a pair of texts as a line.
+
+    Args:
+        item: the pair.
+        where: its place, for messages.
+        side: how each side is written.
+
+    Raises:
+        DataError: it is no pair of texts.
+
+    Example:
+        >>> pair_line(("ein Hund", "a dog"), "data:1")
+        'ein Hund\\ta dog'
+    """
+    if not isinstance(item, Sequence) or isinstance(item, str) or len(item) != 2:
+        raise DataError(where, "a pair of texts", repr(item)[:80], 'For example ("ein Hund", "a dog").')
+    return "\t".join(side(one, where) for one in item)
+
+
+def as_source(data: Path | str | Iterable[Any], name: str, line: Callable[[Any, str], str] = text_line) -> Path | Lines:
+    """Return what a reader takes: a file, or values as lines.
+
+    Args:
+        data: the name of a file, or values.
+        name: of the argument, for messages.
+        line: writes a value as a line; its second argument is the place of the value, for messages.
+
+    Raises:
+        DataError: a value is wrong; the message gives its number.
+
+    Example:
+        >>> as_source([("good", "a film")], "data", pair_line)
+        Lines(name='data', lines=('good\\ta film',))
+    """
+    if isinstance(data, str | Path):
+        return Path(data)
+    return Lines(name, tuple(line(item, Place(name, number)) for number, item in enumerate(data, start=1)))

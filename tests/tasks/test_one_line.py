@@ -1,0 +1,99 @@
+"""A setting is one line: it is then a flag, a line of a settings file, an argument in Python, and on its page."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import qkv
+
+SOURCE, ROOT = Path(qkv.__file__).parent, Path(__file__).parents[2]
+LINE = '    shuffles: Annotated[int, Option("Shuffles of the data", "times", least=1, stored="mixes")] = 3\n'
+AFTER = '    seed: Annotated[int, Option("Random seed", least=0)] = 0\n'
+PROGRAM = """
+import importlib.util, inspect, json, sys, tomllib
+from pathlib import Path
+
+import qkv
+from qkv.errors import ConfigError
+from qkv.tasks.load import load
+from tests.cli.command import refused, run, succeeded
+
+folder = Path(sys.argv[1])
+assert Path(qkv.__file__).is_relative_to(folder), qkv.__file__
+pairs = [("good", "a fine film"), ("bad", "a dull film")] * 20
+(folder / "films.tsv").write_text("".join(f"{label}\\t{text}\\n" for label, text in pairs))
+flags = ("train", "classify", "--data", folder / "films.tsv", "--steps", "1", "--width", "8")
+
+shown = succeeded(run("train", "classify", "--help")).stdout
+assert "--shuffles" in shown and "Shuffles of the data (3 times)" in " ".join(shown.replace("\\u2502", " ").split())
+assert tomllib.loads(succeeded(run(*flags, "--print-config")).stdout)["training"]["shuffles"] == 3
+assert tomllib.loads(succeeded(run(*flags, "--shuffles", "5", "--print-config")).stdout)["training"]["shuffles"] == 5
+for name in ("shuffles", "mixes"):
+    (folder / "run.toml").write_text(f"[training]\\n{name} = 7\\n")
+    printed = succeeded(run(*flags, "--config", folder / "run.toml", "--print-config")).stdout
+    assert tomllib.loads(printed)["training"]["shuffles"] == 7, name
+refused(run(*flags, "--out", folder / "run", "--shuffles", "0"), "--shuffles (training.shuffles)", "at least 1")
+
+assert inspect.signature(qkv.train).parameters["shuffles"].default is None
+try:
+    qkv.train("classify", data=pairs, out=folder / "none", shuffles="many")
+except ConfigError as error:
+    assert error.argument == "shuffles" and "an integer, at least 1" in error.expected, error
+else:
+    raise AssertionError
+made = qkv.train("classify", data=pairs, out=folder / "run", steps=1, width=8, shuffles=4, quiet=True)
+stored = json.loads((made.outcome.folder / "config.json").read_text())["training"]
+assert stored["mixes"] == 4 and "shuffles" not in stored
+refused(run(*flags, "--out", folder / "run", "--shuffles", "6"), "--shuffles (training.shuffles) 6 (it was 4)")
+
+spec = importlib.util.spec_from_file_location("reference", Path("docs/_site/reference.py"))
+reference = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(reference)
+reference.write(folder)
+page = (folder / "settings.md").read_text()
+assert page.count("| `shuffles` (also `mixes`) | Shuffles of the data (3 times). | an integer, at least 1 |") == 5
+assert "`--shuffles`" in (folder / "command_line.md").read_text()
+"""
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package with one more line."""
+    folder = tmp_path_factory.mktemp("changed")
+    shutil.copytree(SOURCE, folder / "qkv", ignore=shutil.ignore_patterns("__pycache__", "*.log"))
+    path = folder / "qkv" / "training" / "settings.py"
+    text = path.read_text(encoding="utf-8")
+    assert text.count(AFTER) == 1
+    path.write_text(text.replace(AFTER, AFTER + LINE), encoding="utf-8")
+    return folder
+
+
+def python(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    search = {"PYTHONPATH": f"{folder}:{ROOT}", "PATH": "", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    given = [sys.executable, *map(str, arguments)]
+    return subprocess.run(given, capture_output=True, text=True, cwd=ROOT, env=search, check=False)
+
+
+def test_a_setting_of_one_line_is_everywhere(changed: Path) -> None:
+    done = python(changed, "-c", PROGRAM, changed)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.slow
+def test_type_checkers_see_a_setting_of_one_line(changed: Path) -> None:
+    """So do editors, which complete and check arguments by the same types."""
+    (changed / "use.py").write_text(
+        "import qkv\n"
+        'run = qkv.train("tag", out="run", data=[[("Ada", "NAME")]], shuffles=4)\n'
+        "reveal_type(run.load())\n"
+        'qkv.train("tag", out="run", shuffles="many")\n'
+        'qkv.train("regress", out="run", shuffles=4)\n'
+        'qkv.train("tag", out="run", x="age")\n'
+    )
+    done = python(changed, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", "-p", "qkv", changed / "use.py")
+    found = [line for line in done.stdout.splitlines() if "use.py" in line]
+    assert "Tagger" in found[0], done.stdout
+    assert [line.split(":")[1] for line in found if " error: " in line] == ["4", "5", "6"], done.stdout

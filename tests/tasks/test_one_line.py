@@ -45,7 +45,7 @@ except ConfigError as error:
 else:
     raise AssertionError
 made = qkv.train("classify", data=pairs, out=folder / "run", steps=1, width=8, shuffles=4, quiet=True)
-stored = json.loads((made.outcome.folder / "config.json").read_text())["training"]
+stored = json.loads((made.folder / "run.json").read_text())["config"]["training"]
 assert stored["mixes"] == 4 and "shuffles" not in stored
 refused(run(*flags, "--out", folder / "run", "--shuffles", "6"), "--shuffles (training.shuffles) 6 (it was 4)")
 

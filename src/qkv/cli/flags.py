@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from qkv.settings import choices_of, defaults_of, help_of, hints_of, options_of
-from qkv.tasks.translate.columns import Columns
+from qkv.tasks.columns import Columns
 
 Run = Annotated[Path, typer.Argument(help="Run folder, or one checkpoint in it.")]
 OnDevice = Annotated[str, typer.Option(help="Device: cpu, cuda, ...")]

@@ -86,8 +86,7 @@ class MechanismConfig:
     @property
     def without_gradient(self) -> str | None:
         """The setting that gives the scores no gradient, as a flag; None if they have one."""
-        assert self.normalizer is not None
-        if NORMALIZERS[self.normalizer].cls.piecewise_constant:
+        if self.normalizer is not None and NORMALIZERS[self.normalizer].cls.piecewise_constant:
             return f"--normalizer {self.normalizer}"
         constant = self._class is not None and self._class.piecewise_constant
         return f"--score {as_flag(self.score)}" if constant else None

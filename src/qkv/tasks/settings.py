@@ -12,7 +12,7 @@ from qkv.errors import ConfigError, setting
 from qkv.normalizers.catalog import NORMALIZERS
 from qkv.scores.catalog import SCORES
 from qkv.settings import Option, help_of, hints_of, options_of
-from qkv.tasks.translate.columns import COLUMNS
+from qkv.tasks.columns import COLUMNS
 
 Texts = Path | str | Iterable[str]
 """A file, or the texts themselves."""

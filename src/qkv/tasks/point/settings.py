@@ -49,7 +49,10 @@ class PointModel:
         Literal["transformer", "lstm", "gru", "rnn"],
         Option("The encoder, of which recurrent ones are the decoder too", stored="encoder"),
     ] = "transformer"
-    decoder: Annotated[Literal["gru", "lstm", "rnn"] | None, Option("The decoder", or_else="gru", stored="cell")] = None
+    decoder: Annotated[
+        Literal["gru", "lstm", "rnn"] | None,
+        Option("The decoder", or_else="gru, or that of a recurrent encoder", stored="cell"),
+    ] = None
     score: Annotated[
         str | None,
         Option(

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from qkv.data.choices import Kind
 from qkv.errors import ConfigError, setting
 from qkv.settings import Option
+from qkv.tasks.columns import Columns
 from qkv.tasks.settings import ATTENTION, Mechanism, PairFiles, TaskSettings, TokenizerSettings
-from qkv.tasks.translate.columns import Columns
 from qkv.training.settings import Settings as Training
 
 Cell = Literal["transformer", "gru", "lstm", "rnn"]

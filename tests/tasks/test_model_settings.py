@@ -1,0 +1,56 @@
+"""The settings of a model: every size that can be chosen is one, and its help gives the default that is used."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from qkv.settings import defaults_of, hints_of, options_of
+from qkv.tasks.catalog import TASKS, recipe_of
+
+KINDS = [
+    *(("translate", {"model": kind}) for kind in ("transformer", "gru", "lstm")),
+    ("translate", {"model": "gru", "alignment": "monotonic-0"}),
+    ("translate", {"model": "gru", "alignment": "monotonic-1"}),
+    *(("generate", {"model": kind}) for kind in ("transformer", "gru")),
+    *((task, {"model": kind}) for task in ("classify", "tag") for kind in ("gru", "transformer", "none")),
+    *(("point", {"model": kind}) for kind in ("transformer", "lstm")),
+    ("regress", {}),
+]
+DERIVED = {"size", "source_size", "features_mark", "labels", "features", "elements", "cell"}
+"""Sizes that follow from the text or the kind."""
+OF_TEXTS = {"pool", "wide"}
+"""Settings of models of whole texts, which taggers share."""
+
+
+def config_of(task: str, table: Mapping[str, Any]) -> Any:
+    settings = recipe_of(task).load_settings({"model": dict(table)})
+    return (settings.one if task == "translate" else settings).model
+
+
+@pytest.mark.parametrize(("task", "table"), KINDS)
+def test_every_size_of_a_model_is_a_setting(task: str, table: dict[str, Any]) -> None:
+    known = options_of(TASKS[task].tables["model"])
+    names = {name for each, option in known.items() for name in (each, option.stored)}
+    missing = {each.name for each in fields(config_of(task, table))} - names - DERIVED
+    assert missing <= (OF_TEXTS if task == "tag" else set())
+
+
+@pytest.mark.parametrize(("task", "table"), KINDS)
+def test_defaults_in_the_help_are_those_that_are_used(task: str, table: dict[str, Any]) -> None:
+    settings, config = TASKS[task].tables["model"], config_of(task, table)
+    seen = 0
+    for name, option in options_of(settings).items():
+        stored, shown = option.stored or name, defaults_of(settings)[name]
+        shown = option.or_else if shown is None else shown
+        if isinstance(shown, Mapping):
+            shown = shown.get(table["model"], shown["others"])
+        if stored in table or name in table or not hasattr(config, stored):
+            continue
+        used = getattr(config, stored)
+        phrase = isinstance(shown, str) and shown not in str(hints_of(settings)[name])
+        if used is not None and not phrase and name not in ("alpha", "power"):  # of entmax and one kernel alone
+            assert shown == used, name
+            seen += 1
+    assert seen >= 2

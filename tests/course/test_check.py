@@ -5,6 +5,7 @@ from itertools import combinations
 
 import pytest
 import torch
+from tests.course.more_answers import RIGHT, WRONG
 from tests.course.wrong_answers import ANSWERS
 
 from qkv.course import EXERCISES, check
@@ -32,6 +33,27 @@ def test_wrong_answers_are_refused_and_most_are_named(exercise: str) -> None:
     verdicts = [check(exercise, answer) for answer in ANSWERS[exercise]["wrong"]]
     assert not any(verdict.right for verdict in verdicts), verdicts
     assert sum(verdict.named for verdict in verdicts) >= LEAST, verdicts
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_answers_from_the_text_alone_are_judged_too(exercise: str) -> None:
+    assert len(RIGHT[exercise]) >= 3
+    assert [answer.__name__ for answer in RIGHT[exercise] if not check(exercise, answer).right] == []
+    verdicts = [check(exercise, answer) for answer in WRONG[exercise]]
+    assert len(verdicts) == 8
+    assert not any(verdict.right for verdict in verdicts), verdicts
+    assert sum(verdict.named for verdict in verdicts) >= LEAST, verdicts
+
+
+def test_a_function_that_makes_no_known_mistake_is_probed() -> None:
+    root = 8**0.5
+    halved = check("attention", lambda query, key, value: (query @ key.mT / root).sigmoid() @ value / 2)
+    assert "sum to 1" in halved.message
+    after = check("attention", lambda query, key, value: ((query @ key.mT).softmax(-1) @ value).sin())
+    assert "value" in after.message
+    alone = check("kernel_regression", lambda query, key, value, bandwidth: (query[:, None] * key).cos() @ value)
+    assert "`bandwidth` is not used" in alone.message
+    assert all(verdict.named for verdict in (halved, after, alone))
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)

@@ -5,9 +5,11 @@ one is compared with every wrong form and every pair of them; the first that giv
 """
 
 import html
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import combinations, product
+from functools import partial
+from itertools import combinations, permutations, product
 from typing import Any, final
 
 import torch
@@ -15,6 +17,9 @@ from torch import Tensor
 
 from qkv.course.exercises import EXERCISES, Exercise
 from qkv.errors import ConfigError, nearest
+
+Form = Callable[..., Tensor]
+"""A right or wrong function of an exercise's inputs."""
 
 _TRIALS = 6
 _NEAR = 1e-4
@@ -80,32 +85,91 @@ def check(exercise: str, answer: Callable[..., Any]) -> Verdict:
         if any(isinstance(new, Tensor) and not torch.equal(new, old) for new, old in zip(copies, inputs, strict=True)):
             return Verdict(False, "it changes its arguments: work on new tensors, without `x[...] = ...` or `x += ...`")
         answers.append(result.detach())
-    return _judge(task, trials, answers)
+    return _judge(task, answer, trials, answers)
 
 
-def _judge(task: Exercise, trials: list[tuple[Any, ...]], answers: list[Tensor]) -> Verdict:
+def _judge(task: Exercise, form: Form, trials: list[tuple[Any, ...]], answers: list[Tensor]) -> Verdict:
     expected = [task.solve(*inputs) for inputs in trials]
     if all(map(_same, answers, expected)):
         return Verdict(True, f"right, for {len(trials)} random inputs")
-    for message, switches in _wrong_forms(task):
-        wrong = [task.solve(*inputs, **switches) for inputs in trials]
-        if all(map(_same, answers, wrong)) and not all(map(_same, wrong, expected)):
+    for message, wrong in _wrong_forms(task, trials[0]):
+        if _gives(wrong, trials, answers) and not _gives(wrong, trials, expected):
             return Verdict(False, message)
+    if (factor := _common_factor(answers, expected)) is not None:
+        return Verdict(False, f"all numbers are {factor:.4g} times what they should be")
     for answer, right, inputs in zip(answers, expected, trials, strict=True):
         if not _same(answer, right):
-            return _difference(task, answer, right, inputs)
+            verdict = _difference(task, answer, right, inputs)
+            probed = None if verdict.named else _probe(task, form, trials)
+            return verdict if probed is None else Verdict(False, probed)
     raise AssertionError("one of them differs")
 
 
-def _wrong_forms(task: Exercise) -> Iterator[tuple[str, dict[str, str]]]:
-    """Every single mistake, then every two of them in different steps."""
-    wrong = {step: list(forms.items()) for step, forms in task.mistakes.items()}
-    for step, forms in wrong.items():
-        for form, message in forms:
-            yield message, {step: form}
-    for (one, forms), (other, others) in combinations(wrong.items(), 2):
-        for (form, message), (second, more) in product(forms, others):
-            yield f"two things: {message}; and {more}", {one: form, other: second}
+def _gives(form: Form, trials: list[tuple[Any, ...]], answers: list[Tensor]) -> bool:
+    """Return whether a form gives these answers; some cannot be computed with inputs of these sizes."""
+    try:
+        return all(_same(answer, form(*inputs)) for inputs, answer in zip(trials, answers, strict=True))
+    except (RuntimeError, IndexError, KeyError):
+        return False
+
+
+def _wrong_forms(task: Exercise, inputs: tuple[Any, ...]) -> Iterator[tuple[str, Form]]:
+    """Every single mistake, arguments that are mixed up, something done to the result, then two of these at once."""
+    single = [(step, message, {step: form}) for step, forms in task.mistakes.items() for form, message in forms.items()]
+    for _, message, switches in single:
+        yield message, partial(task.solve, **switches)
+    yield from _mixed_up(task, inputs)
+    for message, change in _CHANGED_RESULTS.items():
+        yield message, partial(_then, change, task.solve)
+    for (step, one, first), (other, two, second) in combinations(single, 2):
+        if step != other:
+            yield f"two things: {one}; and {two}", partial(task.solve, **first, **second)
+    for (_, one, switches), (two, change) in product(single, _CHANGED_RESULTS.items()):
+        yield f"two things: {one}; and {two}", partial(_then, change, partial(task.solve, **switches))
+
+
+def _mixed_up(task: Exercise, inputs: tuple[Any, ...]) -> Iterator[tuple[str, Form]]:
+    """One argument in the place of another, two of them swapped, or one added to the result."""
+    names = task.signature.strip("()").split(", ")
+
+    def taken(order: tuple[int, ...]) -> Form:
+        return lambda *inputs: task.solve(*(inputs[at] for at in order))
+
+    def added(at: int) -> Form:
+        return lambda *inputs: task.solve(*inputs) + inputs[at]
+
+    places = tuple(range(len(names)))
+    kinds = [item.dtype if isinstance(item, Tensor) else type(item) for item in inputs]
+    alike = [(one, other) for one, other in permutations(places, 2) if kinds[one] == kinds[other]]
+    for one, other in alike:
+        order = tuple(other if at == one else at for at in places)
+        yield f"`{names[other]}` stands where `{names[one]}` belongs", taken(order)
+    for one, other in (pair for pair in alike if pair[0] < pair[1]):
+        order = tuple({one: other, other: one}.get(at, at) for at in places)
+        yield f"`{names[one]}` and `{names[other]}` are swapped", taken(order)
+    for at in (at for at in places if isinstance(inputs[at], Tensor)):
+        yield f"`{names[at]}` is added to the result", added(at)
+
+
+def _then(change: Callable[[Tensor], Tensor], form: Form, *inputs: Any) -> Tensor:
+    return change(form(*inputs))
+
+
+_CHANGED_RESULTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "a softmax is taken of the result": lambda result: result.softmax(-1),
+    "the result is divided by its sum": lambda result: result / result.sum(-1, keepdim=True),
+    "these are logarithms of the result": lambda result: result.log(),
+    "exp is taken of the result": lambda result: result.exp(),
+    "the result is squared": lambda result: result.square(),
+    "a square root is taken of the result": lambda result: result.sqrt(),
+    "tanh is taken of the result": lambda result: result.tanh(),
+    "the negative numbers of the result are set to 0": lambda result: result.relu(),
+    "the result is subtracted from 1": lambda result: 1 - result,
+    "the result is summed over its last dimension": lambda result: result.sum(-1),
+    "the result is averaged over its last dimension": lambda result: result.mean(-1),
+    "the order of the rows is reversed": lambda result: result.flip(0),
+}
+"""What may be done to a result by mistake, and what is said about it."""
 
 
 def _same(answer: Tensor, right: Tensor) -> bool:
@@ -142,6 +206,48 @@ def _raised(error: Exception, task: Exercise, inputs: tuple[Any, ...]) -> str:
     return f"it stops with {type(error).__name__}: {text}\nThe arguments: {', '.join(sizes)}{hint}"
 
 
+def _probe(task: Exercise, form: Form, trials: list[tuple[Any, ...]]) -> str | None:
+    """Ask a function that makes no known mistake what it depends on, and whether it mixes values."""
+    names = task.signature.strip("()").split(", ")
+
+    def both(change: Callable[[Any], Any], at: int) -> tuple[list[Tensor], list[Tensor]]:
+        changed = [(*inputs[:at], change(inputs[at]), *inputs[at + 1 :]) for inputs in trials]
+        return [form(*inputs) for inputs in changed], [task.solve(*inputs) for inputs in changed]
+
+    try:
+        usual = [form(*inputs) for inputs in trials]
+        for at, name in enumerate(names):
+            if _can_change(trials[0][at]):
+                changed, _ = both(_changed, at)
+                if all(map(_same, changed, usual)):
+                    return f"`{name}` is not used: another one gives the same result"
+        for at in (at for at, name in enumerate(names) if name in ("value", "annotations")):
+            sums, right = both(torch.ones_like, at)
+            if not all(_same(each, torch.ones_like(each)) for each in right if bool((each != 0).all())):
+                return None  # values are not mixed here
+            if not all(map(_same, sums, right)):
+                low, high = min(float(each.min()) for each in sums), max(float(each.max()) for each in sums)
+                return (
+                    f"the weights of a query do not sum to 1: where every value is 1, the result is {low:.3g} to "
+                    f"{high:.3g}, not 1"
+                )
+            doubled, _ = both(lambda values: 2 * values, at)
+            if not all(_same(each, 2 * once) for each, once in zip(doubled, usual, strict=True)):
+                return "twice the values do not give twice the result: nothing follows the weighted sum of values"
+    except Exception:  # a function may refuse what the exercise never asks of it
+        return None
+    return None
+
+
+def _can_change(item: object) -> bool:
+    return isinstance(item, float) or (isinstance(item, Tensor) and item.dtype.is_floating_point)
+
+
+def _changed(item: Any) -> Any:
+    """Other numbers of the same kind and size."""
+    return 2 * item if isinstance(item, float) else item.roll(1, 0) + torch.linspace(0, 1, item.numel()).view_as(item)
+
+
 def _difference(task: Exercise, answer: Tensor, right: Tensor, inputs: tuple[Any, ...]) -> Verdict:
     """Describe a difference that no known mistake explains."""
     if right.dtype == torch.bool and answer.dtype != torch.bool:
@@ -151,6 +257,10 @@ def _difference(task: Exercise, answer: Tensor, right: Tensor, inputs: tuple[Any
         if answer.ndim > 1 and answer.mT.shape == right.shape:
             same = "" if not _same(answer.mT, right) else ", with the right numbers"
             return Verdict(False, f"it is transposed{same}: {tuple(answer.shape)}, expected {tuple(right.shape)}")
+        if answer.squeeze().shape == right.shape:
+            same = ", with the right numbers" if _same(answer.squeeze(), right) else ""
+            sizes = f"{tuple(answer.shape)}, expected {tuple(right.shape)}"
+            return Verdict(False, f"it has a dimension of size 1 too many{same}: {sizes}")
         shape = f"shape {tuple(answer.shape)}, expected {tuple(right.shape)}: {task.shape}"
         return Verdict(False, shape, named=False)
     return Verdict(False, _numbers_differ(answer, right, inputs), named=False)
@@ -163,13 +273,21 @@ def _numbers_differ(answer: Tensor, right: Tensor, inputs: tuple[Any, ...]) -> s
     if bool(answer.isnan().any()):
         where = int(answer.isnan().flatten(1).any(1).nonzero()[0]) if answer.ndim > 1 else 0
         return f"it has NaN, first in item {where}: 0/0, or −∞ in every score of a row"
-    if (factor := _factor(answer, right)) is not None:
-        return f"all numbers are {factor:.4g} times what they should be"
     worst = float((answer.double() - right.double()).abs().max())
     return f"it differs by up to {worst:.3g}, by no mistake that this check knows"
 
 
+def _common_factor(answers: list[Tensor], expected: list[Tensor]) -> float | None:
+    """Return by what all answers differ, in every trial."""
+    factors = [_factor(answer, right) for answer, right in zip(answers, expected, strict=True)]
+    first = factors[0]
+    same = first is not None and all(each is not None and math.isclose(each, first, rel_tol=1e-3) for each in factors)
+    return first if same else None
+
+
 def _factor(answer: Tensor, right: Tensor) -> float | None:
+    if answer.shape != right.shape or right.dtype == torch.bool:
+        return None
     ratios = (answer.double() / right.double())[right.abs() > 1e-3]
     if ratios.numel() < 2 or not bool(ratios.isfinite().all()):
         return None

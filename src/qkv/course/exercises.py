@@ -36,8 +36,10 @@ def _normal(generator: Generator, *size: int) -> Tensor:
 
 
 def _shared_axis(scores: Tensor, axis: str, function: str = "softmax") -> Tensor:
-    """Weights from scores, over the keys (last) or, by mistake, over the queries."""
-    dim = -1 if axis == "keys" or scores.ndim < 2 else -2
+    """Weights from scores, over the keys (last) or, by mistake, over the queries, the items or everything."""
+    dim = {"keys": -1, "queries": -2, "first": 0}.get(axis, -1) if scores.ndim > 1 else -1
+    if axis == "all":
+        return scores.flatten().softmax(0).view_as(scores)
     functions: dict[str, Callable[[], Tensor]] = {
         "softmax": lambda: scores.softmax(dim),
         "none": lambda: scores,
@@ -46,11 +48,18 @@ def _shared_axis(scores: Tensor, axis: str, function: str = "softmax") -> Tensor
         "sum": lambda: scores / scores.sum(dim, keepdim=True),
         "hard": lambda: F.one_hot(scores.argmax(dim), scores.shape[-1]).to(scores.dtype),
         "uniform": lambda: torch.full_like(scores, 1 / scores.shape[-1]),
+        "relu": lambda: scores.relu() / scores.relu().sum(dim, keepdim=True).clamp(min=1e-9),
+        "absolute": lambda: scores.abs() / scores.abs().sum(dim, keepdim=True),
+        "twice": lambda: scores.softmax(dim).softmax(dim),
     }
     return functions[function]()
 
 
-_AXIS = "the weights of each query over its keys must sum to 1, not those of each key over the queries (dim=-1)"
+_AXIS = {
+    "queries": "the weights of each query over its keys must sum to 1, not those of each key over the queries (dim=-1)",
+    "first": "the softmax is over the first dimension; it is over the keys, the last one (dim=-1)",
+    "all": "the weights of all queries together sum to 1; those of each query must",
+}
 _NO_SOFTMAX = {
     "none": "the scores are used as weights: there is no softmax",
     "exp": "exp(s) is not divided by its sum over the keys",
@@ -58,6 +67,9 @@ _NO_SOFTMAX = {
     "hard": "only the best key is used (argmax); a softmax mixes all of them",
     "uniform": "all keys have the same weight: the scores are not used",
     "sum": "the scores are divided by their sum, without exp: that is no softmax",
+    "relu": "negative scores are set to 0 and the others divided by their sum: that is no softmax",
+    "absolute": "the sizes of the scores are divided by their sum: that is no softmax",
+    "twice": "there are two softmaxes, one of the other",
 }
 
 
@@ -83,15 +95,24 @@ def _regression(
 ) -> Tensor:
     gap = x[:, None] - keys[None]
     gap = {"squared": gap**2, "absolute": gap.abs(), "signed": gap, "product": -x[:, None] * keys[None]}[distance]
-    divisor = {"right": 2 * h * h, "no square": 2 * h, "no two": h * h, "neither": h, "one": 1.0, "two": 2.0}[width]
+    divisor = {"right": 2 * h * h, "no square": 2 * h, "no two": h * h, "neither": h, "two": 2.0}.get(width, 1.0)
     exponent = gap / divisor if sign == "plus" else -gap / divisor
     if width == "times":
         exponent = -gap * h * h / 2
-    if weights == "sum":
-        return exponent.softmax(1 if axis == "keys" else 0) @ values
+    reach = gap.abs().sqrt() / h if distance == "squared" else gap.abs() / h
+    kernels = {"boxcar": (reach <= 1).to(x.dtype), "triangle": (1 - reach).relu(), "parabola": (1 - reach**2).relu()}
+    kernels["Cauchy"] = 1 / (1 + reach**2)
+    if weights in ("density", "number and bandwidth"):
+        root: float = (2 * math.pi) ** 0.5 * h if weights == "density" else len(keys) * h
+        return exponent.exp() @ values / root
+    if weights in kernels:
+        shares = kernels[weights]
+        return shares @ values / shares.sum(1).clamp(min=1e-9)
     if weights == "mean":
         return exponent.exp() @ values / len(values)
-    return _shared_axis(exponent, axis, weights) @ values
+    if weights == "kernel's softmax":
+        return _shared_axis(exponent.exp(), axis) @ values
+    return _shared_axis(exponent, axis, "softmax" if weights == "sum" else weights) @ values
 
 
 _REGRESSION = {
@@ -106,15 +127,23 @@ _REGRESSION = {
         "neither": "divide by 2h², not by h",
         "one": "the bandwidth is not used",
         "two": "the bandwidth is not used: divide by 2h², not by 2",
+        "times": "it is multiplied by h²: `a / 2 * h**2` divides by 2 alone; write `a / (2 * h**2)`",
     },
     "sign": {"plus": "the minus is missing: far keys get the largest weights"},
-    "axis": {"queries": _AXIS},
+    "axis": _AXIS,
     "weights": {
         "exp": "the sum is not divided by the sum of the kernel's values, so that the weights do not sum to 1",
         "mean": "the sum is divided by the number of keys, not by the sum of the kernel's values",
         "hard": "that is the nearest neighbor: only one key is used",
         "uniform": "all keys have the same weight: the distances are not used",
         "none": "the kernel's exponent is used as a weight: there is no exp",
+        "kernel's softmax": "a softmax is taken of the kernel's values; divide them by their sum",
+        "density": "the kernel is divided by h√(2π), as a density is; divide the sum by the sum of the kernel's values",
+        "number and bandwidth": "the sum is divided by n·h, as a density is; divide it by that of the kernel's values",
+        "Cauchy": "that is 1/(1 + d²/h²), the Cauchy kernel; the Gaussian is exp(−d²/2h²)",
+        "boxcar": "that is the boxcar kernel, 1 within the bandwidth; the Gaussian reaches every key",
+        "triangle": "that is the triangular kernel; the Gaussian is exp(−d²/2h²)",
+        "parabola": "that is the Epanechnikov kernel; the Gaussian is exp(−d²/2h²)",
     },
 }
 
@@ -154,6 +183,7 @@ def _attention(
     value: Tensor,
     mask: Tensor | None = None,
     *,
+    compare: str = "product",
     scale: str = "right",
     hide: str = "right",
     empty: str = "zero",
@@ -161,7 +191,7 @@ def _attention(
     weights: str = "softmax",
     output: str = "mixed",
 ) -> Tensor:
-    scores = query @ key.mT * _SCALES[scale](query, key)
+    scores = _SCORES[compare](query, key) * _SCALES[scale](query, key)
     if mask is not None:
         scores = _hide(scores, mask, hide)
     shares = _shared_axis(scores, axis, weights)
@@ -174,6 +204,8 @@ def _attention(
             shares = shares.nan_to_num(0.0)
         if hide == "after":
             shares = shares * mask
+        if hide == "rows":
+            shares = shares * mask.any(-1, keepdim=True)
         if hide == "values":
             return shares @ value.masked_fill(~mask.any(-2)[..., None], 0.0)
     return shares if output == "weights" else shares @ value
@@ -188,10 +220,24 @@ def _hide(scores: Tensor, mask: Tensor, how: str) -> Tensor:
         "added": lambda: scores + mask,
         "subtracted": lambda: scores - mask.to(scores.dtype),
         "small": lambda: scores.masked_fill(~mask, -1.0),
+        "ten": lambda: scores.masked_fill(~mask, -10.0),
     }
     return forms.get(how, lambda: scores)()
 
 
+_SCORES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "product": lambda q, k: q @ k.mT,
+    "cosine": lambda q, k: F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT,
+    "distance": lambda q, k: -torch.cdist(q, k),
+    "squared distance": lambda q, k: -torch.cdist(q, k).square(),
+    "tanh": lambda q, k: (q @ k.mT * q.shape[-1] ** -0.5).tanh() * q.shape[-1] ** 0.5,
+}
+_COMPARE = {
+    "cosine": "that is the cosine: queries and keys are normalized; the score is their product",
+    "distance": "the score is a distance; it is the product of query and key",
+    "squared distance": "the score is a squared distance; it is the product of query and key",
+    "tanh": "a tanh is taken of the scores; there is none",
+}
 _ATTENTION_SCALE = {
     "none": "the scores are not divided by √d",
     "width": "the scores are divided by d, not by √d",
@@ -202,7 +248,8 @@ _ATTENTION_SCALE = {
 }
 _ATTENTION = {
     "scale": _ATTENTION_SCALE,
-    "axis": {"queries": _AXIS},
+    "compare": _COMPARE,
+    "axis": _AXIS,
     "weights": _NO_SOFTMAX,
     "output": {"weights": "these are the weights; the output is weights @ value"},
 }
@@ -217,7 +264,9 @@ _MASKED = {
         "subtracted": "the mask is subtracted as 0 and 1; hidden scores must become −∞",
         "after": "weights are set to 0 after the softmax: the others no longer sum to 1; set scores to −∞ before it",
         "values": "hidden values are set to 0: their keys still take a share of the weight",
+        "rows": "the mask is used only for queries that may see no key; it hides keys from all others too",
         "small": "hidden scores are set to −1, not to −∞",
+        "ten": "hidden scores are set to −10, not to −∞: their keys still take a share of the weight",
     },
     "empty": {
         "nan": "a query that may see no key gives NaN (0/0): let its weights be 0, so that its output is 0",
@@ -225,7 +274,8 @@ _MASKED = {
         "let its weights be 0",
     },
     "scale": _ATTENTION_SCALE,
-    "axis": {"queries": _AXIS},
+    "compare": _COMPARE,
+    "axis": _AXIS,
     "weights": _NO_SOFTMAX,
     "output": {"weights": "these are the weights; the output is weights @ value"},
 }
@@ -260,6 +310,8 @@ def _additive(
     scores = _reduced(_combined(left, right, combine, squash), vector, reduce)
     if squash == "late":
         scores = scores.tanh()
+    if squash == "inside":
+        scores = (_combined(left, right, combine, squash) * vector).tanh().sum(-1)
     return scores.softmax(-1) if after == "softmax" else scores
 
 
@@ -294,6 +346,7 @@ _SQUASH = {
     "each": "tanh is taken of each projection; take it of their sum",
     "sigmoid": "that is a sigmoid; Bahdanau's score has a tanh",
     "relu": "that is a ReLU; Bahdanau's score has a tanh",
+    "inside": "the vector is within the tanh; it weighs what comes out of it",
 }
 _COMBINE = {
     "product": "the projections are multiplied; add them",
@@ -339,6 +392,8 @@ def _context(
     else:
         scores = _reduced(_combined(state[None], keys, combine, squash), vector, reduce)
         scores = scores.tanh() if squash == "late" else scores
+        if squash == "inside":
+            scores = (_combined(state[None], keys, combine, squash) * vector).tanh().sum(-1)
     shares = _shared_axis(scores, "keys", weights)
     mixed = keys if values == "keys" else annotations
     if output == "weights":
@@ -380,6 +435,8 @@ def _multi_head(
     split: str = "right",
     scale: str = "right",
     axis: str = "keys",
+    weights: str = "softmax",
+    mask: str = "none",
     join: str = "right",
     last: str = "right",
 ) -> Tensor:
@@ -392,16 +449,31 @@ def _multi_head(
             "swapped": [key_weight, query_weight, value_weight],
             "no value": [query_weight, key_weight, torch.eye(len(x[0]))],
         }[project]
-    parts = [_split(x @ weight.mT, heads, split) for weight in inner]
-    query, key, value = parts
+    if project == "slices":
+        inner = [_own_blocks(weight, heads) for weight in inner]
+    query, key, value = (_split(x @ weight.mT, heads, split) for weight in inner)
     scales = {"right": query.shape[-1] ** -0.5, "whole": x.shape[-1] ** -0.5, "none": 1.0, "width": 1 / query.shape[-1]}
-    out = (query @ key.mT * scales[scale]).softmax(-1 if axis == "keys" else -2) @ value
+    scores = query @ key.mT * scales[scale]
+    if mask == "causal":
+        scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -math.inf)
+    out = _head_weights(scores, axis, weights) @ value
     joined = _join(out, x.shape, join, split)
     return {
         "right": joined @ output_weight.mT,
         "not transposed": joined @ output_weight,
         "left out": joined,
     }[last]
+
+
+def _head_weights(scores: Tensor, axis: str, weights: str) -> Tensor:
+    shares = _shared_axis(scores, axis, "softmax" if weights == "averaged" else weights)
+    return shares.mean(0, keepdim=True).expand_as(shares) if weights == "averaged" else shares
+
+
+def _own_blocks(weight: Tensor, heads: int) -> Tensor:
+    """Zeros but for the squares on the diagonal: what the heads take that see only their slice of the embedding."""
+    at = torch.arange(len(weight)) * heads // len(weight)
+    return weight * (at[:, None] == at)
 
 
 def _split(x: Tensor, heads: int, how: str) -> Tensor:
@@ -413,12 +485,14 @@ def _split(x: Tensor, heads: int, how: str) -> Tensor:
             return x.reshape(n, width // heads, heads).permute(2, 0, 1)
         case "one":
             return x[None]
+        case "positions":
+            return x.reshape(n, heads, width // heads)
         case _:
             return x.reshape(n, heads, width // heads).transpose(0, 1)
 
 
 def _join(out: Tensor, shape: torch.Size, how: str, split: str) -> Tensor:
-    if how == "reshaped" or split == "reshaped":
+    if how == "reshaped" or split in ("reshaped", "positions"):
         return out.reshape(shape)
     if how == "interleaved":
         return out.permute(1, 2, 0).reshape(shape)
@@ -433,6 +507,7 @@ _MULTI_HEAD = {
         "reshaped": "reshape alone does not split heads: it mixes positions; make it (n, heads, d), then transpose",
         "interleaved": "head 1 takes every other feature; it takes the first width / heads features, one after another",
         "one": "there is only one head, of the whole width",
+        "positions": "the heads of one position attend to each other: transpose to (heads, n, d)",
     },
     "join": {
         "reshaped": "the heads are joined without transposing back: positions and heads are mixed",
@@ -450,8 +525,14 @@ _MULTI_HEAD = {
         "shared": "queries and keys have the same projection: W_K is not used",
         "swapped": "W_Q and W_K are swapped",
         "no value": "the values are not projected: W_V is not used",
+        "slices": "each head sees only its slice of x; it is a slice of the projection, which sees all of x",
     },
-    "axis": {"queries": _AXIS},
+    "axis": {
+        "queries": _AXIS["queries"],
+        "first": "the softmax is over the heads; it is over the keys, the last dimension (dim=-1)",
+    },
+    "weights": {**_NO_SOFTMAX, "averaged": "the weights are averaged over the heads; each head mixes with its own"},
+    "mask": {"causal": "a causal mask hides later positions; here every position sees every other"},
     "last": {
         "left out": "the output projection W_O is missing: it mixes the heads",
         "not transposed": "the output is joined @ W_O.T (as in nn.Linear), not joined @ W_O",
@@ -468,7 +549,7 @@ def _draw_causal(g: Generator, trial: int) -> tuple[Any, ...]:
 
 def _causal(new: int, past: int, *, start: str = "right", sense: str = "right", width: str = "right") -> Tensor:
     columns = {"right": past + new, "new": new, "past": past}[width]
-    offset = {"right": past, "top left": 0, "strict": past - 1, "ahead": past + 1}[start]
+    offset = {"right": past, "top left": 0, "strict": past - 1, "ahead": past + 1, "minus": -past, "new": new}[start]
     mask = torch.arange(columns)[None] <= offset + torch.arange(new)[:, None]
     forms: dict[str, Callable[[], Tensor]] = {
         "right": lambda: mask,
@@ -477,6 +558,10 @@ def _causal(new: int, past: int, *, start: str = "right", sense: str = "right", 
         "all": lambda: torch.ones_like(mask),
         "bias": lambda: torch.zeros(mask.shape).masked_fill(~mask, -math.inf),
         "float": mask.float,
+        "no past": lambda: mask & (torch.arange(columns)[None] >= past),
+        "past last": lambda: mask.roll(-past, 1),
+        "diagonal": lambda: torch.arange(columns)[None] == offset + torch.arange(new)[:, None],
+        "first diagonal": lambda: torch.eye(new, columns, dtype=torch.bool),
     }
     return forms[sense]()
 
@@ -487,13 +572,19 @@ _CAUSAL = {
         "them may see",
         "strict": "a token may see itself too: the diagonal belongs to the mask",
         "ahead": "each token sees the next one, which it is to predict",
+        "new": "the diagonal starts at column `new`; it starts at column `past`",
+        "minus": "the diagonal starts `past` columns to the left of the first; it starts `past` columns to the right",
     },
     "sense": {
         "inverted": "it is upside down: True means *may attend*",
         "upper": "that is the upper triangle: each token sees itself and what comes after it",
         "all": "nothing is hidden: every token sees those after it",
         "bias": "0 and −∞ are a bias, which is added to scores; a mask is bool, True where a token may attend",
-        "float": "it is a float tensor of 0 and 1; a mask is bool, True where a token may attend",
+        "float": "it is made of the numbers 0 and 1; a mask is bool, True where a token may attend",
+        "no past": "the `past` older tokens are hidden; every new token may see all of them",
+        "diagonal": "each token sees itself alone; it sees all before it too",
+        "first diagonal": "that is a diagonal: each row is True once; a token sees itself and all before it",
+        "past last": "the `past` older tokens are the last columns; they come first",
     },
     "width": {
         "new": "the cache is missing: a column for each of the `past` tokens too",
@@ -521,20 +612,25 @@ def _positions(
     layout: str = "rows",
 ) -> Tensor:
     place = torch.arange(length, dtype=torch.float64)[:, None] + (first == "one")
+    places = {"turns": 2 * math.pi * place, "share": place / length, "degrees": place * (math.pi / 180)}
+    place = places.get(first, place)
     index = torch.arange(0, width, 2, dtype=torch.float64)
-    index = {"right": index, "half": index / 2, "double": 2 * index}.get(power, index)
     number = {"right": 10000.0, "thousand": 1000.0, "hundred": 100.0, "e": math.e, "hundred thousand": 1e5}[base]
-    rate = number ** (index / width)
-    angle = place * rate if power == "times" else place / rate
+    divisors = {"half": 2 * width, "double": width / 2, "last": max(width - 2, 1), "length": length}
+    exponent = index / divisors.get(power, width)
+    sine, cosine = (number**each for each in (exponent, exponent + (power == "column") / width))
     if power == "no exponent":
-        angle = place.expand(length, width // 2)
+        sine = cosine = torch.ones_like(index)
+    sine, cosine = (place * rate if power == "times" else place / rate for rate in (sine, cosine))
     pair = {
-        "right": (angle.sin(), angle.cos()),
-        "swapped": (angle.cos(), angle.sin()),
-        "sines": (angle.sin(), angle.sin()),
-        "cosines": (angle.cos(), angle.cos()),
+        "right": (sine.sin(), cosine.cos()),
+        "swapped": (sine.cos(), cosine.sin()),
+        "sines": (sine.sin(), cosine.sin()),
+        "cosines": (sine.cos(), cosine.cos()),
     }[waves]
     table = torch.cat(pair, 1) if order == "halves" else torch.stack(pair, -1).flatten(1)
+    sizes: dict[str, float] = {"small": width**-0.5, "large": width**0.5}
+    table = table * sizes.get(layout, 1.0)
     return (table.mT if layout == "columns" else table).float()
 
 
@@ -545,20 +641,32 @@ _POSITIONS = {
         "sines": "all columns are sines; odd ones are cosines",
         "cosines": "all columns are cosines; even ones are sines",
     },
+    "power": {
+        "half": "the exponent is 2i/d for the pair i, not i/d: the slowest waves are far too fast",
+        "double": "the exponent is 2i/d for the pair i; the column's number is doubled twice",
+        "times": "the angle is p divided by 10000^(2i/d); it is multiplied",
+        "length": "the exponent is divided by the length; divide it by the width d",
+        "no exponent": "all pairs have the same frequency",
+        "column": "a cosine has the frequency of the sine before it: the exponent of both is 2i/d for pair i",
+        "last": "the exponent ends at 1 − 2/d, not at 1: it is 2i/d for the pair i, whatever their number",
+    },
     "base": {
         "thousand": "the base is 10,000, not 1,000",
         "hundred": "the base is 10,000, not 100",
         "hundred thousand": "the base is 10,000, not 100,000",
         "e": "the base is 10,000, not e",
     },
-    "power": {
-        "half": "the exponent is 2i/d for the pair i, not i/d: the slowest waves are far too fast",
-        "double": "the exponent is 2i/d for the pair i; the column's number is doubled twice",
-        "times": "the angle is p divided by 10000^(2i/d); it is multiplied",
-        "no exponent": "all pairs have the same frequency",
+    "first": {
+        "one": "positions are counted from 1; the first is 0",
+        "turns": "there is no 2π in the angle: the position itself is divided by 10000^(2i/d)",
+        "degrees": "the angle is in degrees; the position itself is divided by 10000^(2i/d), with no π",
+        "share": "the position is divided by the length; it is a count, the same in texts of every length",
     },
-    "first": {"one": "positions are counted from 1; the first is 0"},
-    "layout": {"columns": "it is transposed: a row for each position"},
+    "layout": {
+        "columns": "it is transposed: a row for each position",
+        "small": "the waves are divided by √d; they are between −1 and 1",
+        "large": "the waves are multiplied by √d; they are between −1 and 1",
+    },
 }
 
 
@@ -577,21 +685,29 @@ def _copying(
 ) -> Tensor:
     size = words.shape[1]
     together = torch.cat([words, places], -1).softmax(-1)
-    generated, copied = {
+    over_rows = torch.cat([words, places], -1).softmax(0)
+    forms: dict[str, tuple[Tensor, Tensor]] = {
         "joint": (together[:, :size], together[:, size:]),
         "separate": (words.softmax(-1), places.softmax(-1)),
         "half": (words.softmax(-1) / 2, places.softmax(-1) / 2),
         "none": (words, places),
         "before": (words, places),
-    }[softmax]
+        "rows": (over_rows[:, :size], over_rows[:, size:]),
+    }
+    generated, copied = forms[softmax]
     spread = _spread(ids, size, repeated).to(words.dtype)
     landed = copied @ spread
-    if repeated == "set":
+    if repeated in ("set", "put"):
         return torch.where(spread.any(0), landed, generated)
+    if repeated == "larger":
+        return torch.maximum(generated, (copied[:, :, None] * spread).amax(1))
     if softmax == "before":
         return (generated + landed).softmax(-1)
+    if repeated == "averaged":
+        landed = landed / spread.sum(0).clamp(min=1)
     return {
         "both": generated + landed,
+        "product": generated * landed,
         "generated": generated,
         "copied": landed,
         "apart": torch.cat([generated, copied], -1),
@@ -601,7 +717,7 @@ def _copying(
 def _spread(ids: Tensor, size: int, repeated: str) -> Tensor:
     """A row for each position, 1 at the word that stands there; by mistake only at its first or last position."""
     spread = F.one_hot(ids, size)
-    for word in set(ids.tolist()) if repeated in ("first", "last") else ():
+    for word in set(ids.tolist()) if repeated in ("first", "last", "put") else ():
         at = (ids == word).nonzero()[:, 0]
         spread[at[1:] if repeated == "first" else at[:-1], word] = 0
     return spread
@@ -613,16 +729,21 @@ _COPYING = {
         "half": "words and positions have a softmax each and count half; here one softmax over both decides the shares",
         "before": "scores are added before the softmax; add the probabilities after it",
         "none": "there is no softmax",
+        "rows": "the softmax is over the rows; it is over the words and positions of each row (dim=-1)",
     },
     "repeated": {
         "last": "a word that stands several times in the source counts once; add the probability of each position "
         "(index_add, not out[:, ids] += ...)",
         "first": "a word that stands several times in the source counts once; add the probability of each position",
         "set": "the copied probability replaces the generated one; add them",
+        "put": "the probability of the last position replaces the generated one; add those of all positions to it",
+        "averaged": "the probabilities of a word's positions are averaged; add them",
+        "larger": "the largest probability of a word is taken; add all of them",
     },
     "parts": {
         "generated": "what is copied is missing: a word's probability also has those of its positions",
         "copied": "what is generated is missing: a word's probability also has that of the vocabulary",
+        "product": "generated and copied probabilities are multiplied; add them",
         "apart": "the positions are still apart: add each one's probability to the word that stands there",
     },
 }
@@ -648,15 +769,25 @@ def _influence(
 ) -> Tensor:
     root = {"right": query.shape[-1] ** 0.5, "none": 1.0, "width": query.shape[-1]}[scale]
     w = (key @ query / root).softmax(-1)
-    factors = {"right": w / (1 - w), "weight": w, "one": torch.ones_like(w), "odds": 1 / (1 - w)}[factor]
-    changes = {"right": w @ value - value, "value": value, "none": torch.ones_like(value[:, :1])}[change]
-    moved = factors[:, None] * changes
+    factors = {"right": w / (1 - w), "weight": w, "one": torch.ones_like(w), "odds": 1 / (1 - w), "rest": 1 - w}[factor]
+    changes = {
+        "right": w @ value - value,
+        "value": value,
+        "none": torch.ones_like(value[:, :1]),
+        "mean": value.mean(0) - value,
+    }
+    moved = factors[:, None] * changes.get(change, value)
+    if change == "zero key":
+        scores = (key @ query / root).expand(len(key), -1)
+        moved = scores.masked_fill(torch.eye(len(key), dtype=torch.bool), 0.0).softmax(-1) @ value - w @ value
     sizes: dict[str, Tensor] = {
         "norm": moved.norm(dim=-1),
         "squared": moved.square().sum(-1),
         "absolute": moved.abs().sum(-1),
         "largest": moved.abs().amax(-1),
         "mean": moved.square().mean(-1),
+        "root of mean": moved.square().mean(-1).sqrt(),
+        "relative": moved.norm(dim=-1) / (w @ value).norm(),
         "vector": moved,
         "minus": -moved,
     }
@@ -667,17 +798,22 @@ _INFLUENCE = {
     "factor": {
         "weight": "the other weights must grow when a key goes: they sum to 1 again, so divide by 1 − w",
         "one": "the weight is not used",
+        "rest": "that is 1 − w, the weight of all other keys; the factor is w / (1 − w)",
         "odds": "the weight itself is missing: w / (1 − w)",
     },
     "change": {
         "value": "that is the size of the removed value; the output moves by its distance from the output",
         "none": "these are weights alone: a key whose value is like the output changes nothing, whatever its weight",
+        "mean": "that is the distance of each value from the plain average; the output is the weighted one",
+        "zero key": "a key that is set to 0 keeps a score of 0, and so a weight; take it away (a score of −∞)",
     },
     "size": {
         "squared": "the norm is squared",
         "absolute": "that is the sum of absolute differences; the norm is the root of the sum of squares",
         "largest": "that is the largest difference; the norm is the root of the sum of squares",
         "mean": "that is a mean of squares; the norm is the root of their sum",
+        "root of mean": "that is the root of the mean of squares; the norm is the root of their sum",
+        "relative": "it is divided by the length of the output",
         "vector": "these are the differences; return their norms, one for each key",
         "minus": "these are the differences; return their norms, one for each key",
     },
@@ -725,7 +861,11 @@ EXERCISES: Mapping[str, Exercise] = MappingProxyType(
         ),
         "positions": Exercise("(length, width)", "a row for each position", _draw_positions, _positions, _POSITIONS),
         "copying": Exercise(
-            "(words, places, ids)", "a probability for each word of the vocabulary", _draw_copying, _copying, _COPYING
+            "(words, positions, ids)",
+            "a probability for each word of the vocabulary",
+            _draw_copying,
+            _copying,
+            _COPYING,
         ),
         "influence": Exercise(
             "(query, key, value)", "one number for each key", _draw_influence, _influence, _INFLUENCE

@@ -7,6 +7,7 @@ The environment has no Numba and no compiler's output but the wheel's, and nothi
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SENTENCE, TRANSLATION = "Die alte Frau hat einen kleinen Hund gesehen .", "the old woman saw a small dog ."
+SENTENCE, TRANSLATION = re.findall(
+    r'^echo "([^"]*)" \| qkv translate example.*# (.*)$', (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+)[0]
 
 IMPORT = """
 import sys, qkv

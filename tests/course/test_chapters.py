@@ -44,6 +44,6 @@ def test_a_chapter_has_a_question_something_to_change_and_checks(chapter: Path) 
     assert "**The question of this chapter: " in text
     assert "**Change something.**" in text
     assert "### Learners ask: " in text
-    assert "## What to take along" in text
+    assert "## Summary" in text
     assert text.count("assert not verdict.right") == text.count("assert verdict.right") == 2
     assert text.count("assert ") >= 8

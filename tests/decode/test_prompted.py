@@ -1,13 +1,21 @@
 """A prompt is continued by what the model predicts after it, whatever its neighbors in the batch are."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
+from qkv.compiled import available
 from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
+from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.prompted import Prompted
 from qkv.decode.sampling import Sampling, row_keys, sample
 from qkv.errors import ConfigError
+from qkv.linalg import matmul
+from qkv.linalg.packed import PackedWeight
+from qkv.linalg.session import DecodingSession
 from qkv.models.decoder import LanguageModel
 from qkv.models.parts import PositionParts, TransformerParts
 
@@ -45,6 +53,36 @@ def test_together_as_alone(model: Prompted, how: str) -> None:
         return [one.ids for one in found]
 
     assert continued(PROMPTS) == [continued([prompt])[0] for prompt in PROMPTS]
+
+
+class Plain:
+    """A model that is never given a session."""
+
+    def __init__(self, model: Prompted) -> None:
+        self.start, self.step, self.select = model.start, model.step, model.select
+
+
+@pytest.mark.parametrize("how", [greedy, beam])
+def test_a_session_keeps_packed_weights_and_changes_no_id(
+    model: Prompted, how: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if available.why_unavailable() is not None:
+        pytest.skip("no compiled kernels here")
+    monkeypatch.setattr(matmul, "_packed_weight_class", lambda: PackedWeight)
+    monkeypatch.setattr(matmul, "_LEAST", 1)
+    settings: dict[str, Any] = {"bos": 0, "eos": 1, "limit": 8}
+    network: Any = model.model
+    with DecodingSession() as session:
+        for _ in range(2):
+            expected = how(Plain(model), *batch(PROMPTS), **settings)
+            assert ids(how(model, *batch(PROMPTS), session=session, **settings)) == ids(expected)
+            with torch.no_grad():
+                network.blocks[0].feed_forward.contract.weight.mul_(-2)
+        assert {network.output, network.blocks[0].self_attention.output} <= set(session._stored)
+
+
+def ids(found: Any) -> list[Any]:
+    return [one.ids if isinstance(one, Hypothesis) else ids(one) for one in found]
 
 
 def test_greedy_ids_are_the_likeliest_of_the_whole_text(model: Prompted) -> None:

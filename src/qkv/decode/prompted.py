@@ -7,12 +7,20 @@ import torch
 from torch import Tensor
 
 from qkv.errors import ConfigError
+from qkv.linalg.session import DecodingSession
 
 
 class PaddedReader(Protocol):
     """A language model that reads rows of different lengths, padded at the left."""
 
-    def read(self, tokens: Tensor, state: Any = None, *, padding: Tensor | None = None) -> tuple[Tensor, Any]:
+    def read(
+        self,
+        tokens: Tensor,
+        state: Any = None,
+        *,
+        padding: Tensor | None = None,
+        session: DecodingSession | None = None,
+    ) -> tuple[Tensor, Any]:
         """Read tokens (B, T), of which each row's first `padding` (B,) hide; return scores (B, T, N) and the state."""
         ...
 
@@ -71,15 +79,23 @@ class Prompted:
         Raises:
             ConfigError: a prompt is empty.
         """
+        return self._start(source, lengths)
+
+    def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> Continuation:
+        """Read the prompts, as `start`, with a session that keeps packed weights and memory for all steps."""
+        return self._start(source, lengths, session)
+
+    def _start(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> Continuation:
         if not bool((lengths > 0).all()):
             hint = "Begin with the model's begin token."
             raise ConfigError("source", "prompts of at least one token", "an empty one", hint)
         count = source.shape[1]
         missing = count - lengths
-        places = torch.arange(count, device=source.device) - missing[:, None]
-        tokens = source.gather(1, places.clamp(min=0)).where(places >= 0, 0)
-        padding = missing if bool(missing.any()) else None
-        scores, state = self.model.read(tokens) if padding is None else self.model.read(tokens, padding=padding)
+        index = torch.arange(count, device=source.device) - missing[:, None]
+        tokens = source.gather(1, index.clamp(min=0)).where(index >= 0, 0)
+        # Not every model can read padding.
+        padding = {"padding": missing} if bool(missing.any()) else {}
+        scores, state = self.model.read(tokens, session=session, **padding)
         return Continuation(scores[:, -1], state)
 
     def step(self, tokens: Tensor, state: Continuation) -> tuple[Tensor, Continuation]:

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
+from qkv.linalg.session import DecodingSession
 from qkv.models.checks import check_config, check_heads, check_positions, expect_attention, parts_of
 from qkv.models.parts import FARTHEST, PositionParts, TransformerParts, scaled
 from qkv.models.token_predictor import TokenPredictor
@@ -102,11 +103,13 @@ class DecoderState(NamedTuple):
         caches: keys and values of each block; empty initially.
         position: number of tokens read, padding included.
         padding: tokens of padding at the left of each row (B,); None for none.
+        session: keeps packed weights and memory for the steps; None to keep nothing.
     """
 
     caches: tuple[BlockCache, ...]
     position: int
     padding: Tensor | None = None
+    session: DecodingSession | None = None
 
 
 @final
@@ -176,20 +179,27 @@ class LanguageModel(TokenPredictor[DecoderState]):
         return self.read(tokens, padding=padding)[0]
 
     def read(
-        self, tokens: Tensor, state: DecoderState | None = None, *, padding: Tensor | None = None
+        self,
+        tokens: Tensor,
+        state: DecoderState | None = None,
+        *,
+        padding: Tensor | None = None,
+        session: DecodingSession | None = None,
     ) -> tuple[Tensor, DecoderState]:
         """Read tokens that follow those of a state, as `TokenPredictor.read`; padding as for `forward`, initially."""
-        return super().read(tokens, self.begin(tokens, padding) if state is None else state)
+        return super().read(tokens, self.begin(tokens, session, padding) if state is None else state)
 
-    def logits(self, states: Tensor) -> Tensor:
+    def logits(self, states: Tensor, session: DecodingSession | None = None) -> Tensor:
         """Apply the output layer and the bound of its logits: (..., M) to (..., N)."""
-        logits, cap = super().logits(states), self.parts.output_softcap
+        logits, cap = super().logits(states, session), self.parts.output_softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)
 
-    def begin(self, tokens: Tensor, padding: Tensor | None = None) -> DecoderState:
+    def begin(
+        self, tokens: Tensor, session: DecodingSession | None = None, padding: Tensor | None = None
+    ) -> DecoderState:
         """Return the initial state for a batch of tokens (B, T) whose first `padding` tokens (B,) are hidden."""
         self.rows.begin(tokens)
-        return DecoderState((BlockCache(),) * len(self.blocks), 0, padding)
+        return DecoderState((BlockCache(),) * len(self.blocks), 0, padding, session)
 
     def continued(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
         """Return the output layer's input for each token (B, T, M), and the state after the last. Tokens are valid."""
@@ -199,16 +209,16 @@ class LanguageModel(TokenPredictor[DecoderState]):
             x_BTM = self.positions(x_BTM, start if padding is None else start - padding)
         x_BTM, caches = self.dropout(x_BTM), []
         for block, cache in zip(self._blocks(), state.caches, strict=True):
-            x_BTM, grown = block.step(x_BTM, cache, padding=padding)
+            x_BTM, grown = block.step(x_BTM, cache, session=state.session, padding=padding)
             caches.append(grown)
         states = scaled(self.norm(x_BTM), self.parts.output_scale)
-        return states, DecoderState(tuple(caches), start + tokens.shape[1], padding)
+        return states, state._replace(caches=tuple(caches), position=start + tokens.shape[1])
 
     def select(self, state: DecoderState, rows: Tensor) -> DecoderState:
         """Select rows of a state: fewer, repeated or reordered."""
         rows = self.rows(rows)
         padding = None if state.padding is None else state.padding.index_select(0, rows)
-        return DecoderState(tuple(cache.select(rows) for cache in state.caches), state.position, padding)
+        return state._replace(caches=tuple(cache.select(rows) for cache in state.caches), padding=padding)
 
     def _blocks(self) -> list[TransformerBlock]:
         return parts_of(self.blocks, TransformerBlock, "blocks")

@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple, final
 from torch import Tensor, nn
 
 from qkv.linalg.layers import apply_layer
+from qkv.linalg.session import DecodingSession
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, window
 from qkv.models.cells import Hidden, LayerAbove, gates, hidden_of, run_cells
@@ -66,11 +67,13 @@ class RecurrentDecoderState(NamedTuple):
         hidden: the cells' states (B, M), from the lowest layer on; an LSTM's has two parts.
         past: keys and values of earlier states; None without attention.
         position: position of the next token.
+        session: keeps packed weights and memory for the steps; None to keep nothing.
     """
 
     hidden: Hidden
     past: Memory | None
     position: int
+    session: DecodingSession | None = None
 
 
 @final
@@ -123,32 +126,33 @@ class RecurrentLanguageModel(TokenPredictor[RecurrentDecoderState]):
         else:
             nn.init.normal_(self.output.weight, std=width**-0.5)
 
-    def begin(self, tokens: Tensor) -> RecurrentDecoderState:
+    def begin(self, tokens: Tensor, session: DecodingSession | None = None) -> RecurrentDecoderState:
         """Return the initial state for a batch of tokens (B, T)."""
         self.rows.begin(tokens)
         zero = self.embed.weight.new_zeros(tokens.shape[0], self.config.width)
-        return RecurrentDecoderState(hidden_of(self.config.cell, zero) * self.config.layers, None, 0)
+        return RecurrentDecoderState(hidden_of(self.config.cell, zero) * self.config.layers, None, 0, session)
 
     def continued(self, tokens: Tensor, state: RecurrentDecoderState) -> tuple[Tensor, RecurrentDecoderState]:
         """Return the output layer's input for each token (B, T, M), and the state after the last. Tokens are valid."""
-        inputs = apply_layer(self.from_embedding, self.dropout(self.embed(tokens)))
+        session = state.session
+        inputs = apply_layer(self.from_embedding, self.dropout(self.embed(tokens)), session)
         above = parts_of(self.above, LayerAbove, "above")
         s_BTM, hidden = run_cells(self.config.cell, inputs, self.from_hidden, state.hidden, above)
         s_BTM, past = self.dropout(s_BTM), state.past
         update: Tensor | None = None
         if self.self_attention is not None:
-            query, past = self.self_attention.extend(s_BTM, past)
+            query, past = self.self_attention.extend(s_BTM, past, session)
             mask = self._mask(tokens.shape[1], past.length)
-            update = self.self_attention.attend(query, past, mask=mask)
+            update = self.self_attention.attend(query, past, mask=mask, session=session)
             past = past if self.config.window is None else past.last(self.config.window)
         h_BTM: Tensor = self.norm(s_BTM if update is None else s_BTM + self.dropout(update))
-        return self.dropout(h_BTM), RecurrentDecoderState(hidden, past, state.position + tokens.shape[1])
+        return self.dropout(h_BTM), RecurrentDecoderState(hidden, past, state.position + tokens.shape[1], session)
 
     def select(self, state: RecurrentDecoderState, rows: Tensor) -> RecurrentDecoderState:
         """Select rows of a state: fewer, repeated or reordered."""
         rows = self.rows(rows)
         hidden = tuple(part.index_select(0, rows) for part in state.hidden)
-        return RecurrentDecoderState(hidden, None if state.past is None else state.past.select(rows), state.position)
+        return state._replace(hidden=hidden, past=None if state.past is None else state.past.select(rows))
 
     def _mask(self, new: int, known: int) -> Mask | None:
         """Return the mask of the new positions, which are the last of all cached ones."""

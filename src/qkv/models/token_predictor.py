@@ -6,10 +6,12 @@ from typing import Any, Generic, TypeVar
 from torch import Tensor, nn
 
 from qkv.linalg.layers import apply_layer
+from qkv.linalg.session import DecodingSession
 from qkv.models.checks import check_target
+from qkv.models.encoder_decoder import InSession
 from qkv.nn.decoding.cache import BatchRows
 
-State = TypeVar("State")
+State = TypeVar("State", bound=InSession)
 
 
 class TokenPredictor(nn.Module, Generic[State]):
@@ -28,8 +30,8 @@ class TokenPredictor(nn.Module, Generic[State]):
     rows: BatchRows
 
     @abstractmethod
-    def begin(self, tokens: Tensor) -> State:
-        """Return the initial state for a batch of tokens (B, T)."""
+    def begin(self, tokens: Tensor, session: DecodingSession | None = None) -> State:
+        """Return the initial state for a batch of tokens (B, T); a session keeps packed weights for all steps."""
 
     @abstractmethod
     def continued(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
@@ -53,12 +55,15 @@ class TokenPredictor(nn.Module, Generic[State]):
         """
         return self.read(tokens)[0]
 
-    def read(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+    def read(
+        self, tokens: Tensor, state: State | None = None, *, session: DecodingSession | None = None
+    ) -> tuple[Tensor, State]:
         """Read tokens that follow those of a state, and predict the one after each of them.
 
         Args:
             tokens: ids (B, T), int64.
             state: state after the previous tokens; None initially.
+            session: keeps packed weights and memory for this and later steps; initially.
 
         Returns:
             Scores (B, T, N), and the state that includes `tokens`.
@@ -66,17 +71,17 @@ class TokenPredictor(nn.Module, Generic[State]):
         Raises:
             ShapeError: a shape, dtype or id is wrong.
         """
-        states, after = self.advance(tokens, state)
-        return self.logits(states), after
+        states, after = self.advance(tokens, self.begin(tokens, session) if state is None else state)
+        return self.logits(states, after.session), after
 
     def advance(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Like `read`, but return the inputs of the output layer, (B, T, M)."""
         check_target(tokens, tokens.shape[0], self.config.size)
         return self.continued(tokens, self.begin(tokens) if state is None else state)
 
-    def logits(self, states: Tensor) -> Tensor:
+    def logits(self, states: Tensor, session: DecodingSession | None = None) -> Tensor:
         """Apply the output layer: (..., M) to (..., N)."""
-        return apply_layer(self.output, states)
+        return apply_layer(self.output, states, session)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """Read the newest token of each row and predict the next one.

@@ -6,10 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.hub.published import inputs as published_inputs
 from torch import Tensor, nn
 
 from qkv.decode.greedy import greedy
 from qkv.errors import UnsupportedError
+from qkv.hub.families.load import read_folder
+from qkv.hub.folder import Folder
 from qkv.hub.onnx_graphs import Exportable, graphs, to_onnx
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
@@ -20,6 +23,7 @@ from qkv.nn.attention import Attention
 onnxruntime = pytest.importorskip("onnxruntime")
 
 SIZE, BOS, EOS, LIMIT = 19, 1, 2, 9
+PUBLISHED = Path(__file__).parent / "families"
 SMALL = {"width": 16, "heads": 2, "feed_forward": 24}
 BATCHES = [[5, 3, 6, 6], [1], [7, 0, 30, 2, 11], [12, 12]]
 """Row lengths of some batches: single, empty, longer and shorter than the traced example, not padded."""
@@ -242,3 +246,26 @@ def test_the_model_stays_as_it_is() -> None:
     assert backends(model) == {"auto"}
     names = ("encoder", "decoder", "begin", "step")
     assert {name: backends(graph.module) for name, graph in found.items()} == {key: {"reference"} for key in names}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama",
+        "bert_texts",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "t5", "marian", "bert_tokens")),
+    ],
+)
+def test_published_models(name: str, tmp_path: Path) -> None:
+    model: Any = read_folder(Folder(PUBLISHED / name)).build()
+    sessions, given = exported(model, tmp_path), published_inputs()
+    if isinstance(model, TransformerTranslator):
+        memory = run(sessions["encoder"], given.tokens, given.lengths)
+        found, expected = run(sessions["decoder"], memory, given.lengths, given.target), model(*given)
+    elif isinstance(model, LanguageModel):
+        found, expected = run(sessions["model"], given.tokens), model(given.tokens)
+    else:
+        words = (torch.tensor([[0, 1]]).repeat(len(given.tokens), 1),) if isinstance(model, TextTagger) else ()
+        inputs = given.tokens, given.lengths, *words
+        found, expected = run(sessions["model"], *inputs), model(*inputs)
+    alike(found, expected.detach())

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from qkv.decode.sampling import Sampling
 from qkv.errors import CheckpointError, ConfigError, DataError, UnsupportedError
 from qkv.hub.families.load import read_folder
 from qkv.hub.folder import Folder
+from qkv.hub.onnx_graphs import to_onnx
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
@@ -272,14 +274,18 @@ def test_a_classifier_labels_is_viewed_and_is_saved(side: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["llama", "bert_texts", "bert_tokens", "marian"])
-@pytest.mark.parametrize("to", ["onnx", "ctranslate2"])
-def test_an_export_that_only_our_models_have_is_refused_without_advice_on_training(
-    name: str, to: str, tmp_path: Path
-) -> None:
+def test_an_export_that_only_our_models_have_is_refused_without_advice_on_training(name: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="a model of this library; got a published one") as caught:
-        export(HERE / name, to, tmp_path / "out")
+        export(HERE / name, "ctranslate2", tmp_path / "out")
     assert 'to="transformers"' in str(caught.value)
     assert "rain" not in str(caught.value)
+
+
+def test_a_window_that_onnx_lacks_is_refused_without_advice_on_training(tmp_path: Path) -> None:
+    model: Any = read_folder(Folder(HERE / "mistral")).build()
+    with pytest.raises(UnsupportedError, match="got a sliding window") as caught:
+        to_onnx(model, tmp_path / "out")
+    assert "Train" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["bert_texts", "bert_tokens", "marian"])

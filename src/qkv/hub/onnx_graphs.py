@@ -16,8 +16,9 @@ from qkv.errors import ConfigError, UnsupportedError, expect_room, setting
 from qkv.hub.onnx_recurrent import translations, with_exported_layers
 from qkv.models.checks import parts_of
 from qkv.models.decoder import LanguageModel
+from qkv.models.parts import TransformerParts
 from qkv.models.reader import TextClassifier, TextTagger
-from qkv.models.recurrent import RecurrentState, RecurrentTranslator
+from qkv.models.recurrent import RecurrentConfig, RecurrentState, RecurrentTranslator
 from qkv.models.transformer import TransformerState, TransformerTranslator
 from qkv.nn.attention import Attention
 from qkv.nn.blocks import BlockCache, TransformerBlock
@@ -90,9 +91,9 @@ def graphs(model: Exportable) -> dict[str, Graph]:
     lengths = torch.arange(_LONG, _LONG - _BATCH, -1)
     match copy:
         case TransformerTranslator():
-            started = _steps_of(copy, torch.zeros(_BATCH, _LONG, copy.config.width), lengths)
+            started = _steps_of(copy, torch.zeros(_BATCH, _LONG, copy.parts.width), lengths)
             with_exported_layers(copy)
-            memory = torch.zeros(_BATCH, _LONG, copy.config.width)
+            memory = torch.zeros(_BATCH, _LONG, copy.parts.width)
             source: Inputs = {"source": (ids, ("batch", "source")), "lengths": (lengths, ("batch",))}
             read: Inputs = {"memory": (memory, ("batch", "source")), "lengths": (lengths, ("batch",))}
             target: Inputs = {"target": (fewer, ("batch", "target"))}
@@ -105,13 +106,17 @@ def graphs(model: Exportable) -> dict[str, Graph]:
             return _recurrent(copy, {"source": (ids, ("batch", "source")), "lengths": (lengths, ("batch",))})
         case LanguageModel():
             tokens: Inputs = {"tokens": (ids, ("batch", "tokens"))}
-            longest = {"tokens": copy.config.context} if copy.config.positions == "learned" else {}
-            return {"model": Graph(copy, tokens, ("logits",), longest)}
+            return {"model": Graph(copy, tokens, ("logits",), _longest(copy.parts))}
         case TextClassifier() | TextTagger():
             with_exported_layers(copy)
             inputs: Inputs = {"ids": (ids, ("batch", "tokens")), "lengths": (lengths, ("batch",))}
             words: Inputs = {"words": (fewer, ("batch", "words"))} if isinstance(copy, TextTagger) else {}
-            return {"model": Graph(copy, inputs | words, ("logits",), {})}
+            return {"model": Graph(copy, inputs | words, ("logits",), _longest(copy.parts))}
+
+
+def _longest(parts: TransformerParts) -> dict[str, int]:
+    """Return the largest number of tokens, if positions are learned."""
+    return {"tokens": parts.context} if parts.positions.kind == "learned" else {}
 
 
 @final
@@ -308,12 +313,14 @@ def _quiet() -> Iterator[None]:
 
 
 def _check_parts(model: Exportable) -> None:
-    config: Any = model.config
     if isinstance(model, TextClassifier) and model.wide is not None:
         hint = "Train without wide under [model]."
         raise UnsupportedError(setting("to"), "a model that reads only tokens", "one with a wide part", hint)
-    if config.window is not None:
+    sizes: RecurrentConfig | TransformerParts = model.config if isinstance(model, RecurrentTranslator) else model.parts
+    if sizes.window is not None:
         hint = f"Train without {setting('window')}."
+        if isinstance(sizes, TransformerParts) and sizes.settings:
+            hint = f"Use {setting('to', 'transformers')}: the converters to ONNX of that library read the folder."
         raise UnsupportedError(setting("to"), "attention to all earlier positions", "a sliding window", hint)
 
 

@@ -95,15 +95,7 @@ def _of_text(trained: Model) -> Loaded:
     return trained
 
 
-def _is_published(model: nn.Module) -> bool:
-    parts = getattr(model, "parts", None)
-    return isinstance(parts, TransformerParts) and bool(parts.settings)
-
-
 def _to_onnx(model: nn.Module, out: Path) -> None:
-    if _is_published(model):
-        hint = f"Use {setting('to', 'transformers')}: the converters to ONNX of that library read the folder."
-        raise UnsupportedError(setting("to"), "a model of this library", "a published one", hint)
     if not isinstance(model, Exportable):
         recurrent = (
             f"Train with {setting('model', 'transformer')}." if isinstance(model, RecurrentLanguageModel) else ""
@@ -115,7 +107,8 @@ def _to_onnx(model: nn.Module, out: Path) -> None:
 
 def _to_ctranslate2(trained: Loaded, out: Path) -> None:
     model, tokenizer = trained.model, trained.tokenizer
-    if _is_published(model):
+    parts = getattr(model, "parts", None)
+    if isinstance(parts, TransformerParts) and parts.settings:
         hint = f"Use {setting('to', 'transformers')}: CTranslate2's ct2-transformers-converter reads the folder."
         raise UnsupportedError(setting("to"), "a model of this library", "a published one", hint)
     if not isinstance(trained, Translator) or not isinstance(model, TransformerTranslator):

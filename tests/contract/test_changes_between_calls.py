@@ -196,8 +196,9 @@ def test_layers(mode: Any, way: str) -> None:
             WAYS[way](parameter, other(parameter.detach()))
             with mode():
                 found = layer(x, mask=mask, **options)
-                for each in layer.parameters():
-                    each.data = each.data.clone()
+            for each in layer.parameters():
+                each.data = each.data.clone()
+            with mode():
                 expected = layer(x.clone(), mask=lengths(count.clone()), **options)
             assert same_bits(found, expected), (name, path)
         assert not same_bits(found, before)

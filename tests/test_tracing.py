@@ -16,7 +16,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import qkv
-from qkv.errors import UnsupportedError
+from qkv.errors import QkvError, UnsupportedError
 from qkv.masks import causal, documents, lengths, window
 from qkv.normalizers import Entmax, Hard, Identity, Mean, Sigmoid, Softmax, Sparsemax, Sum
 from qkv.scores import Additive, Bilinear, Boxcar, Concat, Cosine, Epanechnikov, Gaussian, ScaledDot, SquaredDistance
@@ -395,9 +395,40 @@ def test_what_jit_traces_gives_what_the_call_gives(name: str, size: int) -> None
     torch.testing.assert_close(traced(*other), attends(*other), atol=1e-4, rtol=1e-4)
 
 
-def test_a_refusal_reaches_who_compiles() -> None:
-    """With its reason: PyTorch shows the error that it saw while it traced."""
-    compiled = torch.compile(partial(qkv.attention, backend="fused"), fullgraph=True, backend="eager")
-    with pytest.raises(Exception, match=r"UnsupportedError\('backend', 'one that serves dot under softmax") as error:
-        compiled(*tensors(B, Q, Q, gradient=False))
-    assert "fused" in str(error.value)
+BAD: dict[str, dict[str, Any]] = {
+    "backend": {"backend": "fused"},
+    "mask": {"mask": torch.zeros(Q, Q)},
+    "bias": {"bias": torch.zeros(Q, Q + 1)},
+    "score": {"score": Additive(torch.ones(D + 1))},
+    "dropout": {"dropout": 1.5},
+}
+
+
+@pytest.mark.parametrize("fullgraph", [True, False])
+@pytest.mark.parametrize("name", BAD)
+def test_an_error_reaches_who_compiles(name: str, fullgraph: bool) -> None:
+    """As a part of PyTorch's own where nothing may run outside of the graph, at its beginning."""
+    inputs = tensors(B, Q, Q, gradient=False)
+    with pytest.raises(QkvError) as expected:
+        qkv.attention(*inputs, **BAD[name])
+    torch.compiler.reset()
+    compiled = torch.compile(partial(qkv.attention, **BAD[name]), fullgraph=fullgraph, backend="eager")
+    with pytest.raises(torch._dynamo.exc.Unsupported if fullgraph else QkvError) as raised:
+        compiled(*inputs)
+    error = raised.value.__cause__ if fullgraph else raised.value
+    assert isinstance(error, QkvError)
+    assert (type(error), error.argument) == (type(expected.value), expected.value.argument)
+    assert str(raised.value).removeprefix(f"{type(error).__name__}: ").startswith(str(error))
+    with pytest.raises(QkvError):
+        torch.export.export(Attention(BAD[name]), inputs)
+
+
+class Attention(torch.nn.Module):
+    """A module, which is what can be exported."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        super().__init__()
+        self.options = options
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return qkv.attention(query, key, value, **self.options)

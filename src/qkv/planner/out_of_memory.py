@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import torch
 
@@ -37,7 +37,12 @@ def explain_out_of_memory(attend: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(attend)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         if torch.compiler.is_compiling():
-            return attend(*args, **kwargs)
+            try:
+                return attend(*args, **kwargs)
+            except QkvError as error:
+                if not torch.compiler.is_dynamo_compiling():  # torch.export runs the function itself
+                    raise
+                _stop_tracing(type(error), error.args)
         try:
             return attend(*args, **kwargs)
         except TypeError as error:
@@ -54,6 +59,22 @@ def explain_out_of_memory(attend: Callable[P, R]) -> Callable[P, R]:
             raise _out_of_memory(text, bound.arguments) from error
 
     return run
+
+
+def _stop_tracing(kind: type[QkvError], arguments: tuple[Any, ...]) -> NoReturn:
+    """Tell PyTorch's compiler that a call cannot be traced, and why.
+
+    With `fullgraph=True` it shows that to the user, where it would explain exceptions in general at length. Otherwise
+    it runs the call as it stands, which raises the error.
+    """
+    from torch._dynamo.exc import Unsupported
+
+    error = kind(*arguments)
+    raise Unsupported(f"{kind.__name__}: {error}") from error
+
+
+# It runs while the compiler traces, outside what is traced.
+_stop_tracing._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _out_of_memory(text: str, arguments: Mapping[str, Any]) -> OutOfMemoryError:

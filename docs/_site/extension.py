@@ -8,7 +8,11 @@ from release.links import file_address
 
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
 _SOURCES = re.compile(r"(\.ci|src|tests|examples|benchmarks|results)(/|$)")
-_PAGES = {"CHANGELOG.md": "project/changelog", "SECURITY.md": "project/security"}
+_PAGES = {
+    "CHANGELOG.md": "project/changelog",
+    "CONTRIBUTING.md": "project/contributing",
+    "SECURITY.md": "project/security",
+}
 
 
 def repository_links(text: str, page: str) -> str:
@@ -61,12 +65,31 @@ def _rewrite_links(app: Any, page: str, source: list[str]) -> None:
 
 
 def _plain_docstring(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
-    """In these docstrings a bar is an absolute value and a star a product or a file pattern, not markup."""
-    for index, line in enumerate(lines):
+    lines[:] = plain_docstring(lines)
+
+
+def plain_docstring(lines: list[str]) -> list[str]:
+    """Write a docstring for people as reStructuredText: a bar is an absolute value, a star a product or a file pattern.
+
+    Args:
+        lines: the docstring; an example, from `>>>` to the next empty line, stays as it is.
+
+    Returns:
+        The lines, without markup by accident.
+
+    Example:
+        >>> plain_docstring(["|q| * k, at FILE:LINE, `a*b`", ">>> 2 * 3", "6 * 1"])
+        ['\\\\|q\\\\| \\\\* k, at FILE\\\\:LINE, ``a*b``', '>>> 2 * 3', '6 * 1']
+    """
+    plain, example = [], False
+    for line in lines:
+        example = line.lstrip().startswith(">>>") or (example and bool(line.strip()))
         parts = re.split(r"(`+[^`]*`+)", line)
-        if not line.lstrip().startswith((">>>", "...")):
-            parts[::2] = [re.sub(r"(?<!\\)([|*])", r"\\\1", part) for part in parts[::2]]
-        lines[index] = "".join(re.sub(r"^`([^`]+)`$", r"``\1``", part) for part in parts)
+        if not example:
+            parts[::2] = [re.sub(r"(?<!\\)([|*]|(?<=\w):(?=\w))", r"\\\1", part) for part in parts[::2]]
+            parts[1::2] = [re.sub(r"^`([^`]+)`$", r"``\1``", part) for part in parts[1::2]]
+        plain.append("".join(parts))
+    return plain
 
 
 def _skip_foreign(app: Any, what: str, name: str, value: Any, skipped: bool, options: Any) -> bool | None:

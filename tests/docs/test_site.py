@@ -65,7 +65,7 @@ def test_every_page_is_in_the_contents() -> None:
             listed |= {(page.parent / name).relative_to(DOCS).as_posix() for name in names}
     pages = {page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")} - {"index"}
     generated = {"reference/api/index", "reference/command_line", "reference/settings"}
-    assert listed == pages | generated | {"project/security", "project/changelog"}
+    assert listed == pages | generated | {"project/security", "project/changelog", "project/contributing"}
 
 
 def test_links_into_the_repository_lead_there() -> None:
@@ -75,6 +75,14 @@ def test_links_into_the_repository_lead_there() -> None:
     for same in ("[a](view.md)", "[a](../project/results.md#b)", "[a](https://x.org/y)", "[a](#b)"):
         assert rewrite(same, "how_to/train.md") == same
     assert rewrite("![a](../../benchmarks/results/a.svg)", "project/results.md").startswith("![a](../..")
+
+
+def test_words_of_docstrings_are_no_markup() -> None:
+    plain = load("extension").plain_docstring
+    assert plain(["|q| at FILE:LINE"]) == ["\\|q\\| at FILE\\:LINE"]
+    same = [">>> place", "('a:3', 2 * 3)", "", "Args:", "    mask: see https://pytorch.org"]
+    assert plain(same) == same
+    assert plain(["`a*b|c:d`"]) == ["``a*b|c:d``"]
 
 
 def test_broken_links_and_outside_requests_are_seen(tmp_path: Path) -> None:

@@ -16,7 +16,11 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path[:0] = [str(HERE), str(ROOT), str(ROOT / "src")]
 
-_ABOVE = {"CHANGELOG.md": "project/changelog.md", "SECURITY.md": "project/security.md"}
+_ABOVE = {
+    "CHANGELOG.md": "project/changelog.md",
+    "CONTRIBUTING.md": "project/contributing.md",
+    "SECURITY.md": "project/security.md",
+}
 
 
 def main() -> int:

@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.contract import mechanisms
 
 import qkv
 from qkv.normalizers.catalog import NORMALIZERS
@@ -89,6 +91,17 @@ EQUATIONS = {
 @pytest.mark.parametrize("equation", EQUATIONS)
 def test_an_equation_follows_the_fields(equation: str) -> None:
     assert str(SCORES.equation(EQUATIONS[equation])) == equation
+
+
+def test_the_contract_judges_every_class() -> None:
+    scores = (case.build(_ones(case.shapes(case.width, case.key_width))) for case in mechanisms.SCORES)
+    normalizers = (case.build(_ones(case.shapes)) for case in mechanisms.NORMALIZERS)
+    assert {type(score) for score in scores} == set(SCORES.classes)
+    assert {type(normalizer) for normalizer in normalizers} == set(NORMALIZERS.classes)
+
+
+def _ones(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, torch.Tensor]:
+    return {name: 2 * torch.ones(shape) for name, shape in shapes.items()}
 
 
 def test_names_cost_no_import_of_pytorch() -> None:

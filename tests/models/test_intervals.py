@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from qkv.errors import ConfigError
-from qkv.models.regression import KERNELS, NadarayaWatson
+from qkv.models.regression import NadarayaWatson
+from qkv.scores.catalog import KERNELS
 
 BEYOND = ("nearest", "mean", "nan")
 

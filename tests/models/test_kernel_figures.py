@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qkv.models.regression import KERNELS, NadarayaWatson
+from qkv.models.regression import NadarayaWatson
+from qkv.scores.catalog import KERNELS
 
 FIGURES = json.loads(Path(__file__).with_name("kernel_figures.json").read_text(encoding="utf-8"))
 CASES = ("one column", "two columns")

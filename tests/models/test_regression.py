@@ -7,7 +7,8 @@ import pytest
 
 from qkv.errors import ConfigError
 from qkv.models.bandwidths import best_on_grid
-from qkv.models.regression import KERNELS, NadarayaWatson
+from qkv.models.regression import NadarayaWatson
+from qkv.scores.catalog import KERNELS
 
 
 def _sine(count: int = 80, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

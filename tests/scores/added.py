@@ -118,6 +118,14 @@ def test_regression_smooths_with_it() -> None:
     assert math.isclose(prediction[0], (weights * x[:, 0]).sum() / weights.sum(), rel_tol=1e-9)
 
 
+def test_the_command_and_the_help_of_regression_take_it() -> None:
+    shown = succeeded(run("train", "regress", "--kernel", "laplace", "--print-config")).stdout
+    assert tomllib.loads(shown)["model"]["kernel"] == "laplace"
+    assert "boxcar, epanechnikov, triangular or laplace" in " ".join(
+        succeeded(run("train", "regress", "--help")).stdout.replace("│", " ").split()
+    )
+
+
 def test_a_message_about_sums_names_it() -> None:
     with pytest.raises(qkv.QkvError) as raised:
         qkv.attention(*torch.randn(3, 2, 4), score=qkv.scores.Dot(), normalizer=qkv.normalizers.Sum())

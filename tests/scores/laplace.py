@@ -48,6 +48,7 @@ ENTRY = Entry(
     equation=Equation("exp(−‖q−k‖₁/h)", r"\exp(-\lVert q-k\rVert_1/h)"),
     aliases=("exponential",),
     numbers=(Number("bandwidth", default=1.0, low=0.5, high=9.0, step=0.5, above=0),),
+    kernel=True,
     smoothing=0.8,
     note="heavy tails",
     source="Laplace 1774",
@@ -85,6 +86,8 @@ def install() -> None:
 
     vars(qkv.scores)["Laplace"] = Laplace
     catalog.SCORES = Catalog([*catalog.SCORES.values(), ENTRY])
+    # What follows from the list, at the end of that file.
+    catalog.KERNELS, catalog.DISTANCES = (*catalog.KERNELS, "laplace"), (*catalog.DISTANCES, "laplace")
     from qkv.planner import registry
 
     registry.ALGORITHMS = (*registry.ALGORITHMS, ALGORITHM)

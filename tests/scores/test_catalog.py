@@ -14,7 +14,7 @@ from tests.contract import mechanisms
 import qkv
 from qkv.normalizers.catalog import NORMALIZERS
 from qkv.scores.base import Score
-from qkv.scores.catalog import SCORES
+from qkv.scores.catalog import DISTANCES, KERNELS, SCORES
 from qkv.scores.example import example
 from qkv.values.catalog import Entry, Number
 
@@ -50,6 +50,11 @@ LIMITS = [(entry, number) for entry in ENTRIES for number in entry.numbers if nu
 def test_the_class_refuses_what_lies_outside(entry: Entry[Any], number: Number) -> None:
     with pytest.raises(qkv.QkvError):
         entry.make(**{number.name: number.above})
+
+
+def test_kernels_are_the_distances_that_are_never_negative() -> None:
+    assert set(KERNELS) == {name for name in DISTANCES if SCORES[name].cls.non_negative}
+    assert set(DISTANCES) == {name for name in SCORES if SCORES[name].cls.core == "distance"}
 
 
 @pytest.mark.parametrize("name", [name for name in SCORES if name != "learned"])

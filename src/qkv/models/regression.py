@@ -23,9 +23,9 @@ from qkv.masks.base import Mask
 from qkv.masks.patterns import window
 from qkv.models.bandwidths import best_on_grid, by_gradient
 from qkv.models.intervals import bootstrap_interval, normal_interval, unsupported
-from qkv.models.smoother import KERNELS, KernelSmoother
+from qkv.models.smoother import KernelSmoother
 from qkv.normalizers.dense import Hard
-from qkv.scores.catalog import SCORES
+from qkv.scores.catalog import KERNELS, SCORES
 from qkv.scores.kernels import SquaredDistance
 
 _CHOICES = ("leave-one-out", "gradient")
@@ -41,7 +41,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     Queries are the points to predict, keys the training inputs, values the training targets.
 
     Args:
-        kernel: K, a name in `qkv.models.smoother.KERNELS`: "gaussian", "triangular", ...
+        kernel: K, a name in `qkv.scores.catalog.KERNELS`: "gaussian", "triangular", ...
         bandwidth: h, one for all columns or one for each; or how to choose them: "leave-one-out" minimizes the squared
             error of predicting each training point from the others over a grid, at first of multiples of the columns'
             standard deviations, then column by column; "gradient" minimizes it by gradient descent.

@@ -10,9 +10,6 @@ from qkv.normalizers.row_state import RowState
 from qkv.scores.base import Score
 from qkv.scores.catalog import SCORES
 
-KERNELS = tuple(name for name, entry in SCORES.items() if entry.cls.non_negative and entry.number("bandwidth"))
-"""The names of the kernels: what a bandwidth scales and a sum can normalize."""
-
 
 @final
 class KernelSmoother(nn.Module):
@@ -23,7 +20,7 @@ class KernelSmoother(nn.Module):
     Args:
         inputs: the points x (n, D).
         targets: their values y (n, outputs).
-        kernel: K, a name in `KERNELS`.
+        kernel: K, a name in `qkv.scores.catalog.KERNELS`.
         bandwidths: h (D,).
 
     Source: Nadaraya 1964; Watson 1964; several columns: Härdle 1990, "Applied nonparametric regression", section 10.

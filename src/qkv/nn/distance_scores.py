@@ -9,22 +9,17 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, nearest
 from qkv.nn.scores import ScoreModule, xavier_uniform
 from qkv.scores.base import Score
-from qkv.scores.catalog import SCORES
+from qkv.scores.catalog import DISTANCES, POWERS, SCORES
 from qkv.scores.sums import Concat
 from qkv.values.catalog import listed
 from qkv.values.parameters import above
-
-KERNELS = tuple(name for name, entry in SCORES.items() if entry.number("bandwidth"))
-"""The names of the scores that have a bandwidth."""
-POWERS = tuple(name for name, entry in SCORES.items() if entry.number("power"))
-"""The names of the scores that have a power."""
 
 
 def kernel_value(kernel: str, bandwidth: float | Tensor, power: float | None = None) -> Score:
     """Build a kernel by name.
 
     Args:
-        kernel: a name in `KERNELS`: "gaussian", "squared_distance", "triangular", ...
+        kernel: a name in `DISTANCES`: "gaussian", "squared_distance", "triangular", ...
         bandwidth: h.
         power: of a kernel that has one; None for its default.
 
@@ -38,8 +33,8 @@ def kernel_value(kernel: str, bandwidth: float | Tensor, power: float | None = N
         >>> kernel_value("triangular", 2.0)
         Epanechnikov(bandwidth=2.0, power=1)
     """
-    if kernel not in KERNELS:
-        raise ConfigError("kernel", "the name of a kernel", f'"{kernel}"', nearest(kernel, KERNELS))
+    if kernel not in DISTANCES:
+        raise ConfigError("kernel", "the name of a kernel", f'"{kernel}"', nearest(kernel, DISTANCES))
     if power is None:
         return SCORES[kernel].make(bandwidth=bandwidth)
     if not SCORES[kernel].number("power"):
@@ -52,7 +47,7 @@ class KernelScore(ScoreModule):
     """A score of ‖q−k‖/h with a learned bandwidth h; its logarithm is the parameter, so that h stays above 0.
 
     Args:
-        kernel: a name in `KERNELS`: "gaussian", "squared_distance", "triangular", ... The bandwidth of "boxcar" gets
+        kernel: a name in `DISTANCES`: "gaussian", "squared_distance", "triangular", ... The bandwidth of "boxcar" gets
             zero gradient.
         bandwidth: initial h.
         heads: H, for one bandwidth per head; None for one.

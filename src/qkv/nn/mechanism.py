@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from qkv.errors import ConfigError, nearest, setting
-from qkv.nn.distance_scores import KERNELS, POWERS, ConcatScore, KernelScore, kernel_value
+from qkv.nn.distance_scores import ConcatScore, KernelScore, kernel_value
 from qkv.nn.normalizers import LearnedEntmax, NormalizerModule, SinkSoftmax
 from qkv.nn.scores import BUILT, CosineScore, FixedScore, LearnedScore, ScoreModule, build_score
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.catalog import NORMALIZERS
 from qkv.scores.base import Score
-from qkv.scores.catalog import SCORES
+from qkv.scores.catalog import DISTANCES, POWERS, SCORES
 from qkv.scores.example import example
 from qkv.values.catalog import Number, as_flag, listed
 
@@ -115,7 +115,7 @@ class MechanismConfig:
             normalizer=new.normalizer,
             alpha=self.alpha if new.normalizer == "entmax" else None,
             sinks=self.sinks and new.normalizer == "softmax",
-            bandwidth=self.bandwidth if new.score in KERNELS else None,
+            bandwidth=self.bandwidth if new.score in DISTANCES else None,
             power=self.power if new.score in POWERS else None,
         )
 
@@ -151,7 +151,7 @@ class MechanismConfig:
             hint = 'For different widths use "bilinear" or "additive".'
             expected = f'equal widths of query and key for "{as_flag(self.score)}"'
             raise ConfigError("score", expected, f"{query_width} and {key_width}", hint)
-        if self.score in KERNELS:
+        if self.score in DISTANCES:
             return self._kernel_module(heads)
         if self.score in BUILT:
             return build_score(self.score, query_width, key_width, hidden=hidden, heads=heads, key_heads=key_heads)
@@ -207,7 +207,7 @@ class MechanismConfig:
             raise ConfigError("model.normalizer", f"{others} for {as_flag(self.score)}", '"sum"', hint)
         self._expect_only("alpha", self.normalizer == "entmax", setting("normalizer", "entmax"), f"{self.normalizer}")
         self._expect_only("sinks", self.normalizer == "softmax", setting("normalizer", "softmax"), f"{self.normalizer}")
-        self._expect_only("bandwidth", self.score in KERNELS, setting("score", listed(KERNELS, "or")), self.score)
+        self._expect_only("bandwidth", self.score in DISTANCES, setting("score", listed(DISTANCES, "or")), self.score)
         self._expect_only("power", self.score in POWERS, setting("score", listed(POWERS, "or")), self.score)
         for number in self._numbers():
             value = getattr(self, number.name, None)

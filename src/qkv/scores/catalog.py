@@ -118,6 +118,7 @@ SCORES: Catalog["Score"] = Catalog(
             kind="Gaussian",
             equation=Equation("exp(−‖q−k‖²/(2h²))", r"\exp(-\lVert q-k\rVert^2/(2h^2))"),
             numbers=(_BANDWIDTH,),
+            kernel=True,
             source="Nadaraya 1964; Watson 1964",
         ),
         _Entry(
@@ -125,6 +126,7 @@ SCORES: Catalog["Score"] = Catalog(
             kind="Boxcar",
             equation=Equation("1 if ‖q−k‖ ≤ h, else 0", r"1 \text{ if } \lVert q-k\rVert \le h, \text{ else } 0"),
             numbers=(_BANDWIDTH,),
+            kernel=True,
             smoothing=1.740,
             source="Dive into Deep Learning, eq. 11.2.1",
         ),
@@ -134,6 +136,7 @@ SCORES: Catalog["Score"] = Catalog(
             equation=_bump({"power": 2}),
             equation_with=_bump,
             numbers=(_BANDWIDTH, _POWER),
+            kernel=True,
             smoothing=2.214,
             note="`power` changes the 2",
             source="Epanechnikov 1969",
@@ -145,6 +148,7 @@ SCORES: Catalog["Score"] = Catalog(
             equation_with=_bump,
             fixed={"power": 1},
             numbers=(_BANDWIDTH,),
+            kernel=True,
             smoothing=2.432,
             note="the kernel that the attention lectures call Epanechnikov's",
             source="Dive into Deep Learning, eq. 11.2.1",
@@ -170,3 +174,9 @@ SCORES: Catalog["Score"] = Catalog(
 The factors by which kernels smooth are ratios of canonical bandwidths (Marron and Nolan 1988, "Canonical kernels for
 density estimation"; Härdle et al. 2004, "Nonparametric and Semiparametric Models", table 3.3).
 """
+KERNELS = tuple(name for name, entry in SCORES.items() if entry.kernel)
+"""The names of the kernels."""
+DISTANCES = tuple(name for name, entry in SCORES.items() if entry.number("bandwidth"))
+"""The names of the scores that have a bandwidth: kernels, and the squared distance."""
+POWERS = tuple(name for name, entry in SCORES.items() if entry.number("power"))
+"""The names of the scores that have a power."""

@@ -14,6 +14,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, UnsupportedError, expect_room, setting
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
+from qkv.scores.catalog import SCORES
 from qkv.settings import build, plain
 from qkv.tasks.notes import note
 from qkv.tasks.recipe import ModelTable, Recipe
@@ -153,9 +154,9 @@ def judge_regression(predicted: Any, truth: Any, signature: str) -> tuple[Figure
 def _config(table: Mapping[str, Any]) -> RegressModel:
     model = build(RegressModel, table, "model")
     bandwidth = model.bandwidth
-    if bandwidth == "learned" and model.kernel == "boxcar":
+    if bandwidth == "learned" and SCORES[model.kernel].cls.piecewise_constant:
         expected, hint = "a kernel that is differentiable in its bandwidth", 'Use "cross-validation".'
-        raise ConfigError("model.bandwidth", expected, '"learned" for the boxcar kernel', hint)
+        raise ConfigError("model.bandwidth", expected, f'"learned" for the {model.kernel} kernel', hint)
     numbers = () if isinstance(bandwidth, str) else (bandwidth,) if isinstance(bandwidth, float) else bandwidth
     if not all(0 < number < math.inf for number in numbers):
         hint = 'Or "cross-validation".'

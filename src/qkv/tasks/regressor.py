@@ -12,7 +12,8 @@ from qkv.data.choices import Decimal
 from qkv.data.table import FieldTable
 from qkv.errors import CheckpointError, ConfigError, DataError, nearest, setting
 from qkv.metrics.figure import Figure
-from qkv.models.smoother import KERNELS, KernelSmoother
+from qkv.models.smoother import KernelSmoother
+from qkv.scores.catalog import KERNELS
 from qkv.tasks.regress.settings import REGRESS
 from qkv.tasks.regression import estimator_class, judge_regression
 from qkv.tasks.runs import expect_task, open_run

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Literal, final
 from qkv.data.choices import Form, Kind
 from qkv.errors import ConfigError, setting
 from qkv.normalizers.catalog import NORMALIZERS
-from qkv.scores.catalog import SCORES
+from qkv.scores.catalog import POWERS, SCORES
 from qkv.settings import Option, help_of, hints_of, options_of
 from qkv.tasks.columns import COLUMNS
+from qkv.values.catalog import listed
 
 Texts = Path | str | Iterable[str]
 """A file, or the texts themselves."""
@@ -116,7 +117,7 @@ class Mechanism:
             "Bandwidth of a kernel", topic=ATTENTION, or_else="learned, from the median distance in the first batch"
         ),
     ] = None
-    power: Annotated[float | None, Option("Power of the Epanechnikov kernel", topic=ATTENTION, or_else=2)] = None
+    power: Annotated[float | None, Option(f"Power of {listed(POWERS, 'or')}", topic=ATTENTION, or_else=2)] = None
     heads: Annotated[int | None, Option("Heads of each attention", topic=ATTENTION, or_else=4)] = None
     window: Annotated[
         int | None,

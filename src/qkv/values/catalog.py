@@ -60,6 +60,7 @@ class Entry(Generic[T]):
         fixed: fields that the name fixes.
         numbers: the numbers that people can set.
         tensors: the shapes of the tensors that its class needs, in the letters of `qkv.shapes`: D, E and A.
+        kernel: whether it is a kernel of a distance, which is never negative: what regression smooths with.
         smoothing: of a kernel: by how much wider than a Gaussian it is where it smooths as much.
         note: what a table adds to the equation.
         source: where it was published.
@@ -79,6 +80,7 @@ class Entry(Generic[T]):
     fixed: Fields = field(default_factory=dict)
     numbers: tuple[Number, ...] = ()
     tensors: Mapping[str, str] = field(default_factory=dict)
+    kernel: bool = False
     smoothing: float = 1.0
     note: str = ""
     source: str = ""

@@ -3,12 +3,17 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from qkv.data.choices import Decimal, Missing
+from qkv.scores.catalog import KERNELS
 from qkv.settings import Option
 from qkv.tasks.settings import RunOptions, TaskSettings
 
+if TYPE_CHECKING:
+    Kernel = str
+else:
+    Kernel = Literal[KERNELS]
 Rows = Path | str | Iterable[Sequence[float]]
 """A file, or rows of numbers that end with the target."""
 
@@ -28,7 +33,7 @@ class RegressFiles:
 class RegressModel:
     """A kernel and its bandwidths."""
 
-    kernel: Annotated[Literal["gaussian", "epanechnikov", "triangular", "boxcar"], Option("The kernel")] = "gaussian"
+    kernel: Annotated[Kernel, Option("The kernel")] = "gaussian"
     bandwidth: Annotated[
         float | Sequence[float] | Literal["cross-validation", "learned"],
         Option("A number, one per column (0.5,20), or found on a grid or by the gradient of leave-one-out errors"),

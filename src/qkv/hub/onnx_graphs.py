@@ -194,13 +194,13 @@ class _ExportedStep(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, tokens: Tensor, lengths: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
-        half = len(kept) // 2
+    def forward(self, tokens: Tensor, lengths: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        half = len(tensors) // 2
         source, past = (
             [Memory(key, value) for key, value in zip(part[::2], part[1::2], strict=True)]
-            for part in (kept[:half], kept[half:])
+            for part in (tensors[:half], tensors[half:])
         )
-        caches = tuple(BlockCache(before, given) for before, given in zip(past, source, strict=True))
+        caches = tuple(BlockCache(before, memory) for before, memory in zip(past, source, strict=True))
         state = TransformerState(caches, lengths, past[0].key.shape[-2])
         logits, after = self.model.step(tokens, state)
         grown = [cache.past for cache in after.caches if cache.past is not None]
@@ -212,19 +212,19 @@ def _recurrent(
 ) -> dict[str, Graph]:
     """Return the graphs of a recurrent translator: the state before the first step, and one step."""
     encoder = _RecurrentEncoder(model)
-    given = {name: tensor for name, (tensor, _) in source.items()}
+    examples = {name: tensor for name, (tensor, _) in source.items()}
     with torch.no_grad():
-        state = model.start(given["source"], given["lengths"])
+        state = model.start(examples["source"], examples["lengths"])
     # The layers of a decoder start from one state: as one example, they would become one input.
     parts = {name: tensor.clone() for name, tensor in _parts(state).items()}
     axes = {name: _axes(name, tensor) for name, tensor in parts.items()}
     tokens: Inputs = {"tokens": (torch.ones(_BATCH, dtype=torch.int64), ("batch",)), "lengths": source["lengths"]}
-    kept: Inputs = {name: (tensor, axes[name]) for name, tensor in parts.items()}
+    states: Inputs = {name: (tensor, axes[name]) for name, tensor in parts.items()}
     with_exported_layers(encoder)
     changing = tuple(f"next_{name}" for name in parts if name.startswith(("hidden", "alignment")))
     return {
         "encoder": Graph(encoder, source, tuple(parts), {}),
-        "step": Graph(_RecurrentStep(model, tuple(parts)), tokens | kept, ("logits", *changing), {}),
+        "step": Graph(_RecurrentStep(model, tuple(parts)), tokens | states, ("logits", *changing), {}),
     }
 
 
@@ -236,7 +236,7 @@ def _axes(name: str, tensor: Tensor) -> tuple[str | None, ...]:
 
 def _parts(state: RecurrentState) -> dict[str, Tensor]:
     """Return the tensors of a state by name, without the lengths, which are the caller's."""
-    hidden = {f"hidden_{place}": part for place, part in enumerate(state.hidden)}
+    hidden = {f"hidden_{index}": part for index, part in enumerate(state.hidden)}
     alignment = {} if state.alignment is None else {"alignment": state.alignment}
     return {"keys": state.keys, "values": state.values, "summary": state.summary, **hidden, **alignment}
 
@@ -258,11 +258,11 @@ class _RecurrentStep(nn.Module):
         super().__init__()
         self.model, self.names = model, names
 
-    def forward(self, tokens: Tensor, lengths: Tensor, *kept: Tensor) -> tuple[Tensor, ...]:
-        given = dict(zip(self.names, kept, strict=True))
-        hidden = tuple(part for name, part in given.items() if name.startswith("hidden"))
-        rest = given["keys"], given["values"], lengths, given["summary"]
-        logits, after = self.model.step(tokens, RecurrentState(hidden, *rest, alignment=given.get("alignment")))
+    def forward(self, tokens: Tensor, lengths: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        state = dict(zip(self.names, tensors, strict=True))
+        hidden = tuple(part for name, part in state.items() if name.startswith("hidden"))
+        rest = state["keys"], state["values"], lengths, state["summary"]
+        logits, after = self.model.step(tokens, RecurrentState(hidden, *rest, alignment=state.get("alignment")))
         return logits, *after.hidden, *(() if after.alignment is None else (after.alignment,))
 
 
@@ -279,12 +279,12 @@ def _program(graph: Graph) -> Any:
     axes = dict.fromkeys(axis for _, names in graph.inputs.values() for axis in names if axis is not None)
     sizes = {axis: torch.export.Dim(axis, min=1, max=graph.longest.get(axis)) for axis in axes}
     shapes: tuple[Any, ...] = tuple(
-        {place: sizes[axis] for place, axis in enumerate(names) if axis is not None}
+        {index: sizes[axis] for index, axis in enumerate(names) if axis is not None}
         for _, names in graph.inputs.values()
     )
     examples = tuple(example for example, _ in graph.inputs.values())
     if isinstance(graph.module, _ExportedStep | _RecurrentStep):
-        shapes = (*shapes[:2], shapes[2:])  # the others are one argument, `*kept`
+        shapes = (*shapes[:2], shapes[2:])  # the others are one argument, `*tensors`
     with torch.no_grad(), _quiet():
         program = torch.export.export(graph.module, examples, dynamic_shapes=shapes)
         return torch.onnx.export(
@@ -300,16 +300,16 @@ def _program(graph: Graph) -> Any:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Suppress the warnings of PyTorch's exporter about its own deprecated calls and missing torchvision."""
-    told = logging.getLogger("torch.onnx._internal.exporter._registration")
-    level = told.level
-    told.setLevel(logging.ERROR)
+    logger = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
             yield
     finally:
-        told.setLevel(level)
+        logger.setLevel(level)
 
 
 def _check_parts(model: Exportable) -> None:

@@ -94,8 +94,8 @@ class ElementEncoder(nn.Module):
         if isinstance(self.embed, nn.Embedding):
             initialize_embeddings(self.sizes.hidden**-0.5, self.embed)
             others += ("embed",)
-        own = (each for each in self.named_parameters() if not each[0].startswith(others))
-        initialize_cells(own, self.sizes.hidden)
+        parameters = (each for each in self.named_parameters() if not each[0].startswith(others))
+        initialize_cells(parameters, self.sizes.hidden)
 
     def standardize(self, mean: Tensor, scale: Tensor) -> None:
         """Set the mean and the scale of each feature, (F,) each; a scale of 0 counts as 1.
@@ -103,10 +103,10 @@ class ElementEncoder(nn.Module):
         Raises:
             ShapeError: they are not (F,).
         """
-        for name, given in (("mean", mean), ("scale", scale)):
-            if given.shape != (self.sizes.features,):
+        for name, tensor in (("mean", mean), ("scale", scale)):
+            if tensor.shape != (self.sizes.features,):
                 expected = f"({self.sizes.features},), one number per feature"
-                raise ShapeError(name, expected, f"{tuple(given.shape)}", "Compute it over all elements.")
+                raise ShapeError(name, expected, f"{tuple(tensor.shape)}", "Compute it over all elements.")
         self.get_buffer("mean").copy_(mean)
         self.get_buffer("scale").copy_(torch.where(scale > 0, scale, 1))
 

@@ -118,8 +118,8 @@ class RecurrentLanguageModel(TokenPredictor[RecurrentDecoderState]):
         An LSTM's forget gate starts open (Jozefowicz et al. 2015): its bias is 1. The attention initializes its own.
         """
         width = self.config.width
-        own = (each for each in self.named_parameters() if each[0].startswith(("from_", "above.")))
-        initialize_cells(own, width, by_gate=True, open_forget_gate=self.config.cell == "lstm")
+        parameters = (each for each in self.named_parameters() if each[0].startswith(("from_", "above.")))
+        initialize_cells(parameters, width, by_gate=True, open_forget_gate=self.config.cell == "lstm")
         nn.init.normal_(self.embed.weight, std=width**-0.5)
         if self.config.tied:
             self.output.weight = self.embed.weight

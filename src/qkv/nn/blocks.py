@@ -198,9 +198,9 @@ class TransformerBlock(nn.Module):
         Returns:
             (B, N, M), and what a later position needs.
         """
-        attention, places, at = self.self_attention, None, None
+        attention, key_positions, at = self.self_attention, None, None
         if seen is not None and attention.positions is not None:
-            places, at = fork_positions(seen, parted)
+            key_positions, at = fork_positions(seen, parted)
         query, past = attention.extend(self.around_self.before(x), cache.past, session, at)
         update = attention.attend(
             query,
@@ -208,7 +208,7 @@ class TransformerBlock(nn.Module):
             mask=self._visible(past, x.shape[1], seen, padding),
             bias=bias,
             session=session,
-            places=None if places is None else places[past.first :],
+            places=None if key_positions is None else key_positions[past.first :],
         )
         out = self._after_attention(x, update, cache, memory_mask, session)
         if self.reach is not None and seen is None:

@@ -95,7 +95,7 @@ class RopeScaling:
         low, high: where the transition begins and ends, in wavelengths per original context: 1 and 4 for "llama3", 1
             and 32 for "yarn".
         magnitude: queries and keys are multiplied by it; None for 1, and for "yarn" 0.1·ln(factor) + 1.
-        whole: whether "yarn" rounds the ends of the transition to whole pairs of features.
+        rounded: whether "yarn" rounds the ends of the transition to whole pairs of features.
 
     Raises:
         ConfigError: the kind is unknown, or a number is outside its range.
@@ -114,7 +114,7 @@ class RopeScaling:
     low: float = 1.0
     high: float = 4.0
     magnitude: float | None = None
-    whole: bool = True
+    rounded: bool = True
 
     def __post_init__(self) -> None:
         if self.kind not in ("linear", "llama3", "yarn"):
@@ -135,19 +135,19 @@ class RopeScaling:
         if self.kind == "linear":
             return plain / self.factor
         if self.kind == "llama3":
-            kept = (self.original * plain / (2 * math.pi) - self.low) / (self.high - self.low)
+            unscaled = (self.original * plain / (2 * math.pi) - self.low) / (self.high - self.low)
         else:
             # The pair of features that turns so many times in the original context.
             ends = [
                 width * math.log(self.original / (turns * 2 * math.pi)) / (2 * math.log(base))
                 for turns in (self.high, self.low)
             ]
-            first, last = (math.floor(ends[0]), math.ceil(ends[1])) if self.whole else ends
+            first, last = (math.floor(ends[0]), math.ceil(ends[1])) if self.rounded else ends
             first, last = max(first, 0), min(last, width - 1)
             last = last + 0.001 if first == last else last
-            kept = 1 - (torch.arange(width // 2, dtype=torch.float64) - first) / (last - first)
-        kept = kept.clamp(0, 1)
-        return plain / self.factor * (1 - kept) + plain * kept
+            unscaled = 1 - (torch.arange(width // 2, dtype=torch.float64) - first) / (last - first)
+        unscaled = unscaled.clamp(0, 1)
+        return plain / self.factor * (1 - unscaled) + plain * unscaled
 
 
 @final
@@ -187,11 +187,11 @@ class Rotary(nn.Module):
         end = start + x.shape[-2]
         if torch.compiler.is_compiling():
             angle = _angles(start, x.shape[-2], turned, self.base, x.device, self.scaling)
-            found = _rotated_by_parts(wide, angle) * (1.0 if self.scaling is None else self.scaling.gain)
+            rotated = _rotated_by_parts(wide, angle) * (1.0 if self.scaling is None else self.scaling.gain)
         else:
             table = _turns(_table_rows(end), turned, self.base, x.device, wide.dtype, self.scaling)
-            found = torch.view_as_real(_as_complex(wide) * table[start:end]).flatten(-2)
-        return torch.cat([found.to(x.dtype), rest], -1)
+            rotated = torch.view_as_real(_as_complex(wide) * table[start:end]).flatten(-2)
+        return torch.cat([rotated.to(x.dtype), rest], -1)
 
     def extra_repr(self) -> str:
         """Show the base, and what differs from the defaults."""

@@ -255,37 +255,37 @@ def _rope(
         base: the name of the base beside the table.
         share: the name of the fraction of features that are rotated beside the table; "" for a family that rotates all.
     """
-    given = (
+    rope = (
         table or keys.table_of("rope_scaling") or keys.table_of("rope_parameters") or SettingsReader({}, {}, keys.where)
     )
-    kind = given.get("rope_type") or given.get("type") or "default"
-    rate = given.number("rope_theta") if given.get("rope_theta") is not None else keys.number(base)
-    original = given.maybe("original_max_position_embeddings") or keys.size("max_position_embeddings")
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    rate = rope.number("rope_theta") if rope.get("rope_theta") is not None else keys.number(base)
+    original = rope.maybe("original_max_position_embeddings") or keys.size("max_position_embeddings")
     scaling: RopeScaling | None = None
     match kind:
         case "default":
             pass
         case "linear":
-            scaling = RopeScaling("linear", given.number("factor"))
+            scaling = RopeScaling("linear", rope.number("factor"))
         case "llama3":
-            ends = given.number("low_freq_factor"), given.number("high_freq_factor")
-            scaling = RopeScaling("llama3", given.number("factor"), original, *ends)
+            ends = rope.number("low_freq_factor"), rope.number("high_freq_factor")
+            scaling = RopeScaling("llama3", rope.number("factor"), original, *ends)
         case "yarn":
-            ends = given.maybe_number("beta_slow") or 1.0, given.maybe_number("beta_fast") or 32.0
-            given.expect(mscale=None, mscale_all_dim=None)
-            gain, whole = given.maybe_number("attention_factor"), given.get("truncate") is not False
-            scaling = RopeScaling("yarn", given.number("factor"), original, *ends, gain, whole)
+            ends = rope.maybe_number("beta_slow") or 1.0, rope.maybe_number("beta_fast") or 32.0
+            rope.expect(mscale=None, mscale_all_dim=None)
+            gain, rounded = rope.maybe_number("attention_factor"), rope.get("truncate") is not False
+            scaling = RopeScaling("yarn", rope.number("factor"), original, *ends, gain, rounded)
         case _:
-            given.refuse("rope_type", "default, linear, llama3 or yarn", "Others depend on the length of the text.")
-    return PositionParts("rotary", base=rate, share=_rotated_share(keys, given, kind, share), scaling=scaling)
+            rope.refuse("rope_type", "default, linear, llama3 or yarn", "Others depend on the length of the text.")
+    return PositionParts("rotary", base=rate, share=_rotated_share(keys, rope, kind, share), scaling=scaling)
 
 
-def _rotated_share(keys: SettingsReader, given: SettingsReader, kind: str, name: str) -> float:
+def _rotated_share(keys: SettingsReader, rope: SettingsReader, kind: str, name: str) -> float:
     """Return the fraction of a head's features that are rotated."""
-    part = given if given.get("partial_rotary_factor") is not None else keys
+    part = rope if rope.get("partial_rotary_factor") is not None else keys
     if name:
-        found = name if part is keys else "partial_rotary_factor"
-        return 1.0 if part.get(found) is None else part.number(found)
+        setting = name if part is keys else "partial_rotary_factor"
+        return 1.0 if part.get(setting) is None else part.number(setting)
     # As in their code, which without scaling does not read it, and with scaling fails at any other value.
     if kind != "default" and part.get("partial_rotary_factor") is not None:
         part.expect(partial_rotary_factor=1.0)
@@ -295,21 +295,21 @@ def _rotated_share(keys: SettingsReader, given: SettingsReader, kind: str, name:
 def _two_ropes(keys: SettingsReader) -> PositionParts:
     """Read the positions of Gemma 3: blocks with a window have their own, without scaling."""
     table = keys.table_of("rope_parameters")
-    whole, near = (None if table is None else table.table_of(kind) for kind in ("full_attention", "sliding_attention"))
+    full, near = (None if table is None else table.table_of(kind) for kind in ("full_attention", "sliding_attention"))
     # An older table of the scaling is one of changes to the parameters of blocks without a window.
     changes = keys.table_of("rope_scaling")
     merged = {
-        **({"rope_type": "default"} if whole is None else whole.table),
+        **({"rope_type": "default"} if full is None else full.table),
         **({} if changes is None else changes.table),
     }
-    given = SettingsReader(merged, {}, f"{keys.where}: rope_scaling" if whole is None else whole.where)
-    given.expect(truncate=True)
-    found = _rope(keys, given)
+    rope = SettingsReader(merged, {}, f"{keys.where}: rope_scaling" if full is None else full.where)
+    rope.expect(truncate=True)
+    base = _rope(keys, rope)
     if near is not None and near.get("rope_type") not in (None, "default"):
         near.refuse("rope_type", "default for blocks with a window")
-    own = near is not None and near.get("rope_theta") is not None
-    local = near.number("rope_theta") if own else keys.number("rope_local_base_freq")  # type: ignore[union-attr]
-    return PositionParts("rotary", base=found.base, share=found.share, scaling=found.scaling, local_base=local)
+    rated = near is not None and near.get("rope_theta") is not None
+    local = near.number("rope_theta") if rated else keys.number("rope_local_base_freq")  # type: ignore[union-attr]
+    return PositionParts("rotary", base=base.base, share=base.share, scaling=base.scaling, local_base=local)
 
 
 def _windows(keys: SettingsReader) -> dict[str, Any]:

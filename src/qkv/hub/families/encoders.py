@@ -105,8 +105,8 @@ def _distilbert(keys: SettingsReader) -> TransformerParts:
 def _head(keys: SettingsReader, name: str) -> dict[str, Any]:
     """Return whether there is a head, and whether its output layer has its own weights."""
     headed = f"{_HEADS[name][0]}.weight" in keys.tensors
-    own = {f"{_HEADS[name][2]}.{suffix}" for suffix in ("weight", "decoder.weight")} & keys.tensors
-    tied = not own and not (headed and keys.get("tie_word_embeddings") is False)
+    separate = {f"{_HEADS[name][2]}.{suffix}" for suffix in ("weight", "decoder.weight")} & keys.tensors
+    tied = not separate and not (headed and keys.get("tie_word_embeddings") is False)
     # RoBERTa's code takes the exact function there, whatever the blocks take.
     activation = "gelu" if name == "roberta" else None
     return {"masked_head": headed, "output_bias": headed, "tied": tied, "head_activation": activation}
@@ -218,13 +218,13 @@ class _Pooler(NamedTuple):
         layer: the layer on the state of the first token.
         activation: its activation.
         output: the output layer.
-        kept: tensors that other models of the family have and leave out, but this one uses.
+        used: tensors that other models of the family have and leave out, but this one uses.
     """
 
     layer: str
     activation: Literal["tanh", "relu"]
     output: str
-    kept: tuple[str, ...] = ()
+    used: tuple[str, ...] = ()
 
 
 _POOLERS = {
@@ -252,14 +252,14 @@ def _on_top(family: Family, task: Literal["classify", "tag"]) -> Family:
     """Return the family of classifiers of texts or tokens whose states are those of a masked language model."""
     pooler = _POOLERS[family.name] if task == "classify" else None
     ending = "ForSequenceClassification" if task == "classify" else "ForTokenClassification"
-    kept = () if pooler is None else pooler.kept
+    used = () if pooler is None else pooler.used
     return replace(
         family,
         class_name=family.class_name.replace("ForMaskedLM", ending),
         task=task,
         configure=partial(_labeled, family, pooler),
         rules=partial(_labeled_rules, family, pooler),
-        ignored=tuple(pattern for pattern in family.ignored if pattern not in kept),
+        ignored=tuple(pattern for pattern in family.ignored if pattern not in used),
         copies=(),
     )
 

@@ -112,15 +112,15 @@ class Family:
             {'transformer.wte.weight': 'wte.weight'}
         """
         bare = bool(self.prefix) and not any(name.startswith(self.prefix) for name in stored)
-        found = {}
+        names = {}
         for name in stored:
             usual = name
             for pattern, other in self.aliases.items():
                 usual = re.sub(pattern, other, usual)
             usual = self.prefix + usual if bare and usual not in _OUTPUTS else usual
             if not any(re.search(pattern, usual) for pattern in self.ignored):
-                found[usual] = name
-        return found
+                names[usual] = name
+        return names
 
 
 _OUTPUTS = ("lm_head.weight", "embed_out.weight")

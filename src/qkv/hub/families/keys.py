@@ -48,10 +48,10 @@ class SettingsReader:
 
     def size(self, name: str, most: int = _MOST) -> int:
         """Return a whole number from 1 to `most`."""
-        found = self.get(name)
-        if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= most:
+        value = self.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
             self.refuse(name, f"a whole number from 1 to {most:,}")
-        return found
+        return value
 
     def maybe(self, name: str) -> int | None:
         """Return a whole number above 0; None if there is none."""
@@ -67,19 +67,19 @@ class SettingsReader:
 
     def tokens(self, name: str) -> list[int]:
         """Return a token or several as a list; none if there is none."""
-        found = self.get(name)
-        given = [] if found is None else found if isinstance(found, list) else [found]
-        for each in given:
+        value = self.get(name)
+        tokens = [] if value is None else value if isinstance(value, list) else [value]
+        for each in tokens:
             if not isinstance(each, int) or isinstance(each, bool) or not 0 <= each <= _MOST:
                 self.refuse(name, "a token's number")
-        return given
+        return tokens
 
     def number(self, name: str) -> float:
         """Return a finite number above 0."""
-        found = self.get(name)
-        if not isinstance(found, int | float) or isinstance(found, bool) or not 0 < found < math.inf:
+        value = self.get(name)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
             self.refuse(name, "a number above 0")
-        return float(found)
+        return float(value)
 
     def maybe_number(self, name: str) -> float | None:
         """Return a finite number above 0; None if there is none."""
@@ -87,17 +87,17 @@ class SettingsReader:
 
     def share(self, name: str) -> float:
         """Return a fraction in [0, 1); 0 if there is none."""
-        found = self.get(name) or 0.0
-        if not isinstance(found, int | float) or isinstance(found, bool) or not 0 <= found < 1:
+        value = self.get(name) or 0.0
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
             self.refuse(name, "a fraction in [0, 1)")
-        return float(found)
+        return float(value)
 
     def flag(self, name: str) -> bool:
         """Return whether a setting is on."""
-        found = self.get(name)
-        if not isinstance(found, bool):
+        value = self.get(name)
+        if not isinstance(value, bool):
             self.refuse(name, "true or false")
-        return found
+        return value
 
     def maybe_flag(self, name: str) -> bool:
         """Return whether a setting is on; False if there is none."""
@@ -105,19 +105,19 @@ class SettingsReader:
 
     def choice(self, name: str, names: Mapping[str, T]) -> T:
         """Return what a name stands for."""
-        found = self.get(name)
-        if not isinstance(found, str) or found not in names:
-            self.refuse(name, f"one of {', '.join(names)}", nearest(str(found)[:_SHOWN], names))
-        return names[found]
+        value = self.get(name)
+        if not isinstance(value, str) or value not in names:
+            self.refuse(name, f"one of {', '.join(names)}", nearest(str(value)[:_SHOWN], names))
+        return names[value]
 
     def table_of(self, name: str) -> "SettingsReader | None":
         """Return a table of settings; None if there is none, or an empty one."""
-        found = self.get(name)
-        if found is None:
+        value = self.get(name)
+        if value is None:
             return None
-        if not isinstance(found, Mapping):
+        if not isinstance(value, Mapping):
             self.refuse(name, "a table")
-        return None if not found else SettingsReader(found, {}, f"{self.where}: {name}")
+        return None if not value else SettingsReader(value, {}, f"{self.where}: {name}")
 
     def expect(self, **values: Any) -> None:
         """Refuse settings that change what is computed in a way that this library does not compute."""
@@ -131,7 +131,7 @@ class SettingsReader:
         Raises:
             CheckpointError: always.
         """
-        found = self.get(name)
-        got = "nothing" if found is None else ascii(found)[:_SHOWN]
+        value = self.get(name)
+        got = "nothing" if value is None else ascii(value)[:_SHOWN]
         hint = hint or "Check the file, or copy the folder again from its source."
         raise CheckpointError(f"{self.where}: {name}", expected, got, hint)

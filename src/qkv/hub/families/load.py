@@ -202,20 +202,20 @@ def read_folder(folder: Folder) -> Pretrained:
     family = family_of(table, where)
     stored = _with_own_biases(family.canonical(list(weights.shapes)), weights)
     copies = _possible_copies(family, table, weights, stored)
-    single = {name: place for name, place in stored.items() if name not in copies}
-    found, places = _expect_model(table, single, weights, folder)
-    if own := _own_tensors(copies, weights, stored):
-        stored = {**single, **{name: stored[name] for name in own}}
-        found, places = _expect_model(table, stored, weights, folder)
+    single = {name: stored_name for name, stored_name in stored.items() if name not in copies}
+    described, needed = _expect_model(table, single, weights, folder)
+    if distinct := _own_tensors(copies, weights, stored):
+        stored = {**single, **{name: stored[name] for name in distinct}}
+        described, needed = _expect_model(table, stored, weights, folder)
     else:
         stored = single
-    theirs = {name: tensor.float() for name, tensor in weights.read([stored[name] for name in places]).items()}
-    rules = family.rules(found.config)
-    ours = to_ours(rules, {name: theirs[stored[name]] for name in places}, found.config)
-    if found.config.tied:
+    theirs = {name: tensor.float() for name, tensor in weights.read([stored[name] for name in needed]).items()}
+    rules = family.rules(described.config)
+    ours = to_ours(rules, {name: theirs[stored[name]] for name in needed}, described.config)
+    if described.config.tied:
         ours["output.weight"] = ours["reader.embed.weight" if family.task == "fill" else "embed.weight"]
     outputs = tuple(name for name in sorted(stored) if any(part in name for part in _HEADS))
-    return Pretrained(family, table, found.config, ours, outputs)
+    return Pretrained(family, table, described.config, ours, outputs)
 
 
 def build(family: Family, config: TransformerParts) -> StackModel:
@@ -225,8 +225,8 @@ def build(family: Family, config: TransformerParts) -> StackModel:
 
 def _with_own_biases(stored: Mapping[str, str], weights: FolderWeights) -> dict[str, str]:
     """Where the file holds a bias of the output layer itself, it is the one in use, and the one beside it is not."""
-    own = {f"{name.removesuffix(_OWN_BIAS)}.bias": name for name in weights.shapes if name.endswith(_OWN_BIAS)}
-    return {**stored, **{name: place for name, place in own.items() if name in stored}}
+    biases = {f"{name.removesuffix(_OWN_BIAS)}.bias": name for name in weights.shapes if name.endswith(_OWN_BIAS)}
+    return {**stored, **{name: stored_name for name, stored_name in biases.items() if name in stored}}
 
 
 def _possible_copies(
@@ -247,26 +247,28 @@ def _possible_copies(
 
 def _own_tensors(copies: Mapping[str, str], weights: FolderWeights, stored: Mapping[str, str]) -> list[str]:
     """Return which of the possible copies hold other numbers than the tensor that they may repeat."""
-    own = []
+    distinct = []
     for copy, home in copies.items():
         both = weights.read([stored[copy], stored[home]])
         if not torch.equal(both[stored[copy]], both[stored[home]]):
-            own.append(copy)
-    return own
+            distinct.append(copy)
+    return distinct
 
 
 def _expect_model(
     table: Mapping[str, Any], stored: Mapping[str, str], weights: FolderWeights, folder: Folder
 ) -> tuple[Described, list[str]]:
     """Return the model that config.json describes, and the names of its tensors, whose headers must agree with it."""
-    found = describe(table, list(stored), str(folder.path / CONFIG))
-    places = _expect_tensors(found, {name: weights.shapes[place] for name, place in stored.items()}, folder)
-    for name in places:
+    described = describe(table, list(stored), str(folder.path / CONFIG))
+    needed = _expect_tensors(
+        described, {name: weights.shapes[stored_name] for name, stored_name in stored.items()}, folder
+    )
+    for name in needed:
         if weights.dtypes[stored[name]] not in _FLOATS:
             got, hint = f"{name} of type {weights.dtypes[stored[name]]}", "Convert it where it was made."
             expected = f"tensors of {', '.join(map(str, _FLOATS))}"
             raise CheckpointError(str(folder.path), expected, got, hint)
-    return found, places
+    return described, needed
 
 
 _OWN_BIAS = ".decoder.bias"
@@ -282,13 +284,13 @@ _OUTPUTS = (
 )
 
 
-def _expect_tensors(found: Described, shapes: Mapping[str, tuple[int, ...]], folder: Folder) -> list[str]:
+def _expect_tensors(described: Described, shapes: Mapping[str, tuple[int, ...]], folder: Folder) -> list[str]:
     """Return the names of all tensors of a model, each of which must be stored with the model's shape."""
-    _expect_modest(found.config, shapes, folder)
+    _expect_modest(described.config, shapes, folder)
     try:
         with torch.device("meta"):
-            model: nn.Module = build(*found)
-            theirs = to_theirs(found.family.rules(found.config), model.state_dict(), found.config)
+            model: nn.Module = build(*described)
+            theirs = to_theirs(described.family.rules(described.config), model.state_dict(), described.config)
     except QkvError as error:
         raise CheckpointError(str(folder.path / CONFIG), "sizes of a model", str(error)[:200], _HINT) from error
     except _TOO_LARGE as error:
@@ -303,7 +305,7 @@ def _expect_tensors(found: Described, shapes: Mapping[str, tuple[int, ...]], fol
     faults += [f"{name}, which this model does not have" for name in shapes if name not in theirs]
     if faults:
         more = f" and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
-        expected = f"the tensors of {found.family.class_name} as config.json describes it"
+        expected = f"the tensors of {described.family.class_name} as config.json describes it"
         raise CheckpointError(str(folder.path), expected, "; ".join(faults[:_SHOWN]) + more, _HINT)
     return list(theirs)
 
@@ -311,9 +313,9 @@ def _expect_tensors(found: Described, shapes: Mapping[str, tuple[int, ...]], fol
 def _expect_modest(config: TransformerParts, shapes: Mapping[str, tuple[int, ...]], folder: Folder) -> None:
     """Refuse sizes beyond those of the stored tensors before anything of such a size is made."""
     widest = max((size for shape in shapes.values() for size in shape), default=0)
-    places = config.positions.count if config.positions.kind == "learned" else 1
+    positions = config.positions.count if config.positions.kind == "learned" else 1
     heads = config.heads * config.head_width
-    sizes = (config.size, config.width, heads, config.feed_forward, places, config.kinds, config.labels)
+    sizes = (config.size, config.width, heads, config.feed_forward, positions, config.kinds, config.labels)
     blocks = config.layers + config.decoder_layers
     if max(sizes) > widest or blocks > len(shapes):
         got = f"sizes to {max(sizes):,} and {blocks:,} blocks, where tensors have sizes to {widest:,}"

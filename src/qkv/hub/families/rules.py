@@ -62,11 +62,11 @@ class Heads:
     def to_ours(self, parts: list[Tensor], config: TransformerParts) -> Tensor:
         """Stack the three below each other, neighbors paired."""
         if self.fused:
-            (whole,) = parts
-            whole = whole.mT if self.transposed and whole.ndim == 2 else whole
+            (joined,) = parts
+            joined = joined.mT if self.transposed and joined.ndim == 2 else joined
             if self.fused == "heads":
-                return self._paired(list(_by_head(whole, config).unbind(1)), config)
-            parts = list(whole.split_with_sizes(_sizes(config)))
+                return self._paired(list(_by_head(joined, config).unbind(1)), config)
+            parts = list(joined.split_with_sizes(_sizes(config)))
         return self._paired([_heads(part, config) for part in parts], config)
 
     def to_theirs(self, tensor: Tensor, config: TransformerParts) -> list[Tensor]:
@@ -79,8 +79,8 @@ class Heads:
         flat = [part.flatten(0, 1) for part in parts]
         if not self.fused:
             return flat
-        whole = torch.cat(flat)
-        return [whole.mT if self.transposed and whole.ndim == 2 else whole]
+        joined = torch.cat(flat)
+        return [joined.mT if self.transposed and joined.ndim == 2 else joined]
 
     def _paired(self, parts: list[Tensor], config: TransformerParts) -> Tensor:
         order = pairs(config)
@@ -154,10 +154,10 @@ def to_ours(rules: Iterable[WeightRule], theirs: Mapping[str, Tensor], config: T
 
 def to_theirs(rules: Iterable[WeightRule], ours: Mapping[str, Tensor], config: TransformerParts) -> dict[str, Tensor]:
     """Return their tensors, made from ours."""
-    found: dict[str, Tensor] = {}
+    theirs: dict[str, Tensor] = {}
     for rule in rules:
-        found |= zip(rule.theirs, rule.layout.to_theirs(ours[rule.ours], config), strict=True)
-    return found
+        theirs |= zip(rule.theirs, rule.layout.to_theirs(ours[rule.ours], config), strict=True)
+    return theirs
 
 
 def _sizes(config: TransformerParts) -> list[int]:
@@ -169,5 +169,5 @@ def _heads(part: Tensor, config: TransformerParts) -> Tensor:
     return part.view(-1, config.head_width, *part.shape[1:])
 
 
-def _by_head(whole: Tensor, config: TransformerParts) -> Tensor:
-    return whole.view(config.heads, 3, config.head_width, *whole.shape[1:])
+def _by_head(joined: Tensor, config: TransformerParts) -> Tensor:
+    return joined.view(config.heads, 3, config.head_width, *joined.shape[1:])

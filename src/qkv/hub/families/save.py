@@ -55,17 +55,17 @@ def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) 
     tokenizer = getattr(model, "tokenizer", None) if tokenizer is None else tokenizer
     if len(getattr(model, "models", ())) > 1:
         raise UnsupportedError("model", "one model", "an ensemble", "Save each of its models.")
-    found = _counterpart(network)
-    family = family_of(found.table, CONFIG)
-    theirs = {**to_theirs(family.rules(found.config), found.tensors, found.config), **found.extra}
-    if found.table.get("tie_word_embeddings") is False:
+    written = _counterpart(network)
+    family = family_of(written.table, CONFIG)
+    theirs = {**to_theirs(family.rules(written.config), written.tensors, written.config), **written.extra}
+    if written.table.get("tie_word_embeddings") is False:
         # Without tied weights, the file holds a copy for each part that shares them here.
         copies = {copy: theirs[home].clone() for copy, home in family.copies if home in theirs}
         theirs = {**copies, **theirs}
     files = {} if tokenizer is None else tokenizer_files(tokenizer)
-    table = {**found.table, "architectures": [family.class_name], "dtype": "float32", "torch_dtype": "float32"}
+    table = {**written.table, "architectures": [family.class_name], "dtype": "float32", "torch_dtype": "float32"}
     if tokenizer is not None and tokenizer.published is None:
-        marks = {name: number for name, number in found.table.items() if name.endswith("_token_id")}
+        marks = {name: number for name, number in written.table.items() if name.endswith("_token_id")}
         files[_GENERATION] = encode({**marks, "suppress_tokens": list(tokenizer.never_written)}, _GENERATION)
     elif tokenizer is not None:
         begin = "decoder_start" if family.task == "translate" else "bos"

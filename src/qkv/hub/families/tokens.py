@@ -36,39 +36,39 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
         hint = f"Save the model alone (generator.model), or train with {setting('tokenizer', 'bpe')}."
         expected = f"one of {', '.join(_LIBRARY)}"
         raise UnsupportedError("tokenizer", expected, vocabulary.kind, hint)
-    found = _LIBRARY[vocabulary.kind](vocabulary)
+    library = _LIBRARY[vocabulary.kind](vocabulary)
     steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if vocabulary.lowercase else []
     steps += [normalizers.Prepend(" ")] if vocabulary.kind == "bpe" else []
     if steps:
-        found.normalizer = normalizers.Sequence(steps)
-    found.add_special_tokens([AddedToken(special, normalized=False) for special in SPECIALS])
+        library.normalizer = normalizers.Sequence(steps)
+    library.add_special_tokens([AddedToken(special, normalized=False) for special in SPECIALS])
     marks = {f"{special.strip('<>')}_token": special for special in SPECIALS}
     about = {"tokenizer_class": "PreTrainedTokenizerFast", **marks, "clean_up_tokenization_spaces": False}
     return {
-        "tokenizer.json": (found.to_str(pretty=True) + "\n").encode(),
+        "tokenizer.json": (library.to_str(pretty=True) + "\n").encode(),
         "tokenizer_config.json": (json.dumps(about, indent=1, sort_keys=True) + "\n").encode(),
     }
 
 
 def _byte_pairs(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
     merges = list[tuple[str, str]](vocabulary.merges)
-    found = tokenizers.Tokenizer(models.BPE(vocab=_numbered(vocabulary), merges=merges))
-    found.pre_tokenizer = bpe_splitter()
-    found.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
-    return found
+    library = tokenizers.Tokenizer(models.BPE(vocab=_numbered(vocabulary), merges=merges))
+    library.pre_tokenizer = bpe_splitter()
+    library.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    return library
 
 
 def _characters(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
-    found = _words(vocabulary)
-    found.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    found.decoder = decoders.Fuse()
-    return found
+    library = _words(vocabulary)
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    library.decoder = decoders.Fuse()
+    return library
 
 
 def _words(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
-    found = tokenizers.Tokenizer(models.WordLevel(_numbered(vocabulary), unk_token=SPECIALS[-1]))
-    found.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return found
+    library = tokenizers.Tokenizer(models.WordLevel(_numbered(vocabulary), unk_token=SPECIALS[-1]))
+    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return library
 
 
 def _numbered(vocabulary: Vocabulary) -> dict[str, int]:

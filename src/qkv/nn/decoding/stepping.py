@@ -101,18 +101,18 @@ class _PackedBlock:
         from qkv.linalg.packed import Affine, pack
         from qkv.nn.decoding.block import BlockWeights
 
-        own, other, feed = block.self_attention, block.cross_attention, block.feed_forward
-        assert other is not None
-        weight, bias = other.projections.part(0)
+        attention, cross, feed = block.self_attention, block.cross_attention, block.feed_forward
+        assert cross is not None
+        weight, bias = cross.projections.part(0)
         assert weight is not None
         parts = (
-            *(_affine(own.projections.layers[0]), _norm(block.around_self), _affine(own.output)),
-            *(Affine(weight.detach(), bias), _norm(block.around_cross), _affine(other.output)),
+            *(_affine(attention.projections.layers[0]), _norm(block.around_self), _affine(attention.output)),
+            *(Affine(weight.detach(), bias), _norm(block.around_cross), _affine(cross.output)),
             *(_affine(feed.expand), _norm(block.around_feed), _affine(feed.contract)),
         )
-        scales = np.array([_scale(own), _scale(other)], np.float32)
+        scales = np.array([_scale(attention), _scale(cross)], np.float32)
         hidden, first = feed.expand.out_features, block.around_self.place == "before"
-        self.weights = BlockWeights(*pack(parts), scales, own.width, hidden, own.heads, first)
+        self.weights = BlockWeights(*pack(parts), scales, attention.width, hidden, attention.heads, first)
         self.widest = feed.expand.weight
         self._modules = list(block.modules())
         tables = [table for module in self._modules for table in (module._parameters, module._modules)]
@@ -160,14 +160,14 @@ def _packed(
     """Return the packed blocks if all of them can take fused steps."""
     if torch.is_grad_enabled() or not _suits(blocks, x, caches):
         return None
-    found = []
+    stack = []
     for block in blocks:
         packed = session.keep(block, _KeptBlock).packed(block, x)
         if packed is None:
             return None
-        found.append(packed)
-    widest = max((packed.widest for packed in found), key=len)
-    return found if packed_serves(x, widest) else None
+        stack.append(packed)
+    widest = max((packed.widest for packed in stack), key=len)
+    return stack if packed_serves(x, widest) else None
 
 
 def _fused(
@@ -186,16 +186,16 @@ def _fused(
         assert cache.past is not None
         assert cache.memory is not None
         past, memory = cache.past.grow(new, session), cache.memory
-        own, other = past.arrays, memory.arrays
-        assert own is not None
-        assert other is not None
-        blocks.append(Block(block.weights, own, past.length, other, memory.length))
+        target, source = past.arrays, memory.arrays
+        assert target is not None
+        assert source is not None
+        blocks.append(Block(block.weights, target, past.length, source, memory.length))
         after.append(BlockCache(past, memory))
     out = x.new_empty(x.shape)
     mask = None if seen is None else StridedArray(as_strided_array(seen).numbers, seen.stride())
     real = None if lengths is None else _real(lengths, blocks[0].size)
-    given = x.detach().contiguous().view(-1).numpy()
-    run(blocks, (batch, new), given, mask, real, out.view(-1).numpy(), session.memory)
+    inputs = x.detach().contiguous().view(-1).numpy()
+    run(blocks, (batch, new), inputs, mask, real, out.view(-1).numpy(), session.memory)
     return out, tuple(after)
 
 

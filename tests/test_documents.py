@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from tests.cli.command import QKV, run, succeeded
 
 from qkv.data.phrases import generate
@@ -109,19 +110,48 @@ def test_commands_for_shards_run(tmp_path: Path) -> None:
     """In a shell, with two processes."""
     pairs = list(generate(40, seed=3))
     (tmp_path / "corpus.txt").write_text("".join(f"{pair.source}\n" for pair in pairs), encoding="utf-8")
-    (commands,) = blocks("scale.md", "sh")
-    path = os.pathsep.join([str(QKV.parent), os.environ["PATH"]])
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", commands],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()
+    in_shell(blocks("scale.md", "sh")[0], tmp_path)
     alone = succeeded(run("translate", "example", "--beam", "5", feed="".join(f"{pair.source}\n" for pair in pairs)))
     assert (tmp_path / "translations.txt").read_text(encoding="utf-8") == alone.stdout
     assert sum(1 for path in (tmp_path / "out").iterdir() if path.is_file()) == 8
+
+
+def in_shell(commands: str, folder: Path) -> str:
+    """Run commands as a user does, and return what they say on standard error."""
+    programs = [folder / "programs", QKV.parent]
+    programs[0].mkdir()
+    torchrun = programs[0] / "torchrun"
+    torchrun.write_text(f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n')
+    torchrun.chmod(0o755)
+    path = os.pathsep.join([*map(str, programs), os.environ["PATH"]])
+    shell = ["bash", "-euo", "pipefail", "-c", commands]
+    done = subprocess.run(shell, cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stderr.decode()
+
+
+def test_commands_for_processes_run(tmp_path: Path) -> None:
+    """In a shell, with two processes; the settings of the page, and fewer steps."""
+    pairs = "".join(f"{a} {b}\t{b} {a}\n" for a in "abcdefgh" for b in "abcdefgh")
+    (tmp_path / "pairs.tsv").write_text(pairs)
+    (settings,) = blocks("scale.md", "toml")
+    few = "steps = 3\n[model]\nwidth = 8\nheads = 2\nfeed_forward = 8\n"
+    (tmp_path / "four.toml").write_text(settings + few)
+    train = blocks("scale.md", "sh")[1]
+    said = in_shell(f"export OMP_NUM_THREADS=1\n{train}", tmp_path)
+    assert said.count("step 3:") == 1
+    assert said.count("already completed all 3 steps") == 1
+    given = ["--data", tmp_path / "pairs.tsv", "--config", tmp_path / "four.toml", "--out", tmp_path / "one"]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        succeeded(run("train", "translate", *given))
+    finally:
+        torch.set_num_threads(threads)
+    one, two = (tmp_path / name / "step-00000003" for name in ("one", "runs/two"))
+    assert {path.name: path.read_bytes() for path in one.iterdir()} == {
+        path.name: path.read_bytes() for path in two.iterdir()
+    }
 
 
 def test_first_code_of_the_readme_runs() -> None:

@@ -10,6 +10,7 @@ import typer
 from qkv.cli.failure import guarded
 from qkv.cli.flags import option_of
 from qkv.cli.place import expect_place
+from qkv.cli.processes import together
 from qkv.cli.signature import flagged
 from qkv.errors import QkvError, on_command_line, setting
 from qkv.settings import choices_of, defaults_of, hints_of, options_of, parse, parts_of
@@ -181,7 +182,8 @@ def _follow(
         write_json([shown]) if as_json() else write_lines(to_toml(shown).splitlines())
         return
     device, tensorboard = options.get("device", "cpu"), options.get("tensorboard", False)
-    outcome = recipe.train(settings, options["out"], device, tensorboard=tensorboard, origin=origin)
+    with together(options.get("processes"), device):
+        outcome = recipe.train(settings, options["out"], device, tensorboard=tensorboard, origin=origin)
     if options.get("picture") is not None:
         from qkv.tasks.regression_picture import save_picture
         from qkv.tasks.regressor import Regressor

@@ -15,6 +15,7 @@ from qkv.tasks.recipe import Tables
 from qkv.tasks.settings import TaskSettings
 from qkv.tasks.translate.settings import Direction, Ensemble
 from qkv.training.outcome import Outcome
+from qkv.training.processes import current
 
 _TABLE = "ensemble"
 
@@ -103,7 +104,8 @@ class Ensembles:
         """
         folder, one, members = run_folder(out), settings.one, settings.ensemble
         names = [f"{place}-{way}" for place, way in enumerate(members.directions)] if members.ensemble > 1 else []
-        write_members(folder, names)
+        if current().leads:
+            write_members(folder, names)
         if not names:
             return self.one.train(one, folder, device, tensorboard=tensorboard, origin=origin)
         for place, (name, way) in enumerate(zip(names, members.directions, strict=True)):

@@ -22,6 +22,7 @@ from qkv.tasks.origin import Origin, origin_config, start_from
 from qkv.training.events import Saved, Validated
 from qkv.training.loop import train
 from qkv.training.outcome import Outcome
+from qkv.training.processes import current
 from qkv.training.protocols import Task
 from qkv.training.seeds import seed_everything
 from qkv.training.settings import Settings
@@ -190,9 +191,12 @@ def store(model: nn.Module, figures: Sequence[Figure], out: Path, config: Mappin
         How it ended: after its only step.
 
     Raises:
-        ConfigError: the folder contains a run with another configuration.
+        ConfigError: the folder contains a run with another configuration, or there are several processes.
         CheckpointError: the folder cannot be used.
     """
+    if (count := current().size) > 1:
+        hint = "It is fitted at once, without updates to share."
+        raise ConfigError("processes", "1 for this task", f"{count}", hint)
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     contents = Contents(state, dict(config), figures=tuple(figures))
     with open_run(out, contents.config):

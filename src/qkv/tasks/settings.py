@@ -44,6 +44,10 @@ class LoopOptions(RunOptions):
     device: Annotated[str, Option("Device: cpu, cuda, ...")] = "cpu"
     start: Annotated[Path | None, Option("Initialize with the weights of another run.", flag="from")] = None
     tensorboard: Annotated[bool, Option("Also log to TensorBoard (extra: log).")] = False
+    processes: Annotated[
+        int | None,
+        Option("Train with so many processes of this machine, which share an update's batches (accumulate)."),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)

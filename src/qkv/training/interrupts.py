@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, final
 
-_SIGNALS = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name))
+SIGNALS = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK") if hasattr(signal, name))
+"""The signals that end a training with everything saved."""
 # One key press can arrive twice: from the terminal, and forwarded by a program that started this one.
 _SAME_PRESS_SECONDS = 1.0
 
@@ -43,7 +44,7 @@ class Interrupts:
     def __enter__(self) -> "Interrupts":
         """Install the handlers."""
         if threading.current_thread() is threading.main_thread():
-            heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+            heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
             self._previous = {number: signal.signal(number, self._handle) for number in heard}
         return self
 

@@ -1,6 +1,5 @@
 """The training loop: update, log, validate, save; started or resumed with the same bits."""
 
-import math
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -16,24 +15,23 @@ from qkv.checkpoint.folder import verify
 from qkv.checkpoint.plain import Plain
 from qkv.checkpoint.rotation import save_step, step_folder
 from qkv.checkpoint.run import open_run
-from qkv.errors import DataError
 from qkv.linalg.heap import GrowthLimit
 from qkv.metrics.figure import Figure
 from qkv.training.board import Board
 from qkv.training.curve import Curve
 from qkv.training.events import Event, Listener, Logged, Said, Saved, Saving, Updated, Validated, Validating
-from qkv.training.faults import not_finite, room, show_lines, weights_not_finite
+from qkv.training.faults import room, weights_not_finite
+from qkv.training.following import Order, expect_same_job, expect_same_weights, follow, send
 from qkv.training.interrupts import Interrupted, Interrupts
 from qkv.training.journal import Journal
-from qkv.training.optimizer import clip_gradient, scale_gradient
 from qkv.training.outcome import Outcome
-from qkv.training.precision import computing
+from qkv.training.processes import Processes, current, expect_enough
 from qkv.training.protocols import Task
-from qkv.training.schedules import learning_rate
 from qkv.training.screen import screen
 from qkv.training.seeds import undisturbed
 from qkv.training.session import TrainingJob, TrainingSession, begin
 from qkv.training.settings import Settings
+from qkv.training.update import Gradient, Updates
 
 
 def train(
@@ -56,6 +54,8 @@ def train(
     The run folder gets checkpoints (`step-00001000/`, `best`), `metrics.jsonl` and `loss.png`. SIGINT, SIGTERM and
     SIGHUP end the training at once, with everything saved up to the last complete update. A run that is stopped at any
     moment and resumed gives the same bits as an uninterrupted one, on the same machine with the same number of threads.
+    Of several processes (`qkv.training.processes`) that train together, each returns how the training ended; the first
+    one alone uses the run folder.
 
     Args:
         task: data, objective and evaluation.
@@ -75,7 +75,8 @@ def train(
         How it ended; its `exit_code` is meant for the process.
 
     Raises:
-        ConfigError: the run folder has another configuration, or a setting is invalid.
+        ConfigError: the run folder has another configuration, a setting is invalid, or there are more processes than
+            batches in an update.
         CheckpointError: the run folder cannot be used, or no checkpoint in it can be loaded.
         DataError: there is nothing to train on.
         ForkError: this process was forked from one with threads that PyTorch would wait for.
@@ -83,6 +84,10 @@ def train(
     """
     if forks.lost:
         forks.expect_threads("training")
+    job, processes = TrainingJob(task, model, settings, config, tokenizer), current()
+    expect_enough(processes, settings.accumulate)
+    if not processes.leads:
+        return follow(job, processes, run)
     with open_run(run, config, free=free, added=added) as folder, Interrupts() as interrupts:
         shown = screen(sys.stderr if stream is None else stream, settings.steps, task.unit, every=every)
         told = [shown, *listeners]
@@ -91,12 +96,14 @@ def train(
             shown(Said(text))
 
         with _closed(told):
-            session = begin(TrainingJob(task, model, settings, config, tokenizer), folder, say)
+            expect_same_job(job, processes)
+            session = begin(job, folder, say)
+            send(session, processes)
             journal = Journal(folder, session.state.step, session.state.validated, say)
             told += [journal, Curve(folder, settings.monitor, say)]
             if tensorboard:
                 told.append(Board(folder, session.state.step))
-            return _Loop(session, folder, interrupts, told, journal.seconds).run()
+            return _Loop(session, folder, interrupts, told, journal.seconds, processes).run()
 
 
 @contextmanager
@@ -139,15 +146,21 @@ class _Clock:
 
 @final
 class _Loop:
-    """The part of a training that runs in one process."""
+    """The part of a training that the first of its processes runs."""
 
     def __init__(
-        self, session: TrainingSession, run: Path, interrupts: Interrupts, listeners: Sequence[Listener], seconds: float
+        self,
+        session: TrainingSession,
+        run: Path,
+        interrupts: Interrupts,
+        listeners: Sequence[Listener],
+        seconds: float,
+        processes: Processes,
     ) -> None:
         self._session, self._run, self._interrupts, self._listeners = session, run, interrupts, listeners
         self._job, self._state, self._settings = session.job, session.state, session.job.settings
-        self._parameters = [p for p in self._job.model.parameters() if p.requires_grad]
-        self._device = self._parameters[0].device
+        self._processes = processes
+        self._updates = Updates(session, processes)
         self._clock = _Clock(session.state.step, seconds)
         self._memory = GrowthLimit()
         self._figures = session.figures
@@ -164,7 +177,9 @@ class _Loop:
             reason = "interrupted"
         if reason == "interrupted":
             self._save_interrupted()
-        return self._outcome(reason)
+        outcome = self._outcome(reason)
+        Order("end", reason, outcome.signal or 0).send(self._processes)
+        return outcome
 
     def _go_on(self) -> Literal["finished", "patience", "interrupted"]:
         """Do what is due until nothing is left; validation first, because an interruption may have left one due."""
@@ -187,48 +202,33 @@ class _Loop:
 
     def _update(self) -> None:
         start, step = time.monotonic(), self._state.step + 1
+        Order("update").send(self._processes)
         with room(step, self._settings.batch_tokens):
-            # However long an update takes, a signal need not wait for it: before the optimizer's step nothing has
-            # changed.
-            with self._session.put_back_if(Interrupted), self._interrupts.breakable():
-                batches = self._session.feed.take(self._settings.accumulate)
-                self._job.model.zero_grad(set_to_none=True)
-                loss, count = self._accumulate(batches, step)
-            scale_gradient(self._parameters, 1 / count)
-            norm = clip_gradient(self._parameters, self._settings.clip)
-            if not math.isfinite(norm):
-                raise not_finite(self._job.task, batches, step, "norm of the gradient", norm)
-            rate = learning_rate(self._settings, step)
-            for group in self._session.optimizer.param_groups:
-                group["lr"] = rate
-            self._session.optimizer.step()
+            with self._breakable():
+                gradient = self._updates.differentiate(step)
+            rate, norm = self._updates.apply(gradient, step)
             self._memory.after_pass()
-        self._count(step, loss, count, time.monotonic() - start)
-        self._tell(Updated(step, loss / count))
+        self._count(gradient, time.monotonic() - start)
+        self._tell(Updated(step, gradient.loss / gradient.units))
         if step % self._settings.log_every == 0 or step == self._settings.steps:
             self._log(rate, norm)
 
-    def _accumulate(self, batches: Sequence[Sequence[int]], step: int) -> tuple[float, int]:
-        total, count = 0.0, 0
-        for places in batches:
-            batch = self._job.task.collate(places)
-            with computing(self._state.precision, self._device):
-                loss, counted = self._job.task.objective(batch)
-            value = float(loss.detach())
-            if not math.isfinite(value):
-                raise not_finite(self._job.task, [places], step, "loss", value)
-            loss.backward()  # type: ignore[no-untyped-call]
-            total, count = total + value, count + counted
-        if count < 1:
-            lines = show_lines(self._job.task.lines([place for places in batches for place in places]))
-            hint = "Remove these lines."
-            raise DataError("training data", "at least one token to learn in every batch", f"nothing in {lines}", hint)
-        return total, count
+    @contextmanager
+    def _breakable(self) -> Iterator[None]:
+        """Let a signal break off an update of one process.
 
-    def _count(self, step: int, loss: float, count: int, seconds: float) -> None:
-        state, clock = self._state, self._clock
-        state.step, state.tokens = step, state.tokens + count
-        state.window_loss, state.window_count = state.window_loss + loss, state.window_count + count
+        However long it takes, a signal need not wait for it: before the optimizer's step nothing has changed. Other
+        processes would wait for this one.
+        """
+        if self._processes.size > 1:
+            yield
+            return
+        with self._session.put_back_if(Interrupted), self._interrupts.breakable():
+            yield
+
+    def _count(self, gradient: Gradient, seconds: float) -> None:
+        state, clock, count = self._state, self._clock, gradient.units
+        state.window_loss, state.window_count = state.window_loss + gradient.loss, state.window_count + count
         clock.tokens, clock.seconds = clock.tokens + count, clock.seconds + seconds
 
     def _log(self, rate: float, norm: float) -> None:
@@ -273,6 +273,9 @@ class _Loop:
         fault = weights_not_finite(self._job.model, step)
         if fault is not None:
             raise fault
+        if self._processes.size > 1:
+            Order("compare").send(self._processes)
+            expect_same_weights(self._job.model, self._processes)
         contents = self._session.contents(figures)
         self._tell(Saving(step))
         self._digest = save_step(self._run, step, contents, keep=self._settings.keep, best=better).digest

@@ -23,7 +23,7 @@ from qkv.training.precision import choose
 from qkv.training.protocols import Task
 from qkv.training.seeds import generators, seed_everything, set_generators
 from qkv.training.settings import Settings
-from qkv.training.state import State, fingerprint, read_state
+from qkv.training.state import State, Sums, fingerprint, read_state
 
 
 @final
@@ -125,13 +125,18 @@ def begin(job: TrainingJob, run: Path, say: Callable[[str], None]) -> TrainingSe
 def _anew(job: TrainingJob, say: Callable[[str], None]) -> TrainingSession:
     settings = job.settings
     seed_everything(settings.seed)
-    state = State(threads=torch.get_num_threads())
+    state = State(threads=torch.get_num_threads(), sums=_sums(settings))
     if settings.precision == "auto":
         few = Feed(job.task, settings).take(3)
         state.precision = choose(job.task, job.model, few, say)
     else:
         state.precision = settings.precision
     return TrainingSession(job, build_optimizer(job.model, settings), Feed(job.task, settings), state)
+
+
+def _sums(settings: Settings) -> Sums:
+    """Return in which order a new run adds the gradients of an update's batches."""
+    return "tree" if settings.accumulate > 1 else "sequence"
 
 
 def _resumed(job: TrainingJob, run: Path, folder: Path, say: Callable[[str], None]) -> TrainingSession:

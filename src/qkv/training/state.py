@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar, final
+from typing import Any, Literal, TypeVar, final
 
 from qkv.checkpoint.figures import from_plain, to_plain
 from qkv.checkpoint.plain import Plain
@@ -12,6 +12,7 @@ from qkv.metrics.figure import Figure
 from qkv.training.precision import Chosen
 
 T = TypeVar("T", int, float, str)
+Sums = Literal["sequence", "tree"]
 _WHERE = "trainer.json"
 
 
@@ -33,6 +34,9 @@ class State:
         window_count: number of units in that sum.
         precision: precision of the computation.
         threads: number of PyTorch threads; only the same number gives the same bits.
+        sums: the order in which gradients of an update's batches are added: "tree", with chance of its own for each
+            batch, so that any number of processes gives the same bits; or "sequence", as in runs with one batch an
+            update, and in those that older versions began.
     """
 
     step: int = 0
@@ -47,6 +51,7 @@ class State:
     window_count: int = 0
     precision: Chosen = "float32"
     threads: int = 1
+    sums: Sums = "sequence"
 
     def judge(self, figures: tuple[Figure, ...], monitor: str | None) -> bool:
         """Record the figures of a validation.
@@ -111,9 +116,12 @@ def read_state(plain: Mapping[str, Plain]) -> State:
     precision = _field(plain, "precision", str)
     if precision not in {"float32", "bfloat16"}:
         raise _damaged("precision", "float32 or bfloat16", precision)
+    sums = _field({"sums": "sequence", **plain}, "sums", str)
+    if sums not in {"sequence", "tree"}:
+        raise _damaged("sums", "sequence or tree", sums)
     loss = _field(plain, "window_loss", float)
     best = None if plain.get("best") is None else from_plain(plain["best"], f"{_WHERE}: best")
-    return State(**values, best=best, window_loss=loss, precision=precision)  # type: ignore[arg-type]
+    return State(**values, best=best, window_loss=loss, precision=precision, sums=sums)  # type: ignore[arg-type]
 
 
 def fingerprint(plain: Mapping[str, Plain]) -> str:

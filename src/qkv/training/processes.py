@@ -1,0 +1,383 @@
+"""The processes of one training, and what they exchange, so that any number of them gives the same bits.
+
+An update is W batches (`accumulate`), of which each process computes a consecutive part. Gradients are summed in the
+order of one binary tree over the W batches, whoever computed them: a process sums the subtrees within its part, and
+sends each part of the vector to the process that sums it for all. Process 0 leads: it alone has the run folder, and
+tells the others what comes next.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, NoReturn, final
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from qkv import errors
+from qkv.errors import ConfigError, QkvError, TrainingError
+from qkv.strict_json import parse_json
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+_PATIENCE = timedelta(days=7)
+"""How long a process waits for another one, such as for a validation; one that ends is noticed at once."""
+HERE = "qkv.here."
+"""Before the number of a process: the name by which it says that it has come."""
+_FAILED = "qkv.failed"
+_DIGEST = 32
+
+
+class LostProcessError(TrainingError):
+    """Another process of the training ended."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Node:
+    """The sum of the vectors of 2^level batches.
+
+    Args:
+        start: number of the first batch, a multiple of 2^level.
+        level: height of the subtree; 0 for one batch.
+        sums: the vectors; changed in place by further sums.
+    """
+
+    start: int
+    level: int
+    sums: list[Tensor]
+
+
+@final
+class Tree:
+    """Adds vectors in the order of a binary tree over numbered batches, with as many copies as the tree is high.
+
+    Example:
+        >>> tree = Tree()
+        >>> for place in range(6):
+        ...     tree.add(Node(place, 0, [torch.tensor([float(place)])]))
+        >>> [(node.start, node.level) for node in tree.nodes], tree.total()
+        ([(0, 2), (4, 1)], [tensor([15.])])
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def add(self, node: Node) -> None:
+        """Add the next subtree, and join subtrees that have the same parent."""
+        while self.nodes and self.nodes[-1].level == node.level and not self.nodes[-1].start >> node.level & 1:
+            left = self.nodes[-1]
+            if left.start + (1 << left.level) != node.start:
+                break
+            self.nodes.pop()
+            node = Node(left.start, left.level + 1, _added(left.sums, node.sums))
+        self.nodes.append(node)
+
+    def total(self) -> list[Tensor]:
+        """Return the sum of all batches; those beyond the largest complete tree are joined from the right."""
+        *nodes, last = self.nodes
+        sums = last.sums
+        for node in reversed(nodes):
+            sums = _added(node.sums, sums)
+        return sums
+
+
+def _added(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
+    return [a.add_(b) for a, b in zip(left, right, strict=True)]
+
+
+@final
+class Processes:
+    """The processes of one training, seen from one of them.
+
+    Args:
+        rank: the number of this process; 0 leads.
+        size: how many there are.
+        store: what they share beside their connections; None for one process.
+
+    Example:
+        >>> alone = Processes()
+        >>> alone.part(4), alone.leads
+        (range(0, 4), True)
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, store: "Store | None" = None) -> None:
+        self.rank, self.size, self._store = rank, size, store
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process owns the run folder, the log and the screen."""
+        return self.rank == 0
+
+    def part(self, count: int, rank: int | None = None) -> range:
+        """Return which of an update's batches a process computes; this one by default."""
+        rank = self.rank if rank is None else rank
+        return range(rank * count // self.size, (rank + 1) * count // self.size)
+
+    def announce(self, *order: int) -> None:
+        """Tell the others what comes next; called by process 0.
+
+        Args:
+            order: as many numbers as `hear` expects.
+        """
+        if self.size > 1:
+            with self._connected():
+                dist.broadcast(torch.tensor(order, dtype=torch.int64), 0)
+
+    def hear(self, count: int) -> list[int]:
+        """Wait until process 0 announces what comes next; called by the others."""
+        order = torch.zeros(count, dtype=torch.int64)
+        with self._connected():
+            dist.broadcast(order, 0)
+        return order.tolist()
+
+    def expect_same(self, facts: Mapping[str, str]) -> None:
+        """Compare facts between all processes, before anything is sent whose size depends on them.
+
+        Args:
+            facts: any texts by name, the same names everywhere.
+
+        Raises:
+            TrainingError: a process has another one; the message names both. It is raised in every process.
+        """
+        if self.size == 1:
+            return
+        for name, fact in facts.items():
+            own = torch.frombuffer(bytearray(sha256(fact.encode()).digest()), dtype=torch.uint8)
+            digests = [torch.empty(_DIGEST, dtype=torch.uint8) for _ in range(self.size)]
+            with self._connected():
+                dist.all_gather(digests, own)
+            others = [rank for rank in range(self.size) if not torch.equal(digests[rank], digests[0])]
+            if others:
+                hint = "Give every process the same command, data and number of threads, on machines of one kind."
+                got = f"another one in process {', '.join(map(str, others))}"
+                raise TrainingError("processes", f"the same {name} in all of them", got, hint)
+
+    def copy(self, tensors: Sequence[Tensor]) -> None:
+        """Copy tensors of process 0 into those of the others, which have the same sizes."""
+        if self.size > 1:
+            with self._connected():
+                for tensor in tensors:
+                    copied = tensor.detach().contiguous()
+                    dist.broadcast(copied, 0)
+                    if self.rank:
+                        tensor.detach().copy_(copied)
+
+    def copy_text(self, text: str = "") -> str:
+        """Return a text of process 0."""
+        if self.size == 1:
+            return text
+        data = bytearray(text.encode())
+        self.copy([size := torch.tensor(len(data))])
+        body = torch.frombuffer(data, dtype=torch.uint8) if self.leads else torch.empty(int(size), dtype=torch.uint8)
+        self.copy([body])
+        return bytes(body.tolist()).decode()
+
+    def any(self, flags: Sequence[bool]) -> list[bool]:
+        """Return which flags any process has set."""
+        if self.size == 1:
+            return list(flags)
+        counts = torch.tensor(flags, dtype=torch.int32)
+        with self._connected():
+            dist.all_reduce(counts)
+        return [bool(count) for count in counts.tolist()]
+
+    def gather(self, rows: Sequence[Sequence[float]], count: int) -> list[list[float]]:
+        """Return the rows of all of an update's batches, from the rows of this process's part.
+
+        Args:
+            rows: one for each batch, all of one length.
+            count: how many batches an update has; at least one for each process.
+        """
+        if self.size == 1:
+            return [list(row) for row in rows]
+        most = -(-count // self.size)
+        own = torch.zeros(most, len(rows[0]), dtype=torch.float64)
+        own[: len(rows)] = torch.tensor(rows, dtype=torch.float64)
+        parts = [torch.empty_like(own) for _ in range(self.size)]
+        with self._connected():
+            dist.all_gather(parts, own)
+        return [row for rank, part in enumerate(parts) for row in part[: len(self.part(count, rank))].tolist()]
+
+    def total(self, tree: Tree, count: int) -> list[Tensor]:
+        """Return the sums of all of an update's batches, the same bits in every process.
+
+        Args:
+            tree: the sums of this process's part.
+            count: how many batches an update has.
+        """
+        if self.size == 1:
+            return tree.total()
+        shapes = [self._shapes(rank, count) for rank in range(self.size)]
+        vectors = range(len(tree.nodes[0].sums))
+        with self._connected():
+            return [self._total([node.sums[place] for node in tree.nodes], shapes) for place in vectors]
+
+    def _total(self, own: list[Tensor], shapes: Sequence[Sequence[Node]]) -> Tensor:
+        """Sum one vector: each process sums one segment of it for all."""
+        length, dtype = own[0].numel(), own[0].dtype
+        width = -(-length // self.size)
+        padded = torch.zeros(len(own), self.size * width, dtype=dtype)
+        for row, vector in zip(padded, own, strict=True):
+            row[:length] = vector
+        outgoing = [segment.contiguous() for segment in padded.view(len(own), self.size, width).unbind(1)]
+        incoming = [torch.empty(len(nodes), width, dtype=dtype) for nodes in shapes]
+        incoming[self.rank] = outgoing[self.rank]
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        waiting = [dist.irecv(incoming[rank], rank) for rank in others]
+        waiting += [dist.isend(outgoing[rank], rank) for rank in others]
+        for work in waiting:
+            if work is not None:
+                work.wait()
+        tree = Tree()
+        for nodes, segments in zip(shapes, incoming, strict=True):
+            for node, segment in zip(nodes, segments, strict=True):
+                tree.add(Node(node.start, node.level, [segment]))
+        (sums,) = tree.total()
+        summed = list(padded[0].view(self.size, width).unbind(0))
+        dist.all_gather(summed, sums.contiguous())
+        return padded[0, :length]
+
+    def _shapes(self, rank: int, count: int) -> list[Node]:
+        """Return the subtrees that a process sums, without their sums."""
+        tree = Tree()
+        for place in self.part(count, rank):
+            tree.add(Node(place, 0, []))
+        return tree.nodes
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:  # PyTorch's word for a connection that was closed
+            self._lost(error)
+
+    def _lost(self, error: RuntimeError) -> NoReturn:
+        """Raise the error that ended another process, if it said one."""
+        if (failure := self.failure()) is not None:
+            raise failure from None
+        hint = "Run the same command again to resume from the newest checkpoint."
+        got = f"one that ended ({str(error).splitlines()[0][:200]})"
+        raise LostProcessError("processes", f"all {self.size} processes to go on", got, hint) from None
+
+    def fail(self, error: QkvError) -> None:
+        """Leave an error for process 0, which reports it."""
+        if self._store is not None and self.rank and not isinstance(error, LostProcessError):
+            texts = [str(each) for each in error.args]
+            self._store.set(_FAILED, json.dumps({"kind": type(error).__name__, "texts": texts}))
+
+    def failure(self) -> QkvError | None:
+        """Return the error that another process left."""
+        try:
+            if self._store is None or not self._store.check([_FAILED]):
+                return None
+            left = parse_json(self._store.get(_FAILED))
+        except RuntimeError:  # process 0 has ended, and the store with it
+            return None
+        kind = getattr(errors, left["kind"], TrainingError)
+        return kind(*left["texts"]) if issubclass(kind, QkvError) else TrainingError(*left["texts"])
+
+
+_ALONE = Processes()
+_CURRENT: ContextVar[Processes] = ContextVar("processes", default=_ALONE)
+
+
+def current() -> Processes:
+    """Return the processes of the trainings of this context; by default this one alone."""
+    return _CURRENT.get()
+
+
+def expect_enough(processes: Processes, batches: int) -> None:
+    """Check that there is a batch for each process.
+
+    Args:
+        processes: the processes.
+        batches: how many batches an update has.
+
+    Raises:
+        ConfigError: there are fewer.
+
+    Example:
+        >>> expect_enough(Processes(), 1)
+    """
+    if processes.size > batches:
+        hint = (
+            f"Set accumulate = {processes.size} or a multiple under [training], and divide tokens by it: "
+            "an update then has as many tokens as before."
+        )
+        expected = f"at most as many processes as an update has batches, accumulate = {batches}"
+        raise ConfigError("processes", expected, f"{processes.size}", hint)
+
+
+@contextmanager
+def joined(rank: int, size: int, store: "Store") -> Iterator[Processes]:
+    """Connect the processes of a training, for every training inside.
+
+    Args:
+        rank: the number of this process.
+        size: how many there are.
+        store: what they share.
+
+    Returns:
+        A context manager that yields the processes. An error inside is left for process 0.
+
+    Raises:
+        LostProcessError: another process has ended.
+    """
+    processes = Processes(rank, size, store)
+    with processes._connected():
+        store.set(f"{HERE}{rank}", "")
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=_PATIENCE)
+    token = _CURRENT.set(processes)
+    try:
+        yield processes
+    except QkvError as error:
+        processes.fail(error)
+        raise
+    finally:
+        _CURRENT.reset(token)
+        dist.destroy_process_group()
+
+
+def in_environment(variables: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
+    """Return number and count of processes that `torchrun` started; None if this process was started otherwise.
+
+    Example:
+        >>> in_environment({"RANK": "1", "WORLD_SIZE": "2"}), in_environment({})
+        ((1, 2), None)
+    """
+    names = ("RANK", "WORLD_SIZE")
+    if not all(variables.get(name, "").isdigit() for name in names):
+        return None
+    rank, size = (int(variables[name]) for name in names)
+    return rank, size
+
+
+def part_seed(seed: int, step: int, part: int) -> int:
+    """Return the seed of all chance in one batch of an update, for any number of processes.
+
+    Args:
+        seed: the run's.
+        step: number of the update.
+        part: number of the batch in it; the number of batches itself for what comes after the update.
+
+    Example:
+        >>> part_seed(0, 1, 0) != part_seed(0, 1, 1), part_seed(0, 1, 0) < 2**63
+        (True, True)
+    """
+    return int.from_bytes(sha256(f"qkv:{seed}:{step}:{part}".encode()).digest()[:8], "little") >> 1
+
+
+def weights_digest(tensors: Mapping[str, Any]) -> str:
+    """Return a sha256 over the bits of tensors."""
+    total = sha256()
+    for tensor in tensors.values():
+        total.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return total.hexdigest()

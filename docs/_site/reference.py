@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import re
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -130,7 +131,8 @@ def _flag_row(parameter: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    """A text for people within a table: no column, tag or emphasis begins in it."""
+    return re.sub(r"([|<*])", r"\\\1", " ".join(text.split()))
 
 
 def _settings_page() -> str:

@@ -57,6 +57,14 @@ def test_every_setting_has_a_meaning(reference: Path) -> None:
     assert not [row for row in rows if not row.split(" | ")[1].strip()]
 
 
+def test_what_help_says_in_angle_brackets_is_shown(reference: Path) -> None:
+    for name in ("settings", "command_line"):
+        text = (reference / f"{name}.md").read_text(encoding="utf-8")
+        cells = [line for line in text.splitlines() if line.startswith("| ")]
+        assert any("TAB>" in line for line in cells), name
+        assert not [line for line in cells if re.search(r"(?<!\\)<[A-Za-z]", re.sub(r"`[^`]*`", "", line))], name
+
+
 def test_every_page_is_in_the_contents() -> None:
     listed: set[str] = set()
     for page in (DOCS / "index.md", DOCS / "understanding" / "mechanisms" / "README.md"):

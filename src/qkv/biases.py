@@ -16,7 +16,7 @@ from qkv.shapes import Shape
 from qkv.values.parameters import Parameter, item, pick, spread
 from qkv.values.pytree import value
 
-__all__ = ["Alibi", "Bias", "Relative", "alibi", "relative"]
+__all__ = ["Alibi", "Bias", "BiasRows", "Relative", "alibi", "relative"]
 
 
 def __dir__() -> list[str]:

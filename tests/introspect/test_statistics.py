@@ -79,7 +79,7 @@ def test_the_compiled_pass_equals_the_dense_weights(mask: Any, normalizer: Softm
     for score in (ScaledDot(), Dot(), ScaledDot(torch.tensor([0.3, 2.0]))):
         options: Any = {"score": score, "normalizer": normalizer, "mask": mask}
         amap = attention_map(query, key, **options)
-        assert compiled.serves(amap._whole.call, "softmax", 3)
+        assert compiled.serves(amap._source.call, "softmax", 3)
         w = qkv.attention_with_weights(query.double(), key.double(), key.double(), **options)[1]
         expect(amap, w.float(), str(score))
 

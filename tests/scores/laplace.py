@@ -94,4 +94,6 @@ def install() -> None:
     registry.BACKENDS = (*registry.BACKENDS, "manhattan")
 
 
-install()
+def pytest_load_initial_conftests() -> None:
+    """As a plugin of pytest it is installed before tests are collected; imported by another test it changes nothing."""
+    install()

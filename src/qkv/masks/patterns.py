@@ -241,8 +241,10 @@ def clamped(number: int) -> int:
         >>> clamped(7), clamped(10**30) == FAR
         (7, True)
     """
-    found: int = torch.sym_max(-FAR, torch.sym_min(FAR, number))  # type: ignore[no-untyped-call]
-    return found
+    if torch.compiler.is_dynamo_compiling():  # before PyTorch 2.12 it traces no sym_min of numbers that do not vary
+        return max(-FAR, min(FAR, number))
+    within: int = torch.sym_max(-FAR, torch.sym_min(FAR, number))  # type: ignore[no-untyped-call]
+    return within
 
 
 def _moved(item: int | Tensor, by: int) -> int | Tensor:

@@ -150,3 +150,17 @@ def steepness(pointwise: "Pointwise") -> float:
 
 
 Pointwise = Linear | Softcap | Leaky | NegativeHalf | GaussianShape | BoxcarShape | EpanechnikovShape
+
+
+def number_of(pointwise: Pointwise) -> float:
+    """Return the number that a function has, 0 if it has none.
+
+    Example:
+        >>> number_of(Softcap(30.0)), number_of(Linear())
+        (30.0, 0.0)
+    """
+    if isinstance(pointwise, Softcap):
+        return float(pointwise.cap)
+    if isinstance(pointwise, Leaky):
+        return pointwise.slope
+    return float(pointwise.power) if isinstance(pointwise, EpanechnikovShape) else 0.0

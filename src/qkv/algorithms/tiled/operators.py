@@ -25,6 +25,7 @@ from qkv.scores.pointwise import (
     NegativeHalf,
     Pointwise,
     Softcap,
+    number_of,
 )
 
 TENSORS = len(Inputs._fields) + 3
@@ -57,7 +58,7 @@ def apply(mechanism: Mechanism, inputs: Inputs, visibility: Visibility) -> tuple
         else:
             code, tensors, numbers = encoded
     kind = type(mechanism.pointwise).__name__
-    shape_parameter = next((float(x) for x in vars(mechanism.pointwise).values()), 0.0)
+    shape_parameter = number_of(mechanism.pointwise)
     names = f"{mechanism.core} {kind} {mechanism.normalizer}"
     groups = [] if visibility.groups is None or visibility.mask is None else list(visibility.groups)
     settings = (mechanism.factor, shape_parameter, mechanism.dropout, mechanism.state)

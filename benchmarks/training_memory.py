@@ -47,7 +47,7 @@ def measure(data: Path, steps: int, precision: str) -> dict[str, Any]:
     from qkv.linalg.heap import GrowthLimit
     from qkv.settings import merge, read_toml
     from qkv.tasks import launch
-    from qkv.tasks.ensembles import RECIPE
+    from qkv.tasks.translate.ensembles import RECIPE
     from qkv.training.loop import train
     from qkv.training.precision import computing
 

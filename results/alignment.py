@@ -21,9 +21,9 @@ from qkv.metrics.alignment import (
     alignment_recall,
     parse_alignments,
 )
-from qkv.tasks.aligning import WAYS, Aligner, Sentences, join, likeliest
-from qkv.tasks.reading import AlignmentReading
-from qkv.tasks.translator import Translator
+from qkv.tasks.align.predict import WAYS, Aligner, Sentences, join, likeliest
+from qkv.tasks.translate.predict import Translator
+from qkv.tasks.translate.reading import AlignmentReading
 from results.usage import run as timed
 
 ROOT = Path(__file__).parent.parent

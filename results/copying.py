@@ -14,10 +14,10 @@ import torch
 from qkv.data.corpus import Pair
 from qkv.data.introductions import splits
 from qkv.metrics.matches import exact_match
-from qkv.tasks.decoding import Decoding
 from qkv.tasks.drawing import draw
-from qkv.tasks.training import load_settings, train
-from qkv.tasks.translator import Translator
+from qkv.tasks.translate.decoding import Decoding
+from qkv.tasks.translate.predict import Translator
+from qkv.tasks.translate.recipe import load_settings, train
 
 ROOT = Path(__file__).parent.parent
 _BEAM = 4

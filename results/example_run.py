@@ -17,7 +17,7 @@ from qkv.checkpoint.folder import load, save
 from qkv.checkpoint.rotation import locate
 from qkv.data.phrases import generate
 from qkv.tasks.example import FOLDER
-from qkv.tasks.training import load_settings, train
+from qkv.tasks.translate.recipe import load_settings, train
 
 TRAINING, VALIDATION, SEED = 20_000, 500, 0
 STEPS = 1500

@@ -14,8 +14,8 @@ import torch
 
 from qkv.data.labeled import read_labeled
 from qkv.metrics.matches import accuracy
+from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.drawing import draw
-from qkv.tasks.labeler import Classifier
 from results.usage import run as timed
 
 ROOT = Path(__file__).parent.parent

@@ -14,9 +14,9 @@ from qkv.data import reverse
 from qkv.data.corpus import Pair
 from qkv.metrics.edits import token_error_rate
 from qkv.metrics.matches import exact_match
-from qkv.tasks.decoding import Decoding
 from qkv.tasks.drawing import draw
-from qkv.tasks.translator import Translator
+from qkv.tasks.translate.decoding import Decoding
+from qkv.tasks.translate.predict import Translator
 from results.transduction import QKV, shown
 from results.transduction_data import write
 from results.usage import run as timed

@@ -27,8 +27,8 @@ from qkv.data.reverse import generate
 from qkv.errors import ConfigError, TrainingError
 from qkv.metrics.matches import exact_match
 from qkv.nn.mechanism import NORMALIZERS, SCORES, MechanismConfig
-from qkv.tasks.training import load_settings, train
-from qkv.tasks.translator import Translator
+from qkv.tasks.translate.predict import Translator
+from qkv.tasks.translate.recipe import load_settings, train
 
 ROOT = Path(__file__).parent.parent
 CONTROLS = ("none", "uniform")

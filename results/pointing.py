@@ -11,7 +11,7 @@ from examples.mechanisms.drawing import COLORS, GRAY, keep, panels
 from qkv.data.corpus import read_tsv
 from qkv.data.pointing import parse_pairs
 from qkv.metrics.figure import Figure
-from qkv.tasks.element_pointer import ElementPointer
+from qkv.tasks.point.predict import ElementPointer
 from results import usage
 from results.elements import lines
 from results.hulls import Point, area, from_first, simple

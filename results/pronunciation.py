@@ -16,10 +16,10 @@ from qkv.data.corpus import Pair
 from qkv.data.word_table import WordTable
 from qkv.metrics.edits import token_error_rate
 from qkv.metrics.matches import exact_match
-from qkv.tasks.decoding import Decoding
 from qkv.tasks.drawing import draw
-from qkv.tasks.members import members_of
-from qkv.tasks.translator import Translation, Translator
+from qkv.tasks.translate.decoding import Decoding
+from qkv.tasks.translate.members import members_of
+from qkv.tasks.translate.predict import Translation, Translator
 from results.transduction import QKV, shown
 from results.usage import run as timed
 

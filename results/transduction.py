@@ -17,7 +17,7 @@ from qkv.metrics.edits import token_error_rate
 from qkv.metrics.matches import accuracy, exact_match
 from qkv.metrics.translation import tokenized_bleu
 from qkv.tasks.drawing import draw
-from qkv.tasks.translator import Translation, Translator
+from qkv.tasks.translate.predict import Translation, Translator
 from results.transduction_data import Parts, date_parts, reverse_parts, scan_parts, write
 from results.usage import run as timed
 

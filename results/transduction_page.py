@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 from qkv.settings import read_toml
-from qkv.tasks.training import load_settings
+from qkv.tasks.translate.recipe import load_settings
 from qkv.training.schedules import learning_rate
 from results.transduction import ROWS, ShortRow
 

@@ -16,9 +16,9 @@ import qkv
 from qkv.checkpoint.disk import replace_file
 from qkv.data.corpus import Pair, read_pairs
 from qkv.metrics.figure import Figure
-from qkv.tasks.decoding import Decoding
 from qkv.tasks.drawing import draw
-from qkv.tasks.translator import Translator
+from qkv.tasks.translate.decoding import Decoding
+from qkv.tasks.translate.predict import Translator
 from results.rows import ROWS, Row
 from results.scoring import score
 from results.usage import run as timed

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from qkv.data.batches import Batch
 from qkv.models.recurrent import RecurrentTranslator
-from qkv.tasks.choice import build_model
-from qkv.tasks.parallel import read_training
+from qkv.tasks.translate.data import read_training
+from qkv.tasks.translate.model import build_model
+from qkv.tasks.translate.objective import TranslationTask
 from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
-from qkv.tasks.translation import TranslationTask
 from qkv.training.optimizer import build_optimizer, clip_gradient, scale_gradient
 from qkv.training.precision import computing
 from qkv.training.settings import Settings

@@ -150,11 +150,6 @@ class QkvError(Exception):
         """Return the same error about another argument."""
         return type(self)(argument, *self.args[1:])
 
-    def reworded(self, change: Callable[[str], str]) -> "QkvError":
-        """Return the same error with a change to qkv's own texts; `got`, which quotes the user, stays as it is."""
-        argument = Place(change(self.file), self.line) if self.file and self.line else change(self.argument)
-        return type(self)(argument, *(x if n == 1 else change(str(x)) for n, x in enumerate(self.args[1:])))
-
     def respelled(self, spell: "Spelling") -> "QkvError":
         """Return the same error with its marked settings spelled by a function."""
         return type(self)(self.argument, *(spelled(str(text), spell) for text in self.args[1:]))

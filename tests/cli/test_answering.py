@@ -18,10 +18,11 @@ from qkv.cli.app import app
 from qkv.data.parts import in_parts
 from qkv.data.table import parse_table, parse_table_in_parts
 from qkv.errors import DataError
-from qkv.tasks.element_pointer import Pointing
-from qkv.tasks.labeler import Classification, Tagging
-from qkv.tasks.regressor import Prediction
-from qkv.tasks.translator import Translation
+from qkv.tasks.classify.predict import Classification
+from qkv.tasks.point.predict import Pointing
+from qkv.tasks.regress.predict import Prediction
+from qkv.tasks.tag.predict import Tagging
+from qkv.tasks.translate.predict import Translation
 
 TASKS = {
     "translate": (["translate"], "a b", Translation, 1),

@@ -13,8 +13,8 @@ from tests.fuzz.models import families
 from qkv.checkpoint.folder import save
 from qkv.data.tokenizer import Tokenizer
 from qkv.tasks import exporting
-from qkv.tasks.generator import Generator
-from qkv.tasks.translator import Translator
+from qkv.tasks.generate.predict import Generator
+from qkv.tasks.translate.predict import Translator
 
 LINES = ["the cat sat", "a dog ran to the cat .", "mat"]
 

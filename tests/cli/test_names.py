@@ -15,8 +15,8 @@ import qkv
 from qkv.cli.app import app
 from qkv.errors import ConfigError, on_command_line
 from qkv.tasks import notes
-from qkv.tasks.label_training import CLASSIFY
-from qkv.tasks.training import load_settings
+from qkv.tasks.classify.recipe import RECIPE as CLASSIFY
+from qkv.tasks.translate.recipe import load_settings
 
 SOURCES = Path(qkv.__file__).parent
 

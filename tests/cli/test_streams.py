@@ -22,8 +22,8 @@ from qkv.cli.app import app
 from qkv.cli.main import main
 from qkv.errors import DataError, QkvError, harmless
 from qkv.settings import read_toml, to_toml
-from qkv.tasks.decoding import Decoding
 from qkv.tasks.streams import stream_stdin, write_lines, write_text
+from qkv.tasks.translate.decoding import Decoding
 
 RED = "\x1b[31m"
 

@@ -111,7 +111,7 @@ def test_exported_vocabularies_are_those_of_each_side(folder: Path, tmp_path: Pa
     assert (source, target) == (stored["source"]["pieces"], stored["target"]["pieces"])
     import ctranslate2
 
-    from qkv.tasks.translator import Translator
+    from qkv.tasks.translate.predict import Translator
 
     ours = Translator.load(folder / "transformer")
     pieces = [stored["source"]["pieces"][number] for number in ours.tokenizer.source.encode("an dog .")]

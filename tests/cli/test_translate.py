@@ -10,7 +10,7 @@ from tests.fuzz.models import families
 
 from qkv.checkpoint.folder import save
 from qkv.checkpoint.rotation import present
-from qkv.tasks.translator import Translator
+from qkv.tasks.translate.predict import Translator
 from qkv.training.average import average_checkpoints
 
 LETTERS = "abcdefgh"

@@ -10,10 +10,10 @@ from qkv.checkpoint.contents import Contents
 from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
-from qkv.tasks.choice import build_model
-from qkv.tasks.label_training import build_reader
-from qkv.tasks.language_training import build_language_model
-from qkv.tasks.point_training import build_pointer
+from qkv.tasks.classify.model import build_reader
+from qkv.tasks.generate.model import build_language_model
+from qkv.tasks.point.model import build_pointer
+from qkv.tasks.translate.model import build_model
 
 TEXT = ["the cat sat on the mat", "a dog ran to the cat ."]
 RECURRENT = {"kind": "gru", "score": "additive", "embedding": 4, "hidden": 6, "attention": 4}

@@ -41,11 +41,18 @@ from qkv.recording.files import read as read_trace
 from qkv.recording.recorder import record
 from qkv.recording.storing import KEY
 from qkv.settings import read_toml, to_toml
-from qkv.tasks import language_training, point_training, regression, training
-from qkv.tasks.label_training import CLASSIFY, RECIPES
+from qkv.tasks.classify.recipe import RECIPE as CLASSIFY
+from qkv.tasks.generate import recipe as language_training
 from qkv.tasks.load import load
+from qkv.tasks.point import recipe as point_training
 from qkv.tasks.published import open_published
 from qkv.tasks.recipe import Recipe
+from qkv.tasks.regress import data as regress_data
+from qkv.tasks.regress import recipe as regression
+from qkv.tasks.regress.model import fit
+from qkv.tasks.regress.settings import RegressFiles, RegressModel
+from qkv.tasks.tag.recipe import RECIPE as TAG
+from qkv.tasks.translate import recipe as training
 from qkv.training.journal import Journal, read_journal
 from qkv.training.session import TrainingJob, begin
 
@@ -256,7 +263,7 @@ def run_folder(folder: Path) -> Attempt:
 def read_settings(path: Path) -> object:
     """A TOML file, as settings of every task in turn; the last error stands for all."""
     tables = read_toml(path)
-    for recipe in (training.RECIPE, language_training.RECIPE, *RECIPES.values(), *BARE):
+    for recipe in (training.RECIPE, language_training.RECIPE, CLASSIFY, TAG, *BARE):
         recipe.load_settings(tables)
     return tables
 
@@ -387,8 +394,8 @@ def read_positions(path: Path) -> object:
 
 
 def read_columns(path: Path) -> object:
-    data = regression.RegressFiles(data=path, x=("age", "area"), y="rent")
-    return regression.fit(regression.read_columns(data), regression.RegressModel(bandwidth=1.0))
+    data = RegressFiles(data=path, x=("age", "area"), y="rent")
+    return fit(regress_data.read_columns(data), RegressModel(bandwidth=1.0))
 
 
 def corpora() -> list[Target]:

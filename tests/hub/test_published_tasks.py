@@ -21,12 +21,13 @@ from qkv.hub.onnx_graphs import to_onnx
 from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.tasks.classify.data import encode_words
+from qkv.tasks.classify.predict import Classification, Classifier
 from qkv.tasks.exporting import export
-from qkv.tasks.filler import MaskFiller
-from qkv.tasks.generator import Generator
-from qkv.tasks.labeled_text import encode_words
-from qkv.tasks.labeler import Classification, Classifier, Tagger, Tagging
-from qkv.tasks.translator import Translator
+from qkv.tasks.fill.predict import MaskFiller
+from qkv.tasks.generate.predict import Generator
+from qkv.tasks.tag.predict import Tagger, Tagging
+from qkv.tasks.translate.predict import Translator
 from qkv.tasks.viewing import scene_of
 
 HERE = Path(__file__).parent / "families"

@@ -13,7 +13,7 @@ from qkv.data.published import Published
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, DataError, QkvError
 from qkv.models.decoder import DecoderConfig, LanguageModel
-from qkv.tasks.generator import Generator
+from qkv.tasks.generate.predict import Generator
 
 LLAMA = (Path(__file__).parent / "families" / "llama" / "tokenizer.json").read_text(encoding="utf-8")
 

@@ -10,8 +10,9 @@ import torch
 import qkv
 from qkv.errors import CheckpointError, ConfigError
 from qkv.settings import merge
-from qkv.tasks import language_training, training
+from qkv.tasks.generate import recipe as generate
 from qkv.tasks.origin import open_origin, origin_tables
+from qkv.tasks.translate import recipe as translate
 
 HERE = Path(__file__).parent / "families"
 WORDS = ["the", "cat", "sat", "on", "mat", "a", "hat", "that", "ate"]
@@ -36,7 +37,7 @@ def pairs(path: Path) -> Path:
 def tables_of(name: str, folder: Path) -> tuple[Any, Any, dict[str, Any]]:
     """The recipe, the origin and the settings of a training from a published folder."""
     generates = name == "llama"
-    recipe = language_training.RECIPE if generates else training.RECIPE
+    recipe = generate.RECIPE if generates else translate.RECIPE
     origin = open_origin(HERE / name, recipe.task)
     data = {"text": text(folder / "text")} if generates else {"data": pairs(folder / "pairs.tsv")}
     more = {"model": {"context": 24}} if generates else {}

@@ -13,18 +13,23 @@ from qkv.errors import ConfigError
 from qkv.nn.first_batch import start_from_first_batch
 from qkv.normalizers.catalog import NORMALIZERS
 from qkv.scores.catalog import SCORES
-from qkv.tasks import label_training, language_training, point_training, training
+from qkv.tasks.classify import recipe as classify
+from qkv.tasks.generate import recipe as generate
+from qkv.tasks.point import recipe as point
 from qkv.tasks.recipe import Recipe, first_objective
+from qkv.tasks.tag import recipe as tag
+from qkv.tasks.translate import recipe as translate
 
 FEW = 20
 """Combinations of a model in a quick run; all of them are thousands."""
 Values = Mapping[str, tuple[Any, ...]]
 
 RECIPES: Mapping[str, Recipe[Any, Any, Any, Any]] = {
-    "translate": training.RECIPE,
-    "generate": language_training.RECIPE,
-    **label_training.RECIPES,
-    "point": point_training.RECIPE,
+    "translate": translate.RECIPE,
+    "generate": generate.RECIPE,
+    "classify": classify.RECIPE,
+    "tag": tag.RECIPE,
+    "point": point.RECIPE,
 }
 SCORED = (*SCORES, "location", "none")
 POSITIONS = ("sinusoidal", "rotary", "alibi", "relative", "learned", "none")

@@ -9,7 +9,11 @@ from types import MappingProxyType
 from typing import Any
 
 from qkv.settings import to_toml
-from qkv.tasks import label_training, language_training, point_training, training
+from qkv.tasks.classify import recipe as classify
+from qkv.tasks.generate import recipe as generate
+from qkv.tasks.point import recipe as point
+from qkv.tasks.tag import recipe as tag
+from qkv.tasks.translate import recipe as translate
 from qkv.training.outcome import Outcome
 
 QKV = Path(sys.executable).parent / "qkv"
@@ -63,8 +67,8 @@ class Family:
 
 
 def _recipe(task: str) -> Any:
-    recipes = {"translate": training.RECIPE, "generate": language_training.RECIPE, "point": point_training.RECIPE}
-    return {**recipes, **label_training.RECIPES}[task]
+    recipes = {"translate": translate.RECIPE, "generate": generate.RECIPE, "point": point.RECIPE}
+    return {**recipes, "classify": classify.RECIPE, "tag": tag.RECIPE}[task]
 
 
 def as_texts(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -20,7 +20,7 @@ from qkv.errors import ConfigError, OutOfMemoryError, UnsupportedError, expect_r
 from qkv.hub import ctranslate, onnx_graphs
 from qkv.nn.attention import Attention
 from qkv.scores.free import Learned
-from qkv.tasks.regression import estimator_class
+from qkv.tasks.regress.model import estimator_class
 from qkv.tasks.runs import rebuild
 from qkv.tasks.trained import Trained
 from qkv.training.board import Board

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from qkv.metrics.alignment import Links, alignment_error_rate, parse_links
 from qkv.metrics.figure import Figure
-from qkv.tasks.aligning import Aligner, Sentences, likeliest
-from qkv.tasks.reading import AlignmentReading
+from qkv.tasks.align.predict import Aligner, Sentences, likeliest
+from qkv.tasks.translate.reading import AlignmentReading
 from results import alignment
 
 _PAIRS = [Sentences("a red house", "une maison rouge")]

@@ -9,7 +9,7 @@ import pytest
 from results.labels import ROWS, divide, judge
 
 from qkv.data.labeled import read_labeled
-from qkv.tasks.labeler import Classifier
+from qkv.tasks.classify.predict import Classifier
 from results import labels
 
 

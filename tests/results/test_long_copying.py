@@ -9,7 +9,7 @@ from results.long_copying import LONGEST, MECHANISMS, TIMES, section, strings
 from results.transduction_data import write
 
 from qkv.data.corpus import read_tsv
-from qkv.tasks.training import load_settings, train
+from qkv.tasks.translate.recipe import load_settings, train
 from results import long_copying
 
 

@@ -14,8 +14,8 @@ from results.mechanisms import CONTROLS, Cell, Grid, Store, letters_in_place
 
 from qkv.data.batches import Batch
 from qkv.scores.catalog import SCORES
-from qkv.tasks.training import load_settings
-from qkv.tasks.translation import TranslationTask
+from qkv.tasks.translate.objective import TranslationTask
+from qkv.tasks.translate.recipe import load_settings
 from results import mechanisms, mechanisms_page
 
 SMALL = """

@@ -7,7 +7,7 @@ import pytest
 from results.pronunciation import ROWS, SpokenRow, judge, run_row, section
 
 from qkv.data.corpus import Pair
-from qkv.tasks.translator import Translation
+from qkv.tasks.translate.predict import Translation
 from results import pronunciation
 
 SETTINGS = """

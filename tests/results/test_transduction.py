@@ -9,7 +9,7 @@ from results.transduction import ROWS, ShortRow, judge
 from results.transduction_data import Parts, reverse_parts, scan_parts, write
 
 from qkv.data.corpus import Pair, read_tsv
-from qkv.tasks.translator import Translation
+from qkv.tasks.translate.predict import Translation
 from results import transduction_page
 
 

@@ -12,8 +12,8 @@ from results.scoring import Words, score, words
 from results.translation import _commands, _joining, _shown, _write_either_way, decoded
 
 from qkv.data.corpus import Pair
-from qkv.tasks.decoding import Decoding
-from qkv.tasks.translator import Translator
+from qkv.tasks.translate.decoding import Decoding
+from qkv.tasks.translate.predict import Translator
 from results import rows, table
 
 

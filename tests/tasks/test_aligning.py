@@ -12,11 +12,11 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_places import word_places
 from qkv.errors import ConfigError, DataError
 from qkv.metrics.alignment import alignment_error_rate, parse_alignments
-from qkv.tasks.aligning import Aligner, Sentences, join, likeliest, mutual
-from qkv.tasks.alignment_files import Aligned, Chosen, FileAligner, SentenceFiles
-from qkv.tasks.reading import AlignmentReading
-from qkv.tasks.training import load_settings, train
-from qkv.tasks.translator import Translator
+from qkv.tasks.align.data import Aligned, Chosen, FileAligner, SentenceFiles
+from qkv.tasks.align.predict import Aligner, Sentences, join, likeliest, mutual
+from qkv.tasks.translate.predict import Translator
+from qkv.tasks.translate.reading import AlignmentReading
+from qkv.tasks.translate.recipe import load_settings, train
 
 _NOT_CHOSEN = Chosen(None, None, None)
 _NO_FILES = SentenceFiles()

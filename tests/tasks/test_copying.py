@@ -9,9 +9,9 @@ from qkv.data.introductions import splits
 from qkv.data.open_vocabulary import decode_open, encode_source, encode_target, pieces_open
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError
-from qkv.tasks.decoding import Decoding
-from qkv.tasks.training import load_settings, train
-from qkv.tasks.translator import Translator
+from qkv.tasks.translate.decoding import Decoding
+from qkv.tasks.translate.predict import Translator
+from qkv.tasks.translate.recipe import load_settings, train
 
 _SIZES = {
     "gru": {"embedding": 32, "hidden": 64, "attention": 32, "dropout": 0.0},

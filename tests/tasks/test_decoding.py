@@ -18,8 +18,8 @@ from qkv.models.copying import CopyingTranslator
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.tasks.cut import CutWarning
-from qkv.tasks.decoding import Decoding, as_mean, as_sampling, as_stop
-from qkv.tasks.translator import Translator
+from qkv.tasks.translate.decoding import Decoding, as_mean, as_sampling, as_stop
+from qkv.tasks.translate.predict import Translator
 
 LINES = ["abc", "", "cabbage", "a", "fade", "deaf bed", "abc", "ggggggg"]
 TOKENIZER = Tokenizer.learn(["abcdefg "], kind="char")

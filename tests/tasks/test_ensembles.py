@@ -10,13 +10,13 @@ import qkv
 from qkv.checkpoint.folder import load
 from qkv.checkpoint.rotation import latest_complete
 from qkv.errors import CheckpointError, ConfigError
-from qkv.tasks.decoding import Decoding
-from qkv.tasks.ensembles import RECIPE
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.load import load as load_any
-from qkv.tasks.members import members_of, write_members
+from qkv.tasks.translate.decoding import Decoding
+from qkv.tasks.translate.ensembles import RECIPE
+from qkv.tasks.translate.members import members_of, write_members
+from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.settings import Ensemble, TranslateFiles
-from qkv.tasks.translator import Translator
 
 LETTERS = "abcdef"
 NAMES = ["0-ahead", "1-ahead", "2-back", "3-back"]

@@ -7,10 +7,10 @@ import pytest
 
 import qkv
 from qkv.metrics.translation import bleu
+from qkv.tasks.classify.data import read_for_training
 from qkv.tasks.classify.settings import ClassifyFiles
-from qkv.tasks.labeled_text import read_for_training
-from qkv.tasks.parallel import read_training
 from qkv.tasks.settings import TokenizerSettings
+from qkv.tasks.translate.data import read_training
 from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 
 _LOOP = {"learning_rate": 0.02, "warmup": 5, "validate_every": 20, "log_every": 20, "dropout": 0.0}

@@ -8,14 +8,16 @@ import torch
 
 from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.models.reader import ReaderConfig, TextTagger
+from qkv.tasks.classify.data import encode_words, read_for_training
+from qkv.tasks.classify.objective import judge_labels, predict
+from qkv.tasks.classify.predict import Classifier
+from qkv.tasks.classify.recipe import RECIPE as CLASSIFY
 from qkv.tasks.classify.settings import ClassifyFiles
 from qkv.tasks.evaluation import evaluate_labels
-from qkv.tasks.label_training import CLASSIFY, RECIPES, TAG
-from qkv.tasks.labeled_text import encode_words, read_for_training
-from qkv.tasks.labeler import Classifier, Tagger
-from qkv.tasks.labeling import judge_labels, predict
 from qkv.tasks.load import load
 from qkv.tasks.settings import TokenizerSettings
+from qkv.tasks.tag.predict import Tagger
+from qkv.tasks.tag.recipe import RECIPE as TAG
 
 _MODEL = {"encoder": "none", "width": 16, "dropout": 0.0, "word_dropout": 0.0}
 _WORDS = TokenizerSettings(tokenizer="word")
@@ -141,7 +143,7 @@ def test_scores_of_words_are_in_the_order_of_the_texts() -> None:
 
 def read_like(sentences: list[str]) -> list:  # type: ignore[type-arg]
     from qkv.data.tokenizer import Tokenizer
-    from qkv.tasks.labeled_text import EncodedText
+    from qkv.tasks.classify.data import EncodedText
 
     tokenizer = Tokenizer.learn(["abcdefghij"], kind="char")
     return [EncodedText(*encode_words(sentence.split(), tokenizer), (), 1) for sentence in sentences]
@@ -166,7 +168,7 @@ def test_a_text_that_is_too_long_is_named(tmp_path: Path, classifier: Path, tagg
 
 
 def test_settings_go_around() -> None:
-    for recipe in RECIPES.values():
+    for recipe in (CLASSIFY, TAG):
         settings = recipe.load_settings({"data": {"data": "x"}, "model": {"encoder": "lstm"}})
         assert recipe.load_settings(recipe.show_settings(settings)) == settings
 

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 from qkv.errors import CheckpointError, ConfigError, DataError, QkvError
 from qkv.models.decoder import DecoderConfig, LanguageModel
-from qkv.tasks.generator import Generator
-from qkv.tasks.language import LanguageTask, judge
-from qkv.tasks.language_training import load_settings, show_settings, train
+from qkv.tasks.generate.data import passage, read_for_training
+from qkv.tasks.generate.objective import LanguageTask, judge
+from qkv.tasks.generate.predict import Generator
+from qkv.tasks.generate.recipe import load_settings, show_settings, train
 from qkv.tasks.origin import open_origin
-from qkv.tasks.text import passage, read_for_training
 
 VERSE = "the cat sat on the mat and the dog ran to the cat.\n"
 MODEL = {"width": 32, "heads": 2, "feed_forward": 64, "layers": 1, "context": 16, "dropout": 0.0}

@@ -11,7 +11,7 @@ from tests.fuzz.models import families
 
 from qkv.checkpoint.folder import save
 from qkv.errors import QkvError
-from qkv.tasks.aligning import Aligner, Sentences
+from qkv.tasks.align.predict import Aligner, Sentences
 from qkv.tasks.load import load
 
 TOLD = r"model: expected scores that are numbers; got NaN for {}\. The parameters hold NaN or Inf"

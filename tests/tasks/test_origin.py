@@ -10,10 +10,10 @@ import torch
 
 from qkv.errors import CheckpointError
 from qkv.settings import merge
-from qkv.tasks.label_training import CLASSIFY
+from qkv.tasks.classify.recipe import RECIPE as CLASSIFY
 from qkv.tasks.load import load
 from qkv.tasks.origin import open_origin, origin_tables
-from qkv.tasks.training import load_settings, train
+from qkv.tasks.translate.recipe import load_settings, train
 from qkv.tasks.translate.settings import TRANSLATE
 
 FAMILIES = Path(__file__).parents[1] / "hub" / "families"

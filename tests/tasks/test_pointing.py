@@ -11,13 +11,14 @@ from qkv.checkpoint.folder import load as load_checkpoint
 from qkv.checkpoint.rotation import mark_best
 from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.recording.recorder import record
-from qkv.tasks.element_pointer import LAYER, ElementPointer
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.load import load
 from qkv.tasks.origin import open_origin
+from qkv.tasks.point.data import read_lines
+from qkv.tasks.point.objective import judge_positions, stack
+from qkv.tasks.point.predict import LAYER, ElementPointer
+from qkv.tasks.point.recipe import load_settings, show_settings, train
 from qkv.tasks.point.settings import PointFiles
-from qkv.tasks.point_training import load_settings, read_lines, show_settings, train
-from qkv.tasks.pointing import judge_positions, stack
 from qkv.tasks.translate.settings import TranslateFiles
 
 _TRAINING = {"steps": 150, "warmup": 10, "learning_rate": 0.02, "validate_every": 75, "tokens": 512}

@@ -6,17 +6,23 @@ from typing import Any
 import pytest
 
 from qkv.errors import ConfigError
-from qkv.tasks import label_training, language_training, point_training, regression, training
+from qkv.tasks.classify import recipe as classify
+from qkv.tasks.generate import recipe as generate
 from qkv.tasks.launch import _ADDED
 from qkv.tasks.origin import open_origin
+from qkv.tasks.point import recipe as point
 from qkv.tasks.recipe import Recipe
+from qkv.tasks.regress import recipe as regress
+from qkv.tasks.tag import recipe as tag
+from qkv.tasks.translate import recipe as translate
 
 RECIPES: dict[str, Recipe[Any, Any, Any, Any]] = {
-    "translate": training.RECIPE,
-    "generate": language_training.RECIPE,
-    **label_training.RECIPES,
-    "point": point_training.RECIPE,
-    "regress": regression.RECIPE,
+    "translate": translate.RECIPE,
+    "generate": generate.RECIPE,
+    "classify": classify.RECIPE,
+    "tag": tag.RECIPE,
+    "point": point.RECIPE,
+    "regress": regress.RECIPE,
 }
 BEFORE: list[tuple[str, dict[str, Any]]] = [
     (

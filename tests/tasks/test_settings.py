@@ -9,7 +9,7 @@ import pytest
 
 from qkv.errors import ConfigError, QkvError
 from qkv.settings import build, check_tables, read_toml
-from qkv.tasks import training
+from qkv.tasks.translate import recipe as training
 
 
 @dataclass(frozen=True)

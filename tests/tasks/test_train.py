@@ -14,10 +14,10 @@ from qkv.errors import CheckpointError, ConfigError, DataError, QkvError
 from qkv.settings import options_of
 from qkv.tasks import train as module
 from qkv.tasks.catalog import TASKS, recipe_of
-from qkv.tasks.labeler import Classifier
+from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.load import load
 from qkv.tasks.train import Run, train
-from qkv.tasks.translator import Translator
+from qkv.tasks.translate.predict import Translator
 from qkv.training.events import Event, Logged, Saved, Updated, Validated
 
 LETTERS = "abcdefgh"

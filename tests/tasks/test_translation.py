@@ -13,10 +13,10 @@ from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.tasks.drawing import alignments
 from qkv.tasks.evaluation import evaluate_translation
 from qkv.tasks.load import load
-from qkv.tasks.parallel import learn_tokenizers
-from qkv.tasks.training import load_settings, show_settings, train
+from qkv.tasks.translate.data import learn_tokenizers
+from qkv.tasks.translate.predict import Translator
+from qkv.tasks.translate.recipe import load_settings, show_settings, train
 from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
-from qkv.tasks.translator import Translator
 
 LETTERS = "abcdefgh"
 WORDS = [first + second + third for first in LETTERS for second in LETTERS for third in LETTERS]

@@ -11,12 +11,12 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError
 from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
-from qkv.tasks.aligning import Aligner, Sentences
-from qkv.tasks.decoding import Decoding
-from qkv.tasks.reading import AlignmentReading
-from qkv.tasks.training import load_settings, train
-from qkv.tasks.translator import Translator
-from qkv.tasks.unknown import as_unknown, choose_reading, identical_links
+from qkv.tasks.align.predict import Aligner, Sentences
+from qkv.tasks.align.unknown import as_unknown, choose_reading, identical_links
+from qkv.tasks.translate.decoding import Decoding
+from qkv.tasks.translate.predict import Translator
+from qkv.tasks.translate.reading import AlignmentReading
+from qkv.tasks.translate.recipe import load_settings, train
 
 SIZES: dict[str, dict[str, int]] = {
     "gru": {"embedding": 32, "hidden": 64, "attention": 32},

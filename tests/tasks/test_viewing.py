@@ -13,8 +13,8 @@ from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.recording.recorder import record
 from qkv.tasks import viewing
-from qkv.tasks.generator import Generator
-from qkv.tasks.translator import Translator
+from qkv.tasks.generate.predict import Generator
+from qkv.tasks.translate.predict import Translator
 
 TOKENIZER = Tokenizer.learn(["abcdefgh"], "char")
 

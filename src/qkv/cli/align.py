@@ -47,7 +47,7 @@ def align(
 
     Example: qkv align runs/en-fr --source test.en --target test.fr --gold test.align
     """
-    from qkv.tasks.alignment_files import Aligned, Chosen, FileAligner, SentenceFiles
+    from qkv.tasks.align.data import Aligned, Chosen, FileAligner, SentenceFiles
     from qkv.tasks.notes import as_json, note, working
     from qkv.tasks.shards import model_digest
     from qkv.tasks.streams import format_lines, write_text

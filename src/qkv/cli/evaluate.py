@@ -53,11 +53,11 @@ def evaluate(
     from qkv.cli.train import as_typed
     from qkv.errors import ConfigError
     from qkv.settings import build
-    from qkv.tasks.decoding import Decoding, as_mean
     from qkv.tasks.evaluation import evaluate as score
     from qkv.tasks.evaluation import evaluate_text
     from qkv.tasks.notes import as_json, working
     from qkv.tasks.streams import fields_of, write_json, write_lines
+    from qkv.tasks.translate.decoding import Decoding, as_mean
     from qkv.tasks.translate.settings import TRANSLATE, TranslateFiles
 
     expect_place("--out", out)

@@ -36,7 +36,7 @@ def generate(
 
     Example: qkv generate runs/plays --prompt "KING:" --temperature 0.8
     """
-    from qkv.tasks.generator import Generator, check_long_prompt
+    from qkv.tasks.generate.predict import Generator, check_long_prompt
     from qkv.tasks.notes import as_json, working
     from qkv.tasks.streams import write_json, write_text
 

@@ -30,7 +30,7 @@ def classify(
     Example: echo "a stirring , funny film" | qkv classify runs/films --show
     """
     from qkv.tasks.answering import answered, parts_of_stdin
-    from qkv.tasks.labeler import Classification, Classifier
+    from qkv.tasks.classify.predict import Classification, Classifier
     from qkv.tasks.notes import as_json
     from qkv.tasks.streams import format_lines, format_results, write_text
 
@@ -79,9 +79,9 @@ def tag(
     Example: echo "Ada wrote the first program" | qkv tag runs/names
     """
     from qkv.tasks.answering import answered, parts_of_stdin
-    from qkv.tasks.labeler import Tagger, Tagging
     from qkv.tasks.notes import as_json
     from qkv.tasks.streams import format_lines, format_results, write_text
+    from qkv.tasks.tag.predict import Tagger, Tagging
 
     expect_place("--attention", attention, PICTURES)
     batch = expect_shards(shards, out, {"attention": attention, "show": show, "line_buffered": line_buffered})

@@ -26,8 +26,8 @@ def point(
     """
     from qkv.errors import ConfigError, nearest
     from qkv.tasks.answering import answered, parts_of_stdin
-    from qkv.tasks.element_pointer import ElementPointer, Pointing
     from qkv.tasks.notes import as_json
+    from qkv.tasks.point.predict import ElementPointer, Pointing
     from qkv.tasks.streams import write_lines, write_results
 
     expect_place("--attention", attention, PICTURES)

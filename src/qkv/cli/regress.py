@@ -14,7 +14,7 @@ from qkv.cli.failure import guarded
 from qkv.cli.place import PICTURES, expect_place
 
 if TYPE_CHECKING:
-    from qkv.tasks.regressor import Array, Prediction, Regressor
+    from qkv.tasks.regress.predict import Array, Prediction, Regressor
     from qkv.view.alignment import Alignment
 
 
@@ -47,7 +47,7 @@ def regress(
     from qkv.data.table import FieldTable, parse_table_in_parts
     from qkv.tasks.answering import answered, typed
     from qkv.tasks.notes import as_json, note
-    from qkv.tasks.regressor import Regressor, as_decimal
+    from qkv.tasks.regress.predict import Regressor, as_decimal
     from qkv.tasks.streams import stream_stdin, write_json, write_lines
 
     expect_place("--picture", picture, (".svg", ".png"))
@@ -85,7 +85,7 @@ def regress(
 
         draw_alignments(maps, attention, terminal=show)
     if picture is not None:
-        from qkv.tasks.regression_picture import save_picture
+        from qkv.tasks.regress.picture import save_picture
 
         save_picture(regressor, picture, interval=interval, level=level, seed=seed)
 

@@ -185,8 +185,8 @@ def _follow(
     with together(options.get("processes"), device):
         outcome = recipe.train(settings, options["out"], device, tensorboard=tensorboard, origin=origin)
     if options.get("picture") is not None:
-        from qkv.tasks.regression_picture import save_picture
-        from qkv.tasks.regressor import Regressor
+        from qkv.tasks.regress.picture import save_picture
+        from qkv.tasks.regress.predict import Regressor
 
         save_picture(Regressor.load(options["out"]), options["picture"])
     if outcome.exit_code:

@@ -12,7 +12,7 @@ from qkv.cli.place import PICTURES, expect_place
 from qkv.cli.shards import Out, Pattern, answer_shards, expect_shards
 
 if TYPE_CHECKING:
-    from qkv.tasks.translator import Translation
+    from qkv.tasks.translate.predict import Translation
 
 
 @guarded
@@ -65,14 +65,14 @@ def translate(
     Example: echo "Ein Hund läuft." | qkv translate runs/de-en --beam 5 --show
     """
     from qkv.decode.sampling import RowKeys
+    from qkv.tasks.align.unknown import as_unknown
     from qkv.tasks.answering import answered, parts_of_stdin
     from qkv.tasks.cut import CutCounter
-    from qkv.tasks.decoding import Decoding, as_mean, as_normalization, as_sampling, as_stop
     from qkv.tasks.example import sentences
     from qkv.tasks.notes import as_json, note, working
     from qkv.tasks.streams import format_json, format_lines, write_text
-    from qkv.tasks.translator import Translator, columns_of
-    from qkv.tasks.unknown import as_unknown
+    from qkv.tasks.translate.decoding import Decoding, as_mean, as_normalization, as_sampling, as_stop
+    from qkv.tasks.translate.predict import Translator, columns_of
 
     expect_place("--attention", attention, PICTURES)
     batch = expect_shards(shards, out, {"attention": attention, "show": show, "line_buffered": line_buffered})

@@ -22,22 +22,26 @@ def recipe_of(task: str) -> Any:
     """Return the recipe of a task, importing its models alone."""
     match task:
         case "translate":
-            from qkv.tasks.ensembles import RECIPE as TRANSLATING
+            from qkv.tasks.translate import ensembles
 
-            return TRANSLATING
+            return ensembles.RECIPE
         case "generate":
-            from qkv.tasks.language_training import RECIPE as GENERATING
+            from qkv.tasks.generate import recipe as generate
 
-            return GENERATING
-        case "classify" | "tag":
-            from qkv.tasks.label_training import RECIPES
+            return generate.RECIPE
+        case "classify":
+            from qkv.tasks.classify import recipe as classify
 
-            return RECIPES[task]
+            return classify.RECIPE
+        case "tag":
+            from qkv.tasks.tag import recipe as tag
+
+            return tag.RECIPE
         case "point":
-            from qkv.tasks.point_training import RECIPE as POINTING
+            from qkv.tasks.point import recipe as point
 
-            return POINTING
+            return point.RECIPE
         case _:
-            from qkv.tasks.regression import RECIPE as REGRESSING
+            from qkv.tasks.regress import recipe as regress
 
-            return REGRESSING
+            return regress.RECIPE

@@ -18,9 +18,9 @@ from qkv.data.dates import splits
 from qkv.tasks.drawing import alignments, draw
 from qkv.tasks.notes import as_json, note, working
 from qkv.tasks.streams import write_json
-from qkv.tasks.training import load_settings, train
-from qkv.tasks.translation import judge
-from qkv.tasks.translator import Translation, Translator
+from qkv.tasks.translate.objective import judge
+from qkv.tasks.translate.predict import Translation, Translator
+from qkv.tasks.translate.recipe import load_settings, train
 
 STEPS = 500
 SHOWN = 5

@@ -9,21 +9,23 @@ from qkv.data.table import read_table
 from qkv.data.text import read_text
 from qkv.errors import ConfigError, setting
 from qkv.metrics.figure import Figure
+from qkv.tasks.classify.data import Kind, TextAndLabels, read_texts
+from qkv.tasks.classify.objective import judge_labels
+from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.cut import tell_cut
-from qkv.tasks.decoding import Decoding
-from qkv.tasks.element_pointer import ElementPointer
-from qkv.tasks.generator import Generator
-from qkv.tasks.labeled_text import Kind, TextAndLabels, read_texts
-from qkv.tasks.labeler import Classifier, Tagger
-from qkv.tasks.labeling import judge_labels
-from qkv.tasks.members import members_of
+from qkv.tasks.generate.predict import Generator
 from qkv.tasks.notes import note
 from qkv.tasks.pairs import PairSources
-from qkv.tasks.regressor import Regressor
+from qkv.tasks.point.predict import ElementPointer
+from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.runs import open_run
+from qkv.tasks.tag.data import read_texts as read_sentences
+from qkv.tasks.tag.predict import Tagger
+from qkv.tasks.translate.decoding import Decoding
+from qkv.tasks.translate.members import members_of
+from qkv.tasks.translate.objective import judge
+from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.settings import TranslateFiles
-from qkv.tasks.translation import judge
-from qkv.tasks.translator import Translator
 
 _GREEDY = Decoding()
 
@@ -223,7 +225,7 @@ def evaluate_labels(
         CheckpointError: the checkpoint is invalid.
         DataError: the file is invalid; the message gives file and line.
     """
-    texts = read_texts(kind, data)
+    texts = read_texts(data) if kind == "classify" else read_sentences(data)
     model = Tagger.load(run, device) if kind == "tag" else Classifier.load(run, device)
     _tell_unseen(texts, model.labels, data)
     found = _labels(model, texts)

@@ -16,15 +16,16 @@ from qkv.hub.onnx_graphs import Exportable, to_onnx
 from qkv.models.parts import TransformerParts
 from qkv.models.recurrent_decoder import RecurrentLanguageModel
 from qkv.models.transformer import TransformerTranslator
-from qkv.tasks.decoding import usual_limit
-from qkv.tasks.element_pointer import ElementPointer
-from qkv.tasks.filler import MaskFiller
-from qkv.tasks.generator import Generator
-from qkv.tasks.labeler import Classifier, Tagger
+from qkv.tasks.classify.predict import Classifier
+from qkv.tasks.fill.predict import MaskFiller
+from qkv.tasks.generate.predict import Generator
 from qkv.tasks.load import Model, load
-from qkv.tasks.members import expect_single
-from qkv.tasks.regressor import Regressor
-from qkv.tasks.translator import Translator
+from qkv.tasks.point.predict import ElementPointer
+from qkv.tasks.regress.predict import Regressor
+from qkv.tasks.tag.predict import Tagger
+from qkv.tasks.translate.decoding import usual_limit
+from qkv.tasks.translate.members import expect_single
+from qkv.tasks.translate.predict import Translator
 
 TARGETS = ("ctranslate2", "onnx", "transformers")
 ABOUT = "about.json"

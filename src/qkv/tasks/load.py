@@ -8,15 +8,16 @@ from typing import Literal, overload
 import torch
 
 from qkv.errors import CheckpointError, ConfigError, nearest
-from qkv.tasks.element_pointer import ElementPointer
-from qkv.tasks.filler import MaskFiller
-from qkv.tasks.generator import Generator
-from qkv.tasks.labeler import Classifier, Tagger
-from qkv.tasks.members import members_of
-from qkv.tasks.regressor import Regressor
+from qkv.tasks.classify.predict import Classifier
+from qkv.tasks.fill.predict import MaskFiller
+from qkv.tasks.generate.predict import Generator
+from qkv.tasks.point.predict import ElementPointer
+from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.runs import expect_task, open_run
+from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.trained import Trained
-from qkv.tasks.translator import Translator
+from qkv.tasks.translate.members import members_of
+from qkv.tasks.translate.predict import Translator
 
 Task = Literal["translate", "generate", "fill", "classify", "tag", "point", "regress"]
 Model = Translator | Generator | MaskFiller | Classifier | Tagger | ElementPointer | Regressor

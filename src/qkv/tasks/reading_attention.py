@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, setting
+from qkv.models.decoder import LanguageModel
 from qkv.models.reader import TextTagger
+from qkv.models.recurrent_decoder import RecurrentLanguageModel
 from qkv.nn.attention import Attention
 from qkv.recording.recorder import record
-from qkv.tasks.language import TextModel
 
 
 def attention_names(model: nn.Module) -> list[str]:
@@ -40,7 +41,7 @@ def read_ids(found: Any, ids: Tensor, begins: tuple[int, ...] = ()) -> None:
         ids: tokens (1, S), int64.
         begins: where the words begin, for a tagger; those beyond the tokens are left out.
     """
-    if isinstance(found.model, TextModel):
+    if isinstance(found.model, LanguageModel | RecurrentLanguageModel):
         found.model(ids)
         return
     lengths = torch.tensor([ids.shape[1]], device=ids.device)

@@ -1,9 +1,9 @@
 """What all training tasks share: settings from tables, and a run folder from settings."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, final, runtime_checkable
+from typing import Any, Generic, Literal, Protocol, TypeVar, final, runtime_checkable
 
 from torch import nn
 
@@ -13,7 +13,7 @@ from qkv.metrics.figure import Figure
 from qkv.nn.first_batch import start_from_first_batch
 from qkv.nn.mechanism import MechanismConfig
 from qkv.settings import build, check_tables, converted, merge, plain
-from qkv.tasks.choice import as_device
+from qkv.tasks.devices import as_device
 from qkv.tasks.launch import expect_same_settings, first_model, launch, run_folder, size_of, store
 from qkv.tasks.notes import note, working
 from qkv.tasks.origin import Origin, first_tokenizer
@@ -328,3 +328,33 @@ def refuse_derived(table: Mapping[str, Any], names: tuple[str, ...], hint: str) 
     for name in names:
         if name in table:
             raise ConfigError(f"model.{name}", "a known setting", "a setting derived from others", hint)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Check the name of a model; the error suggests the closest valid one."""
+
+    kind: Literal["transformer", "gru", "lstm", "rnn"] = "transformer"
+
+
+def expect_own(table: Mapping[str, Any], own: type, other: type, kind: str) -> None:
+    """Refuse settings that only another kind of model has.
+
+    Args:
+        table: the settings.
+        own: the configuration of this kind.
+        other: that of the other kind.
+        kind: the flag that chooses the other kind.
+
+    Raises:
+        ConfigError: a setting is one of the other kind; the message says of which.
+    """
+    known, elsewhere = ({field.name for field in fields(each)} for each in (own, other))
+    for name in table:
+        if name in elsewhere - known:
+            hint = (
+                f"To the source there is one attention: use {setting('score')}."
+                if name.startswith("cross")
+                else "Omit it."
+            )
+            raise ConfigError(f"model.{name}", kind, "a decoder that has no such setting", hint)

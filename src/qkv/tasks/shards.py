@@ -30,9 +30,9 @@ from qkv.data.fingerprints import fingerprint
 from qkv.errors import CheckpointError, ConfigError, DataError, QkvError, setting
 from qkv.files import absolute, open_file, read_file
 from qkv.system import locked
-from qkv.tasks.members import members_of
 from qkv.tasks.notes import note, verbose
 from qkv.tasks.runs import digest_of
+from qkv.tasks.translate.members import members_of
 from qkv.training.average import last_checkpoints
 
 if TYPE_CHECKING:

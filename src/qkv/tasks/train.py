@@ -11,22 +11,23 @@ from qkv.errors import ConfigError, QkvError, in_python, nearest
 from qkv.notebooks import table
 from qkv.settings import merge
 from qkv.tasks.catalog import TASKS, recipe_of
+from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.classify.settings import ClassifyFiles, ClassifyModel, LabelModel
-from qkv.tasks.element_pointer import ElementPointer
 from qkv.tasks.events import listening
+from qkv.tasks.generate.predict import Generator
 from qkv.tasks.generate.settings import GenerateFiles, GenerateModel, GenerateTokenizer
-from qkv.tasks.generator import Generator
-from qkv.tasks.labeler import Classifier, Tagger
 from qkv.tasks.load import Model, load
 from qkv.tasks.notes import Verbosity, speaking
 from qkv.tasks.origin import open_origin, origin_tables
+from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.point.settings import PointFiles, PointModel
+from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import RegressFiles, RegressModel
-from qkv.tasks.regressor import Regressor
 from qkv.tasks.settings import TaskSettings, TokenizerSettings, parameters
+from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.tag.settings import TagFiles
+from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.settings import Ensemble, TranslateFiles, TranslateModel, TranslateTokenizer
-from qkv.tasks.translator import Translator
 from qkv.training.events import Event
 from qkv.training.outcome import Outcome
 from qkv.training.settings import Settings as Training

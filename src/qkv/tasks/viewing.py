@@ -16,19 +16,20 @@ from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.files import read_file
 from qkv.recording.files import read
 from qkv.recording.recorder import record
-from qkv.tasks.decoding import usual_limit
-from qkv.tasks.element_pointer import END_SHOWN, LAYER, ElementPointer
+from qkv.tasks.classify.data import encode_words
+from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.example import SENTENCES, is_example
-from qkv.tasks.filler import MaskFiller
-from qkv.tasks.generator import Generator
-from qkv.tasks.labeled_text import encode_words
-from qkv.tasks.labeler import Classifier, Tagger
+from qkv.tasks.fill.predict import MaskFiller
+from qkv.tasks.generate.predict import Generator
 from qkv.tasks.length import expect_length
 from qkv.tasks.load import load
-from qkv.tasks.members import expect_single
+from qkv.tasks.point.predict import END_SHOWN, LAYER, ElementPointer
 from qkv.tasks.reading_attention import expect_attention, read_ids
-from qkv.tasks.regressor import Regressor, shown_point, shown_row
-from qkv.tasks.translator import Translator, columns_of
+from qkv.tasks.regress.predict import Regressor, shown_point, shown_row
+from qkv.tasks.tag.predict import Tagger
+from qkv.tasks.translate.decoding import usual_limit
+from qkv.tasks.translate.members import expect_single
+from qkv.tasks.translate.predict import Translator, columns_of
 from qkv.view.scene import Scene
 
 Trained = Translator | Generator | MaskFiller | Classifier | Tagger | ElementPointer | Regressor

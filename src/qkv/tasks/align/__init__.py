@@ -1,0 +1,1 @@
+"""The task `align`. Import from its modules."""

@@ -1,0 +1,236 @@
+"""`qkv align`: align files of sentences, with one model or with two models of opposite directions."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, cast, final
+
+from torch import Tensor
+
+from qkv.data.corpus import read_lines
+from qkv.data.word_table import WordTable
+from qkv.errors import ConfigError, DataError, setting
+from qkv.metrics.alignment import (
+    Link,
+    Links,
+    alignment_error_rate,
+    alignment_precision,
+    alignment_recall,
+    expect_inside,
+    parse_alignments,
+)
+from qkv.tasks.align.predict import WAYS, Aligner, Sentences, join, likeliest
+from qkv.tasks.pairs import PairSources
+from qkv.tasks.translate.members import expect_single
+from qkv.tasks.translate.predict import Translator
+from qkv.tasks.translate.reading import AlignmentReading, When
+
+
+class SentenceFiles(NamedTuple):
+    """Files that correspond line by line: sources, targets, and manual alignments; or `data` with both sides.
+
+    Attributes:
+        gold_from: the number of a sentence's first word in the manual alignments, 0 or 1.
+    """
+
+    source: Path | None = None
+    target: Path | None = None
+    gold: Path | None = None
+    data: Path | None = None
+    gold_from: int = 0
+
+    @property
+    def named(self) -> bool:
+        """Whether the user named any file."""
+        return any((self.source, self.target, self.gold, self.data))
+
+
+class Chosen(NamedTuple):
+    """A reading chosen by the user; no layer if unspecified."""
+
+    layer: str | None
+    head: int | None
+    when: str | None
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """The result of an alignment.
+
+    Args:
+        pairs: the sentences.
+        links: the links of each.
+        said: lines to report: the readings and the figures.
+    """
+
+    pairs: list[Sentences]
+    links: list[set[Link]]
+    said: list[str]
+
+    def as_pharaoh(self) -> list[str]:
+        """Format lines such as "0-0 1-2"."""
+        return [" ".join(f"{source}-{target}" for source, target in sorted(found)) for found in self.links]
+
+    def as_json(self) -> list[str]:
+        """Format one JSON object per pair: its words and its links."""
+        return [
+            json.dumps(
+                {"source": pair.source.split(), "target": pair.target.split(), "links": sorted(found)},
+                ensure_ascii=False,
+            )
+            for pair, found in zip(self.pairs, self.links, strict=True)
+        ]
+
+
+@final
+class FileAligner:
+    """Aligns files of sentences with one model, or with two models of opposite directions.
+
+    Args:
+        run: a translation model.
+        reverse: a model of the other direction, or None.
+        valid: sentences with manual alignments for choosing layer, head and step; all files or none.
+        chosen: a fixed reading instead.
+        how: how the two directions are combined.
+        device: compute device.
+
+    Attributes:
+        said: what is read, and why.
+
+    Raises:
+        ConfigError: settings are inconsistent, or the models read other columns.
+        DataError: a file is invalid; the message gives file and line.
+        CheckpointError: a checkpoint is invalid.
+    """
+
+    def __init__(
+        self, run: Path, reverse: Path | None, valid: SentenceFiles, chosen: Chosen, how: str, device: str
+    ) -> None:
+        _expect_choice(valid, chosen, how)
+        self._how = how
+        self._table = (first := _loaded(run, device)).table
+        trial = _read(valid, "valid_", self._table) if valid.named else None
+        self._there = _Direction.chosen(first, trial, chosen)
+        self._back: _Direction | None = None
+        self.said = [f"read from {self._there.reading}: {self._there.why}"]
+        if reverse is not None:
+            second = _loaded(reverse, device)
+            _expect_turned(self._table, second.table)
+            turned = None if trial is None else (_turned_pairs(trial[0]), _turned(trial[1] or []))
+            self._back = _Direction.chosen(second, turned, chosen)
+            self.said.append(f"reverse: read from {self._back.reading}: {self._back.why}")
+
+    @property
+    def readings(self) -> list[str]:
+        """What is read from each model."""
+        return [str(each.reading) for each in (self._there, self._back) if each is not None]
+
+    def align(self, files: SentenceFiles) -> Aligned:
+        """Align the sentences of two files.
+
+        Args:
+            files: what to align; with manual alignments, the error rate is reported. A model that was trained on
+                columns reads them from `data`, and its words are symbols.
+
+        Returns:
+            The links.
+
+        Raises:
+            ConfigError: files are missing, or too many are given.
+            DataError: a file is invalid; the message gives file and line.
+        """
+        pairs, gold = _read(files, "", self._table)
+        there = self._there.weights(pairs)
+        if self._back is None:
+            links = [likeliest(weights) for weights in there]
+        else:
+            links = join(self._how, there, self._back.weights(_turned_pairs(pairs)))
+        figures = (alignment_error_rate, alignment_precision, alignment_recall)
+        judged = [] if gold is None else [str(figure(links, gold)) for figure in figures]
+        return Aligned(pairs, links, [*self.said, *judged])
+
+
+def _loaded(run: Path, device: str) -> Translator:
+    expect_single(Path(run))
+    return Translator.load(run, device)
+
+
+def _expect_choice(valid: SentenceFiles, chosen: Chosen, how: str) -> None:
+    for name, given in ((setting("head"), chosen.head), (setting("when"), chosen.when)):
+        if given is not None and chosen.layer is None:
+            hint = (
+                f"Give {setting('layer')} too, or {setting('valid_source')}, {setting('valid_target')} and "
+                f"{setting('valid_gold')} to choose layer, head and step."
+            )
+            raise ConfigError(name, f"{setting('layer')} as well", "none", hint)
+    if chosen.layer is not None and valid.named:
+        hint = f"Either give {setting('layer')}, or choose it by these sentences."
+        raise ConfigError(setting("layer"), f"no {setting('valid_source')}", "both", hint)
+    if how not in WAYS:
+        join(how, (), ())
+
+
+class _Direction(NamedTuple):
+    """A model, what is read from it, and why."""
+
+    aligner: Aligner
+    reading: AlignmentReading
+    why: str
+
+    @classmethod
+    def chosen(
+        cls, model: Translator, trial: tuple[Sequence[Sentences], list[Links] | None] | None, chosen: Chosen
+    ) -> "_Direction":
+        aligner = Aligner(model)
+        if chosen.layer is not None:
+            reading = AlignmentReading(chosen.layer, chosen.head, cast("When", chosen.when or "at"))
+            return cls(aligner, reading, "as asked")
+        if trial is not None and trial[1] is not None:
+            reading, figure = aligner.choose(trial[0], trial[1])
+            return cls(aligner, reading, f"{figure.value:.2f} % alignment error on the validation sentences")
+        return cls(aligner, aligner.default, "by default")
+
+    def weights(self, pairs: Sequence[Sentences]) -> list[Tensor]:
+        return self.aligner.weights(pairs, self.reading)
+
+
+def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> tuple[list[Sentences], list[Links] | None]:
+    sources = PairSources(files.source, files.target, files.data, prefix)
+    pairs = [Sentences(pair.source, pair.target) for pair in sources.read(table)]
+    if files.gold is None:
+        if not prefix:
+            return pairs, None
+        hint = "The choice needs manual alignments of the validation sentences."
+        raise ConfigError(setting("valid_gold"), setting("valid_gold", "FILE"), "none", hint)
+    gold = parse_alignments(read_lines(files.gold, blank=True), str(files.gold), files.gold_from)
+    if len(gold) != len(pairs):
+        got = f"{len(gold):,} for {len(pairs):,} sentences"
+        raise DataError(
+            str(files.gold), "one line of links per sentence", got, "Give one line per sentence; it can be empty."
+        )
+    expect_inside(gold, [(len(pair.source.split()), len(pair.target.split())) for pair in pairs], str(files.gold))
+    return pairs, gold
+
+
+def _expect_turned(table: WordTable | None, other: WordTable | None) -> None:
+    """Refuse a model of the other direction whose words are not those of the first one."""
+    if table is None and other is None:
+        return
+    if table is not None and other is not None:
+        turned = (table.source_sep, table.target_sep) == (other.target_sep, other.source_sep)
+        if turned and not table.features_col and not other.features_col:
+            return
+    hint = "Features have no reverse: train both directions on two columns, with the same separators."
+    expected = "a run of the same symbols in the other direction"
+    raise ConfigError(setting("reverse"), expected, "one of others", hint)
+
+
+def _turned_pairs(pairs: Sequence[Sentences]) -> list[Sentences]:
+    return [Sentences(pair.target, pair.source) for pair in pairs]
+
+
+def _turned(gold: Sequence[Links]) -> list[Links]:
+    return [
+        Links(frozenset((j, i) for i, j in each.sure), frozenset((j, i) for i, j in each.possible)) for each in gold
+    ]

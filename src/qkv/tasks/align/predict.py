@@ -1,0 +1,261 @@
+"""Word alignment with a translation model: which source word each target word attended to."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from qkv.data.batches import collate_sources, inference_batches, restore_order
+from qkv.data.open_vocabulary import encode_source, encode_target
+from qkv.data.word_places import NO_WORD, word_places
+from qkv.decode.numbers import expect_numbers
+from qkv.errors import ConfigError, DataError, Place, nearest, setting
+from qkv.metrics.alignment import Link, Links, alignment_error_rate
+from qkv.metrics.figure import Figure
+from qkv.metrics.symmetrize import SYMMETRIZATIONS, symmetrize
+from qkv.models.copying import CopyingTranslator
+from qkv.recording.recorder import record
+from qkv.tasks.notes import counted
+from qkv.tasks.translate.predict import Translator
+from qkv.tasks.translate.reading import AlignmentReading, attention_layers, default_reading
+
+_BATCH_TOKENS = 2048
+MUTUAL = "mutual"
+WAYS = (MUTUAL, *SYMMETRIZATIONS)
+"""How two directions are combined: by the sum of their weights, or by combining the links of each."""
+
+
+class Sentences(NamedTuple):
+    """A source and its translation, words separated by spaces."""
+
+    source: str
+    target: str
+
+
+class _Numbers(NamedTuple):
+    """A pair as token ids, and the word of each token."""
+
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+    source_words: list[int]
+    target_words: list[int]
+
+
+@final
+class Aligner:
+    """Reads alignments from a translator's cross-attention while forcing it to write given translations.
+
+    Args:
+        translator: a model with attention.
+
+    Raises:
+        ConfigError: the model has no attention, or writes right to left.
+
+    Source: Bahdanau et al. 2015, section 5.2.1; Garg et al. 2019, "Jointly Learning to Align and Translate with
+        Transformer Models", section 4 (which layer).
+
+    Example:
+        >>> import qkv  # doctest: +SKIP
+        >>> aligner = Aligner(qkv.load("runs/de-en"))  # doctest: +SKIP
+        >>> aligner.align([Sentences("ein Hund", "a dog")])  # doctest: +SKIP
+        [{(0, 0), (1, 1)}]
+    """
+
+    def __init__(self, translator: Translator) -> None:
+        if translator.back[0]:
+            hint = "Align with a run that writes left to right."
+            raise ConfigError("run", "a model that writes left to right", "one of right to left", hint)
+        self.translator = translator
+        self.layers = attention_layers(translator.model)
+
+    @property
+    def default(self) -> AlignmentReading:
+        """The default reading: for a Transformer, the layer before the last, after the step."""
+        return default_reading(self.layers)
+
+    def align(self, pairs: Sequence[Sentences], reading: AlignmentReading | None = None) -> list[set[Link]]:
+        """Align sentences with their translations.
+
+        Args:
+            pairs: words separated by spaces.
+            reading: the weights to read; None for `default`.
+
+        Returns:
+            The links of each pair, source word first, counted from 0: one per target word.
+
+        Raises:
+            ConfigError: the model does not have this layer or head.
+            DataError: a pair is too long; the message gives its number.
+        """
+        return [likeliest(weights) for weights in self.weights(pairs, reading)]
+
+    def weights(self, pairs: Sequence[Sentences], reading: AlignmentReading | None = None) -> list[Tensor]:
+        """Return the weights of each target word on the source words.
+
+        Args:
+            pairs: words separated by spaces.
+            reading: the weights to read; None for `default`.
+
+        Returns:
+            For each pair (target words, source words), summed over the tokens of a source word and averaged over those
+            of a target word.
+
+        Raises:
+            ConfigError: the model does not have this layer or head.
+            DataError: a pair is too long; the message gives its number.
+        """
+        reading = reading or self.default
+        if reading.layer not in self.layers:
+            hint = nearest(reading.layer, self.layers)
+            raise ConfigError(setting("layer"), "an attention over the source", f'"{reading.layer}"', hint)
+        return [_read(weights, reading) for weights in self._weights(pairs, [reading.layer])]
+
+    def choose(self, pairs: Sequence[Sentences], gold: Sequence[Links]) -> tuple[AlignmentReading, Figure]:
+        """Find the layer, head and step whose links are closest to manual alignments.
+
+        Args:
+            pairs: validation sentences.
+            gold: their manual alignments.
+
+        Returns:
+            The reading, and its alignment error rate on these pairs.
+        """
+        weights = list(self._weights(pairs, self.layers))
+        found = [
+            (reading, alignment_error_rate([likeliest(_read(each, reading)) for each in weights], gold))
+            for reading in self._readings(weights)
+        ]
+        return min(found, key=lambda one: one[1].value)
+
+    def _readings(self, weights: Sequence[dict[str, Tensor]]) -> list[AlignmentReading]:
+        heads = {layer: weights[0][layer].shape[1] for layer in self.layers}
+        return [
+            AlignmentReading(layer, head, when)
+            for layer in self.layers
+            for head in (None, *(range(heads[layer]) if heads[layer] > 1 else ()))
+            for when in ("at", "after")
+        ]
+
+    def _weights(self, pairs: Sequence[Sentences], layers: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+        """Return, for each pair and layer, the weights between words; see `_between_words`."""
+        numbered = [self._numbers(pair, place) for place, pair in enumerate(pairs, start=1)]
+        batches = inference_batches([max(len(one.source), len(one.target)) for one in numbered], _BATCH_TOKENS)
+        results = [self._batch([numbered[place] for place in batch], layers) for batch in counted(batches)]
+        return iter(restore_order(batches, results))
+
+    @torch.no_grad()
+    def _batch(self, numbers: Sequence[_Numbers], layers: Sequence[str]) -> list[dict[str, Tensor]]:
+        model, marks = self.translator.model, self.translator.tokenizer
+        device = next(model.parameters()).device
+        source, lengths = collate_sources([one.source for one in numbers], marks.pad)
+        target, _ = collate_sources([(marks.bos, *one.target) for one in numbers], marks.pad)
+        with record(model, layers=layers) as trace:
+            model(source.to(device), lengths.to(device), target.to(device))
+        found = {layer: trace.weights(layer).float().cpu() for layer in layers}
+        for layer, weights in found.items():
+            expect_numbers(weights, f"the attention {layer}")
+        return [
+            {layer: _between_words(_by_head(weights[row]), one) for layer, weights in found.items()}
+            for row, one in enumerate(numbers)
+        ]
+
+    def _numbers(self, pair: Sentences, place: int) -> _Numbers:
+        marks = self.translator.tokenizer
+        if isinstance(self.translator.model, CopyingTranslator):
+            source, unknown = encode_source(pair.source, marks)
+            target = encode_target(pair.target, marks, unknown)
+        else:
+            source, target = tuple(marks.source.encode(pair.source)), tuple(marks.encode(pair.target, target=True))
+        for name, ids in (("source", source), ("target", target)):
+            if not 0 < len(ids) <= self.translator.longest:
+                expected = f"from 1 to {self.translator.longest} tokens"
+                hint = "Remove or split the line."
+                raise DataError(Place(None, place, f"{name} line"), expected, f"{len(ids)}", hint)
+        return _Numbers(source, target, word_places(pair.source, marks.source), word_places(pair.target, marks))
+
+
+def likeliest(weights_TS: Tensor) -> set[Link]:
+    """Link each target word to its most likely source word, source word first.
+
+    Example:
+        >>> sorted(likeliest(torch.tensor([[0.9, 0.1], [0.8, 0.2]])))
+        [(0, 0), (0, 1)]
+    """
+    return {(s, t) for t, s in enumerate(weights_TS.argmax(-1).tolist())} if weights_TS.numel() else set()
+
+
+def mutual(forward_TS: Tensor, backward_ST: Tensor) -> set[Link]:
+    """Link words that are each other's most likely partner, by the sum of the weights of both directions.
+
+    Args:
+        forward_TS: the weights of each target word, (target words, source words).
+        backward_ST: the weights of each source word in a model of the other direction.
+
+    Returns:
+        The links, source word first: at most one per word.
+
+    Source: Liang et al. 2006, "Alignment by Agreement" (weights of both directions decide together); Jalili Sabet et
+        al. 2020, "SimAlign", section 3.1, "Argmax".
+
+    Example:
+        >>> forward, backward = torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([[0.7, 0.3], [0.1, 0.9]])
+        >>> sorted(mutual(forward, backward))
+        [(0, 0), (1, 1)]
+    """
+    together = forward_TS + backward_ST.mT
+    if not together.numel():
+        return set()
+    back = together.argmax(0).tolist()
+    return {(s, t) for t, s in enumerate(together.argmax(1).tolist()) if back[s] == t and together[t, s] > 0}
+
+
+def join(how: str, forward: Sequence[Tensor], backward: Sequence[Tensor]) -> list[set[Link]]:
+    """Combine the weights of both directions to links.
+
+    Args:
+        how: "mutual", or how the links of both directions are combined, see `qkv.metrics.symmetrize`.
+        forward: for each pair (target words, source words).
+        backward: for each pair (source words, target words), from a model of the other direction.
+
+    Returns:
+        The links of each pair, source word first.
+
+    Raises:
+        ConfigError: the name is unknown.
+    """
+    if how not in WAYS:
+        raise ConfigError(setting("symmetrize"), f"one of {', '.join(WAYS)}", f'"{how}"', nearest(how, WAYS))
+    if how == MUTUAL:
+        return [mutual(there, back) for there, back in zip(forward, backward, strict=True)]
+    return [
+        symmetrize(how, likeliest(there), {(s, t) for t, s in likeliest(back)})
+        for there, back in zip(forward, backward, strict=True)
+    ]
+
+
+def _by_head(weights: Tensor) -> Tensor:
+    return weights if weights.ndim == 3 else weights[None]
+
+
+def _between_words(weights_HTS: Tensor, one: _Numbers) -> Tensor:
+    """Compute weights (2, H, T, S) between words, read at the step of each target token and after it.
+
+    Weights are summed over the tokens of a source word and averaged over those of a target word.
+    """
+    count = len(one.target)
+    sources, targets = _membership(one.source_words), _membership(one.target_words)
+    by_word = weights_HTS[..., : len(one.source)] @ sources
+    mean = targets.T / targets.sum(0)[:, None].clamp(min=1)
+    return torch.stack([mean @ by_word[:, :count], mean @ by_word[:, 1 : count + 1]])
+
+
+def _membership(places: Sequence[int]) -> Tensor:
+    """Return a matrix of tokens by words, 1 where a token is part of a word."""
+    words = max(places, default=NO_WORD) + 1
+    columns = torch.tensor(places)
+    return ((columns[:, None] == torch.arange(words)) & (columns[:, None] != NO_WORD)).float()
+
+
+def _read(weights: dict[str, Tensor], reading: AlignmentReading) -> Tensor:
+    return reading.pick(weights[reading.layer][0 if reading.when == "at" else 1])

@@ -1,0 +1,256 @@
+"""Labeled texts as tokens: training files, validation examples, tokenizer."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+from qkv.data.features import text_features
+from qkv.data.fingerprints import fingerprint
+from qkv.data.holdout import split
+from qkv.data.labeled import labels_of, read_labeled
+from qkv.data.tokenizer import Tokenizer
+from qkv.errors import ConfigError, DataError, Place, setting
+from qkv.tasks.notes import note
+from qkv.tasks.settings import Pairs, TokenizerSettings
+from qkv.tasks.tokenizing import learn_tokenizer
+from qkv.tasks.values import as_source, pair_line
+
+Kind = Literal["classify", "tag"]
+_SHARE = 10
+"""One text in so many is held out."""
+
+
+class TextAndLabels(NamedTuple):
+    """A labeled text: as a whole, or word by word.
+
+    Attributes:
+        words: the labeled units; a text to classify is a single one.
+        labels: one per unit.
+        line: line number in the file, from 1.
+    """
+
+    words: tuple[str, ...]
+    labels: tuple[str, ...]
+    line: int
+
+
+class EncodedText(NamedTuple):
+    """A text as numbers.
+
+    Attributes:
+        ids: its token ids.
+        begins: the index of each word's first token; (0,) for a text to classify.
+        labels: the index of each word's label.
+        line: line number in the file, from 1.
+        features: features for a wide model, see `qkv.data.features`; None for other models.
+    """
+
+    ids: tuple[int, ...]
+    begins: tuple[int, ...]
+    labels: tuple[int, ...]
+    line: int
+    features: tuple[int, ...] | None = None
+
+
+class LabeledText(NamedTuple):
+    """Labeled texts ready for training.
+
+    Attributes:
+        tokenizer: learned from the training texts.
+        labels: the names of the labels, sorted.
+        train, valid: examples.
+        fingerprint, valid_fingerprint: sha256 of the texts.
+    """
+
+    tokenizer: Tokenizer
+    labels: tuple[str, ...]
+    train: list[EncodedText]
+    valid: list[EncodedText]
+    fingerprint: str
+    valid_fingerprint: str
+
+
+class LabelFiles(Protocol):
+    """The settings of labeled data."""
+
+    @property
+    def data(self) -> Any:
+        """The texts: a file, or values."""
+
+    @property
+    def valid_data(self) -> Any:
+        """Those to validate on; None to hold some out."""
+
+    @property
+    def longest(self) -> int:
+        """Maximum tokens of a text."""
+
+
+Reader = Callable[[Any, str], list[TextAndLabels]]
+"""Reads labeled texts from a file or values, by the name of the argument."""
+
+
+def read_texts(data: Pairs | None, name: str = "data") -> list[TextAndLabels]:
+    """Read texts with a label each.
+
+    Args:
+        data: a file with label<TAB>text on each line, or pairs of a label and a text.
+        name: of the argument, for messages.
+
+    Returns:
+        The texts.
+
+    Raises:
+        ConfigError: there are none.
+        DataError: the data is invalid; the message gives file and line.
+    """
+    if data is None:
+        raise missing_data(name, "A file with label<TAB>text on each line.")
+    source = as_source(data, name, pair_line)
+    return [TextAndLabels((item.text,), (item.label,), item.line) for item in read_labeled(source, say=tell)]
+
+
+def missing_data(name: str, hint: str) -> ConfigError:
+    """Return the error about data that is not given."""
+    return ConfigError(setting(name), setting(name, "FILE"), "none", hint)
+
+
+def read_for_training(
+    read: Reader,
+    files: LabelFiles,
+    words: TokenizerSettings,
+    seed: int,
+    tokenizer: Tokenizer | None = None,
+    wide: int | None = None,
+    unit: str = "texts",
+) -> LabeledText:
+    """Read and tokenize the training and validation texts.
+
+    Args:
+        read: reads the texts of a task.
+        files: the files.
+        words: tokenizer settings.
+        seed: selects what is held out if there is no validation file.
+        tokenizer: an existing tokenizer; None to train one.
+        wide: feature buckets of a wide model; None for other models.
+        unit: what a text is called.
+
+    Returns:
+        The texts, ready for training.
+
+    Raises:
+        DataError: a file is invalid, or has a label that training never saw; the message gives file and line.
+        ConfigError: files are missing.
+    """
+    train = read(files.data, "data")
+    name = valid_name = _name(files.data, "data")
+    if files.valid_data is not None:
+        valid = read(files.valid_data, "valid_data")
+        valid_name = _name(files.valid_data, "valid_data")
+    else:
+        train, valid, message = split(
+            train,
+            seed,
+            parts=lambda text: (text.words, text.labels),
+            names=(unit, unit),
+            share=_SHARE,
+            labels=lambda text: text.labels,
+        )
+        if message:
+            tell(message)
+    labels = labels_of(label for text in train for label in text.labels)
+    if tokenizer is None:
+        texts = (word for text in train for word in text.words)
+        tokenizer = learn_tokenizer(words, texts)
+    return LabeledText(
+        tokenizer,
+        labels,
+        [numbered(text, tokenizer, labels, files.longest, name, wide) for text in train],
+        [numbered(text, tokenizer, labels, files.longest, valid_name, wide) for text in valid],
+        _digest(train),
+        _digest(valid),
+    )
+
+
+def numbered(
+    text: TextAndLabels, tokenizer: Tokenizer, labels: Sequence[str], longest: int, name: str, wide: int | None = None
+) -> EncodedText:
+    """Turn a labeled text into numbers.
+
+    Args:
+        text: words with labels.
+        tokenizer: the tokenizer.
+        labels: the names of the labels.
+        longest: maximum number of tokens.
+        name: file name for errors.
+        wide: feature buckets of a wide model; None for other models.
+
+    Returns:
+        The numbers.
+
+    Raises:
+        DataError: the text is too long, or its label is unknown.
+
+    Example:
+        >>> tokenizer = Tokenizer.learn(["good film"], kind="char")
+        >>> numbered(TextAndLabels(("fo", "o"), ("a", "b"), 3), tokenizer, ("a", "b"), 9, "f").begins
+        (0, 2)
+    """
+    for label in text.labels:
+        if label not in labels:
+            hint = f"Training never saw it: add examples of it to {setting('data')}, or correct the label."
+            got = f'"{label}"'
+            raise DataError(Place(name, text.line), f"one of {_shown(labels)}", got, hint)
+    ids, begins = encode_words(text.words, tokenizer)
+    if len(ids) > longest:
+        hint = f"Shorten or split it, or allow longer ones with {setting('longest', f'{len(ids)}')}."
+        raise DataError(Place(name, text.line), f"at most {longest} tokens", f"{len(ids)}", hint)
+    features = None if wide is None else features_of(text.words[0], tokenizer, wide)
+    return EncodedText(ids, begins, tuple(labels.index(label) for label in text.labels), text.line, features)
+
+
+def features_of(text: str, tokenizer: Tokenizer, wide: int | None) -> tuple[int, ...] | None:
+    """Return the features of a text to classify, normalized and lower-cased like its tokens; None without buckets."""
+    if wide is None:
+        return None
+    return text_features(tokenizer.vocabulary.prepared(text), wide)
+
+
+def encode_words(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Tokenize words, and return the index of each word's first token; a word without tokens becomes the unknown token.
+
+    The tokenizer of a published model reads them as one text, and refuses such a word.
+
+    Example:
+        >>> tokenizer = Tokenizer.learn(["good film"], kind="char")
+        >>> encode_words(["of", "good"], tokenizer)[1]
+        (0, 2)
+    """
+    if tokenizer.published is not None:
+        encoded = tokenizer.published.encode_words(list(words))
+        return tuple(encoded[0]), tuple(encoded[1])
+    ids: list[int] = []
+    begins: list[int] = []
+    for word in words:
+        begins.append(len(ids))
+        ids += tokenizer.encode(word) or [tokenizer.unk]
+    return tuple(ids), tuple(begins)
+
+
+def _name(data: object, name: str) -> str:
+    """Return what messages call data: the file, or the argument whose values they are."""
+    return str(data) if isinstance(data, str | Path) else name
+
+
+def tell(text: str) -> None:
+    """Say something about data on standard error."""
+    note(f"qkv: {text}")
+
+
+def _digest(texts: Sequence[TextAndLabels]) -> str:
+    return fingerprint("\t".join((*text.words, "", *text.labels)) for text in texts)
+
+
+def _shown(labels: Sequence[str], most: int = 12) -> str:
+    shown = ", ".join(f'"{label}"' for label in labels[:most])
+    return shown if len(labels) <= most else f"{shown} and {len(labels) - most} more"

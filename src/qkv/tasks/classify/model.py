@@ -1,0 +1,50 @@
+"""The model of texts or words with labels: its settings, and how it is created."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from qkv.errors import ConfigError, setting
+from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
+from qkv.settings import build
+from qkv.tasks.classify.data import Kind
+from qkv.tasks.classify.objective import LabelModel
+from qkv.tasks.recipe import refuse_derived, without
+
+
+def build_reader(kind: Kind, table: Mapping[str, Any], size: int, labels: tuple[str, ...], unknown: int) -> LabelModel:
+    """Create a model from its settings, with new weights.
+
+    Args:
+        kind: "classify" or "tag".
+        table: its sizes.
+        size: vocabulary size.
+        labels: the names of the labels.
+        unknown: the id of the unknown token.
+
+    Returns:
+        The model.
+
+    Raises:
+        ConfigError: a setting is invalid.
+    """
+    config = build(ReaderConfig, {**table, "size": size, "labels": len(labels)}, "model")
+    return TextClassifier(config, unknown) if kind == "classify" else TextTagger(config, unknown)
+
+
+def read_config(table: Mapping[str, Any]) -> ReaderConfig:
+    """Check the settings of a model, and fill in its defaults.
+
+    Raises:
+        ConfigError: a name is unknown, a value is invalid, or a setting does not apply.
+    """
+    refuse_derived(table, ("size", "labels"), "The vocabulary and the labels come from the training text.")
+    config = build(ReaderConfig, {"size": 1, "labels": 1, **table}, "model")
+    if config.encoder != "transformer" and config.heads != ReaderConfig.heads:
+        hint = f"It belongs to self-attention: omit it, or choose {setting('model', 'transformer')}."
+        raise ConfigError("model.heads", "a Transformer", f"{config.heads} with {config.encoder}", hint)
+    return config
+
+
+def table_of(config: ReaderConfig) -> dict[str, Any]:
+    """Return the settings of a model as a dict, the inverse of `read_config`."""
+    return without(config, "size", "labels")

@@ -1,0 +1,174 @@
+"""Training a classifier or tagger: the task in the form that `qkv.training` expects."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from qkv.data.batches import Example, collate_sources, inference_batches, restore_order, token_batches
+from qkv.data.tokenizer import Tokenizer
+from qkv.decode.numbers import expect_numbers
+from qkv.metrics.figure import Figure
+from qkv.metrics.matches import accuracy, macro_f1
+from qkv.metrics.spans import names_spans, span_f1
+from qkv.models.reader import TextClassifier, TextTagger
+from qkv.tasks.classify.data import EncodedText
+from qkv.tasks.notes import counted
+
+LabelModel = TextClassifier | TextTagger
+_NO_LABEL = -100
+_BATCH_TOKENS = 8192
+
+
+class LabelBatch(NamedTuple):
+    """Texts as tensors.
+
+    Attributes:
+        ids: token ids (B, S), int64.
+        lengths: (B,), int64.
+        begins: first tokens of words (B, W), int64, 0 in the padding.
+        labels: labels of words (B, W), int64, −100 in the padding.
+        features: features for a wide model (B, F), int64; None for other models.
+        counts: number of features of each text (B,), int64; None for other models.
+    """
+
+    ids: Tensor
+    lengths: Tensor
+    begins: Tensor
+    labels: Tensor
+    features: Tensor | None = None
+    counts: Tensor | None = None
+
+
+@final
+@dataclass(frozen=True)
+class LabelTask:
+    """Labeled texts, a model and its evaluation.
+
+    Args:
+        model: the model to train.
+        tokenizer: the tokenizer.
+        labels: the names of the labels.
+        train, valid: examples.
+        smoothing: label smoothing in training.
+        rows: number of texts in a batch; None for as many as the batch's tokens allow.
+    """
+
+    model: LabelModel
+    tokenizer: Tokenizer
+    labels: tuple[str, ...]
+    train: Sequence[EncodedText]
+    valid: Sequence[EncodedText]
+    smoothing: float
+    rows: int | None = None
+
+    @property
+    def unit(self) -> str:
+        """The unit that the objective counts."""
+        return "labels"
+
+    def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
+        """Batch texts of about equal length."""
+        examples = [Example(item.ids, (), item.line) for item in self.train]
+        return token_batches(examples, tokens, seed, epoch, self.rows)
+
+    def collate(self, places: Sequence[int]) -> LabelBatch:
+        """Stack texts, on the model's device."""
+        return stack([self.train[place] for place in places], self.tokenizer.pad, self._device())
+
+    def objective(self, batch: LabelBatch) -> tuple[Tensor, int]:
+        """Compute the smoothed cross entropy of each label."""
+        scores = label_scores(self.model, batch)
+        loss = F.cross_entropy(
+            scores.float().flatten(0, -2),
+            batch.labels.flatten(),
+            ignore_index=_NO_LABEL,
+            reduction="sum",
+            label_smoothing=self.smoothing,
+        )
+        return loss, int((batch.labels != _NO_LABEL).sum())
+
+    def lines(self, places: Sequence[int]) -> list[int]:
+        """Return the line numbers of texts in the user's file."""
+        return [self.train[place].line for place in places]
+
+    def validate(self) -> list[Figure]:
+        """Compute accuracy, F1 and loss on the validation texts."""
+        found = predict(self.model, self.valid, self.tokenizer.pad)
+        predicted = [[self.labels[int(number)] for number in scores.argmax(-1)] for scores in found]
+        truth = [[self.labels[number] for number in item.labels] for item in self.valid]
+        right = torch.cat([torch.tensor(item.labels, dtype=torch.int64) for item in self.valid])
+        loss = float(F.cross_entropy(torch.cat(found).double(), right))
+        return [*judge_labels(predicted, truth), Figure("loss", loss, "nats per label", higher_is_better=False)]
+
+    def _device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+
+def judge_labels(predicted: Sequence[Sequence[str]], truth: Sequence[Sequence[str]]) -> list[Figure]:
+    """Score labels; used by both training and `qkv evaluate`.
+
+    Args:
+        predicted: the labels of each text, or of its words.
+        truth: the correct labels.
+
+    Returns:
+        Accuracy and macro F1 over all labels; preceded by F1 of spans if labels are spans.
+    """
+    ours, theirs = ([label for text in side for label in text] for side in (predicted, truth))
+    figures = [accuracy(ours, theirs), macro_f1(ours, theirs)]
+    return [span_f1(predicted, truth), *figures] if names_spans(sorted(set(theirs))) else figures
+
+
+@torch.no_grad()
+def predict(model: LabelModel, items: Sequence[EncodedText], padding: int) -> list[Tensor]:
+    """Score all labels of texts, in batches of about equal length; the batch changes no answer.
+
+    Args:
+        model: in evaluation mode.
+        items: the texts; their labels are ignored.
+        padding: the padding id.
+
+    Returns:
+        The scores of each text (words, labels), on the CPU.
+
+    Raises:
+        QkvError: scores are NaN.
+    """
+    batches = inference_batches([len(item.ids) for item in items], _BATCH_TOKENS)
+    results = []
+    for batch in counted(batches):
+        stacked = stack([items[place] for place in batch], padding, next(model.parameters()).device)
+        scores = label_scores(model, stacked).cpu()
+        expect_numbers(scores, f"one of the texts {min(batch) + 1:,} to {max(batch) + 1:,}")
+        results.append([scores[row, : len(items[place].begins)] for row, place in enumerate(batch)])
+    return restore_order(batches, results)
+
+
+def stack(items: Sequence[EncodedText], padding: int, device: torch.device) -> LabelBatch:
+    """Stack texts as tensors.
+
+    Example:
+        >>> stack([EncodedText((5, 6), (0,), (1,), 1)], 0, torch.device("cpu")).labels
+        tensor([[1]])
+    """
+    ids, lengths = collate_sources([item.ids for item in items], padding)
+    begins, _ = collate_sources([item.begins for item in items], 0)
+    labels, _ = collate_sources([item.labels or (_NO_LABEL,) * len(item.begins) for item in items], _NO_LABEL)
+    # Either all texts have features or none has.
+    wide = collate_sources([item.features for item in items if item.features is not None], 0) if _wide(items) else ()
+    return LabelBatch(*(tensor.to(device) for tensor in (ids, lengths, begins, labels, *wide)))
+
+
+def _wide(items: Sequence[EncodedText]) -> bool:
+    return items[0].features is not None
+
+
+def label_scores(model: LabelModel, batch: LabelBatch) -> Tensor:
+    """Compute logits (B, W, labels); a text to classify counts as one word."""
+    if isinstance(model, TextClassifier):
+        return model(batch.ids, batch.lengths, batch.features, batch.counts)[:, None]  # type: ignore[no-any-return]
+    return model(batch.ids, batch.lengths, batch.begins)  # type: ignore[no-any-return]

@@ -1,0 +1,161 @@
+"""Trained classifiers: a label for each text, with probabilities and attention."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast, final
+
+import torch
+from torch import Tensor
+
+from qkv.errors import CheckpointError, Place
+from qkv.models.reader import TextClassifier, TextTagger
+from qkv.recording import record
+from qkv.tasks.classify.data import EncodedText, Kind, features_of
+from qkv.tasks.classify.model import build_reader
+from qkv.tasks.classify.objective import LabelModel, predict
+from qkv.tasks.devices import as_device
+from qkv.tasks.length import expect_length
+from qkv.tasks.published_reader import rebuild_reader
+from qkv.tasks.reading_attention import last_self_attention
+from qkv.tasks.runs import expect_task, open_run, rebuild
+from qkv.tasks.trained import Trained
+from qkv.view.alignment import Alignment
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Classification:
+    """The label of a text.
+
+    Args:
+        text: the given text.
+        label: the most likely label.
+        probabilities: of all labels by name, most likely first.
+        tokens: as the model sees them.
+        weights: the share of each token in the text's vector (S,); None if not requested.
+    """
+
+    text: str
+    label: str
+    probabilities: dict[str, float]
+    tokens: tuple[str, ...]
+    weights: Tensor | None = None
+
+    @property
+    def alignment(self) -> Alignment | None:
+        """How much each token contributed to the label."""
+        return None if self.weights is None else Alignment(self.tokens, (self.label,), self.weights[None])
+
+
+@final
+class Classifier:
+    """A model that classifies texts, ready to use.
+
+    Args:
+        trained: a checkpoint of `qkv train classify`, or a published classifier of texts.
+        device: compute device.
+
+    Raises:
+        CheckpointError: the checkpoint is of another task, or invalid.
+
+    Example:
+        >>> import qkv  # doctest: +SKIP
+        >>> qkv.load("runs/films").classify(["a stirring , funny film"])  # doctest: +SKIP
+        ['1']
+    """
+
+    def __init__(self, trained: Trained, device: str | torch.device = "cpu") -> None:
+        expect_task(trained, "classify", "a model that classifies")
+        self.tokenizer = trained.tokenizer
+        self.model, self.labels, self.longest = rebuilt("classify", trained, device)
+
+    @classmethod
+    def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "Classifier":
+        """Load the best checkpoint of a run, or one checkpoint.
+
+        Raises:
+            CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
+        """
+        return cls(open_run(run), device)
+
+    def classify(self, texts: Sequence[str]) -> list[str]:
+        """Label texts.
+
+        Args:
+            texts: one or more.
+
+        Returns:
+            The most likely label of each.
+
+        Raises:
+            DataError: a text is too long.
+        """
+        return [found.label for found in self.classify_fully(texts)]
+
+    def classify_fully(self, texts: Sequence[str], *, attention: bool = False, first: int = 1) -> list[Classification]:
+        """Label texts, with probabilities.
+
+        Args:
+            texts: one or more; an empty one is labeled by the bias alone.
+            attention: whether to return the share of each token.
+            first: number of the first text, for messages.
+
+        Returns:
+            One classification per text, in order.
+
+        Raises:
+            DataError: a text is too long.
+        """
+        items = [self._item(text, number) for number, text in enumerate(texts, start=first)]
+        found = predict(self.model, items, self.tokenizer.pad) if items else []
+        return [
+            self._classification(text, item, scores[0], attention)
+            for text, item, scores in zip(texts, items, found, strict=True)
+        ]
+
+    def attention(self, ids: Sequence[int]) -> Tensor:
+        """Return the share of each token in the text's vector (S,).
+
+        A published classifier reads the text from its first token: the share is what that one attends to in the last
+        layer, the mean over its heads.
+        """
+        model = cast("TextClassifier", self.model)
+        if model.attention_layer is None:
+            return last_self_attention(self, list(ids))[0]
+        device = next(model.parameters()).device
+        with torch.no_grad(), record(model, layers=[model.attention_layer]) as trace:
+            model(torch.tensor([list(ids)], device=device), torch.tensor([len(ids)], device=device))
+        return trace.weights(model.attention_layer)[0, 0].float().cpu()
+
+    def _item(self, text: str, number: int) -> EncodedText:
+        ids = tuple(self.tokenizer.encode(text))
+        expect_length(Place(None, number, "text"), len(ids), self.longest, self.tokenizer)
+        item = EncodedText(ids, (0,), (), number)
+        buckets = cast("TextClassifier", self.model).buckets
+        return item._replace(features=features_of(text, self.tokenizer, buckets))
+
+    def _classification(self, text: str, item: EncodedText, scores: Tensor, attention: bool) -> Classification:
+        shares = scores.double().softmax(-1)
+        order = shares.argsort(descending=True, stable=True).tolist()
+        probabilities = {self.labels[place]: float(shares[place]) for place in order}
+        weights = self.attention(item.ids) if attention and item.ids else None
+        pieces = tuple(self.tokenizer.pieces(item.ids))
+        return Classification(text, self.labels[order[0]], probabilities, pieces, weights)
+
+
+def rebuilt(kind: Kind, trained: Trained, device: str | torch.device) -> tuple[LabelModel, tuple[str, ...], int]:
+    """Load the model of a checkpoint, the names of its labels, and its maximum number of tokens."""
+    config: dict[str, Any] = dict(trained.contents.config)
+    labels, longest, table = config.get("labels"), config.get("longest"), config.get("model")
+    good = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
+    if not good or not isinstance(longest, int) or not isinstance(table, dict):
+        hint = "It was written by another version: retrain, or install that version."
+        raise CheckpointError(str(trained.folder), "labels and sizes in config.json", "others", hint)
+    names = tuple(str(label) for label in cast("list[object]", labels))
+    if table.get("kind") == "published":
+        published: type[TextClassifier | TextTagger] = TextClassifier if kind == "classify" else TextTagger
+        return rebuild_reader(trained, published).to(as_device(str(device))).eval(), names, longest
+    sizes, pieces, unknown = table, trained.tokenizer.size, trained.tokenizer.unk
+    model = rebuild(lambda: build_reader(kind, sizes, pieces, names, unknown), trained)
+    return model.to(as_device(str(device))).eval(), names, longest

@@ -1,0 +1,77 @@
+"""`qkv train classify`: from settings to a trained run folder; `qkv train tag` shares all but the reader."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from qkv.data.tokenizer import Tokenizer
+from qkv.errors import CheckpointError, setting
+from qkv.models.reader import ReaderConfig
+from qkv.tasks.classify.data import Kind, LabeledText, LabelFiles, Reader, read_for_training, read_texts
+from qkv.tasks.classify.model import build_reader, read_config, table_of
+from qkv.tasks.classify.objective import LabelModel, LabelTask
+from qkv.tasks.classify.settings import CLASSIFY
+from qkv.tasks.origin import Origin
+from qkv.tasks.recipe import ModelTable, Recipe
+from qkv.tasks.recipe import RecipeSettings as AllSettings
+from qkv.tasks.settings import TaskSettings
+
+LabelSettings = AllSettings[LabelFiles, ReaderConfig]
+LabelRecipe = Recipe[LabelFiles, ReaderConfig, LabeledText, LabelModel]
+
+
+def label_recipe(
+    kind: Kind,
+    settings: TaskSettings,
+    read_config: Callable[[Mapping[str, Any]], ReaderConfig],
+    read_texts: Reader,
+    unit: str,
+) -> LabelRecipe:
+    """Return the recipe of a task that labels.
+
+    Args:
+        kind: "classify" or "tag".
+        settings: its tables of settings.
+        read_config: checks the settings of its model.
+        read_texts: reads its data.
+        unit: what a text is called.
+    """
+
+    def read(settings: LabelSettings, tokenizer: Tokenizer | None) -> LabeledText:
+        seed, wide = settings.training.seed, settings.model.wide
+        return read_for_training(read_texts, settings.data, settings.tokenizer, seed, tokenizer, wide, unit)
+
+    def create(config: ReaderConfig, text: LabeledText) -> LabelModel:
+        return build_reader(kind, table_of(config), text.tokenizer.size, text.labels, text.tokenizer.unk)
+
+    table = ModelTable(read_config, table_of)
+    return Recipe(settings, table, read, create, _job, _identity, _summary, adapt=_expect_labels)
+
+
+def _job(model: LabelModel, text: LabeledText, settings: LabelSettings) -> LabelTask:
+    smoothing, rows = settings.training.label_smoothing, settings.training.batch_size
+    return LabelTask(model, text.tokenizer, text.labels, text.train, text.valid, smoothing, rows)
+
+
+def _identity(text: LabeledText, settings: LabelSettings) -> dict[str, Any]:
+    fingerprints = {"train": text.fingerprint, "valid": text.valid_fingerprint}
+    return {"labels": list(text.labels), "longest": settings.data.longest, "text": fingerprints}
+
+
+def _summary(text: LabeledText, _: LabelModel) -> str:
+    return f"{len(text.train):,} training texts, {len(text.valid):,} validation texts; {len(text.labels)} labels"
+
+
+def _expect_labels(text: LabeledText, origin: Origin | None) -> LabeledText:
+    """Refuse to start from a run with other labels: its outputs would mean something else."""
+    if origin is None or not origin.weights:
+        return text
+    theirs = origin.trained.contents.config.get("labels")
+    if theirs != list(text.labels):
+        shown = ", ".join(map(str, theirs)) if isinstance(theirs, list) else "none"
+        hint = f"Train on the same labels, or from scratch without {setting('from')}."
+        expected = f"a run with the labels {', '.join(text.labels)}"
+        raise CheckpointError(setting("from"), expected, shown, hint)
+    return text
+
+
+RECIPE = label_recipe("classify", CLASSIFY, read_config, read_texts, "texts")

@@ -1,0 +1,1 @@
+"""The task `fill`. Import from its modules."""

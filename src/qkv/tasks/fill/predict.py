@@ -1,0 +1,122 @@
+"""A masked language model: predicts the masked words of a text."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from qkv.data.batches import collate_sources
+from qkv.data.tokenizer import Tokenizer
+from qkv.errors import ConfigError, DataError
+from qkv.models.masked import MaskedLanguageModel
+from qkv.tasks.devices import as_device
+from qkv.tasks.published_reader import rebuild_reader
+from qkv.tasks.trained import Trained
+
+_ROWS = 32
+
+
+@final
+@dataclass(frozen=True)
+class Filled:
+    """A likely token for a masked place.
+
+    Args:
+        token: its readable name.
+        number: its id.
+        probability: of this token at this place.
+        text: the text with the token in the place of its mask; other masks stay.
+    """
+
+    token: str
+    number: int
+    probability: float
+    text: str
+
+
+@final
+class MaskFiller:
+    """A masked language model with its tokenizer, ready to use.
+
+    Args:
+        trained: a published model, as `qkv.load` reads it.
+        device: compute device.
+
+    Raises:
+        CheckpointError: the weights do not fit, or there is no tokenizer.
+
+    Example:
+        >>> import qkv  # doctest: +SKIP
+        >>> qkv.load("bert-base-uncased").fill(["Paris is the [MASK] of France."])[0][0].token  # doctest: +SKIP
+        'capital'
+    """
+
+    def __init__(self, trained: Trained, device: str | torch.device = "cpu") -> None:
+        self.model = rebuild_reader(trained, MaskedLanguageModel).to(as_device(str(device))).eval()
+        self.tokenizer: Tokenizer = trained.tokenizer
+
+    @torch.no_grad()
+    def fill(self, texts: Sequence[str], *, best: int = 5) -> list[list[Filled]]:
+        """Predict the masked tokens of each text.
+
+        Args:
+            texts: each with one mask, written as the tokenizer does: "[MASK]" or "<mask>".
+            best: number of predictions.
+
+        Returns:
+            For each text its most likely tokens, the likeliest first.
+
+        Raises:
+            DataError: a text has no mask or several, or is too long.
+            ConfigError: the model has no output layer, or `best` is below 1.
+        """
+        if not self.model.config.masked_head:
+            hint = "Its states can be recorded; masks are filled by a folder with a masked language model."
+            raise ConfigError("fill", "a model with an output layer", "one without", hint)
+        if not 1 <= best <= self.model.config.size:
+            raise ConfigError("best", f"1 to {self.model.config.size}", f"{best}", "5 suit most uses.")
+        sources = [self._encode(text, number) for number, text in enumerate(texts, start=1)]
+        found: list[list[Filled]] = []
+        for at in range(0, len(sources), _ROWS):
+            rows = sources[at : at + _ROWS]
+            tokens, lengths = (x.to(next(self.model.parameters()).device) for x in collate_sources(rows, 0))
+            scores = self.model(tokens, lengths)
+            places = torch.tensor([ids.index(self._mask) for ids in rows], device=scores.device)
+            own = scores[torch.arange(len(rows), device=scores.device), places].float().softmax(-1)
+            found += [self._filled(ids, row, best) for ids, row in zip(rows, own, strict=True)]
+        return found
+
+    @property
+    def _mask(self) -> int:
+        published = self.tokenizer.published
+        number = None if published is None else published.mask
+        if number is None:
+            hint = "Its tokenizer.json names neither."
+            raise ConfigError("tokenizer", "a mask, [MASK] or <mask>", "none", hint)
+        return number
+
+    def _encode(self, text: str, number: int) -> list[int]:
+        ids = self.tokenizer.encode(text)
+        if len(ids) > self.model.config.context:
+            got, hint = f"{len(ids)}", "Shorten it."
+            expected = f"at most {self.model.config.context} tokens"
+            raise DataError(f"text {number}", expected, got, hint)
+        if ids.count(self._mask) != 1:
+            hint = 'For example: "Paris is the [MASK] of France."'
+            raise DataError(f"text {number}", "one mask", f"{ids.count(self._mask)}", hint)
+        return ids
+
+    def _filled(self, ids: list[int], probabilities: Tensor, best: int) -> list[Filled]:
+        place = ids.index(self._mask)
+        shares, numbers = probabilities.topk(best)
+        return [
+            Filled(
+                self.tokenizer.pieces([number])[0],
+                number,
+                share,
+                self.tokenizer.decode([*ids[:place], number, *ids[place + 1 :]]),
+            )
+            for share, number in zip(shares.tolist(), numbers.tolist(), strict=True)
+        ]

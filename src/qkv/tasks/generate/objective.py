@@ -1,0 +1,125 @@
+"""Training a language model: the task in the form that `qkv.training` expects, and its evaluation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from qkv.data.choices import Order
+from qkv.data.text import in_batches, windows
+from qkv.data.tokenizer import Tokenizer
+from qkv.metrics.figure import Figure
+from qkv.metrics.likelihood import bits_per_character, perplexity
+from qkv.models.decoder import LanguageModel
+from qkv.models.recurrent_decoder import RecurrentLanguageModel
+from qkv.tasks.generate.data import Passage
+from qkv.tasks.notes import counted
+from qkv.training.loss import label_smoothed_loss
+from qkv.training.output_loss import layer_loss
+
+TextModel = LanguageModel | RecurrentLanguageModel
+_JUDGED_TOKENS = 8192
+
+
+@final
+@dataclass(frozen=True)
+class LanguageTask:
+    """A text, a model and its evaluation.
+
+    Args:
+        model: the model to train.
+        tokenizer: text to tokens and back.
+        train: training text.
+        valid: validation text.
+        order: order of the windows.
+        smoothing: label smoothing in training.
+        rows: number of windows in a batch; None for as many as the batch's tokens allow.
+    """
+
+    model: TextModel
+    tokenizer: Tokenizer
+    train: Passage
+    valid: Passage
+    order: Order
+    smoothing: float
+    rows: int | None = None
+
+    @property
+    def unit(self) -> str:
+        """The unit that the objective counts."""
+        return "tokens"
+
+    def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
+        """Batch windows of the context length."""
+        context = self.model.config.context
+        starts = windows(len(self.train.ids), context, self.order, seed, epoch)
+        return in_batches(starts, self.rows or max(1, tokens // context))
+
+    def collate(self, places: Sequence[int]) -> Tensor:
+        """Stack windows with the token before each, (B, context + 1), on the model's device."""
+        return cut(self.train.ids, places, self.model.config.context).to(next(self.model.parameters()).device)
+
+    def objective(self, batch: Tensor) -> tuple[Tensor, int]:
+        """Compute the smoothed cross entropy of each next token."""
+        if isinstance(self.model, LanguageModel) and self.model.parts.output_softcap is not None:
+            # The bound of the logits comes between the output layer and the loss.
+            return label_smoothed_loss(self.model(batch[:, :-1]), batch[:, 1:], self.tokenizer.pad, self.smoothing)
+        states = self.model.advance(batch[:, :-1])[0]
+        return layer_loss(states, self.model.output, batch[:, 1:], self.tokenizer.pad, self.smoothing)
+
+    def lines(self, places: Sequence[int]) -> list[int]:
+        """Return the line numbers where windows begin."""
+        return [1 + self.tokenizer.decode(self.train.ids[:place].tolist()).count("\n") for place in places]
+
+    def validate(self) -> list[Figure]:
+        """Compute loss, perplexity and bits per character of the validation text."""
+        return judge(self.model, self.valid)
+
+
+def cut(ids: Tensor, starts: Sequence[int], context: int) -> Tensor:
+    """Cut windows with the token before each.
+
+    Args:
+        ids: (N,).
+        starts: where each window begins.
+        context: number of tokens that each window predicts.
+
+    Returns:
+        (len(starts), context + 1).
+
+    Example:
+        >>> cut(torch.arange(9), [0, 4], 3)
+        tensor([[0, 1, 2, 3],
+                [4, 5, 6, 7]])
+    """
+    return ids[torch.tensor(list(starts))[:, None] + torch.arange(context + 1)]
+
+
+@torch.no_grad()
+def judge(model: TextModel, text: Passage) -> list[Figure]:
+    """Measure how well a model predicts a text; used by both training and `qkv evaluate`.
+
+    Every token but the first is predicted once, in adjacent windows of the model's context length, including the last,
+    shorter one.
+
+    Args:
+        model: in evaluation mode.
+        text: at least two tokens.
+
+    Returns:
+        Loss in nats per token, perplexity, bits per character.
+    """
+    context, device = model.config.context, next(model.parameters()).device
+    count = len(text.ids) - 1
+    whole = list(range(0, count - context + 1, context))
+    batches = [cut(text.ids, starts, context) for starts in in_batches(whole, max(1, _JUDGED_TOKENS // context))]
+    if rest := count % context:
+        batches.append(text.ids[None, -rest - 1 :])
+    total = 0.0
+    for window in counted(batches):
+        logits = model(window[:, :-1].to(device)).float()
+        total += float(torch.nn.functional.cross_entropy(logits.mT, window[:, 1:].to(device), reduction="sum"))
+    loss = Figure("loss", total / count, f"nats per token, context:{context}", higher_is_better=False)
+    return [loss, perplexity(total, count), bits_per_character(total, text.characters)]

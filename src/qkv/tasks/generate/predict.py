@@ -1,0 +1,370 @@
+"""A trained language model: continues prompts, and measures the likelihood of texts."""
+
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Literal, cast, final, get_args
+
+import torch
+from torch import Tensor
+
+from qkv.data.batches import collate_sources
+from qkv.data.segments import SPECIALS
+from qkv.data.tokenizer import Tokenizer
+from qkv.decode.beam import Beam
+from qkv.decode.beam import beam as search
+from qkv.decode.greedy import greedy
+from qkv.decode.numbers import expect_numbers
+from qkv.decode.prompted import PaddedReader, Prompted
+from qkv.decode.sampling import Sampling, row_keys, sample
+from qkv.errors import ConfigError, DataError, QkvError, nearest, setting
+from qkv.metrics.figure import Figure
+from qkv.models.decoder import LanguageModel
+from qkv.tasks.devices import as_device
+from qkv.tasks.generate.data import passage
+from qkv.tasks.generate.model import build_language_model
+from qkv.tasks.generate.objective import TextModel, judge
+from qkv.tasks.generate.settings import GENERATE
+from qkv.tasks.reading_attention import last_self_attention
+from qkv.tasks.runs import expect_task, open_run, rebuild
+
+LongPrompt = Literal["refuse", "window"]
+_ROWS, _WIDEST = 64, 1_000_000
+_LONGEST_CHARACTER = 4
+
+
+@final
+class Generator:
+    """A language model with its tokenizer, ready to use.
+
+    Args:
+        model: the network.
+        tokenizer: text to tokens and back.
+
+    Example:
+        >>> import qkv  # doctest: +SKIP
+        >>> qkv.load("runs/plays").generate(["KING:"], tokens=100, temperature=0.8)  # doctest: +SKIP
+        ['KING:\\nWhat say you, my lord? ...']
+    """
+
+    def __init__(self, model: TextModel, tokenizer: Tokenizer) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+
+    @classmethod
+    def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "Generator":
+        """Load the best checkpoint of a run, or one checkpoint.
+
+        Args:
+            run: run folder, or one checkpoint in it.
+            device: compute device.
+
+        Returns:
+            The generator.
+
+        Raises:
+            CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
+            ConfigError: the device is not available.
+        """
+        place = as_device(str(device))
+        trained = open_run(run)
+        expect_task(trained, GENERATE.name, "a language model")
+        table = trained.contents.config.get("model")
+        sizes = table if isinstance(table, dict) else {}
+        model = rebuild(lambda: build_language_model(sizes, trained.tokenizer.size), trained)
+        return cls(model.to(place), trained.tokenizer)
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        *,
+        tokens: int = 200,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+        beam: int = 1,
+        long_prompt: LongPrompt = "refuse",
+    ) -> list[str]:
+        """Continue each prompt, independently of the other prompts and their order.
+
+        Text that exceeds the model's context continues from the context's last half. A beam, and a published model,
+        end at the end token, and stay within the context.
+
+        Args:
+            prompts: texts of at least one token each.
+            tokens: number of tokens to add.
+            temperature: scores are divided by it; 0 takes the most likely token.
+            top_k: sample from the k most likely tokens only.
+            top_p: sample from the most likely tokens with this total probability only.
+            seed: random seed.
+            beam: beam width; more than 1 takes the likeliest continuation that a beam finds, per token, and draws
+                nothing.
+            long_prompt: whether to "refuse" a prompt longer than the context, or read only its last tokens ("window").
+
+        Returns:
+            Each prompt with its continuation.
+
+        Raises:
+            DataError: a prompt is empty, too long, or has characters that the model does not know.
+            ConfigError: a number is outside its range.
+        """
+        sampling = Sampling(temperature, top_k, top_p, seed)
+        sources = [self._encode(prompt, long_prompt) for prompt in prompts]
+        if not 1 <= beam <= _WIDEST:
+            got, hint = f"{beam}", "1 is without a beam."
+            raise ConfigError("beam", f"from 1 to {_WIDEST:,}", got, hint)
+        if beam != 1 or self.tokenizer.published is not None:
+            added = self.continuations(sources, tokens=tokens, sampling=sampling, beam=beam)
+            texts = ("".join(self._texts(*pair)) for pair in zip(sources, map(iter, added), strict=True))
+            return [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
+        keys = row_keys(sources)
+        found = [""] * len(prompts)
+        for places in _alike(sources):
+            draws = self._draws([sources[place] for place in places], [keys[place] for place in places], sampling)
+            # One row of token ids per step.
+            steps = [next(draws) for _ in range(_count(tokens))]
+            for place, ids in zip(places, zip(*steps, strict=True) if steps else [()] * len(places), strict=True):
+                found[place] = prompts[place] + "".join(self._texts(sources[place], iter(ids)))
+        return found
+
+    def stream(
+        self,
+        prompt: str,
+        *,
+        tokens: int = 200,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+        long_prompt: LongPrompt = "refuse",
+    ) -> Iterator[str]:
+        """Continue a prompt, yielding the text as it is generated; the same text as from `generate`.
+
+        Args:
+            prompt, tokens, temperature, top_k, top_p, seed, long_prompt: as for `generate`.
+
+        Returns:
+            The continuation in pieces, without the prompt.
+
+        Raises:
+            DataError, ConfigError: as for `generate`, before the first piece.
+        """
+        sampling = Sampling(temperature, top_k, top_p, seed)
+        source = self._encode(prompt, long_prompt)
+        if self.tokenizer.published is not None:
+            return self._texts(source, self._drawn(source, sampling, tokens))
+        draws = self._draws([source], row_keys([source]), sampling)
+        return self._texts(source, (next(draws)[0] for _ in range(_count(tokens))))
+
+    def continuations(
+        self, sources: Sequence[list[int]], *, tokens: int = 200, sampling: Sampling | None = None, beam: int = 1
+    ) -> list[list[int]]:
+        """Continue prompts that are token ids, to the end token at most.
+
+        Args:
+            sources: at least one token each.
+            tokens: the largest number of tokens to add, the end token included.
+            sampling: how tokens are drawn; None for the likeliest one at each step.
+            beam: beam width; more than 1 draws nothing.
+
+        Returns:
+            The ids of each continuation, without the end token.
+
+        Raises:
+            DataError: a prompt leaves no room for so many tokens in the context.
+            ConfigError: a number is outside its range.
+        """
+        room = self.model.config.context - max(map(len, sources), default=0)
+        if _count(tokens) > room:
+            got, hint = f"{tokens:,}", "Ask for fewer, or shorten the longest prompt."
+            raise DataError("tokens", f"at most {room:,}, to the end of the context", got, hint)
+        sampling, keys = sampling or Sampling(temperature=0), row_keys(sources)
+        found: list[list[int]] = [[] for _ in sources]
+        padded = isinstance(self.model, LanguageModel)
+        for places in [*_in_batches(range(len(sources)))] if padded else _alike(sources):
+            batch = self._continued([sources[i] for i in places], [keys[i] for i in places], tokens, sampling, beam)
+            for place, ids in zip(places, batch, strict=True):
+                found[place] = ids
+        return found
+
+    def attention(self, text: str) -> tuple[tuple[str, ...], Tensor]:
+        """Return what each token of a text attends to in the last layer, the mean over its heads.
+
+        Args:
+            text: at least one token; of a text longer than the context its end is read.
+
+        Returns:
+            The tokens, and their weights (S, S), 0 for later tokens.
+
+        Raises:
+            DataError: the text is empty, or has characters that the model does not know.
+        """
+        ids = self._encode(text, "window")
+        return tuple(self.tokenizer.pieces(ids)), last_self_attention(self, ids)
+
+    def evaluate(self, text: str) -> list[Figure]:
+        """Measure how well the model predicts a text, with the same code as training.
+
+        Args:
+            text: at least two tokens.
+
+        Returns:
+            Loss, perplexity and bits per character.
+
+        Raises:
+            DataError: the text is shorter.
+            QkvError: the model's scores are NaN.
+        """
+        given = passage(text, self.tokenizer)
+        if len(given.ids) < 2:
+            raise DataError("text", "at least two tokens", f"{len(given.ids)}", "Give a longer text.")
+        figures = judge(self.model, given)
+        expect_numbers(torch.tensor(figures[0].value), "this text")
+        return figures
+
+    def _encode(self, prompt: str, long_prompt: LongPrompt) -> list[int]:
+        check_long_prompt(long_prompt)
+        ids = self.tokenizer.encode(prompt)
+        context = self.model.config.context
+        if not ids:
+            raise DataError("prompt", "at least one token", "none", "For example, start with a newline.")
+        if self.tokenizer.published is None and self.tokenizer.unk in ids:
+            got = f"{prompt[ids.index(self.tokenizer.unk)]!r}" if self.tokenizer.kind == "char" else "others"
+            hint = "The model has never seen this character: remove it, or train with subwords."
+            raise DataError("prompt", "characters of the training text", got, hint)
+        if len(ids) > context and long_prompt != "window":
+            hint = f"Shorten it, or read only its last {context:,} tokens ({setting('long_prompt', 'window')})."
+            raise DataError("prompt", f"at most {context:,} tokens, the model's context", f"{len(ids):,}", hint)
+        return ids[-context:]
+
+    def _continued(
+        self, sources: list[list[int]], keys: list[int], tokens: int, sampling: Sampling, beam: int
+    ) -> list[list[int]]:
+        """Continue a batch of prompts to the end token."""
+        marks, device = self.tokenizer, next(self.model.parameters()).device
+        source, lengths = (x.to(device) for x in collate_sources(sources, max(marks.pad, 0)))
+        settings: dict[str, Any] = {"bos": 0, "eos": self._end(), "limit": tokens, "never": self._never()}
+        model = Prompted(cast("PaddedReader", self.model))
+        if beam > 1:
+            found = [each[0] for each in search(model, source, lengths, search=Beam(beam), **settings)]
+        elif sampling.temperature == 0:
+            found = greedy(model, source, lengths, **settings)
+        else:
+            drawn = torch.tensor(keys, device=device)
+            found = sample(model, source, lengths, sampling=sampling, keys=drawn, **settings)
+        return [list(takewhile(lambda token: token not in self._ends(), each.ids)) for each in found]
+
+    def _drawn(self, source: list[int], sampling: Sampling, tokens: int) -> Iterator[int]:
+        """Draw tokens one at a time, to the end token; the same as of `continuations`."""
+        room = self.model.config.context - len(source)
+        if _count(tokens) > room:
+            got, hint = f"{tokens:,}", "Ask for fewer, or shorten the prompt."
+            raise DataError("tokens", f"at most {room:,}, to the end of the context", got, hint)
+        draws = self._draws([source], row_keys([source]), sampling)
+        return takewhile(lambda token: token not in self._ends(), (next(draws)[0] for _ in range(tokens)))
+
+    def _end(self) -> int:
+        """Return the end token; one beyond the vocabulary where the model has none."""
+        return self.tokenizer.eos if self.tokenizer.eos >= 0 else self.model.config.size
+
+    def _ends(self) -> tuple[int, ...]:
+        """Return all end tokens."""
+        published = self.tokenizer.published
+        return (self._end(),) if published is None else (self._end(), *published.others)
+
+    def _never(self) -> tuple[int, ...]:
+        """Return the tokens that are never written."""
+        if self.tokenizer.published is not None:
+            return self.tokenizer.never_written
+        return tuple(number for number in range(len(SPECIALS)) if number != self.tokenizer.eos)
+
+    @torch.no_grad()
+    def _draws(self, sources: list[list[int]], keys: list[int], sampling: Sampling) -> Iterator[list[int]]:
+        """Generate tokens for sources of one length, without end."""
+        device, context = next(self.model.parameters()).device, self.model.config.context
+        known, rows = torch.tensor(sources, device=device), torch.tensor(keys, device=device)
+        scores, state = self._read(known)
+        step = 0
+        while True:
+            tokens, gains = sampling.pick(scores, rows, step)
+            expect_numbers(gains, f"token {step + 1} after the prompt")
+            _expect_possible(gains, step)
+            yield tokens.tolist()
+            known = torch.cat([known, tokens[:, None]], 1)[:, -context:]
+            if state.position < context:
+                scores, state = self.model.step(tokens, state)
+                scores = self._allowed(scores)
+            else:
+                scores, state = self._read(known[:, -max(1, context // 2) :])
+            step += 1
+
+    def _read(self, ids: Tensor) -> tuple[Tensor, Any]:
+        logits, state = self.model.read(ids)
+        return self._allowed(logits[:, -1]), state
+
+    def _allowed(self, scores: Tensor) -> Tensor:
+        """Set the probability of tokens that are never written to zero: for a model of ours, of special tokens."""
+        if self.tokenizer.published is None:
+            scores[:, : len(SPECIALS)] = -torch.inf
+        else:
+            scores[:, list(self.tokenizer.never_written)] = -torch.inf
+        return scores
+
+    def _texts(self, source: list[int], drawn: Iterator[int]) -> Iterator[str]:
+        """Convert tokens to text; a token that ends within a character waits for the next one."""
+        before, pending = source[-1:], list[int]()
+        shown = len(self.tokenizer.decode(before))
+        for token in drawn:
+            pending.append(token)
+            text = self.tokenizer.decode(before + pending)[shown:]
+            pieces = self.tokenizer.of_bytes or self.tokenizer.published is not None
+            if pieces and text.endswith("\ufffd") and len(pending) < _LONGEST_CHARACTER:
+                continue
+            yield text
+            before, pending = [token], []
+            shown = len(self.tokenizer.decode(before))
+        if pending:
+            yield self.tokenizer.decode(before + pending)[shown:]
+
+
+def check_long_prompt(name: str) -> LongPrompt:
+    """Check the setting for long prompts.
+
+    Raises:
+        ConfigError: it is neither "refuse" nor "window".
+
+    Example:
+        >>> check_long_prompt("window")
+        'window'
+    """
+    if name not in get_args(LongPrompt):
+        hint = nearest(name, get_args(LongPrompt))
+        raise ConfigError(setting("long_prompt"), '"refuse" or "window"', f'"{name}"', hint)
+    return cast("LongPrompt", name)
+
+
+def _expect_possible(gains: Tensor, step: int) -> None:
+    """Raise if no token has any probability: there is nothing to sample."""
+    if (gains == -torch.inf).any():
+        hint = "The model's parameters are too large: use an earlier checkpoint."
+        got = f"none for token {step + 1} after the prompt"
+        raise QkvError("model", "a token with nonzero probability", got, hint)
+
+
+def _alike(sources: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Group sources by length: no row is padded."""
+    lengths: dict[int, list[int]] = {}
+    for place, source in enumerate(sources):
+        lengths.setdefault(len(source), []).append(place)
+    return [part for same in lengths.values() for part in _in_batches(same)]
+
+
+def _in_batches(places: Sequence[int]) -> list[list[int]]:
+    return [list(places[at : at + _ROWS]) for at in range(0, len(places), _ROWS)]
+
+
+def _count(tokens: int) -> int:
+    if tokens < 1:
+        raise ConfigError("tokens", "at least 1", str(tokens), "It is the number of tokens added to the prompt.")
+    return tokens

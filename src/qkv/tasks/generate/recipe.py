@@ -1,0 +1,51 @@
+"""`qkv train generate`: from settings to a trained run folder."""
+
+from typing import Any
+
+from qkv.data.tokenizer import Tokenizer
+from qkv.tasks.generate.data import TrainingText, read_for_training
+from qkv.tasks.generate.model import Config, build_language_model, read_config, table_of
+from qkv.tasks.generate.objective import LanguageTask, TextModel
+from qkv.tasks.generate.settings import GENERATE, GenerateFiles
+from qkv.tasks.recipe import ModelTable, Recipe
+from qkv.tasks.recipe import RecipeSettings as AllSettings
+
+LanguageSettings = AllSettings[GenerateFiles, Config]
+
+
+def _read(settings: LanguageSettings, tokenizer: Tokenizer | None) -> TrainingText:
+    context = settings.model.context
+    assert context is not None
+    return read_for_training(settings.data, settings.tokenizer, context, tokenizer)
+
+
+def _build(config: Config, text: TrainingText) -> TextModel:
+    return build_language_model(table_of(config), text.tokenizer.size)
+
+
+def _job(model: TextModel, text: TrainingText, settings: LanguageSettings) -> LanguageTask:
+    order, training = settings.data.order, settings.training
+    return LanguageTask(
+        model, text.tokenizer, text.train, text.valid, order, training.label_smoothing, training.batch_size
+    )
+
+
+def _identity(text: TrainingText, settings: LanguageSettings) -> dict[str, Any]:
+    return {"order": settings.data.order, "text": text.fingerprints}
+
+
+def _summary(text: TrainingText, _: TextModel) -> str:
+    unknown = f", {text.valid.unknown:,} of them unknown" if text.valid.unknown else ""
+    return f"{len(text.train.ids):,} training tokens, {len(text.valid.ids):,} validation tokens{unknown}"
+
+
+RECIPE: Recipe[GenerateFiles, Config, TrainingText, TextModel] = Recipe(
+    GENERATE,
+    ModelTable(read_config, table_of),
+    _read,
+    _build,
+    _job,
+    _identity,
+    _summary,
+)
+load_settings, show_settings, train = RECIPE.load_settings, RECIPE.show_settings, RECIPE.train

@@ -1,0 +1,109 @@
+"""Lines of elements and positions, ready for training."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from qkv.data.choices import Elements
+from qkv.data.fingerprints import fingerprint
+from qkv.data.pointing import Pointed, parse_pairs
+from qkv.errors import DataError, Place, setting
+from qkv.tasks.pairs import PairSources, divided
+from qkv.tasks.point.objective import ElementVocabulary
+from qkv.tasks.point.settings import PointFiles
+from qkv.tasks.values import pair_line, text_line
+
+UNKNOWN = "<unk>"
+
+
+class PointLines(NamedTuple):
+    """Lines ready for training.
+
+    Attributes:
+        elements: what elements are.
+        vocabulary: words to ids; None for numbers.
+        features: numbers per element, or number of words.
+        train, valid: the lines.
+        longest: most positions of a training target.
+        fingerprint, valid_fingerprint: sha256 of the lines.
+    """
+
+    elements: Elements
+    vocabulary: ElementVocabulary | None
+    features: int
+    train: list[Pointed]
+    valid: list[Pointed]
+    longest: int
+    fingerprint: str
+    valid_fingerprint: str
+
+
+def read_lines(data: PointFiles, once: bool, seed: int) -> PointLines:
+    """Read the training and validation lines.
+
+    Args:
+        data: the files.
+        once: whether each element is pointed at once.
+        seed: selects what is held out if there are no validation files.
+
+    Returns:
+        The lines, ready for training.
+
+    Raises:
+        DataError: a file is invalid; the message gives file and line.
+        ConfigError: files are missing, or too many are given.
+    """
+    sources = PairSources.of(data, "", _line, _pair) or PairSources()
+    pairs, names = sources.read(), sources.names
+    valid_sources = PairSources.of(data, "valid_", _line, _pair)
+    valid_names = (valid_sources or sources).names
+    if valid_sources is not None:
+        valid = valid_sources.read()
+    else:
+        pairs, valid = divided(pairs, seed, names=("lines", "inputs"))
+    train, kind = parse_pairs(pairs, names, data.elements)
+    width = len(train[0].elements[0]) if kind == "numbers" else None
+    held, _ = parse_pairs(valid, valid_names, kind, width)
+    for items, name in ((train, names[1]), (held, valid_names[1])):
+        if once:
+            _expect_once(items, name)
+    vocabulary, features = None, width or 1
+    if kind == "words":
+        vocabulary = ElementVocabulary(_frequent(train, data.vocabulary))
+        features = len(vocabulary.words)
+    return PointLines(
+        kind,
+        vocabulary,
+        features,
+        train,
+        held,
+        max(len(item.target) for item in train),
+        fingerprint(pairs),
+        fingerprint(valid),
+    )
+
+
+def _line(side: Any, where: str) -> str:
+    """Return elements or positions as a line: apart by spaces, the numbers of a vector by commas."""
+    if isinstance(side, str) or not isinstance(side, Iterable):
+        return text_line(side, where)
+    parts = (",".join(map(str, one)) if isinstance(one, tuple | list) else str(one) for one in side)
+    return text_line(" ".join(parts), where)
+
+
+def _pair(item: Any, where: str) -> str:
+    return pair_line(item, where, _line)
+
+
+def _expect_once(items: Sequence[Pointed], name: str) -> None:
+    for item in items:
+        if len(set(item.target)) < len(item.target):
+            twice = next(place for place, count in Counter(item.target).items() if count > 1)
+            hint = f"If elements may be pointed at again, say so with {setting('repeats')}."
+            raise DataError(Place(name, item.line), "each position at most once", f"{twice} twice", hint)
+
+
+def _frequent(items: Sequence[Pointed], size: int) -> list[str]:
+    counts = Counter(word for item in items for word in item.elements)
+    words = sorted((str(word) for word in counts if word != UNKNOWN), key=lambda word: (-counts[word], word))
+    return [UNKNOWN, *words[: size - 1]]

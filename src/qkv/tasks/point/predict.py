@@ -1,0 +1,187 @@
+"""A trained pointer network: points at elements of its input, and shows the probabilities of all of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast, final, get_args
+
+import torch
+from torch import Tensor
+
+from qkv.data.choices import Elements
+from qkv.data.pointing import Pointed, read_elements
+from qkv.errors import CheckpointError, ConfigError, setting
+from qkv.metrics.figure import Figure
+from qkv.models.pointer import END
+from qkv.recording.recorder import record
+from qkv.tasks.devices import as_device
+from qkv.tasks.point.model import build_pointer
+from qkv.tasks.point.objective import ElementVocabulary, device_of, judge_positions, point, stack
+from qkv.tasks.point.settings import POINT, Order
+from qkv.tasks.runs import expect_task, open_run, rebuild
+from qkv.tasks.trained import Trained
+from qkv.view.alignment import Alignment
+
+LAYER = "pointer.attention"
+END_SHOWN = "<end>"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Pointing:
+    """The answer for a line.
+
+    Args:
+        elements: the elements, as they were given.
+        positions: what the model points at, from 1.
+        score: the answer's log-probability, in nats.
+        finished: whether the model ended the answer itself.
+        weights: the probability of the end and of each element at each step (T, 1 + S), the last step the end; None if
+            not requested.
+    """
+
+    elements: tuple[str, ...]
+    positions: tuple[int, ...]
+    score: float
+    finished: bool
+    weights: Tensor | None = None
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """The elements that are pointed at."""
+        return tuple(self.elements[place - 1] for place in self.positions)
+
+    @property
+    def alignment(self) -> Alignment | None:
+        """What each step pointed at."""
+        sides = (END_SHOWN, *self.elements), (*self.chosen, END_SHOWN)
+        return None if self.weights is None else Alignment(*sides, self.weights)
+
+
+@final
+class ElementPointer:
+    """A pointer network with its words, ready to use.
+
+    Args:
+        trained: a checkpoint of `qkv train point`.
+        device: compute device.
+
+    Raises:
+        CheckpointError: the checkpoint is of another task, or invalid.
+
+    Example:
+        >>> import qkv  # doctest: +SKIP
+        >>> qkv.load("runs/sort").point(["30 10 20"])  # doctest: +SKIP
+        [(2, 3, 1)]
+    """
+
+    def __init__(self, trained: Trained, device: str | torch.device = "cpu") -> None:
+        expect_task(trained, POINT.name, "a model that points at elements")
+        config: dict[str, Any] = dict(trained.contents.config)
+        fits = config.get("elements") in get_args(Elements) and config.get("order") in get_args(Order)
+        sizes = all(type(size) is int and 0 < size < 2**31 for size in (config.get("features"), config.get("longest")))
+        words, table = config.get("words"), config.get("model")
+        if not fits or not sizes or not isinstance(table, dict) or (config["elements"] == "words") != bool(words):
+            hint = "It was written by another version: retrain, or install that version."
+            raise CheckpointError(str(trained.folder), "elements and sizes in config.json", "others", hint)
+        self.kind: Elements = config["elements"]
+        self.order: Order = config["order"]
+        self.longest: int = config["longest"]
+        self.vocabulary = (
+            None if words is None else ElementVocabulary([str(word) for word in cast("list[object]", words)])
+        )
+        features = config["features"]
+        model = rebuild(lambda: build_pointer(table, self.kind, features), trained)
+        self.model = model.to(as_device(str(device))).eval()
+
+    @classmethod
+    def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "ElementPointer":
+        """Load the best checkpoint of a run, or one checkpoint.
+
+        Raises:
+            CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
+        """
+        return cls(open_run(run), device)
+
+    def point(self, lines: Sequence[str], *, beam: int = 1) -> list[tuple[int, ...]]:
+        """Point at elements.
+
+        Args:
+            lines: elements separated by spaces, as in training; an empty line gives no positions.
+            beam: beam width; 1 is greedy.
+
+        Returns:
+            The positions for each line, from 1.
+
+        Raises:
+            DataError: an element is not a number, or a vector has another width.
+            ConfigError: the beam width is below 1.
+        """
+        return [found.positions for found in self.point_fully(lines, beam=beam)]
+
+    def point_fully(
+        self, lines: Sequence[str], *, beam: int = 1, attention: bool = False, first: int = 1
+    ) -> list[Pointing]:
+        """Point at elements, with probabilities.
+
+        Args:
+            lines: elements separated by spaces; can be empty.
+            beam: beam width; 1 is greedy.
+            attention: whether to return the probabilities of all elements at each step.
+            first: number of the first line, for messages.
+
+        Returns:
+            One answer per line.
+
+        Raises:
+            DataError, ConfigError: as for `point`.
+        """
+        if beam < 1:
+            raise ConfigError(setting("beam"), "at least 1", f"{beam}", "1 is greedy.")
+        items = {place: self.read(line, place + first) for place, line in enumerate(lines) if line.strip()}
+        answers = point(self.model, list(items.values()), self.vocabulary, self.longest, beam) if items else []
+        found = dict(zip(items, answers, strict=True))
+        results = []
+        for place, line in enumerate(lines):
+            elements = tuple(line.split())
+            if place not in found:
+                results.append(Pointing(elements, (), 0.0, finished=True))
+                continue
+            best = found[place]
+            weights = self.attention(items[place], best.ids) if attention else None
+            results.append(Pointing(elements, best.ids, best.score, best.finished, weights))
+        return results
+
+    def read(self, line: str, number: int = 1) -> Pointed:
+        """Read the elements of a line.
+
+        Raises:
+            DataError: an element is not a number, or a vector has another width.
+        """
+        width = self.model.config.features if self.kind == "numbers" else None
+        return Pointed(read_elements(line, self.kind, f"line {number}", width), (), number)
+
+    def attention(self, item: Pointed, positions: Sequence[int]) -> Tensor:
+        """Return the probability of the end and of each element at each step of an answer (T + 1, 1 + S)."""
+        with torch.no_grad(), record(self.model, layers=[LAYER]) as trace:
+            self.run(item, positions)
+        return trace.weights(LAYER)[0].float().cpu()
+
+    def run(self, item: Pointed, positions: Sequence[int]) -> None:
+        """Let the model read a line and an answer, for recording."""
+        batch = stack([item], self.vocabulary, device_of(self.model))
+        given = torch.tensor([[END, *positions]], device=device_of(self.model))
+        self.model(batch.elements, batch.lengths, given)
+
+    def evaluate(self, items: Sequence[Pointed], beam: int = 1) -> tuple[list[tuple[int, ...]], list[Figure]]:
+        """Score the model with the same code as in training.
+
+        Args:
+            items: lines with their targets.
+            beam: beam width.
+
+        Returns:
+            The positions for each line, and the figures.
+        """
+        found = [each.ids for each in point(self.model, items, self.vocabulary, self.longest, beam)]
+        return found, judge_positions(found, [item.target for item in items], self.order)

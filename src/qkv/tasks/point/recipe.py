@@ -1,0 +1,73 @@
+"""`qkv train point`: from lines of elements and positions to a trained run folder."""
+
+from typing import Any
+
+from qkv.data.tokenizer import Tokenizer
+from qkv.errors import ConfigError
+from qkv.models.pointer import PointerConfig, PointerNetwork
+from qkv.tasks.origin import Origin
+from qkv.tasks.point.data import PointLines, read_lines
+from qkv.tasks.point.model import new_model, read_config, table_of
+from qkv.tasks.point.objective import ElementVocabulary, PointTask
+from qkv.tasks.point.settings import POINT, PointFiles
+from qkv.tasks.recipe import ModelTable, Recipe
+from qkv.tasks.recipe import RecipeSettings as AllSettings
+
+PointSettings = AllSettings[PointFiles, PointerConfig]
+
+
+def _expect_words(settings: PointSettings) -> None:
+    size = settings.data.vocabulary
+    if size < 2:
+        raise ConfigError("data.vocabulary", "at least 2", f"{size}", "Use more.")
+
+
+def _read(settings: PointSettings, _: Tokenizer | None) -> PointLines:
+    return read_lines(settings.data, settings.model.once, settings.training.seed)
+
+
+def _with_words(lines: PointLines, origin: Origin | None) -> PointLines:
+    """Return the lines with the words of the run to start from, if it has any."""
+    words = None if origin is None else origin.trained.contents.config.get("words")
+    if lines.vocabulary is None or not isinstance(words, list):
+        return lines
+    return lines._replace(vocabulary=ElementVocabulary([str(word) for word in words]), features=len(words))
+
+
+def _job(model: PointerNetwork, lines: PointLines, settings: PointSettings) -> PointTask:
+    order, training = settings.data.order, settings.training
+    return PointTask(
+        *(model, lines.vocabulary, lines.train, lines.valid, order, lines.longest),
+        *(training.label_smoothing, training.batch_size),
+    )
+
+
+def _identity(lines: PointLines, settings: PointSettings) -> dict[str, Any]:
+    return {
+        "elements": lines.elements,
+        "features": lines.features,
+        "words": None if lines.vocabulary is None else list(lines.vocabulary.words),
+        "order": settings.data.order,
+        "longest": lines.longest,
+        "text": {"train": lines.fingerprint, "valid": lines.valid_fingerprint},
+    }
+
+
+def _summary(lines: PointLines, _: PointerNetwork) -> str:
+    numbers = "numbers" if lines.features == 1 else f"vectors of {lines.features}"
+    elements = numbers if lines.vocabulary is None else f"{lines.features:,} words"
+    return f"{len(lines.train):,} training lines, {len(lines.valid):,} validation lines; {elements}"
+
+
+RECIPE: Recipe[PointFiles, PointerConfig, PointLines, PointerNetwork] = Recipe(
+    POINT,
+    ModelTable(read_config, table_of),
+    _read,
+    new_model,
+    _job,
+    _identity,
+    _summary,
+    check=_expect_words,
+    adapt=_with_words,
+)
+load_settings, show_settings, train = RECIPE.load_settings, RECIPE.show_settings, RECIPE.train

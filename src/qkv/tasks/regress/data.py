@@ -1,0 +1,63 @@
+"""Columns of a table, from a file or from rows of numbers."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from qkv.data.table import Columns, FieldTable, read_table
+from qkv.errors import ConfigError, DataError, Place, setting
+from qkv.tasks.notes import note
+from qkv.tasks.regress.settings import RegressFiles
+
+
+def read_columns(data: RegressFiles) -> Columns:
+    """Read the input columns and the target, which comes last.
+
+    Raises:
+        ConfigError: the file or a column is not given, or does not exist.
+        DataError: a field is not a number; the message gives file and line.
+    """
+    if data.data is None:
+        raise ConfigError(setting("data"), setting("data", "FILE"), "none", "A CSV file, or one with tabs.")
+    if isinstance(data.data, str | Path):
+        _expect_names(data)
+        table = read_table(Path(data.data))
+    else:
+        data, table = _as_table(data, [tuple(row) for row in data.data])
+        _expect_names(data)
+    every = (*data.x, str(data.y))
+    for flag, names in ((setting("x"), data.x), (setting("y"), every[-1:])):
+        table.expect(names, flag)
+    both = table.numbers(every, decimal=data.decimal, missing=data.missing)
+    if both.skipped:
+        total = both.skipped + len(both.rows)
+        note(f"qkv: {table.name}: {both.skipped:,} of {total:,} rows lack a number and are skipped.")
+    return both
+
+
+def _expect_names(data: RegressFiles) -> None:
+    """Refuse settings that name no columns, or one of them twice."""
+    for flag, given in ((setting("x"), data.x), (setting("y"), data.y)):
+        if not given:
+            hint = f"As in {setting('x', 'age,income')} {setting('y', 'rent')}."
+            raise ConfigError(flag, "the name of a column", "none", hint)
+    for place, name in enumerate(every := (*data.x, data.y)):
+        if name in every[:place]:
+            expected = f"columns that differ from each other and {setting('y')}"
+            raise ConfigError(setting("x"), expected, f'"{name}" twice', "Name each column once.")
+
+
+def _as_table(data: RegressFiles, rows: Sequence[tuple[Any, ...]]) -> tuple[RegressFiles, FieldTable]:
+    """Return rows of numbers as a table, and the settings with the names of its columns; usually the last is y."""
+    if not rows:
+        raise DataError("data", "at least one item", "none", "Was an iterator already read?")
+    count = len(rows[0]) - 1
+    x = data.x or (tuple(f"x{n}" for n in range(1, count + 1)) if count > 1 else ("x",))
+    names = (*x, data.y or "y")
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(names) or not all(isinstance(cell, int | float) for cell in row):
+            expected = f"{len(names)} numbers, for {', '.join(names)}"
+            raise DataError(Place("data", number), expected, repr(row)[:80], "For example (1.5, 20.0).")
+    fields = tuple((number, tuple(repr(float(cell)) for cell in row)) for number, row in enumerate(rows, start=1))
+    return replace(data, x=x, y=names[-1], decimal="point"), FieldTable("data", names, fields, header=True)

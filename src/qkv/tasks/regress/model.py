@@ -1,0 +1,72 @@
+"""The kernel and its bandwidths: their settings, and how they are fitted."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from qkv.data.table import Columns
+from qkv.errors import ConfigError, DataError, UnsupportedError, expect_room, setting
+from qkv.scores.catalog import SCORES
+from qkv.settings import build
+from qkv.tasks.regress.settings import RegressModel
+
+WAYS: Mapping[str, str] = {"cross-validation": "leave-one-out", "learned": "gradient"}
+"""How bandwidths are chosen, and what the estimator calls it."""
+
+
+def fit(columns: Columns, model: RegressModel) -> Any:
+    """Fit scikit-learn's estimator `qkv.models.NadarayaWatson`.
+
+    Args:
+        columns: inputs, then the target.
+        model: the kernel.
+
+    Returns:
+        The fitted estimator.
+
+    Raises:
+        UnsupportedError: scikit-learn is not installed.
+        ConfigError: a bandwidth is invalid.
+        DataError: there are too few points to choose a bandwidth.
+    """
+    numbers = np.array(columns.rows)
+    bandwidth = WAYS.get(model.bandwidth, "") if isinstance(model.bandwidth, str) else model.bandwidth
+    if isinstance(bandwidth, str) and len(numbers) < 2:
+        hint = "Give more rows, or a bandwidth."
+        raise DataError(setting("data"), "at least 2 points to choose a bandwidth", f"{len(numbers)}", hint)
+    return estimator_class()(model.kernel, bandwidth, model.beyond).fit(numbers[:, :-1], numbers[:, -1])
+
+
+def estimator_class() -> Any:
+    """Return `qkv.models.NadarayaWatson`.
+
+    Raises:
+        UnsupportedError: scikit-learn is not installed.
+    """
+    try:
+        from qkv.models.regression import NadarayaWatson
+    except ImportError as error:
+        expect_room(error)
+        hint = "Install it: in the checkout, pip install '.[regression]'."
+        raise UnsupportedError("regress", "scikit-learn", str(error), hint) from None
+    return NadarayaWatson
+
+
+def read_config(table: Mapping[str, Any]) -> RegressModel:
+    """Check the settings of a model, and fill in its defaults.
+
+    Raises:
+        ConfigError: a name is unknown, a value is invalid, or a setting does not apply.
+    """
+    model = build(RegressModel, table, "model")
+    bandwidth = model.bandwidth
+    if bandwidth == "learned" and SCORES[model.kernel].cls.piecewise_constant:
+        expected, hint = "a kernel that is differentiable in its bandwidth", 'Use "cross-validation".'
+        raise ConfigError("model.bandwidth", expected, f'"learned" for the {model.kernel} kernel', hint)
+    numbers = () if isinstance(bandwidth, str) else (bandwidth,) if isinstance(bandwidth, float) else bandwidth
+    if not all(0 < number < math.inf for number in numbers):
+        hint = 'Or "cross-validation".'
+        raise ConfigError("model.bandwidth", "a finite number above 0", f"{bandwidth!r}", hint)
+    return model

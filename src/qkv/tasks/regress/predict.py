@@ -1,0 +1,261 @@
+"""A fitted regression, ready to predict, with confidence intervals and attention."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast, final, get_args
+
+import numpy as np
+import torch
+
+from qkv.data.choices import Decimal
+from qkv.data.table import FieldTable
+from qkv.errors import CheckpointError, ConfigError, DataError, nearest, setting
+from qkv.metrics.figure import Figure
+from qkv.models.smoother import KernelSmoother
+from qkv.scores.catalog import KERNELS
+from qkv.tasks.regress.model import estimator_class
+from qkv.tasks.regress.objective import judge_regression
+from qkv.tasks.regress.settings import REGRESS
+from qkv.tasks.runs import expect_task, open_run
+from qkv.tasks.trained import Trained
+from qkv.view.alignment import Alignment
+
+INTERVALS = ("normal", "bootstrap", "none")
+Array = np.ndarray[Any, np.dtype[np.float64]]
+_NEAREST = 16
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """The prediction for one row.
+
+    Args:
+        x: the inputs, one per column.
+        y: the prediction.
+        low, high: the ends of the confidence interval; NaN if there is none.
+    """
+
+    x: tuple[float, ...]
+    y: float
+    low: float
+    high: float
+
+
+@final
+class Regressor:
+    """A Nadaraya-Watson regression, ready to use.
+
+    Args:
+        trained: a checkpoint of `qkv train regress`.
+
+    Attributes:
+        estimator: the fitted `qkv.models.NadarayaWatson`.
+        model: its attention as a module, for `qkv.record`.
+        x, y: the names of the columns.
+        decimal: what separated the decimals in training.
+
+    Raises:
+        CheckpointError: the checkpoint is of another task, or invalid.
+
+    Example:
+        >>> import qkv  # doctest: +SKIP
+        >>> qkv.load("runs/rent").predict([[25.0], [60.0]])  # doctest: +SKIP
+        array([412.7, 810.2])
+    """
+
+    def __init__(self, trained: Trained) -> None:
+        expect_task(trained, REGRESS.name, "a regression")
+        self.model, self.x, self.y, beyond = _rebuilt(trained)
+        self.decimal = cast("Decimal", trained.contents.config["decimal"])
+        self.estimator = estimator_class().of(self.model, beyond)
+
+    @classmethod
+    def load(cls, run: str | Path) -> "Regressor":
+        """Load a run.
+
+        Raises:
+            CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
+            UnsupportedError: scikit-learn is not installed.
+        """
+        return cls(open_run(run))
+
+    @property
+    def bandwidths(self) -> dict[str, float]:
+        """The bandwidth of each input column, in its units."""
+        return dict(zip(self.x, np.atleast_1d(self.estimator.bandwidth_).tolist(), strict=True))
+
+    def predict(self, rows: Any) -> Array:
+        """Predict the target.
+
+        Args:
+            rows: inputs (m, D), columns in the order of `x`.
+
+        Returns:
+            (m,).
+
+        Raises:
+            ValueError: scikit-learn refuses the inputs.
+        """
+        return cast("Array", self.estimator.predict(rows))
+
+    def predict_fully(
+        self, rows: Any, *, interval: str = "normal", level: float = 0.95, seed: int = 0
+    ) -> list[Prediction]:
+        """Predict the target, with confidence intervals.
+
+        Args:
+            rows: inputs (m, D).
+            interval: "normal", "bootstrap" or "none", see `qkv.models.intervals`.
+            level: the probability of covering the smoothed curve.
+            seed: random seed of the bootstrap.
+
+        Returns:
+            One prediction per row.
+
+        Raises:
+            ConfigError: the interval is unknown, or the level is outside its range.
+        """
+        if interval not in INTERVALS:
+            hint = nearest(interval, INTERVALS)
+            raise ConfigError(setting("interval"), '"normal", "bootstrap" or "none"', f'"{interval}"', hint)
+        given = np.asarray(rows, dtype=np.float64)
+        if not len(given):
+            return []
+        low = high = np.full(len(given), np.nan)
+        if interval != "none":
+            low, high = self.estimator.interval(given, level, interval, seed)
+        numbers = zip(given.tolist(), self.predict(given).tolist(), low.tolist(), high.tolist(), strict=True)
+        return [Prediction(tuple(x), *rest) for x, *rest in numbers]
+
+    def curve(self, points: int) -> Array:
+        """Return evenly spaced inputs over the range of the first column, with the others at their medians.
+
+        Args:
+            points: number of inputs, at least 2.
+
+        Returns:
+            (points, D).
+
+        Raises:
+            ConfigError: there are too few points.
+        """
+        if points < 2:
+            raise ConfigError(setting("curve"), "at least 2 points", f"{points}", "A hundred suit a picture.")
+        inputs = self.model.get_buffer("inputs").numpy()
+        rows = np.tile(np.median(inputs, 0), (points, 1))
+        rows[:, 0] = np.linspace(inputs[:, 0].min(), inputs[:, 0].max(), points)
+        return rows
+
+    def rows_of(self, table: FieldTable, decimal: Decimal = "point") -> Array:
+        """Read the input columns of a table: by name, or by place if its first line has no names.
+
+        Raises:
+            DataError: a column is missing, or a field is not a number; the message gives file and line.
+        """
+        return np.array(table.numbers(self._names_in(table), decimal=decimal).rows)
+
+    def evaluate(self, table: FieldTable) -> tuple[Array, tuple[Figure, ...]]:
+        """Score predictions on a table with inputs and target, in the format of training.
+
+        Returns:
+            The predictions (m,), and the figures.
+
+        Raises:
+            DataError: as for `rows_of`.
+        """
+        names = (*self._names_in(table, more=1), self.y if table.header else table.columns[-1])
+        numbers = np.array(table.numbers(names, decimal=self.decimal).rows)
+        predicted = self.predict(numbers[:, :-1])
+        return predicted, judge_regression(predicted, numbers[:, -1], "")
+
+    def alignments(self, rows: Any, most: int = _NEAREST) -> list[Alignment]:
+        """Return, for each row, the weights of the training points with the largest ones.
+
+        Args:
+            rows: inputs (m, D).
+            most: number of points shown for each row.
+
+        Returns:
+            One alignment for each row; a point is shown as its inputs and target.
+        """
+        given = np.asarray(rows, dtype=np.float64)
+        if not len(given):
+            return []
+        inputs, targets = self.model.get_buffer("inputs"), self.model.get_buffer("targets")
+        weights, places = self.estimator.attention_map(given).topk(min(most, len(inputs)))
+        found = []
+        for row, shares, chosen in zip(given.tolist(), weights, places, strict=True):
+            order = chosen[torch.argsort(inputs[chosen, 0])]
+            by_place = dict(zip(chosen.tolist(), shares.tolist(), strict=True))
+            points = tuple(shown_point(inputs[place].tolist(), float(targets[place, 0])) for place in order)
+            ordered = torch.tensor([[by_place[place] for place in order.tolist()]], dtype=torch.float64)
+            found.append(Alignment(points, (shown_row(row),), ordered))
+        return found
+
+    def _names_in(self, table: FieldTable, more: int = 0) -> tuple[str, ...]:
+        if table.header:
+            table.expect_all((*self.x, self.y) if more else self.x)
+            return self.x
+        if len(table.columns) != len(self.x) + more:
+            expected = f"the columns {', '.join(self.x)}" + (f" and {self.y}" if more else "")
+            got = f"{len(table.columns)} columns without names"
+            hint = "Name them in the first line, or give just these columns in this order."
+            raise DataError(table.name, expected, got, hint)
+        return table.columns[: len(self.x)]
+
+
+def as_decimal(name: str) -> Decimal:
+    """Check the setting of `--decimal`.
+
+    Raises:
+        ConfigError: it is neither "point" nor "comma".
+    """
+    if name not in get_args(Decimal):
+        hint = nearest(name, get_args(Decimal))
+        raise ConfigError(setting("decimal"), '"point" or "comma"', f'"{name}"', hint)
+    return cast("Decimal", name)
+
+
+def shown_row(row: Sequence[float]) -> str:
+    """Format the inputs of a row, without spaces: names in maps show theirs.
+
+    Example:
+        >>> shown_row([0.5, 12345.678])
+        '0.5,1.235e+04'
+    """
+    return ",".join(f"{number:.4g}" for number in row)
+
+
+def shown_point(row: Sequence[float], target: float) -> str:
+    """Format the inputs and the target of a training point.
+
+    Example:
+        >>> shown_point([0.5, 2], 7.25)
+        '0.5,2→7.25'
+    """
+    return f"{shown_row(row)}→{target:.4g}"
+
+
+def _rebuilt(trained: Trained) -> tuple[KernelSmoother, tuple[str, ...], str, Literal["nearest", "mean", "nan"]]:
+    config, tensors = trained.contents.config, dict(trained.contents.model)
+    model, x, y = config.get("model"), config.get("x"), config.get("y")
+    kernel, beyond = (model.get("kernel"), model.get("beyond")) if isinstance(model, dict) else (None, None)
+    known = beyond in ("nearest", "mean", "nan") and config.get("decimal") in get_args(Decimal)
+    fits = known and isinstance(x, list) and isinstance(y, str) and _fits(tensors, len(x))
+    if not fits or not isinstance(kernel, str) or kernel not in KERNELS:
+        hint = "It was written by another version: fit it again, or install that version."
+        raise CheckpointError(str(trained.folder), "points and bandwidths of a regression", "others", hint)
+    smoother = KernelSmoother(tensors["inputs"], tensors["targets"], kernel, tensors["bandwidths"])
+    names = tuple(str(name) for name in cast("list[object]", x))
+    return smoother.eval(), names, str(y), cast("Literal['nearest', 'mean', 'nan']", beyond)
+
+
+def _fits(tensors: dict[str, torch.Tensor], columns: int) -> bool:
+    if set(tensors) != {"inputs", "targets", "bandwidths"}:
+        return False
+    inputs, targets, bandwidths = (tensors[name] for name in ("inputs", "targets", "bandwidths"))
+    sizes = inputs.ndim == 2 and inputs.shape[1] == columns and targets.shape == (len(inputs), 1) and len(inputs) > 0
+    doubles = all(tensor.dtype == torch.float64 and bool(tensor.isfinite().all()) for tensor in tensors.values())
+    return sizes and doubles and bandwidths.shape == (columns,) and bool((bandwidths > 0).all())

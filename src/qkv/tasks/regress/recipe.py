@@ -1,0 +1,63 @@
+"""`qkv train regress`: from columns of a CSV file to a run folder with points and bandwidths."""
+
+from typing import Any
+
+import numpy as np
+
+from qkv.data.fingerprints import fingerprint
+from qkv.data.table import Columns
+from qkv.data.tokenizer import Tokenizer
+from qkv.metrics.figure import Figure
+from qkv.models.smoother import KernelSmoother
+from qkv.settings import plain
+from qkv.tasks.recipe import ModelTable, Recipe
+from qkv.tasks.recipe import RecipeSettings as AllSettings
+from qkv.tasks.regress.data import read_columns
+from qkv.tasks.regress.model import estimator_class, fit, read_config
+from qkv.tasks.regress.objective import judge_regression
+from qkv.tasks.regress.settings import REGRESS, RegressFiles, RegressModel
+
+RegressionSettings = AllSettings[RegressFiles, RegressModel]
+
+
+def _read(settings: RegressionSettings, _: Tokenizer | None) -> Columns:
+    return read_columns(settings.data)
+
+
+def _build(model: RegressModel, columns: Columns) -> KernelSmoother:
+    return fit(columns, model).smoother()  # type: ignore[no-any-return]
+
+
+def _identity(columns: Columns, settings: RegressionSettings) -> dict[str, Any]:
+    return {
+        "x": list(columns.names[:-1]),
+        "y": columns.names[-1],
+        "decimal": settings.data.decimal,
+        "text": {"train": fingerprint(repr(row) for row in columns.rows)},
+    }
+
+
+def _summary(columns: Columns, smoother: KernelSmoother) -> str:
+    bandwidths = zip(columns.names, smoother.get_buffer("bandwidths").tolist(), strict=False)
+    shown = ", ".join(f"{name} {bandwidth:.6g}" for name, bandwidth in bandwidths)
+    return f"{len(columns.rows):,} points; {smoother.kernel} kernel; bandwidth {shown}; leave-one-out"
+
+
+def _judge(smoother: KernelSmoother, columns: Columns, settings: RegressionSettings) -> tuple[Figure, ...]:
+    """Return the error of predicting each point from the others, and the part of the variance that it explains."""
+    targets = np.array([row[-1] for row in columns.rows])
+    residuals = estimator_class().of(smoother, settings.model.beyond).residuals()
+    return judge_regression(targets - residuals, targets, "leave-one-out")
+
+
+RECIPE: Recipe[RegressFiles, RegressModel, Columns, KernelSmoother] = Recipe(
+    REGRESS,
+    ModelTable(read_config, plain),
+    _read,
+    _build,
+    None,
+    _identity,
+    _summary,
+    judge=_judge,
+)
+load_settings, show_settings, train = RECIPE.load_settings, RECIPE.show_settings, RECIPE.train

@@ -1,0 +1,239 @@
+"""Decoding a batch of sources: greedily, with a beam, or by sampling; with one model or several."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast, final, get_args
+
+import torch
+from torch import Tensor
+
+from qkv.decode.beam import Beam, Stop, beam
+from qkv.decode.ensemble import Ensemble, Mean
+from qkv.decode.greedy import greedy
+from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.protocol import Stepper
+from qkv.decode.ranking import Normalization, Ranking
+from qkv.decode.sampling import Sampling, sample
+from qkv.errors import ConfigError, nearest, setting
+from qkv.linalg.session import DecodingSession
+from qkv.settings import plain
+from qkv.tasks.translate.model import TranslationModel
+from qkv.tasks.translate.reading import AlignmentReading
+from qkv.tasks.translate.watching import Watched, Watching
+
+Count = TypeVar("Count", int, Tensor)
+
+
+def usual_limit(source_tokens: Count) -> Count:
+    """Return the default maximum length of a translation: no text of a language pair grows more than threefold.
+
+    Example:
+        >>> usual_limit(10)
+        46
+    """
+    return 3 * source_tokens + 16
+
+
+_MOST = 1_000_000
+"""Upper limit of beam width and tokens: larger values would never finish in practice."""
+
+
+@final
+@dataclass(frozen=True)
+class Decoding:
+    """Decoding settings.
+
+    Args:
+        beam: beam width; 1 is greedy.
+        length_penalty: α; 0 compares log-probabilities, 1 their mean per token.
+        normalization: "plain" for |Y|^α, "wu" for ((5 + |Y|) / 6)^α.
+        coverage: β of the coverage penalty; 0 disables it.
+        n_best: number of translations per line; with sampling, the number of samples.
+        sampling: sampling settings; None to take the most likely tokens.
+        stop: when a beam ends: "proved" once no unfinished hypothesis can still win, "filled" once as many as the beam
+            is wide have finished.
+        max_tokens: maximum tokens per translation, end token included; None for three per source token plus 16. A
+            translation that reaches it is cut, and its `Translation.finished` is false.
+        mean: how the predictions of several models are averaged.
+        unknown: the weights that select the source word for an unknown token; None to leave it.
+
+    Raises:
+        ConfigError: a number is outside its range, or settings exclude each other.
+
+    Example:
+        >>> Decoding(beam=5, n_best=2).search.width
+        5
+    """
+
+    beam: int = 1
+    length_penalty: float = 1.0
+    normalization: Normalization = "plain"
+    coverage: float = 0.0
+    n_best: int = 1
+    sampling: Sampling | None = None
+    stop: Stop = "proved"
+    max_tokens: int | None = None
+    mean: Mean = "probability"
+    unknown: AlignmentReading | None = None
+    search: Beam = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, number in (("beam", self.beam), ("n_best", self.n_best), ("max_tokens", self.max_tokens)):
+            if number is not None and not 1 <= number <= _MOST:
+                expected = "at least 1" if number < 1 else f"at most {_MOST:,}"
+                raise ConfigError(name, expected, f"{number}", "Omit it for the default.")
+        if self.sampling is not None and self.beam != 1:
+            hint = "Use either a beam or sampling."
+            raise ConfigError("beam", "1 with sampling", f"{self.beam}", hint)
+        if self.coverage and self.beam == 1:
+            hint = f"It ranks the hypotheses of a beam: use {setting('beam', '5')}."
+            raise ConfigError("coverage", "0 without a beam", f"{self.coverage}", hint)
+        if self.stop != "proved" and self.beam == 1:
+            hint = f"It ends the search of a beam: use {setting('beam', '5')}."
+            raise ConfigError("stop", '"proved" without a beam', f'"{self.stop}"', hint)
+        if self.sampling is None and self.n_best > self.beam:
+            hint = f"Use {setting('beam', f'{self.n_best}')} or wider, or {setting('sample')}."
+            raise ConfigError("n_best", f"from 1 to the beam width {self.beam}", f"{self.n_best}", hint)
+        ranking = Ranking(self.length_penalty, self.normalization, self.coverage)
+        width = max(self.beam, self.n_best) if self.sampling is not None else self.beam
+        object.__setattr__(self, "search", Beam(width, self.n_best, ranking, self.stop))
+
+    def as_plain(self) -> dict[str, Any]:
+        """Return the settings as names and numbers, without those that are None."""
+        return {name: value for name, value in plain(self).items() if name != "search"}
+
+    def limit(self, source_tokens: Tensor) -> Tensor:
+        """Return the maximum tokens of each translation (B,), from the number of source tokens (B,)."""
+        usual = usual_limit(source_tokens)
+        return usual if self.max_tokens is None else torch.full_like(usual, self.max_tokens)
+
+
+def decode(
+    models: Sequence[TranslationModel],
+    source: Tensor,
+    lengths: Tensor,
+    keys: Sequence[Sequence[int]],
+    how: Decoding,
+    *,
+    bos: int,
+    eos: int,
+    limit: Tensor,
+    never: Sequence[int] = (),
+    session: DecodingSession | None = None,
+) -> list[list[Hypothesis]]:
+    """Decode a batch.
+
+    Args:
+        models: one or more models with the same vocabulary.
+        source: token ids (B, S).
+        lengths: (B,).
+        keys: the random keys of the rows for each of `n_best` samples; unused without sampling.
+        how: the settings.
+        bos, eos: begin and end token.
+        limit: maximum tokens of each row (B,).
+        never: ids that are never written.
+        session: of several batches; None for this one alone.
+
+    Returns:
+        The hypotheses of each row, best first.
+
+    Raises:
+        ConfigError: a coverage penalty is used with a model without attention.
+        QkvError: scores are NaN.
+    """
+    model = as_stepper(models, how.mean, watch=how.coverage > 0)
+    marks: dict[str, Any] = {"bos": bos, "eos": eos, "limit": limit, "never": never, "session": session}
+    if how.sampling is not None:
+        drawn = (torch.tensor(row, dtype=torch.int64, device=source.device) for row in keys)
+        samples = [sample(model, source, lengths, sampling=how.sampling, keys=each, **marks) for each in drawn]
+        return [list(row) for row in zip(*samples, strict=True)]
+    if how.beam == 1:
+        return [[found] for found in greedy(model, source, lengths, **marks)]
+    attended = _attended if how.coverage else None
+    return beam(model, source, lengths, search=how.search, attended=attended, **marks)
+
+
+def as_sampling(
+    wanted: bool, temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None
+) -> Sampling | None:
+    """Build sampling settings from a command's flags.
+
+    Args:
+        wanted: whether to sample at all.
+        temperature, top_k, top_p, seed: as for `Sampling`; None if not given.
+
+    Returns:
+        The settings; None without sampling.
+
+    Raises:
+        ConfigError: a sampling flag is given without --sample, or a number is outside its range.
+    """
+    given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    named = {name: value for name, value in given.items() if value is not None}
+    if wanted:
+        return Sampling(**named)  # type: ignore[arg-type]
+    if named:
+        name, sample = setting(next(iter(named))), setting("sample")
+        raise ConfigError(name, f"{sample} as well", f"no {sample}", "It only applies to sampling.")
+    return None
+
+
+def as_normalization(name: str) -> Normalization:
+    """Check the name of a length normalization."""
+    return cast("Normalization", name)
+
+
+def as_stop(name: str) -> Stop:
+    """Check the stopping rule of a beam.
+
+    Raises:
+        ConfigError: the rule is unknown.
+
+    Example:
+        >>> as_stop("filled")
+        'filled'
+    """
+    if name not in get_args(Stop):
+        raise ConfigError(setting("stop"), '"proved" or "filled"', f'"{name}"', nearest(name, get_args(Stop)))
+    return cast("Stop", name)
+
+
+def as_mean(name: str) -> Mean:
+    """Check the name of a mean.
+
+    Raises:
+        ConfigError: the name is unknown.
+    """
+    if name not in get_args(Mean):
+        raise ConfigError(setting("mean"), "probability or log_probability", repr(name), nearest(name, get_args(Mean)))
+    return cast("Mean", name)
+
+
+def as_stepper(models: Sequence[TranslationModel], mean: Mean, *, watch: bool = False) -> Stepper[Any]:
+    """Return one model, or several as an ensemble.
+
+    Args:
+        models: one or more models with the same vocabulary.
+        mean: how the predictions of several are averaged.
+        watch: whether the state holds the attention of the newest token.
+
+    Raises:
+        ConfigError: a model without attention is to be watched.
+    """
+    steppers = [_stepper(model, watch=watch) for model in models]
+    return steppers[0] if len(steppers) == 1 else Ensemble(tuple(steppers), mean)
+
+
+def _stepper(model: TranslationModel, *, watch: bool) -> Stepper[Any]:
+    if not watch:
+        return cast("Stepper[Any]", model)
+    if model.alignment_layer is None:
+        hint = f"Omit {setting('coverage')}."
+        raise ConfigError("coverage", "a model with attention", f"one trained with {setting('score', 'none')}", hint)
+    return Watching(model, model.alignment_layer)
+
+
+def _attended(state: Watched | tuple[Watched, ...]) -> Tensor:
+    if isinstance(state, Watched):
+        return state.weights
+    return torch.stack([part.weights for part in state]).mean(0)

@@ -1,0 +1,156 @@
+"""Creating translation models by name and sizes, from a configuration file or a checkpoint."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+from qkv.data.tokenizer import Tokenizer
+from qkv.data.word_table import MARK, WordTable
+from qkv.errors import ConfigError, nearest, setting
+from qkv.hub.families.load import PublishedConfig
+from qkv.models.copying import CopyingTranslator
+from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
+from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
+from qkv.models.second_source import expect_attention_for_features
+from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.settings import build, plain
+from qkv.tasks.recipe import Kind, expect_own
+
+TranslationModel = RecurrentTranslator | TransformerTranslator | CopyingTranslator | MonotonicTranslator
+_OwnConfig = RecurrentConfig | TransformerConfig | MonotonicConfig
+TranslationConfig = _OwnConfig | PublishedConfig
+Alignment = Literal["soft", "monotonic-0", "monotonic-1"]
+KINDS = ("transformer", "gru", "lstm", "rnn")
+_DERIVED = ("size", "source_size", "features_mark")
+"""Settings of a model that follow from the vocabulary."""
+
+
+def model_settings(table: Mapping[str, Any], size: int = 1) -> TranslationConfig:
+    """Check the settings of a model, and fill in its defaults.
+
+    Args:
+        table: `kind`, that of the decoder, `alignment`, and any field of the configuration that they choose; `width`
+            for a recurrent one sets all its widths.
+        size: vocabulary size.
+
+    Returns:
+        The configuration.
+
+    Raises:
+        ConfigError: the kind or a field is unknown (the message suggests the closest one), or a value is outside its
+            range.
+
+    Example:
+        >>> model_settings({"kind": "lstm", "hidden": 64}).cell
+        'lstm'
+    """
+    if table.get("kind") == "published":
+        return build(PublishedConfig, {name: item for name, item in table.items() if name != "kind"}, "model")
+    kind = build(Kind, {"kind": table.get("kind", "transformer")}, "model").kind
+    alignment = _alignment(table.get("alignment", "soft"), kind)
+    sizes = {name: item for name, item in table.items() if name not in ("kind", "alignment")}
+    for name in (*_DERIVED, "cell"):
+        if name in sizes:
+            hint = f'{setting("tokenizer.vocabulary")} limits the vocabulary; the model\'s kind ("lstm") sets the cell.'
+            raise ConfigError(f"model.{name}", "a known setting", "a setting derived from others", hint)
+    if kind == "transformer":
+        expect_own(sizes, TransformerConfig, RecurrentConfig, f"{setting('model', 'gru')}, lstm or rnn")
+        return build(TransformerConfig, {"size": size, **sizes}, "model")
+    if "width" in sizes:
+        sizes = {**_recurrent_widths(sizes.pop("width")), **sizes}
+    if alignment != "soft":
+        expect_own(sizes, MonotonicConfig, RecurrentConfig, setting("alignment", "soft"))
+        return build(MonotonicConfig, {"size": size, "cell": kind, "alignment": alignment, **sizes}, "model")
+    expect_own(sizes, RecurrentConfig, TransformerConfig, setting("model", "transformer"))
+    expect_own(sizes, RecurrentConfig, MonotonicConfig, setting("alignment", "monotonic-1"))
+    return build(RecurrentConfig, {"size": size, "cell": kind, **sizes}, "model")
+
+
+def _recurrent_widths(width: object) -> dict[str, int]:
+    """Return the sizes of a recurrent model of some width: embeddings and additive scores have half of it."""
+    if not isinstance(width, int) or isinstance(width, bool) or width < 2:
+        hint = "It is the width of the decoder's state."
+        raise ConfigError("model.width", "an integer, at least 2", f"{width}", hint)
+    return {"hidden": width, "embedding": width // 2, "attention": width // 2}
+
+
+def model_table(config: TranslationConfig) -> dict[str, Any]:
+    """Return the settings of a model as a dict, the inverse of `model_settings`."""
+    table = {name: item for name, item in plain(config).items() if name not in _DERIVED}
+    if isinstance(config, PublishedConfig):
+        return {"kind": "published", **{name: item for name, item in table.items() if item is not None}}
+    return {"kind": table.pop("cell", "transformer"), **table}
+
+
+def build_model(table: Mapping[str, Any], tokenizer: Tokenizer, words: WordTable | None = None) -> TranslationModel:
+    """Create a model from its settings, with new weights.
+
+    Args:
+        table: as returned by `model_table`.
+        tokenizer: gives the vocabulary sizes.
+        words: the columns of its texts, if they are a table; gives the mark in front of separate features.
+
+    Returns:
+        The model.
+
+    Raises:
+        ConfigError: as for `model_settings`; or the vocabulary has no mark.
+    """
+    config = model_settings(table, tokenizer.size)
+    separate = words is not None and words.features == "separate"
+    if isinstance(config, PublishedConfig):
+        if separate:
+            expect_features(config)
+        published = config.build()
+        if not isinstance(published, TransformerTranslator):
+            got = type(published).__name__
+            raise ConfigError("model.settings", "an encoder-decoder", got, "Use its own task.")
+        return published
+    if not tokenizer.shared:
+        config = replace(config, source_size=tokenizer.source.size)
+    if separate:
+        config = _with_features(config, tokenizer.source)
+    if isinstance(config, MonotonicConfig):
+        return MonotonicTranslator(config, tokenizer.pad)
+    plain_model = RecurrentTranslator(config) if isinstance(config, RecurrentConfig) else TransformerTranslator(config)
+    return plain_model if config.copy == "none" else CopyingTranslator(plain_model, tokenizer.unk)
+
+
+def _with_features(config: _OwnConfig, tokenizer: Tokenizer) -> _OwnConfig:
+    expect_features(config)
+    assert not isinstance(config, MonotonicConfig)
+    mark = tokenizer.encode(MARK)
+    if len(mark) != 1 or mark == [tokenizer.unk]:
+        expected = f'a vocabulary with "{MARK}", which stands in front of separate features'
+        hint = (
+            f"Train with {setting('source_tokenizer', 'none')}, and not with the tokenizer of a run "
+            "without separate features."
+        )
+        raise ConfigError("tokenizer", expected, "one without it", hint)
+    return replace(config, features_mark=mark[0])
+
+
+def expect_features(config: TranslationConfig) -> None:
+    """Refuse a model that cannot attend to features as a second source.
+
+    Raises:
+        ConfigError: its alignment is hard, it has no attention, or it is a published model.
+    """
+    if isinstance(config, PublishedConfig):
+        hint = f"It was made for one source: use {setting('features', 'front')}."
+        raise ConfigError(setting("from"), "a run of this library with separate features", "a published model", hint)
+    if isinstance(config, MonotonicConfig):
+        hint = f"It reads one position and nothing else: use {setting('features', 'front')}."
+        raise ConfigError("model.alignment", "soft with separate features", f'"{config.alignment}"', hint)
+    expect_attention_for_features(config.score)
+
+
+def _alignment(name: object, kind: str) -> Alignment:
+    if name not in get_args(Alignment):
+        hint = nearest(str(name), get_args(Alignment))
+        raise ConfigError("model.alignment", "one of its names", repr(name), hint)
+    if name != "soft" and kind == "transformer":
+        expected = f'gru, lstm or rnn with the alignment "{name}"'
+        hint = f"Use {setting('model', 'gru')}: the decoder may not attend to anything but the aligned position."
+        raise ConfigError("model.kind", expected, kind, hint)
+    return name  # type: ignore[return-value]

@@ -1,0 +1,122 @@
+"""Training a translation model: the task in the form that `qkv.training` expects."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from torch import Tensor
+
+from qkv.data.batches import Batch, Example, collate, token_batches
+from qkv.data.corpus import Pair
+from qkv.data.normal_forms import normalize
+from qkv.data.tokenizer import Tokenizer
+from qkv.metrics.edits import word_error_rate
+from qkv.metrics.figure import Figure
+from qkv.metrics.matches import exact_match
+from qkv.metrics.translation import bleu, chrf
+from qkv.models.copying import CopyingTranslator
+from qkv.models.monotonic import MonotonicTranslator
+from qkv.tasks.translate.model import TranslationModel
+from qkv.tasks.translate.predict import Translator
+from qkv.training.loss import label_smoothed_loss
+from qkv.training.output_loss import layer_loss
+
+_VALIDATION_TOKENS = 8192
+
+
+@final
+@dataclass(frozen=True)
+class TranslationTask:
+    """Parallel text, a model and its evaluation.
+
+    Args:
+        model: the model to train.
+        tokenizer: text to tokens and back.
+        train: training examples.
+        valid: validation pairs.
+        valid_examples: the same as tokens.
+        smoothing: label smoothing in training.
+        longest: maximum tokens of a source line.
+        rows: number of pairs in a batch; None for as many as the batch's tokens allow.
+        back: whether targets are written right to left; `train` and `valid_examples` hold them in that order.
+    """
+
+    model: TranslationModel
+    tokenizer: Tokenizer
+    train: Sequence[Example]
+    valid: Sequence[Pair]
+    valid_examples: Sequence[Example]
+    smoothing: float
+    longest: int
+    rows: int | None = None
+    back: bool = False
+
+    @property
+    def unit(self) -> str:
+        """The unit that the objective counts."""
+        return "tokens"
+
+    def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
+        """Batch examples of about equal length."""
+        return token_batches(self.train, tokens, seed, epoch, self.rows)
+
+    def collate(self, places: Sequence[int]) -> Batch:
+        """Stack examples, on the model's device."""
+        return self._stack([self.train[place] for place in places])
+
+    def objective(self, batch: Batch) -> tuple[Tensor, int]:
+        """Compute the smoothed cross entropy of each next target token."""
+        return self._loss(batch, self.smoothing)
+
+    def lines(self, places: Sequence[int]) -> list[int]:
+        """Return the line numbers of examples in the user's files."""
+        return [self.train[place].index for place in places]
+
+    def validate(self) -> list[Figure]:
+        """Compute BLEU and the other metrics of `judge`, and the loss, on the validation pairs."""
+        # An untrained model often reaches the length limit: that is not worth a warning in training.
+        found = self.translator().translate_fully([pair.source for pair in self.valid])
+        return [*judge([each.text for each in found], self.valid), self._validation_loss()]
+
+    def translator(self) -> Translator:
+        """Return the current model as a translator."""
+        return Translator(self.model, self.tokenizer, self.longest, back=(self.back,))
+
+    def _validation_loss(self) -> Figure:
+        examples = self.valid_examples
+        total, count = 0.0, 0
+        for places in token_batches(examples, max(_VALIDATION_TOKENS, 2 * self.longest), 0, 0):
+            loss, tokens = self._loss(self._stack([examples[place] for place in places]), 0.0)
+            total, count = total + float(loss), count + tokens
+        return Figure("loss", total / count, "nats per target token", higher_is_better=False)
+
+    def _stack(self, examples: Sequence[Example]) -> Batch:
+        marks = self.tokenizer
+        batch = collate(examples, marks.pad, marks.bos, marks.eos)
+        return batch.to(next(self.model.parameters()).device)
+
+    def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
+        given = (batch.source, batch.source_lengths, batch.target[:, :-1])
+        target, pad = batch.target[:, 1:], self.tokenizer.pad
+        if isinstance(self.model, CopyingTranslator | MonotonicTranslator):
+            return label_smoothed_loss(self.model(*given), target, pad, smoothing)
+        return layer_loss(self.model.states(*given), self.model.output, target, pad, smoothing)
+
+
+def judge(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> list[Figure]:
+    """Score translations; used by both training and `qkv evaluate`.
+
+    Args:
+        hypotheses: the model's output for each source.
+        pairs: the sources and their references.
+
+    Returns:
+        sacreBLEU, chrF, exact match and word error rate (the phone error rate, for phones separated by spaces).
+    """
+    # Composed characters on both sides: whether an accent is a character of its own is no error.
+    written, references = map(_composed, (hypotheses, [pair.target for pair in pairs]))
+    return [figure(written, references) for figure in (bleu, chrf, exact_match, word_error_rate)]
+
+
+def _composed(texts: Sequence[str]) -> list[str]:
+    return [normalize("NFC", text) for text in texts]

@@ -1,0 +1,428 @@
+"""A trained translation model: translates source lines, and returns what each target token attended to."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from qkv.data.batches import collate_sources, inference_batches, restore_order
+from qkv.data.open_vocabulary import OpenSource, decode_open, encode_source, pieces_open, surfaces
+from qkv.data.tokenizer import Tokenizer
+from qkv.data.word_table import WordTable
+from qkv.decode.agreement import Agreement, turned
+from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.sampling import RowKeys
+from qkv.errors import CheckpointError, ConfigError, Place, setting
+from qkv.linalg.session import DecodingSession
+from qkv.models.copying import CopyingTranslator
+from qkv.notebooks import table
+from qkv.recording import record
+from qkv.tasks.cut import warn_cut
+from qkv.tasks.devices import as_device
+from qkv.tasks.length import expect_length
+from qkv.tasks.notes import counted
+from qkv.tasks.translate.decoding import Decoding, as_stepper, decode
+from qkv.tasks.translate.members import members_of
+from qkv.tasks.translate.model import TranslationModel
+from qkv.tasks.translate.reading import AlignmentReading
+from qkv.tasks.translate.trained import load_translation
+from qkv.view.alignment import Alignment
+
+_BATCH_TOKENS = 4096
+_EOS_SHOWN = "<eos>"
+_CUT_SHOWN = "…"
+_GREEDY = Decoding()
+_FAR = 1 << 30
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Translation:
+    """One translated line.
+
+    Args:
+        source: the given line.
+        text: its translation.
+        score: the log-probability of the translation, in nats; for models of both directions the mean of both sides'.
+        finished: whether the model ended it; False if it was cut at the length limit.
+        source_tokens, target_tokens: as the model sees them; the last target token is the end token, or "…" if the
+            translation was cut.
+        weights: the attention weights of each target token, (T, S); None if the model has no attention, or they were
+            not requested.
+        ranked: the length-normalized score that a beam ranks by; None without a beam.
+        origins: for each target token except the end token, the source token that it was copied from, or None if it
+            was generated; None if the model does not copy, or `weights` were not requested.
+    """
+
+    source: str
+    text: str
+    score: float
+    finished: bool
+    source_tokens: tuple[str, ...]
+    target_tokens: tuple[str, ...]
+    weights: Tensor | None = None
+    ranked: float | None = None
+    origins: tuple[int | None, ...] | None = None
+
+    @property
+    def alignment(self) -> Alignment | None:
+        """What each target token attended to."""
+        return None if self.weights is None else Alignment(self.source_tokens, self.target_tokens, self.weights)
+
+    def __repr__(self) -> str:
+        """Return both texts and the score."""
+        return f"Translation({self.source!r} -> {self.text!r}, score={self.score:.4g})"
+
+    def _repr_html_(self) -> str:
+        """Return both texts for a notebook, and the attention if it was requested."""
+        rows = [("source", self.source), ("translation", self.text), ("log-probability", f"{self.score:.4g} nats")]
+        drawn = "" if self.alignment is None else self.alignment._repr_html_()
+        return table(rows) + drawn
+
+
+@final
+class Translator:
+    """A translation model with its tokenizer, ready to use; or an ensemble.
+
+    Args:
+        model: the network.
+        tokenizer: text to tokens and back.
+        longest: maximum tokens of a source line.
+        others: further networks with the same tokenizer; attention is read from `model` only.
+        back: for each network whether it writes right to left; none does by default. If some do, those of either
+            direction propose translations, and all score them (`qkv.decode.agreement`).
+        table: the columns of a line's source and features, and how symbols are joined to a translation; None if a line
+            is a source and symbols are those of the tokenizer.
+
+    Example:
+        >>> import qkv  # doctest: +SKIP
+        >>> qkv.load("runs/dates").translate(["Tue, 3rd of May 2011"])  # doctest: +SKIP
+        ['2011-05-03']
+    """
+
+    def __init__(
+        self,
+        model: TranslationModel,
+        tokenizer: Tokenizer,
+        longest: int = 256,
+        others: Sequence[TranslationModel] = (),
+        table: WordTable | None = None,
+        back: Sequence[bool] = (),
+    ) -> None:
+        self.model = model.eval()
+        self.models = (self.model, *(other.eval() for other in others))
+        self.tokenizer = tokenizer
+        self.longest = longest
+        self.table = table
+        self.back = tuple(back) or (False,) * len(self.models)
+
+    def _rows(self) -> list[tuple[str, str]]:
+        count = sum(parameter.numel() for parameter in self.model.parameters())
+        name = type(self.model).__name__
+        rows = [("model", name if len(self.models) == 1 else f"{len(self.models)} models, the first a {name}")]
+        rows += [("parameters", f"{count:,}"), ("vocabulary", f"{self.tokenizer.size:,} tokens")]
+        return [*rows, ("longest source", f"{self.longest:,} tokens")]
+
+    def __repr__(self) -> str:
+        """Return the kind of model and its sizes."""
+        return f"Translator({', '.join(f'{name}: {text}' for name, text in self._rows())})"
+
+    def _repr_html_(self) -> str:
+        """Return the kind of model and its sizes for a notebook."""
+        return table(self._rows())
+
+    @classmethod
+    def load(
+        cls, run: str | Path | Sequence[str | Path], device: str | torch.device = "cpu", *, average: int = 1
+    ) -> "Translator":
+        """Load the best checkpoint of a run, or one checkpoint; several runs, or their folder, form an ensemble.
+
+        Args:
+            run: run folder, or one checkpoint in it; or several; or the folder of an ensemble.
+            device: compute device.
+            average: number of newest checkpoints of each run whose weights are averaged; 1 uses the best checkpoint.
+
+        Returns:
+            The translator.
+
+        Raises:
+            CheckpointError: a checkpoint is missing, incomplete, corrupted or of another task; there are fewer than
+                `average`; or the runs have different tokenizers or columns.
+            ConfigError: the device is not available.
+        """
+        place = as_device(str(device))
+        given = [run] if isinstance(run, str | Path) else run
+        runs = [member for each in given for member in members_of(Path(each))]
+        if not runs:
+            raise CheckpointError("run", "at least one", "none", "Give the folder that training wrote.")
+        found = [load_translation(Path(each), average) for each in runs]
+        first, *others = found
+        for each, other in zip(runs[1:], others, strict=True):
+            if other.tokenizer.to_json() != first.tokenizer.to_json():
+                hint = f"Train the others with {setting('tokenizer_from')} the first, or use each run alone."
+                raise CheckpointError(str(each), f"the tokenizer of {runs[0]}", "another one", hint)
+            if other.table != first.table:
+                hint = "Train all of them with the same columns and separators, or use each run alone."
+                raise CheckpointError(str(each), f"the columns of {runs[0]}", "other ones", hint)
+        longest = min(each.longest for each in found)
+        models = [each.model.to(place) for each in others]
+        back = [each.back for each in found]
+        return cls(first.model.to(place), first.tokenizer, longest, models, first.table, back)
+
+    def translate(self, lines: Sequence[str], how: Decoding | None = None, *, beam: int = 1) -> list[str]:
+        """Translate lines.
+
+        Args:
+            lines: source sentences.
+            how: every setting of decoding; None for `Decoding(beam)`.
+            beam: beam width; 1 is greedy. Only used if `how` is None.
+
+        Returns:
+            One translation per line, in order; an empty line gives an empty one. If some are cut at the limit
+            (`Decoding.max_tokens`), a `CutWarning` is issued.
+
+        Raises:
+            DataError: a line is too long; the message gives its number.
+            ConfigError: a setting is outside its range.
+        """
+        found = self.translate_fully(lines, how or Decoding(beam))
+        warn_cut([each.finished for each in found])
+        return [each.text for each in found]
+
+    def translate_fully(
+        self, lines: Sequence[str], how: Decoding = _GREEDY, *, attention: bool = False
+    ) -> list[Translation]:
+        """Translate lines, with scores, tokens and optionally attention.
+
+        Args:
+            lines: source sentences.
+            how: decoding settings; of several translations the best is returned.
+            attention: whether to compute the attention weights of each target token.
+
+        Returns:
+            One translation per line, in order.
+
+        Raises:
+            DataError: a line is too long; the message gives its number.
+            ConfigError: attention is requested of a model without attention.
+        """
+        return [best for best, *_ in self.translate_best(lines, how, attention=attention)]
+
+    def translate_best(
+        self,
+        lines: Sequence[str],
+        how: Decoding = _GREEDY,
+        *,
+        attention: bool = False,
+        first: int = 1,
+        keys: RowKeys | None = None,
+    ) -> list[list[Translation]]:
+        """Return the n best translations of each line.
+
+        Args:
+            lines: source sentences.
+            how: decoding settings.
+            attention: whether to compute the attention weights of each target token.
+            first: number of the first line, for messages.
+            keys: of the samples, for lines that come part by part: a line that came before gets other samples.
+
+        Returns:
+            The translations of each line, best first: `how.n_best`, or fewer if there are no more.
+
+        Raises:
+            DataError: a line is too long; the message gives its number.
+            ConfigError: attention is requested of a model without attention.
+        """
+        texts = [self.symbols(line, number) for number, line in enumerate(lines, start=first)]
+        sources = [self._encode(text, number) for number, text in enumerate(texts, start=first)]
+        if how.sampling is not None and len(set(self.back)) > 1:
+            hint = "Translate with the runs of one direction."
+            raise ConfigError(setting("sample"), "models of one direction", "models of both", hint)
+        hypotheses = self._decode([source.ids for source in sources], how, keys or RowKeys())
+        rows = zip(lines, texts, sources, hypotheses, strict=True)
+        return [
+            [self._translation(line, text, source, one, attention, how) for one in found]
+            for line, text, source, found in rows
+        ]
+
+    def symbols(self, line: str, number: int = 1) -> str:
+        """Return the text that the tokenizer reads: the line, or the symbols of its columns; "" for white space alone.
+
+        Args:
+            line: a line to translate.
+            number: its number, for messages.
+
+        Raises:
+            DataError: the line lacks a column, or a symbol in one.
+        """
+        if not line.strip():
+            return ""
+        return line if self.table is None else self.table.source_symbols(line, Place(None, number))
+
+    def attention(
+        self, source: Sequence[int], target: Sequence[int], reading: AlignmentReading | None = None
+    ) -> Tensor:
+        """Return the attention weights of each target token.
+
+        Args:
+            source: ids of the source.
+            target: ids of the target, without begin and end tokens.
+            reading: the weights to read; None for the model's alignment layer at each step, averaged over heads.
+
+        Returns:
+            Weights (T + 1, S): one row per token and one for the end token.
+
+        Raises:
+            ConfigError: the model has no cross-attention, or the head does not exist.
+        """
+        layer = self.model.alignment_layer if reading is None else reading.layer
+        if layer is None:
+            raise ConfigError(
+                setting("attention"),
+                "a model with attention",
+                f"one trained with {setting('score', 'none')}",
+                "Train with a score.",
+            )
+        device = next(self.model.parameters()).device
+        source_1S, lengths = collate_sources([source], self.tokenizer.pad)
+        target_1T = torch.tensor([[self.tokenizer.bos, *(reversed(target) if self.back[0] else target)]])
+        with torch.no_grad(), record(self.model, layers=[layer]) as trace:
+            self.model(source_1S.to(device), lengths.to(device), target_1T.to(device))
+        weights_TS = (reading or AlignmentReading(layer)).of(trace.weights(layer)[0])
+        if self.back[0]:
+            weights_TS = torch.cat([weights_TS[:-1].flip(0), weights_TS[-1:]])
+        return weights_TS[:, : len(source)].float().cpu()
+
+    def origins(self, source: Sequence[int], target: Sequence[int]) -> tuple[int | None, ...] | None:
+        """Return which source tokens target tokens were copied from.
+
+        Args:
+            source, target: ids, as for `attention`.
+
+        Returns:
+            For each target token, the index of the source token with the largest part in it, if more than half of its
+            probability was copied; None if it was generated.
+        """
+        if not isinstance(self.model, CopyingTranslator):
+            return None
+        device = next(self.model.parameters()).device
+        source_1S, lengths = collate_sources([source], self.tokenizer.pad)
+        written = reversed(target) if self.back[0] else target
+        target_1T = torch.tensor([[self.tokenizer.bos, *written]], device=device)
+        shares, places = self.model.origins(source_1S.to(device), lengths.to(device), target_1T)
+        pairs = zip(shares[0].tolist(), places[0].tolist(), strict=True)
+        found = tuple(place if share > 0.5 else None for share, place in pairs)
+        return found[::-1] if self.back[0] else found
+
+    def over(self, table: WordTable | None) -> "Translator":
+        """Return the same models for lines of other columns, or of text that is split into symbols already (None)."""
+        return Translator(self.model, self.tokenizer, self.longest, self.models[1:], table, self.back)
+
+    def encode(self, text: str) -> OpenSource:
+        """Return the tokens of a source, see `symbols`; a model that copies numbers words beyond its vocabulary."""
+        if isinstance(self.model, CopyingTranslator):
+            return encode_source(text, self.tokenizer)
+        return OpenSource(tuple(self.tokenizer.source.encode(text)), ())
+
+    def _encode(self, line: str, number: int) -> OpenSource:
+        source = self.encode(line)
+        expect_length(Place(None, number), len(source.ids), self.longest, self.tokenizer)
+        return source
+
+    def _decode(self, sources: Sequence[Sequence[int]], how: Decoding, row_keys: RowKeys) -> list[list[Hypothesis]]:
+        filled = [place for place, ids in enumerate(sources) if ids]
+        hypotheses = [[Hypothesis((), 0.0)] for _ in sources]
+        if filled:
+            kept = [sources[place] for place in filled]
+            draws = range(how.n_best if how.sampling is not None else 0)
+            keys = [row_keys.of(kept, draw) for draw in draws]
+            # A beam repeats each source as many times as it is wide.
+            batches = inference_batches([len(ids) * how.beam for ids in kept], _BATCH_TOKENS)
+            results = []
+            with DecodingSession() as session:
+                for batch in counted(batches):
+                    drawn = [[row[place] for place in batch] for row in keys]
+                    results.append(self._decode_batch([kept[place] for place in batch], drawn, how, session))
+            for place, found in zip(filled, restore_order(batches, results), strict=True):
+                hypotheses[place] = found
+        return hypotheses
+
+    def _decode_batch(
+        self, sources: Sequence[Sequence[int]], keys: Sequence[Sequence[int]], how: Decoding, session: DecodingSession
+    ) -> list[list[Hypothesis]]:
+        device = next(self.model.parameters()).device
+        source_BS, lengths_B = (x.to(device) for x in collate_sources(sources, self.tokenizer.pad))
+        settings: dict[str, Any] = {"bos": self.tokenizer.bos, "eos": self.tokenizer.eos, "session": session}
+        settings |= {"limit": how.limit(lengths_B), "never": self.tokenizer.never_written}
+        ahead, back = (
+            [m for m, turns in zip(self.models, self.back, strict=True) if turns is way] for way in (False, True)
+        )
+        # With both directions, the models of each direction propose every hypothesis of their beam.
+        wide = replace(how, n_best=max(how.n_best, how.beam)) if ahead and back else how
+        found = [decode(some, source_BS, lengths_B, keys, wide, **settings) if some else [] for some in (ahead, back)]
+        if not back:
+            return found[0]
+        if not ahead:
+            return [[turned(one) for one in row] for row in found[1]]
+        first, second = (as_stepper(some, how.mean) for some in (ahead, back))
+        both = Agreement(first, second, self.tokenizer.bos, self.tokenizer.eos)
+        return [row[: how.n_best] for row in both.choose(source_BS, lengths_B, *found)]
+
+    def _translation(
+        self, line: str, symbols: str, source: OpenSource, found: Hypothesis, attention: bool, how: Decoding
+    ) -> Translation:
+        look = attention and bool(source.ids)
+        ids, unknown = found.ids, source.unknown
+        if how.unknown is not None and source.ids and self.tokenizer.unk in ids:
+            ids, unknown = self._replaced(symbols, source, ids, how.unknown)
+        return Translation(
+            source=line,
+            text=self._written(decode_open(ids, self.tokenizer, unknown)),
+            score=found.score,
+            finished=found.finished,
+            source_tokens=tuple(pieces_open(source.ids, self.tokenizer.source, source.unknown)),
+            target_tokens=(*pieces_open(ids, self.tokenizer, unknown), _EOS_SHOWN if found.finished else _CUT_SHOWN),
+            weights=self.attention(source.ids, found.ids) if look else None,
+            ranked=found.ranked,
+            origins=self.origins(source.ids, found.ids) if look else None,
+        )
+
+    def _written(self, symbols: str) -> str:
+        return symbols if self.table is None else self.table.target_text(symbols)
+
+    def _replaced(
+        self, line: str, source: OpenSource, target: tuple[int, ...], reading: AlignmentReading
+    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Number each unknown token of the target by the source word it was aligned to, and return these words."""
+        marks = self.tokenizer
+        places = self.attention(source.ids, target, reading).argmax(-1).tolist()
+        written = surfaces(line, marks.source)
+        words = (*source.unknown, *(written[place] for place in places))
+        first = marks.size + len(source.unknown)
+        return tuple(first + at if number == marks.unk else number for at, number in enumerate(target)), words
+
+
+def columns_of(translator: Translator, source_col: int | None, features_col: int | None) -> Translator:
+    """Return a translator for lines of other columns.
+
+    Args:
+        translator: the translator.
+        source_col, features_col: numbers from 1; None for those of its training.
+
+    Raises:
+        ConfigError: it was not trained on columns, or a column is out of range.
+    """
+    if source_col is None and features_col is None:
+        return translator
+    table = translator.table
+    if table is None:
+        flag = setting("features_col") if source_col is None else setting("source_col")
+        hint = "Omit it: each line is a source."
+        raise ConfigError(flag, "a model that was trained on columns", "one of plain text", hint)
+    # Nothing is read from the column of the target, which may then hold anything.
+    source = table.source_col if source_col is None else source_col
+    features = table.features_col if features_col is None else features_col
+    return translator.over(replace(table, source_col=source, features_col=features, target_col=_FAR))

@@ -186,7 +186,9 @@ def test_a_device_without_numbers(trained: Path) -> None:
 
 def test_a_vocabulary_that_no_memory_holds(corpus: Path, tmp_path: Path) -> None:
     sizes = ["--tokenizer", "bpe", "--vocabulary", "1000000000"]
-    refused(run("train", "translate", *parallel(corpus), "--out", tmp_path / "out", *sizes), "size", "1,000,000")
+    refused(
+        run("train", "translate", *parallel(corpus), "--out", tmp_path / "out", *sizes), "--vocabulary", "1,000,000"
+    )
 
 
 def test_more_layers_than_anyone_waits_for(corpus: Path, tmp_path: Path) -> None:

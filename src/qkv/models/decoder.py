@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.linalg.session import DecodingSession
-from qkv.models.checks import check_config, check_heads, check_positions, expect_attention, parts_of
+from qkv.models.checks import check_config, check_heads, check_positions, check_target, expect_attention, parts_of
 from qkv.models.parts import FARTHEST, PositionParts, TransformerParts, scaled
 from qkv.models.token_predictor import TokenPredictor
 from qkv.nn.blocks import BlockCache, TransformerBlock
@@ -187,7 +187,10 @@ class LanguageModel(TokenPredictor[DecoderState]):
         session: DecodingSession | None = None,
     ) -> tuple[Tensor, DecoderState]:
         """Read tokens that follow those of a state, as `TokenPredictor.read`; padding as for `forward`, initially."""
-        return super().read(tokens, self.begin(tokens, session, padding) if state is None else state)
+        if state is None and padding is not None:
+            check_target(tokens, tokens.shape[0], self.parts.size)
+            state = self.begin(tokens, session, padding)
+        return super().read(tokens, state, session=session)
 
     def logits(self, states: Tensor, session: DecodingSession | None = None) -> Tensor:
         """Apply the output layer and the bound of its logits: (..., M) to (..., N)."""

@@ -129,7 +129,7 @@ class RecurrentLanguageModel(TokenPredictor[RecurrentDecoderState]):
     def begin(self, tokens: Tensor, session: DecodingSession | None = None) -> RecurrentDecoderState:
         """Return the initial state for a batch of tokens (B, T)."""
         self.rows.begin(tokens)
-        zero = self.embed.weight.new_zeros(tokens.shape[0], self.config.width)
+        zero = next(self.parameters()).new_zeros(tokens.shape[0], self.config.width)
         return RecurrentDecoderState(hidden_of(self.config.cell, zero) * self.config.layers, None, 0, session)
 
     def continued(self, tokens: Tensor, state: RecurrentDecoderState) -> tuple[Tensor, RecurrentDecoderState]:

@@ -71,13 +71,15 @@ class TokenPredictor(nn.Module, Generic[State]):
         Raises:
             ShapeError: a shape, dtype or id is wrong.
         """
-        states, after = self.advance(tokens, self.begin(tokens, session) if state is None else state)
+        states, after = self.advance(tokens, state, session)
         return self.logits(states, after.session), after
 
-    def advance(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+    def advance(
+        self, tokens: Tensor, state: State | None = None, session: DecodingSession | None = None
+    ) -> tuple[Tensor, State]:
         """Like `read`, but return the inputs of the output layer, (B, T, M)."""
         check_target(tokens, tokens.shape[0], self.config.size)
-        return self.continued(tokens, self.begin(tokens) if state is None else state)
+        return self.continued(tokens, self.begin(tokens, session) if state is None else state)
 
     def logits(self, states: Tensor, session: DecodingSession | None = None) -> Tensor:
         """Apply the output layer: (..., M) to (..., N)."""

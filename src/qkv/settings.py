@@ -6,7 +6,6 @@ files, the signature of `qkv.train` and the reference page are read from these f
 
 import json
 import math
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
@@ -174,6 +173,8 @@ def read_toml(path: Path) -> Plain:
     Raises:
         ConfigError: it cannot be read, or is not TOML; the message gives file and line.
     """
+    import tomllib  # not where commands start
+
     try:
         data = read_file(path, _LARGEST)
         tables = tomllib.loads(data.decode("utf-8"))

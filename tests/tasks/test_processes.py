@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from tests.training.together import together
 
-from qkv.tasks import label_training, language_training, training
+from qkv.tasks.classify import recipe as classify
+from qkv.tasks.generate import recipe as generate
+from qkv.tasks.translate import recipe as translate
 
 WORDS = ["der", "die", "das", "hund", "katze", "ball", "rot", "alt", "klein", "sieht", "sucht", "haus"]
 PAIRS = "".join(f"{a} {b} {c}\t{c} {b} {a}\n" for a in WORDS[:5] for b in WORDS[5:9] for c in WORDS[9:])
@@ -14,11 +16,11 @@ TEXTS = "".join(f"{'good' if a < b else 'bad'}\t{a} {b} {c}\n" for a in WORDS[:6
 TRANSFORMER = {"width": 16, "heads": 2, "feed_forward": 16, "dropout": 0.2}
 UPDATES = {"tokens": 96, "accumulate": 4, "warmup": 2, "validate_every": 4}
 CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
-    "transformer": (training.RECIPE, {"kind": "transformer", **TRANSFORMER}, {}),
-    "muon": (training.RECIPE, {"kind": "transformer", **TRANSFORMER}, {"optimizer": "muon"}),
-    "additive": (training.RECIPE, {"kind": "gru", "width": 16, "dropout": 0.2}, {}),
-    "language": (language_training.RECIPE, {**TRANSFORMER, "layers": 1, "context": 16}, {}),
-    "classifier": (label_training.RECIPES["classify"], {"width": 8, "dropout": 0.3}, {}),
+    "transformer": (translate.RECIPE, {"kind": "transformer", **TRANSFORMER}, {}),
+    "muon": (translate.RECIPE, {"kind": "transformer", **TRANSFORMER}, {"optimizer": "muon"}),
+    "additive": (translate.RECIPE, {"kind": "gru", "width": 16, "dropout": 0.2}, {}),
+    "language": (generate.RECIPE, {**TRANSFORMER, "layers": 1, "context": 16}, {}),
+    "classifier": (classify.RECIPE, {"width": 8, "dropout": 0.3}, {}),
 }
 
 

@@ -13,6 +13,7 @@ from qkv.errors import ConfigError
 from qkv.nn.first_batch import start_from_first_batch
 from qkv.normalizers.catalog import NORMALIZERS
 from qkv.scores.catalog import SCORES
+from qkv.settings import defaults_of
 from qkv.tasks.classify import recipe as classify
 from qkv.tasks.generate import recipe as generate
 from qkv.tasks.point import recipe as point
@@ -131,7 +132,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
         path = folder / task
         path.write_text(text)
         files: dict[str, Any] = {"text": path, "valid_text": path} if task == "generate" else {"data": path}
-        if "valid_data" in RECIPES[task].files.__dataclass_fields__:
+        if "valid_data" in defaults_of(RECIPES[task].settings.tables["data"]):
             files["valid_data"] = path
         tables: dict[str, Any] = {"data": files, "training": {"tokens": 24}}
         if "tokenizer" in RECIPES[task].tables:

@@ -253,7 +253,7 @@ def test_accumulating_gives_the_gradient_of_the_larger_batch(tmp_path):
         torch.manual_seed(3)
         task = Grouped(Shift())
         task.model.dropout.p = 0.0
-        run_training(tmp_path / name, replace(SETTINGS, steps=3, tokens=tokens, accumulate=accumulate), task=task)
+        run_training(tmp_path / name, replace(SETTINGS, steps=3, batch_tokens=tokens, accumulate=accumulate), task=task)
         models.append(task.model)
     for first, second in zip(models[0].parameters(), models[1].parameters(), strict=True):
         torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-6)

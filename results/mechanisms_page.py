@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from qkv.nn.distance_scores import KERNELS
 from qkv.nn.mechanism import NORMALIZERS, SCORES, MechanismConfig
+from qkv.scores.catalog import KERNELS
 from results.learned import Sample, has_learned
 from results.mechanisms import CONTROLS, Cell, Grid, Store
 
@@ -61,7 +61,7 @@ REASONS: Sequence[Reason] = (
         "them the relu cuts off.",
     ),
     Reason(
-        lambda cell: cell.score in KERNELS and cell.score != "squared_distance" and cell.normalizer == "softmax",
+        lambda cell: cell.score in KERNELS and cell.normalizer == "softmax",
         "A kernel is between 0 and 1, so `softmax` gives no key more than e times the weight of another: attention "
         "stays blurred, and reading from a blur takes longer (`gaussian`: 89.5 % after 900 updates, not 300).",
     ),

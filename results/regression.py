@@ -14,7 +14,8 @@ from examples.mechanisms.drawing import COLORS, GRAY, keep, label, panels
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from qkv.models.regression import KERNELS, NadarayaWatson
+from qkv.models.regression import NadarayaWatson
+from qkv.scores.catalog import KERNELS
 
 ROOT = Path(__file__).parent.parent
 NAMES = tuple(sorted(KERNELS))

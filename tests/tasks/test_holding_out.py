@@ -7,9 +7,10 @@ import pytest
 
 import qkv
 from qkv.metrics.translation import bleu
-from qkv.tasks.classify.data import read_for_training
+from qkv.tasks.classify.data import read_for_training, read_texts
 from qkv.tasks.classify.settings import ClassifyFiles
 from qkv.tasks.settings import TokenizerSettings
+from qkv.tasks.tag.data import read_texts as read_sentences
 from qkv.tasks.translate.data import read_training
 from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 
@@ -61,8 +62,8 @@ def test_a_label_of_one_example_is_never_held_out(tmp_path: Path) -> None:
     classified.write_text("".join(f"{label}\t{text}\n" for label, text in rows))
     tagged.write_text("\n".join(f"{text.replace(' ', '_')}\t{label.replace(' ', '_')}\n" for label, text in rows))
     for seed in range(5):
-        for kind, path in (("classify", classified), ("tag", tagged)):
-            text = read_for_training(kind, ClassifyFiles(data=path), TokenizerSettings(tokenizer="word"), seed)  # type: ignore[arg-type]
+        for read, path in ((read_texts, classified), (read_sentences, tagged)):
+            text = read_for_training(read, ClassifyFiles(data=path), TokenizerSettings(tokenizer="word"), seed)
             assert len(text.labels) == 41
             assert len(text.train) == 72
             assert len(text.valid) == 8
@@ -71,7 +72,7 @@ def test_a_label_of_one_example_is_never_held_out(tmp_path: Path) -> None:
 def test_equal_texts_stay_on_one_side(tmp_path: Path) -> None:
     path = tmp_path / "c.tsv"
     path.write_text("".join(f"{'ab'[n % 2]}\ttext {n}\n" for n in range(30)) * 3)
-    text = read_for_training("classify", ClassifyFiles(data=path), TokenizerSettings(tokenizer="word", minimum=1), 0)
+    text = read_for_training(read_texts, ClassifyFiles(data=path), TokenizerSettings(tokenizer="word", minimum=1), 0)
     assert len(text.train) + len(text.valid) == 90
     assert not {item.ids for item in text.train} & {item.ids for item in text.valid}
 

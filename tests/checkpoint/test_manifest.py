@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.checkpoint.manifest import LIMITS, Entry, Manifest, describe, parse
+from qkv.checkpoint.manifest import LIMITS, Manifest, StoredFile, describe, parse
 from qkv.checkpoint.plain import encode
 from qkv.errors import CheckpointError
 
@@ -26,11 +26,11 @@ def body(**changes: object) -> dict:
 def test_what_is_written_is_read_back():
     assert parse(GOOD.to_bytes(), "M") == GOOD
     assert GOOD.tied == {"model.safetensors": {"b": "a"}}
-    assert GOOD.files["config.json"] == Entry(2, sha256(b"{}").hexdigest())
+    assert GOOD.files["config.json"] == StoredFile(2, sha256(b"{}").hexdigest())
 
 
 def test_a_manifest_with_a_fitting_digest_is_read():
-    assert parse(signed(body()), "M") == Manifest({name: Entry(1, DIGEST) for name in FILES})
+    assert parse(signed(body()), "M") == Manifest({name: StoredFile(1, DIGEST) for name in FILES})
 
 
 def test_every_flipped_bit_is_caught():

@@ -40,7 +40,7 @@ def sparse(folder: Path, name: str) -> None:
         stream.write(len(text).to_bytes(8, "little") + text + whole[8 + length :])
         stream.truncate(8 + len(text) + last + HUGE)
     size = (folder / manifests.MODEL).stat().st_size
-    entries = dict(manifest.files) | {manifests.MODEL: manifests.Entry(size, "0" * 64)}
+    entries = dict(manifest.files) | {manifests.MODEL: manifests.StoredFile(size, "0" * 64)}
     (folder / manifests.NAME).write_bytes(manifests.Manifest(entries, manifest.tied).to_bytes())
 
 

@@ -16,7 +16,7 @@ from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.ensembles import RECIPE
 from qkv.tasks.translate.members import members_of, write_members
 from qkv.tasks.translate.predict import Translator
-from qkv.tasks.translate.settings import Ensemble, TranslateFiles
+from qkv.tasks.translate.settings import MemberSettings, TranslateFiles
 
 LETTERS = "abcdef"
 NAMES = ["0-ahead", "1-ahead", "2-back", "3-back"]
@@ -126,7 +126,7 @@ def test_samples_come_from_one_direction(folder: Path) -> None:
 )
 def test_numbers_of_members_that_cannot_be_are_refused(models: int, both: bool, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Ensemble(ensemble=models, both_directions=both)
+        MemberSettings(ensemble=models, both_directions=both)
 
 
 @pytest.mark.parametrize("content", ["[]", "{", '{"format": "qkv ensemble 1", "members": ["../other"]}', "\x00"])

@@ -162,7 +162,7 @@ def test_the_settings_are_those_of_the_command(task: str) -> None:
     flags = {each.name for each in group.commands[task].params}
     assert flags - {*options_of(TASKS[task].options), "help", "quiet", "verbose", "json"} == set(TASKS[task].table_of)
     typed = getattr(module, f"{task.capitalize()}Settings")
-    assert {each.name for each in fields(typed)} == {each.name for each in fields(module.Arguments)} | set(
+    assert {each.name for each in fields(typed)} == {each.name for each in fields(module.CallSettings)} | set(
         TASKS[task].table_of
     )
 

@@ -7,7 +7,7 @@ import pytest
 
 from qkv.metrics.figure import Figure
 from qkv.training.events import Logged, Said, Saved, Updated, Validated, Validating
-from qkv.training.screen import Bar, Lines, duration, screen
+from qkv.training.screen import Bar, ProgressLines, duration, screen
 
 LOGGED = Logged(1200, 3, 2.31044, 7.07e-4, 1.5, 12345.6, 60.0, 200.0)
 EVENTS = [
@@ -89,7 +89,7 @@ def test_a_bar_that_has_validated_shows_its_loss_again_and_lines_break_between_w
 
 
 def test_the_stream_decides():
-    for stream, kind in ((StringIO(), Lines), (Terminal(), Bar)):
+    for stream, kind in ((StringIO(), ProgressLines), (Terminal(), Bar)):
         listener = screen(stream, 10)
         listener.close()
         assert isinstance(listener, kind)
@@ -98,7 +98,7 @@ def test_the_stream_decides():
 def test_lines_are_written_at_least_every_so_many_seconds():
     """However long an update or a validation takes, what is being done is said."""
     written = Waiting()
-    lines = Lines(written, 5000, seconds=0.01)
+    lines = ProgressLines(written, 5000, seconds=0.01)
     try:
         assert "starting" in written.next()
         lines(Updated(7, 2.5))

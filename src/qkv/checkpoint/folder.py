@@ -97,7 +97,7 @@ def load(folder: Path, *, trainer: bool = True) -> Contents:
         skipped = set() if trainer else {TRAINER_TENSORS, TRAINER_NUMBERS}
         files = _read_texts(reader, manifest, skipped)
         for name in skipped & manifest.files.keys():
-            _compare(folder / name, manifest.files[name], manifests.Entry(*_digest(reader, name, manifest)))
+            _compare(folder / name, manifest.files[name], manifests.StoredFile(*_digest(reader, name, manifest)))
         tensors = {
             name: _read_tensors(reader, name, manifest)
             for name in (MODEL, TRAINER_TENSORS)
@@ -132,7 +132,7 @@ def load_weights_later(folder: Path) -> Contents:
     def read() -> dict[str, Tensor]:
         with FolderReader(folder) as again:
             for name in trainers & manifest.files.keys():
-                _compare(folder / name, manifest.files[name], manifests.Entry(*_digest(again, name, manifest)))
+                _compare(folder / name, manifest.files[name], manifests.StoredFile(*_digest(again, name, manifest)))
             return _read_tensors(again, MODEL, manifest)
 
     return unpack_contents(folder, files, {MODEL: StoredWeights(shapes, read)})
@@ -154,7 +154,7 @@ def verify(folder: Path) -> Manifest:
     with FolderReader(folder) as reader:
         manifest = _manifest(reader)
         for name, entry in manifest.files.items():
-            _compare(folder / name, entry, manifests.Entry(*_digest(reader, name, manifest)))
+            _compare(folder / name, entry, manifests.StoredFile(*_digest(reader, name, manifest)))
     return manifest
 
 
@@ -280,7 +280,7 @@ def _read_tensors(reader: FolderReader, name: str, manifest: Manifest) -> dict[s
     path, entry, total = reader.folder / name, manifest.files[name], sha256()
     with _opened(reader, name, manifest) as stream:
         tensors = read_tensors(stream, entry.bytes, str(path), total.update)
-    _compare(path, entry, manifests.Entry(entry.bytes, total.hexdigest()))
+    _compare(path, entry, manifests.StoredFile(entry.bytes, total.hexdigest()))
     return with_tied(tensors, manifest.tied.get(name, {}), str(path))
 
 
@@ -293,19 +293,19 @@ def _opened(reader: FolderReader, name: str, manifest: Manifest) -> Iterator[Bin
             _expect_size(stream, entry, path)
             yield stream
     except CheckpointError as error:
-        found = manifests.Entry(*_digest(reader, name, manifest))
+        found = manifests.StoredFile(*_digest(reader, name, manifest))
         _compare(path, entry, found)
         raise _missing(path, error) from error
 
 
-def _expect_size(stream: BinaryIO, entry: manifests.Entry, path: Path) -> None:
+def _expect_size(stream: BinaryIO, entry: manifests.StoredFile, path: Path) -> None:
     size = os.fstat(stream.fileno()).st_size
     if size != entry.bytes:
         raise CheckpointError(str(path), f"{entry.bytes:,} bytes", f"{size:,}", _AGAIN)
 
 
-def _entry(data: bytes) -> manifests.Entry:
-    return manifests.Entry(len(data), sha256(data).hexdigest())
+def _entry(data: bytes) -> manifests.StoredFile:
+    return manifests.StoredFile(len(data), sha256(data).hexdigest())
 
 
 def _missing(path: Path, error: CheckpointError) -> CheckpointError:
@@ -314,7 +314,7 @@ def _missing(path: Path, error: CheckpointError) -> CheckpointError:
     return error
 
 
-def _compare(path: Path, stored: manifests.Entry, found: manifests.Entry) -> None:
+def _compare(path: Path, stored: manifests.StoredFile, found: manifests.StoredFile) -> None:
     if stored != found:
         expected = f"{stored.bytes:,} bytes with sha256 {stored.sha256[:16]}…, as saved"
         got = f"an altered file ({found.bytes:,} bytes, sha256 {found.sha256[:16]}…)"

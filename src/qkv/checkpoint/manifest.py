@@ -36,7 +36,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @final
 @dataclass(frozen=True)
-class Entry:
+class StoredFile:
     """One file of a checkpoint.
 
     Args:
@@ -58,12 +58,12 @@ class Manifest:
         tied: for each tensor file, the names that are aliases of another tensor in it.
 
     Example:
-        >>> manifest = Manifest({name: Entry(2, sha256(b"{}").hexdigest()) for name in REQUIRED})
+        >>> manifest = Manifest({name: StoredFile(2, sha256(b"{}").hexdigest()) for name in REQUIRED})
         >>> parse(manifest.to_bytes(), "MANIFEST.json") == manifest
         True
     """
 
-    files: Mapping[str, Entry]
+    files: Mapping[str, StoredFile]
     tied: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
@@ -96,7 +96,7 @@ def describe(files: Mapping[str, bytes], tied: Mapping[str, Mapping[str, str]]) 
     Returns:
         The list.
     """
-    entries = {name: Entry(len(data), sha256(data).hexdigest()) for name, data in files.items()}
+    entries = {name: StoredFile(len(data), sha256(data).hexdigest()) for name, data in files.items()}
     return Manifest(entries, {name: names for name, names in tied.items() if names})
 
 
@@ -127,7 +127,7 @@ def parse(data: bytes, path: str) -> Manifest:
     return manifest
 
 
-def _files(value: object, path: str) -> dict[str, Entry]:
+def _files(value: object, path: str) -> dict[str, StoredFile]:
     if not isinstance(value, dict):
         raise CheckpointError(path, '"files" as an object', type(value).__name__, _AGAIN)
     for name in value:
@@ -141,11 +141,11 @@ def _files(value: object, path: str) -> dict[str, Entry]:
     return {name: _entry(name, entry, path) for name, entry in value.items()}
 
 
-def _entry(name: str, value: object, path: str) -> Entry:
+def _entry(name: str, value: object, path: str) -> StoredFile:
     match value:
         case {"bytes": int(size), "sha256": str(digest), **rest} if not rest and not isinstance(size, bool):
             if 0 <= size <= LIMITS[name] and _SHA256.fullmatch(digest):
-                return Entry(size, digest)
+                return StoredFile(size, digest)
     expected = f"{name} with its sha256 and at most {LIMITS[name]:,} bytes"
     raise CheckpointError(path, expected, repr(value)[:160], _AGAIN)
 

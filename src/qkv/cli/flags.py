@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from qkv.settings import choices_of, defaults_of, help_of, hints_of, options_of
-from qkv.tasks.columns import Columns
+from qkv.tasks.columns import ColumnNames
 
 Run = Annotated[Path, typer.Argument(help="Run folder, or one checkpoint in it.")]
 OnDevice = Annotated[str, typer.Option(help="Device: cpu, cuda, ...")]
@@ -35,7 +35,7 @@ def option_of(table: type, name: str, help: str = "", topic: str | None = None) 
         topic: the part of the help in which it stands.
 
     Example:
-        >>> option_of(Columns, "source_col").help
+        >>> option_of(ColumnNames, "source_col").help
         'Column of the source, from 1 (1).'
     """
     known = options_of(table)[name]
@@ -47,9 +47,9 @@ def option_of(table: type, name: str, help: str = "", topic: str | None = None) 
     return typer.Option(*names, help=help or help_of(table, name), rich_help_panel=topic)
 
 
-SourceColumn = Annotated[int | None, option_of(Columns, "source_col")]
-TargetColumn = Annotated[int | None, option_of(Columns, "target_col")]
-FeaturesColumn = Annotated[int | None, option_of(Columns, "features_col")]
-SourceSeparator = Annotated[str | None, option_of(Columns, "source_sep")]
-TargetSeparator = Annotated[str | None, option_of(Columns, "target_sep")]
-FeaturesSeparator = Annotated[str | None, option_of(Columns, "features_sep")]
+SourceColumn = Annotated[int | None, option_of(ColumnNames, "source_col")]
+TargetColumn = Annotated[int | None, option_of(ColumnNames, "target_col")]
+FeaturesColumn = Annotated[int | None, option_of(ColumnNames, "features_col")]
+SourceSeparator = Annotated[str | None, option_of(ColumnNames, "source_sep")]
+TargetSeparator = Annotated[str | None, option_of(ColumnNames, "target_sep")]
+FeaturesSeparator = Annotated[str | None, option_of(ColumnNames, "features_sep")]

@@ -115,7 +115,7 @@ def differentiable_gradients(
     if not outputs:
         pairs = zip(terms, wanted, strict=False)
         return [torch.zeros_like(x) if x is not None and want else None for x, want in pairs]
-    equation = Equation(mechanism, visibility, tuple(present), tuple(outputs), constants or Constants())
+    equation = TiledEquation(mechanism, visibility, tuple(present), tuple(outputs), constants or Constants())
     chosen = tuple(place for place, index in enumerate(present) if index < len(wanted) and wanted[index])
     gradients = iter(gradients_of(equation, tensors, chosen, [x for x in cotangents if x is not None]))
     places = {present[place] for place in chosen}
@@ -177,7 +177,7 @@ class Constants:
 
 @final
 @dataclass(frozen=True)
-class Equation:
+class TiledEquation:
     """An attention mechanism on one tile, by operators that autograd differentiates.
 
     Attributes:

@@ -11,7 +11,7 @@ _NAMES = tuple(each.name for each in fields(WordTable))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Columns:
+class ColumnNames:
     """Which columns of a TSV file hold the texts; None for the defaults of `qkv.data.word_table.WordTable`.
 
     Raises:

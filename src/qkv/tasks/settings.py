@@ -90,7 +90,7 @@ class TokenizerSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mechanism:
+class MechanismSettings:
     """The mechanism of a model's attentions; None where the model has a default."""
 
     score: Annotated[

@@ -23,7 +23,7 @@ import torch
 
 from qkv._version import VERSION as QKV
 from qkv.checkpoint.disk import make_folder, remove_leftovers, replace_file, replacing, typed
-from qkv.checkpoint.manifest import Entry
+from qkv.checkpoint.manifest import StoredFile
 from qkv.checkpoint.plain import Plain, decode_mapping, encode, is_version
 from qkv.checkpoint.run import expect_same
 from qkv.data.fingerprints import fingerprint
@@ -181,7 +181,7 @@ class Shards:
                 hint = "Run the command again once it is complete."
                 raise DataError(str(source), "a file that nobody writes", "one that changed while it was read", hint)
             # The note comes first: answers that it does not describe are not complete.
-            replace_file(self._note(source, _NOTE), _described(before, Entry(size, total.hexdigest())))
+            replace_file(self._note(source, _NOTE), _described(before, StoredFile(size, total.hexdigest())))
 
     def _expect_own(self, source: Path) -> None:
         """Refuse to replace a file that is not one of ours: each of those has had its note before its name."""
@@ -229,25 +229,25 @@ def _alone(path: Path) -> Iterator[bool]:
         yield alone
 
 
-def _entry(path: Path) -> Entry:
+def _entry(path: Path) -> StoredFile:
     """Return size and sha256 of a file."""
     try:
         with open_file(path) as stream:
             digest = file_digest(cast("FileIO", stream), "sha256").hexdigest()
-            return Entry(stream.tell(), digest)
+            return StoredFile(stream.tell(), digest)
     except OSError as error:
         got = error.strerror or str(error)
         raise DataError(str(path), "a readable file", got, "Check the path and the disk.") from None
 
 
-def _entries(source: Entry, answers: Entry) -> dict[str, Plain]:
+def _entries(source: StoredFile, answers: StoredFile) -> dict[str, Plain]:
     return {
         name: {"bytes": entry.bytes, "sha256": entry.sha256}
         for name, entry in (("shard", source), ("answers", answers))
     }
 
 
-def _described(source: Entry, answers: Entry) -> bytes:
+def _described(source: StoredFile, answers: StoredFile) -> bytes:
     made: dict[str, Plain] = {"qkv": QKV, "torch": str(torch.__version__), "threads": torch.get_num_threads()}
     return encode({"format": _FORMAT, "version": _VERSION, **_entries(source, answers), "made": made}, "note")
 

@@ -27,7 +27,7 @@ from qkv.tasks.settings import TaskSettings, TokenizerSettings, parameters
 from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.tag.settings import TagFiles
 from qkv.tasks.translate.predict import Translator
-from qkv.tasks.translate.settings import Ensemble, TranslateFiles, TranslateModel, TranslateTokenizer
+from qkv.tasks.translate.settings import MemberSettings, TranslateFiles, TranslateModel, TranslateTokenizer
 from qkv.training.events import Event
 from qkv.training.outcome import Outcome
 from qkv.training.settings import Settings as Training
@@ -43,7 +43,7 @@ Regress = ParamSpec("Regress")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arguments:
+class CallSettings:
     """What `train` takes besides the settings of a task."""
 
     out: str | Path
@@ -55,32 +55,32 @@ class Arguments:
 
 # One class for each task gives editors and type checkers the arguments of `train`.
 @dataclass(frozen=True, kw_only=True)
-class TranslateSettings(Arguments, TranslateFiles, TranslateTokenizer, TranslateModel, Training, Ensemble):
+class TranslateSettings(CallSettings, TranslateFiles, TranslateTokenizer, TranslateModel, Training, MemberSettings):
     """All arguments to train a translator."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateSettings(Arguments, GenerateFiles, GenerateTokenizer, GenerateModel, Training):
+class GenerateSettings(CallSettings, GenerateFiles, GenerateTokenizer, GenerateModel, Training):
     """All arguments to train a language model."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifySettings(Arguments, ClassifyFiles, TokenizerSettings, ClassifyModel, Training):
+class ClassifySettings(CallSettings, ClassifyFiles, TokenizerSettings, ClassifyModel, Training):
     """All arguments to train a classifier; pairs are a label and a text."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TagSettings(Arguments, TagFiles, TokenizerSettings, LabelModel, Training):
+class TagSettings(CallSettings, TagFiles, TokenizerSettings, LabelModel, Training):
     """All arguments to train a tagger."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PointSettings(Arguments, PointFiles, PointModel, Training):
+class PointSettings(CallSettings, PointFiles, PointModel, Training):
     """All arguments to train a pointer network; pairs are elements and positions, as texts or lists of numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegressSettings(Arguments, RegressFiles, RegressModel):
+class RegressSettings(CallSettings, RegressFiles, RegressModel):
     """All arguments to fit a regression; rows of numbers end with the target, and x and y are then names for them."""
 
 

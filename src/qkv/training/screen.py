@@ -36,7 +36,9 @@ def screen(stream: TextIO, steps: int, unit: str = "tokens", *, every: bool = Fa
     lasting = cast(TextIO, Lasting(stream))
     if stream is sys.stderr and not every and in_notebook():
         return NotebookBar(steps, unit)
-    return Bar(lasting, steps, unit) if stream.isatty() and not every else Lines(lasting, steps, unit, every=every)
+    if stream.isatty() and not every:
+        return Bar(lasting, steps, unit)
+    return ProgressLines(lasting, steps, unit, every=every)
 
 
 @final
@@ -68,7 +70,7 @@ class Lasting:
 
 
 @final
-class Lines:
+class ProgressLines:
     """Plain lines, at least one every ten seconds.
 
     Args:

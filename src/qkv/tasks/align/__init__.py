@@ -1,1 +1,1 @@
-"""The task `align`. Import from its modules."""
+"""Word alignments of pairs of texts, read off a translator's attention."""

@@ -1,1 +1,1 @@
-"""The task `classify`. Import from its modules."""
+"""Labels of texts: from labeled lines to a model that names the label of a line."""

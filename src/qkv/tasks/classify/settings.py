@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from qkv.settings import Option
-from qkv.tasks.settings import ATTENTION, Mechanism, Pairs, TaskSettings, TokenizerSettings
+from qkv.tasks.settings import ATTENTION, MechanismSettings, Pairs, TaskSettings, TokenizerSettings
 from qkv.training.settings import Settings as Training
 
 
@@ -21,7 +21,7 @@ class ClassifyFiles:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelModel(Mechanism):
+class LabelModel(MechanismSettings):
     """The model of texts or words with labels; None where it has a default."""
 
     model: Annotated[

@@ -1,1 +1,1 @@
-"""The task `fill`. Import from its modules."""
+"""Masked words, filled by a published encoder."""

@@ -1,1 +1,1 @@
-"""The task `generate`. Import from its modules."""
+"""Language models: from plain text to a model that continues it."""

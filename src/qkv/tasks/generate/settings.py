@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from qkv.data.choices import Kind, Order
 from qkv.settings import Option
-from qkv.tasks.settings import ATTENTION, Mechanism, TaskSettings, Texts, TokenizerSettings
+from qkv.tasks.settings import ATTENTION, MechanismSettings, TaskSettings, Texts, TokenizerSettings
 from qkv.training.settings import Settings as Training
 
 
@@ -36,7 +36,7 @@ class GenerateTokenizer(TokenizerSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateModel(Mechanism):
+class GenerateModel(MechanismSettings):
     """The model; None where its kind has a default."""
 
     model: Annotated[Literal["transformer", "gru", "lstm", "rnn"], Option("Kind of model", stored="kind")] = (

@@ -1,1 +1,1 @@
-"""The task `point`. Import from its modules."""
+"""Pointing: from lines of tokens to a network whose answers are places in them."""

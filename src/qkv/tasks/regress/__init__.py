@@ -1,1 +1,1 @@
-"""The task `regress`. Import from its modules."""
+"""Kernel regression: from a table of numbers to an estimate with its interval."""

@@ -1,1 +1,1 @@
-"""The task `tag`. Import from its modules."""
+"""Labels of words: from tagged sentences to a model that tags each word."""

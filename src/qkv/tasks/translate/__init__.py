@@ -1,1 +1,1 @@
-"""The task `translate`. Import from its modules."""
+"""Translation: from pairs of texts to a model that translates, alone or in an ensemble."""

@@ -13,7 +13,7 @@ from qkv.tasks.recipe import Tables
 from qkv.tasks.settings import TaskSettings
 from qkv.tasks.translate import recipe as training
 from qkv.tasks.translate.members import write_members
-from qkv.tasks.translate.settings import Direction, Ensemble
+from qkv.tasks.translate.settings import Direction, MemberSettings
 from qkv.training.outcome import Outcome
 from qkv.training.processes import current
 
@@ -31,7 +31,7 @@ class EnsembleSettings:
     """
 
     one: training.Settings
-    ensemble: Ensemble
+    ensemble: MemberSettings
 
 
 @final
@@ -69,7 +69,7 @@ class Ensembles:
             ('ahead', 'ahead')
         """
         check_tables(tables, tuple(self.settings.tables))
-        members = build(Ensemble, self.settings.current({_TABLE: tables.get(_TABLE, {})})[_TABLE], _TABLE)
+        members = build(MemberSettings, self.settings.current({_TABLE: tables.get(_TABLE, {})})[_TABLE], _TABLE)
         return EnsembleSettings(
             self.one.load_settings({name: tables[name] for name in tables if name != _TABLE}), members
         )

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 from qkv.data.choices import Kind
 from qkv.errors import ConfigError, setting
 from qkv.settings import Option
-from qkv.tasks.columns import Columns
-from qkv.tasks.settings import ATTENTION, Mechanism, PairFiles, TaskSettings, TokenizerSettings
+from qkv.tasks.columns import ColumnNames
+from qkv.tasks.settings import ATTENTION, MechanismSettings, PairFiles, TaskSettings, TokenizerSettings
 from qkv.training.settings import Settings as Training
 
 Cell = Literal["transformer", "gru", "lstm", "rnn"]
@@ -17,7 +17,7 @@ Direction = Literal["ahead", "back"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslateFiles(PairFiles, Columns):
+class TranslateFiles(PairFiles, ColumnNames):
     """Sentence pairs: two parallel files, or one TSV file, whose columns can be chosen.
 
     Raises:
@@ -55,7 +55,7 @@ class TranslateTokenizer(TokenizerSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslateModel(Mechanism):
+class TranslateModel(MechanismSettings):
     """The model; None where its kind has a default."""
 
     model: Annotated[Cell, Option("Kind of encoder and decoder", stored="kind")] = "transformer"
@@ -127,14 +127,14 @@ class TranslateModel(Mechanism):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ensemble:
+class MemberSettings:
     """How many models are trained by one command.
 
     Raises:
         ConfigError: the number is out of range, or odd with both directions.
 
     Example:
-        >>> Ensemble(ensemble=4, both_directions=True).directions
+        >>> MemberSettings(ensemble=4, both_directions=True).directions
         ('ahead', 'ahead', 'back', 'back')
     """
 
@@ -172,7 +172,7 @@ TRANSLATE = TaskSettings(
         "tokenizer": TranslateTokenizer,
         "model": TranslateModel,
         "training": Training,
-        "ensemble": Ensemble,
+        "ensemble": MemberSettings,
     },
     # For tens of thousands of sentence pairs on a laptop; chosen on the validation part of Multi30k.
     {

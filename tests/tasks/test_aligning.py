@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.data.tokenizer import Tokenizer
-from qkv.data.word_places import word_places
+from qkv.data.words_of_tokens import words_of_tokens
 from qkv.errors import ConfigError, DataError
 from qkv.metrics.alignment import alignment_error_rate, parse_alignments
 from qkv.tasks.align.data import Aligned, Chosen, FileAligner, SentenceFiles
@@ -138,7 +138,7 @@ def test_a_line_that_is_too_long_is_named(run: Path) -> None:
 def test_pieces_know_their_words(kind: str, size: int) -> None:
     text = "The dog's (small) house, don't 3.5 über-all … 日本 x"
     tokenizer = Tokenizer.learn([text] * 3, kind=kind, size=size)
-    places = word_places(text, tokenizer)
+    places = words_of_tokens(text, tokenizer)
     assert len(places) == len(tokenizer.encode(text))
     assert sorted({place for place in places if place >= 0}) == list(range(len(text.split())))
     if kind == "char":

@@ -120,7 +120,7 @@ def test_every_score_trains_with_every_encoder(encoder: str, score: str, tmp_pat
     loaded = load(tmp_path / "run").model
     batch = stack(lines.train[:4], None, torch.device("cpu"))
     with record(loaded) as trace:
-        found = loaded(batch.elements, batch.lengths, batch.given)
+        found = loaded(batch.elements, batch.lengths, batch.previous)
     torch.testing.assert_close(trace.weights(LAYER), found.exp())
     found[found > -torch.inf].sum().backward()
     assert all(weight.grad is not None and bool(weight.grad.isfinite().all()) for weight in loaded.parameters())

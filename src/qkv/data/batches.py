@@ -119,13 +119,13 @@ def token_batches(
         raise ConfigError("tokens", "at least the size of the longest example", got, hint)
     random = Random(f"batches:{seed}:{epoch}")
     noise = [random.random() for _ in examples]
-    order = sorted(range(len(examples)), key=lambda place: (widths[place], sum(lengths[place]), noise[place]))
+    order = sorted(range(len(examples)), key=lambda index: (widths[index], sum(lengths[index]), noise[index]))
     if rows is None:
         batches = _cut(order, widths, tokens)
     else:
-        batches = [order[place : place + rows] for place in range(0, len(order), rows)]
+        batches = [order[start : start + rows] for start in range(0, len(order), rows)]
     shuffled = [random.random() for _ in batches]
-    return [batches[place] for place in sorted(range(len(batches)), key=shuffled.__getitem__)]
+    return [batches[number] for number in sorted(range(len(batches)), key=shuffled.__getitem__)]
 
 
 def inference_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
@@ -147,7 +147,7 @@ def inference_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
     """
     if tokens < 1:
         raise ConfigError("tokens", "at least 1", str(tokens), "A few thousand suit most machines.")
-    order = sorted(range(len(lengths)), key=lambda place: (-lengths[place], place))
+    order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
     return _cut(order, lengths, tokens)
 
 
@@ -166,11 +166,11 @@ def restore_order(batches: Sequence[Sequence[int]], results: Sequence[Sequence[R
         ['a', 'b', 'c']
     """
     flat = {
-        place: result
-        for batch, found in zip(batches, results, strict=True)
-        for place, result in zip(batch, found, strict=True)
+        index: result
+        for batch, answers in zip(batches, results, strict=True)
+        for index, result in zip(batch, answers, strict=True)
     }
-    return [flat[place] for place in range(len(flat))]
+    return [flat[index] for index in range(len(flat))]
 
 
 def collate(examples: Sequence[Example], pad: int, bos: int, eos: int) -> Batch:
@@ -230,11 +230,11 @@ def _cut(order: Sequence[int], widths: Sequence[int], tokens: int) -> list[list[
     """Cut a list of indices into batches whose size, rows times longest row, is at most `tokens`."""
     batches: list[list[int]] = []
     widest = 0
-    for place in order:
-        widest = max(widest, widths[place])
+    for index in order:
+        widest = max(widest, widths[index])
         if batches and widest * (len(batches[-1]) + 1) <= tokens:
-            batches[-1].append(place)
+            batches[-1].append(index)
         else:
-            batches.append([place])
-            widest = widths[place]
+            batches.append([index])
+            widest = widths[index]
     return batches

@@ -273,10 +273,10 @@ def _draw(dates: Sequence[date], count: int, random: Random) -> list[Pair]:
     if not 0 <= count <= most:
         expected = f"a number of pairs from 0 to {most:,}"
         raise ConfigError("count", expected, f"{count:,}", "Generate fewer.")
-    found: dict[str, date] = {}
-    while len(found) < count:
+    pairs: dict[str, date] = {}
+    while len(pairs) < count:
         day = dates[int(random.random() * len(dates))]
         form = FORMATS[int(random.random() * len(FORMATS))]
         spell = _CASES[int(random.random() * len(_CASES))]
-        found.setdefault(spell(write(day, form)), day)
-    return [Pair(text, day.isoformat(), line) for line, (text, day) in enumerate(found.items(), start=1)]
+        pairs.setdefault(spell(write(day, form)), day)
+    return [Pair(text, day.isoformat(), line) for line, (text, day) in enumerate(pairs.items(), start=1)]

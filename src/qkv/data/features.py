@@ -27,10 +27,10 @@ def text_features(text: str, buckets: int) -> tuple[int, ...]:
         >>> len(text_features("a film", 1000))  # 2 words, 3 pairs with both ends, "<a>", and 10 n-grams of "<film>"
         16
     """
-    found = [bare(piece) for piece in words(text)]
-    pairs = {f"{first} {second}" for first, second in zip(["", *found], [*found, ""], strict=True)}
-    runs = {run for word in set(found) for run in _runs(f"<{word}>")}
-    named = [f"{kind}:{each}" for kind, some in (("word", found), ("pair", pairs), ("run", runs)) for each in some]
+    bare_words = [bare(piece) for piece in words(text)]
+    pairs = {f"{first} {second}" for first, second in zip(["", *bare_words], [*bare_words, ""], strict=True)}
+    runs = {run for word in set(bare_words) for run in _runs(f"<{word}>")}
+    named = [f"{kind}:{each}" for kind, some in (("word", bare_words), ("pair", pairs), ("run", runs)) for each in some]
     return tuple(sorted({zlib.crc32(each.encode()) % buckets for each in named}))
 
 

@@ -151,9 +151,9 @@ def _divided(items: Sequence[T], keys: Sequence[Hashable], held: set[Hashable]) 
 def _sample_different(items: Sequence[T], parts: Callable[[T], tuple[Hashable, Hashable]], seed: int) -> list[T]:
     """Return each different example once; of more than `MOST`, a sample."""
     first: dict[tuple[Hashable, Hashable], int] = {}
-    for place, item in enumerate(items):
-        first.setdefault(parts(item), place)
-    places = list(first.values())
-    if len(places) > MOST:
-        places = sorted(Random(f"validate:{seed}").sample(places, MOST))
-    return [items[place] for place in places]
+    for index, item in enumerate(items):
+        first.setdefault(parts(item), index)
+    first_indices = list(first.values())
+    if len(first_indices) > MOST:
+        first_indices = sorted(Random(f"validate:{seed}").sample(first_indices, MOST))
+    return [items[index] for index in first_indices]

@@ -62,28 +62,28 @@ def splits(train: int, validation: int, test: int, seed: int) -> IntroductionSpl
         raise ConfigError("train", f"from 0 to {_MOST:,} pairs in total", f"{counts}", hint)
     random = Random(f"introductions:{seed}")
     names = _names(3 * sum(counts), random)
-    ends = [3 * sum(counts[:place]) for place in range(4)]
+    ends = [3 * sum(counts[:start]) for start in range(4)]
     return IntroductionSplits(*(_pairs(names[start:stop], random) for start, stop in pairwise(ends)))
 
 
 def _pairs(names: Sequence[str], random: Random) -> list[Pair]:
     """Build one pair from each three names."""
-    found = []
-    for line, place in enumerate(range(0, len(names), 3), start=1):
-        a, b, c = names[place : place + 3]
+    pairs = []
+    for line, start in enumerate(range(0, len(names), 3), start=1):
+        a, b, c = names[start : start + 3]
         source, target = FORMS[int(random.random() * len(FORMS))]
-        found.append(Pair(source.format(a=a, b=b, c=c), target.format(a=a, b=b, c=c), line))
-    return found
+        pairs.append(Pair(source.format(a=a, b=b, c=c), target.format(a=a, b=b, c=c), line))
+    return pairs
 
 
 def _names(count: int, random: Random) -> list[str]:
     """Generate distinct names of two to four syllables."""
-    found: dict[str, None] = {}
-    while len(found) < count:
+    distinct: dict[str, None] = {}
+    while len(distinct) < count:
         syllables = 2 + int(random.random() * 3)
         name = "".join(_pick(part, random) for _ in range(syllables) for part in (_ONSETS, _VOWELS, _CODAS))
-        found.setdefault(name.capitalize())
-    return list(found)
+        distinct.setdefault(name.capitalize())
+    return list(distinct)
 
 
 def _pick(parts: Sequence[str], random: Random) -> str:

@@ -85,11 +85,11 @@ def read_labeled(
         ...     read_labeled(path)
         [Labeled(text='a stirring film', label='good', line=1)]
     """
-    found = []
+    texts = []
     lines = read_lines(path, longest=longest, blank=True)
     header = None if isinstance(path, Lines) else _header_of_labeled(lines)
     if header is not None:
-        say(_header_found(path, 1, lines[0]))
+        say(_header_message(path, 1, lines[0]))
     for number, line in list(enumerate(lines, start=1))[0 if header is None else 1 :]:
         columns = line.split("\t")
         where = f"{path}:{number}"
@@ -104,13 +104,13 @@ def read_labeled(
         if not label or not text.strip():
             got = "an empty label" if not label else "an empty text"
             raise DataError(where, "a label and a text", got, "Fill it or delete the line.")
-        found.append(Labeled(text, label, number))
+        texts.append(Labeled(text, label, number))
     if header is None:
-        _check_order(found, str(path))
-    _check_each_order(found, str(path))
-    for message in _doubts(found):
+        _check_order(texts, str(path))
+    _check_each_order(texts, str(path))
+    for message in _doubts(texts):
         say(f"{path}: {message}")
-    return found
+    return texts
 
 
 def _doubts(items: list[Labeled]) -> Iterator[str]:
@@ -204,24 +204,24 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str],
     lines = read_lines(path, longest=longest, blank=True)
     header = _header_of_tagged(lines)
     if header is not None:
-        say(_header_found(path, header + 1, lines[header]))
+        say(_header_message(path, header + 1, lines[header]))
         lines[header] = ""  # an empty line, so that every other line keeps its number
     sentences = sentences_of(lines, str(path))
     layout = layout_of(sentences, str(path))
-    found = [_tagged(rows, layout) for sentence in sentences if (rows := list(layout.words(sentence)))]
+    tagged = [_tagged(rows, layout) for sentence in sentences if (rows := list(layout.words(sentence)))]
     if layout.numbered:
         tags = "the last column" if layout.tag < 0 else f"column {layout.tag + 1}"
         say(f"{path}: {layout.name}: words from column {layout.word + 1}, tags from {tags}")
-    tell_odd_spans(found, str(path), say)
-    if not found:
+    tell_odd_spans(tagged, str(path), say)
+    if not tagged:
         hint = "Write one word per line: word, then tag."
         raise DataError(str(path), "words with their tags", "none", hint)
-    if len(found) == 1 and len(found[0].words) > 1:
+    if len(tagged) == 1 and len(tagged[0].words) > 1:
         say(
-            f"{path}: all {len(found[0].words):,} lines are one sentence, because no line between them is empty. "
+            f"{path}: all {len(tagged[0].words):,} lines are one sentence, because no line between them is empty. "
             "Write one word and its tag per line, and an empty line after each sentence."
         )
-    return found
+    return tagged
 
 
 def tell_odd_spans(sentences: Iterable[Tagged], name: str, say: Callable[[str], None]) -> None:
@@ -258,12 +258,12 @@ def labels_of(labels: Iterable[str]) -> tuple[str, ...]:
         >>> labels_of(["good", "bad", "good"])
         ('bad', 'good')
     """
-    found = tuple(sorted(set(labels)))
-    if len(found) < 2:
-        got = f'only "{found[0]}"' if found else "none"
+    distinct = tuple(sorted(set(labels)))
+    if len(distinct) < 2:
+        got = f'only "{distinct[0]}"' if distinct else "none"
         hint = "Is the label in the first column, or the tag in the last?"
         raise DataError("labels", "at least two different labels", got, hint)
-    return found
+    return distinct
 
 
 def _header_of_labeled(lines: list[str]) -> Literal["label first", "text first"] | None:
@@ -281,15 +281,15 @@ def _header_of_labeled(lines: list[str]) -> Literal["label first", "text first"]
 def _header_of_tagged(lines: list[str]) -> int | None:
     """Return the index of the first line with words if it names the columns; its own may be separated differently."""
     comments = any("\t" in line for line in lines)
-    written = [place for place, line in enumerate(lines) if line.strip() and not (comments and line.startswith("# "))]
+    written = [index for index, line in enumerate(lines) if line.strip() and not (comments and line.startswith("# "))]
     if len(written) < 2:
         return None
-    place, *rest = written
+    index, *rest = written
     below = [lines[at] for at in rest]
-    first = _cells(lines[place], separator_of([lines[place]]))
+    first = _cells(lines[index], separator_of([lines[index]]))
     named = len(first) > 1 and first[0] in _WORD_NAMES and first[-1] in _TAG_NAMES
     between = separator_of(below)
-    return place if named and all(_cells(line, between)[-1] != first[-1] for line in below) else None
+    return index if named and all(_cells(line, between)[-1] != first[-1] for line in below) else None
 
 
 def _cells(line: str, between: str) -> list[str]:
@@ -297,7 +297,7 @@ def _cells(line: str, between: str) -> list[str]:
     return [cell.strip().lower() for cell in line.rstrip(" ").split(between)]
 
 
-def _header_found(path: object, number: int, line: str) -> str:
+def _header_message(path: object, number: int, line: str) -> str:
     return f"{path}:{number}: a header, skipped: {' '.join(line.split())}"
 
 

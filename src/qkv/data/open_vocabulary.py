@@ -54,9 +54,9 @@ def encode_target(text: str, tokenizer: Tokenizer, unknown: Sequence[str]) -> tu
         >>> encode_target("hello Zuri Ada", tokenizer, ["Zuri"]) == (4, 5, tokenizer.unk)
         True
     """
-    places = {piece: tokenizer.size + place for place, piece in enumerate(unknown)}
+    numbers = {piece: tokenizer.size + index for index, piece in enumerate(unknown)}
     named = _named(tokenizer.encode(text), text, tokenizer)
-    return tuple(places.get(bare(piece), number) if number == tokenizer.unk else number for number, piece in named)
+    return tuple(numbers.get(bare(piece), number) if number == tokenizer.unk else number for number, piece in named)
 
 
 def decode_open(ids: Iterable[int], tokenizer: Tokenizer, unknown: Sequence[str]) -> str:
@@ -67,12 +67,12 @@ def decode_open(ids: Iterable[int], tokenizer: Tokenizer, unknown: Sequence[str]
         >>> decode_open([4, 5], tokenizer, ["Zuri"])
         'hello Zuri'
     """
-    kept = [number for number in ids if number not in (tokenizer.pad, tokenizer.bos, tokenizer.eos)]
-    if all(number < tokenizer.size for number in kept):
-        return tokenizer.decode(kept)
+    pieces_only = [number for number in ids if number not in (tokenizer.pad, tokenizer.bos, tokenizer.eos)]
+    if all(number < tokenizer.size for number in pieces_only):
+        return tokenizer.decode(pieces_only)
     pieces = [
         unknown[number - tokenizer.size] if number >= tokenizer.size else tokenizer.vocabulary.pieces[number]
-        for number in kept
+        for number in pieces_only
     ]
     return join_pieces(pieces, tokenizer.kind)
 

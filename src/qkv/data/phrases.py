@@ -36,11 +36,11 @@ Ball m Bälle ball balls; Brot n Brote loaf loaves; Blume f Blumen flower flower
 Bild n Bilder picture pictures; Tasche f Taschen bag bags; Schlüssel m Schlüssel key keys; Uhr f Uhren clock clocks
 Glas n Gläser glass glasses; Hut m Hüte hat hats; Kleid n Kleider dress dresses; Birne f Birnen pear pears
 """
-_PLACES = """
+_LOCATIONS = """
 in Garten m garden; in Haus n house; in Küche f kitchen; in Schule f school; in Wald m forest; auf Brücke f bridge
 auf Feld n field; auf Markt m market; vor Kirche f church; vor Tür f door; an Fluss m river; an Fenster n window
 """
-_LOCATIONS = {"in": "in", "auf": "on", "vor": "in front of", "an": "at"}
+_PREPOSITIONS = {"in": "in", "auf": "on", "vor": "in front of", "an": "at"}
 _TRANSITIVE = """
 sieht sehen gesehen sees see seen *; sucht suchen gesucht seeks seek sought *; findet finden gefunden finds find found *
 kauft kaufen gekauft buys buy bought thing; trägt tragen getragen carries carry carried thing
@@ -115,11 +115,11 @@ def generate(count: int, seed: int) -> list[Pair]:
     """
     if not 0 <= count <= 10**6:
         raise ConfigError("count", "from 0 to 1,000,000", f"{count:,}", "Generate fewer.")
-    grammar, found = _Grammar(Random(f"phrases:{seed}")), dict[str, str]()
-    while len(found) < count:
+    grammar, pairs = _Grammar(Random(f"phrases:{seed}")), dict[str, str]()
+    while len(pairs) < count:
         german, english = grammar.sentence()
-        found.setdefault(german, english)
-    return [Pair(german, english, line) for line, (german, english) in enumerate(found.items(), start=1)]
+        pairs.setdefault(german, english)
+    return [Pair(german, english, line) for line, (german, english) in enumerate(pairs.items(), start=1)]
 
 
 class _Grammar:
@@ -128,7 +128,7 @@ class _Grammar:
     def __init__(self, random: Random) -> None:
         self.random = random
         self.people, self.animals, self.things = _table(_PEOPLE), _table(_ANIMALS), _table(_THINGS)
-        self.places, self.adverbs = _table(_PLACES), _table(_ADVERBS)
+        self.locations, self.adverbs = _table(_LOCATIONS), _table(_ADVERBS)
         self.transitive, self.intransitive = _table(_TRANSITIVE), _table(_INTRANSITIVE)
         self.adjectives, self.numbers = _table(_ADJECTIVES), _table(_NUMBERS)
         self.modals, self.clauses = _table(_MODALS), _table(_CLAUSES)
@@ -167,23 +167,23 @@ class _Grammar:
     def _predicate(self) -> tuple[list[str], str, str]:
         """Draw a verb, and its object or place in both languages."""
         if self.random.random() < 0.35:
-            place = self._place()
-            return self._one(self.intransitive), *place
+            location = self._location()
+            return self._one(self.intransitive), *location
         verb = self._one(self.transitive)
         alive = [*self.people, *self.animals]
         nouns = {"*": [*alive, *self.things], "thing": self.things, "alive": alive}[verb[6]]
         target = self._noun(nouns, "accusative")
         if self.random.random() < 0.2:
-            german, english = self._place()
+            german, english = self._location()
             return verb, f"{target.german} {german}", f"{target.english} {english}"
         return verb, target.german, target.english
 
-    def _place(self) -> tuple[str, str]:
-        preposition, noun, gender, english = self._one(self.places)
+    def _location(self) -> tuple[str, str]:
+        preposition, noun, gender, english = self._one(self.locations)
         article = _DEFINITE["dative"][cast("Gender", gender)]
         adjective, english_adjective = self._adjective("en", 0.2)
         german = f"{preposition} {article} {adjective} {noun}"
-        return german, f"{_LOCATIONS[preposition]} the {english_adjective} {english}"
+        return german, f"{_PREPOSITIONS[preposition]} the {english_adjective} {english}"
 
     def _noun(self, nouns: list[list[str]], case: Case) -> _Phrase:
         """Draw a phrase with one of the nouns: articles, possessives and numbers, with or without an adjective."""

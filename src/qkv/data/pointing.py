@@ -75,14 +75,14 @@ def read_elements(text: str, kind: Elements, where: str, width: int | None = Non
         raise DataError(where, "at least one element", "an empty line", "Fill it or delete the line.")
     if kind == "words":
         return tuple(parts)
-    vectors = tuple(_vector(part, place, where) for place, part in enumerate(parts, start=1))
+    vectors = tuple(_vector(part, number, where) for number, part in enumerate(parts, start=1))
     expected = len(vectors[0]) if width is None else width
-    for place, vector in enumerate(vectors, start=1):
+    for number, vector in enumerate(vectors, start=1):
         if len(vector) != expected:
-            wanted = "a number" if expected == 1 else f"a vector of {expected} numbers"
-            got = f"{len(vector)} in {parts[place - 1]!r}"
+            width_text = "a number" if expected == 1 else f"a vector of {expected} numbers"
+            got = f"{len(vector)} in {parts[number - 1]!r}"
             hint = "All elements of all lines have the same width."
-            raise DataError(where, f"{wanted} as element {place}", got, hint)
+            raise DataError(where, f"{width_text} as element {number}", got, hint)
     return np.array(vectors)
 
 
@@ -141,18 +141,18 @@ def parse_pairs(
         ([Pointed(elements=('big', 'small'), target=(2, 1), line=1)], 'words')
     """
     known = kind_of(pairs[0].source) if kind is None else kind
-    found = []
+    items = []
     _expect_elements(pairs, names, kind)
     for pair in pairs:
         elements = read_elements(pair.source, known, f"{names[0]}:{pair.line}", width)
         if width is None and known == "numbers":
             width = len(elements[0])
-        found.append(
+        items.append(
             Pointed(
                 elements, read_target(pair.target, len(elements), f"{names[1]}:{pair.line}", pair.source), pair.line
             )
         )
-    return found, known
+    return items, known
 
 
 def _expect_elements(pairs: Sequence[Pair], names: tuple[str, str], kind: Elements | None) -> None:
@@ -183,7 +183,7 @@ def _is_target(positions: str, elements: str) -> bool:
     )
 
 
-def _vector(part: str, place: int, where: str) -> tuple[float, ...]:
+def _vector(part: str, position: int, where: str) -> tuple[float, ...]:
     try:
         numbers = tuple(float(number) for number in part.split(","))
     except ValueError:
@@ -193,5 +193,5 @@ def _vector(part: str, place: int, where: str) -> tuple[float, ...]:
             "Write vectors as 0.3,0.7 without spaces; if elements are words, say so with "
             f"{setting('elements', 'words')}."
         )
-        raise DataError(where, f"a finite number as element {place}", f'"{part[:60]}"', hint)
+        raise DataError(where, f"a finite number as element {position}", f'"{part[:60]}"', hint)
     return numbers

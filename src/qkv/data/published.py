@@ -103,17 +103,17 @@ class Published:
             DataError: a word has no token of its own.
         """
         with _typed(self.where, _ENCODES):
-            found = self._library(target=False).encode(" ".join(words), add_special_tokens=self.marks)
-        begins, place = [], 0
+            encoding = self._library(target=False).encode(" ".join(words), add_special_tokens=self.marks)
+        begins, start = [], 0
         for word in words:
-            tokens = (found.char_to_token(at) for at in range(place, place + len(word)))
+            tokens = (encoding.char_to_token(at) for at in range(start, start + len(word)))
             first = next((token for token in tokens if token is not None), None)
             if first is None:
                 hint = "Remove it: this model's tokenizer leaves it out."
                 raise DataError("words", "words of at least one token", ascii(word)[:80], hint)
             begins.append(first)
-            place += len(word) + 1
-        return self._read(found.ids), begins
+            start += len(word) + 1
+        return self._read(encoding.ids), begins
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids; special tokens are left out."""
@@ -194,12 +194,12 @@ class Published:
         return list(ids)
 
     def _library(self, *, target: bool) -> tokenizers.Tokenizer:
-        found: tokenizers.Tokenizer = self.__dict__["_target" if target else "_source"]
-        return found
+        library: tokenizers.Tokenizer = self.__dict__["_target" if target else "_source"]
+        return library
 
     def _pieces_by_number(self) -> dict[int, str]:
-        found: dict[int, str] = self.__dict__["_pieces"]
-        return found
+        pieces: dict[int, str] = self.__dict__["_pieces"]
+        return pieces
 
     def _piece(self, number: int) -> str:
         if self.numbers:
@@ -242,13 +242,13 @@ def of_sentencepieces(
     Raises:
         DataError: a file is not a SentencePiece model.
     """
-    given = dict(zip(_FILES, (source, target), strict=True))
+    models = dict(zip(_FILES, (source, target), strict=True))
     made = []
-    for name, data in given.items():
+    for name, data in models.items():
         where = str(Path(folder, name))
         with _typed(where, "a SentencePiece model"):
             made.append(parse_sentencepieces(data, where).tokenizer().to_str())
-    files = {name: b64encode(data).decode() for name, data in given.items()}
+    files = {name: b64encode(data).decode() for name, data in models.items()}
     where = str(Path(folder, "source.spm"))
     return Published(made[0], made[1], numbers, files, pad, bos, eos, unk, others, where=where, limit=limit)
 
@@ -285,8 +285,8 @@ def _typed(where: str, expected: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        own = type(error) in (Exception, ValueError) or type(error).__name__ == "PanicException"
-        if not own or out_of_memory_text(error) is not None:
+        of_library = type(error) in (Exception, ValueError) or type(error).__name__ == "PanicException"
+        if not of_library or out_of_memory_text(error) is not None:
             raise
         got = str(error).partition("\n")[0][:200]
         raise DataError(where, expected, got, _AGAIN) from error

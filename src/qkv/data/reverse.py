@@ -41,8 +41,8 @@ def generate(
         hint = "Generate fewer, or longer ones."
         raise ConfigError("count", f"a number of pairs from 0 to {most:,}", f"{count:,}", hint)
     random = Random(f"reverse:{seed}")
-    found: dict[str, None] = {}
-    while len(found) < count:
+    pairs: dict[str, None] = {}
+    while len(pairs) < count:
         length = shortest + int(random.random() * (longest - shortest + 1))
-        found.setdefault("".join(symbols[int(random.random() * len(symbols))] for _ in range(length)))
-    return [Pair(text, text[::-1], line) for line, text in enumerate(found, start=1)]
+        pairs.setdefault("".join(symbols[int(random.random() * len(symbols))] for _ in range(length)))
+    return [Pair(text, text[::-1], line) for line, text in enumerate(pairs, start=1)]

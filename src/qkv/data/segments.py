@@ -83,11 +83,11 @@ def _cut(text: str, start: int, stop: int) -> int:
     cut = max(text.rfind(" ", start + 1, stop), text.rfind("\n", start + 1, stop))
     if cut > start:
         return cut
-    for place in range(stop, max(start, stop - _NEAR), -1):
-        if category(text[place - 1])[0] in "PSN":
-            return place
-    found = _BPE_SPLIT.pre_tokenize_str(text[start : max(stop, start + 2 * _RUN)])
-    last, (begin, _) = found[-1]
+    for stop_index in range(stop, max(start, stop - _NEAR), -1):
+        if category(text[stop_index - 1])[0] in "PSN":
+            return stop_index
+    pieces = _BPE_SPLIT.pre_tokenize_str(text[start : max(stop, start + 2 * _RUN)])
+    last, (begin, _) = pieces[-1]
     return start + (begin or len(last))
 
 
@@ -124,9 +124,9 @@ def words(text: str) -> Iterator[str]:
     """
     # Delay the last token, because the following text can attach to it or, at the end of a chunk, continue it.
     waiting, begun, last_end = "", list[str](), -1
-    for place in range(0, len(text), _WORD_CHUNK):
-        goes_on = place > 0 and _is_one_word(text[place - 1 : place + 1])
-        spans = _WORD_SPLIT.pre_tokenize_str(text[place : place + _WORD_CHUNK].replace(JOINER, JOINER_IN_TEXT))
+    for begin in range(0, len(text), _WORD_CHUNK):
+        goes_on = begin > 0 and _is_one_word(text[begin - 1 : begin + 1])
+        spans = _WORD_SPLIT.pre_tokenize_str(text[begin : begin + _WORD_CHUNK].replace(JOINER, JOINER_IN_TEXT))
         for piece, (start, end) in spans:
             if goes_on:
                 begun.append(waiting)

@@ -31,13 +31,13 @@ class SentencePieces(NamedTuple):
 
         Source: Kudo and Richardson 2018, "SentencePiece"; Kudo 2018, "Subword Regularization", section 3.2 (unigram).
         """
-        found = tokenizers.Tokenizer(models.Unigram(self.pieces, unk_id=self.unknown, byte_fallback=False))
+        tokenizer = tokenizers.Tokenizer(models.Unigram(self.pieces, unk_id=self.unknown, byte_fallback=False))
         steps: list[normalizers.Normalizer] = [normalizers.Precompiled(self.rules)] if self.rules else []
         steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex("^ | $"), "")]
-        found.normalizer = normalizers.Sequence(steps)
-        found.pre_tokenizer = pre_tokenizers.Metaspace(_SPACE, prepend_scheme="always")
-        found.decoder = decoders.Metaspace(_SPACE, prepend_scheme="always")
-        return found
+        tokenizer.normalizer = normalizers.Sequence(steps)
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(_SPACE, prepend_scheme="always")
+        tokenizer.decoder = decoders.Metaspace(_SPACE, prepend_scheme="always")
+        return tokenizer
 
 
 def parse_sentencepieces(data: bytes, what: str) -> SentencePieces:
@@ -114,12 +114,12 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    found = 0
+    number = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
             raise ValueError("a field that ends early")
-        found |= (data[at] & 127) << shift
+        number |= (data[at] & 127) << shift
         at += 1
         if data[at - 1] < 128:
-            return found, at
+            return number, at
     raise ValueError("a number of more than 64 bits")

@@ -110,22 +110,22 @@ class FieldTable:
         """
         names = [normalize("NFC", name) for name in names]
         self.expect(names)
-        places = [self.columns.index(name) for name in names]
-        found, lines, skipped = [], [], 0
+        indices = [self.columns.index(name) for name in names]
+        rows, lines, skipped = [], [], 0
         for line, fields in self.rows:
-            given = [fields[place].strip() for place in places]
-            if any(field.lower() in MISSING for field in given):
+            cells = [fields[index].strip() for index in indices]
+            if any(field.lower() in MISSING for field in cells):
                 skipped += 1
                 if missing == "refuse":
-                    self._refuse_missing(line, given, names)
+                    self._refuse_missing(line, cells, names)
                 continue
-            found.append(tuple(self._number(*item, line, decimal) for item in zip(given, names, strict=True)))
+            rows.append(tuple(self._number(*item, line, decimal) for item in zip(cells, names, strict=True)))
             lines.append(line)
-        if not found:
+        if not rows:
             got = "a missing number in every row" if skipped else "no rows"
             hint = "Check the columns' names and the file."
             raise DataError(self.name, f"numbers in {_listed(names)}", got, hint)
-        return Columns(tuple(names), tuple(found), tuple(lines), skipped)
+        return Columns(tuple(names), tuple(rows), tuple(lines), skipped)
 
     def expect(self, names: Sequence[str], flag: str = "columns") -> None:
         """Check that columns exist.
@@ -168,11 +168,11 @@ class FieldTable:
                 continue
             raise DataError(self.name, f'a column "{brief(name)}"', got, hint)
 
-    def _refuse_missing(self, line: int, given: Sequence[str], names: Sequence[str]) -> None:
-        place = next(place for place, field in enumerate(given) if field.lower() in MISSING)
-        got = f'"{given[place]}"' if given[place] else "an empty field"
+    def _refuse_missing(self, line: int, cells: Sequence[str], names: Sequence[str]) -> None:
+        index = next(index for index, field in enumerate(cells) if field.lower() in MISSING)
+        got = f'"{cells[index]}"' if cells[index] else "an empty field"
         hint = f"Fill it, delete the line, or leave such lines out with {setting('missing', 'skip')}."
-        raise DataError(Place(self.name, line), f'a number in column "{brief(names[place])}"', got, hint)
+        raise DataError(Place(self.name, line), f'a number in column "{brief(names[index])}"', got, hint)
 
     def _number(self, field: str, name: str, line: int, decimal: Decimal) -> float:
         text = field
@@ -274,11 +274,11 @@ def parse_table_in_parts(lines: Iterable[str], name: str, *, line_buffered: bool
         if filled == 2 or (filled == 1 and (_mark(line) is not None or len(_words(line)) < 2)):
             break
     empty, rows = _headed(chain(start, remaining), name, _separator(start))
-    found = False
+    any_rows = False
     for part in in_parts(rows, line_buffered=line_buffered, size=lambda row: sum(map(len, row[1]))):
-        found = True
+        any_rows = True
         yield replace(empty, rows=tuple(part))
-    if not found:
+    if not any_rows:
         yield empty
 
 

@@ -55,8 +55,8 @@ def divide(text: str, share: float) -> tuple[str, str]:
     if not 0 < share < 1:
         hint = "A tenth (0.1) suits most texts."
         raise ConfigError("data.holdout", "a fraction above 0 and below 1", f"{share}", hint)
-    place = int(len(text) * (1 - share))
-    return text[:place], text[place:]
+    index = int(len(text) * (1 - share))
+    return text[:index], text[index:]
 
 
 def windows(length: int, context: int, order: Order, seed: int, epoch: int) -> list[int]:
@@ -102,4 +102,4 @@ def in_batches(starts: Sequence[int], rows: int) -> list[list[int]]:
         >>> in_batches([7, 1, 4], rows=2)
         [[7, 1], [4]]
     """
-    return [list(starts[place : place + rows]) for place in range(0, len(starts), rows)]
+    return [list(starts[start : start + rows]) for start in range(0, len(starts), rows)]

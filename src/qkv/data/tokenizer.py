@@ -220,11 +220,11 @@ class Tokenizer:
         """
         if self.published is not None:
             return self.published.decode(list(ids))
-        kept = [number for number in self._checked(ids) if number not in (self.pad, self.bos, self.eos)]
+        numbers = [number for number in self._checked(ids) if number not in (self.pad, self.bos, self.eos)]
         if self.of_bytes:
-            body = b"".join(self._bytes(number) for number in kept if number != self.unk)
+            body = b"".join(self._bytes(number) for number in numbers if number != self.unk)
             return body.decode("utf-8", errors="replace").removeprefix(" ")
-        pieces = [self.vocabulary.pieces[number] for number in kept]
+        pieces = [self.vocabulary.pieces[number] for number in numbers]
         if self.kind != "char":
             return join_pieces(pieces, self.kind)
         return "".join(_UNKNOWN_CHARACTER if piece == SPECIALS[self.unk] else piece for piece in pieces)
@@ -339,11 +339,11 @@ def _check_counts(kind: Kind, size: int, minimum: int) -> None:
 
 
 def _prepared(texts: Iterable[str], vocabulary: Vocabulary) -> Iterator[str]:
-    found = False
+    any_text = False
     for text in texts:
-        found = found or bool(text)
+        any_text = any_text or bool(text)
         yield vocabulary.prepared(require_text(text))
-    if not found:
+    if not any_text:
         raise DataError("texts", "text to learn from", "none", "Give the lines of the training files.")
 
 

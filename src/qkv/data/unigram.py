@@ -54,11 +54,12 @@ def learn_pieces(texts: Iterable[str], size: int) -> Pieces:
         show_progress=False,
     )
     learner.train_from_iterator((" " + text for text in texts if text), trainer)
-    found = {name: score for name, score in json.loads(learner.to_str())["model"]["vocab"] if name not in SPECIALS}
-    least = min(found.values())
-    kept = least + (len(alphabet) + 1) * _STEP
+    scores_of = {name: score for name, score in json.loads(learner.to_str())["model"]["vocab"] if name not in SPECIALS}
+    least = min(scores_of.values())
+    threshold = least + (len(alphabet) + 1) * _STEP
     scores = {
-        name: round(least if name in alphabet and score < kept else score, _DIGITS) for name, score in found.items()
+        name: round(least if name in alphabet and score < threshold else score, _DIGITS)
+        for name, score in scores_of.items()
     }
     scores = {**dict.fromkeys(alphabet, round(least, _DIGITS)), **scores}
     # The library can return more pieces than the size; every byte remains, or some text could not be written.
@@ -81,9 +82,9 @@ def unigram_encoder(names: Sequence[str], scores: Sequence[float], unknown: int)
         ['Ġlowe', 'r']
     """
     # A space is outside the byte alphabet: text that looks like a special token must stay text.
-    own = [f" {name}" for name in names[: len(SPECIALS)]]
+    specials = [f" {name}" for name in names[: len(SPECIALS)]]
     encoder = tokenizers.Tokenizer(
-        models.Unigram(list(zip([*own, *names[len(SPECIALS) :]], scores, strict=True)), unknown)
+        models.Unigram(list(zip([*specials, *names[len(SPECIALS) :]], scores, strict=True)), unknown)
     )
     encoder.pre_tokenizer = bpe_splitter()
     return encoder

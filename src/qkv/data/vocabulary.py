@@ -111,16 +111,16 @@ class Vocabulary:
         return cls.from_document(parse(text))
 
     @classmethod
-    def from_document(cls, given: object) -> "Vocabulary":
+    def from_document(cls, content: object) -> "Vocabulary":
         """Check every part of a vocabulary, and build it.
 
         Args:
-            given: what JSON that `to_json` wrote says.
+            content: what JSON that `to_json` wrote says.
 
         Raises:
             DataError: `to_json` could not have written it.
         """
-        document = _checked(given)
+        document = _checked(content)
         kind, lowercase = _kind(document["kind"]), document["lowercase"]
         if not isinstance(lowercase, bool):
             _refuse("lowercase to be true or false", _shown(lowercase))
@@ -216,11 +216,11 @@ def _kind(value: object) -> Kind:
 def _strings(value: object, field: str) -> tuple[str, ...]:
     if not isinstance(value, list):
         _refuse(f"{field} to be a list", _shown(value))
-    for place, item in enumerate(value):
+    for index, item in enumerate(value):
         if not isinstance(item, str) or not item:
-            _refuse(f"{field} to be nonempty strings", f"{_shown(item)} at place {place}")
+            _refuse(f"{field} to be nonempty strings", f"{_shown(item)} at place {index}")
         if not _writable(item):
-            _refuse(f"{field} that UTF-8 can encode", f"{_shown(item)} at place {place}")
+            _refuse(f"{field} that UTF-8 can encode", f"{_shown(item)} at place {index}")
     return tuple(value)
 
 

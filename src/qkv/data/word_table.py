@@ -122,8 +122,8 @@ class WordTable:
         """
         cells = line.split("\t")
         names = _symbols(cells, self.features_col, self.features_sep, where) if self.features_col else []
-        features, own = [f"[{name}]" for name in names], _symbols(cells, self.source_col, self.source_sep, where)
-        return " ".join([*own, MARK, *features] if self.features == "separate" else [*features, *own])
+        features, symbols = [f"[{name}]" for name in names], _symbols(cells, self.source_col, self.source_sep, where)
+        return " ".join([*symbols, MARK, *features] if self.features == "separate" else [*features, *symbols])
 
     def target_symbols(self, line: str, where: str) -> str:
         """Return the symbols of a line's target; arguments and errors as for `source_symbols`."""
@@ -139,12 +139,12 @@ def _symbols(cells: Sequence[str], column: int, separator: str, where: str) -> l
         got = f"{len(cells)} column{'s' if len(cells) > 1 else ''}"
         hint = "Correct this line, or choose another column: they count from 1, with one tab between them."
         raise DataError(where, f"text in column {column}", got, hint)
-    text, place = cells[column - 1], f"{where}, column {column}"
+    text, column_name = cells[column - 1], f"{where}, column {column}"
     if not text.strip():
-        raise DataError(place, "text", "an empty column", "Fill it or delete the line.")
+        raise DataError(column_name, "text", "an empty column", "Fill it or delete the line.")
     parts = text.split(separator) if separator else list(text)
     if not all(parts):
         expected = f"symbols with one {separator!r} between two of them"
         hint = "Remove the separator that has no symbol on one side, or give another one."
-        raise DataError(place, expected, repr(text[:80]), hint)
+        raise DataError(column_name, expected, repr(text[:80]), hint)
     return [part.translate(_AS_SYMBOL) for part in parts]

@@ -62,5 +62,5 @@ class ColumnNames:
 
     def over(self, default: WordTable | None) -> WordTable | None:
         """Return the columns, with those that are not given from a default."""
-        given = {name: getattr(self, name) for name in _NAMES if getattr(self, name) is not None}
-        return replace(default or WordTable(), **given) if given or default is not None else None
+        settings = {name: getattr(self, name) for name in _NAMES if getattr(self, name) is not None}
+        return replace(default or WordTable(), **settings) if settings or default is not None else None

@@ -72,6 +72,6 @@ def tell_cut(finished: Iterable[bool], more: str = "max_tokens") -> str | None:
 
 def warn_cut(finished: Sequence[bool]) -> None:
     """Issue a warning about answers that were cut, if any, at the caller's caller."""
-    told = tell_cut(finished)
-    if told is not None:
-        warnings.warn(told, CutWarning, stacklevel=3)
+    message = tell_cut(finished)
+    if message is not None:
+        warnings.warn(message, CutWarning, stacklevel=3)

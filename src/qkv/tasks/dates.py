@@ -89,8 +89,8 @@ def read_exactly(texts: Sequence[str], pairs: Sequence[Pair]) -> float:
 
 def _show(translator: Translator, unseen: Sequence[Pair], page: Path, run: Path) -> None:
     with working("reading unseen dates"):
-        found = translator.translate_fully([pair.source for pair in unseen])
-    exact = read_exactly([each.text for each in found], unseen)
+        translations = translator.translate_fully([pair.source for pair in unseen])
+    exact = read_exactly([each.text for each in translations], unseen)
     shown = translator.translate_fully([pair.source for pair in unseen[:SHOWN]], attention=True)
     draw(shown, page, terminal=False)
     if as_json():
@@ -115,11 +115,11 @@ def program() -> str:
     return subprocess.list2cmdline([here]) if sys.platform == "win32" else shlex.quote(here)
 
 
-def _print_one(console: Console, found: Translation, pair: Pair) -> None:
+def _print_one(console: Console, translation: Translation, pair: Pair) -> None:
     from qkv.view.console import terminal
 
-    right = "✓" if found.text == pair.target else f"✗ correct: {pair.target}"
-    console.print(f"{found.source}  →  [bold]{found.text}[/bold] {right}", highlight=False)
-    for alignment in alignments([found]):
+    right = "✓" if translation.text == pair.target else f"✗ correct: {pair.target}"
+    console.print(f"{translation.source}  →  [bold]{translation.text}[/bold] {right}", highlight=False)
+    for alignment in alignments([translation]):
         terminal(alignment, console)
     console.print()

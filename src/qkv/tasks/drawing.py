@@ -19,14 +19,14 @@ class Drawable(Protocol):
         """The answer and what was read for it, with weights; None if these were not requested."""
 
 
-def alignments(found: Iterable[Drawable]) -> list[Alignment]:
+def alignments(answers: Iterable[Drawable]) -> list[Alignment]:
     """Return the alignments of the answers that have one."""
-    return [alignment for each in found if (alignment := each.alignment) is not None]
+    return [alignment for each in answers if (alignment := each.alignment) is not None]
 
 
-def draw(found: Iterable[Drawable], file: Path | None, *, terminal: bool) -> None:
+def draw(answers: Iterable[Drawable], file: Path | None, *, terminal: bool) -> None:
     """Draw what answers attended to, as `draw_alignments`."""
-    draw_alignments(alignments(found), file, terminal=terminal)
+    draw_alignments(alignments(answers), file, terminal=terminal)
 
 
 def draw_alignments(drawn: Sequence[Alignment], file: Path | None, *, terminal: bool) -> None:

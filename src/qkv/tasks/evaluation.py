@@ -57,10 +57,10 @@ def evaluate_translation(
     pairs = _sources(files).read(table)
     # Figures are those of symbols; a file gets them as the table writes them.
     translator = trained.over(None)
-    found = translator.translate_fully([pair.source for pair in pairs], how)
-    if (told := tell_cut([each.finished for each in found], "--max-tokens")) is not None:
-        note(f"qkv: {told}")
-    hypotheses = [each.text for each in found]
+    translations = translator.translate_fully([pair.source for pair in pairs], how)
+    if (message := tell_cut([each.finished for each in translations], "--max-tokens")) is not None:
+        note(f"qkv: {message}")
+    hypotheses = [each.text for each in translations]
     if out is not None:
         written = hypotheses if table is None else map(table.target_text, hypotheses)
         replace_file(out, "".join(f"{line}\n" for line in written).encode("utf-8"))
@@ -164,9 +164,9 @@ def evaluate_pointing(
     sources, pointer = _sources(files), ElementPointer.load(run, device)
     width = pointer.model.config.features if pointer.kind == "numbers" else None
     items, _ = parse_pairs(sources.read(), sources.names, pointer.kind, width)
-    found, figures = pointer.evaluate(items, beam)
+    positions, figures = pointer.evaluate(items, beam)
     if out is not None:
-        replace_file(out, "".join(f"{' '.join(map(str, each))}\n" for each in found).encode("utf-8"))
+        replace_file(out, "".join(f"{' '.join(map(str, each))}\n" for each in positions).encode("utf-8"))
     return figures
 
 
@@ -228,22 +228,22 @@ def evaluate_labels(
     texts = read_texts(data) if kind == "classify" else read_sentences(data)
     model = Tagger.load(run, device) if kind == "tag" else Classifier.load(run, device)
     _tell_unseen(texts, model.labels, data)
-    found = _labels(model, texts)
+    predicted = _labels(model, texts)
     if out is not None:
-        lines = (line for text, labels in zip(texts, found, strict=True) for line in _written(kind, text, labels))
+        lines = (line for text, labels in zip(texts, predicted, strict=True) for line in _written(kind, text, labels))
         replace_file(out, "".join(f"{line}\n" for line in lines).encode("utf-8"))
-    return judge_labels(found, [text.labels for text in texts])
+    return judge_labels(predicted, [text.labels for text in texts])
 
 
 def _tell_unseen(texts: Sequence[TextAndLabels], labels: Sequence[str], data: Path | None) -> None:
     unseen = [(text.line, label) for text in texts for label in text.labels if label not in labels]
     if unseen:
         line, label = unseen[0]
-        told = (
+        message = (
             f'qkv: {data}:{line}: training never saw the label "{label}"; such labels, {len(unseen):,} of '
             f"{sum(len(text.labels) for text in texts):,}, count as wrong."
         )
-        note(told)
+        note(message)
 
 
 def _labels(model: Tagger | Classifier, texts: Sequence[TextAndLabels]) -> list[tuple[str, ...]]:

@@ -66,9 +66,9 @@ class Written:
 
     def __call__(self, event: Event) -> None:
         """Write the event if it is one of these."""
-        found = as_object(event)
-        if found is not None:
-            write_json([found])
+        row = as_object(event)
+        if row is not None:
+            write_json([row])
 
     def close(self) -> None:
         """Leave standard output open."""

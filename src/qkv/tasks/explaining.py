@@ -53,20 +53,20 @@ _LONGEST, _LARGEST = 2**40, 2**62
 """Limits of a single size, and of the product of all sizes."""
 
 _MASKS: dict[str, Callable[[Question], Mask | None]] = {
-    "none": lambda asked: None,
-    "causal": lambda asked: causal(),
-    "lengths": lambda asked: lengths(torch.full((asked.batch,), asked.keys)),
-    "window": lambda asked: window(128, 128),
-    "dense": lambda asked: dense(torch.ones(asked.queries, asked.keys, dtype=torch.bool)),
+    "none": lambda question: None,
+    "causal": lambda question: causal(),
+    "lengths": lambda question: lengths(torch.full((question.batch,), question.keys)),
+    "window": lambda question: window(128, 128),
+    "dense": lambda question: dense(torch.ones(question.queries, question.keys, dtype=torch.bool)),
 }
 _DTYPES = {str(dtype).split(".")[1]: dtype for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16)}
 
 
-def answer(asked: Question) -> Plan:
+def answer(question: Question) -> Plan:
     """Plan the call that a question describes.
 
     Args:
-        asked: names and sizes.
+        question: names and sizes.
 
     Returns:
         The plan.
@@ -79,24 +79,31 @@ def answer(asked: Question) -> Plan:
         >>> answer(Question(queries=4096, keys=4096, mask="causal")).backend
         'sdpa'
     """
-    _expect_countable(asked)
-    dtype = _named(setting("dtype"), asked.dtype, _DTYPES)
-    name = score_name(asked.score, setting("score"))
+    _expect_countable(question)
+    dtype = _named(setting("dtype"), question.dtype, _DTYPES)
+    name = score_name(question.score, setting("score"))
     if name in ("none", "location"):
         hint = "It is a part of a recurrent decoder (qkv train), not a score of one call."
         raise ConfigError(setting("score"), "a score of queries and keys", f'"{name}"', hint)
-    score = _score(name, asked.width, dtype)
-    normalizer = _normalizer(asked.normalizer)
-    mask = _named(setting("mask"), asked.mask, _MASKS)(asked)
+    score = _score(name, question.width, dtype)
+    normalizer = _normalizer(question.normalizer)
+    mask = _named(setting("mask"), question.mask, _MASKS)(question)
     # Expanded zeros act as tensors of any size without allocating memory.
     query, key = (
-        torch.zeros((), dtype=dtype).expand(asked.batch, asked.heads, count, asked.width)
-        for count in (asked.queries, asked.keys)
+        torch.zeros((), dtype=dtype).expand(question.batch, question.heads, count, question.width)
+        for count in (question.queries, question.keys)
     )
-    if asked.gradient:
+    if question.gradient:
         query = query.requires_grad_()
     return explain(
-        query, key, key, score=score, normalizer=normalizer, mask=mask, dropout=asked.dropout, backend=asked.backend
+        query,
+        key,
+        key,
+        score=score,
+        normalizer=normalizer,
+        mask=mask,
+        dropout=question.dropout,
+        backend=question.backend,
     )
 
 
@@ -108,8 +115,8 @@ def _normalizer(name: str) -> Normalizer | None:
     return _named(setting("normalizer"), name, NORMALIZERS).make() if name else None
 
 
-def _expect_countable(asked: Question) -> None:
-    sizes = {name: getattr(asked, name) for name in ("batch", "heads", "queries", "keys", "width")}
+def _expect_countable(question: Question) -> None:
+    sizes = {name: getattr(question, name) for name in ("batch", "heads", "queries", "keys", "width")}
     for name, size in sizes.items():
         if size > _LONGEST:
             hint = "PyTorch does not support larger sizes."

@@ -67,10 +67,10 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
         )
     expect_writable(out)
     expect_single(Path(run))
-    found = load(run)
-    if to == "transformers" and not isinstance(found, ElementPointer | Regressor):
-        return sorted(path.name for path in save(found, out).iterdir())
-    trained = _of_text(found)
+    run_model = load(run)
+    if to == "transformers" and not isinstance(run_model, ElementPointer | Regressor):
+        return sorted(path.name for path in save(run_model, out).iterdir())
+    trained = _of_text(run_model)
     if isinstance(trained, Translator) and trained.table is not None and trained.table.features == "separate":
         hint = f"Train with {setting('features', 'front')}."
         raise UnsupportedError(setting("to"), "a model with one source", "separate features", hint)

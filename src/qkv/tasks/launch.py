@@ -202,10 +202,10 @@ def store(model: nn.Module, figures: Sequence[Figure], out: Path, config: Mappin
     with open_run(out, contents.config):
         digest = save_step(out, _FITTED, contents, keep=1, best=True).digest
     best = contents.figures[0] if contents.figures else None
-    for told in listeners():
-        told(Validated(_FITTED, contents.figures, better=True))
-        told(Saved(_FITTED, step_folder(out, _FITTED)))
-        told.close()
+    for listener in listeners():
+        listener(Validated(_FITTED, contents.figures, better=True))
+        listener(Saved(_FITTED, step_folder(out, _FITTED)))
+        listener.close()
     return Outcome("finished", _FITTED, step_folder(out, _FITTED), digest, contents.figures, best, _FITTED)
 
 

@@ -22,5 +22,5 @@ def expect_length(name: str, tokens: int, longest: int, tokenizer: Tokenizer) ->
         qkv.errors.DataError: line 3: expected at most 4 tokens; got 5. Shorten or split it, or train with longest=5.
     """
     if tokens > longest:
-        own = f", or train with {setting('longest', f'{tokens}')}" if tokenizer.published is None else ""
-        raise DataError(name, f"at most {longest} tokens", f"{tokens}", f"Shorten or split it{own}.")
+        retrain = f", or train with {setting('longest', f'{tokens}')}" if tokenizer.published is None else ""
+        raise DataError(name, f"at most {longest} tokens", f"{tokens}", f"Shorten or split it{retrain}.")

@@ -54,8 +54,8 @@ def open_origin(run: Path | None, task: str, tokenizer: Path | None = None) -> O
         hint = f"{setting('from')} already uses that run's tokenizer: omit one of them."
         raise ConfigError(setting("tokenizer_from"), f"no {setting('from')}", "both", hint)
     if tokenizer is not None:
-        found = open_run(tokenizer)
-        return Origin(found, fingerprint([found.tokenizer.to_json()]), weights=False)
+        source_run = open_run(tokenizer)
+        return Origin(source_run, fingerprint([source_run.tokenizer.to_json()]), weights=False)
     if run is None:
         return None
     trained = open_run(run)
@@ -89,12 +89,12 @@ def origin_tables(origin: Origin | None, task: TaskSettings) -> dict[str, Any]:
     return tables
 
 
-def expect_tokenizer(origin: Origin | None, given: Mapping[str, Any], task: TaskSettings) -> None:
+def expect_tokenizer(origin: Origin | None, settings: Mapping[str, Any], task: TaskSettings) -> None:
     """Refuse tokenizer settings that differ from those of the reused tokenizer.
 
     Args:
         origin: the source of the tokenizer.
-        given: the settings of this training, nested.
+        settings: the settings of this training, nested.
         task: the task, whose tables these are.
 
     Raises:
@@ -102,7 +102,7 @@ def expect_tokenizer(origin: Origin | None, given: Mapping[str, Any], task: Task
     """
     if origin is None:
         return
-    theirs, ours = origin_tables(origin, task).get("tokenizer", {}), given.get("tokenizer", {})
+    theirs, ours = origin_tables(origin, task).get("tokenizer", {}), settings.get("tokenizer", {})
     known = {**defaults_of(task.tables["tokenizer"]), **theirs}
     for name in ours:
         if name in known and ours[name] != known[name]:

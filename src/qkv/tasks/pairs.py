@@ -41,12 +41,12 @@ class PairSources(NamedTuple):
         Returns:
             The sources; None if the table has none.
         """
-        given = {name: getattr(files, prefix + name) for name in ("source", "target", "data")}
-        if all(item is None for item in given.values()):
+        items = {name: getattr(files, prefix + name) for name in ("source", "target", "data")}
+        if all(item is None for item in items.values()):
             return None
         lines = {"source": side, "target": side, "data": pair}
         sources = {
-            name: None if item is None else as_source(item, prefix + name, lines[name]) for name, item in given.items()
+            name: None if item is None else as_source(item, prefix + name, lines[name]) for name, item in items.items()
         }
         return cls(**sources, prefix=prefix)
 
@@ -79,11 +79,11 @@ class PairSources(NamedTuple):
             return _noted(read_tsv(data, say=lambda text: note(f"qkv: {text}")), str(data))
         if source is not None and target is not None and data is None:
             return _noted(read_pairs(source, target), f"{source} and {target}")
-        given = [name for name in ("source", "target", "data") if getattr(self, name) is not None]
+        present = [name for name in ("source", "target", "data") if getattr(self, name) is not None]
         raise ConfigError(
             self._name("source"),
             f"{self._name('source', 'FILE')} and {self._name('target', 'FILE')}, or {self._name('data', 'FILE.tsv')}",
-            " and ".join(map(self._name, given)) or "none of them",
+            " and ".join(map(self._name, present)) or "none of them",
             "Two files with one sentence per line, or one file with source<TAB>target on each line.",
         )
 

@@ -39,18 +39,18 @@ def open_published(folder: Folder) -> Trained:
     Raises:
         CheckpointError: the folder does not hold what it should.
     """
-    found = read_folder(folder)
-    settings = found.published
+    published = read_folder(folder)
+    settings = published.published
     model = {"kind": "published", "settings": settings.settings, "stored": settings.stored}
-    config: dict[str, Any] = {"task": found.family.task, "model": model, "longest": found.config.context}
-    if found.config.labels:
+    config: dict[str, Any] = {"task": published.family.task, "model": model, "longest": published.config.context}
+    if published.config.labels:
         config["labels"] = list(settings.labels)
     try:
-        tokenizer = _tokenizer(folder, found.family.task == "translate", found.config.size)
+        tokenizer = _tokenizer(folder, published.family.task == "translate", published.config.size)
     except DataError as error:
         raise CheckpointError(*error.args) from error
     text = None if tokenizer is None else tokenizer.to_json()
-    return Trained(folder.path, Contents(found.tensors, config, text), tokenizer, found.family.task)
+    return Trained(folder.path, Contents(published.tensors, config, text), tokenizer, published.family.task)
 
 
 def published_digest(folder: Folder) -> str:
@@ -108,11 +108,11 @@ def _marks(folder: Folder, translates: bool, limit: int) -> dict[str, Any]:
     tables = [folder.table(name) for name in (CONFIG, _GENERATION) if folder.has(name)]
     table = {name: item for each in tables for name, item in each.items() if item is not None}
     keys = SettingsReader(table, {}, str(folder.path / CONFIG))
-    found = {short: keys.token(f"{short}_token_id") for short in ("pad", "bos", "eos")}
+    numbers = {short: keys.token(f"{short}_token_id") for short in ("pad", "bos", "eos")}
     if translates:
         start = keys.token("decoder_start_token_id")
-        found["bos"] = found["pad"] if start is None else start
-    marks = {name: -1 if number is None or number >= limit else number for name, number in found.items()}
+        numbers["bos"] = numbers["pad"] if start is None else start
+    marks = {name: -1 if number is None or number >= limit else number for name, number in numbers.items()}
     if marks["pad"] < 0:
         marks["pad"] = marks["eos"]
     others = tuple(number for number in keys.tokens("eos_token_id")[1:] if number < limit)

@@ -33,28 +33,28 @@ def expect_attention(model: nn.Module) -> None:
         raise ConfigError("run", "a model with attention", f"a {type(model).__name__} without", hint)
 
 
-def read_ids(found: Any, ids: Tensor, begins: tuple[int, ...] = ()) -> None:
+def read_ids(loaded: Any, ids: Tensor, begins: tuple[int, ...] = ()) -> None:
     """Let a loaded language model, classifier or tagger read tokens, for recording.
 
     Args:
-        found: it.
+        loaded: it.
         ids: tokens (1, S), int64.
         begins: where the words begin, for a tagger; those beyond the tokens are left out.
     """
-    if isinstance(found.model, LanguageModel | RecurrentLanguageModel):
-        found.model(ids)
+    if isinstance(loaded.model, LanguageModel | RecurrentLanguageModel):
+        loaded.model(ids)
         return
     lengths = torch.tensor([ids.shape[1]], device=ids.device)
     words = [begin for begin in begins if begin < ids.shape[1]]
-    given = (torch.tensor([words], device=ids.device),) if isinstance(found.model, TextTagger) else ()
-    found.model(ids, lengths, *given)
+    extra = (torch.tensor([words], device=ids.device),) if isinstance(loaded.model, TextTagger) else ()
+    loaded.model(ids, lengths, *extra)
 
 
-def last_self_attention(found: Any, ids: list[int], begins: tuple[int, ...] = ()) -> Tensor:
+def last_self_attention(loaded: Any, ids: list[int], begins: tuple[int, ...] = ()) -> Tensor:
     """Return the weights of the last layer over the tokens of a text, the mean over its heads.
 
     Args:
-        found: a loaded language model or tagger.
+        loaded: a loaded language model or tagger.
         ids: its tokens.
         begins: where the words begin, for a tagger.
 
@@ -64,10 +64,10 @@ def last_self_attention(found: Any, ids: list[int], begins: tuple[int, ...] = ()
     Raises:
         ConfigError: the model has no attention.
     """
-    expect_attention(found.model)
-    layer = attention_names(found.model)[-1]
-    device = next(found.model.parameters()).device
-    with torch.no_grad(), record(found.model, layers=[layer]) as trace:
-        read_ids(found, torch.tensor([ids], device=device), begins)
+    expect_attention(loaded.model)
+    layer = attention_names(loaded.model)[-1]
+    device = next(loaded.model.parameters()).device
+    with torch.no_grad(), record(loaded.model, layers=[layer]) as trace:
+        read_ids(loaded, torch.tensor([ids], device=device), begins)
     weights = trace.weights(layer)[0].float().cpu()
     return weights.mean(0) if weights.ndim == 3 else weights

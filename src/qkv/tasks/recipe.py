@@ -91,7 +91,7 @@ def as_read(text: D, _: Origin | None) -> D:
     return text
 
 
-def as_given(settings: RecipeSettings[Any, Any], _: object) -> RecipeSettings[Any, Any]:
+def unchanged(settings: RecipeSettings[Any, Any], _: object) -> RecipeSettings[Any, Any]:
     """Return the settings: none follows from what was read."""
     return settings
 
@@ -138,7 +138,7 @@ class Recipe(Generic[F, C, D, M]):
     check: Callable[[RecipeSettings[F, C]], None] = unchecked
     adapt: Callable[[D, Origin | None], D] = as_read
     judge: Callable[[M, D, RecipeSettings[F, C]], Sequence[Figure]] = unjudged
-    completed: Callable[[RecipeSettings[F, C], D], RecipeSettings[F, C]] = as_given
+    completed: Callable[[RecipeSettings[F, C], D], RecipeSettings[F, C]] = unchanged
 
     @property
     def task(self) -> str:
@@ -213,7 +213,7 @@ class Recipe(Generic[F, C, D, M]):
         Raises:
             QkvError: any bad input; nothing already saved is lost.
         """
-        folder, place = run_folder(out), as_device(device)
+        folder, compute_device = run_folder(out), as_device(device)
         expect_no_other_task(folder, self.task)
         self._expect_same(settings, folder)
         known = first_tokenizer(folder, origin) if "tokenizer" in self.tables else None
@@ -225,7 +225,7 @@ class Recipe(Generic[F, C, D, M]):
         settings = self.completed(settings, text)
         if self.job is None:
             return self._fit(settings, text, folder, origin)
-        model = first_model(lambda: self.build(settings.model, text), settings.training.seed, place, origin)
+        model = first_model(lambda: self.build(settings.model, text), settings.training.seed, compute_device, origin)
         task = self.job(model, text, settings)
         training = with_steps(settings.training, task)
         if origin is None or not origin.weights:
@@ -289,18 +289,18 @@ def with_steps(training: Training, task: Task[Any]) -> Training:
 def first_objective(task: Task[Any], training: Training) -> None:
     """Compute the objective of the first batch; random generators are restored."""
     with undisturbed():
-        for places in task.batches(tokens=training.batch_tokens, seed=training.seed, epoch=0)[:1]:
-            task.objective(task.collate(places))
+        for batch in task.batches(tokens=training.batch_tokens, seed=training.seed, epoch=0)[:1]:
+            task.objective(task.collate(batch))
 
 
 def warn_without_gradient(config: object) -> None:
     """Say once on standard error that a mechanism gives its scores no gradient."""
     mechanisms = (config, getattr(config, "cross", None), getattr(config, "encoding", None))
-    found = [
+    names = [
         each.without_gradient for each in mechanisms if isinstance(each, MechanismConfig) and each.without_gradient
     ]
-    if found:
-        note(f"qkv: warning: {found[0]} gives its scores no gradient: what they compare stays as it is initialized.")
+    if names:
+        note(f"qkv: warning: {names[0]} gives its scores no gradient: what they compare stays as it is initialized.")
 
 
 def without(config: Any, *derived: str) -> dict[str, Any]:
@@ -337,19 +337,19 @@ class Kind:
     kind: Literal["transformer", "gru", "lstm", "rnn"] = "transformer"
 
 
-def expect_own(table: Mapping[str, Any], own: type, other: type, kind: str) -> None:
+def refuse_settings_of(table: Mapping[str, Any], config: type, other: type, kind: str) -> None:
     """Refuse settings that only another kind of model has.
 
     Args:
         table: the settings.
-        own: the configuration of this kind.
+        config: the configuration of this kind.
         other: that of the other kind.
         kind: the flag that chooses the other kind.
 
     Raises:
         ConfigError: a setting is one of the other kind; the message says of which.
     """
-    known, elsewhere = ({field.name for field in fields(each)} for each in (own, other))
+    known, elsewhere = ({field.name for field in fields(each)} for each in (config, other))
     for name in table:
         if name in elsewhere - known:
             hint = (

@@ -85,9 +85,9 @@ def expect_no_other_task(out: Path, task: str) -> None:
     Example:
         >>> expect_no_other_task(Path("/nowhere"), "classify")
     """
-    if not os.path.isdir(out) or (found := latest_complete(out, lambda text: None)) is None:
+    if not os.path.isdir(out) or (newest := latest_complete(out, lambda text: None)) is None:
         return
-    other = load_weights_later(found).config.get("task")
+    other = load_weights_later(newest).config.get("task")
     if isinstance(other, str) and other != task:
         expected, got = f"a new folder, or one of `qkv train {task}`", f"{out}, of `qkv train {other[:80]}`"
         raise ConfigError(setting("out"), expected, got, "Give another folder.")
@@ -132,8 +132,8 @@ def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tenso
 
 
 def _misfit(trained: Trained, error: Exception) -> CheckpointError:
-    own = "It was written by another version: retrain, or install that version."
-    hint = "Copy the folder again from its source." if trained.published else own
+    retrain = "It was written by another version: retrain, or install that version."
+    hint = "Copy the folder again from its source." if trained.published else retrain
     got = str(error).partition("\n")[0][:200]
     return CheckpointError(str(trained.folder), "weights of the model in config.json", got, hint)
 
@@ -162,8 +162,8 @@ def _expect_few_layers(table: object, tensors: int) -> None:
             raise ValueError(f"{size:,} {name} in config.json, but {tensors:,} tensors")
 
 
-def _expect_sizes(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> None:
-    ours, theirs = _shapes(wanted), _shapes(stored)
+def _expect_sizes(expected: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> None:
+    ours, theirs = _shapes(expected), _shapes(stored)
     for name in sorted(ours.keys() | theirs.keys()):
         sizes = ours.get(name), theirs.get(name)
         if sizes[0] != sizes[1]:
@@ -179,9 +179,9 @@ def _shapes(tensors: Mapping[str, Tensor]) -> Mapping[str, tuple[int, ...]]:
 
 def learned_tokenizer(out: Path) -> Tokenizer | None:
     """Return the tokenizer of a run to resume; None if there is no run yet."""
-    if not os.path.isdir(out) or (found := latest_complete(out, lambda text: None)) is None:
+    if not os.path.isdir(out) or (newest := latest_complete(out, lambda text: None)) is None:
         return None
-    return _tokenizer(load_weights_later(found))
+    return _tokenizer(load_weights_later(newest))
 
 
 def _tokenizer(contents: Contents) -> Tokenizer | None:

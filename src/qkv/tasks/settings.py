@@ -177,17 +177,17 @@ class TaskSettings:
             >>> TaskSettings("sort", "", {"training": Settings}).names()["training.tokens"]
             'batch_tokens'
         """
-        found = {self.dotted(name): name for name in self.table_of}
+        names = {self.dotted(name): name for name in self.table_of}
         for name in self.table_of:
             for dotted in self.dotted_names(name):
-                found.setdefault(dotted, name)
-        return found
+                names.setdefault(dotted, name)
+        return names
 
     def help_of(self, name: str) -> str:
         """Describe a setting with this task's default."""
         table = self.table_of[name]
-        own = self.defaults.get(table, {})
-        return help_of(self.tables[table], name, *([own[name]] if name in own else []))
+        defaults = self.defaults.get(table, {})
+        return help_of(self.tables[table], name, *([defaults[name]] if name in defaults else []))
 
     def topic_of(self, name: str) -> str:
         """Return the part of the help in which the flag of a setting stands."""
@@ -202,11 +202,11 @@ class TaskSettings:
             >>> TaskSettings("sort", "", {"training": Settings}).in_tables({"steps": 5, "seed": None})
             {'training': {'steps': 5}}
         """
-        found: dict[str, dict[str, Any]] = {}
+        by_table: dict[str, dict[str, Any]] = {}
         for name, item in settings.items():
             if item is not None:
-                found.setdefault(self.table_of[name], {})[name] = item
-        return found
+                by_table.setdefault(self.table_of[name], {})[name] = item
+        return by_table
 
     def current(self, tables: Mapping[str, Any]) -> dict[str, Any]:
         """Return tables in which names of earlier versions are replaced, as in `tokens` for `batch_tokens`.
@@ -258,9 +258,9 @@ class TaskSettings:
             ConfigError: both are given.
         """
         for table, cls in self.tables.items():
-            given = tables.get(table, {})
+            present = tables.get(table, {})
             for name, known in options_of(cls).items():
-                if name in given and known.instead_of in given:
+                if name in present and known.instead_of in present:
                     hint = "They set the same: omit one of them."
                     expected = f"no {setting(f'{table}.{known.instead_of}')} beside it"
                     raise ConfigError(f"{table}.{name}", expected, "both", hint)
@@ -274,10 +274,10 @@ class TaskSettings:
 
 def parameters(tasks: Iterable[TaskSettings]) -> Sequence[Parameter]:
     """Return the settings of tasks as keyword parameters; of tasks that share a name, the first gives its type."""
-    found: dict[str, Parameter] = {}
+    known: dict[str, Parameter] = {}
     for task in tasks:
         for table in task.tables.values():
             for name, hint in hints_of(table).items():
-                if name in options_of(table) and name not in found:
-                    found[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint)
-    return list(found.values())
+                if name in options_of(table) and name not in known:
+                    known[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+    return list(known.values())

@@ -131,7 +131,7 @@ class Shards:
             CheckpointError: the folder is not writable, or the disk is full.
         """
         for source in self.sources:
-            self._expect_own(source)
+            self._expect_written_here(source)
         make_folder(self.out / _NOTES)
         self._expect_same_work(work)
         done, remaining = Done([], [], [], []), self._in_turn()
@@ -166,7 +166,7 @@ class Shards:
             done.failed.append(error.in_file(source))
 
     def _write(self, source: Path, answer: Callable[[Path], Iterable[str]]) -> None:
-        self._expect_own(source)
+        self._expect_written_here(source)
         path, before = self.answers(source), _entry(source)
         for file in (path, self._note(source, _NOTE)):
             remove_leftovers(file.parent, file.name)
@@ -183,7 +183,7 @@ class Shards:
             # The note comes first: answers that it does not describe are not complete.
             replace_file(self._note(source, _NOTE), _described(before, StoredFile(size, total.hexdigest())))
 
-    def _expect_own(self, source: Path) -> None:
+    def _expect_written_here(self, source: Path) -> None:
         """Refuse to replace a file that is not one of ours: each of those has had its note before its name."""
         path = self.answers(source)
         if os.path.lexists(path) and not os.path.lexists(self._note(source, _NOTE)):

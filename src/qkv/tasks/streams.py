@@ -63,7 +63,7 @@ def format_json(rows: Iterable[Mapping[str, object]]) -> Iterator[str]:
     return (json.dumps(finite(row), ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
 
 
-def fields_of(found: Any) -> dict[str, object]:
+def fields_of(result: Any) -> dict[str, object]:
     """Return the fields of a dataclass by name, for JSON, without those that are None.
 
     Example:
@@ -71,8 +71,8 @@ def fields_of(found: Any) -> dict[str, object]:
         >>> fields_of(Figure("bleu", 28.5, "case:lc"))
         {'name': 'bleu', 'value': 28.5, 'signature': 'case:lc', 'higher_is_better': True}
     """
-    given = ((field.name, getattr(found, field.name)) for field in dataclasses.fields(found))
-    return {name: item for name, item in given if item is not None}
+    items = ((field.name, getattr(result, field.name)) for field in dataclasses.fields(result))
+    return {name: item for name, item in items if item is not None}
 
 
 def write_results(results: Iterable[object], first: int = 1) -> None:

@@ -211,14 +211,14 @@ def train(
         raise ConfigError("callbacks", "a sequence of functions", got, "Write callbacks=[function].")
     recipe = recipe_of(task)
     origin = open_origin(None if start is None else Path(start), task, None)
-    with listening(callbacks), speaking(Verbosity("quiet" if quiet else "normal")), _named_as_given(known):
+    with listening(callbacks), speaking(Verbosity("quiet" if quiet else "normal")), _named_as_settings(known):
         tables = merge(origin_tables(origin, known), known.in_tables(settings))
         outcome = recipe.train(recipe.load_settings(tables), Path(out), device, tensorboard=False, origin=origin)
     return Run(Path(out), outcome)
 
 
 @contextmanager
-def _named_as_given(task: TaskSettings) -> Iterator[None]:
+def _named_as_settings(task: TaskSettings) -> Iterator[None]:
     """Let errors name settings as `train` does, not as the tables of a settings file do."""
     try:
         yield

@@ -75,15 +75,15 @@ def offered(
         raise ConfigError(
             setting("text"), f"a text or {setting('file')}", got, "Give a text for the model to read or translate."
         )
-    given = text or "" if file is None else _text_of(file)
+    content = text or "" if file is None else _text_of(file)
     expect_single(run)
-    found = load(run, device)
-    if isinstance(found, Translator):
-        found = columns_of(found, source_col, features_col)
+    trained = load(run, device)
+    if isinstance(trained, Translator):
+        trained = columns_of(trained, source_col, features_col)
     elif source_col is not None or features_col is not None:
         flag = setting("features_col") if source_col is None else setting("source_col")
-        raise ConfigError(flag, "a translation model of columns", type(found).__name__, "Omit it.")
-    return scene_of(found, given, tokens)
+        raise ConfigError(flag, "a translation model of columns", type(trained).__name__, "Omit it.")
+    return scene_of(trained, content, tokens)
 
 
 def scene_of_text(run: str | Path, text: str, device: str | torch.device = "cpu", tokens: int | None = None) -> Scene:
@@ -109,11 +109,11 @@ def scene_of_text(run: str | Path, text: str, device: str | torch.device = "cpu"
     return scene_of(load(run, device), text, tokens)
 
 
-def scene_of(found: Trained, text: str, tokens: int | None = None) -> Scene:
+def scene_of(trained: Trained, text: str, tokens: int | None = None) -> Scene:
     """Let a loaded model read or translate a text, and record what every layer attends to.
 
     Args:
-        found: the result of `qkv.load`.
+        trained: the result of `qkv.load`.
         text: one text.
         tokens: number of tokens to read; None for all.
 
@@ -123,18 +123,18 @@ def scene_of(found: Trained, text: str, tokens: int | None = None) -> Scene:
     Raises:
         DataError, ConfigError: as for `scene_of_text`.
     """
-    match found:
+    match trained:
         case Translator():
-            return _translated(found, text, tokens)
+            return _translated(trained, text, tokens)
         case ElementPointer():
-            return _pointed(found, text, tokens)
+            return _pointed(trained, text, tokens)
         case Regressor():
-            return _regressed(found, text, tokens)
+            return _regressed(trained, text, tokens)
         case Tagger():
-            ids, begins = encode_words(text.split(), found.tokenizer)
-            return _read(found, list(_some(ids[:tokens])), text, begins)
+            ids, begins = encode_words(text.split(), trained.tokenizer)
+            return _read(trained, list(_some(ids[:tokens])), text, begins)
         case _:
-            return _read(found, _ids(found, text, tokens), text)
+            return _read(trained, _ids(trained, text, tokens), text)
 
 
 def scene_of_trace(path: str | Path) -> Scene:
@@ -163,8 +163,8 @@ def _text_of(file: Path) -> str:
 
 def _translated(translator: Translator, text: str, tokens: int | None) -> Scene:
     tokenizer, model = translator.tokenizer, translator.model
-    whole = translator.encode(translator.symbols(text))
-    ids = list(_some(whole.ids[:tokens]))
+    encoded = translator.encode(translator.symbols(text))
+    ids = list(_some(encoded.ids[:tokens]))
     expect_length(setting("text"), len(ids), translator.longest, tokenizer)
     device = next(model.parameters()).device
     source, lengths = (x.to(device) for x in collate_sources([ids], tokenizer.pad))
@@ -176,39 +176,39 @@ def _translated(translator: Translator, text: str, tokens: int | None) -> Scene:
     expect_attention(model)
     with torch.no_grad(), record(model) as trace:
         model(source, lengths, target)
-    read, size = pieces_open(ids, tokenizer.source, whole.unknown), tokenizer.source.size
+    read, size = pieces_open(ids, tokenizer.source, encoded.unknown), tokenizer.source.size
     ended = "<eos>" if hypothesis.finished else "…"
-    written = [*pieces_open(hypothesis.ids, tokenizer, whole.unknown), ended]
+    written = [*pieces_open(hypothesis.ids, tokenizer, encoded.unknown), ended]
     origins = translator.origins(ids, hypothesis.ids[::-1] if translator.back[0] else hypothesis.ids) or ()
     copied = {
-        place for place, origin in enumerate(origins[::-1] if translator.back[0] else origins) if origin is not None
+        index for index, origin in enumerate(origins[::-1] if translator.back[0] else origins) if origin is not None
     }
     notes = {
         "source": ["unknown" if number >= size or number == tokenizer.source.unk else "" for number in ids],
-        "target": ["copied" if place in copied else note for place, note in enumerate(_notes(written))],
+        "target": ["copied" if index in copied else note for index, note in enumerate(_notes(written))],
     }
     return trace.scene(0, {"source": read, "target": written}, title=_title(text), notes=notes)
 
 
 def _read(
-    found: Generator | MaskFiller | Classifier | Tagger, ids: list[int], text: str, begins: tuple[int, ...] = ()
+    trained: Generator | MaskFiller | Classifier | Tagger, ids: list[int], text: str, begins: tuple[int, ...] = ()
 ) -> Scene:
-    expect_attention(found.model)
-    tokens = torch.tensor([ids], device=next(found.model.parameters()).device)
-    with torch.no_grad(), record(found.model) as trace:
-        read_ids(found, tokens, begins)
-    pieces = found.tokenizer.pieces(ids)
+    expect_attention(trained.model)
+    tokens = torch.tensor([ids], device=next(trained.model.parameters()).device)
+    with torch.no_grad(), record(trained.model) as trace:
+        read_ids(trained, tokens, begins)
+    pieces = trained.tokenizer.pieces(ids)
     pooled = any(not call.own for calls in trace.calls.values() for call in calls)
     name = "source" if pooled else "text"
     return trace.scene(0, {name: pieces}, title=_title(text), notes={name: _notes(pieces)})
 
 
-def _pointed(found: ElementPointer, text: str, tokens: int | None) -> Scene:
+def _pointed(trained: ElementPointer, text: str, tokens: int | None) -> Scene:
     """The pointer's attention between answer and elements; and, as another sequence, what elements attend to."""
     shown = " ".join(_some(text.split()[:tokens]))
-    item, (answer,) = found.read(shown), found.point_fully([shown])
-    with torch.no_grad(), record(found.model) as trace:
-        found.run(item, answer.positions)
+    item, (answer,) = trained.read(shown), trained.point_fully([shown])
+    with torch.no_grad(), record(trained.model) as trace:
+        trained.run(item, answer.positions)
     pointer = trace.selected([LAYER])
     sides = {"source": (END_SHOWN, *answer.elements), "target": (*answer.chosen, END_SHOWN)}
     scene = pointer.scene(0, sides, title=_title(text))
@@ -219,17 +219,20 @@ def _pointed(found: ElementPointer, text: str, tokens: int | None) -> Scene:
     return replace(scene, sequences={**scene.sequences, **inside.sequences}, layers=(*inside.layers, *scene.layers))
 
 
-def _regressed(found: Regressor, text: str, tokens: int | None) -> Scene:
-    rows = found.rows_of(parse_table(_some(text.split("\n")), setting("text")))[:tokens]
-    with torch.no_grad(), record(found.model) as trace:
-        found.model(torch.from_numpy(rows)[None])
-    inputs, targets = found.model.get_buffer("inputs").tolist(), found.model.get_buffer("targets")[:, 0].tolist()
+def _regressed(regressor: Regressor, text: str, tokens: int | None) -> Scene:
+    rows = regressor.rows_of(parse_table(_some(text.split("\n")), setting("text")))[:tokens]
+    with torch.no_grad(), record(regressor.model) as trace:
+        regressor.model(torch.from_numpy(rows)[None])
+    inputs, targets = (
+        regressor.model.get_buffer("inputs").tolist(),
+        regressor.model.get_buffer("targets")[:, 0].tolist(),
+    )
     points = [shown_point(x, y) for x, y in zip(inputs, targets, strict=True)]
     return trace.scene(0, {"source": points, "target": [shown_row(row) for row in rows.tolist()]}, title=_title(text))
 
 
-def _ids(found: Generator | MaskFiller | Classifier, text: str, tokens: int | None) -> list[int]:
-    return list(_some(found.tokenizer.encode(text)[:tokens]))
+def _ids(trained: Generator | MaskFiller | Classifier, text: str, tokens: int | None) -> list[int]:
+    return list(_some(trained.tokenizer.encode(text)[:tokens]))
 
 
 def _some(tokens: Sequence[T]) -> Sequence[T]:

@@ -70,16 +70,16 @@ class Aligned:
 
     def as_pharaoh(self) -> list[str]:
         """Format lines such as "0-0 1-2"."""
-        return [" ".join(f"{source}-{target}" for source, target in sorted(found)) for found in self.links]
+        return [" ".join(f"{source}-{target}" for source, target in sorted(links)) for links in self.links]
 
     def as_json(self) -> list[str]:
         """Format one JSON object per pair: its words and its links."""
         return [
             json.dumps(
-                {"source": pair.source.split(), "target": pair.target.split(), "links": sorted(found)},
+                {"source": pair.source.split(), "target": pair.target.split(), "links": sorted(links)},
                 ensure_ascii=False,
             )
-            for pair, found in zip(self.pairs, self.links, strict=True)
+            for pair, links in zip(self.pairs, self.links, strict=True)
         ]
 
 
@@ -157,8 +157,8 @@ def _loaded(run: Path, device: str) -> Translator:
 
 
 def _expect_choice(valid: SentenceFiles, chosen: Chosen, how: str) -> None:
-    for name, given in ((setting("head"), chosen.head), (setting("when"), chosen.when)):
-        if given is not None and chosen.layer is None:
+    for name, value in ((setting("head"), chosen.head), (setting("when"), chosen.when)):
+        if value is not None and chosen.layer is None:
             hint = (
                 f"Give {setting('layer')} too, or {setting('valid_source')}, {setting('valid_target')} and "
                 f"{setting('valid_gold')} to choose layer, head and step."

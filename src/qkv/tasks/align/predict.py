@@ -8,7 +8,7 @@ from torch import Tensor
 
 from qkv.data.batches import collate_sources, inference_batches, restore_order
 from qkv.data.open_vocabulary import encode_source, encode_target
-from qkv.data.word_places import NO_WORD, word_places
+from qkv.data.words_of_tokens import NO_WORD, words_of_tokens
 from qkv.decode.numbers import expect_numbers
 from qkv.errors import ConfigError, DataError, Place, nearest, setting
 from qkv.metrics.alignment import Link, Links, alignment_error_rate
@@ -122,11 +122,11 @@ class Aligner:
             The reading, and its alignment error rate on these pairs.
         """
         weights = list(self._weights(pairs, self.layers))
-        found = [
+        readings = [
             (reading, alignment_error_rate([likeliest(_read(each, reading)) for each in weights], gold))
             for reading in self._readings(weights)
         ]
-        return min(found, key=lambda one: one[1].value)
+        return min(readings, key=lambda one: one[1].value)
 
     def _readings(self, weights: Sequence[dict[str, Tensor]]) -> list[AlignmentReading]:
         heads = {layer: weights[0][layer].shape[1] for layer in self.layers}
@@ -139,9 +139,9 @@ class Aligner:
 
     def _weights(self, pairs: Sequence[Sentences], layers: Sequence[str]) -> Iterator[dict[str, Tensor]]:
         """Return, for each pair and layer, the weights between words; see `_between_words`."""
-        numbered = [self._numbers(pair, place) for place, pair in enumerate(pairs, start=1)]
+        numbered = [self._numbers(pair, number) for number, pair in enumerate(pairs, start=1)]
         batches = inference_batches([max(len(one.source), len(one.target)) for one in numbered], _BATCH_TOKENS)
-        results = [self._batch([numbered[place] for place in batch], layers) for batch in counted(batches)]
+        results = [self._batch([numbered[index] for index in batch], layers) for batch in counted(batches)]
         return iter(restore_order(batches, results))
 
     @torch.no_grad()
@@ -152,15 +152,15 @@ class Aligner:
         target, _ = collate_sources([(marks.bos, *one.target) for one in numbers], marks.pad)
         with record(model, layers=layers) as trace:
             model(source.to(device), lengths.to(device), target.to(device))
-        found = {layer: trace.weights(layer).float().cpu() for layer in layers}
-        for layer, weights in found.items():
+        recorded = {layer: trace.weights(layer).float().cpu() for layer in layers}
+        for layer, weights in recorded.items():
             expect_numbers(weights, f"the attention {layer}")
         return [
-            {layer: _between_words(_by_head(weights[row]), one) for layer, weights in found.items()}
+            {layer: _between_words(_by_head(weights[row]), one) for layer, weights in recorded.items()}
             for row, one in enumerate(numbers)
         ]
 
-    def _numbers(self, pair: Sentences, place: int) -> _Numbers:
+    def _numbers(self, pair: Sentences, number: int) -> _Numbers:
         marks = self.translator.tokenizer
         if isinstance(self.translator.model, CopyingTranslator):
             source, unknown = encode_source(pair.source, marks)
@@ -171,8 +171,8 @@ class Aligner:
             if not 0 < len(ids) <= self.translator.longest:
                 expected = f"from 1 to {self.translator.longest} tokens"
                 hint = "Remove or split the line."
-                raise DataError(Place(None, place, f"{name} line"), expected, f"{len(ids)}", hint)
-        return _Numbers(source, target, word_places(pair.source, marks.source), word_places(pair.target, marks))
+                raise DataError(Place(None, number, f"{name} line"), expected, f"{len(ids)}", hint)
+        return _Numbers(source, target, words_of_tokens(pair.source, marks.source), words_of_tokens(pair.target, marks))
 
 
 def likeliest(weights_TS: Tensor) -> set[Link]:
@@ -250,10 +250,10 @@ def _between_words(weights_HTS: Tensor, one: _Numbers) -> Tensor:
     return torch.stack([mean @ by_word[:, :count], mean @ by_word[:, 1 : count + 1]])
 
 
-def _membership(places: Sequence[int]) -> Tensor:
+def _membership(indices: Sequence[int]) -> Tensor:
     """Return a matrix of tokens by words, 1 where a token is part of a word."""
-    words = max(places, default=NO_WORD) + 1
-    columns = torch.tensor(places)
+    words = max(indices, default=NO_WORD) + 1
+    columns = torch.tensor(indices)
     return ((columns[:, None] == torch.arange(words)) & (columns[:, None] != NO_WORD)).float()
 
 

@@ -12,13 +12,13 @@ from qkv.tasks.translate.reading import AlignmentReading
 
 
 def as_unknown(
-    translator: Translator, wanted: bool, source: Path | None, target: Path | None
+    translator: Translator, replace: bool, source: Path | None, target: Path | None
 ) -> AlignmentReading | None:
     """Return the reading for `--replace-unknown`.
 
     Args:
         translator: the translator whose unknown words are replaced.
-        wanted: whether to replace at all.
+        replace: whether to replace at all.
         source, target: sentences for choosing the reading, see `choose_reading`; without them the aligner's default.
 
     Returns:
@@ -28,7 +28,7 @@ def as_unknown(
         ConfigError: the flags are inconsistent, the model has no attention, or its pieces of bytes can write any word.
         DataError: a file is invalid; the message gives file and line.
     """
-    if not wanted:
+    if not replace:
         if source is not None or target is not None:
             hint = f"These files only choose weights for {setting('replace_unknown')}."
             raise ConfigError(setting("valid_source"), f"{setting('replace_unknown')} as well", "none", hint)
@@ -66,14 +66,14 @@ def choose_reading(aligner: Aligner, pairs: Sequence[Sentences]) -> AlignmentRea
         ConfigError: no pair has an identical word on both sides.
     """
     links = [identical_links(pair) for pair in pairs]
-    kept = [place for place, found in enumerate(links) if found]
-    if not kept:
+    linked = [index for index, pair_links in enumerate(links) if pair_links]
+    if not linked:
         hint = "Give sentences with names and numbers, or omit the files."
         raise ConfigError(setting("valid_source"), "words that occur on both sides", "none", hint)
     # Only words with a reference link count; the others have none.
-    found = [frozenset(links[place]) for place in kept]
-    gold = [Links(sure, sure) for sure in found]
-    return aligner.choose([pairs[place] for place in kept], gold)[0]
+    sure_links = [frozenset(links[index]) for index in linked]
+    gold = [Links(sure, sure) for sure in sure_links]
+    return aligner.choose([pairs[index] for index in linked], gold)[0]
 
 
 def identical_links(pair: Sentences) -> set[tuple[int, int]]:

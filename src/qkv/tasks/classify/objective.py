@@ -75,9 +75,9 @@ class LabelTask:
         examples = [Example(item.ids, (), item.line) for item in self.train]
         return token_batches(examples, tokens, seed, epoch, self.rows)
 
-    def collate(self, places: Sequence[int]) -> LabelBatch:
+    def collate(self, indices: Sequence[int]) -> LabelBatch:
         """Stack texts, on the model's device."""
-        return stack([self.train[place] for place in places], self.tokenizer.pad, self._device())
+        return stack([self.train[index] for index in indices], self.tokenizer.pad, self._device())
 
     def objective(self, batch: LabelBatch) -> tuple[Tensor, int]:
         """Compute the smoothed cross entropy of each label."""
@@ -91,17 +91,17 @@ class LabelTask:
         )
         return loss, int((batch.labels != _NO_LABEL).sum())
 
-    def lines(self, places: Sequence[int]) -> list[int]:
+    def lines(self, indices: Sequence[int]) -> list[int]:
         """Return the line numbers of texts in the user's file."""
-        return [self.train[place].line for place in places]
+        return [self.train[index].line for index in indices]
 
     def validate(self) -> list[Figure]:
         """Compute accuracy, F1 and loss on the validation texts."""
-        found = predict(self.model, self.valid, self.tokenizer.pad)
-        predicted = [[self.labels[int(number)] for number in scores.argmax(-1)] for scores in found]
+        results = predict(self.model, self.valid, self.tokenizer.pad)
+        predicted = [[self.labels[int(number)] for number in scores.argmax(-1)] for scores in results]
         truth = [[self.labels[number] for number in item.labels] for item in self.valid]
         right = torch.cat([torch.tensor(item.labels, dtype=torch.int64) for item in self.valid])
-        loss = float(F.cross_entropy(torch.cat(found).double(), right))
+        loss = float(F.cross_entropy(torch.cat(results).double(), right))
         return [*judge_labels(predicted, truth), Figure("loss", loss, "nats per label", higher_is_better=False)]
 
     def _device(self) -> torch.device:
@@ -141,10 +141,10 @@ def predict(model: LabelModel, items: Sequence[EncodedText], padding: int) -> li
     batches = inference_batches([len(item.ids) for item in items], _BATCH_TOKENS)
     results = []
     for batch in counted(batches):
-        stacked = stack([items[place] for place in batch], padding, next(model.parameters()).device)
+        stacked = stack([items[index] for index in batch], padding, next(model.parameters()).device)
         scores = label_scores(model, stacked).cpu()
         expect_numbers(scores, f"one of the texts {min(batch) + 1:,} to {max(batch) + 1:,}")
-        results.append([scores[row, : len(items[place].begins)] for row, place in enumerate(batch)])
+        results.append([scores[row, : len(items[index].begins)] for row, index in enumerate(batch)])
     return restore_order(batches, results)
 
 

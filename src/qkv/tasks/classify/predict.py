@@ -91,7 +91,7 @@ class Classifier:
         Raises:
             DataError: a text is too long.
         """
-        return [found.label for found in self.classify_fully(texts)]
+        return [answer.label for answer in self.classify_fully(texts)]
 
     def classify_fully(self, texts: Sequence[str], *, attention: bool = False, first: int = 1) -> list[Classification]:
         """Label texts, with probabilities.
@@ -108,10 +108,10 @@ class Classifier:
             DataError: a text is too long.
         """
         items = [self._item(text, number) for number, text in enumerate(texts, start=first)]
-        found = predict(self.model, items, self.tokenizer.pad) if items else []
+        results = predict(self.model, items, self.tokenizer.pad) if items else []
         return [
             self._classification(text, item, scores[0], attention)
-            for text, item, scores in zip(texts, items, found, strict=True)
+            for text, item, scores in zip(texts, items, results, strict=True)
         ]
 
     def attention(self, ids: Sequence[int]) -> Tensor:
@@ -138,7 +138,7 @@ class Classifier:
     def _classification(self, text: str, item: EncodedText, scores: Tensor, attention: bool) -> Classification:
         shares = scores.double().softmax(-1)
         order = shares.argsort(descending=True, stable=True).tolist()
-        probabilities = {self.labels[place]: float(shares[place]) for place in order}
+        probabilities = {self.labels[index]: float(shares[index]) for index in order}
         weights = self.attention(item.ids) if attention and item.ids else None
         pieces = tuple(self.tokenizer.pieces(item.ids))
         return Classification(text, self.labels[order[0]], probabilities, pieces, weights)

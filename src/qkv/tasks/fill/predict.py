@@ -78,15 +78,15 @@ class MaskFiller:
         if not 1 <= best <= self.model.config.size:
             raise ConfigError("best", f"1 to {self.model.config.size}", f"{best}", "5 suit most uses.")
         sources = [self._encode(text, number) for number, text in enumerate(texts, start=1)]
-        found: list[list[Filled]] = []
+        filled: list[list[Filled]] = []
         for at in range(0, len(sources), _ROWS):
             rows = sources[at : at + _ROWS]
             tokens, lengths = (x.to(next(self.model.parameters()).device) for x in collate_sources(rows, 0))
             scores = self.model(tokens, lengths)
-            places = torch.tensor([ids.index(self._mask) for ids in rows], device=scores.device)
-            own = scores[torch.arange(len(rows), device=scores.device), places].float().softmax(-1)
-            found += [self._filled(ids, row, best) for ids, row in zip(rows, own, strict=True)]
-        return found
+            masked = torch.tensor([ids.index(self._mask) for ids in rows], device=scores.device)
+            probabilities = scores[torch.arange(len(rows), device=scores.device), masked].float().softmax(-1)
+            filled += [self._filled(ids, row, best) for ids, row in zip(rows, probabilities, strict=True)]
+        return filled
 
     @property
     def _mask(self) -> int:
@@ -109,14 +109,14 @@ class MaskFiller:
         return ids
 
     def _filled(self, ids: list[int], probabilities: Tensor, best: int) -> list[Filled]:
-        place = ids.index(self._mask)
+        index = ids.index(self._mask)
         shares, numbers = probabilities.topk(best)
         return [
             Filled(
                 self.tokenizer.pieces([number])[0],
                 number,
                 share,
-                self.tokenizer.decode([*ids[:place], number, *ids[place + 1 :]]),
+                self.tokenizer.decode([*ids[:index], number, *ids[index + 1 :]]),
             )
             for share, number in zip(shares.tolist(), numbers.tolist(), strict=True)
         ]

@@ -67,11 +67,11 @@ def read_for_training(
         hint = "Any plain text in UTF-8; .gz too."
         raise ConfigError(setting("text"), "a file of plain text", "none", hint)
     source = _as_source(files.text, "text")
-    whole = read_text(source)
+    text = read_text(source)
     if files.valid_text is None:
-        train, valid = divide(whole, files.holdout)
+        train, valid = divide(text, files.holdout)
     else:
-        train, valid = whole, read_text(_as_source(files.valid_text, "valid_text"))
+        train, valid = text, read_text(_as_source(files.valid_text, "valid_text"))
     if tokenizer is None:
         tokenizer = learn_tokenizer(words, [train])
     learned, held = passage(train, tokenizer), passage(valid, tokenizer)
@@ -103,9 +103,9 @@ def passage(text: str, tokenizer: Tokenizer) -> Passage:
         Passage(ids=tensor([4, 5, 6, 4]), characters=3, unknown=0)
     """
     ids = tokenizer.encode(text)
-    found = torch.tensor(ids, dtype=torch.int64)
+    numbers = torch.tensor(ids, dtype=torch.int64)
     characters = len(text) - len(tokenizer.decode(ids[:1]))
-    return Passage(found, characters, int((found == tokenizer.unk).sum()))
+    return Passage(numbers, characters, int((numbers == tokenizer.unk).sum()))
 
 
 def _expect_window(part: Passage, context: int, name: str, got: str) -> None:

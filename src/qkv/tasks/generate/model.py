@@ -10,7 +10,7 @@ from qkv.models.decoder import DecoderConfig, LanguageModel
 from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLanguageModel
 from qkv.settings import build, plain
 from qkv.tasks.generate.objective import TextModel
-from qkv.tasks.recipe import Kind, expect_own, refuse_derived, without
+from qkv.tasks.recipe import Kind, refuse_derived, refuse_settings_of, without
 
 _CONTEXT = 256
 """The default context of a published model in training, which could read far more than suits a laptop."""
@@ -49,7 +49,7 @@ def _configured(table: Mapping[str, Any], size: int) -> Config:
     sizes = {"size": size, **{name: item for name, item in table.items() if name != "kind"}}
     if kind == "transformer":
         return build(DecoderConfig, sizes, "model")
-    expect_own(sizes, RecurrentDecoderConfig, DecoderConfig, setting("model", "transformer"))
+    refuse_settings_of(sizes, RecurrentDecoderConfig, DecoderConfig, setting("model", "transformer"))
     return build(RecurrentDecoderConfig, {**sizes, "cell": kind}, "model")
 
 

@@ -57,9 +57,9 @@ class LanguageTask:
         starts = windows(len(self.train.ids), context, self.order, seed, epoch)
         return in_batches(starts, self.rows or max(1, tokens // context))
 
-    def collate(self, places: Sequence[int]) -> Tensor:
+    def collate(self, indices: Sequence[int]) -> Tensor:
         """Stack windows with the token before each, (B, context + 1), on the model's device."""
-        return cut(self.train.ids, places, self.model.config.context).to(next(self.model.parameters()).device)
+        return cut(self.train.ids, indices, self.model.config.context).to(next(self.model.parameters()).device)
 
     def objective(self, batch: Tensor) -> tuple[Tensor, int]:
         """Compute the smoothed cross entropy of each next token."""
@@ -69,9 +69,9 @@ class LanguageTask:
         states = self.model.advance(batch[:, :-1])[0]
         return layer_loss(states, self.model.output, batch[:, 1:], self.tokenizer.pad, self.smoothing)
 
-    def lines(self, places: Sequence[int]) -> list[int]:
+    def lines(self, indices: Sequence[int]) -> list[int]:
         """Return the line numbers where windows begin."""
-        return [1 + self.tokenizer.decode(self.train.ids[:place].tolist()).count("\n") for place in places]
+        return [1 + self.tokenizer.decode(self.train.ids[:index].tolist()).count("\n") for index in indices]
 
     def validate(self) -> list[Figure]:
         """Compute loss, perplexity and bits per character of the validation text."""
@@ -113,8 +113,8 @@ def judge(model: TextModel, text: Passage) -> list[Figure]:
     """
     context, device = model.config.context, next(model.parameters()).device
     count = len(text.ids) - 1
-    whole = list(range(0, count - context + 1, context))
-    batches = [cut(text.ids, starts, context) for starts in in_batches(whole, max(1, _JUDGED_TOKENS // context))]
+    complete = list(range(0, count - context + 1, context))
+    batches = [cut(text.ids, starts, context) for starts in in_batches(complete, max(1, _JUDGED_TOKENS // context))]
     if rest := count % context:
         batches.append(text.ids[None, -rest - 1 :])
     total = 0.0

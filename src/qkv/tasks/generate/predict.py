@@ -66,13 +66,13 @@ class Generator:
             CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
             ConfigError: the device is not available.
         """
-        place = as_device(str(device))
+        torch_device = as_device(str(device))
         trained = open_run(run)
         expect_task(trained, GENERATE.name, "a language model")
         table = trained.contents.config.get("model")
         sizes = table if isinstance(table, dict) else {}
         model = rebuild(lambda: build_language_model(sizes, trained.tokenizer.size), trained)
-        return cls(model.to(place), trained.tokenizer)
+        return cls(model.to(torch_device), trained.tokenizer)
 
     def generate(
         self,
@@ -119,14 +119,14 @@ class Generator:
             texts = ("".join(self._texts(*pair)) for pair in zip(sources, map(iter, added), strict=True))
             return [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
         keys = row_keys(sources)
-        found = [""] * len(prompts)
-        for places in _alike(sources):
-            draws = self._draws([sources[place] for place in places], [keys[place] for place in places], sampling)
+        completed = [""] * len(prompts)
+        for indices in _alike(sources):
+            draws = self._draws([sources[index] for index in indices], [keys[index] for index in indices], sampling)
             # One row of token ids per step.
             steps = [next(draws) for _ in range(_count(tokens))]
-            for place, ids in zip(places, zip(*steps, strict=True) if steps else [()] * len(places), strict=True):
-                found[place] = prompts[place] + "".join(self._texts(sources[place], iter(ids)))
-        return found
+            for index, ids in zip(indices, zip(*steps, strict=True) if steps else [()] * len(indices), strict=True):
+                completed[index] = prompts[index] + "".join(self._texts(sources[index], iter(ids)))
+        return completed
 
     def stream(
         self,
@@ -180,13 +180,13 @@ class Generator:
             got, hint = f"{tokens:,}", "Ask for fewer, or shorten the longest prompt."
             raise DataError("tokens", f"at most {room:,}, to the end of the context", got, hint)
         sampling, keys = sampling or Sampling(temperature=0), row_keys(sources)
-        found: list[list[int]] = [[] for _ in sources]
+        continuations: list[list[int]] = [[] for _ in sources]
         padded = isinstance(self.model, LanguageModel)
-        for places in [*_in_batches(range(len(sources)))] if padded else _alike(sources):
-            batch = self._continued([sources[i] for i in places], [keys[i] for i in places], tokens, sampling, beam)
-            for place, ids in zip(places, batch, strict=True):
-                found[place] = ids
-        return found
+        for indices in [*_in_batches(range(len(sources)))] if padded else _alike(sources):
+            batch = self._continued([sources[i] for i in indices], [keys[i] for i in indices], tokens, sampling, beam)
+            for index, ids in zip(indices, batch, strict=True):
+                continuations[index] = ids
+        return continuations
 
     def attention(self, text: str) -> tuple[tuple[str, ...], Tensor]:
         """Return what each token of a text attends to in the last layer, the mean over its heads.
@@ -216,10 +216,10 @@ class Generator:
             DataError: the text is shorter.
             QkvError: the model's scores are NaN.
         """
-        given = passage(text, self.tokenizer)
-        if len(given.ids) < 2:
-            raise DataError("text", "at least two tokens", f"{len(given.ids)}", "Give a longer text.")
-        figures = judge(self.model, given)
+        tokens = passage(text, self.tokenizer)
+        if len(tokens.ids) < 2:
+            raise DataError("text", "at least two tokens", f"{len(tokens.ids)}", "Give a longer text.")
+        figures = judge(self.model, tokens)
         expect_numbers(torch.tensor(figures[0].value), "this text")
         return figures
 
@@ -247,13 +247,13 @@ class Generator:
         settings: dict[str, Any] = {"bos": 0, "eos": self._end(), "limit": tokens, "never": self._never()}
         model = Prompted(cast("PaddedReader", self.model))
         if beam > 1:
-            found = [each[0] for each in search(model, source, lengths, search=Beam(beam), **settings)]
+            hypotheses = [each[0] for each in search(model, source, lengths, search=Beam(beam), **settings)]
         elif sampling.temperature == 0:
-            found = greedy(model, source, lengths, **settings)
+            hypotheses = greedy(model, source, lengths, **settings)
         else:
             drawn = torch.tensor(keys, device=device)
-            found = sample(model, source, lengths, sampling=sampling, keys=drawn, **settings)
-        return [list(takewhile(lambda token: token not in self._ends(), each.ids)) for each in found]
+            hypotheses = sample(model, source, lengths, sampling=sampling, keys=drawn, **settings)
+        return [list(takewhile(lambda token: token not in self._ends(), each.ids)) for each in hypotheses]
 
     def _drawn(self, source: list[int], sampling: Sampling, tokens: int) -> Iterator[int]:
         """Draw tokens one at a time, to the end token; the same as of `continuations`."""
@@ -355,13 +355,13 @@ def _expect_possible(gains: Tensor, step: int) -> None:
 def _alike(sources: Sequence[Sequence[int]]) -> list[list[int]]:
     """Group sources by length: no row is padded."""
     lengths: dict[int, list[int]] = {}
-    for place, source in enumerate(sources):
-        lengths.setdefault(len(source), []).append(place)
+    for index, source in enumerate(sources):
+        lengths.setdefault(len(source), []).append(index)
     return [part for same in lengths.values() for part in _in_batches(same)]
 
 
-def _in_batches(places: Sequence[int]) -> list[list[int]]:
-    return [list(places[at : at + _ROWS]) for at in range(0, len(places), _ROWS)]
+def _in_batches(indices: Sequence[int]) -> list[list[int]]:
+    return [list(indices[at : at + _ROWS]) for at in range(0, len(indices), _ROWS)]
 
 
 def _count(tokens: int) -> int:

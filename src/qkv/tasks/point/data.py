@@ -98,7 +98,7 @@ def _pair(item: Any, where: str) -> str:
 def _expect_once(items: Sequence[Pointed], name: str) -> None:
     for item in items:
         if len(set(item.target)) < len(item.target):
-            twice = next(place for place, count in Counter(item.target).items() if count > 1)
+            twice = next(index for index, count in Counter(item.target).items() if count > 1)
             hint = f"If elements may be pointed at again, say so with {setting('repeats')}."
             raise DataError(Place(name, item.line), "each position at most once", f"{twice} twice", hint)
 

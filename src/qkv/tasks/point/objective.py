@@ -28,13 +28,13 @@ class PointBatch(NamedTuple):
     Attributes:
         elements: numbers (B, S, F), or ids of words (B, S).
         lengths: (B,), int64.
-        given: `END`, then the target (B, T), int64, 0 in the padding.
+        previous: `END`, then the target (B, T), int64, 0 in the padding.
         target: the target, then `END` (B, T), int64, −100 in the padding.
     """
 
     elements: Tensor
     lengths: Tensor
-    given: Tensor
+    previous: Tensor
     target: Tensor
 
 
@@ -96,34 +96,34 @@ class PointTask:
         """Batch lines of about equal length."""
         return token_batches(self.examples, tokens, seed, epoch, self.rows)
 
-    def collate(self, places: Sequence[int]) -> PointBatch:
+    def collate(self, indices: Sequence[int]) -> PointBatch:
         """Stack lines, on the model's device."""
-        return stack([self.train[place] for place in places], self.vocabulary, device_of(self.model))
+        return stack([self.train[index] for index in indices], self.vocabulary, device_of(self.model))
 
     def objective(self, batch: PointBatch) -> tuple[Tensor, int]:
         """Compute the cross entropy of each next position and of the end."""
         return self._loss(batch, self.smoothing)
 
-    def lines(self, places: Sequence[int]) -> list[int]:
+    def lines(self, indices: Sequence[int]) -> list[int]:
         """Return the line numbers in the user's file."""
-        return [self.train[place].line for place in places]
+        return [self.train[index].line for index in indices]
 
     def validate(self) -> list[Figure]:
         """Compute the share of right positions and of right answers, and the loss, on the validation lines."""
-        found = point(self.model, self.valid, self.vocabulary, self.longest)
-        figures = judge_positions([each.ids for each in found], [item.target for item in self.valid], self.order)
+        answers = point(self.model, self.valid, self.vocabulary, self.longest)
+        figures = judge_positions([each.ids for each in answers], [item.target for item in self.valid], self.order)
         return [*figures, self._validation_loss()]
 
     def _validation_loss(self) -> Figure:
         total, count = 0.0, 0
-        for places in inference_batches([len(item.elements) for item in self.valid], _BATCH_ELEMENTS):
-            batch = stack([self.valid[place] for place in places], self.vocabulary, device_of(self.model))
+        for indices in inference_batches([len(item.elements) for item in self.valid], _BATCH_ELEMENTS):
+            batch = stack([self.valid[index] for index in indices], self.vocabulary, device_of(self.model))
             loss, positions = self._loss(batch, 0.0)
             total, count = total + float(loss), count + positions
         return Figure("loss", total / count, "nats per position", higher_is_better=False)
 
     def _loss(self, batch: PointBatch, smoothing: float) -> tuple[Tensor, int]:
-        chances = self.model(batch.elements, batch.lengths, batch.given).float()
+        chances = self.model(batch.elements, batch.lengths, batch.previous).float()
         loss = F.nll_loss(chances.flatten(0, 1), batch.target.flatten(), ignore_index=_NONE, reduction="sum")
         real = batch.target != _NONE
         if smoothing:
@@ -192,14 +192,14 @@ def point(
     batches = inference_batches([len(item.elements) for item in items], max(1, _BATCH_ELEMENTS // width))
     results = []
     for batch in counted(batches):
-        stacked = stack([items[place] for place in batch], vocabulary, device_of(model))
+        stacked = stack([items[index] for index in batch], vocabulary, device_of(model))
         limit = stacked.lengths + 1 if model.config.once else torch.full_like(stacked.lengths, longest + 1)
-        given = (model, stacked.elements, stacked.lengths)
+        inputs = (model, stacked.elements, stacked.lengths)
         if width == 1:
-            results.append(greedy(*given, bos=END, eos=END, limit=limit))
+            results.append(greedy(*inputs, bos=END, eos=END, limit=limit))
         else:
-            found = beam(*given, bos=END, eos=END, limit=limit, search=Beam(width))
-            results.append([best for best, *_ in found])
+            beams = beam(*inputs, bos=END, eos=END, limit=limit, search=Beam(width))
+            results.append([best for best, *_ in beams])
     return restore_order(batches, results)
 
 
@@ -211,14 +211,14 @@ def stack(items: Sequence[Pointed], vocabulary: ElementVocabulary | None, device
         tensor([[2, 1, 0]])
     """
     lengths = torch.tensor([len(item.elements) for item in items])
-    given, _ = collate_sources([(END, *item.target) for item in items], END)
+    previous, _ = collate_sources([(END, *item.target) for item in items], END)
     target, _ = collate_sources([(*item.target, END) for item in items], _NONE)
     if vocabulary is not None:
         elements, _ = collate_sources([vocabulary.ids(item.elements) for item in items], 0)
     else:
         vectors = [torch.as_tensor(item.elements, dtype=torch.float32) for item in items]
         elements = torch.nn.utils.rnn.pad_sequence(vectors, batch_first=True)
-    return PointBatch(*(tensor.to(device) for tensor in (elements, lengths, given, target)))
+    return PointBatch(*(tensor.to(device) for tensor in (elements, lengths, previous, target)))
 
 
 def device_of(model: PointerNetwork) -> torch.device:

@@ -49,7 +49,7 @@ class Pointing:
     @property
     def chosen(self) -> tuple[str, ...]:
         """The elements that are pointed at."""
-        return tuple(self.elements[place - 1] for place in self.positions)
+        return tuple(self.elements[index - 1] for index in self.positions)
 
     @property
     def alignment(self) -> Alignment | None:
@@ -117,7 +117,7 @@ class ElementPointer:
             DataError: an element is not a number, or a vector has another width.
             ConfigError: the beam width is below 1.
         """
-        return [found.positions for found in self.point_fully(lines, beam=beam)]
+        return [answer.positions for answer in self.point_fully(lines, beam=beam)]
 
     def point_fully(
         self, lines: Sequence[str], *, beam: int = 1, attention: bool = False, first: int = 1
@@ -138,17 +138,17 @@ class ElementPointer:
         """
         if beam < 1:
             raise ConfigError(setting("beam"), "at least 1", f"{beam}", "1 is greedy.")
-        items = {place: self.read(line, place + first) for place, line in enumerate(lines) if line.strip()}
+        items = {index: self.read(line, index + first) for index, line in enumerate(lines) if line.strip()}
         answers = point(self.model, list(items.values()), self.vocabulary, self.longest, beam) if items else []
-        found = dict(zip(items, answers, strict=True))
+        answer_of = dict(zip(items, answers, strict=True))
         results = []
-        for place, line in enumerate(lines):
+        for index, line in enumerate(lines):
             elements = tuple(line.split())
-            if place not in found:
+            if index not in answer_of:
                 results.append(Pointing(elements, (), 0.0, finished=True))
                 continue
-            best = found[place]
-            weights = self.attention(items[place], best.ids) if attention else None
+            best = answer_of[index]
+            weights = self.attention(items[index], best.ids) if attention else None
             results.append(Pointing(elements, best.ids, best.score, best.finished, weights))
         return results
 
@@ -170,8 +170,8 @@ class ElementPointer:
     def run(self, item: Pointed, positions: Sequence[int]) -> None:
         """Let the model read a line and an answer, for recording."""
         batch = stack([item], self.vocabulary, device_of(self.model))
-        given = torch.tensor([[END, *positions]], device=device_of(self.model))
-        self.model(batch.elements, batch.lengths, given)
+        previous = torch.tensor([[END, *positions]], device=device_of(self.model))
+        self.model(batch.elements, batch.lengths, previous)
 
     def evaluate(self, items: Sequence[Pointed], beam: int = 1) -> tuple[list[tuple[int, ...]], list[Figure]]:
         """Score the model with the same code as in training.
@@ -183,5 +183,5 @@ class ElementPointer:
         Returns:
             The positions for each line, and the figures.
         """
-        found = [each.ids for each in point(self.model, items, self.vocabulary, self.longest, beam)]
-        return found, judge_positions(found, [item.target for item in items], self.order)
+        positions = [each.ids for each in point(self.model, items, self.vocabulary, self.longest, beam)]
+        return positions, judge_positions(positions, [item.target for item in items], self.order)

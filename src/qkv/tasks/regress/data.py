@@ -38,12 +38,12 @@ def read_columns(data: RegressFiles) -> Columns:
 
 def _expect_names(data: RegressFiles) -> None:
     """Refuse settings that name no columns, or one of them twice."""
-    for flag, given in ((setting("x"), data.x), (setting("y"), data.y)):
-        if not given:
+    for flag, names in ((setting("x"), data.x), (setting("y"), data.y)):
+        if not names:
             hint = f"As in {setting('x', 'age,income')} {setting('y', 'rent')}."
             raise ConfigError(flag, "the name of a column", "none", hint)
-    for place, name in enumerate(every := (*data.x, data.y)):
-        if name in every[:place]:
+    for number, name in enumerate(every := (*data.x, data.y)):
+        if name in every[:number]:
             expected = f"columns that differ from each other and {setting('y')}"
             raise ConfigError(setting("x"), expected, f'"{name}" twice', "Name each column once.")
 

@@ -63,12 +63,14 @@ def _panel(regressor: Regressor, column: int, axis: Any, interval: str, level: f
     targets = regressor.model.get_buffer("targets").numpy()[:, 0]
     rows = np.tile(np.median(inputs, 0), (_POINTS, 1))
     rows[:, column] = np.linspace(inputs[:, column].min(), inputs[:, column].max(), _POINTS)
-    found = regressor.predict_fully(rows, interval=interval, level=level, seed=seed)
+    predictions = regressor.predict_fully(rows, interval=interval, level=level, seed=seed)
     x = rows[:, column]
     axis.plot(inputs[:, column], targets, ".", color=_DOTS, ms=4)
     if interval != "none":
-        axis.fill_between(x, [each.low for each in found], [each.high for each in found], color=_CURVE, alpha=0.2, lw=0)
-    axis.plot(x, [each.y for each in found], color=_CURVE, lw=1.6)
+        axis.fill_between(
+            x, [each.low for each in predictions], [each.high for each in predictions], color=_CURVE, alpha=0.2, lw=0
+        )
+    axis.plot(x, [each.y for each in predictions], color=_CURVE, lw=1.6)
     name = regressor.x[column]
     title = f"{regressor.estimator.kernel}, bandwidth {regressor.bandwidths[name]:.4g}"
     axis.set_title(title, fontsize=9, parse_math=False)

@@ -120,13 +120,13 @@ class Regressor:
         if interval not in INTERVALS:
             hint = nearest(interval, INTERVALS)
             raise ConfigError(setting("interval"), '"normal", "bootstrap" or "none"', f'"{interval}"', hint)
-        given = np.asarray(rows, dtype=np.float64)
-        if not len(given):
+        inputs = np.asarray(rows, dtype=np.float64)
+        if not len(inputs):
             return []
-        low = high = np.full(len(given), np.nan)
+        low = high = np.full(len(inputs), np.nan)
         if interval != "none":
-            low, high = self.estimator.interval(given, level, interval, seed)
-        numbers = zip(given.tolist(), self.predict(given).tolist(), low.tolist(), high.tolist(), strict=True)
+            low, high = self.estimator.interval(inputs, level, interval, seed)
+        numbers = zip(inputs.tolist(), self.predict(inputs).tolist(), low.tolist(), high.tolist(), strict=True)
         return [Prediction(tuple(x), *rest) for x, *rest in numbers]
 
     def curve(self, points: int) -> Array:
@@ -180,19 +180,19 @@ class Regressor:
         Returns:
             One alignment for each row; a point is shown as its inputs and target.
         """
-        given = np.asarray(rows, dtype=np.float64)
-        if not len(given):
+        queries = np.asarray(rows, dtype=np.float64)
+        if not len(queries):
             return []
         inputs, targets = self.model.get_buffer("inputs"), self.model.get_buffer("targets")
-        weights, places = self.estimator.attention_map(given).topk(min(most, len(inputs)))
-        found = []
-        for row, shares, chosen in zip(given.tolist(), weights, places, strict=True):
+        weights, nearest_points = self.estimator.attention_map(queries).topk(min(most, len(inputs)))
+        drawn = []
+        for row, shares, chosen in zip(queries.tolist(), weights, nearest_points, strict=True):
             order = chosen[torch.argsort(inputs[chosen, 0])]
-            by_place = dict(zip(chosen.tolist(), shares.tolist(), strict=True))
-            points = tuple(shown_point(inputs[place].tolist(), float(targets[place, 0])) for place in order)
-            ordered = torch.tensor([[by_place[place] for place in order.tolist()]], dtype=torch.float64)
-            found.append(Alignment(points, (shown_row(row),), ordered))
-        return found
+            share_of = dict(zip(chosen.tolist(), shares.tolist(), strict=True))
+            points = tuple(shown_point(inputs[point].tolist(), float(targets[point, 0])) for point in order)
+            ordered = torch.tensor([[share_of[point] for point in order.tolist()]], dtype=torch.float64)
+            drawn.append(Alignment(points, (shown_row(row),), ordered))
+        return drawn
 
     def _names_in(self, table: FieldTable, more: int = 0) -> tuple[str, ...]:
         if table.header:

@@ -28,22 +28,24 @@ def read_texts(data: Sentences | None, name: str = "data") -> list[TextAndLabels
     if data is None:
         raise missing_data(name, "A file of words in columns.")
     if isinstance(data, str | Path):
-        found = read_tagged(Path(data), say=tell)
+        texts = read_tagged(Path(data), say=tell)
     else:
-        found = [_sentence(item, name, number) for number, item in enumerate(data, start=1)]
-        if not found:
+        texts = [_sentence(item, name, number) for number, item in enumerate(data, start=1)]
+        if not texts:
             raise DataError(name, "at least one item", "none", "Was an iterator already read?")
-        tell_odd_spans(found, name, tell)
-    return [TextAndLabels(item.words, item.tags, item.line) for item in found]
+        tell_odd_spans(texts, name, tell)
+    return [TextAndLabels(item.words, item.tags, item.line) for item in texts]
 
 
 def _sentence(item: Iterable[object], name: str, number: int) -> Tagged:
     """Return a sentence given as pairs of a word and its tag."""
     where = f"{name}:{number}"
-    rows = [pair_line(pair, f"{where}, word {place}").split("\t") for place, pair in enumerate(item, start=1)]
-    for place, row in enumerate(rows, start=1):
+    rows = [pair_line(pair, f"{where}, word {position}").split("\t") for position, pair in enumerate(item, start=1)]
+    for position, row in enumerate(rows, start=1):
         if not all(cell.strip() for cell in row):
-            raise DataError(f"{where}, word {place}", "a word and its tag", "an empty one", "Fill it or omit the word.")
+            raise DataError(
+                f"{where}, word {position}", "a word and its tag", "an empty one", "Fill it or omit the word."
+            )
     if not rows:
         raise DataError(Place(name, number), "at least one word", "none", "Omit the sentence.")
     return Tagged(tuple(word for word, _ in rows), tuple(normalize("NFC", tag) for _, tag in rows), number)

@@ -89,7 +89,7 @@ class Tagger:
         Raises:
             DataError: a sentence is too long.
         """
-        return [found.tags for found in self.tag_fully(sentences)]
+        return [tagging.tags for tagging in self.tag_fully(sentences)]
 
     def tag_fully(
         self, sentences: Sequence[Sequence[str]], *, attention: bool = False, first: int = 1
@@ -115,15 +115,15 @@ class Tagger:
         for number, (ids, begins) in enumerate(encoded, start=first):
             expect_length(Place(None, number, "text"), len(ids), self.longest, self.tokenizer)
             items.append(EncodedText(ids, begins, (), number))
-        found = predict(self.model, items, self.tokenizer.pad) if items else []
+        results = predict(self.model, items, self.tokenizer.pad) if items else []
         return [
             self._tagging(words, item, scores, attention)
-            for words, item, scores in zip(sentences, items, found, strict=True)
+            for words, item, scores in zip(sentences, items, results, strict=True)
         ]
 
     def _tagging(self, words: Sequence[str], item: EncodedText, scores: Tensor, attention: bool) -> Tagging:
         best = scores.double().softmax(-1).max(-1)
-        tags = tuple(self.labels[place] for place in best.indices.tolist())
+        tags = tuple(self.labels[index] for index in best.indices.tolist())
         shares = tuple(best.values.tolist())
         if not attention or not item.ids:
             return Tagging(tuple(words), tags, shares)

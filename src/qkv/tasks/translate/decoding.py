@@ -148,18 +148,18 @@ def decode(
         samples = [sample(model, source, lengths, sampling=how.sampling, keys=each, **marks) for each in drawn]
         return [list(row) for row in zip(*samples, strict=True)]
     if how.beam == 1:
-        return [[found] for found in greedy(model, source, lengths, **marks)]
+        return [[best] for best in greedy(model, source, lengths, **marks)]
     attended = _attended if how.coverage else None
     return beam(model, source, lengths, search=how.search, attended=attended, **marks)
 
 
 def as_sampling(
-    wanted: bool, temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None
+    enabled: bool, temperature: float | None, top_k: int | None, top_p: float | None, seed: int | None
 ) -> Sampling | None:
     """Build sampling settings from a command's flags.
 
     Args:
-        wanted: whether to sample at all.
+        enabled: whether to sample at all.
         temperature, top_k, top_p, seed: as for `Sampling`; None if not given.
 
     Returns:
@@ -168,9 +168,9 @@ def as_sampling(
     Raises:
         ConfigError: a sampling flag is given without --sample, or a number is outside its range.
     """
-    given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    named = {name: value for name, value in given.items() if value is not None}
-    if wanted:
+    flags = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    named = {name: value for name, value in flags.items() if value is not None}
+    if enabled:
         return Sampling(**named)  # type: ignore[arg-type]
     if named:
         name, sample = setting(next(iter(named))), setting("sample")

@@ -103,17 +103,17 @@ class Ensembles:
             QkvError: any bad input; nothing already saved is lost.
         """
         folder, one, members = run_folder(out), settings.one, settings.ensemble
-        names = [f"{place}-{way}" for place, way in enumerate(members.directions)] if members.ensemble > 1 else []
+        names = [f"{number}-{way}" for number, way in enumerate(members.directions)] if members.ensemble > 1 else []
         if current().leads:
             write_members(folder, names)
         if not names:
             return self.one.train(one, folder, device, tensorboard=tensorboard, origin=origin)
-        for place, (name, way) in enumerate(zip(names, members.directions, strict=True)):
-            seed = one.training.seed + place
-            note(f"Member {place + 1} of {len(names)}, seed {seed}: {folder / name}")
-            own = replace(one, training=replace(one.training, seed=seed))
+        for number, (name, way) in enumerate(zip(names, members.directions, strict=True)):
+            seed = one.training.seed + number
+            note(f"Member {number + 1} of {len(names)}, seed {seed}: {folder / name}")
+            settings_of_member = replace(one, training=replace(one.training, seed=seed))
             recipe = self.member(way, one.training.seed)
-            outcome = recipe.train(own, folder / name, device, tensorboard=tensorboard, origin=origin)
+            outcome = recipe.train(settings_of_member, folder / name, device, tensorboard=tensorboard, origin=origin)
             if outcome.exit_code:
                 break
         return outcome

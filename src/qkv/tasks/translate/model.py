@@ -14,7 +14,7 @@ from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
 from qkv.models.second_source import expect_attention_for_features
 from qkv.models.transformer import TransformerConfig, TransformerTranslator
 from qkv.settings import build, plain
-from qkv.tasks.recipe import Kind, expect_own
+from qkv.tasks.recipe import Kind, refuse_settings_of
 
 TranslationModel = RecurrentTranslator | TransformerTranslator | CopyingTranslator | MonotonicTranslator
 _OwnConfig = RecurrentConfig | TransformerConfig | MonotonicConfig
@@ -54,15 +54,15 @@ def model_settings(table: Mapping[str, Any], size: int = 1) -> TranslationConfig
             hint = f'{setting("tokenizer.vocabulary")} limits the vocabulary; the model\'s kind ("lstm") sets the cell.'
             raise ConfigError(f"model.{name}", "a known setting", "a setting derived from others", hint)
     if kind == "transformer":
-        expect_own(sizes, TransformerConfig, RecurrentConfig, f"{setting('model', 'gru')}, lstm or rnn")
+        refuse_settings_of(sizes, TransformerConfig, RecurrentConfig, f"{setting('model', 'gru')}, lstm or rnn")
         return build(TransformerConfig, {"size": size, **sizes}, "model")
     if "width" in sizes:
         sizes = {**_recurrent_widths(sizes.pop("width")), **sizes}
     if alignment != "soft":
-        expect_own(sizes, MonotonicConfig, RecurrentConfig, setting("alignment", "soft"))
+        refuse_settings_of(sizes, MonotonicConfig, RecurrentConfig, setting("alignment", "soft"))
         return build(MonotonicConfig, {"size": size, "cell": kind, "alignment": alignment, **sizes}, "model")
-    expect_own(sizes, RecurrentConfig, TransformerConfig, setting("model", "transformer"))
-    expect_own(sizes, RecurrentConfig, MonotonicConfig, setting("alignment", "monotonic-1"))
+    refuse_settings_of(sizes, RecurrentConfig, TransformerConfig, setting("model", "transformer"))
+    refuse_settings_of(sizes, RecurrentConfig, MonotonicConfig, setting("alignment", "monotonic-1"))
     return build(RecurrentConfig, {"size": size, "cell": kind, **sizes}, "model")
 
 

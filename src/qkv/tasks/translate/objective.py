@@ -60,23 +60,23 @@ class TranslationTask:
         """Batch examples of about equal length."""
         return token_batches(self.train, tokens, seed, epoch, self.rows)
 
-    def collate(self, places: Sequence[int]) -> Batch:
+    def collate(self, indices: Sequence[int]) -> Batch:
         """Stack examples, on the model's device."""
-        return self._stack([self.train[place] for place in places])
+        return self._stack([self.train[index] for index in indices])
 
     def objective(self, batch: Batch) -> tuple[Tensor, int]:
         """Compute the smoothed cross entropy of each next target token."""
         return self._loss(batch, self.smoothing)
 
-    def lines(self, places: Sequence[int]) -> list[int]:
+    def lines(self, indices: Sequence[int]) -> list[int]:
         """Return the line numbers of examples in the user's files."""
-        return [self.train[place].index for place in places]
+        return [self.train[index].index for index in indices]
 
     def validate(self) -> list[Figure]:
         """Compute BLEU and the other metrics of `judge`, and the loss, on the validation pairs."""
         # An untrained model often reaches the length limit: that is not worth a warning in training.
-        found = self.translator().translate_fully([pair.source for pair in self.valid])
-        return [*judge([each.text for each in found], self.valid), self._validation_loss()]
+        translations = self.translator().translate_fully([pair.source for pair in self.valid])
+        return [*judge([each.text for each in translations], self.valid), self._validation_loss()]
 
     def translator(self) -> Translator:
         """Return the current model as a translator."""
@@ -85,8 +85,8 @@ class TranslationTask:
     def _validation_loss(self) -> Figure:
         examples = self.valid_examples
         total, count = 0.0, 0
-        for places in token_batches(examples, max(_VALIDATION_TOKENS, 2 * self.longest), 0, 0):
-            loss, tokens = self._loss(self._stack([examples[place] for place in places]), 0.0)
+        for indices in token_batches(examples, max(_VALIDATION_TOKENS, 2 * self.longest), 0, 0):
+            loss, tokens = self._loss(self._stack([examples[index] for index in indices]), 0.0)
             total, count = total + float(loss), count + tokens
         return Figure("loss", total / count, "nats per target token", higher_is_better=False)
 
@@ -96,11 +96,11 @@ class TranslationTask:
         return batch.to(next(self.model.parameters()).device)
 
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
-        given = (batch.source, batch.source_lengths, batch.target[:, :-1])
+        inputs = (batch.source, batch.source_lengths, batch.target[:, :-1])
         target, pad = batch.target[:, 1:], self.tokenizer.pad
         if isinstance(self.model, CopyingTranslator | MonotonicTranslator):
-            return label_smoothed_loss(self.model(*given), target, pad, smoothing)
-        return layer_loss(self.model.states(*given), self.model.output, target, pad, smoothing)
+            return label_smoothed_loss(self.model(*inputs), target, pad, smoothing)
+        return layer_loss(self.model.states(*inputs), self.model.output, target, pad, smoothing)
 
 
 def judge(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> list[Figure]:

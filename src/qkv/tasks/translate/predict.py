@@ -153,13 +153,13 @@ class Translator:
                 `average`; or the runs have different tokenizers or columns.
             ConfigError: the device is not available.
         """
-        place = as_device(str(device))
-        given = [run] if isinstance(run, str | Path) else run
-        runs = [member for each in given for member in members_of(Path(each))]
+        compute_device = as_device(str(device))
+        paths = [run] if isinstance(run, str | Path) else run
+        runs = [member for each in paths for member in members_of(Path(each))]
         if not runs:
             raise CheckpointError("run", "at least one", "none", "Give the folder that training wrote.")
-        found = [load_translation(Path(each), average) for each in runs]
-        first, *others = found
+        members = [load_translation(Path(each), average) for each in runs]
+        first, *others = members
         for each, other in zip(runs[1:], others, strict=True):
             if other.tokenizer.to_json() != first.tokenizer.to_json():
                 hint = f"Train the others with {setting('tokenizer_from')} the first, or use each run alone."
@@ -167,10 +167,10 @@ class Translator:
             if other.table != first.table:
                 hint = "Train all of them with the same columns and separators, or use each run alone."
                 raise CheckpointError(str(each), f"the columns of {runs[0]}", "other ones", hint)
-        longest = min(each.longest for each in found)
-        models = [each.model.to(place) for each in others]
-        back = [each.back for each in found]
-        return cls(first.model.to(place), first.tokenizer, longest, models, first.table, back)
+        longest = min(each.longest for each in members)
+        models = [each.model.to(compute_device) for each in others]
+        back = [each.back for each in members]
+        return cls(first.model.to(compute_device), first.tokenizer, longest, models, first.table, back)
 
     def translate(self, lines: Sequence[str], how: Decoding | None = None, *, beam: int = 1) -> list[str]:
         """Translate lines.
@@ -188,9 +188,9 @@ class Translator:
             DataError: a line is too long; the message gives its number.
             ConfigError: a setting is outside its range.
         """
-        found = self.translate_fully(lines, how or Decoding(beam))
-        warn_cut([each.finished for each in found])
-        return [each.text for each in found]
+        translations = self.translate_fully(lines, how or Decoding(beam))
+        warn_cut([each.finished for each in translations])
+        return [each.text for each in translations]
 
     def translate_fully(
         self, lines: Sequence[str], how: Decoding = _GREEDY, *, attention: bool = False
@@ -244,8 +244,8 @@ class Translator:
         hypotheses = self._decode([source.ids for source in sources], how, keys or RowKeys())
         rows = zip(lines, texts, sources, hypotheses, strict=True)
         return [
-            [self._translation(line, text, source, one, attention, how) for one in found]
-            for line, text, source, found in rows
+            [self._translation(line, text, source, one, attention, how) for one in ranked]
+            for line, text, source, ranked in rows
         ]
 
     def symbols(self, line: str, number: int = 1) -> str:
@@ -312,10 +312,10 @@ class Translator:
         source_1S, lengths = collate_sources([source], self.tokenizer.pad)
         written = reversed(target) if self.back[0] else target
         target_1T = torch.tensor([[self.tokenizer.bos, *written]], device=device)
-        shares, places = self.model.origins(source_1S.to(device), lengths.to(device), target_1T)
-        pairs = zip(shares[0].tolist(), places[0].tolist(), strict=True)
-        found = tuple(place if share > 0.5 else None for share, place in pairs)
-        return found[::-1] if self.back[0] else found
+        shares, indices = self.model.origins(source_1S.to(device), lengths.to(device), target_1T)
+        pairs = zip(shares[0].tolist(), indices[0].tolist(), strict=True)
+        copied = tuple(index if share > 0.5 else None for share, index in pairs)
+        return copied[::-1] if self.back[0] else copied
 
     def over(self, table: WordTable | None) -> "Translator":
         """Return the same models for lines of other columns, or of text that is split into symbols already (None)."""
@@ -333,21 +333,21 @@ class Translator:
         return source
 
     def _decode(self, sources: Sequence[Sequence[int]], how: Decoding, row_keys: RowKeys) -> list[list[Hypothesis]]:
-        filled = [place for place, ids in enumerate(sources) if ids]
+        filled = [index for index, ids in enumerate(sources) if ids]
         hypotheses = [[Hypothesis((), 0.0)] for _ in sources]
         if filled:
-            kept = [sources[place] for place in filled]
+            filled_sources = [sources[index] for index in filled]
             draws = range(how.n_best if how.sampling is not None else 0)
-            keys = [row_keys.of(kept, draw) for draw in draws]
+            keys = [row_keys.of(filled_sources, draw) for draw in draws]
             # A beam repeats each source as many times as it is wide.
-            batches = inference_batches([len(ids) * how.beam for ids in kept], _BATCH_TOKENS)
+            batches = inference_batches([len(ids) * how.beam for ids in filled_sources], _BATCH_TOKENS)
             results = []
             with DecodingSession() as session:
                 for batch in counted(batches):
-                    drawn = [[row[place] for place in batch] for row in keys]
-                    results.append(self._decode_batch([kept[place] for place in batch], drawn, how, session))
-            for place, found in zip(filled, restore_order(batches, results), strict=True):
-                hypotheses[place] = found
+                    drawn = [[row[index] for index in batch] for row in keys]
+                    results.append(self._decode_batch([filled_sources[index] for index in batch], drawn, how, session))
+            for index, ranked in zip(filled, restore_order(batches, results), strict=True):
+                hypotheses[index] = ranked
         return hypotheses
 
     def _decode_batch(
@@ -362,32 +362,37 @@ class Translator:
         )
         # With both directions, the models of each direction propose every hypothesis of their beam.
         wide = replace(how, n_best=max(how.n_best, how.beam)) if ahead and back else how
-        found = [decode(some, source_BS, lengths_B, keys, wide, **settings) if some else [] for some in (ahead, back)]
+        hypotheses = [
+            decode(some, source_BS, lengths_B, keys, wide, **settings) if some else [] for some in (ahead, back)
+        ]
         if not back:
-            return found[0]
+            return hypotheses[0]
         if not ahead:
-            return [[turned(one) for one in row] for row in found[1]]
+            return [[turned(one) for one in row] for row in hypotheses[1]]
         first, second = (as_stepper(some, how.mean) for some in (ahead, back))
         both = Agreement(first, second, self.tokenizer.bos, self.tokenizer.eos)
-        return [row[: how.n_best] for row in both.choose(source_BS, lengths_B, *found)]
+        return [row[: how.n_best] for row in both.choose(source_BS, lengths_B, *hypotheses)]
 
     def _translation(
-        self, line: str, symbols: str, source: OpenSource, found: Hypothesis, attention: bool, how: Decoding
+        self, line: str, symbols: str, source: OpenSource, hypothesis: Hypothesis, attention: bool, how: Decoding
     ) -> Translation:
         look = attention and bool(source.ids)
-        ids, unknown = found.ids, source.unknown
+        ids, unknown = hypothesis.ids, source.unknown
         if how.unknown is not None and source.ids and self.tokenizer.unk in ids:
             ids, unknown = self._replaced(symbols, source, ids, how.unknown)
         return Translation(
             source=line,
             text=self._written(decode_open(ids, self.tokenizer, unknown)),
-            score=found.score,
-            finished=found.finished,
+            score=hypothesis.score,
+            finished=hypothesis.finished,
             source_tokens=tuple(pieces_open(source.ids, self.tokenizer.source, source.unknown)),
-            target_tokens=(*pieces_open(ids, self.tokenizer, unknown), _EOS_SHOWN if found.finished else _CUT_SHOWN),
-            weights=self.attention(source.ids, found.ids) if look else None,
-            ranked=found.ranked,
-            origins=self.origins(source.ids, found.ids) if look else None,
+            target_tokens=(
+                *pieces_open(ids, self.tokenizer, unknown),
+                _EOS_SHOWN if hypothesis.finished else _CUT_SHOWN,
+            ),
+            weights=self.attention(source.ids, hypothesis.ids) if look else None,
+            ranked=hypothesis.ranked,
+            origins=self.origins(source.ids, hypothesis.ids) if look else None,
         )
 
     def _written(self, symbols: str) -> str:
@@ -398,9 +403,9 @@ class Translator:
     ) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Number each unknown token of the target by the source word it was aligned to, and return these words."""
         marks = self.tokenizer
-        places = self.attention(source.ids, target, reading).argmax(-1).tolist()
+        index = self.attention(source.ids, target, reading).argmax(-1).tolist()
         written = surfaces(line, marks.source)
-        words = (*source.unknown, *(written[place] for place in places))
+        words = (*source.unknown, *(written[index] for index in index))
         first = marks.size + len(source.unknown)
         return tuple(first + at if number == marks.unk else number for at, number in enumerate(target)), words
 

@@ -48,8 +48,8 @@ class AlignmentReading:
         Raises:
             ConfigError: the head does not exist.
         """
-        found = self.pick(weights if weights.ndim == 3 else weights[None])
-        return found if self.when == "at" else torch.cat([found[1:], found[-1:]])
+        weights_of_head = self.pick(weights if weights.ndim == 3 else weights[None])
+        return weights_of_head if self.when == "at" else torch.cat([weights_of_head[1:], weights_of_head[-1:]])
 
     def pick(self, heads: Tensor) -> Tensor:
         """Select the head, or the mean over all: (H, ..., S) to (..., S).

@@ -156,7 +156,7 @@ class MemberSettings:
     def directions(self) -> tuple[Direction, ...]:
         """The direction in which each model writes."""
         ahead = self.ensemble // 2 if self.both_directions else self.ensemble
-        return tuple("ahead" if place < ahead else "back" for place in range(self.ensemble))
+        return tuple("ahead" if index < ahead else "back" for index in range(self.ensemble))
 
 
 TRANSLATE = TaskSettings(

@@ -52,11 +52,11 @@ def load_translation(run: Path, average: int = 1) -> TrainedTranslation:
         raise ConfigError(setting("average"), "at least 1", f"{average}", "1 uses the best checkpoint.")
     weights = trained.contents.model
     if average > 1:
-        weights = average_checkpoints(last_checkpoints(_whole(run), average))
+        weights = average_checkpoints(last_checkpoints(_expect_run_folder(run), average))
     table = trained.contents.config.get("model")
     sizes = table if isinstance(table, Mapping) else {}
-    longest, given = trained.contents.config.get("longest", 256), trained.contents.config.get("table")
-    words = None if given is None else _table(given, trained.folder)
+    longest, columns = trained.contents.config.get("longest", 256), trained.contents.config.get("table")
+    words = None if columns is None else _table(columns, trained.folder)
     model = rebuild(lambda: build_model(sizes, trained.tokenizer, words), trained, weights)
     return TrainedTranslation(
         model,
@@ -67,15 +67,15 @@ def load_translation(run: Path, average: int = 1) -> TrainedTranslation:
     )
 
 
-def _table(given: object, folder: Path) -> WordTable:
+def _table(table: object, folder: Path) -> WordTable:
     try:
-        return build(WordTable, given if isinstance(given, Mapping) else {"table": given}, "table")
+        return build(WordTable, table if isinstance(table, Mapping) else {"table": table}, "table")
     except ConfigError as error:
         hint = "It was written by another version: retrain, or install that version."
         raise CheckpointError(str(folder), "columns in config.json", str(error)[:200], hint) from error
 
 
-def _whole(run: Path) -> Path:
+def _expect_run_folder(run: Path) -> Path:
     """Check that a run folder is given if several checkpoints are to be averaged."""
     if is_checkpoint(run):
         hint = "Give the run folder."

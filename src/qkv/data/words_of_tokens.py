@@ -6,7 +6,7 @@ from qkv.data.tokenizer import Tokenizer
 NO_WORD = -1
 
 
-def word_places(text: str, tokenizer: Tokenizer) -> list[int]:
+def words_of_tokens(text: str, tokenizer: Tokenizer) -> list[int]:
     """Return the index of the word of each token.
 
     Args:
@@ -19,7 +19,7 @@ def word_places(text: str, tokenizer: Tokenizer) -> list[int]:
 
     Example:
         >>> tokenizer = Tokenizer.learn(["low lower"] * 9, kind="bpe", size=264)
-        >>> word_places("low lower", tokenizer)[0], word_places("low lower", tokenizer)[-1]
+        >>> words_of_tokens("low lower", tokenizer)[0], words_of_tokens("low lower", tokenizer)[-1]
         (0, 1)
     """
     if tokenizer.kind == "word":
@@ -28,26 +28,26 @@ def word_places(text: str, tokenizer: Tokenizer) -> list[int]:
         return list(range(len(text.split())))
     pieces = tokenizer.pieces(tokenizer.encode(text))
     spaces = [" " if tokenizer.kind == "char" else "▁", "\t", "\u00a0", "\u3000"]
-    place, between = NO_WORD, True
-    found = []
+    word, between = NO_WORD, True
+    indices = []
     for piece in pieces:
         lead = piece[0] in spaces if piece else False
         body = piece[1:] if lead else piece
         between = between or lead
         if not body:
-            found.append(NO_WORD)
+            indices.append(NO_WORD)
             continue
-        place, between = place + between, False
-        found.append(place)
-    return found
+        word, between = word + between, False
+        indices.append(word)
+    return indices
 
 
 def _of_words(text: str) -> list[int]:
-    place, glued = NO_WORD, False
-    found = []
+    word, glued = NO_WORD, False
+    indices = []
     for piece in words(text):
         if not glued and not piece.startswith(JOINER):
-            place += 1
-        found.append(place)
+            word += 1
+        indices.append(word)
         glued = piece.endswith(JOINER)
-    return found
+    return indices

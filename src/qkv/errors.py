@@ -8,6 +8,7 @@ Python and a command line spell settings differently.
 import re
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from typing import TypeVar
 
 __all__ = [
     "MEMORY_ERRORS",
@@ -81,17 +82,18 @@ class QkvError(Exception):
         >>> error = DataError(Place("pairs.tsv", 3), "two texts", "one", hint)
         >>> error.file, error.line, str(error)
         ('pairs.tsv', 3, 'pairs.tsv:3: expected two texts; got one. Give valid_data, or score="dot".')
+        >>> error.hint
+        'Give valid_data, or score="dot".'
         >>> error.render(on_command_line)
         'pairs.tsv:3: expected two texts; got one. Give --valid-data, or --score dot.'
     """
 
-    # Properties of `args`, and no `__init__`: torch.compile traces the raising of errors.
+    # Properties, and no `__init__`: torch.compile traces the raising of errors.
 
     @property
     def argument(self) -> str:
         """What is wrong."""
-        argument = self.args[0] if self.args else ""
-        return argument if isinstance(argument, str) else str(argument)
+        return self._text(0)
 
     @property
     def expected(self) -> str:
@@ -111,12 +113,28 @@ class QkvError(Exception):
     @property
     def file(self) -> str | None:
         """The data file that is wrong, or None."""
-        return self.args[0].file if self.args and isinstance(self.args[0], Place) else None
+        return self._place.file if self._place is not None else None
 
     @property
     def line(self) -> int | None:
         """The line of the file, counted from 1, or None."""
-        return self.args[0].line if self.args and isinstance(self.args[0], Place) else None
+        return self._place.line if self._place is not None else None
+
+    @property
+    def args(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The argument, what was expected, what was given and the hint, with settings spelled as in Python."""
+        return tuple(_cleaned(text, in_python) for text in self.marked)
+
+    @property
+    def marked(self) -> tuple[str, ...]:
+        """The four texts as they were given, in which settings are marked."""
+        given: tuple[object, ...] = super().args
+        return tuple(text if isinstance(text, str) else str(text) for text in given)
+
+    @property
+    def _place(self) -> "Place | None":
+        argument = self.marked[0] if self.marked else None
+        return argument if isinstance(argument, Place) else None
 
     def in_file(self, file: object) -> "QkvError":
         """Return the same error about a file, if it does not name one yet.
@@ -128,10 +146,10 @@ class QkvError(Exception):
         """
         if self.file is not None or self.argument.startswith(str(file)):
             return self
-        return self.about(f"{file}: {self.argument}" if self.line is None else Place(file, self.line))
+        return self.about(f"{file}: {self.marked[0]}" if self.line is None else Place(file, self.line))
 
-    def _text(self, place: int) -> str:
-        return str(self.args[place]) if len(self.args) > place else ""
+    def _text(self, index: int) -> str:
+        return _cleaned(self.marked[index], in_python) if len(self.marked) > index else ""
 
     def render(self, spell: "Spelling") -> str:
         """Return the message, with control characters escaped and settings spelled by a function.
@@ -139,23 +157,52 @@ class QkvError(Exception):
         Line feeds in the argument, which can be the name of a file, are escaped; of each part at most 2,000 characters
         are shown.
         """
-        texts = (_on_one_line(self.argument), self.expected, self.got, self.hint)
-        argument, expected, got, hint = (_clipped(spelled(text, spell)) for text in texts)
-        if not self.expected:
+        texts = (_on_one_line("".join(self.marked[:1])), *self.marked[1:], "", "", "")
+        argument, expected, got, hint = (_clipped(_cleaned(text, spell)) for text in texts[:4])
+        if not expected:
             return harmless(argument)
         got = got if got.endswith("..") else got.removesuffix(".")
         return harmless(f"{argument}: expected {expected}; got {got}. {hint}")
 
     def about(self, argument: str) -> "QkvError":
         """Return the same error about another argument."""
-        return type(self)(argument, *self.args[1:])
+        return type(self)(argument, *self.marked[1:])
+
+    def as_kind(self, kind: "type[E]") -> "E":
+        """Return the same error as one of another type.
+
+        Example:
+            >>> CheckpointError("a.svg", "a writable file", "none", "Give another.").as_kind(ConfigError)
+            ConfigError('a.svg', 'a writable file', 'none', 'Give another.')
+        """
+        return kind(*self.marked)
 
     def respelled(self, spell: "Spelling") -> "QkvError":
         """Return the same error with its marked settings spelled by a function."""
-        return type(self)(self.argument, *(spelled(str(text), spell) for text in self.args[1:]))
+        return type(self)(*self.marked[:1], *(spelled(text, spell) for text in self.marked[1:]))
 
     def __str__(self) -> str:
         return self.render(in_python)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.args))})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        parts = (text if isinstance(text, Place) else _SETTING.split(text) for text in self.marked)
+        return _joined, (type(self), *parts), vars(self) or None
+
+
+E = TypeVar("E", bound=QkvError)
+
+
+def _joined(kind: type[E], *texts: "Place | list[str | None]") -> E:
+    """Return an error whose texts are divided at their settings, as it is pickled: text, name, value, text, ..."""
+    return kind(*(text if isinstance(text, Place) else _text_of(*text) for text in texts))
+
+
+def _text_of(text: str | None, *settings: str | None) -> str:
+    groups = zip(settings[::3], settings[1::3], settings[2::3], strict=True)
+    return "".join((text or "", *(f"{setting(name or '', value)}{after}" for name, value, after in groups)))
 
 
 class ShapeError(QkvError, ValueError):
@@ -304,6 +351,8 @@ class Place(str):
 
 Spelling = Callable[[str, str | None], str]
 """How a setting is written: its name, and a value or None."""
+_MARKS = frozenset("\ue000\ue001")
+_ESCAPED = {ord(mark): ascii(mark)[1:-1] for mark in _MARKS}
 _SETTING = re.compile("\ue000([a-z_.]+)(?:=([^\ue000\ue001]*))?\ue001")
 
 
@@ -324,7 +373,15 @@ def spelled(text: str, spell: Spelling) -> str:
         >>> spelled(f"or {setting('score', 'dot')}", lambda name, value: f"--{name} {value}")
         'or --score dot'
     """
-    return _SETTING.sub(lambda found: spell(found[1], found[2]), text)
+    return _SETTING.sub(lambda match: spell(match[1], match[2]), text)
+
+
+def _cleaned(text: str, spell: Spelling) -> str:
+    """Spell the settings of a text; the marks that remain come from the user, and are escaped.
+
+    A text without marks is returned itself: it may be a `Place`.
+    """
+    return text if _MARKS.isdisjoint(text) else spelled(text, spell).translate(_ESCAPED)
 
 
 def in_python(name: str, value: str | None) -> str:

@@ -122,7 +122,7 @@ def test_another_model_or_setting_is_refused_by_name(shards: Shards) -> None:
     with pytest.raises(ConfigError) as caught:
         shards.answer({**WORK, "beam": 5}, capitals)
     assert (caught.value.argument, "beam" in caught.value.got, "command" in caught.value.got) == (
-        f"\ue000out={shards.out}\ue001",
+        f'out="{shards.out}"',
         True,
         False,
     )

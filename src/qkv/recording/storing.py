@@ -81,7 +81,7 @@ def write(trace: Recorded, path: str | Path) -> None:
     try:
         replace_file(Path(path), safetensors.torch.save(writer.tensors, {KEY: json.dumps(plain)}))
     except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
-        raise ConfigError(*error.args) from error
+        raise error.as_kind(ConfigError) from error
 
 
 def _plain(call: RecordedCall, writer: Writer) -> dict[str, Any]:

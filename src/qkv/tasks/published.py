@@ -48,7 +48,7 @@ def open_published(folder: Folder) -> Trained:
     try:
         tokenizer = _tokenizer(folder, published.family.task == "translate", published.config.size)
     except DataError as error:
-        raise CheckpointError(*error.args) from error
+        raise error.as_kind(CheckpointError) from error
     text = None if tokenizer is None else tokenizer.to_json()
     return Trained(folder.path, Contents(published.tensors, config, text), tokenizer, published.family.task)
 

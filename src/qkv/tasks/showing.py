@@ -57,7 +57,7 @@ def write_page(scene: Scene, path: Path) -> str:
     try:
         replace_file(path, made.text.encode())
     except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
-        raise ConfigError(*error.args) from error
+        raise error.as_kind(ConfigError) from error
     diverged = first_not_finite(scene)
     notes = [made.missing, "" if diverged is None else diverged.text]
     return " ".join([f"{path}: the viewer as one page, for any browser.", *filter(None, notes)])

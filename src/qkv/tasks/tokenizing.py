@@ -43,7 +43,7 @@ def with_known_tokens(table: Mapping[str, Any]) -> dict[str, Any]:
         {'tokenizer': 'char', 'vocabulary': 99}
     """
     former = table.get("tokenizer")
-    if former not in _FORMER:
+    if not isinstance(former, str) or former not in _FORMER:
         return dict(table)
     note(f'qkv: the tokenizer "{former}" is now called {_FORMER[former]}')
     return {**table, "tokenizer": _FORMER[former]}

@@ -270,7 +270,7 @@ class Processes:
     def fail(self, error: QkvError) -> None:
         """Leave an error for process 0, which reports it."""
         if self._store is not None and self.rank and not isinstance(error, LostProcessError):
-            texts = [str(each) for each in error.args]
+            texts = list(error.marked)
             self._store.set(_FAILED, json.dumps({"kind": type(error).__name__, "texts": texts}))
 
     def failure(self) -> QkvError | None:

@@ -42,7 +42,7 @@ def save(path: str | Path, alignments: Alignment | Sequence[Alignment]) -> None:
     try:
         replace_file(place, content)
     except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
-        raise ConfigError(*error.args) from error
+        raise error.as_kind(ConfigError) from error
 
 
 def _html(alignments: Sequence[Alignment]) -> bytes:

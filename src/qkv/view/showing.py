@@ -77,7 +77,7 @@ def write_page(scene: Scene, path: Path) -> None:
     try:
         replace_file(path, page(scene).text.encode())
     except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
-        raise ConfigError(*error.args) from error
+        raise error.as_kind(ConfigError) from error
 
 
 @torch.no_grad()

@@ -1,7 +1,8 @@
 """Columns of a table, from a file or from rows of numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def read_columns(data: RegressFiles) -> Columns:
         _expect_names(data)
         table = read_table(Path(data.data))
     else:
-        data, table = _as_table(data, [tuple(row) for row in data.data])
+        data, table = _as_table(data, [_row(row) for row in data.data])
         _expect_names(data)
     every = (*data.x, str(data.y))
     for flag, names in ((setting("x"), data.x), (setting("y"), every[-1:])):
@@ -48,6 +49,11 @@ def _expect_names(data: RegressFiles) -> None:
             raise ConfigError(setting("x"), expected, f'"{name}" twice', "Name each column once.")
 
 
+def _row(row: object) -> tuple[Any, ...]:
+    """Return a row of Python data; what is no row is one field, which is refused as one."""
+    return tuple(row) if isinstance(row, Iterable) and not isinstance(row, str | bytes) else (row,)
+
+
 def _as_table(data: RegressFiles, rows: Sequence[tuple[Any, ...]]) -> tuple[RegressFiles, FieldTable]:
     """Return rows of numbers as a table, and the settings with the names of its columns; usually the last is y."""
     if not rows:
@@ -56,7 +62,7 @@ def _as_table(data: RegressFiles, rows: Sequence[tuple[Any, ...]]) -> tuple[Regr
     x = data.x or (tuple(f"x{n}" for n in range(1, count + 1)) if count > 1 else ("x",))
     names = (*x, data.y or "y")
     for number, row in enumerate(rows, start=1):
-        if len(row) != len(names) or not all(isinstance(cell, int | float) for cell in row):
+        if len(row) != len(names) or not all(isinstance(cell, Real) for cell in row):
             expected = f"{len(names)} numbers, for {', '.join(names)}"
             raise DataError(Place("data", number), expected, repr(row)[:80], "For example (1.5, 20.0).")
     fields = tuple((number, tuple(repr(float(cell)) for cell in row)) for number, row in enumerate(rows, start=1))

@@ -39,7 +39,7 @@ def save_picture(
     try:
         replace_file(path, picture)
     except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
-        raise ConfigError(*error.args) from error
+        raise error.as_kind(ConfigError) from error
 
 
 def _drawn(regressor: Regressor, kind: str, interval: str, level: float, seed: int) -> bytes:

@@ -37,9 +37,15 @@ def read_texts(data: Sentences | None, name: str = "data") -> list[TextAndLabels
     return [TextAndLabels(item.words, item.tags, item.line) for item in texts]
 
 
-def _sentence(item: Iterable[object], name: str, number: int) -> Tagged:
+_SENTENCE = 'For example [("Ada", "B-PER"), ("wrote", "O")].'
+
+
+def _sentence(item: object, name: str, number: int) -> Tagged:
     """Return a sentence given as pairs of a word and its tag."""
     where = f"{name}:{number}"
+    if not isinstance(item, Iterable) or isinstance(item, str | bytes):
+        got = type(item).__name__
+        raise DataError(Place(name, number), "a sentence: pairs of a word and its tag", got, _SENTENCE)
     rows = [pair_line(pair, f"{where}, word {position}").split("\t") for position, pair in enumerate(item, start=1)]
     for position, row in enumerate(rows, start=1):
         if not all(cell.strip() for cell in row):

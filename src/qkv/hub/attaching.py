@@ -138,7 +138,7 @@ def _with_projections(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
         if isinstance(module, nn.MultiheadAttention):
             continue  # recorded as it is
         parts = {**dict(module.named_parameters(recurse=False)), **dict(module.named_children())}
-        names = [part for part, own in parts.items() if _is_matrix(own)]
+        names = [part for part, part_of_layer in parts.items() if _is_matrix(part_of_layer)]
         separate = any(map(_QUERY.search, names)) and any(map(_KEY.search, names))
         if separate or any(map(_TOGETHER.search, names)):
             yield name, module
@@ -201,35 +201,35 @@ class _Method:
     def __init__(self, function: Callable[..., Any], model: nn.Module) -> None:
         self._function, self._model = function, model
 
-    def __call__(self, *given: Any, **options: Any) -> Any:
-        return self._function(self._model, *given, **options)
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self._function(self._model, *arguments, **options)
 
 
-def _own(model: nn.Module, name: str) -> Callable[..., Any]:
+def _unattached(model: nn.Module, name: str) -> Callable[..., Any]:
     """Return a method of the model's class, bound to it."""
     return inspect.getattr_static(type(model), name).__get__(model, type(model))  # type: ignore[no-any-return]
 
 
-def _generate(model: Any, *given: Any, **options: Any) -> Any:
+def _generate(model: Any, *arguments: Any, **options: Any) -> Any:
     """Note that a generation begins and ends; it may contain others, and read several sources."""
     none = torch.empty(0, dtype=torch.int64)
     model._modules[ROWS](none, start=True)
     try:
-        return _own(model, "generate")(*given, **options)
+        return _unattached(model, "generate")(*arguments, **options)
     finally:
         model._modules[ROWS](none, end=True)
 
 
-def _prepare_model_inputs(model: Any, *given: Any, **options: Any) -> Any:
+def _prepare_model_inputs(model: Any, *arguments: Any, **options: Any) -> Any:
     """Note that a generation reads its source."""
-    prepared = _own(model, "_prepare_model_inputs")(*given, **options)
+    prepared = _unattached(model, "_prepare_model_inputs")(*arguments, **options)
     model._modules[ROWS](torch.arange(prepared[0].shape[0]), start=True)
     return prepared
 
 
-def _expand_inputs(model: Any, expand_size: int = 1, *given: Any, **options: Any) -> Any:
+def _expand_inputs(model: Any, expand_size: int = 1, *arguments: Any, **options: Any) -> Any:
     """Note that every row is repeated."""
-    expanded = _own(model, "_expand_inputs_for_generation")(expand_size, *given, **options)
+    expanded = _unattached(model, "_expand_inputs_for_generation")(expand_size, *arguments, **options)
     if expand_size > 1:
         batch = next(x for x in (expanded[0], *expanded[1].values()) if isinstance(x, Tensor)).shape[0] // expand_size
         model._modules[ROWS](torch.arange(batch).repeat_interleave(expand_size))
@@ -240,7 +240,7 @@ def _reorder_cache(model: Any, past: Any, beams: Tensor) -> Any:
     """Note which row each row continues."""
     model._modules[ROWS](beams)
     if hasattr(type(model), "_reorder_cache"):
-        return _own(model, "_reorder_cache")(past, beams)
+        return _unattached(model, "_reorder_cache")(past, beams)
     past.reorder_cache(beams)
     return past
 
@@ -265,23 +265,23 @@ def hypotheses(generated: Any, *, end: int | Sequence[int] = ()) -> list[Hypothe
         raise ConfigError("generated", "outputs with scores", type(generated).__name__, hint)
     if getattr(generated, "beam_indices", None) is None:
         return _samples(generated, {end} if isinstance(end, int) else set(end))
-    found = []
+    beams = []
     for ids, rows, score in zip(generated.sequences, generated.beam_indices, generated.sequences_scores, strict=True):
         steps = int((rows >= 0).sum())
         new = ids[len(ids) - generated.beam_indices.shape[-1] :][:steps].tolist()
         pairs = zip(generated.scores, rows.tolist(), new, strict=False)
         # Whisper returns the scores of its first rows alone.
         terms = tuple(float(scores[row, token]) if row < len(scores) else math.nan for scores, row, token in pairs)
-        found.append(Hypothesis(tuple(new), sum(terms), True, terms, float(score), int(rows[steps - 1])))
-    return found
+        beams.append(Hypothesis(tuple(new), sum(terms), True, terms, float(score), int(rows[steps - 1])))
+    return beams
 
 
 def _samples(generated: Any, end: Collection[int]) -> list[Hypothesis]:
     """Return sequences of which each stays in its row of the batch."""
-    found = []
+    samples = []
     for row, ids in enumerate(generated.sequences[:, -len(generated.scores) :].tolist()):
         steps = next((step for step, token in enumerate(ids, 1) if token in end), len(ids))
         pairs = zip(generated.scores[:steps], ids[:steps], strict=True)
         terms = tuple(float(scores[row].float().log_softmax(-1)[token]) for scores, token in pairs)
-        found.append(Hypothesis(tuple(ids[:steps]), sum(terms), ids[steps - 1] in end, terms, row=row))
-    return found
+        samples.append(Hypothesis(tuple(ids[:steps]), sum(terms), ids[steps - 1] in end, terms, row=row))
+    return samples

@@ -89,10 +89,10 @@ class Folder:
         """
         total = sha256()
         for name in sorted(names):
-            own = sha256()
+            hash = sha256()
             for chunk in self._chunks(name, 1 << 62):
-                own.update(chunk)
-            total.update(f"{name} {own.hexdigest()}\n".encode())
+                hash.update(chunk)
+            total.update(f"{name} {hash.hexdigest()}\n".encode())
         return total.hexdigest()
 
     def weights(self) -> "FolderWeights":
@@ -102,11 +102,11 @@ class Folder:
             CheckpointError: there are none, or only pickled ones.
         """
         if self.has(INDEX):
-            places = self.table(INDEX).get("weight_map")
-            if not isinstance(places, Mapping) or not all(isinstance(file, str) for file in places.values()):
+            files_of = self.table(INDEX).get("weight_map")
+            if not isinstance(files_of, Mapping) or not all(isinstance(file, str) for file in files_of.values()):
                 got = "something else"
                 raise CheckpointError(str(self.path / INDEX), "a table weight_map of file names", got, _AGAIN)
-            return FolderWeights(self, sorted(set(places.values())), places)
+            return FolderWeights(self, sorted(set(files_of.values())), files_of)
         if self.has(WEIGHTS):
             return FolderWeights(self, [WEIGHTS], None)
         pickled = sorted(name for name in self._names if name.endswith(_PICKLES))
@@ -154,7 +154,7 @@ class FolderWeights:
         CheckpointError: a file is not in safetensors, or does not hold what the index lists.
     """
 
-    def __init__(self, folder: Folder, files: Sequence[str], places: Mapping[str, Any] | None) -> None:
+    def __init__(self, folder: Folder, files: Sequence[str], files_of: Mapping[str, Any] | None) -> None:
         self._folder = folder
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.dtypes: dict[str, torch.dtype] = {}
@@ -166,10 +166,10 @@ class FolderWeights:
             self._headers[file] = header
             for name, slot in header.slots.items():
                 self.shapes[name], self.dtypes[name] = slot.shape, slot.dtype
-                if self._files.setdefault(name, file) != file or (places and places.get(name) != file):
+                if self._files.setdefault(name, file) != file or (files_of and files_of.get(name) != file):
                     self._refuse(file, f"{name} alone in the file of the index")
-        if places and (missing := set(places) - set(self.shapes)):
-            self._refuse(f"{places[min(missing)]}", f"the tensor {min(missing)}")
+        if files_of and (missing := set(files_of) - set(self.shapes)):
+            self._refuse(f"{files_of[min(missing)]}", f"the tensor {min(missing)}")
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -178,12 +178,12 @@ class FolderWeights:
 
     def read(self, names: Sequence[str]) -> dict[str, Tensor]:
         """Read tensors, on the CPU."""
-        found: dict[str, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
         for file in sorted({self._files[name] for name in names}):
-            own = [name for name in names if self._files[name] == file]
+            present = [name for name in names if self._files[name] == file]
             with self._open(file) as stream:
-                found |= read_some(stream, self._headers[file], own, str(self._folder.path / file))
-        return found
+                tensors |= read_some(stream, self._headers[file], present, str(self._folder.path / file))
+        return tensors
 
     @contextmanager
     def _open(self, file: str) -> Iterator[BinaryIO]:

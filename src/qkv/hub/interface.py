@@ -95,8 +95,8 @@ def attend(
         "enable_gqa": key.shape[1] != query.shape[1],
     }
     output = seam(query, key, value, **options).transpose(1, 2).contiguous()
-    wanted = others.get("output_attentions") or _collected()
-    return output, attention_map(query, key, **options) if wanted else None
+    with_weights = others.get("output_attentions") or _collected()
+    return output, attention_map(query, key, **options) if with_weights else None
 
 
 def _collected() -> bool:

@@ -30,7 +30,7 @@ class _Unknown(Enum):
 
 
 _UNKNOWN = _Unknown.FUNCTION
-Found = Mask | _Unknown | None
+TranslatedMask = Mask | _Unknown | None
 """A translation; None for a mask that hides nothing."""
 
 
@@ -104,8 +104,8 @@ def translate(function: MaskFunction, padding: Tensor | None, frame: Frame, mapp
 
 def _all(masks: list[Mask | None]) -> Mask | None:
     """Return the intersection; None stands for a mask that hides nothing."""
-    given = [mask for mask in masks if mask is not None]
-    return reduce(and_, given) if given else None
+    present = [mask for mask in masks if mask is not None]
+    return reduce(and_, present) if present else None
 
 
 def _translate(function: MaskFunction, frame: Frame, mapped: bool) -> Mask | None:
@@ -113,9 +113,9 @@ def _translate(function: MaskFunction, frame: Frame, mapped: bool) -> Mask | Non
     known = _KNOWN.get(name)
     if known is not None:
         held = {} if name in _PLAIN else _held(function)
-        found = known(frame, mapped, held)
-        if not isinstance(found, _Unknown):
-            return found
+        translation = known(frame, mapped, held)
+        if not isinstance(translation, _Unknown):
+            return translation
     return Predicate(function, frame, mapped)
 
 
@@ -148,16 +148,16 @@ def register_closures() -> None:
             _CLOSURES.update({code: name for code in factory.__code__.co_consts if isinstance(code, CodeType)})
 
 
-def _causal(frame: Frame, mapped: bool, held: dict[str, Any]) -> Found:
+def _causal(frame: Frame, mapped: bool, held: dict[str, Any]) -> TranslatedMask:
     # Of a single query at the end, as in decoding, nothing is hidden.
     return None if frame.shift + 1 >= frame.keys else causal(frame.shift)
 
 
-def _bidirectional(frame: Frame, mapped: bool, held: dict[str, Any]) -> Found:
+def _bidirectional(frame: Frame, mapped: bool, held: dict[str, Any]) -> TranslatedMask:
     return None
 
 
-def _sliding(frame: Frame, mapped: bool, held: dict[str, Any]) -> Found:
+def _sliding(frame: Frame, mapped: bool, held: dict[str, Any]) -> TranslatedMask:
     width = int(held["sliding_window"])
     if width < 1:
         return _UNKNOWN
@@ -166,24 +166,24 @@ def _sliding(frame: Frame, mapped: bool, held: dict[str, Any]) -> Found:
     return None if within else window(width - 1, None, offset=frame.shift)
 
 
-def _sliding_both(frame: Frame, mapped: bool, held: dict[str, Any]) -> Found:
+def _sliding_both(frame: Frame, mapped: bool, held: dict[str, Any]) -> TranslatedMask:
     width = int(held["sliding_window"])
     return _UNKNOWN if width < 0 else window(width, width, offset=frame.shift)
 
 
-def _chunks(frame: Frame, mapped: bool, held: dict[str, Any]) -> Found:
+def _chunks(frame: Frame, mapped: bool, held: dict[str, Any]) -> TranslatedMask:
     size, padding = held["chunk_size"], held["left_padding"]
     padding = padding.to(frame.device)[:, None]
     rows, columns = _positions(frame)
-    ids = [torch.div(places - padding, size, rounding_mode="floor") for places in (rows, columns)]
+    ids = [torch.div(numbers - padding, size, rounding_mode="floor") for numbers in (rows, columns)]
     return documents(ids[0]) if torch.equal(*ids) else documents(*ids)
 
 
-def _padding_mask(frame: Frame, mapped: bool, held: dict[str, Any]) -> Found:
+def _padding_mask(frame: Frame, mapped: bool, held: dict[str, Any]) -> TranslatedMask:
     return _padding(held["padding_mask"], frame)
 
 
-def _packed(frame: Frame, mapped: bool, held: dict[str, Any]) -> Found:
+def _packed(frame: Frame, mapped: bool, held: dict[str, Any]) -> TranslatedMask:
     ids = held["packed_sequence_mask"]
     rows, columns = _positions(frame)
     if int(max(rows[-1], columns[-1])) >= ids.shape[-1]:
@@ -193,21 +193,21 @@ def _packed(frame: Frame, mapped: bool, held: dict[str, Any]) -> Found:
     return documents(ids[:, rows], ids[:, columns])
 
 
-def _offsets(frame: Frame, mapped: bool, held: dict[str, Any]) -> Found:
+def _offsets(frame: Frame, mapped: bool, held: dict[str, Any]) -> TranslatedMask:
     queries, keys = frame.query_offset + int(held["q_offset"]), frame.key_offset + int(held["kv_offset"])
     return _translate(held["mask_function"], frame._replace(query_offset=queries, key_offset=keys), mapped)
 
 
-def _and(frame: Frame, mapped: bool, held: dict[str, Any]) -> Found:
+def _and(frame: Frame, mapped: bool, held: dict[str, Any]) -> TranslatedMask:
     functions = held["mask_functions"]
     remapped = _in_documents(functions)
     return _all([_translate(function, frame, mapped) for function in remapped or functions])
 
 
-def _or(frame: Frame, mapped: bool, held: dict[str, Any]) -> Found:
+def _or(frame: Frame, mapped: bool, held: dict[str, Any]) -> TranslatedMask:
     masks = [_translate(function, frame, mapped) for function in held["mask_functions"]]
-    given = [mask for mask in masks if mask is not None]
-    return reduce(or_, given) if len(given) == len(masks) else None
+    present = [mask for mask in masks if mask is not None]
+    return reduce(or_, present) if len(present) == len(masks) else None
 
 
 def _in_documents(functions: tuple[MaskFunction, ...]) -> tuple[MaskFunction, ...] | None:
@@ -257,7 +257,7 @@ def _padding(padding: Tensor, frame: Frame) -> Mask | None:
     return span(first, first + count) if bool(first.any()) else lengths(count)
 
 
-_KNOWN: dict[str, Callable[[Frame, bool, dict[str, Any]], Found]] = {
+_KNOWN: dict[str, Callable[[Frame, bool, dict[str, Any]], TranslatedMask]] = {
     "causal_mask_function": _causal,
     "bidirectional_mask_function": _bidirectional,
     "sliding_window_overlay": _sliding,

@@ -41,13 +41,13 @@ class ExportedRecurrence(RunsWholeRows):
     def __init__(self, layer: nn.RNNBase) -> None:
         super().__init__()
         self.kind, self.layers, self.ways = layer.mode, layer.num_layers, 2 if layer.bidirectional else 1
-        for place, name in enumerate(self._names(layer)):
+        for index, name in enumerate(self._names(layer)):
             weight, recurrent, *biases = (
                 _reordered(getattr(layer, f"{part}_{name}").detach(), self.kind)
                 for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
             )
             for part, tensor in (("weight", weight), ("recurrent", recurrent), ("bias", torch.cat(biases))):
-                self.register_buffer(f"{part}_{place}", tensor[None])
+                self.register_buffer(f"{part}_{index}", tensor[None])
 
     @staticmethod
     def _names(layer: nn.RNNBase) -> list[str]:
@@ -62,23 +62,23 @@ class ExportedRecurrence(RunsWholeRows):
             x_SBM, last = torch.cat([states for states, _ in both], -1), torch.stack([end for _, end in both])
         return x_SBM.transpose(0, 1), last
 
-    def _one(self, x_SBM: Tensor, lengths: Tensor, place: int, reverse: bool) -> tuple[Tensor, Tensor]:
-        weights = [self.get_buffer(f"{part}_{place}") for part in ("weight", "recurrent", "bias")]
-        found: tuple[Tensor, Tensor] = torch.ops.qkv.onnx_recurrent(x_SBM, *weights, lengths, self.kind, reverse)
-        return found
+    def _one(self, x_SBM: Tensor, lengths: Tensor, index: int, reverse: bool) -> tuple[Tensor, Tensor]:
+        weights = [self.get_buffer(f"{part}_{index}") for part in ("weight", "recurrent", "bias")]
+        outputs: tuple[Tensor, Tensor] = torch.ops.qkv.onnx_recurrent(x_SBM, *weights, lengths, self.kind, reverse)
+        return outputs
 
 
 def _reordered(tensor: Tensor, kind: str) -> Tensor:
     parts = tensor.chunk(len(_ORDER[kind]))
-    return torch.cat([parts[place] for place in _ORDER[kind]])
+    return torch.cat([parts[index] for index in _ORDER[kind]])
 
 
 def with_exported_layers(model: nn.Module) -> None:
     """Replace every recurrent layer of PyTorch in a model by its exported form."""
     for name, layer in list(model.named_modules()):
         if isinstance(layer, nn.RNNBase):
-            home, _, own = name.rpartition(".")
-            setattr(model.get_submodule(home), own, ExportedRecurrence(layer))
+            home, _, name_in_layer = name.rpartition(".")
+            setattr(model.get_submodule(home), name_in_layer, ExportedRecurrence(layer))
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
@@ -91,14 +91,14 @@ def translations() -> dict[Any, Callable[..., Any]]:
     def translated(
         x: Any, weight: Any, recurrent: Any, bias: Any, lengths: Any, kind: str, reverse: bool
     ) -> tuple[Any, Any]:
-        given = (x, weight, recurrent, bias, op.Cast(lengths, to=int32))
+        inputs = (x, weight, recurrent, bias, op.Cast(lengths, to=int32))
         how = {"direction": "reverse" if reverse else "forward", "hidden_size": int(recurrent.shape[-1])}
         if kind == "GRU":
-            states, last = op.GRU(*given, **how, linear_before_reset=1)
+            states, last = op.GRU(*inputs, **how, linear_before_reset=1)
         elif kind == "LSTM":
-            states, last, _ = op.LSTM(*given, **how)
+            states, last, _ = op.LSTM(*inputs, **how)
         else:
-            states, last = op.RNN(*given, **how, activations=["Tanh"])
+            states, last = op.RNN(*inputs, **how, activations=["Tanh"])
         direction, directions = op.Constant(value_ints=[1]), op.Constant(value_ints=[0])
         return op.Squeeze(states, direction), op.Squeeze(last, directions)
 

@@ -21,14 +21,14 @@ class NormalizedRow(NamedTuple):
         visible: bool, (K).
         weights: those of the layer, (K).
         threshold: τ from the row state, if the normalizer has one.
-        places: the displayed keys.
+        keys: the displayed keys.
     """
 
     scores: Tensor
     visible: Tensor
     weights: Tensor
     threshold: float
-    places: Tensor
+    keys: Tensor
 
     def seen(self) -> Tensor:
         """The scores of visible keys."""
@@ -36,11 +36,11 @@ class NormalizedRow(NamedTuple):
 
     def shown(self, values: Tensor) -> Tensor:
         """The scores of displayed keys, NaN for masked ones."""
-        return torch.where(self.visible, values, torch.nan)[self.places]
+        return torch.where(self.visible, values, torch.nan)[self.keys]
 
     def score(self, i: int) -> Tensor:
         """Return the score of a displayed key."""
-        return self.scores[self.places[i]]
+        return self.scores[self.keys[i]]
 
 
 class Weighing(NamedTuple):
@@ -58,7 +58,7 @@ class Weighing(NamedTuple):
 
     def filled(self, row: NormalizedRow, i: int) -> Filled:
         """Return the equation of the weight of a displayed key with its numbers."""
-        return self.text, tuple(_at(part, row.places[i]) for part in self.parts)
+        return self.text, tuple(_at(part, row.keys[i]) for part in self.parts)
 
 
 def _at(part: Tensor | float, key: Tensor) -> Part:

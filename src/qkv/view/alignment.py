@@ -51,7 +51,7 @@ class Alignment:
         if self.weights.numel() == 0:
             return table([("source", " ".join(self.source)), ("target", " ".join(self.target))])
         strongest = self.weights.argmax(1).tolist()
-        pairs = (f"{token} to {self.source[place]}" for token, place in zip(self.target, strongest, strict=True))
+        pairs = (f"{token} to {self.source[index]}" for token, index in zip(self.target, strongest, strict=True))
         from qkv.view.figure import svg
 
         return picture(svg([self]), f"Attention: {', '.join(pairs)}")
@@ -83,9 +83,9 @@ def _tokens(side: str, tokens: object) -> tuple[str, ...]:
     hint = f'Give a tuple of tokens, for example {side}=("ein", "Hund").'
     if not isinstance(tokens, tuple | list):
         raise DtypeError(side, "a tuple of tokens", f"one {type(tokens).__name__}", hint)
-    for place, token in enumerate(tokens):
+    for index, token in enumerate(tokens):
         if not isinstance(token, str):
-            raise DtypeError(f"{side}[{place}]", "a string", f"{token!r}", hint)
+            raise DtypeError(f"{side}[{index}]", "a string", f"{token!r}", hint)
     return tuple(tokens)
 
 

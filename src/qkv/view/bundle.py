@@ -59,11 +59,11 @@ def compressed(page: str) -> str:
         >>> len(compressed(page)) < 0.5 * len(page)
         True
     """
-    given = re.search("style-src ('sha256-[^']*')", page)
+    match = re.search("style-src ('sha256-[^']*')", page)
     allowed = re.search("script-src ('sha256-[^']*')", page)
-    if given is None or allowed is None:
+    if match is None or allowed is None:
         raise ConfigError("page", "a page of `one_file`", "another one", "Give it unchanged.")
-    rules = {"default-src": "'none'", "style-src": given[1], "script-src": f"{_digest(_UNPACK)} {allowed[1]}"}
+    rules = {"default-src": "'none'", "style-src": match[1], "script-src": f"{_digest(_UNPACK)} {allowed[1]}"}
     policy = "; ".join(f"{name} {value}" for name, value in rules.items())
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     packed = base64.b64encode(packer.compress(page.encode()) + packer.flush()).decode()

@@ -37,9 +37,9 @@ def color(fraction: float, ramp: Ramp = RAMP) -> tuple[int, int, int]:
         >>> color(0.0), color(1.0)
         ((0, 34, 78), (254, 232, 56))
     """
-    place = fraction * (len(ramp) - 1)
-    below = min(int(place), len(ramp) - 2)
-    part = place - below
+    position = fraction * (len(ramp) - 1)
+    below = min(int(position), len(ramp) - 2)
+    part = position - below
     red, green, blue = (round(a + (b - a) * part) for a, b in zip(ramp[below], ramp[below + 1], strict=True))
     return red, green, blue
 

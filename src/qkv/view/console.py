@@ -190,10 +190,10 @@ def _limited(lengths: list[int], widest: int) -> list[int]:
 
 def _split(widths: list[int], room: int) -> list[tuple[int, int]]:
     panels, first, used = [], 0, 0
-    for place, width in enumerate(widths):
-        if used + width > room and place > first:
-            panels.append((first, place))
-            first, used = place, 0
+    for column, width in enumerate(widths):
+        if used + width > room and column > first:
+            panels.append((first, column))
+            first, used = column, 0
         used += width
     return [*panels, (first, len(widths))]
 

@@ -28,19 +28,19 @@ def save(path: str | Path, alignments: Alignment | Sequence[Alignment]) -> None:
         ...     print([path.name for path in Path(folder).iterdir()])
         ['dog.html']
     """
-    place = Path(path)
-    writer = _WRITERS.get(place.suffix.lower())
+    picture_file = Path(path)
+    writer = _WRITERS.get(picture_file.suffix.lower())
     if writer is None:
-        suffix = place.suffix or "no suffix"
+        suffix = picture_file.suffix or "no suffix"
         raise ConfigError(
             "path",
             "a file name that ends in .html, .svg or .png",
-            f"{suffix} in {str(place)!r}",
-            nearest(place.suffix.lower(), _WRITERS),
+            f"{suffix} in {str(picture_file)!r}",
+            nearest(picture_file.suffix.lower(), _WRITERS),
         )
     content = writer([alignments] if isinstance(alignments, Alignment) else list(alignments))
     try:
-        replace_file(place, content)
+        replace_file(picture_file, content)
     except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
         raise error.as_kind(ConfigError) from error
 

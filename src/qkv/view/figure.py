@@ -192,10 +192,10 @@ def _mesh(axes: Axes, alignment: TokenWeights, columns: _Side, rows: _Side) -> Q
 
 
 def _label(axes: Axes, columns: _Side, rows: _Side) -> None:
-    for place in range(0, len(columns.names), columns.every):
+    for index in range(0, len(columns.names), columns.every):
         axes.annotate(
-            columns.names[place],
-            (place + 0.5, 0),
+            columns.names[index],
+            (index + 0.5, 0),
             xytext=(0, _GAP * 72),
             textcoords="offset points",
             ha="center",
@@ -204,10 +204,10 @@ def _label(axes: Axes, columns: _Side, rows: _Side) -> None:
             fontproperties=columns.font,
             **_PLAIN,
         )
-    for place in range(0, len(rows.names), rows.every):
+    for index in range(0, len(rows.names), rows.every):
         axes.annotate(
-            rows.names[place],
-            (0, place + 0.5),
+            rows.names[index],
+            (0, index + 0.5),
             xytext=(-_GAP * 72, 0),
             textcoords="offset points",
             ha="right",

@@ -43,33 +43,33 @@ def first_not_finite(scene: Scene) -> NotFinite | None:
         'The first number that is not finite is NaN, in layer one, head 0, query 1.'
     """
     for number, layer in enumerate(scene.layers):
-        found = _first_input(layer) or _first_row(layer)
-        if found is not None:
-            side, head, place, what = found
-            where = f"{'row' if side == 'weights' else side} {place}"
+        problem = _first_input(layer) or _first_row(layer)
+        if problem is not None:
+            side, head, index, what = problem
+            where = f"{'row' if side == 'weights' else side} {index}"
             text = f"The first number that is not finite is {what}, in layer {layer.name}, head {head}, {where}."
-            return NotFinite(number, head, place, side, text)
+            return NotFinite(number, head, index, side, text)
     return None
 
 
 def _first_input(layer: Layer) -> tuple[str, int, int, str] | None:
     """Return the first of queries, keys and values: its kind, head, position, and what it is."""
-    found = []
+    problems = []
     for order, side in enumerate(("query", "key", "value")):
         tensor: Tensor = getattr(layer, side)
         # A sum is finite if all its terms are, unless it overflows: then each term is looked at.
         if tensor.is_floating_point() and not bool(tensor.double().sum().isfinite()):
             bad = ~tensor.isfinite().all(-1)
             if bool(bad.any()):
-                place = int(bad.any(0).nonzero()[0])
-                head = int(bad[:, place].nonzero()[0])
-                numbers = tensor[head, place]
+                index = int(bad.any(0).nonzero()[0])
+                head = int(bad[:, index].nonzero()[0])
+                numbers = tensor[head, index]
                 what = _name(numbers[~numbers.isfinite()][0])
-                found.append((place, order, head * layer.heads // tensor.shape[0], side, what))
-    if not found:
+                problems.append((index, order, head * layer.heads // tensor.shape[0], side, what))
+    if not problems:
         return None
-    place, _, head, side, what = min(found)
-    return side, head, place, what
+    index, _, head, side, what = min(problems)
+    return side, head, index, what
 
 
 def _first_row(layer: Layer) -> tuple[str, int, int, str] | None:
@@ -83,9 +83,9 @@ def _first_row(layer: Layer) -> tuple[str, int, int, str] | None:
     bad = None if total is None else ~total.isfinite()
     if total is None or bad is None or not bool(bad.any()):
         return None
-    place = int(bad.any(0).nonzero()[0])
-    head = int(bad[:, place].nonzero()[0])
-    return "weights", head, place, _name(total[head, place])
+    index = int(bad.any(0).nonzero()[0])
+    head = int(bad[:, index].nonzero()[0])
+    return "weights", head, index, _name(total[head, index])
 
 
 def _name(number: Tensor) -> str:

@@ -21,7 +21,7 @@ from qkv.view.scene import Layer, Scene
 BUDGET = 2 << 20
 """Maximum bytes of embedded answers, compressed."""
 _FOLLOWED = "top=4&frontier=12"
-_WHOLE = 1e15
+_EXACT_INTEGERS = 1e15
 _FEW = 64
 """Up to this many tokens, every step and every pair is embedded."""
 
@@ -78,10 +78,10 @@ def page(scene: Scene, budget: int = BUDGET) -> Page:
     """
     desk = RequestHandler(scene, live=False)
     answers = Packing()
-    left_out, wanted, carried = 0, Counter[tuple[str, int, int, int]](), Counter[tuple[str, int, int, int]]()
+    left_out, requested, carried = 0, Counter[tuple[str, int, int, int]](), Counter[tuple[str, int, int, int]]()
     try:
         for question in dict.fromkeys(_questions(scene)):
-            wanted.update([question.part] if question.part else [])
+            requested.update([question.part] if question.part else [])
             if answers.size > budget or answers.size + question.size > budget:
                 left_out += 1
                 continue
@@ -91,22 +91,24 @@ def page(scene: Scene, budget: int = BUDGET) -> Page:
             carried.update([question.part] if question.part else [])
     finally:
         desk.close()
-    whole = {part for part, count in wanted.items() if carried[part] == count}
+    complete = {part for part, count in requested.items() if carried[part] == count}
     finest = [
-        [_finest(scene, whole, layer, head) for head in range(each.heads)] for layer, each in enumerate(scene.layers)
+        [_finest(scene, complete, layer, head) for head in range(each.heads)] for layer, each in enumerate(scene.layers)
     ]
-    missing = _missing(scene, finest, whole) if left_out else ""
+    missing = _missing(scene, finest, complete) if left_out else ""
     content = {"packed": answers.text(), "held": {"maps": finest, "missing": missing}}
     return Page(one_file("saved.js", content), answers.count, left_out, missing)
 
 
-def _finest(scene: Scene, whole: Collection[tuple[str, int, int, int]], layer: int, head: int) -> int | None:
+def _finest(scene: Scene, complete: Collection[tuple[str, int, int, int]], layer: int, head: int) -> int | None:
     """Return the finest level of a map that is embedded as a whole; None for none."""
     count = levels(*scene.layers[layer].shape[1:])
-    return next((level for level in range(count) if ("weight mean", layer, head, level) in whole), None)
+    return next((level for level in range(count) if ("weight mean", layer, head, level) in complete), None)
 
 
-def _missing(scene: Scene, finest: Sequence[Sequence[int | None]], whole: Collection[tuple[str, int, int, int]]) -> str:
+def _missing(
+    scene: Scene, finest: Sequence[Sequence[int | None]], complete: Collection[tuple[str, int, int, int]]
+) -> str:
     """Return a sentence that says what a page lacks."""
     maps = [level for heads in finest for level in heads]
     total, none = len(maps), maps.count(None)
@@ -118,7 +120,7 @@ def _missing(scene: Scene, finest: Sequence[Sequence[int | None]], whole: Collec
     if none:
         parts.append(f"{none:,} of {total:,} maps not at all")
     for name, parts_of in (("steps", ("steps",)), ("cells", ("cells",)), ("contributions", ("contribution mean",))):
-        lacking = sum(not any((kind, *head, 0) in whole for kind in parts_of) for head in heads)
+        lacking = sum(not any((kind, *head, 0) in complete for kind in parts_of) for head in heads)
         if lacking:
             parts.append(f"no {name} of {lacking:,} of {total:,} heads")
     if not parts:
@@ -126,9 +128,9 @@ def _missing(scene: Scene, finest: Sequence[Sequence[int | None]], whole: Collec
     return f"This saved page lacks parts that did not fit: {', '.join(parts)}. The running viewer, qkv view, has all."
 
 
-def _answer(desk: RequestHandler, asked: str) -> Any:
+def _answer(desk: RequestHandler, request: str) -> Any:
     """Return the desk's answer in the page's format; None if it is undefined, as the entropy of negative weights."""
-    name, _, parameters = asked.partition("?")
+    name, _, parameters = request.partition("?")
     try:
         answer = desk.ask(name, parameters)
         if isinstance(answer, Numbers):
@@ -199,8 +201,8 @@ def _shown(content: Any) -> Any:
 def _rounded(content: Any, number: Callable[[float], float]) -> Any:
     match content:
         case float():
-            found = number(content) if math.isfinite(content) else content
-            return int(found) if found == round(found) and abs(found) < _WHOLE else found
+            rounded = number(content) if math.isfinite(content) else content
+            return int(rounded) if rounded == round(rounded) and abs(rounded) < _EXACT_INTEGERS else rounded
         case list():
             return [_rounded(item, number) for item in content]
         case dict():
@@ -215,7 +217,7 @@ def _questions(scene: Scene) -> Iterator[_Question]:
         for start in range(0, len(tokens) if len(tokens) > LISTED else 0, PIECE):
             stop = min(start + PIECE, len(tokens))
             yield _Question(f"tokens?sequence={quote(sequence)}&start={start}&stop={stop}")
-    heads = [(place, head) for place, layer in enumerate(scene.layers) for head in range(layer.heads)]
+    heads = [(index, head) for index, layer in enumerate(scene.layers) for head in range(layer.heads)]
     opened = _opened(scene)
     first = [(layer, head) for layer, head in heads if layer == opened]
     ordered = [*first, *(one for one in heads if one not in first)]
@@ -245,14 +247,14 @@ def _details(
             yield from _map(scene, layer, head, range(levels(*scene.layers[layer].shape[1:])), what)
     for layer, head in ordered:
         _, queries, keys = scene.layers[layer].shape
-        for place in range(queries * keys if max(queries, keys) <= _FEW else 0):
-            path = f"cell?layer={layer}&head={head}&query={place // keys}&key={place % keys}"
+        for index in range(queries * keys if max(queries, keys) <= _FEW else 0):
+            path = f"cell?layer={layer}&head={head}&query={index // keys}&key={index % keys}"
             yield _Question(path, ("cells", layer, head, 0))
 
 
 def _opened(scene: Scene) -> int:
     """Return the layer on which the page opens: the last cross-attention, or the first layer."""
-    return max((place for place, layer in enumerate(scene.layers) if layer.kind == "cross"), default=0)
+    return max((index for index, layer in enumerate(scene.layers) if layer.kind == "cross"), default=0)
 
 
 def _map(scene: Scene, layer: int, head: int, chosen: range, what: str = "weight mean") -> Iterator[_Question]:
@@ -285,8 +287,8 @@ def _steps_of(scene: Scene, layer: int, head: int) -> Iterator[_Question]:
 
 def _chain(scene: Scene, chosen: int) -> tuple[int, ...]:
     """Return the layers through which the page follows a token if one of them is selected."""
-    own = [place for place, layer in enumerate(scene.layers) if layer.kind == "self"]
+    self_attention = [index for index, layer in enumerate(scene.layers) if layer.kind == "self"]
     sequence = scene.layers[chosen].queries
-    if own and not any(scene.layers[place].queries == sequence for place in own):
-        sequence = scene.layers[own[0]].queries
-    return tuple(place for place in own if scene.layers[place].queries == sequence) or (chosen,)
+    if self_attention and not any(scene.layers[index].queries == sequence for index in self_attention):
+        sequence = scene.layers[self_attention[0]].queries
+    return tuple(index for index in self_attention if scene.layers[index].queries == sequence) or (chosen,)

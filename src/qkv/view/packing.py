@@ -76,13 +76,13 @@ class Packing:
             return "{" + ",".join(f"{json.dumps(name)}:{self._shared(one)}" for name, one in item.items()) + "}"
         if not isinstance(item, list | tuple | str):
             return json.dumps(item)
-        whole = json.dumps(item, separators=(",", ":"))
-        if whole in self._numbers:
-            return f'{{"$":{self._numbers[whole]}}}'
+        document = json.dumps(item, separators=(",", ":"))
+        if document in self._numbers:
+            return f'{{"$":{self._numbers[document]}}}'
         nested = not isinstance(item, str) and any(isinstance(one, dict | list | tuple) for one in item)
-        text = "[" + ",".join(map(self._shared, item)) + "]" if nested else whole
+        text = "[" + ",".join(map(self._shared, item)) + "]" if nested else document
         if _length(item) >= (SHARED_TEXT if isinstance(item, str) else SHARED):
-            self._numbers[whole] = len(self._numbers)
+            self._numbers[document] = len(self._numbers)
         return text
 
 

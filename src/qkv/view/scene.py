@@ -171,11 +171,11 @@ class Scene:
         Raises:
             ConfigError: there is none; the message suggests the closest name.
         """
-        found = next((layer for layer in self.layers if layer.name == name), None)
-        if found is None:
+        match = next((layer for layer in self.layers if layer.name == name), None)
+        if match is None:
             hint = nearest(name, [layer.name for layer in self.layers])
             raise ConfigError("layer", "the name of a layer", repr(name), hint)
-        return found
+        return match
 
     def _expect(self, sequence: str, count: int, what: str) -> None:
         if sequence not in self.sequences:

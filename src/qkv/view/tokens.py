@@ -39,7 +39,7 @@ def label(token: str) -> str:
     return _grounded("".join(map(_visible, token)))
 
 
-def labels(tokens: Sequence[str], places: Iterable[int] | None = None) -> tuple[str, ...]:
+def labels(tokens: Sequence[str], indices: Iterable[int] | None = None) -> tuple[str, ...]:
     """Convert the tokens of a sequence to labels.
 
     Tokenizers that mark the start of a word with "▁" or "Ġ" show words as they are written; the other pieces of a word
@@ -47,7 +47,7 @@ def labels(tokens: Sequence[str], places: Iterable[int] | None = None) -> tuple[
 
     Args:
         tokens: all tokens of the sequence.
-        places: those to convert; None for all.
+        indices: those to convert; None for all.
 
     Returns:
         One label per token, as from `label`.
@@ -57,9 +57,9 @@ def labels(tokens: Sequence[str], places: Iterable[int] | None = None) -> tuple[
         (('A', 'mead', '·ow', '␣', '<eos>'), ('m', '␣'), ('a', 'dog'))
     """
     start = _marked(tokens)
-    first = next((place for place, token in enumerate(tokens) if token and not _OUTSIDE.fullmatch(token)), 0)
-    wanted = range(len(tokens)) if places is None else places
-    return tuple(_of_word(tokens[place], start, first=place == first) for place in wanted)
+    first = next((index for index, token in enumerate(tokens) if token and not _OUTSIDE.fullmatch(token)), 0)
+    chosen = range(len(tokens)) if indices is None else indices
+    return tuple(_of_word(tokens[index], start, first=index == first) for index in chosen)
 
 
 def _marked(tokens: Sequence[str]) -> str:

@@ -77,12 +77,12 @@ def _gpt2_rules(config: TransformerParts) -> list[WeightRule]:
 
 def _neox(keys: SettingsReader) -> TransformerParts:
     same = read_settings(_NEOX_SETTINGS, keys)
-    place: Place = "parallel" if keys.flag("use_parallel_residual") else "before"
+    norm_place: Place = "parallel" if keys.flag("use_parallel_residual") else "before"
     return TransformerParts(
         **same,
         key_heads=same["heads"],
         head_width=same["width"] // same["heads"],
-        norms=NormParts("layer", keys.number("layer_norm_eps"), place),
+        norms=NormParts("layer", keys.number("layer_norm_eps"), norm_place),
         positions=_rope(keys, base="rotary_emb_base", share="rotary_pct"),
         tied=tied(keys, "embed_out.weight"),
     )

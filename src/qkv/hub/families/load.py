@@ -200,11 +200,11 @@ def read_folder(folder: Folder) -> Pretrained:
     """
     where, table, weights = str(folder.path / CONFIG), folder.table(CONFIG), folder.weights()
     family = family_of(table, where)
-    stored = _with_own_biases(family.canonical(list(weights.shapes)), weights)
+    stored = _with_separate_biases(family.canonical(list(weights.shapes)), weights)
     copies = _possible_copies(family, table, weights, stored)
     single = {name: stored_name for name, stored_name in stored.items() if name not in copies}
     described, needed = _expect_model(table, single, weights, folder)
-    if distinct := _own_tensors(copies, weights, stored):
+    if distinct := _distinct_tensors(copies, weights, stored):
         stored = {**single, **{name: stored[name] for name in distinct}}
         described, needed = _expect_model(table, stored, weights, folder)
     else:
@@ -223,9 +223,11 @@ def build(family: Family, config: TransformerParts) -> StackModel:
     return _MODELS[family.task](config)
 
 
-def _with_own_biases(stored: Mapping[str, str], weights: FolderWeights) -> dict[str, str]:
+def _with_separate_biases(stored: Mapping[str, str], weights: FolderWeights) -> dict[str, str]:
     """Where the file holds a bias of the output layer itself, it is the one in use, and the one beside it is not."""
-    biases = {f"{name.removesuffix(_OWN_BIAS)}.bias": name for name in weights.shapes if name.endswith(_OWN_BIAS)}
+    biases = {
+        f"{name.removesuffix(_DECODER_BIAS)}.bias": name for name in weights.shapes if name.endswith(_DECODER_BIAS)
+    }
     return {**stored, **{name: stored_name for name, stored_name in biases.items() if name in stored}}
 
 
@@ -245,7 +247,7 @@ def _possible_copies(
     }
 
 
-def _own_tensors(copies: Mapping[str, str], weights: FolderWeights, stored: Mapping[str, str]) -> list[str]:
+def _distinct_tensors(copies: Mapping[str, str], weights: FolderWeights, stored: Mapping[str, str]) -> list[str]:
     """Return which of the possible copies hold other numbers than the tensor that they may repeat."""
     distinct = []
     for copy, home in copies.items():
@@ -271,7 +273,7 @@ def _expect_model(
     return described, needed
 
 
-_OWN_BIAS = ".decoder.bias"
+_DECODER_BIAS = ".decoder.bias"
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """Types that float32 holds exactly."""
 _HEADS = ("lm_head", "embed_out", "cls.predictions", "vocab_")

@@ -27,7 +27,7 @@ _BART_SETTINGS = (
 )
 
 
-def _bart(keys: SettingsReader, place: Literal["before", "after"]) -> TransformerParts:
+def _bart(keys: SettingsReader, norm_place: Literal["before", "after"]) -> TransformerParts:
     """Return the parts that Marian and Pegasus share."""
     for name in ("attention_heads", "ffn_dim"):
         if keys.size(f"encoder_{name}") != keys.size(f"decoder_{name}"):
@@ -41,7 +41,7 @@ def _bart(keys: SettingsReader, place: Literal["before", "after"]) -> Transforme
         **same,
         key_heads=heads,
         head_width=width // heads,
-        norms=NormParts("layer", 1e-5, place, final=place == "before"),
+        norms=NormParts("layer", 1e-5, norm_place, final=norm_place == "before"),
         positions=PositionParts("halves"),
         embed_scale=width**0.5 if keys.flag("scale_embedding") else 1.0,
         tied=tied(keys),
@@ -147,8 +147,8 @@ def _t5_rules(config: TransformerParts) -> list[WeightRule]:
         rules += named(f"{side}_bias", bias, weight)
         for i in range(count):
             parts = [("self", "SelfAttention")] + ([("cross", "EncDecAttention")] if side == "decoder" else [])
-            for place, (mine, name) in enumerate(parts):
-                ours, theirs = f"{side}.{i}.{mine}_attention", f"{side}.block.{i}.layer.{place}"
+            for number, (mine, name) in enumerate(parts):
+                ours, theirs = f"{side}.{i}.{mine}_attention", f"{side}.block.{i}.layer.{number}"
                 rules += three(ours, f"{theirs}.{name}", ("q", "k", "v"), weight)
                 rules += named(f"{ours}.output", f"{theirs}.{name}.o", weight)
                 rules += named(f"{side}.{i}.around_{mine}.norm", f"{theirs}.layer_norm", weight)

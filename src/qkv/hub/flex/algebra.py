@@ -38,8 +38,8 @@ def polynomial(expression: Expression) -> Polynomial:
         return {(): value + 0} if value else {}
     if expression.dtype not in _EXACT:
         return {(expression,): 1}
-    found = _expanded(expression)
-    return {(expression,): 1} if found is None or len(found) > _MOST else found
+    expanded = _expanded(expression)
+    return {(expression,): 1} if expanded is None or len(expanded) > _MOST else expanded
 
 
 def _expanded(expression: Expression) -> Polynomial | None:
@@ -146,8 +146,8 @@ def is_relative(expression: Expression) -> bool:
     """
     if not expression.symbols & {"query", "key"}:
         return True
-    found = polynomial(expression)
-    if found == {(expression,): 1}:
+    terms_of = polynomial(expression)
+    if terms_of == {(expression,): 1}:
         inner = list(parts(expression))
         if expression.name in COMPARISONS and all(map(is_exact, inner)):
             return is_relative(operation("sub", *inner))
@@ -155,7 +155,7 @@ def is_relative(expression: Expression) -> bool:
     # With query = key − distance, the key must cancel.
     distance = Expression("captured", ("distance",), torch.int64)
     total: Polynomial = {}
-    for monomial, factor in found.items():
+    for monomial, factor in terms_of.items():
         term: Polynomial = {(): factor}
         for atom in monomial:
             if atom.name == "query":

@@ -11,7 +11,7 @@ from qkv.errors import ArgumentError, ConfigError, DtypeError, MaskError, ShapeE
 from qkv.shapes import show
 
 _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
-_WHOLE = 1 << 30
+_ONE_BLOCK = 1 << 30
 """The block size of a mask that was made without sizes."""
 
 
@@ -29,11 +29,11 @@ def check_functions(score_mod: object, post_mod: object, kernel_options: object,
     Raises:
         ArgumentError: one is of another kind.
     """
-    for name, given in (("score_mod", score_mod), ("post_mod", post_mod)):
-        if given is not None and not callable(given):
+    for name, function in (("score_mod", score_mod), ("post_mod", post_mod)):
+        if function is not None and not callable(function):
             expected = "a function (score, batch, head, query index, key index) -> score, or None"
             hint = "Omit it for none; a bias is a function that adds it."
-            raise ArgumentError(name, expected, type(given).__name__, hint)
+            raise ArgumentError(name, expected, type(function).__name__, hint)
     if kernel_options is not None and not isinstance(kernel_options, Mapping):
         hint = "It is checked and ignored here: omit it."
         raise ArgumentError("kernel_options", "a table", type(kernel_options).__name__, hint)
@@ -92,17 +92,17 @@ def check(
 
 
 def _check_sizes(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> None:
-    (batch, heads, _, width), (own_batch, groups, keys, own_width) = query.shape, key.shape
-    if own_width != width:
+    (batch, heads, _, width), (batch_of_keys, groups, keys, width_of_keys) = query.shape, key.shape
+    if width_of_keys != width:
         hint = "Query and key need one width."
-        raise ShapeError("key", f"width {width}, that of query", f"width {own_width}", hint)
-    if value.shape[:3] != (own_batch, groups, keys):
+        raise ShapeError("key", f"width {width}, that of query", f"width {width_of_keys}", hint)
+    if value.shape[:3] != (batch_of_keys, groups, keys):
         hint = "Every key needs its value."
         got = f"shape {show(tuple(value.shape))}"
-        raise ShapeError("value", f"the shape {show((own_batch, groups, keys))} of key", got, hint)
-    if own_batch not in (batch, 1):
+        raise ShapeError("value", f"the shape {show((batch_of_keys, groups, keys))} of key", got, hint)
+    if batch_of_keys not in (batch, 1):
         hint = "The batch of key and value is that of query, or 1."
-        raise ShapeError("key", f"batch {batch} or 1", f"batch {own_batch}", hint)
+        raise ShapeError("key", f"batch {batch} or 1", f"batch {batch_of_keys}", hint)
     if not enable_gqa and heads != groups:
         hint = "For grouped-query attention pass enable_gqa=True."
         raise ShapeError("key", f"{heads} heads, as many as query", f"{groups}", hint)
@@ -127,10 +127,10 @@ def _check_block_mask(query: Tensor, key: Tensor, block_mask: Any) -> None:
         hint = "Use block_mask.to(query.device)."
         got = f"{block_mask.kv_num_blocks.device}"
         raise DeviceError("block_mask", f"device {query.device}, that of query", got, hint)
-    sizes, own = (query.shape[-2], key.shape[-2]), tuple(block_mask.shape[-2:])
-    if tuple(block_mask.BLOCK_SIZE) != (_WHOLE, _WHOLE) and own != sizes:
+    sizes, block_sizes = (query.shape[-2], key.shape[-2]), tuple(block_mask.shape[-2:])
+    if tuple(block_mask.BLOCK_SIZE) != (_ONE_BLOCK, _ONE_BLOCK) and block_sizes != sizes:
         hint = "Make a block mask of these lengths, or crop this one with block_mask._adjust(q_len, kv_len)."
-        raise ShapeError("block_mask", f"lengths {show(sizes)}", f"{show(own)}", hint)
+        raise ShapeError("block_mask", f"lengths {show(sizes)}", f"{show(block_sizes)}", hint)
 
 
 def _check_options(kernel_options: Mapping[str, Any] | None) -> None:
@@ -144,8 +144,8 @@ def mask_mod(block_mask: Any) -> Callable[..., Tensor] | None:
     """Return the mask function of a block mask; None without one."""
     if block_mask is None:
         return None
-    found: Callable[..., Tensor] = block_mask if callable(block_mask) else block_mask.mask_mod
-    return found
+    function: Callable[..., Tensor] = block_mask if callable(block_mask) else block_mask.mask_mod
+    return function
 
 
 def one_dtype(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -96,25 +96,27 @@ def flex_attention(
     arguments.check_scale(scale)
     arguments.check(query, key, value, block_mask, enable_gqa, kernel_options, return_lse and return_aux is not None)
     largest_too = return_aux is not None and return_aux.max_scores
-    wanted = _Wanted(return_lse or largest_too or (return_aux is not None and return_aux.lse), largest_too)
+    outputs = _Outputs(return_lse or largest_too or (return_aux is not None and return_aux.lse), largest_too)
     query, key, value = arguments.one_dtype(query, key, value)
     scale = query.shape[-1] ** -0.5 if scale is None and query.shape[-1] else scale
     grid = Grid(tuple(query.shape[:2]), query.shape[-2], key.shape[-2], query.device)
-    given = _Options(1.0 if scale is None else scale, enable_gqa, dropout, generator, backend)
+    options = _Options(1.0 if scale is None else scale, enable_gqa, dropout, generator, backend)
     if torch.compiler.is_compiling():
         # PyTorch's compiler traces the functions itself.
         functions = _Functions(score_mod, None, arguments.mask_mod(block_mask), None, None)
-        return _returned(*_tiles(query, key, value, functions, post_mod, given, wanted), query, return_lse, return_aux)
+        return _returned(
+            *_tiles(query, key, value, functions, post_mod, options, outputs), query, return_lse, return_aux
+        )
     functions = _functions(score_mod, arguments.mask_mod(block_mask), query, grid)
     largest: Tensor | None = None
     if 0 in (*query.shape[:3], key.shape[2]):
         # No pair to call a function for.
-        output, lse = _attention(query, key, value, Fast(1.0, None, None, None), given, wanted)
+        output, lse = _attention(query, key, value, Fast(1.0, None, None, None), options, outputs)
         largest = lse
-    elif not post_mod and not wanted.largest and (fast := functions.fast(grid)) is not None:
-        output, lse = _attention(query, key, value, fast, given, wanted)
+    elif not post_mod and not outputs.largest and (fast := functions.fast(grid)) is not None:
+        output, lse = _attention(query, key, value, fast, options, outputs)
     else:
-        output, lse, largest = _tiles(query, key, value, functions, post_mod, given, wanted)
+        output, lse, largest = _tiles(query, key, value, functions, post_mod, options, outputs)
     return _returned(output, lse, largest, query, return_lse, return_aux)
 
 
@@ -138,7 +140,7 @@ def _returned(
     return (output, lse) if return_lse and lse is not None else output
 
 
-class _Wanted(NamedTuple):
+class _Outputs(NamedTuple):
     """Which rows' results are asked for besides the output."""
 
     lse: bool
@@ -198,32 +200,32 @@ class _Functions(NamedTuple):
         score_expression: what it computes; None if it cannot be traced.
         mask: the mask function; None for none.
         mask_expression: what it computes; None if it cannot be traced.
-        found: the score function as a modification, if it is one.
+        change: the score function as a modification, if it is one.
     """
 
     score: ScoreMod | None
     score_expression: Expression | None
     mask: MaskMod | None
     mask_expression: Expression | None
-    found: Modification | None
+    change: Modification | None
 
     def fast(self, grid: Grid) -> Fast | None:
         """Return the functions as arguments of `qkv.attention`, or None if they are not of that form."""
-        if self.found is None:
+        if self.change is None:
             return None
-        shape = _shape(self.found, grid)
+        shape = _shape(self.change, grid)
         if shape is None:
             return None
-        mask = self.visible(grid, self.found.seen)
-        reads.check([self.found.scale, *(x for _, x in self.found.biases)], mask, grid)
-        return Fast(*shape, bias_of(self.found.biases, grid), mask)
+        mask = self.visible(grid, self.change.seen)
+        reads.check([self.change.scale, *(x for _, x in self.change.biases)], mask, grid)
+        return Fast(*shape, bias_of(self.change.biases, grid), mask)
 
     def visible(self, grid: Grid, seen: Expression | None = None) -> Mask | None:
         """Return the mask: what the mask function and a condition of the score function let a query see."""
         if self.mask is not None and self.mask_expression is None:
-            own = None if seen is None else mask_of(seen, grid)
+            mask = None if seen is None else mask_of(seen, grid)
             user: Mask = tiles.UserMask(self.mask)
-            return user if own is None else own & user
+            return user if mask is None else mask & user
         both = self.mask_expression
         if seen is not None:
             both = seen if both is None else operation("and", seen, both, dtype=torch.bool)
@@ -254,51 +256,51 @@ def _functions(score_mod: ScoreMod | None, mask_mod: MaskMod | None, query: Tens
     if mask is not None and mask.dtype != torch.bool:
         mask = operation("ne", mask, number(0), dtype=torch.bool)
     if score_mod is None:
-        found: Modification | None = Modification(number(1.0))
+        change: Modification | None = Modification(number(1.0))
     else:
-        found = None if score is None else modification(score)
+        change = None if score is None else modification(score)
     if small:
         score = None if score is None else reads.guarded(score, grid)
-        found = None if found is None else _guarded(found, grid)
-    return _Functions(score_mod, score, mask_mod, mask, found)
+        change = None if change is None else _guarded(change, grid)
+    return _Functions(score_mod, score, mask_mod, mask, change)
 
 
-def _guarded(found: Modification, grid: Grid) -> Modification:
+def _guarded(change: Modification, grid: Grid) -> Modification:
     """Let a modification read 0 beyond the end of a table."""
-    biases = tuple((sign, reads.guarded(x, grid)) for sign, x in found.biases)
-    return replace(found, scale=reads.guarded(found.scale, grid), biases=biases)
+    biases = tuple((sign, reads.guarded(x, grid)) for sign, x in change.biases)
+    return replace(change, scale=reads.guarded(change.scale, grid), biases=biases)
 
 
-def _shape(found: Modification, grid: Grid) -> tuple[float | Tensor, float | None] | None:
+def _shape(change: Modification, grid: Grid) -> tuple[float | Tensor, float | None] | None:
     """Return factor and soft cap of the scores; None for a factor that is neither a number nor one per head."""
-    factor = constant(found.scale)
-    if found.rate is not None:
+    factor = constant(change.scale)
+    if change.rate is not None:
         # cap·tanh(rate·s), whose two signs cancel.
         if factor is None or factor == 0:
             return None
-        return found.rate * factor, abs(float(factor))
+        return change.rate * factor, abs(float(factor))
     if factor is not None:
         return float(factor), None
-    if found.scale.symbols <= {"head"}:
-        per_head = per_row(found.scale, grid)
+    if change.scale.symbols <= {"head"}:
+        per_head = per_row(change.scale, grid)
         return per_head.squeeze(-1) if per_head.ndim > 1 else per_head.squeeze(), None
     return None
 
 
 def _attention(
-    query: Tensor, key: Tensor, value: Tensor, fast: Fast, given: _Options, wanted: _Wanted
+    query: Tensor, key: Tensor, value: Tensor, fast: Fast, options: _Options, outputs: _Outputs
 ) -> tuple[Tensor, Tensor | None]:
-    score = ScaledDot(scale=fast.scale * given.scale, softcap=fast.cap)
+    score = ScaledDot(scale=fast.scale * options.scale, softcap=fast.cap)
     named: dict[str, Any] = {
         "score": score,
         "mask": fast.mask,
         "bias": fast.bias,
-        "dropout": given.dropout,
-        "generator": given.generator,
-        "enable_gqa": given.enable_gqa,
-        "backend": given.backend,
+        "dropout": options.dropout,
+        "generator": options.generator,
+        "enable_gqa": options.enable_gqa,
+        "backend": options.backend,
     }
-    if not wanted.lse:
+    if not outputs.lse:
         return functional.attention(query, key, value, **named), None
     output, state = functional.attention_with_state(query, key, value, **named)
     # As PyTorch returns it.
@@ -311,12 +313,12 @@ def _tiles(
     value: Tensor,
     functions: _Functions,
     post_mod: ScoreMod | None,
-    given: _Options,
-    wanted: _Wanted,
+    options: _Options,
+    outputs: _Outputs,
 ) -> tiles.Results:
-    if given.backend not in ("auto", "blocked", "reference"):
+    if options.backend not in ("auto", "blocked", "reference"):
         hint = "Functions that are called on tiles are served by backend='blocked' or 'reference'."
-        got = f"{given.backend!r} for a function that is no scale, soft cap, bias or mask"
+        got = f"{options.backend!r} for a function that is no scale, soft cap, bias or mask"
         raise UnsupportedError("backend", "'auto', 'blocked' or 'reference'", got, hint)
     grid = Grid(tuple(query.shape[:2]), query.shape[-2], key.shape[-2], query.device)
     mask = functions.visible(grid)
@@ -325,15 +327,15 @@ def _tiles(
     heads = query.shape[1] // max(1, key.shape[1])
     key, value = (x.repeat_interleave(heads, 1) if heads > 1 else x for x in (key, value))
     pairs = tiles.Pairs(
-        given.scale,
+        options.scale,
         _on_tile(functions.score, functions.score_expression),
         None if post_mod is None else tiles.by_pair(post_mod, True),
         mask,
-        given.dropout,
-        draw_seed(given.dropout, given.generator, query.device),
-        given.backend == "reference",
-        wanted.lse,
-        wanted.largest,
+        options.dropout,
+        draw_seed(options.dropout, options.generator, query.device),
+        options.backend == "reference",
+        outputs.lse,
+        outputs.largest,
     )
     attend = tiles.traced if torch.compiler.is_compiling() else tiles.attend
     return attend(query, key, value, pairs)
@@ -344,4 +346,4 @@ def _on_tile(function: ScoreMod | None, expression: Expression | None) -> tiles.
         return None
     if expression is None:
         return tiles.by_pair(function, True)
-    return lambda score, places: evaluate(expression, {**places, "score": score})
+    return lambda score, indices: evaluate(expression, {**indices, "score": score})

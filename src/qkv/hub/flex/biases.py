@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qkv.biases import Bias
 from qkv.hub.flex.algebra import is_relative
-from qkv.hub.flex.conditions import per_key, per_row, places_on
+from qkv.hub.flex.conditions import indices_on, per_key, per_row
 from qkv.hub.flex.expressions import Expression, cast, constant, evaluate, operation, tensors_of
 from qkv.masks.base import Grid
 
@@ -56,8 +56,8 @@ class PairBias(Bias):
 
 
 def _tile(added: Expression, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
-    found = evaluate(added, places_on(grid, rows_Q1, columns_K))
-    return found if found.ndim >= 2 else found.expand(1, -1) if found.ndim else found.expand(1, 1)
+    values = evaluate(added, indices_on(grid, rows_Q1, columns_K))
+    return values if values.ndim >= 2 else values.expand(1, -1) if values.ndim else values.expand(1, 1)
 
 
 def bias_of(biases: Sequence[tuple[int, Expression]], grid: Grid) -> Tensor | Bias | None:
@@ -115,8 +115,8 @@ def _table(added: Expression, grid: Grid) -> Tensor | None:
     """Return a captured matrix that is read at the pair's own place, with dimensions (B, H, Q, K) or of size 1."""
     if added.name != "index":
         return None
-    table, *places = added.arguments
-    names = [place.name for place in places]
+    table, *indices = added.arguments
+    names = [index.name for index in indices]
     sizes = dict(zip(("batch", "head", "query", "key"), (*grid.leading, grid.queries, grid.keys), strict=True))
     if table.name != "captured" or len(set(names)) < len(names) or not set(names) <= set(sizes):
         return None

@@ -16,18 +16,18 @@ class _Captures(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: dict[int, Tensor] = {}
+        self.tensors: dict[int, Tensor] = {}
         self._computed: dict[int, Tensor] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Record the arguments, and remember the result, which keeps its identity taken."""
         for x in _tensors((*args, *(kwargs or {}).values())):
-            own = id(x) in self._computed or torch._C._functorch.is_functorch_wrapped_tensor(x)
-            if x.requires_grad and not own:
-                self.found[id(x)] = x
+            computed = id(x) in self._computed or torch._C._functorch.is_functorch_wrapped_tensor(x)
+            if x.requires_grad and not computed:
+                self.tensors[id(x)] = x
         result = func(*args, **(kwargs or {}))
         for x in _tensors((result,)):
-            if id(x) not in self.found:
+            if id(x) not in self.tensors:
                 self._computed[id(x)] = x
         return result
 
@@ -79,8 +79,8 @@ def captured_by(run: Callable[[], Tensor]) -> list[Tensor] | None:
     """
     with torch.enable_grad(), _Captures() as captures:
         result = run()
-    found = list(captures.found.values())
-    return found if not result.requires_grad or _leads_to(result, found) else None
+    captured = list(captures.tensors.values())
+    return captured if not result.requires_grad or _leads_to(result, captured) else None
 
 
 def _leads_to(result: Tensor, known: Sequence[Tensor]) -> bool:

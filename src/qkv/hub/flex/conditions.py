@@ -26,7 +26,7 @@ _QUERY, _KEY = symbol("query"), symbol("key")
 _NEXT = operation("add", _QUERY, number(1))
 
 
-def places_on(grid: Grid, rows: Tensor, columns: Tensor) -> dict[str, Tensor]:
+def indices_on(grid: Grid, rows: Tensor, columns: Tensor) -> dict[str, Tensor]:
     """Return the symbols' values: batch and head numbers in front of given positions.
 
     Args:
@@ -46,15 +46,15 @@ def places_on(grid: Grid, rows: Tensor, columns: Tensor) -> dict[str, Tensor]:
 def per_row(expression: Expression, grid: Grid) -> Tensor:
     """Return the values of an expression without keys, (..., Q) or (..., 1)."""
     rows = torch.arange(grid.queries, device=grid.device)
-    found = evaluate(expression, places_on(grid, rows, rows))
-    return found if found.ndim else found.reshape(1)
+    values = evaluate(expression, indices_on(grid, rows, rows))
+    return values if values.ndim else values.reshape(1)
 
 
 def per_key(expression: Expression, grid: Grid) -> Tensor:
     """Return the values of an expression without queries, (..., K) or (..., 1)."""
     columns = torch.arange(grid.keys, device=grid.device)
-    found = evaluate(expression, places_on(grid, columns, columns))
-    return found if found.ndim else found.reshape(1)
+    values = evaluate(expression, indices_on(grid, columns, columns))
+    return values if values.ndim else values.reshape(1)
 
 
 @final
@@ -76,7 +76,7 @@ class Interval(Mask):
         seen = torch.ones((), dtype=torch.bool, device=grid.device)
         for limit, compare in ((self.first, torch.ge), (self.last, torch.lt)):
             if limit is not None:
-                seen = seen & compare(columns_K, evaluate(limit, places_on(grid, rows_Q1, columns_K)))
+                seen = seen & compare(columns_K, evaluate(limit, indices_on(grid, rows_Q1, columns_K)))
         return seen
 
     def bounds(self, grid: Grid) -> Bounds:
@@ -103,7 +103,7 @@ class Condition(Mask):
 
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         """Evaluate the condition."""
-        return evaluate(self.holds, places_on(grid, rows_Q1, columns_K)).to(torch.bool)
+        return evaluate(self.holds, indices_on(grid, rows_Q1, columns_K)).to(torch.bool)
 
 
 def mask_of(holds: Expression, grid: Grid) -> Mask | None:
@@ -122,10 +122,10 @@ def mask_of(holds: Expression, grid: Grid) -> Mask | None:
         Causal(offset=0, align='start')
     """
     masks = [_named(mask) for mask in _conjunction(holds, grid)]
-    found = masks[0] if masks else None
+    result = masks[0] if masks else None
     for mask in masks[1:]:
-        found = found & mask if found is not None else mask
-    return found
+        result = result & mask if result is not None else mask
+    return result
 
 
 def _named(mask: Mask) -> Mask:
@@ -145,8 +145,8 @@ def _conjunction(holds: Expression, grid: Grid) -> list[Mask]:
                 interval = _intersection(interval, mask)
             else:
                 masks.append(mask)
-    whole = interval.first is None and interval.last is None
-    return masks if whole else [interval, *masks]
+    unbounded = interval.first is None and interval.last is None
+    return masks if unbounded else [interval, *masks]
 
 
 def conjuncts(holds: Expression) -> list[Expression]:
@@ -167,10 +167,10 @@ def joined(conditions: list[Expression]) -> Expression:
         >>> joined([number(True), number(False)]).name
         'and'
     """
-    found = conditions[0]
+    condition = conditions[0]
     for each in conditions[1:]:
-        found = operation("and", found, each, dtype=torch.bool)
-    return found
+        condition = operation("and", condition, each, dtype=torch.bool)
+    return condition
 
 
 def _parts(holds: Expression, name: str) -> list[Expression]:
@@ -203,10 +203,10 @@ def _chosen(condition: Expression, one: Expression, other: Expression) -> Expres
 
 
 def _joined(masks: list[Mask], join: Callable[[Mask, Mask], Mask]) -> Mask | None:
-    found: Mask | None = None
+    union: Mask | None = None
     for mask in masks:
-        found = mask if found is None else join(found, mask)
-    return found
+        union = mask if union is None else join(union, mask)
+    return union
 
 
 def _negated(holds: Expression, grid: Grid) -> Mask | None:
@@ -221,8 +221,8 @@ def negation(holds: Expression) -> Expression:
     """Return the opposite of a condition, with `not` moved inward."""
     boolean = torch.bool
     if holds.name == "not":
-        found: Expression = holds.arguments[0]
-        return found
+        operand: Expression = holds.arguments[0]
+        return operand
     if holds.name in ("and", "or"):
         one, other = map(negation, holds.arguments)
         return operation("or" if holds.name == "and" else "and", one, other, dtype=boolean)
@@ -234,8 +234,8 @@ def negation(holds: Expression) -> Expression:
 
 def _simple(holds: Expression, grid: Grid) -> Mask | None:
     """Return a condition that is neither a conjunction nor a disjunction as a mask."""
-    if holds.name in ("ge", "gt", "le", "lt", "eq") and (found := _comparison(holds, grid)) is not None:
-        return found
+    if holds.name in ("ge", "gt", "le", "lt", "eq") and (comparison := _comparison(holds, grid)) is not None:
+        return comparison
     if "key" not in holds.symbols:
         last = operation("where", holds, number(grid.keys), number(0))
         return Interval(None, last, tensors_of([last]))
@@ -284,20 +284,20 @@ def _items(ids: Tensor, count: int) -> Tensor:
     return ids[None] if ids.ndim == 2 else ids
 
 
-def _sign(found: Polynomial, strict: bool, grid: Grid) -> Mask | None:
+def _sign(difference: Polynomial, strict: bool, grid: Grid) -> Mask | None:
     """Return P ≥ 0, or P > 0, as an interval of keys or a combination of some; None if it is neither."""
-    whole = integral(found)
-    return None if whole is None else _non_negative(at_least(whole, strict), grid)
+    integers = integral(difference)
+    return None if integers is None else _non_negative(at_least(integers, strict), grid)
 
 
-def _non_negative(whole: Polynomial, grid: Grid) -> Mask | None:
-    own = [monomial for monomial in whole if any("key" in atom.symbols for atom in monomial)]
-    if not own:
-        return _whole_rows(whole, grid)
-    if len(own) != 1 or len(own[0]) != 1:
+def _non_negative(integers: Polynomial, grid: Grid) -> Mask | None:
+    of_key = [monomial for monomial in integers if any("key" in atom.symbols for atom in monomial)]
+    if not of_key:
+        return _integer_rows(integers, grid)
+    if len(of_key) != 1 or len(of_key[0]) != 1:
         return None
-    atom, factor = own[0][0], int(whole[own[0]])
-    rest = {monomial: x for monomial, x in whole.items() if monomial != own[0]}
+    atom, factor = of_key[0][0], int(integers[of_key[0]])
+    rest = {monomial: x for monomial, x in integers.items() if monomial != of_key[0]}
     if atom.name == "key":
         return _interval(factor, rest)
     if atom.name == "abs":
@@ -309,11 +309,11 @@ def _non_negative(whole: Polynomial, grid: Grid) -> Mask | None:
     return _division(atom, factor, rest, grid)
 
 
-def _whole_rows(whole: Polynomial, grid: Grid) -> Interval:
+def _integer_rows(integers: Polynomial, grid: Grid) -> Interval:
     """Return P ≥ 0 as an interval where no key occurs: all or nothing of a row."""
-    if not any(whole):
-        return Interval(None, None if whole.get((), 0) >= 0 else number(0))
-    holds = operation("ge", rebuilt(whole), number(0), dtype=torch.bool)
+    if not any(integers):
+        return Interval(None, None if integers.get((), 0) >= 0 else number(0))
+    holds = operation("ge", rebuilt(integers), number(0), dtype=torch.bool)
     last = operation("where", holds, number(grid.keys), number(0))
     return Interval(None, last, tensors_of([last]))
 
@@ -372,7 +372,7 @@ def _union(masks: list[Mask | None]) -> Mask | None:
     """Return the union; intervals that begin, or end, together are one interval."""
     if any(mask is None or (isinstance(mask, Interval) and mask.first is None and mask.last is None) for mask in masks):
         return None
-    found: dict[str, Mask] = {}
+    masks_by: dict[str, Mask] = {}
     others: list[Mask] = []
     for mask in masks:
         assert mask is not None
@@ -380,8 +380,8 @@ def _union(masks: list[Mask | None]) -> Mask | None:
         if side is None:
             others.append(mask)
         else:
-            found[side] = _wider(found[side], mask, side) if side in found else mask
-    return _joined([*found.values(), *others], Either)
+            masks_by[side] = _wider(masks_by[side], mask, side) if side in masks_by else mask
+    return _joined([*masks_by.values(), *others], Either)
 
 
 def _side(mask: Mask) -> str | None:

@@ -51,8 +51,8 @@ class Expression:
 
     def __init__(self, name: str, arguments: tuple[Argument, ...], dtype: torch.dtype) -> None:
         self.name, self.arguments, self.dtype = name, arguments, dtype
-        own = frozenset((name,)) if name in SYMBOLS else frozenset[str]()
-        self.symbols: frozenset[str] = own.union(*(x.symbols for x in parts(self)))
+        symbol = frozenset((name,)) if name in SYMBOLS else frozenset[str]()
+        self.symbols: frozenset[str] = symbol.union(*(x.symbols for x in parts(self)))
         self._hash = hash((name, arguments, dtype))
 
     def __eq__(self, other: object) -> bool:
@@ -136,8 +136,8 @@ def constant(expression: Expression) -> float | bool | None:
     if expression.name == "captured":
         tensor = expression.arguments[0].tensor
         if tensor.ndim == 0 and not tensor.requires_grad and not tensor.is_complex():
-            found: float | bool = tensor.item()
-            return found
+            content: float | bool = tensor.item()
+            return content
     if expression.name == "neg" and (inner := constant(expression.arguments[0])) is not None:
         return -inner
     if expression.name == "cast" and expression.dtype.is_floating_point:
@@ -147,7 +147,7 @@ def constant(expression: Expression) -> float | bool | None:
 
 def tensors_of(expressions: Iterable[Expression | None]) -> tuple[Tensor, ...]:
     """Return the tensors that are read, each once."""
-    found: dict[int, Tensor] = {}
+    tensors: dict[int, Tensor] = {}
     pending = [x for x in expressions if x is not None]
     seen: set[int] = set()
     while pending:
@@ -157,9 +157,9 @@ def tensors_of(expressions: Iterable[Expression | None]) -> tuple[Tensor, ...]:
         seen.add(id(each))
         if each.name == "captured":
             tensor = each.arguments[0].tensor
-            found[id(tensor)] = tensor
+            tensors[id(tensor)] = tensor
         pending += parts(each)
-    return tuple(found.values())
+    return tuple(tensors.values())
 
 
 def replaced(expression: Expression, old: str, new: Expression) -> Expression:
@@ -190,34 +190,34 @@ def _greatest(x: Any, y: Any) -> Any:
     return y.clamp(min=x) if isinstance(y, Tensor) else x.clamp(min=y) if isinstance(x, Tensor) else max(x, y)
 
 
-def _read(table: Tensor, *places: Any) -> Tensor:
-    return table[tuple(places)]
+def _read(table: Tensor, *indices: Any) -> Tensor:
+    return table[tuple(indices)]
 
 
-def _outside(table: Tensor, *places: Any) -> Tensor:
+def _outside(table: Tensor, *indices: Any) -> Tensor:
     """Return whether indices leave a table; negative ones count from its end."""
-    limits = zip((torch.as_tensor(x, device=table.device) for x in places), table.shape, strict=True)
-    found = [(x < -size) | (x >= size) for x, size in limits]
-    outside = found[0]
-    for other in found[1:]:
+    limits = zip((torch.as_tensor(x, device=table.device) for x in indices), table.shape, strict=True)
+    conditions = [(x < -size) | (x >= size) for x, size in limits]
+    outside = conditions[0]
+    for other in conditions[1:]:
         outside = outside | other
     return outside
 
 
-def _read_within(table: Tensor, *places: Any) -> Tensor:
+def _read_within(table: Tensor, *indices: Any) -> Tensor:
     """Read a table, and 0 beyond its end."""
-    outside = _outside(table, *places)
+    outside = _outside(table, *indices)
     zero = table.new_zeros(())
     if table.numel() == 0:
         return zero.expand(outside.shape)
     # Beyond the end it does not matter which entry is read; the gradient of none is touched.
-    within = [torch.where(outside, 0, torch.as_tensor(x, device=table.device)) for x in places]
+    within = [torch.where(outside, 0, torch.as_tensor(x, device=table.device)) for x in indices]
     return torch.where(outside, zero, table[tuple(within)])
 
 
 def _called(operator_: Callable[..., Any], *arguments: Any) -> Any:
-    *given, named = arguments
-    return operator_(*given, **dict(named))
+    *positional, named = arguments
+    return operator_(*positional, **dict(named))
 
 
 _EVALUATED: dict[str, Callable[..., Any]] = {
@@ -250,12 +250,12 @@ _EVALUATED: dict[str, Callable[..., Any]] = {
 }
 
 
-def evaluate(expression: Expression, places: Mapping[str, Tensor]) -> Tensor:
+def evaluate(expression: Expression, indices: Mapping[str, Tensor]) -> Tensor:
     """Compute an expression for many pairs at once.
 
     Args:
         expression: what to compute.
-        places: a tensor for each symbol that it depends on; they broadcast with each other.
+        indices: a tensor for each symbol that it depends on; they broadcast with each other.
 
     Returns:
         A tensor whose shape is what the tensors of its own symbols broadcast to.
@@ -266,16 +266,16 @@ def evaluate(expression: Expression, places: Mapping[str, Tensor]) -> Tensor:
         if not isinstance(each, Expression):
             return each
         if id(each) not in done:
-            done[id(each)] = _computed(each, value, places)
+            done[id(each)] = _computed(each, value, indices)
         return done[id(each)]
 
-    found = value(expression)
-    return found if isinstance(found, Tensor) else torch.tensor(found, dtype=expression.dtype)
+    result = value(expression)
+    return result if isinstance(result, Tensor) else torch.tensor(result, dtype=expression.dtype)
 
 
-def _computed(each: Expression, value: Callable[[Argument], Any], places: Mapping[str, Tensor]) -> Any:
+def _computed(each: Expression, value: Callable[[Argument], Any], indices: Mapping[str, Tensor]) -> Any:
     if each.name in SYMBOLS:
-        return places[each.name]
+        return indices[each.name]
     if each.name == "number":
         return each.arguments[0]
     if each.name == "captured":

@@ -62,12 +62,12 @@ def _added(expression: Expression) -> Modification | None:
     one, other = expression.arguments
     sign = -1 if expression.name == "sub" else 1
     if not _scores(other):
-        found = modification(one)
-        return None if found is None else _biased(found, other, sign)
+        change = modification(one)
+        return None if change is None else _biased(change, other, sign)
     if not _scores(one):
-        found = modification(other)
-        found = found if sign > 0 or found is None else _times(found, number(-1.0))
-        return None if found is None else _biased(found, one, 1)
+        change = modification(other)
+        change = change if sign > 0 or change is None else _times(change, number(-1.0))
+        return None if change is None else _biased(change, one, 1)
     return _sum(modification(one), modification(other), sign)
 
 
@@ -76,24 +76,24 @@ def _sum(one: Modification | None, other: Modification | None, sign: int) -> Mod
     if one is None or other is None or (one.rate, other.rate) != (None, None) or (one.seen or other.seen):
         return None
     scale = operation("add" if sign > 0 else "sub", one.scale, other.scale, dtype=torch.float32)
-    biases = tuple((sign * own, x) for own, x in other.biases)
+    biases = tuple((sign * factor, x) for factor, x in other.biases)
     return Modification(_folded(scale), None, (*one.biases, *biases))
 
 
-def _biased(found: Modification, bias: Expression, sign: int) -> Modification:
+def _biased(change: Modification, bias: Expression, sign: int) -> Modification:
     """Add a bias; where a term is −∞ it is a mask."""
-    kept: list[tuple[int, Expression]] = []
-    seen = found.seen
-    for own, term in terms(bias, sign):
-        split = _split(term) if own > 0 else None
+    remaining: list[tuple[int, Expression]] = []
+    seen = change.seen
+    for factor, term in terms(bias, sign):
+        split = _split(term) if factor > 0 else None
         if split is None:
-            kept.append((own, term))
+            remaining.append((factor, term))
             continue
         condition, rest = split
         seen = condition if seen is None else operation("and", seen, condition, dtype=torch.bool)
         if constant(rest) != 0:
-            kept.append((1, rest))
-    return replace(found, biases=(*found.biases, *kept), seen=seen)
+            remaining.append((1, rest))
+    return replace(change, biases=(*change.biases, *remaining), seen=seen)
 
 
 def _split(term: Expression) -> tuple[Expression, Expression] | None:
@@ -114,34 +114,34 @@ def _multiplied(expression: Expression) -> Modification | None:
     one, other = expression.arguments
     if _scores(one) == _scores(other):
         return None
-    found, factor = (modification(one), other) if _scores(one) else (modification(other), one)
-    return None if found is None else _times(found, factor)
+    change, factor = (modification(one), other) if _scores(one) else (modification(other), one)
+    return None if change is None else _times(change, factor)
 
 
 def _divided(expression: Expression) -> Modification | None:
     one, other = expression.arguments
-    found = None if _scores(other) else modification(one)
-    if found is None:
+    change = None if _scores(other) else modification(one)
+    if change is None:
         return None
     divisor = constant(other)
     factor = operation("div", _ONE, other, dtype=torch.float32) if divisor is None else number(_quotient(divisor))
-    return _times(found, factor)
+    return _times(change, factor)
 
 
 def _quotient(divisor: float) -> float:
     return 1.0 / divisor if divisor else inf
 
 
-def _times(found: Modification, factor: Expression) -> Modification | None:
+def _times(change: Modification, factor: Expression) -> Modification | None:
     """Multiply by a factor; −∞ must stay what it is."""
     value = constant(factor)
-    if found.seen is not None and (value is None or not 0 < value < inf):
+    if change.seen is not None and (value is None or not 0 < value < inf):
         return None
-    scale = _folded(operation("mul", found.scale, factor, dtype=torch.float32))
+    scale = _folded(operation("mul", change.scale, factor, dtype=torch.float32))
     if value in (1, -1):
-        return replace(found, scale=scale, biases=tuple((sign * int(value), x) for sign, x in found.biases))
-    biases = tuple((sign, operation("mul", x, factor, dtype=_kind(x, factor))) for sign, x in found.biases)
-    return replace(found, scale=scale, biases=biases)
+        return replace(change, scale=scale, biases=tuple((sign * int(value), x) for sign, x in change.biases))
+    biases = tuple((sign, operation("mul", x, factor, dtype=_kind(x, factor))) for sign, x in change.biases)
+    return replace(change, scale=scale, biases=biases)
 
 
 def _kind(one: Expression, other: Expression) -> torch.dtype:
@@ -159,15 +159,15 @@ def _folded(expression: Expression) -> Expression:
 
 
 def _negated(expression: Expression) -> Modification | None:
-    found = modification(expression.arguments[0])
-    return None if found is None else _times(found, number(-1.0))
+    change = modification(expression.arguments[0])
+    return None if change is None else _times(change, number(-1.0))
 
 
 def _tanh(expression: Expression) -> Modification | None:
-    found = modification(expression.arguments[0])
-    if found is None or found.rate is not None or found.biases or found.seen is not None:
+    change = modification(expression.arguments[0])
+    if change is None or change.rate is not None or change.biases or change.seen is not None:
         return None
-    rate = constant(found.scale)
+    rate = constant(change.scale)
     return None if rate is None else Modification(_ONE, float(rate))
 
 
@@ -182,10 +182,10 @@ def _where(expression: Expression) -> Modification | None:
     return _either(condition, modification(one), modification(other))
 
 
-def _seen(found: Modification | None, condition: Expression) -> Modification | None:
-    if found is None or found.seen is None:
-        return None if found is None else replace(found, seen=condition)
-    return replace(found, seen=operation("and", condition, found.seen, dtype=torch.bool))
+def _seen(change: Modification | None, condition: Expression) -> Modification | None:
+    if change is None or change.seen is None:
+        return None if change is None else replace(change, seen=condition)
+    return replace(change, seen=operation("and", condition, change.seen, dtype=torch.bool))
 
 
 def _either(condition: Expression, one: Modification | None, other: Modification | None) -> Modification | None:
@@ -202,10 +202,10 @@ def _either(condition: Expression, one: Modification | None, other: Modification
     return replace(one, biases=((1, biases),), seen=seen)
 
 
-def _total(found: Modification) -> Expression:
+def _total(change: Modification) -> Expression:
     """Return the sum of all biases."""
     total = number(0.0)
-    for sign, term in found.biases:
+    for sign, term in change.biases:
         kind = _kind(total, term)
         total = operation("add" if sign > 0 else "sub", total, cast(term, kind), dtype=kind)
     return total

@@ -57,8 +57,8 @@ def _call(func: Any, name: str, arguments: Sequence[Argument], named: Mapping[st
 def _is_pointwise(func: Any, name: str) -> bool:
     if isinstance(func, torch._ops.OpOverload):
         return torch.Tag.pointwise in func.tags and not func._schema.is_mutable
-    own = (getattr(func, "__module__", None) or "torch").startswith("torch")
-    packet = getattr(torch.ops.aten, name, None) if own and not name.endswith("_") else None
+    from_torch = (getattr(func, "__module__", None) or "torch").startswith("torch")
+    packet = getattr(torch.ops.aten, name, None) if from_torch and not name.endswith("_") else None
     return packet is not None and torch.Tag.pointwise in getattr(packet, packet.overloads()[0]).tags
 
 
@@ -69,8 +69,8 @@ def _is_plain(argument: Argument) -> bool:
 def _where(func: Any, *arguments: Argument, **named: Argument) -> Made:
     """Take `torch.where(condition, input, other)`, which as a method is `input.where(condition, other)`."""
     order = ("input", "condition", "other") if func is Tensor.where else ("condition", "input", "other")
-    given = {**dict(zip(order, arguments, strict=False)), **named}
-    return "where", (given["condition"], given["input"], given["other"])
+    by_name = {**dict(zip(order, arguments, strict=False)), **named}
+    return "where", (by_name["condition"], by_name["input"], by_name["other"])
 
 
 def _binary(name: str, swapped: bool = False) -> Rule:
@@ -104,8 +104,10 @@ def _sum(name: str, swapped: bool = False) -> Rule:
 def _logical(name: str) -> Rule:
     """Return the rule of an operation on truth values; on integers it is something else."""
 
-    def rule(*given: Argument) -> Made:
-        return (name, given) if all(isinstance(x, Expression) and x.dtype == torch.bool for x in given) else None
+    def rule(*arguments: Argument) -> Made:
+        return (
+            (name, arguments) if all(isinstance(x, Expression) and x.dtype == torch.bool for x in arguments) else None
+        )
 
     return rule
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import ArgumentError, QkvError
-from qkv.hub.flex.conditions import places_on
+from qkv.hub.flex.conditions import indices_on
 from qkv.hub.flex.expressions import Expression, constant, evaluate, parts
 from qkv.masks.base import Grid, Mask
 from qkv.masks.lower import lower
@@ -74,11 +74,11 @@ def guarded(expression: Expression, grid: Grid) -> Expression:
 
 
 def _may_leave(read: Expression, sizes: dict[str, int], ranges: dict[int, Interval]) -> bool:
-    table, *places = read.arguments
+    table, *indices = read.arguments
     if table.name != "captured":
         return False
-    limits = zip(places, table.arguments[0].tensor.shape, strict=False)
-    intervals = ((_interval(place, sizes, ranges), size) for place, size in limits)
+    limits = zip(indices, table.arguments[0].tensor.shape, strict=False)
+    intervals = ((_interval(index, sizes, ranges), size) for index, size in limits)
     return any(low < -size or high >= size for (low, high), size in intervals)
 
 
@@ -151,14 +151,14 @@ _INTERVALS: dict[str, Callable[..., Interval]] = {
 
 def reads_of(expressions: Iterable[Expression]) -> list[Expression]:
     """Return the reads among expressions and their parts that may leave their table."""
-    pending, seen, found = list(expressions), set[int](), []
+    pending, seen, reads = list(expressions), set[int](), []
     while pending:
         each = pending.pop()
         if id(each) not in seen:
             seen.add(id(each))
-            found += [each] if each.name == "guarded" else []
+            reads += [each] if each.name == "guarded" else []
             pending += parts(each)
-    return found
+    return reads
 
 
 def check(expressions: Sequence[Expression], mask: Mask | None, grid: Grid, score: Expression | None = None) -> None:
@@ -180,27 +180,27 @@ def check(expressions: Sequence[Expression], mask: Mask | None, grid: Grid, scor
     step = max(1, PAIRS // max(1, grid.leading[0] * grid.leading[1] * grid.keys))
     for start in range(0, grid.queries, step):
         rows = slice(start, min(start + step, grid.queries))
-        places = places_on(grid, torch.arange(rows.start, rows.stop, device=grid.device)[:, None], columns)
+        indices = indices_on(grid, torch.arange(rows.start, rows.stop, device=grid.device)[:, None], columns)
         visible = visibility.tile(rows, slice(None))
         with torch.no_grad():
             if score is not None:
-                shown = evaluate(score, {**places, "score": torch.zeros((), device=grid.device)}) != -inf
+                shown = evaluate(score, {**indices, "score": torch.zeros((), device=grid.device)}) != -inf
                 visible = shown if visible is None else visible & shown
             for read in reads:
-                _check(read, visible, places)
+                _check(read, visible, indices)
 
 
-def _check(read: Expression, visible: Tensor | None, places: dict[str, Tensor]) -> None:
-    outside = evaluate(Expression("outside", read.arguments, torch.bool), places)
+def _check(read: Expression, visible: Tensor | None, index_of: dict[str, Tensor]) -> None:
+    outside = evaluate(Expression("outside", read.arguments, torch.bool), index_of)
     bad = outside if visible is None else outside & visible
     if not bool(bad.any()):
         return
     table, *indices = read.arguments
-    numbers = list(places.values())
+    numbers = list(index_of.values())
     # Positions are integers of at least 0, so that their sum has the shape of them all.
-    whole = sum(numbers, bad.long()).shape
-    at = bad.expand(whole).nonzero()[0].tolist()
-    index = [int(torch.as_tensor(evaluate(x, places)).expand(whole)[tuple(at)]) for x in indices]
-    batch, head, query, key = (int(x.expand(whole)[tuple(at)]) for x in numbers)
+    shape = sum(numbers, bad.long()).shape
+    at = bad.expand(shape).nonzero()[0].tolist()
+    index = [int(torch.as_tensor(evaluate(x, index_of)).expand(shape)[tuple(at)]) for x in indices]
+    batch, head, query, key = (int(x.expand(shape)[tuple(at)]) for x in numbers)
     pair = f"of the visible pair batch {batch}, head {head}, query {query}, key {key}"
     raise beyond(table.arguments[0].tensor, show(tuple(index)), pair)

@@ -58,12 +58,12 @@ def indexed_by_tensors(func: Any, args: Sequence[Any]) -> list[Any] | None:
     """Return the places in table[place, ...] if they are integers and some are tensors, else None."""
     if func is not Tensor.__getitem__:
         return None
-    places = args[1] if isinstance(args[1], tuple) else (args[1],)
-    some = any(isinstance(x, Tensor) for x in places)
-    return list(places) if some and all(map(_is_place, places)) else None
+    indices = args[1] if isinstance(args[1], tuple) else (args[1],)
+    some = any(isinstance(x, Tensor) for x in indices)
+    return list(indices) if some and all(map(_is_index, indices)) else None
 
 
-def _is_place(x: object) -> bool:
+def _is_index(x: object) -> bool:
     if isinstance(x, Tensor):
         return not x.is_floating_point() and x.dtype not in (torch.bool, torch.uint8)
     return isinstance(x, int) and not isinstance(x, bool)
@@ -75,13 +75,13 @@ class IndexByTensors(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Replace indexing by the operator that takes tensors."""
-        places = indexed_by_tensors(func, args)
-        if places is not None:
+        indices = indexed_by_tensors(func, args)
+        if indices is not None:
             try:
-                return torch.ops.aten.index.Tensor(args[0], [torch.as_tensor(x) for x in places])
+                return torch.ops.aten.index.Tensor(args[0], [torch.as_tensor(x) for x in indices])
             except IndexError as error:
-                found = re.search(r"-?\d+", str(error))
-                raise beyond(args[0], "an index" if found is None else found[0], "") from None
+                match = re.search(r"-?\d+", str(error))
+                raise beyond(args[0], "an index" if match is None else match[0], "") from None
         return func(*args, **(kwargs or {}))
 
 
@@ -99,37 +99,37 @@ class Tracing(TorchFunctionMode):
         if not any(isinstance(x, Symbol) for x in tree_leaves((args, kwargs))):
             return func(*args, **kwargs)
         with torch._C.DisableTorchFunctionSubclass():
-            if func in _ASKED or (func in _ASKED_OF_SCALARS and not _sizes(args[0])):
+            if func in _PROPERTIES or (func in _SCALAR_PROPERTIES and not _sizes(args[0])):
                 return func(*args, **kwargs)
             return self._answer(func, args, kwargs)
 
     def _answer(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Symbol:
-        places = indexed_by_tensors(func, args)
-        if places is not None or func is Tensor.__getitem__:
-            return self._indexed(args[0], [args[1]] if places is None else places)
+        indices = indexed_by_tensors(func, args)
+        if indices is not None or func is Tensor.__getitem__:
+            return self._indexed(args[0], [args[1]] if indices is None else indices)
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         if any(x.sizes if isinstance(x, Symbol) else x.ndim for x in tensors):
             raise UntraceableError
         return _symbol(_recorded(func, args, kwargs), self.device)
 
-    def _indexed(self, table: Tensor, places: Sequence[Any]) -> Symbol:
+    def _indexed(self, table: Tensor, indices: Sequence[Any]) -> Symbol:
         """Return an element, or a part that further indices select from: table[b][h] is table[b, h]."""
-        if not all(_is_place(x) and not (isinstance(x, Tensor) and _sizes(x)) for x in places):
+        if not all(_is_index(x) and not (isinstance(x, Tensor) and _sizes(x)) for x in indices):
             raise UntraceableError
-        start, read = _expression(table), [_expression(x) for x in places]
+        start, read = _expression(table), [_expression(x) for x in indices]
         if start.name == "index":
             start, read = start.arguments[0], [*start.arguments[1:], *read]
-        whole = start.arguments[0].tensor.shape if start.name == "captured" else ()
-        if len(read) > len(whole):
+        shape = start.arguments[0].tensor.shape if start.name == "captured" else ()
+        if len(read) > len(shape):
             raise UntraceableError
-        return _symbol(Expression("index", (start, *read), table.dtype), self.device, tuple(whole[len(read) :]))
+        return _symbol(Expression("index", (start, *read), table.dtype), self.device, tuple(shape[len(read) :]))
 
 
 def _sizes(x: Tensor) -> Sequence[int]:
     return x.sizes if isinstance(x, Symbol) else x.shape
 
 
-_ASKED = (
+_PROPERTIES = (
     Tensor.dtype.__get__,  # type: ignore[attr-defined]
     Tensor.device.__get__,
     Tensor.is_floating_point,
@@ -138,7 +138,7 @@ _ASKED = (
     torch.is_tensor,
 )
 """What may be asked about a symbol itself."""
-_ASKED_OF_SCALARS = (Tensor.shape.__get__, Tensor.ndim.__get__, Tensor.dim, Tensor.size)  # type: ignore[attr-defined]
+_SCALAR_PROPERTIES = (Tensor.shape.__get__, Tensor.ndim.__get__, Tensor.dim, Tensor.size)  # type: ignore[attr-defined]
 
 
 def traced(function: Callable[..., Any], names: Sequence[str], dtype: torch.dtype, device: torch.device) -> Expression:
@@ -172,8 +172,8 @@ def traced(function: Callable[..., Any], names: Sequence[str], dtype: torch.dtyp
     with torch._C.DisableTorchFunctionSubclass():
         if not isinstance(result, Tensor) or _sizes(result):
             raise UntraceableError
-        found: Expression = _expression(result)
-        return found
+        expression: Expression = _expression(result)
+        return expression
 
 
 def _expression(x: Any) -> Any:

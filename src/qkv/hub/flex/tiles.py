@@ -16,7 +16,7 @@ from qkv.engine.derivatives import COLUMNS, ROWS, STATE, WHOLE, Cut, gradients_o
 from qkv.engine.tiles import TileSize, TileSlices, Tiling, dropout_factors
 from qkv.engine.unchanged import Reads
 from qkv.hub.flex.captures import Replaced, captured_by
-from qkv.hub.flex.conditions import places_on
+from qkv.hub.flex.conditions import indices_on
 from qkv.hub.flex.symbols import IndexByTensors
 from qkv.linalg.heap import Release
 from qkv.masks.base import Grid, Mask
@@ -54,7 +54,7 @@ class Pairs:
         mask: which pairs are visible; None for all.
         dropout: the probability of dropping a weight.
         seed: of dropout; None without.
-        whole: whether to compute all rows at once and store them, so that autograd has second derivatives.
+        at_once: whether to compute all rows at once and store them, so that autograd has second derivatives.
         lse: whether log Σ e^s is wanted.
         largest: whether the largest scores are wanted.
     """
@@ -65,7 +65,7 @@ class Pairs:
     mask: Mask | None
     dropout: float
     seed: Tensor | None
-    whole: bool
+    at_once: bool
     lse: bool
     largest: bool
 
@@ -82,8 +82,8 @@ def by_pair(function: Callable[..., Tensor], leads: bool) -> OnTile:
         function = torch.vmap(function, in_dims=(*first, *axes))
     names = ("batch", "head", "query", "key")
 
-    def on_tile(x: Tensor, places: Mapping[str, Tensor]) -> Tensor:
-        numbers = [places[name].flatten() for name in names]
+    def on_tile(x: Tensor, indices: Mapping[str, Tensor]) -> Tensor:
+        numbers = [indices[name].flatten() for name in names]
         # PyTorch's compiler lets no checkpoint enter a mode: there all stripes lie within one.
         with nullcontext() if torch.compiler.is_compiling() else IndexByTensors():
             return function(*((x,) if leads else ()), *numbers)
@@ -100,8 +100,8 @@ class UserMask(Mask):
 
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         """Call the function for every pair."""
-        places = places_on(grid, rows_Q1, columns_K)
-        return by_pair(self.function, False)(rows_Q1, places).to(torch.bool)
+        indices = indices_on(grid, rows_Q1, columns_K)
+        return by_pair(self.function, False)(rows_Q1, indices).to(torch.bool)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, pairs: Pairs) -> Results:
@@ -117,9 +117,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, pairs: Pairs) -> Results:
     visibility = lower(pairs.mask, grid, query.is_cpu)
     kind = torch.promote_types(query.dtype, torch.float32)
     wide = [x.to(kind) for x in (query, key, value)]
-    size = TileSize(prod(grid.leading) * grid.queries * grid.keys, 1, all_items=True) if pairs.whole else SIZE
+    size = TileSize(prod(grid.leading) * grid.queries * grid.keys, 1, all_items=True) if pairs.at_once else SIZE
     stripes = BatchStripes(pairs, grid, Tiling(grid.leading, grid.queries, grid.keys, visibility, size))
-    if not torch.is_grad_enabled() or pairs.whole:
+    if not torch.is_grad_enabled() or pairs.at_once:
         output, lse, largest = stripes.all(wide)
     else:
         output, lse, largest = _with_gradients(stripes, wide, visibility)
@@ -133,18 +133,18 @@ def traced(query: Tensor, key: Tensor, value: Tensor, pairs: Pairs) -> Results:
         query, key, value, pairs: as `attend` takes them.
     """
     grid = Grid(tuple(query.shape[:2]), query.shape[-2], key.shape[-2], query.device)
-    kind, whole = torch.promote_types(query.dtype, torch.float32), slice(0, grid.keys)
+    kind, keys = torch.promote_types(query.dtype, torch.float32), slice(0, grid.keys)
     wide = [x.to(kind) for x in (query, key, value)]
-    height = grid.queries if pairs.whole else TRACED_ROWS
-    found = []
+    height = grid.queries if pairs.at_once else TRACED_ROWS
+    results = []
     with IndexByTensors():
         for start in range(0, max(1, grid.queries), max(1, height)):
-            slices = TileSlices((), slice(start, min(start + height, grid.queries)), whole)
-            if torch.is_grad_enabled() and not pairs.whole:
-                found.append(checkpoint(_traced_stripe, wide, pairs, grid, slices, use_reentrant=False))
+            slices = TileSlices((), slice(start, min(start + height, grid.queries)), keys)
+            if torch.is_grad_enabled() and not pairs.at_once:
+                results.append(checkpoint(_traced_stripe, wide, pairs, grid, slices, use_reentrant=False))
             else:
-                found.append(_traced_stripe(wide, pairs, grid, slices))
-    output, lse, largest = (torch.cat(x, 2) for x in zip(*found, strict=True))
+                results.append(_traced_stripe(wide, pairs, grid, slices))
+    output, lse, largest = (torch.cat(x, 2) for x in zip(*results, strict=True))
     return Results(output.to(query.dtype), lse, largest.detach())
 
 
@@ -162,11 +162,11 @@ def _with_gradients(stripes: "BatchStripes", inputs: list[Tensor], visibility: V
     with reads:
         if known is None:
             # A compiled function, for example, does not show which tensors it reads.
-            found = stripes.all(inputs, lambda run: checkpoint(run, use_reentrant=False))
+            results = stripes.all(inputs, lambda run: checkpoint(run, use_reentrant=False))
         else:
-            found = Results(*_Recomputed.apply(stripes, *inputs, *known))  # type: ignore[no-untyped-call]
-    reads.guard((found.output, found.lse))
-    return found
+            results = Results(*_Recomputed.apply(stripes, *inputs, *known))  # type: ignore[no-untyped-call]
+    reads.guard((results.output, results.lse))
+    return results
 
 
 @final
@@ -191,8 +191,8 @@ class BatchStripes:
             inputs: query, key and value.
             run: computes a stripe.
         """
-        found = [run(partial(self.stripe, inputs, slices, visible)) for slices, visible in self.tiling]
-        return Results(*(torch.cat(x, 2) for x in zip(*found, strict=True)))
+        stripes = [run(partial(self.stripe, inputs, slices, visible)) for slices, visible in self.tiling]
+        return Results(*(torch.cat(x, 2) for x in zip(*stripes, strict=True)))
 
     def one_pair(self, inputs: list[Tensor]) -> Tensor:
         """Compute the first pair alone; its gradient reaches whatever the functions close over."""
@@ -223,22 +223,22 @@ class BatchStripes:
         """Return the gradients of query, key and value, and of captured tensors."""
         totals = [torch.zeros_like(x) for x in (*inputs, *captured)]
         # One captured tensor may have been computed from another, as its view: each gets its own part of the gradient.
-        own = [x.detach().requires_grad_() for x in captured]
+        leaves_of_captured = [x.detach().requires_grad_() for x in captured]
         for slices, visible in self.tiling:
             *sides, value = _parts(inputs, slices)
             g = g_output[..., slices.rows, :]
             with torch.enable_grad():
                 leaves = [x.detach().requires_grad_() for x in sides]
-                with Replaced(captured, own):
+                with Replaced(captured, leaves_of_captured):
                     w, lse, _ = self.weights(leaves, slices, visible)
                 # One number, because PyTorch imports SymPy to compare the shapes of several.
                 total = torch.dot(w.flatten(), _product(g, value.mT).expand(w.shape).flatten())
                 if self.pairs.lse:
                     total = total + (lse * g_lse[..., slices.rows]).sum()
             # Not of the output: its product with the values need not be computed again.
-            found = [*torch.autograd.grad(total, [*leaves, *own], allow_unused=True)]
-            found.insert(2, _product(w.detach().mT, g))
-            for buffer, part in zip([*_parts(totals[:3], slices), *totals[3:]], found, strict=True):
+            gradients = [*torch.autograd.grad(total, [*leaves, *leaves_of_captured], allow_unused=True)]
+            gradients.insert(2, _product(w.detach().mT, g))
+            for buffer, part in zip([*_parts(totals[:3], slices), *totals[3:]], gradients, strict=True):
                 if part is not None:
                     buffer.add_(part.sum_to_size(buffer.shape))
         return totals
@@ -287,11 +287,11 @@ class _Again:
 
 def _gradients_again(ctx: Any, g_output: Tensor, g_lse: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     """Return the gradients with a graph."""
-    wanted, again = ctx.needs_input_grad[1:], _Again(ctx.stripes, ctx.captured)
-    chosen = tuple(index for index, want in enumerate(wanted) if want)
+    needed, again = ctx.needs_input_grad[1:], _Again(ctx.stripes, ctx.captured)
+    chosen = tuple(index for index, want in enumerate(needed) if want)
     cotangents = [g_output, g_lse][: len(again.results)]
     gradients = iter(gradients_of(again, ctx.saved_tensors, chosen, cotangents))
-    return None, *(next(gradients) if want else None for want in wanted)
+    return None, *(next(gradients) if want else None for want in needed)
 
 
 @final
@@ -303,17 +303,17 @@ class _Recomputed(torch.autograd.Function):
         ctx.stripes = stripes
         ctx.captured = tensors[3:]
         ctx.save_for_backward(*tensors)
-        found = stripes.all(list(tensors[:3]))
-        ctx.mark_non_differentiable(found.largest)
-        return found
+        results = stripes.all(list(tensors[:3]))
+        ctx.mark_non_differentiable(results.largest)
+        return results
 
     @staticmethod
     @differentiable_by(_gradients_again)
     def backward(ctx: Any, g_output: Tensor, g_lse: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
         # Saved tensors may be copies, as under an outer checkpoint; the functions read the captured ones themselves.
-        found = ctx.stripes.backward(list(ctx.saved_tensors[:3]), ctx.captured, g_output, g_lse)
-        pairs = zip(found, ctx.needs_input_grad[1:], strict=True)
-        return None, *(g if wanted else None for g, wanted in pairs)
+        gradients = ctx.stripes.backward(list(ctx.saved_tensors[:3]), ctx.captured, g_output, g_lse)
+        pairs = zip(gradients, ctx.needs_input_grad[1:], strict=True)
+        return None, *(g if needed else None for g, needed in pairs)
 
 
 def _parts(inputs: list[Tensor], slices: TileSlices) -> list[Tensor]:
@@ -340,11 +340,11 @@ def _weights(parts: list[Tensor], pairs: Pairs, grid: Grid, slices: TileSlices, 
     _, rows, columns = slices
     device = grid.device
     row_numbers, column_numbers = (torch.arange(x.start, x.stop, device=device) for x in (rows, columns))
-    places = places_on(grid, row_numbers[:, None], column_numbers)
+    indices = indices_on(grid, row_numbers[:, None], column_numbers)
     with torch.autocast(device.type, enabled=False):
         s = (q @ k.mT) * pairs.scale
         if pairs.scored is not None:
-            s = pairs.scored(s, places).to(s.dtype).expand(s.shape)
+            s = pairs.scored(s, indices).to(s.dtype).expand(s.shape)
         # Also without a mask, a score of −∞ hides a pair, and may leave a row empty.
         seen = torch.ones((1, 1), dtype=torch.bool, device=device) if visible is None else visible
         w = Softmax()(s, seen)
@@ -352,11 +352,11 @@ def _weights(parts: list[Tensor], pairs: Pairs, grid: Grid, slices: TileSlices, 
         lse = Softmax().state(s, visible) if pairs.lse else nothing
         largest = _largest(hide(s.detach(), visible, -torch.inf)) if pairs.largest else nothing
         if pairs.weighted is not None:
-            changed = pairs.weighted(w, places).to(w.dtype).expand(w.shape)
+            changed = pairs.weighted(w, indices).to(w.dtype).expand(w.shape)
             w = torch.where(seen & (s.detach() != -torch.inf), changed, 0.0)
         if pairs.seed is not None:
-            whole = (slice(None), slice(None))
-            part = TileSlices(whole, rows, columns)
+            everything = (slice(None), slice(None))
+            part = TileSlices(everything, rows, columns)
             w = w * dropout_factors(pairs.seed, part, grid.leading, grid.queries, pairs.dropout, w.dtype)
         return Results(w, lse, largest)
 

@@ -19,18 +19,18 @@ class RequestParameters:
         ConfigError: a name is unknown.
     """
 
-    def __init__(self, given: Mapping[str, str], known: Sequence[str], body: Any = None) -> None:
-        for name in given:
+    def __init__(self, parameters: Mapping[str, str], known: Sequence[str], body: Any = None) -> None:
+        for name in parameters:
             if name not in known:
                 raise ConfigError(_shown(name), "a known parameter", "an unknown one", nearest(name, known))
-        self._given = given
+        self._parameters = parameters
         self.body = body
 
     def text(self, name: str) -> str:
         """Return a required parameter."""
-        if name not in self._given:
+        if name not in self._parameters:
             raise ConfigError(name, "a parameter", "none", f"Add {name}=… to the request.")
-        return self._given[name]
+        return self._parameters[name]
 
     def number(self, name: str, stop: int, start: int = 0) -> int:
         """Parse an integer from `start` up to, but not including, `stop`."""

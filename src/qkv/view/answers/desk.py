@@ -76,7 +76,7 @@ class RequestHandler:
             "cell": RequestKind("GET", ("layer", "head", "query", "key"), self._cell),
             "graph": RequestKind("GET", ("layers", "query", "top", "frontier"), self._graph),
             "mechanisms": RequestKind("GET", ("layer", "head"), self._mechanisms),
-            "whatif": RequestKind("POST", (), lambda asked: JsonValue(whatif(self.scene, asked.body))),
+            "whatif": RequestKind("POST", (), lambda request: JsonValue(whatif(self.scene, request.body))),
             "heads": RequestKind("GET", (), self._gallery),
         }
 
@@ -95,7 +95,7 @@ class RequestHandler:
         """
         question = self.questions[name]
         with self.maps.background.standing_back(), room_for(name, FREE):
-            answer = question.answer(_asked(parameters, question.parameters, body))
+            answer = question.answer(_request(parameters, question.parameters, body))
         return JsonValue(speakable(answer.content)) if isinstance(answer, JsonValue) else answer
 
     def close(self) -> None:
@@ -110,84 +110,84 @@ class RequestHandler:
         else:
             log.error("exact levels could not be computed: %s. %s", said, FREE)
 
-    def _scene(self, asked: RequestParameters) -> Answer:
+    def _scene(self, request: RequestParameters) -> Answer:
         return JsonValue(listed(self.scene, self.live))
 
-    def _tokens(self, asked: RequestParameters) -> Answer:
-        start = asked.number("start", 1 << 26)
-        stop = asked.number("stop", start + PIECE + 1, start)
-        return JsonValue(piece(self.scene, asked.text("sequence"), start, stop))
+    def _tokens(self, request: RequestParameters) -> Answer:
+        start = request.number("start", 1 << 26)
+        stop = request.number("stop", start + PIECE + 1, start)
+        return JsonValue(piece(self.scene, request.text("sequence"), start, stop))
 
-    def _tile(self, asked: RequestParameters) -> Answer:
-        level, row = asked.number("level", _LEVELS), asked.number("row", _TILES)
-        place = TilePlace(level, row, asked.number("column", _TILES))
-        return self.maps.tile(*self._head(asked), place, self._how(asked), self._quantity(asked))
+    def _tile(self, request: RequestParameters) -> Answer:
+        level, row = request.number("level", _LEVELS), request.number("row", _TILES)
+        position = TilePlace(level, row, request.number("column", _TILES))
+        return self.maps.tile(*self._head(request), position, self._how(request), self._quantity(request))
 
-    def _progress(self, asked: RequestParameters) -> Answer:
-        self._how(asked)
-        return JsonValue(self.maps.progress(*self._head(asked), self._quantity(asked)))
+    def _progress(self, request: RequestParameters) -> Answer:
+        self._how(request)
+        return JsonValue(self.maps.progress(*self._head(request), self._quantity(request)))
 
-    def _cancel(self, asked: RequestParameters) -> Answer:
-        self.maps.cancel(*self._head(asked))
+    def _cancel(self, request: RequestParameters) -> Answer:
+        self.maps.cancel(*self._head(request))
         return JsonValue({})
 
-    def _resume(self, asked: RequestParameters) -> Answer:
-        self.maps.resume(*self._head(asked))
+    def _resume(self, request: RequestParameters) -> Answer:
+        self.maps.resume(*self._head(request))
         return JsonValue({})
 
-    def _track(self, asked: RequestParameters) -> Answer:
-        what = cast("What", asked.choice("what", ("entropy", "received", "peak")))
-        return self.maps.track(*self._head(asked), what, asked.number("level", _LEVELS))
+    def _track(self, request: RequestParameters) -> Answer:
+        what = cast("What", request.choice("what", ("entropy", "received", "peak")))
+        return self.maps.track(*self._head(request), what, request.number("level", _LEVELS))
 
-    def _row(self, asked: RequestParameters) -> Answer:
-        layer, head = self._head(asked)
-        query = asked.number("query", self.scene.layers[layer].shape[1])
-        return JsonValue(row(self.scene, layer, head, query, asked.number("top", MOST + 1, 1)))
+    def _row(self, request: RequestParameters) -> Answer:
+        layer, head = self._head(request)
+        query = request.number("query", self.scene.layers[layer].shape[1])
+        return JsonValue(row(self.scene, layer, head, query, request.number("top", MOST + 1, 1)))
 
-    def _column(self, asked: RequestParameters) -> Answer:
-        layer, head = self._head(asked)
-        key = asked.number("key", self.scene.layers[layer].shape[2])
+    def _column(self, request: RequestParameters) -> Answer:
+        layer, head = self._head(request)
+        key = request.number("key", self.scene.layers[layer].shape[2])
         weights = self.maps.pyramid(layer, head, "weight").weights
-        return JsonValue(column(self.scene, layer, head, key, asked.number("top", MOST + 1, 1), weights))
+        return JsonValue(column(self.scene, layer, head, key, request.number("top", MOST + 1, 1), weights))
 
-    def _steps(self, asked: RequestParameters) -> Answer:
-        layer, head = self._head(asked)
-        return JsonValue(steps(self.scene, layer, head, asked.number("query", self.scene.layers[layer].shape[1])))
+    def _steps(self, request: RequestParameters) -> Answer:
+        layer, head = self._head(request)
+        return JsonValue(steps(self.scene, layer, head, request.number("query", self.scene.layers[layer].shape[1])))
 
-    def _cell(self, asked: RequestParameters) -> Answer:
-        layer, head = self._head(asked)
+    def _cell(self, request: RequestParameters) -> Answer:
+        layer, head = self._head(request)
         _, queries, keys = self.scene.layers[layer].shape
-        return JsonValue(cell(self.scene, layer, head, asked.number("query", queries), asked.number("key", keys)))
+        return JsonValue(cell(self.scene, layer, head, request.number("query", queries), request.number("key", keys)))
 
-    def _graph(self, asked: RequestParameters) -> Answer:
-        layers = tuple(asked.numbers("layers", len(self.scene.layers), DEEPEST))
-        query = asked.number("query", self.scene.layers[layers[-1]].shape[1])
-        top, frontier = (asked.number(name, LINKS + 1, 1) for name in ("top", "frontier"))
+    def _graph(self, request: RequestParameters) -> Answer:
+        layers = tuple(request.numbers("layers", len(self.scene.layers), DEEPEST))
+        query = request.number("query", self.scene.layers[layers[-1]].shape[1])
+        top, frontier = (request.number(name, LINKS + 1, 1) for name in ("top", "frontier"))
         return JsonValue(graph(self.scene, Followed(layers, query, top, frontier)))
 
-    def _mechanisms(self, asked: RequestParameters) -> Answer:
-        layer, head = self._head(asked)
+    def _mechanisms(self, request: RequestParameters) -> Answer:
+        layer, head = self._head(request)
         return JsonValue(mechanisms(head_of(self.scene.layers[layer], head)))
 
-    def _gallery(self, asked: RequestParameters) -> Answer:
+    def _gallery(self, request: RequestParameters) -> Answer:
         if self._heads is None:
             self._heads = JsonValue(heads(self.scene))
         return self._heads
 
-    def _head(self, asked: RequestParameters) -> tuple[int, int]:
-        layer = asked.number("layer", len(self.scene.layers))
-        return layer, asked.number("head", self.scene.layers[layer].heads)
+    def _head(self, request: RequestParameters) -> tuple[int, int]:
+        layer = request.number("layer", len(self.scene.layers))
+        return layer, request.number("head", self.scene.layers[layer].heads)
 
     @staticmethod
-    def _how(asked: RequestParameters) -> How:
-        return cast("How", asked.choice("how", ("mean", "max")))
+    def _how(request: RequestParameters) -> How:
+        return cast("How", request.choice("how", ("mean", "max")))
 
     @staticmethod
-    def _quantity(asked: RequestParameters) -> Quantity:
-        return cast("Quantity", asked.choice("quantity", ("weight", "contribution")))
+    def _quantity(request: RequestParameters) -> Quantity:
+        return cast("Quantity", request.choice("quantity", ("weight", "contribution")))
 
 
-def _asked(parameters: str, known: tuple[str, ...], body: Any) -> RequestParameters:
+def _request(parameters: str, known: tuple[str, ...], body: Any) -> RequestParameters:
     try:
         pairs = parse_qsl(parameters, keep_blank_values=True, strict_parsing=bool(parameters), max_num_fields=16)
     except ValueError as error:

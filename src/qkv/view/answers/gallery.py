@@ -54,12 +54,12 @@ def heads(scene: Scene) -> list[dict[str, Any]]:
 
 
 def _judged(scene: Scene, layer: int, head: int) -> dict[str, Any]:
-    found = scene.layers[layer]
-    one = head_of(found, head)
+    recorded = scene.layers[layer]
+    one = head_of(recorded, head)
     sample = _sample(one)
-    values = _positions(sample, one, found.kind == "self")
-    if found.queries == found.keys or found.kind == "cross":
-        values["same"] = _same(sample, scene.sequences[found.queries], scene.sequences[found.keys])
+    values = _positions(sample, one, recorded.kind == "self")
+    if recorded.queries == recorded.keys or recorded.kind == "cross":
+        values["same"] = _same(sample, scene.sequences[recorded.queries], scene.sequences[recorded.keys])
     labels = [
         {
             "name": name,
@@ -94,11 +94,11 @@ def _visible(head: Head, rows: Tensor) -> Tensor:
 
 def _positions(sample: _Sample, head: Head, self_attention: bool) -> dict[str, float]:
     queries, keys = head.shape
-    own = sample.rows if self_attention else (sample.rows * keys / max(1, queries)).long()
-    values = {"first": _mean(sample.weights[:, 0]) if keys else 0.0, "diagonal": _mean(_at(sample, own))}
+    columns = sample.rows if self_attention else (sample.rows * keys / max(1, queries)).long()
+    values = {"first": _mean(sample.weights[:, 0]) if keys else 0.0, "diagonal": _mean(_at(sample, columns))}
     if self_attention:
         later = sample.rows > 0
-        values["previous"] = _mean(_at(sample, own - 1)[later])
+        values["previous"] = _mean(_at(sample, columns - 1)[later])
     if head.non_negative:
         several = sample.visible > 1
         entropy = -torch.special.xlogy(sample.weights, sample.weights).sum(-1)

@@ -68,9 +68,9 @@ def graph(scene: Scene, followed: Followed) -> dict[str, Any]:
 
 def _check(scene: Scene, followed: Followed) -> None:
     for below, above in zip(followed.layers, followed.layers[1:], strict=False):
-        wanted, got = scene.layers[above].keys, scene.layers[below].queries
-        if wanted != got:
-            expected = f"a layer whose queries are {wanted!a} below {scene.layers[above].name!a}"
+        allowed, got = scene.layers[above].keys, scene.layers[below].queries
+        if allowed != got:
+            expected = f"a layer whose queries are {allowed!a} below {scene.layers[above].name!a}"
             hint = "List layers from bottom to top, each attending to the output of the one below."
             raise ConfigError("layers", expected, ascii(scene.layers[below].name), hint)
 
@@ -85,6 +85,6 @@ def _mean(scene: Scene, number: int, query: int) -> Tensor:
 
 
 def _strongest(weights: Tensor, count: int) -> list[tuple[int, float]]:
-    found = weights.topk(min(count, len(weights)))
-    pairs = zip(found.indices.tolist(), found.values.tolist(), strict=True)
+    strongest = weights.topk(min(count, len(weights)))
+    pairs = zip(strongest.indices.tolist(), strongest.values.tolist(), strict=True)
     return [(key, weight) for key, weight in pairs if weight > 0]

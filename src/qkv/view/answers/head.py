@@ -107,8 +107,8 @@ class Head:
     def attend(self, query: int) -> tuple[Tensor, Tensor]:
         """Return the output of one query, (V), and its weights, (K)."""
         rows = torch.tensor([query], device=self.query.device)
-        found = attention_with_weights(self.query[rows], self.key, self.value, **self.options(rows))
-        return found[0][0], found[1][0]
+        result = attention_with_weights(self.query[rows], self.key, self.value, **self.options(rows))
+        return result[0][0], result[1][0]
 
     def bounds(self) -> Bounds | None:
         """Return the keys each query may see as an interval, if the mask is one."""
@@ -136,12 +136,12 @@ def head_of(layer: Layer, head: int) -> Head:
     Returns:
         The head; tensors are views of the layer's.
     """
-    given = dict(layer.options)
+    options = dict(layer.options)
     groups = layer.key.shape[0]
     index = HeadIndex(layer.heads, groups, head)
-    score = as_score(given.get("score") or ScaledDot())
-    normalizer = given.get("normalizer") or default_normalizer(score)
-    mask, state = given.get("mask"), layer.state
+    score = as_score(options.get("score") or ScaledDot())
+    normalizer = options.get("normalizer") or default_normalizer(score)
+    mask, state = options.get("mask"), layer.state
     return Head(
         layer.query[head].detach(),
         layer.key[index.of_keys].detach(),
@@ -149,7 +149,7 @@ def head_of(layer: Layer, head: int) -> Head:
         part_of(score, index),
         part_of(normalizer, index),
         None if mask is None else as_mask(mask).item(head, (layer.heads,)),
-        bias_of(given.get("bias"), index),
+        bias_of(options.get("bias"), index),
         None if state is None or state.kind == "hard" else state.map(lambda x: x[head].detach()),
     )
 

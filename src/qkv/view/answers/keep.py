@@ -33,8 +33,8 @@ class ByteLRU(Generic[T]):
 
     def get(self, name: Hashable, make: Callable[[], T]) -> T:
         """Return the entry with a name; create it if missing."""
-        found = self.find(name)
-        return self.put(name, make()) if found is None else found
+        content = self.find(name)
+        return self.put(name, make()) if content is None else content
 
     def find(self, name: Hashable) -> T | None:
         """Return the entry with a name, or None."""
@@ -53,7 +53,7 @@ class ByteLRU(Generic[T]):
             while self.bytes > self.limit and len(self._things) > 1:
                 gone.append(self._things.popitem(last=False)[1])
                 self.bytes -= self._size(gone[-1])
-            kept = self._things.get(name, thing)
+            present = self._things.get(name, thing)
         for each in gone:
             self._dropped(each)
-        return kept
+        return present

@@ -57,12 +57,14 @@ def piece(scene: Scene, sequence: str, start: int, stop: int) -> list[dict[str, 
     if sequence not in scene.sequences:
         hint = nearest(sequence[:40], scene.sequences)
         raise ConfigError("sequence", "the name of a sequence", ascii(sequence[:40]), hint)
-    whole = scene.sequences[sequence]
-    tokens = whole[start:stop]
+    everything = scene.sequences[sequence]
+    tokens = everything[start:stop]
     notes = scene.notes.get(sequence, ())[start:stop] or ("",) * len(tokens)
     return [
         {"text": _sayable(token), "shown": shown, "note": note}
-        for token, shown, note in zip(tokens, labels(whole, range(len(whole))[start:stop]), notes, strict=True)
+        for token, shown, note in zip(
+            tokens, labels(everything, range(len(everything))[start:stop]), notes, strict=True
+        )
     ]
 
 

@@ -43,22 +43,22 @@ class Maps:
         """The memory of pyramids and tiles, now or when they are done."""
         return self._pyramids.bytes + self._tiles.bytes
 
-    def tile(self, layer: int, head: int, place: TilePlace, how: How, quantity: Quantity) -> Numbers:
+    def tile(self, layer: int, head: int, position: TilePlace, how: How, quantity: Quantity) -> Numbers:
         """Return a tile; the first request starts the computation of the map's exact levels."""
         pyramid = self.pyramid(layer, head, quantity)
-        _expect_level(pyramid, place.level)
-        for side, at, cells in zip(("row", "column"), place[1:], pyramid.size(place.level), strict=True):
+        _expect_level(pyramid, position.level)
+        for side, at, cells in zip(("row", "column"), position[1:], pyramid.size(position.level), strict=True):
             if at * SIDE >= max(cells, 1):
-                got, hint = str(at), f"Level {place.level} has {cells} cells there."
+                got, hint = str(at), f"Level {position.level} has {cells} cells there."
                 raise ConfigError(side, f"a tile from 0 to {(cells - 1) // SIDE}", got, hint)
         self._begin(pyramid)
-        name = (layer, head, place, how, quantity)
-        found = self._tiles.find(name)
-        if found is None:
-            found = numbers(*pyramid.tile(place, how))
-            if found.state == "exact":
-                self._tiles.put(name, found)
-        return found
+        name = (layer, head, position, how, quantity)
+        content = self._tiles.find(name)
+        if content is None:
+            content = numbers(*pyramid.tile(position, how))
+            if content.state == "exact":
+                self._tiles.put(name, content)
+        return content
 
     def track(self, layer: int, head: int, what: What, level: int) -> Numbers:
         """Return a statistic of every query or key, pooled to a level: (1, n)."""
@@ -94,9 +94,9 @@ class Maps:
         return self._pyramids.get((layer, head, quantity), lambda: self._built(layer, head, quantity))
 
     def _built(self, layer: int, head: int, quantity: Quantity) -> Pyramid:
-        found = self._scene.layers[layer]
-        scale = norms(found, head) if quantity == "contribution" else None
-        pyramid = Pyramid(HeadWeights(head_of(found, head), scale))
+        recorded = self._scene.layers[layer]
+        scale = norms(recorded, head) if quantity == "contribution" else None
+        pyramid = Pyramid(HeadWeights(head_of(recorded, head), scale))
         if pyramid.small:
             pyramid.finish()
         return pyramid
@@ -106,8 +106,8 @@ class Maps:
             self.background.ask(pyramid)
 
     def _of(self, layer: int, head: int) -> list[Pyramid]:
-        found = (self._pyramids.find((layer, head, quantity)) for quantity in ("weight", "contribution"))
-        return [pyramid for pyramid in found if pyramid is not None]
+        pyramids = (self._pyramids.find((layer, head, quantity)) for quantity in ("weight", "contribution"))
+        return [pyramid for pyramid in pyramids if pyramid is not None]
 
 
 def _expect_level(pyramid: Pyramid, level: int) -> None:

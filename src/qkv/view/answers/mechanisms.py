@@ -57,9 +57,9 @@ def mechanisms(head: Head) -> dict[str, Any]:
     return {**choices, "recorded": recorded}
 
 
-def chosen_score(choice: object, own: Score) -> Score:
+def chosen_score(choice: object, original: Score) -> Score:
     """Return the score named in a request, or the head's own."""
-    score: Score = _chosen("score", choice, _of(SCORES), own)
+    score: Score = _chosen("score", choice, _of(SCORES), original)
     return score
 
 
@@ -69,29 +69,29 @@ def chosen_normalizer(choice: object) -> Normalizer | None:
     return normalizer
 
 
-def chosen_mask(choice: object, own: Mask | None, keys: int) -> Mask | None:
+def chosen_mask(choice: object, original: Mask | None, keys: int) -> Mask | None:
     """Return the mask named in a request, or the layer's own."""
-    found: Mask | None = _chosen("mask", choice, mask_kinds(keys), own)
-    return found
+    mask: Mask | None = _chosen("mask", choice, mask_kinds(keys), original)
+    return mask
 
 
-def _chosen(what: str, choice: object, table: Mapping[str, MechanismKind], own: Any) -> Any:
+def _chosen(what: str, choice: object, table: Mapping[str, MechanismKind], original: Any) -> Any:
     if choice is None:
-        return own
+        return original
     if not isinstance(choice, dict) or not isinstance(choice.get("name"), str):
         raise ConfigError(what, "an object with a name", "something else", 'Example: {"name": "dot"}.')
-    name, given = choice["name"], choice.get("parameters") or {}
-    if name not in table or not isinstance(given, dict):
+    name, parameters = choice["name"], choice.get("parameters") or {}
+    if name not in table or not isinstance(parameters, dict):
         raise ConfigError(what, "one of the available names", ascii(name[:40]), nearest(name[:40], table))
     known = {number.name: number for number in table[name].numbers}
-    for parameter in given:
+    for parameter in parameters:
         if parameter not in known:
             hint = nearest(parameter[:40], known) if known else "Omit it."
             raise ConfigError(f"{what}.parameters", f"parameters of {name}", ascii(parameter[:40]), hint)
     return table[name].make(
         **{
             number.name: checked(
-                f"{what}.{number.name}", given.get(number.name, number.default), number.low, number.high
+                f"{what}.{number.name}", parameters.get(number.name, number.default), number.low, number.high
             )
             for number in known.values()
         }

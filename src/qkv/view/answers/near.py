@@ -34,10 +34,12 @@ def column(scene: Scene, layer: int, head: int, key: int, top: int, weights: Hea
     """
     rows = weights.head.shape[0]
     step = 4_096
-    place = slice(key, key + 1)
-    found = torch.cat([weights.tile(slice(at, min(at + step, rows)), place)[:, 0] for at in range(0, rows, step)])
+    columns = slice(key, key + 1)
+    weights_of_key = torch.cat(
+        [weights.tile(slice(at, min(at + step, rows)), columns)[:, 0] for at in range(0, rows, step)]
+    )
     length = norms(scene.layers[layer], head)[key]
-    return _largest("queries", found.double(), length.expand(rows), top) | {"entropy": None}
+    return _largest("queries", weights_of_key.double(), length.expand(rows), top) | {"entropy": None}
 
 
 def _largest(name: str, weights: Tensor, lengths: Tensor, top: int) -> dict[str, Any]:
@@ -54,5 +56,5 @@ def _largest(name: str, weights: Tensor, lengths: Tensor, top: int) -> dict[str,
 def _entropy(head: Head, weights: Tensor) -> float | None:
     if not head.non_negative:
         return None
-    found: float | None = plain(-torch.special.xlogy(weights, weights).sum())[0]
-    return found
+    entropy: float | None = plain(-torch.special.xlogy(weights, weights).sum())[0]
+    return entropy

@@ -15,7 +15,7 @@ def weight_stages(normalizer: Normalizer, row: NormalizedRow) -> list[Stage]:
     Returns:
         The stages.
     """
-    weights = row.weights.double()[row.places]
+    weights = row.weights.double()[row.keys]
     equation = equation_of(normalizer)
     if not len(row.seen()):
         note = "All keys are masked for this query: all weights are 0."

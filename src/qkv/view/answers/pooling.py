@@ -37,8 +37,8 @@ def extents(cells: range, level: int, size: int) -> Tensor:
         >>> extents(range(1, 3), 2, 10)
         tensor([4., 2.])
     """
-    places = torch.arange(cells.start, cells.stop + 1) << level
-    return places.clamp(max=size).diff().float()
+    edges = torch.arange(cells.start, cells.stop + 1) << level
+    return edges.clamp(max=size).diff().float()
 
 
 def pooled(tile: Tensor, block: int) -> tuple[Tensor, Tensor]:
@@ -58,24 +58,24 @@ def pooled(tile: Tensor, block: int) -> tuple[Tensor, Tensor]:
 def pooled_rows(tile: Tensor, block: int) -> tuple[Tensor, Tensor]:
     """Compute sums and maxima of blocks of rows."""
     rows, columns = tile.shape
-    whole = rows // block * block
-    inner = tile[:whole].reshape(whole // block, block, columns)
+    start = rows // block * block
+    inner = tile[:start].reshape(start // block, block, columns)
     total, top = inner.sum(1), inner.amax(1)
-    if whole == rows:
+    if start == rows:
         return total, top
-    rest = tile[whole:]
+    rest = tile[start:]
     return torch.cat([total, rest.sum(0, keepdim=True)]), torch.cat([top, rest.amax(0, keepdim=True)])
 
 
 def pooled_columns(tile: Tensor, block: int) -> tuple[Tensor, Tensor]:
     """Compute sums and maxima of blocks of columns."""
     rows, columns = tile.shape
-    whole = columns // block * block
-    inner = tile[:, :whole].reshape(rows, whole // block, block)
+    start = columns // block * block
+    inner = tile[:, :start].reshape(rows, start // block, block)
     total, top = inner.sum(-1), inner.amax(-1)
-    if whole == columns:
+    if start == columns:
         return total, top
-    rest = tile[:, whole:]
+    rest = tile[:, start:]
     return torch.cat([total, rest.sum(-1, keepdim=True)], 1), torch.cat([top, rest.amax(-1, keepdim=True)], 1)
 
 

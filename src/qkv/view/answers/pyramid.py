@@ -68,7 +68,7 @@ class Pyramid:
         self._entropy, self._peak = torch.zeros(rows), torch.zeros(rows)
         self._received = torch.zeros(columns, dtype=torch.float64)
         self._lock = threading.Lock()
-        self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+        self._sums: dict[int, tuple[Tensor, Tensor]] = {}
         self._samples = ByteLRU[Tensor](_SAMPLES, lambda sample: sample.nbytes)
 
     @property
@@ -91,25 +91,25 @@ class Pyramid:
         """Return the number of cells of a level, vertically and horizontally."""
         return -(-self.shape[0] >> level), -(-self.shape[1] >> level)
 
-    def tile(self, place: TilePlace, how: How) -> tuple[Tensor, bool]:
+    def tile(self, position: TilePlace, how: How) -> tuple[Tensor, bool]:
         """Return a tile of at most 256 × 256 cells, and whether it is exact.
 
         Args:
-            place: the tile.
+            position: the tile.
             how: mean or maximum of the weights a cell covers.
         """
-        level, row, column = place
+        level, row, column = position
         high, wide = self.size(level)
         rows = range(row * SIDE, min((row + 1) * SIDE, high))
         columns = range(column * SIDE, min((column + 1) * SIDE, wide))
         if level < self.base:
             return self._computed(level, rows, columns, how), True
         ready = self._ready(level, rows)
-        kept = self._read(level, rows[:ready], columns, how)
+        ready_part = self._read(level, rows[:ready], columns, how)
         if ready == len(rows):
-            return kept, True
-        sample = self._samples.get((place, how), lambda: self._sampled(level, rows, columns, how))
-        return torch.cat([kept, sample[ready:]]), False
+            return ready_part, True
+        sample = self._samples.get((position, how), lambda: self._sampled(level, rows, columns, how))
+        return torch.cat([ready_part, sample[ready:]]), False
 
     def track(self, what: What) -> tuple[Tensor, bool]:
         """Return a statistic of every row, or of every column (received), and whether it is exact.
@@ -119,19 +119,19 @@ class Pyramid:
         of_rows = self._peak if what == "peak" else self._entropy
         if self.exact:
             return self._received if what == "received" else of_rows, True
-        places = torch.linspace(0, self.shape[0] - 1, min(SIDE, self.shape[0])).long()
-        sample, whole = self.weights.rows(places), slice(0, self.shape[1])
-        tiles = (sample(some).float() for some in self._chunks(whole, len(places), 1))
+        rows = torch.linspace(0, self.shape[0] - 1, min(SIDE, self.shape[0])).long()
+        sample, columns = self.weights.rows(rows), slice(0, self.shape[1])
+        tiles = (sample(some).float() for some in self._chunks(columns, len(rows), 1))
         if what == "received":
             total = torch.cat([tile.sum(0, dtype=torch.float64) for tile in tiles])
-            return total * (self.shape[0] / len(places)), False
+            return total * (self.shape[0] / len(rows)), False
         if what == "peak":
-            found = torch.stack([tile.amax(1) for tile in tiles]).amax(0)
+            track = torch.stack([tile.amax(1) for tile in tiles]).amax(0)
         else:
-            found = torch.stack([information(tile) for tile in tiles]).sum(0)
-        nearest = torch.searchsorted(places, torch.arange(self.shape[0])).clamp(max=len(places) - 1)
+            track = torch.stack([information(tile) for tile in tiles]).sum(0)
+        nearest = torch.searchsorted(rows, torch.arange(self.shape[0])).clamp(max=len(rows) - 1)
         done = self.done
-        return torch.cat([of_rows[:done], found[nearest][done:]]), False
+        return torch.cat([of_rows[:done], track[nearest][done:]]), False
 
     def advance(self, goes_on: Callable[[], bool]) -> bool:
         """Compute some more rows exactly.
@@ -146,10 +146,10 @@ class Pyramid:
             return False
         height = max(_HEIGHT, 1 << self.base)
         rows = slice(self.done, min(self.done + height, self.shape[0]))
-        found = self._stripe(rows, goes_on)
-        if found is not None:
-            self._add(rows, found)
-        return found is not None
+        stripe = self._stripe(rows, goes_on)
+        if stripe is not None:
+            self._add(rows, stripe)
+        return stripe is not None
 
     def finish(self) -> None:
         """Compute all rows exactly."""
@@ -183,7 +183,7 @@ class Pyramid:
         if not len(rows):
             return torch.zeros(0, len(columns))
         with self._lock:
-            cells = self._kept[level][how == "max"][rows.start : rows.stop, columns.start : columns.stop].clone()
+            cells = self._sums[level][how == "max"][rows.start : rows.stop, columns.start : columns.stop].clone()
         return cells if how == "max" else cells / self._counts(level, rows, columns)
 
     def _sampled(self, level: int, rows: range, columns: range, how: How) -> Tensor:
@@ -193,9 +193,9 @@ class Pyramid:
         ready = self.weights.ready
         most, passed = (_SAMPLE, wide) if ready else (_SAMPLE_WITH_PASSES, wide + self.shape[1])
         each = max(1, min(1 << level, most // (len(rows) * passed * self.weights.head.depth)))
-        places = _drawn(rows, level, each, self.shape[0])
-        part, cells = self.weights.rows(places.flatten()), []
-        for some in self._chunks(across, places.numel(), 1 << level):
+        samples = _drawn(rows, level, each, self.shape[0])
+        part, cells = self.weights.rows(samples.flatten()), []
+        for some in self._chunks(across, samples.numel(), 1 << level):
             sample = part(some).float().view(len(rows), each, -1)
             merged = sample.amax(1) if how == "max" else sample.mean(1)
             cells.append(pooled_columns(merged, 1 << level)[how == "max"])
@@ -229,13 +229,13 @@ class Pyramid:
 
     def _add(self, rows: slice, stripe: _Stripe) -> None:
         with self._lock:
-            for level in range(self.base, self.levels) if not self._kept else ():
+            for level in range(self.base, self.levels) if not self._sums else ():
                 size = self.size(level)
-                self._kept[level] = torch.zeros(size), torch.full(size, -torch.inf)
+                self._sums[level] = torch.zeros(size), torch.full(size, -torch.inf)
             first = rows.start >> self.base
             last = first + len(stripe.totals)
-            for kept, new in zip(self._kept[self.base], (stripe.totals, stripe.tops), strict=True):
-                kept[first:last] = new
+            for former, new in zip(self._sums[self.base], (stripe.totals, stripe.tops), strict=True):
+                former[first:last] = new
             self._lift(first, last)
             self._peak[rows], self._entropy[rows] = stripe.peak, stripe.entropy
             self._received += stripe.received
@@ -247,7 +247,7 @@ class Pyramid:
             first, last = first // 2, -(-last // 2)
             below = slice(2 * first, 2 * last)
             for which in range(2):
-                self._kept[level][which][first:last] = pooled(self._kept[level - 1][which][below], 2)[which]
+                self._sums[level][which][first:last] = pooled(self._sums[level - 1][which][below], 2)[which]
 
 
 def _drawn(rows: range, level: int, each: int, size: int) -> Tensor:

@@ -55,9 +55,9 @@ def softmax_states(head: Head, bounds: Bounds | None, rows: slice) -> Tensor | N
 
 def _of_rows(bounds: Bounds, rows: slice, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Return the first visible key of each row, and the one after the last."""
-    whole = torch.zeros(shape[0], dtype=torch.int64)
-    first = whole if bounds.first is None else bounds.first
-    last = whole + shape[1] if bounds.last is None else bounds.last
+    hidden = torch.zeros(shape[0], dtype=torch.int64)
+    first = hidden if bounds.first is None else bounds.first
+    last = hidden + shape[1] if bounds.last is None else bounds.last
     return first.expand(shape[0])[rows].clamp(min=0), last.expand(shape[0])[rows].clamp(max=shape[1])
 
 

@@ -42,21 +42,28 @@ class Stage:
 
     def described(self, keys: "DisplayedKeys") -> dict[str, Any]:
         """Convert the stage to JSON."""
-        told: dict[str, Any] = {"name": self.name, "symbol": self.symbol, "equation": self.equation, "kind": self.kind}
-        told |= {"values": plain(self.values.flatten()), "note": self.note}
+        description: dict[str, Any] = {
+            "name": self.name,
+            "symbol": self.symbol,
+            "equation": self.equation,
+            "kind": self.kind,
+        }
+        description |= {"values": plain(self.values.flatten()), "note": self.note}
         if self.of_weights:
-            told["scale"] = "weight"
+            description["scale"] = "weight"
         if self.kind == "matrix":
-            told["shape"] = list(self.values.shape)
+            description["shape"] = list(self.values.shape)
         if self.kind in ("row", "matrix"):
-            own = self.labels is not None
-            told["labels"] = list(self.labels or keys.labels)
-            told |= {} if own else {"places": keys.places.tolist(), "length": keys.length}
+            labeled = self.labels is not None
+            description["labels"] = list(self.labels or keys.labels)
+            description |= {} if labeled else {"places": keys.indices.tolist(), "length": keys.length}
         else:
-            told["labels"] = [str(place + 1) for place in range(self.values.numel())] if self.kind == "vector" else [""]
-        if self.kind in ("row", "matrix") and self.labels is None and len(keys.places) < keys.length:
-            told["note"] = f"{self.note} {keys.note}".strip()
-        return told
+            description["labels"] = (
+                [str(index + 1) for index in range(self.values.numel())] if self.kind == "vector" else [""]
+            )
+        if self.kind in ("row", "matrix") and self.labels is None and len(keys.indices) < keys.length:
+            description["note"] = f"{self.note} {keys.note}".strip()
+        return description
 
     def line(self, at: int) -> dict[str, Any]:
         """Return the stage of one key as a line: equation, numbers filled in, and the result if it is a number."""
@@ -104,19 +111,19 @@ class DisplayedKeys:
     """The displayed keys.
 
     Args:
-        places: their positions, ascending.
+        indices: their positions, ascending.
         labels: their tokens.
         length: total number of keys.
     """
 
-    places: Tensor
+    indices: Tensor
     labels: tuple[str, ...]
     length: int
 
     @property
     def note(self) -> str:
         """The note about keys that are not displayed."""
-        return f"The {len(self.places)} keys with the largest weights, of {self.length:,}."
+        return f"The {len(self.indices)} keys with the largest weights, of {self.length:,}."
 
 
 def number(value: float | Tensor) -> str:

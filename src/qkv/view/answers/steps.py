@@ -20,7 +20,7 @@ SHOWN = 64
 _MOVED = "After the model's own changes: positions, norms of heads, or a projection of the score."
 
 
-class _Asked(NamedTuple):
+class _ExplainedQuery(NamedTuple):
     """One query of one head, and its row."""
 
     layer: Layer
@@ -41,10 +41,10 @@ def steps(scene: Scene, layer: int, head: int, query: int) -> dict[str, Any]:
         scene: the scene.
         layer, head, query: indices.
     """
-    asked = _asked(scene.layers[layer], head, query)
-    keys = _keys(scene, asked)
-    weighing = weight_stages(asked.head.normalizer, asked.row)
-    stages = [*_inputs(asked), *_scores(asked), *weighing, *_outputs(asked, keys)]
+    explained = _explained(scene.layers[layer], head, query)
+    keys = _keys(scene, explained)
+    weighing = weight_stages(explained.head.normalizer, explained.row)
+    stages = [*_inputs(explained), *_scores(explained), *weighing, *_outputs(explained, keys)]
     return {"stages": [stage.described(keys) for stage in stages]}
 
 
@@ -55,25 +55,25 @@ def cell(scene: Scene, layer: int, head: int, query: int, key: int) -> dict[str,
         scene: the scene.
         layer, head, query, key: indices.
     """
-    asked = _asked(scene.layers[layer], head, query, torch.tensor([key]))
-    weight = float(asked.row.weights[key])
-    if not bool(asked.row.visible[key]):
+    explained = _explained(scene.layers[layer], head, query, torch.tensor([key]))
+    weight = float(explained.row.weights[key])
+    if not bool(explained.row.visible[key]):
         lines = [{"equation": "w = 0", "filled": "the mask hides this key from this query", "value": 0.0}]
         return {"lines": lines, "weight": weight}
-    stages = [*_scores(asked), *weight_stages(asked.head.normalizer, asked.row)]
+    stages = [*_scores(explained), *weight_stages(explained.head.normalizer, explained.row)]
     return {"lines": [stage.line(0) for stage in stages], "weight": weight}
 
 
-def _asked(layer: Layer, number_: int, query: int, places: Tensor | None = None) -> _Asked:
+def _explained(layer: Layer, number_: int, query: int, keys: Tensor | None = None) -> _ExplainedQuery:
     head = head_of(layer, number_).in_log_space()
     output, weights = head.attend(query)
-    if places is None:
-        places = weights.abs().topk(min(SHOWN, len(weights))).indices.sort().values
+    if keys is None:
+        keys = weights.abs().topk(min(SHOWN, len(weights))).indices.sort().values
     biases = _biases(head, query)
     s_K = scores(head.score, wide(head.score, head.query[query]), wide(head.score, head.key)).detach().double()
     s_K = s_K if biases is None else s_K + biases
-    row = NormalizedRow(s_K, head.visible(query), weights, _threshold(head, query), places)
-    return _Asked(layer, head, number_, query, output, row, biases)
+    row = NormalizedRow(s_K, head.visible(query), weights, _threshold(head, query), keys)
+    return _ExplainedQuery(layer, head, number_, query, output, row, biases)
 
 
 def _threshold(head: Head, query: int) -> float:
@@ -92,23 +92,23 @@ def _biases(head: Head, query: int) -> Tensor | None:
     return tile.detach().double().expand(1, len(columns))[0]
 
 
-def _keys(scene: Scene, asked: _Asked) -> DisplayedKeys:
-    tokens = scene.sequences[asked.layer.keys]
-    shown = labels(tokens, asked.row.places.tolist())
-    return DisplayedKeys(asked.row.places, shown, asked.head.shape[1])
+def _keys(scene: Scene, explained: _ExplainedQuery) -> DisplayedKeys:
+    tokens = scene.sequences[explained.layer.keys]
+    shown = labels(tokens, explained.row.keys.tolist())
+    return DisplayedKeys(explained.row.keys, shown, explained.head.shape[1])
 
 
-def _inputs(asked: _Asked) -> list[Stage]:
-    layer, head, places = asked.layer, asked.head, asked.row.places
-    q = head.query[asked.query]
+def _inputs(explained: _ExplainedQuery) -> list[Stage]:
+    layer, head, keys = explained.layer, explained.head, explained.row.keys
+    q = head.query[explained.query]
     stages = []
     equation, note = "q", "As passed to the attention."
     if layer.inputs is not None:
-        x = layer.inputs.query_input[asked.query].detach()
+        x = layer.inputs.query_input[explained.query].detach()
         stages.append(Stage("input", "x", "x", "vector", x))
         weight, bias = layer.inputs.query_weight, layer.inputs.query_bias
         if weight is not None:
-            projected = _of_head(_linear(x, weight, bias), asked)
+            projected = _of_head(_linear(x, weight, bias), explained)
             equation, note = ("q = W x" if bias is None else "q = W x + b"), ""
             if projected.shape != q.shape or not torch.allclose(projected, q, rtol=1e-3, atol=1e-4):
                 stages.append(Stage("projected", "W x", equation, "vector", projected))
@@ -119,25 +119,25 @@ def _inputs(asked: _Asked) -> list[Stage]:
     return [
         *stages,
         Stage("query", "q", equation, "vector", q, note),
-        Stage("keys", "k", "k", "matrix", head.key[places]),
-        Stage("values", "v", "v", "matrix", head.value[places]),
+        Stage("keys", "k", "k", "matrix", head.key[keys]),
+        Stage("values", "v", "v", "matrix", head.value[keys]),
     ]
 
 
-def _of_head(projected: Tensor, asked: _Asked) -> Tensor:
-    width = len(projected) // asked.layer.heads
-    return projected[asked.number * width : (asked.number + 1) * width]
+def _of_head(projected: Tensor, explained: _ExplainedQuery) -> Tensor:
+    width = len(projected) // explained.layer.heads
+    return projected[explained.number * width : (explained.number + 1) * width]
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(x, weight.detach(), None if bias is None else bias.detach())
 
 
-def _scores(asked: _Asked) -> list[Stage]:
-    head, row = asked.head, asked.row
-    stages = score_stages(head.score, head.query[asked.query], head.key[row.places])
-    if asked.biases is not None:
-        before, added = stages[-1].values, asked.biases[row.places]
+def _scores(explained: _ExplainedQuery) -> list[Stage]:
+    head, row = explained.head, explained.row
+    stages = score_stages(head.score, head.query[explained.query], head.key[row.keys])
+    if explained.biases is not None:
+        before, added = stages[-1].values, explained.biases[row.keys]
         equation = f"s = s + b, b: {head.bias.name if isinstance(head.bias, Bias) else 'a matrix'}"
         filled = lambda at: f"{number(before[at])} + {number(added[at])}"  # noqa: E731
         stages.append(Stage("bias", "s", equation, "row", before + added, filled=filled))
@@ -148,27 +148,27 @@ def _scores(asked: _Asked) -> list[Stage]:
     return stages
 
 
-def _outputs(asked: _Asked, keys: DisplayedKeys) -> list[Stage]:
-    head, row = asked.head, asked.row
-    weighted = row.weights[row.places, None] * head.value[row.places]
+def _outputs(explained: _ExplainedQuery, keys: DisplayedKeys) -> list[Stage]:
+    head, row = explained.head, explained.row
+    weighted = row.weights[row.keys, None] * head.value[row.keys]
     names = keys.labels
-    if len(row.places) < keys.length:
-        weighted = torch.cat([weighted, (asked.output - weighted.sum(0))[None]])
+    if len(row.keys) < keys.length:
+        weighted = torch.cat([weighted, (explained.output - weighted.sum(0))[None]])
         names = (*names, "all others")
     stages = [
         Stage("weighted values", "w v", "w v", "matrix", weighted, labels=names),
-        Stage("sum", "o", "o = Σ w v", "vector", asked.output),
+        Stage("sum", "o", "o = Σ w v", "vector", explained.output),
     ]
-    if asked.layer.heads > 1 or asked.layer.output is not None:
-        joined = torch.cat([_output(asked, other) for other in range(asked.layer.heads)])
+    if explained.layer.heads > 1 or explained.layer.output is not None:
+        joined = torch.cat([_output(explained, other) for other in range(explained.layer.heads)])
         stages.append(Stage("concatenated heads", "[o₁ … o_H]", "[o₁; …; o_H]", "vector", joined))
-        if asked.layer.output is not None:
-            weight, bias = asked.layer.output
+        if explained.layer.output is not None:
+            weight, bias = explained.layer.output
             y = _linear(joined, weight, bias)
             equation = "y = W [o₁; …; o_H]" + ("" if bias is None else " + b")
             stages.append(Stage("output projection", "y", equation, "vector", y))
     return stages
 
 
-def _output(asked: _Asked, head: int) -> Tensor:
-    return asked.output if head == asked.number else head_of(asked.layer, head).attend(asked.query)[0]
+def _output(explained: _ExplainedQuery, head: int) -> Tensor:
+    return explained.output if head == explained.number else head_of(explained.layer, head).attend(explained.query)[0]

@@ -31,12 +31,12 @@ class HeadWeights:
         self._scale = scale
         self._lock = threading.Lock()
         self._bounds = head.bounds()
-        self._whole: AttentionMap | None = None
+        self._map_of_all: AttentionMap | None = None
         queries = head.shape[0]
         self._known = torch.zeros(queries, dtype=torch.bool)
         self._state: Tensor | None = None
         if head.state is not None or queries * head.shape[1] * head.depth <= SMALL:
-            self._whole = head.map()
+            self._map_of_all = head.map()
 
     @property
     def bytes(self) -> int:
@@ -47,7 +47,7 @@ class HeadWeights:
     @property
     def ready(self) -> bool:
         """Whether the states of all rows are known."""
-        return self._whole is not None
+        return self._map_of_all is not None
 
     def sees(self, rows: slice, columns: slice) -> bool:
         """Return whether any of these queries may see any of these keys, as far as the mask is an interval."""
@@ -60,13 +60,13 @@ class HeadWeights:
 
     def tile(self, rows: slice, columns: slice) -> Tensor:
         """Compute adjacent rows: (rows, columns)."""
-        if self._whole is not None:
-            return self._scaled(self._whole[rows, columns], columns)
+        if self._map_of_all is not None:
+            return self._scaled(self._map_of_all[rows, columns], columns)
         return self.rows(rows)(columns)
 
     def rows(self, rows: slice | Tensor) -> Callable[[slice], Tensor]:
         """Compute some rows, one tile after another: returns a function of the columns."""
-        if self._whole is not None and isinstance(rows, slice):
+        if self._map_of_all is not None and isinstance(rows, slice):
             return lambda columns: self.tile(rows, columns)
         part = self._map(rows)
         return lambda columns: self._scaled(part[:, columns], columns)
@@ -83,10 +83,10 @@ class HeadWeights:
         missing = known is None and self.head.state is None
         if missing and isinstance(part, slice):
             known = softmax_states(self.head, self._bounds, part)
-        found = self.head.map(rows, known)
+        rows_map = self.head.map(rows, known)
         if missing:
-            self._remember(rows, found.state.value)
-        return found
+            self._remember(rows, rows_map.state.value)
+        return rows_map
 
     def _remember(self, rows: Tensor, state: Tensor) -> None:
         with self._lock:

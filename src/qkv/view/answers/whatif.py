@@ -21,7 +21,7 @@ MOST = 128
 NAMES = ("layer", "head", "query", "vector", "temperature", "score", "normalizer", "mask", "bandwidth")
 
 
-class _Found(NamedTuple):
+class _Attended(NamedTuple):
     weights: Tensor
     output: Tensor
 
@@ -40,16 +40,16 @@ def whatif(scene: Scene, body: object) -> dict[str, Any]:
     Raises:
         ConfigError: the request is malformed.
     """
-    asked = _fields(body)
-    layer = _place(asked, "layer", len(scene.layers))
-    head = head_of(scene.layers[layer], _place(asked, "head", scene.layers[layer].heads))
-    query = _place(asked, "query", head.shape[0])
-    before = _Found(*reversed(head.attend(query)))
+    request = _fields(body)
+    layer = _index(request, "layer", len(scene.layers))
+    head = head_of(scene.layers[layer], _index(request, "head", scene.layers[layer].heads))
+    query = _index(request, "query", head.shape[0])
+    before = _Attended(*reversed(head.attend(query)))
     try:
-        after = _Found(*reversed(_changed(head, query, asked).attend(query)))
+        after = _Attended(*reversed(_changed(head, query, request).attend(query)))
     except UnsupportedError as error:
-        return _told(before, before) | {"error": str(error)}
-    return _told(before, after)
+        return _difference(before, before) | {"error": str(error)}
+    return _difference(before, after)
 
 
 def _fields(body: object) -> dict[str, Any]:
@@ -61,27 +61,27 @@ def _fields(body: object) -> dict[str, Any]:
     return body
 
 
-def _place(asked: dict[str, Any], name: str, count: int) -> int:
-    value = asked.get(name)
+def _index(request: dict[str, Any], name: str, count: int) -> int:
+    value = request.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < count:
         raise ConfigError(name, f"an integer from 0 to {count - 1}", ascii(value)[:40], "Count from 0.")
     return value
 
 
-def _changed(head: Head, query: int, asked: dict[str, Any]) -> Head:
+def _changed(head: Head, query: int, request: dict[str, Any]) -> Head:
     """Return the head with all requested changes."""
-    score = _with_bandwidth(chosen_score(asked.get("score"), head.score), asked.get("bandwidth"))
+    score = _with_bandwidth(chosen_score(request.get("score"), head.score), request.get("bandwidth"))
     alike = score.non_negative == head.score.non_negative
-    own = head.normalizer if alike else default_normalizer(score)
+    normalizer = head.normalizer if alike else default_normalizer(score)
     changed = replace(
         head,
-        query=_with_vector(head.query, query, asked.get("vector")),
+        query=_with_vector(head.query, query, request.get("vector")),
         score=score,
-        normalizer=chosen_normalizer(asked.get("normalizer")) or own,
-        mask=chosen_mask(asked.get("mask"), head.mask, head.shape[1]),
+        normalizer=chosen_normalizer(request.get("normalizer")) or normalizer,
+        mask=chosen_mask(request.get("mask"), head.mask, head.shape[1]),
         state=None,
     )
-    return _tempered(changed, asked.get("temperature"))
+    return _tempered(changed, request.get("temperature"))
 
 
 def _with_vector(queries: Tensor, query: int, vector: object) -> Tensor:
@@ -135,27 +135,27 @@ class _Tempered:
         return self.score(query, key) / self.temperature
 
 
-def _told(before: _Found, after: _Found) -> dict[str, Any]:
+def _difference(before: _Attended, after: _Attended) -> dict[str, Any]:
     both = torch.maximum(before.weights.abs(), after.weights.abs())
-    places = both.topk(min(MOST, len(both))).indices.sort().values
+    keys = both.topk(min(MOST, len(both))).indices.sort().values
     return {
-        "places": places.tolist(),
+        "places": keys.tolist(),
         "length": len(both),
-        "before": _side(before, places),
-        "after": _side(after, places),
+        "before": _side(before, keys),
+        "after": _side(after, keys),
         "difference": {
-            "weights": plain((after.weights - before.weights)[places]),
+            "weights": plain((after.weights - before.weights)[keys]),
             "output": plain(after.output - before.output),
         },
     }
 
 
-def _side(found: _Found, places: Tensor) -> dict[str, Any]:
-    weights = found.weights.double()
-    rest = float(weights.sum() - weights[places].sum()) if len(places) < len(weights) else 0.0
+def _side(attended: _Attended, keys: Tensor) -> dict[str, Any]:
+    weights = attended.weights.double()
+    rest = float(weights.sum() - weights[keys].sum()) if len(keys) < len(weights) else 0.0
     return {
-        "weights": plain(weights[places]),
-        "output": plain(found.output),
+        "weights": plain(weights[keys]),
+        "output": plain(attended.output),
         "rest": rest if math.isfinite(rest) else None,
         "sum": plain(weights.sum())[0],
     }

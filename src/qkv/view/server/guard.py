@@ -119,10 +119,10 @@ class Guard:
 
     def _enters(self, scope: Scope) -> bool:
         """Return whether a request has a one-use token; it is then used up."""
-        found = self._entrance(scope)
-        if scope["method"] != "GET" or found is None:
+        refusal = self._entrance(scope)
+        if scope["method"] != "GET" or refusal is None:
             return False
-        self._entrances.discard(found)
+        self._entrances.discard(refusal)
         return True
 
     def _entrance(self, scope: Scope) -> bytes | None:
@@ -135,9 +135,9 @@ class Guard:
         return hmac.compare_digest(_first(scope), self._token)
 
     def _has_cookie(self, scope: Scope) -> bool:
-        given = [pair.strip() for value in _values(scope, b"cookie") for pair in value.split(b";")]
+        cookies = [pair.strip() for value in _values(scope, b"cookie") for pair in value.split(b";")]
         at_home = hmac.compare_digest(_first(scope), self._home)
-        return at_home and any(hmac.compare_digest(pair, self._cookie) for pair in given)
+        return at_home and any(hmac.compare_digest(pair, self._cookie) for pair in cookies)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         hosts, origins, sites = (_values(scope, name) for name in (b"host", b"origin", b"sec-fetch-site"))
@@ -203,9 +203,9 @@ def _dressed(send: Send) -> Send:
 
     async def dressed(message: Message) -> None:
         if message["type"] == "http.response.start":
-            own = {name for name, _ in message["headers"]}
+            names = {name for name, _ in message["headers"]}
             extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-            message = dict(message, headers=[*message["headers"], *(pair for pair in extra if pair[0] not in own)])
+            message = dict(message, headers=[*message["headers"], *(pair for pair in extra if pair[0] not in names)])
         await send(message)
 
     return dressed

@@ -82,8 +82,12 @@ class Impatient(H11Protocol):
         """Answer what is not HTTP, with the headers of every answer."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = json.dumps({"error": msg}).encode()
-            own = [("content-type", "application/json"), ("content-length", str(len(body))), ("connection", "close")]
-            answer = h11.Response(status_code=400, headers=[*own, *HEADERS.items()], reason=b"Bad Request")
+            headers = [
+                ("content-type", "application/json"),
+                ("content-length", str(len(body))),
+                ("connection", "close"),
+            ]
+            answer = h11.Response(status_code=400, headers=[*headers, *HEADERS.items()], reason=b"Bad Request")
             for event in (answer, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()

@@ -1,5 +1,6 @@
 """The run in the package: its name works wherever a run is named, and it translates what its grammar writes."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from tests.cli.command import run, succeeded
 import qkv
 from qkv.data.phrases import generate
 from qkv.errors import CheckpointError
-from qkv.tasks.example import FOLDER, SENTENCES, is_example
+from qkv.tasks.example import FOLDER, SENTENCES, is_example, outside_grammar
 
 
 def test_it_is_small() -> None:
@@ -34,6 +35,54 @@ def test_commands_take_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert succeeded(run("translate", "example", feed=SENTENCES[0] + "\n")).stdout.strip().endswith(".")
     succeeded(run("view", "example", "--export", "page.html"))
     assert Path("page.html").stat().st_size > 10_000
+
+
+STRANGE = {
+    "ein Hund": "period",
+    "Ein Hund .": "verb",
+    "ein Hund schläft .": "capital",
+    "Hallo Welt .": '"Hallo", "Welt"',
+    "The dog sleeps .": "verb",
+    "Schläft die Katze ?": '"?"',
+}
+
+
+def test_what_its_grammar_writes_is_read_without_a_word() -> None:
+    tokenizer = qkv.load("example", task="translate").tokenizer
+    sources = [pair.source for pair in generate(3000, seed=5)]
+    assert outside_grammar(sources, 1, tokenizer) is None
+    assert outside_grammar([source.replace(" .", ".").replace(" ,", ",") for source in sources], 1, tokenizer) is None
+    assert outside_grammar(["", " "], 1, tokenizer) is None
+
+
+@pytest.mark.parametrize("line", STRANGE)
+def test_commands_say_once_what_it_can_read(line: str) -> None:
+    feed = f"{SENTENCES[1]}\n" + f"{line}\n" * 40
+    done = succeeded(run("translate", "example", feed=feed))
+    assert len(done.stdout.splitlines()) == 41
+    (said,) = (one for one in done.stderr.splitlines() if one.startswith("qkv:"))
+    for words in (SENTENCES[0], "line 2", STRANGE[line]):
+        assert words in said
+    assert not succeeded(run("translate", "example", "--quiet", feed=feed)).stderr
+    assert not succeeded(run("translate", "example", feed=SENTENCES[1])).stderr
+
+
+def test_the_viewer_says_what_it_can_read(tmp_path: Path) -> None:
+    page = str(tmp_path / "page.html")
+    assert SENTENCES[0] in succeeded(run("view", "example", "--text", "ein Hund", "--export", page)).stderr
+    assert SENTENCES[0] not in succeeded(run("view", "example", "--text", SENTENCES[1], "--export", page)).stderr
+
+
+def test_documents_give_it_sentences_that_it_translates() -> None:
+    """Every sentence that follows its name in a command or a block of code."""
+    root, sentences = Path(__file__).parents[2], set()
+    for path in (root / "README.md", *(root / "docs").rglob("*.md")):
+        for block in re.findall(r"```(?:sh|python)\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
+            if re.search(r"translate example|load\(.example", block):
+                sentences |= set(re.findall(r"[\"']([^\"'\n]*[A-ZÄÖÜ][^\"'\n]* \.)[\"']", block))
+    tokenizer = qkv.load("example", task="translate").tokenizer
+    assert sentences >= {SENTENCES[0]}
+    assert outside_grammar(sorted(sentences), 1, tokenizer) is None
 
 
 def test_a_folder_of_that_name_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 @guarded
 def translate(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders; several form an ensemble.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Run folders; several form an ensemble. Or: example.")
+    ],
     beam: Annotated[int, typer.Option(help="Beam width; 1 is greedy.")] = 1,
     length_penalty: Annotated[float, typer.Option(help="0 compares log-probabilities, 1 their mean per token.")] = 1.0,
     normalization: Annotated[str, typer.Option(help="Length normalization: plain or wu.")] = "plain",
@@ -68,7 +70,7 @@ def translate(
     from qkv.tasks.align.unknown import as_unknown
     from qkv.tasks.answering import answered, parts_of_stdin
     from qkv.tasks.cut import CutCounter
-    from qkv.tasks.example import sentences
+    from qkv.tasks.example import GrammarCheck, sentences
     from qkv.tasks.notes import as_json, note, working
     from qkv.tasks.streams import format_json, format_lines, write_text
     from qkv.tasks.translate.decoding import Decoding, as_mean, as_normalization, as_sampling, as_stop
@@ -96,11 +98,13 @@ def translate(
     show = show or bool(shown)
     drawn = show or attention is not None
     maps: list[Translation] = []
+    grammar = GrammarCheck(runs)
 
     def translated(parts: Iterable[list[str]], file: Path | None = None) -> Iterator[str]:
         cut, keys = CutCounter(), RowKeys()
 
         def answer(lines: list[str], first: int) -> "list[list[Translation]]":
+            grammar.check(lines, first, translator.tokenizer)
             return translator.translate_best(lines, how, attention=drawn, first=first, keys=keys)
 
         for first, found in answered("translating" if file is None else f"translating {file}", parts, answer):
@@ -112,7 +116,7 @@ def translate(
                 yield format_lines(_listed(found, start=first))
             cut.add(all(one.finished for one in best) for best in found)
             maps.extend(best[0] for best in found if drawn)
-        if (message := cut.message("--max-tokens")) is not None:
+        if (message := cut.message("--max-tokens")) is not None and not grammar.failed:
             note(f"qkv: {message}" if file is None else f"qkv: {file}: {message}")
 
     if batch is not None:

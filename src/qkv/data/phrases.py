@@ -122,6 +122,19 @@ def generate(count: int, seed: int) -> list[Pair]:
     return [Pair(german, english, line) for line, (german, english) in enumerate(pairs.items(), start=1)]
 
 
+def verbs() -> frozenset[str]:
+    """Return every German form of a verb that can stand in a sentence of the grammar, without participles.
+
+    Example:
+        >>> {"schläft", "schlafen"} <= verbs(), "geschlafen" in verbs()
+        (True, False)
+    """
+    return frozenset(form for verb in (*_table(_TRANSITIVE), *_table(_INTRANSITIVE)) for form in verb[:2]) | {
+        "hat",
+        "haben",
+    }
+
+
 class _Grammar:
     """Draws sentences; every choice is `_one`, which depends on nothing but the seed."""
 

@@ -3,6 +3,15 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, final
+
+from qkv.data.phrases import verbs
+from qkv.errors import brief
+from qkv.tasks.notes import note
+
+if TYPE_CHECKING:
+    from qkv.data.tokenizer import Tokenizer
+
 
 NAME = "example"
 FOLDER = Path(__file__).parent / NAME
@@ -13,6 +22,9 @@ SENTENCES = (
     "Wir wissen , dass die Katze vor der Tür schläft .",
 )
 """What the model can read; it knows the words of the grammar alone."""
+_KNOWN = (
+    f"""qkv: the example model knows 270 German words, in whole sentences with a period, such as "{SENTENCES[0]}"; """
+)
 
 
 def is_example(run: Path) -> bool:
@@ -33,6 +45,65 @@ def packaged(run: Path) -> Path:
         ('example', PosixPath('runs/de-en'))
     """
     return FOLDER if is_example(run) else run
+
+
+def outside_grammar(lines: Sequence[str], first: int, tokenizer: "Tokenizer") -> str | None:
+    """Say what the model can read, if a line is something else.
+
+    Args:
+        lines: sentences to translate.
+        first: the number of the first.
+        tokenizer: that of the model.
+
+    Returns:
+        One sentence about the first line that is not in the grammar; None if all are, or are empty.
+
+    Example:
+        >>> import qkv
+        >>> tokenizer = qkv.load("example").tokenizer
+        >>> print(outside_grammar(["Der Hund schläft .", "Der Hund ."], 1, tokenizer))
+        qkv: the example model knows 270 German words, ...; line 2 lacks a verb: do not expect a translation.
+    """
+    for number, line in enumerate(lines, first):
+        reason = _reason(" ".join(line.replace(".", " .").replace(",", " , ").split()), tokenizer)
+        if reason is not None:
+            return f"{_KNOWN}line {number} {reason}: do not expect a translation."
+    return None
+
+
+@final
+class GrammarCheck:
+    """Says once, on standard error, that the model in the package is given something else than its grammar writes.
+
+    Args:
+        runs: the runs of the command; it is silent unless all of them are the one in the package.
+    """
+
+    def __init__(self, runs: Sequence[Path]) -> None:
+        self._silent = not all(map(is_example, runs))
+        self.failed = False
+
+    def check(self, lines: Sequence[str], first: int, tokenizer: "Tokenizer") -> None:
+        """Check lines, as `outside_grammar` does."""
+        message = None if self._silent or self.failed else outside_grammar(lines, first, tokenizer)
+        if message is not None:
+            self.failed = True
+            note(message)
+
+
+def _reason(sentence: str, tokenizer: "Tokenizer") -> str | None:
+    words = sentence.split()
+    unknown = [word for word in dict.fromkeys(words) if tokenizer.unk in tokenizer.encode(word)]
+    if not words:
+        return None
+    if unknown:
+        shown = ", ".join(f'"{brief(word)}"' for word in unknown[:3])
+        return f"has other words ({shown}{', …' if unknown[3:] else ''})"
+    if words[-1] != ".":
+        return "does not end in a period"
+    if not words[0][0].isupper():
+        return "does not begin with a capital"
+    return None if not verbs().isdisjoint(words) else "lacks a verb"
 
 
 def sentences(runs: Sequence[Path]) -> tuple[str, ...]:

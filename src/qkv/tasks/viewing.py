@@ -18,7 +18,7 @@ from qkv.recording.files import read
 from qkv.recording.recorder import record
 from qkv.tasks.classify.data import encode_words
 from qkv.tasks.classify.predict import Classifier
-from qkv.tasks.example import SENTENCES, is_example
+from qkv.tasks.example import SENTENCES, GrammarCheck, is_example
 from qkv.tasks.fill.predict import MaskFiller
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.length import expect_length
@@ -80,6 +80,7 @@ def offered(
     trained = load(run, device)
     if isinstance(trained, Translator):
         trained = columns_of(trained, source_col, features_col)
+        GrammarCheck([run]).check([content], 1, trained.tokenizer)
     elif source_col is not None or features_col is not None:
         flag = setting("features_col") if source_col is None else setting("source_col")
         raise ConfigError(flag, "a translation model of columns", type(trained).__name__, "Omit it.")
@@ -185,7 +186,7 @@ def _translated(translator: Translator, text: str, tokens: int | None) -> Scene:
     }
     notes = {
         "source": ["unknown" if number >= size or number == tokenizer.source.unk else "" for number in ids],
-        "target": ["copied" if index in copied else note for index, note in enumerate(_notes(written))],
+        "target": ["copied" if index in copied else mark for index, mark in enumerate(_notes(written))],
     }
     return trace.scene(0, {"source": read, "target": written}, title=_title(text), notes=notes)
 

@@ -174,11 +174,11 @@ def _products(blocks: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
     layers = []
     for block in blocks:
         layers += [block.self_attention.projections.layers[0], block.self_attention.output]
-        if hasattr(block, "cross_attention"):
+        if block.cross_attention is not None:
             layers.append(block.cross_attention.output)
         layers += [block.feed_forward.expand, block.feed_forward.contract]
     pairs = [(layer.weight, layer.bias) for layer in layers]
-    return pairs + [block.cross_attention.projections.part(0) for block in blocks if hasattr(block, "cross_attention")]
+    return pairs + [block.cross_attention.projections.part(0) for block in blocks if block.cross_attention]
 
 
 def _memory(block: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -225,6 +225,7 @@ def measure(width: int, rounds: int, busy: bool) -> tuple[dict[str, list[float]]
         pipes[name], theirs = spawn.Pipe()
         processes.append(spawn.Process(target=serve, args=(theirs, busy, name, width, 1 if busy else 2), daemon=True))
         processes[-1].start()
+        theirs.close()  # so that a contender that ends is an EOFError here, not a wait for ever
         pipes[name].recv()
     times: dict[str, list[float]] = {name: [] for name in NAMES}
     ids: dict[str, Any] = {}

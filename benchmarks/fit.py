@@ -36,7 +36,7 @@ import torch
 from benchmarks.engine.mechanisms import MECHANISMS, Size
 from benchmarks.kept import processor
 from numpy.typing import NDArray
-from scipy.optimize import nnls
+from scipy.optimize import lsq_linear
 from torch import Tensor
 
 import qkv
@@ -59,6 +59,13 @@ ROUNDS = 10
 """How often least squares are weighted anew by the predictions."""
 BELIEF = 0.1
 """Weight of one coefficient of a similar processor, relative to the weight of one time of this one."""
+IN_MEMORY = ("numbers of queries in memory", "numbers of keys in memory")
+MOST = {"forward": 0.01, "with backward": 0.03}
+"""The most microseconds that a number read from memory may cost: 4 bytes at 0.4 GB/s, three times with backward.
+
+Few times decide these coefficients. Without a limit, least squares would explain other errors by them, and problems of
+more heads than were timed would be predicted at several times their time.
+"""
 SIMILAR = {
     "amd-zen3-avx2": "amd-zen4-avx512",
     "amd-zen4-avx512": "amd-zen5-avx512",
@@ -376,12 +383,13 @@ def fit(rows: list[dict[str, Any]], similar: costs.Coefficients) -> costs.Coeffi
         groups[row["algorithm"], row["direction"]].append(row)
     found: costs.Coefficients = {}
     for (algorithm, direction), own in sorted(groups.items()):
-        found.setdefault(algorithm, {})[direction] = _least_squares(own, similar.get(algorithm, {}).get(direction, {}))
+        expected = similar.get(algorithm, {}).get(direction, {})
+        found.setdefault(algorithm, {})[direction] = _least_squares(own, expected, MOST[direction])
     return found
 
 
-def _least_squares(rows: list[dict[str, Any]], similar: Mapping[str, float]) -> dict[str, float]:
-    """Fit one algorithm in one direction.
+def _least_squares(rows: list[dict[str, Any]], similar: Mapping[str, float], most: float) -> dict[str, float]:
+    """Fit one algorithm in one direction, where a number read from memory costs `most` microseconds or less.
 
     A slow algorithm is timed at few sizes. Without `similar`, least squares would explain such times by the number of
     calls and take the work that grows with the size for free.
@@ -394,6 +402,8 @@ def _least_squares(rows: list[dict[str, Any]], similar: Mapping[str, float]) -> 
     known = matrix @ expected
     expected *= np.median(times[known > 0] / known[known > 0]) if known.any() else 1.0
     believed = np.diag(np.divide(BELIEF, expected, out=np.zeros_like(expected), where=expected > 0))
+    limits = np.array([most if kind in IN_MEMORY else np.inf for kind in kinds])
+    expected = np.minimum(expected, limits)
     predictions = times
     for _ in range(ROUNDS):
         # Errors relative to the geometric mean of both: half and twice the time count alike.
@@ -402,8 +412,8 @@ def _least_squares(rows: list[dict[str, Any]], similar: Mapping[str, float]) -> 
         wanted = np.concatenate([times / scale, np.where(expected > 0, BELIEF, 0.0)])
         largest = np.abs(weighted).max(0)
         largest[largest == 0] = 1.0
-        solution, _ = nnls(weighted / largest, wanted, maxiter=10_000)
-        values = solution / largest
+        solution = lsq_linear(weighted / largest, wanted, (0.0, limits * largest), method="bvls").x
+        values = np.maximum(solution, 0.0) / largest
         predictions = matrix @ values
     return {kind: float(f"{value:.4g}") for kind, value in zip(kinds, values, strict=True) if value}
 
@@ -508,7 +518,7 @@ def corrected(table: costs.Coefficients, known: list[dict[str, Any]]) -> costs.C
         groups[row["algorithm"], row["direction"]].append(own)
     found = {name: dict(directions) for name, directions in table.items()}
     for (name, direction), rows in groups.items():
-        found[name][direction] = _least_squares(rows, table[name][direction])
+        found[name][direction] = _least_squares(rows, table[name][direction], MOST[direction])
     return found
 
 

@@ -50,3 +50,19 @@ def test_a_corrected_algorithm_takes_what_was_measured_beside_another() -> None:
     assert {name: own for name, own in found.items() if name != "sdpa.short"} == {
         name: own for name, own in table.items() if name != "sdpa.short"
     }
+
+
+@pytest.mark.parametrize("table", costs.all_tables(), ids=lambda table: table.name)
+def test_reading_memory_costs_no_more_than_memory_can(table: costs.CostTable) -> None:
+    for directions in table.coefficients.values():
+        for direction, own in directions.items():
+            # A table made by a factor from another one inherits its limit times that factor.
+            assert max(own.get(kind, 0.0) for kind in fit.IN_MEMORY) <= 3 * fit.MOST[direction]
+
+
+def test_a_coefficient_at_its_limit_leaves_the_rest_to_other_work() -> None:
+    rows: list[dict[str, Any]] = [
+        {"us": 10.0 + 0.5 * n, "counts": {"numbers of keys in memory": n}, "parallel": 1} for n in (10.0, 100.0, 1000.0)
+    ]
+    assert fit._least_squares(rows, {}, most=1.0)["numbers of keys in memory"] == pytest.approx(0.5)
+    assert fit._least_squares(rows, {}, most=0.1)["numbers of keys in memory"] == pytest.approx(0.1)

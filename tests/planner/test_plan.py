@@ -1,6 +1,7 @@
 """The planner takes the fastest algorithm that does not refuse, says why, and never falls back silently."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -317,3 +318,18 @@ def test_a_plan_is_remembered_for_its_number_of_threads() -> None:
             assert problem_of().threads == threads
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    "own", [(table,) for table in costs.all_tables() if table.processor.models] + [costs.all_tables()]
+)
+def test_long_plain_dot_products_run_by_pytorchs_kernel(
+    own: tuple[costs.CostTable, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was measured to be clearly faster on every processor, at any number of heads."""
+    monkeypatch.setattr(costs, "tables", lambda: own)
+    monkeypatch.setattr(planning, "_remembered", planning._planned)
+    for heads, keys in itertools.product((1, 4, 16, 64), (512, 1024, 2048, 4096)):
+        for mask, learns in itertools.product((None, causal()), (False, True)):
+            tensors = [torch.zeros(1, heads, 1, 64).expand(1, heads, keys, 64).requires_grad_(learns) for _ in range(3)]
+            assert explain(*tensors, mask=mask).algorithm == "sdpa.flash"

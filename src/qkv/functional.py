@@ -19,7 +19,7 @@ from qkv.normalizers.kinds import KNOWN
 from qkv.normalizers.row_state import RowState
 from qkv.planner.out_of_memory import explain_out_of_memory
 from qkv.planner.plan import Plan, plan_for
-from qkv.planner.plan_cache import planned
+from qkv.planner.plan_cache import attend
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
 from qkv.shapes import Shape
@@ -84,8 +84,7 @@ def attention(
         torch.Size([2, 8, 10, 32])
     """
     given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
-    plan, call, leading = planned(query, key, value, given, backend)
-    output = plan.run(call).output
+    output, leading = attend(query, key, value, given, backend)
     return _ungrouped(output, leading, 2) if enable_gqa else output
 
 

@@ -69,6 +69,8 @@ class Algorithm:
         reads_hidden_keys: whether keys and values that no query may see must be zeroed first.
         prepare_loop: returns a function that attends to a call's fixed keys and values one query at a time, without
             gradients, for decoding; None if that would save no time.
+        direct: returns a function of query, key and value for calls like this one, whose mechanism holds no tensor:
+            what sizes and numbers decide is decided once; None if there is none.
         row_state: returns how it computes a row state that it does not have at hand, for `explain`; else None.
     """
 
@@ -86,4 +88,5 @@ class Algorithm:
     quadratic: bool = False
     reads_hidden_keys: bool = True
     prepare_loop: Callable[[Problem, Call], Callable[[Tensor], Tensor] | None] | None = None
+    direct: Callable[[Problem, Call], Callable[[Tensor, Tensor, Tensor], Tensor] | None] | None = None
     row_state: Callable[[Problem], str | None] = _on_the_way

@@ -6,12 +6,14 @@ calls that cannot differ in anything else are looked up: eager calls with plain 
 this package.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.torch_version import TorchVersion
 
+from qkv import forks
 from qkv.biases import Alibi, Bias, Relative
 from qkv.engine.describe import (
     Arguments,
@@ -28,6 +30,7 @@ from qkv.errors import UnsupportedError
 from qkv.masks.base import Grid, as_mask
 from qkv.masks.lower import Visibility, lower
 from qkv.masks.patterns import expect_lengths, is_plain_causal
+from qkv.normalizers.base import Normalizer
 from qkv.normalizers.catalog import NORMALIZERS
 from qkv.planner.plan import Plan, plan_for
 from qkv.scores.base import Score
@@ -47,30 +50,20 @@ _OURS = frozenset({*SCORES.classes, *NORMALIZERS.classes, Alibi, Relative, type(
 _NUMBERS = frozenset({int, float, str, bool, type(None)})
 
 
-class PlannedCall(NamedTuple):
-    """A call ready to run.
-
-    Attributes:
-        plan: the algorithms that compute it.
-        call: its tensors.
-        leading: the leading shape as the caller sees it.
-    """
-
-    plan: Plan
-    call: Call
-    leading: Shape
-
-
 class CachedPlan(NamedTuple):
     """What calls with the same key have in common.
 
     Attributes:
         plan: the algorithms that compute them.
         visibility: the lowered mask, if it depends on the sizes alone.
+        mechanism: the score and the normalizer as algorithms take them, if neither holds a tensor.
+        direct: computes a call from query, key and value alone, if the algorithm can.
     """
 
     plan: Plan
     visibility: Visibility | None
+    mechanism: tuple[Score, Normalizer] | None
+    direct: Callable[[Tensor, Tensor, Tensor], Tensor] | None
 
 
 _TRACES_NOTHING = TorchVersion(torch.__version__) < "2.11"
@@ -78,13 +71,16 @@ PLANS: dict[CacheKey, CachedPlan] = {}
 """The stored plans, by `cache_key`."""
 
 
-def planned(query: Tensor, key: Tensor, value: Tensor, given: Arguments, backend: str) -> PlannedCall:
-    """Check, describe and plan a call, or look up its plan.
+def attend(query: Tensor, key: Tensor, value: Tensor, given: Arguments, backend: str) -> tuple[Tensor, Shape]:
+    """Check, describe, plan and compute a call, or look up its plan and compute it.
 
     Args:
         query, key, value: as `qkv.attention` takes them.
         given: its other arguments.
         backend: the value of `backend=`.
+
+    Returns:
+        The output, with heads in groups where `enable_gqa` is on, and the leading shape as the caller sees it.
 
     Raises:
         QkvError: as `qkv.attention`.
@@ -101,8 +97,11 @@ def planned(query: Tensor, key: Tensor, value: Tensor, given: Arguments, backend
         plan = plan_for(problem, backend)
         if lookup is not None:
             _store(lookup, plan, call, given)
-        return PlannedCall(plan, call, leading)
-    return PlannedCall(cached.plan, _call(query, key, value, given, cached, visibility), cached.plan.problem.leading)
+        return plan.run(call).output, leading
+    leading = cached.plan.problem.leading
+    if cached.direct is not None and not forks.lost:
+        return cached.direct(query, key, value), leading
+    return cached.plan.run(_call(query, key, value, given, cached, visibility)).output, leading
 
 
 def _plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -127,15 +126,19 @@ def _call(
     query: Tensor, key: Tensor, value: Tensor, given: Arguments, cached: CachedPlan, visibility: Visibility | None
 ) -> Call:
     """Return the tensors of a call whose plan is cached."""
-    score, normalizer, _, bias, dropout, generator, _ = given
-    assert isinstance(score, Score)
-    score, normalizer = in_log_space(score, normalizer_for(normalizer, score), bias is not None)
-    score, normalizer = promoted_mechanism(score, normalizer, query.dtype)
+    score, normalizer = cached.mechanism or _mechanism(given, query.dtype)
+    bias, dropout, generator = given.bias, given.dropout, given.generator
     lowered = visibility or cached.visibility
     assert lowered is not None, "a mask is lowered with its call, or with its plan"
     seed = draw_seed(dropout, generator, query.device) if dropout else None
     added = None if bias is None else _bias(bias, lowered.grid, query.dtype)
     return Call(query, key, value, score, normalizer, lowered, added, dropout, seed)
+
+
+def _mechanism(given: Arguments, dtype: torch.dtype) -> tuple[Score, Normalizer]:
+    assert isinstance(given.score, Score)
+    normalizer = normalizer_for(given.normalizer, given.score)
+    return promoted_mechanism(*in_log_space(given.score, normalizer, given.bias is not None), dtype)
 
 
 def _bias(bias: Tensor | Bias, grid: Grid, dtype: torch.dtype) -> Tensor | PositionBias:
@@ -151,7 +154,11 @@ def _store(lookup: CacheKey, plan: Plan, call: Call, given: Arguments) -> None:
     if fixed and any(x.is_inference() for x in call.visibility.bounds or () if x is not None):
         # A tensor made in inference mode cannot be used outside of it.
         return
-    PLANS[lookup] = CachedPlan(plan, call.visibility if fixed else None)
+    numbers = not tensors_in((given.score, given.normalizer))
+    mechanism = _mechanism(given, call.query.dtype) if numbers else None
+    direct = plan.candidates[0].direct
+    alone = None if direct is None or not (numbers and fixed) else direct(plan.problem, call)
+    PLANS[lookup] = CachedPlan(plan, call.visibility if fixed else None, mechanism, alone)
 
 
 def cache_key(

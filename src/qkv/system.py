@@ -7,6 +7,7 @@ a function is decided by its name in `os`, not by the system's name, so that a s
 """
 
 import errno
+import io
 import os
 import shutil
 import stat
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TextIO, cast, final
 
 _NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 _NONBLOCK: int = getattr(os, "O_NONBLOCK", 0)
@@ -343,6 +344,55 @@ def is_closed_pipe(error: OSError) -> bool:
         True
     """
     return isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL)
+
+
+@final
+class Lasting:
+    """A stream that may disappear or be full: what cannot be told must not end a training or prevent its last save.
+
+    Args:
+        stream: the output, as long as it is open.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        """Start."""
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> object:
+        """Delegate to the stream."""
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write, if the stream takes it."""
+        with suppress(OSError):
+            return self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush, if the stream takes it."""
+        with suppress(OSError):
+            self._stream.flush()
+
+
+def open_standard_streams() -> None:
+    """Make standard streams fit for a command: none is closed, and none but standard output can end it.
+
+    In some services they are closed. The next files that are opened would take their numbers, and what libraries say
+    would go into these files, so the null device takes them. Python's own input and output stay missing: commands
+    refuse to lose what they read or write.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:  # the null device takes the lowest free number
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    sys.stderr = standard_error()
+
+
+def standard_error() -> TextIO:
+    """Return where messages go: standard error; nowhere if it is closed, where `print` would choose standard output."""
+    stream: object = io.StringIO() if sys.stderr is None else sys.stderr
+    return cast(TextIO, stream if isinstance(stream, Lasting) else Lasting(cast(TextIO, stream)))
 
 
 def forget_stdout() -> None:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.cli.command import refused, run, succeeded
+from tests.cli.command import QKV, refused, run, succeeded
 from typer.main import get_command
 
 import qkv
@@ -41,6 +41,29 @@ def test_a_closed_stream_is_one_message(name: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, name, None)
     with pytest.raises(DataError, match=r"standard (input|output): expected .* got a closed one"):
         next(stream_stdin()) if name == "stdin" else write_lines([""])
+
+
+@pytest.mark.parametrize("how", ["2>&-", "2>/dev/full", "0<&- 2>&-"])
+def test_messages_that_cannot_be_told_end_nothing_and_are_no_output(how: str, tmp_path: Path) -> None:
+    """Nor does a file that a command opens become what libraries take for standard error."""
+    (tmp_path / "films.tsv").write_text("good\ta funny film\nbad\ta dull film\n" * 8)
+    words = ["train", "classify", "--data", "films.tsv", "--width", "8", "--steps", "2", "--out", "run"]
+    done = subprocess.run(
+        ["bash", "-c", f'"$@" {how}', "bash", QKV, *words], cwd=tmp_path, capture_output=True, check=False, timeout=180
+    )
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert (tmp_path / "run" / "step-00000002" / "MANIFEST.json").is_file()
+
+
+def test_no_file_takes_the_number_of_a_closed_stream() -> None:
+    program = """
+import os, sys
+os.closerange(0, 3)
+from qkv.system import open_standard_streams
+open_standard_streams()
+sys.exit(os.open(os.devnull, os.O_RDONLY) + 10 * os.get_inheritable(2))
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 13
 
 
 def test_a_reader_who_has_enough_is_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ RUN/best              names the best one
 
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from qkv.checkpoint.folder import is_checkpoint, save, standing, verify
 from qkv.checkpoint.manifest import Manifest
 from qkv.checkpoint.plain import decode_mapping, encode
 from qkv.errors import CheckpointError, setting
-from qkv.system import is_in_use
+from qkv.system import is_in_use, standard_error
 
 BEST = "best"
 _BEST_LIMIT = 4096
@@ -29,8 +28,7 @@ def to_stderr(text: str) -> None:
     Args:
         text: the line.
     """
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    print(text, file=standard_error(), flush=True)
 
 
 def step_folder(run: Path, step: int) -> Path:

@@ -7,7 +7,7 @@ from qkv.cli.environment import set_defaults
 from qkv.cli.interruption import end_quietly
 from qkv.cli.room import BAD_INPUT, tell_if_out_of_memory
 from qkv.errors import QkvError
-from qkv.system import forget_stdout, is_closed_pipe
+from qkv.system import forget_stdout, is_closed_pipe, open_standard_streams
 
 
 def main() -> None:
@@ -16,6 +16,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # help contains characters that not every locale has
+    open_standard_streams()
     end_quietly()
     try:
         sys.exit(_run())

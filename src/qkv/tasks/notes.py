@@ -1,7 +1,6 @@
 """What a command says besides its result: messages on standard error, as many as the user asked for."""
 
 import io
-import sys
 import time
 from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TextIO, TypeVar, final
 
 from qkv.errors import harmless
+from qkv.system import standard_error
 from qkv.training.heartbeat import Heartbeat
 
 
@@ -70,12 +70,12 @@ def note(text: str) -> None:
         ...     note("nothing of this is written")
     """
     if _VOLUME.get().messages != "quiet":
-        print(harmless(text), file=sys.stderr, flush=True)  # noqa: T201
+        print(harmless(text), file=standard_error(), flush=True)
 
 
-def progress() -> TextIO:
-    """Return where progress is shown: standard error, or nowhere if the user asked for quiet."""
-    return io.StringIO() if _VOLUME.get().messages == "quiet" else sys.stderr
+def progress() -> TextIO | None:
+    """Return where progress is shown: None for standard error, or nowhere if the user asked for quiet."""
+    return io.StringIO() if _VOLUME.get().messages == "quiet" else None
 
 
 @final

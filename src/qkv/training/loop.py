@@ -1,6 +1,5 @@
 """The training loop: update, log, validate, save; started or resumed with the same bits."""
 
-import sys
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -89,7 +88,7 @@ def train(
     if not processes.leads:
         return follow(job, processes, run)
     with open_run(run, config, free=free, added=added) as folder, Interrupts() as interrupts:
-        shown = screen(sys.stderr if stream is None else stream, settings.steps, task.unit, every=every)
+        shown = screen(stream, settings.steps, task.unit, every=every)
         told = [shown, *listeners]
 
         def say(text: str) -> None:

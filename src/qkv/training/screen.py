@@ -1,9 +1,7 @@
 """Progress on standard error: a bar on a terminal and in a notebook, plain lines elsewhere."""
 
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from html import escape
 from typing import TextIO, cast, final
 
@@ -13,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from qkv.errors import harmless
 from qkv.metrics.figure import Figure
 from qkv.notebooks import in_notebook
+from qkv.system import Lasting, standard_error
 from qkv.training.events import Event, Listener, Logged, Said, Saved, Saving, Updated, Validated, Validating
 from qkv.training.heartbeat import Heartbeat
 
@@ -20,11 +19,11 @@ _SHORTEST = 8
 """Characters of the shortest bar."""
 
 
-def screen(stream: TextIO, steps: int, unit: str = "tokens", *, every: bool = False) -> Listener:
+def screen(stream: TextIO | None, steps: int, unit: str = "tokens", *, every: bool = False) -> Listener:
     """Choose how progress is shown.
 
     Args:
-        stream: output, usually standard error.
+        stream: output; None for standard error.
         steps: total number of updates.
         unit: unit of the speed.
         every: whether each update has a line.
@@ -33,40 +32,12 @@ def screen(stream: TextIO, steps: int, unit: str = "tokens", *, every: bool = Fa
         A bar if the stream is a terminal, or standard error of a notebook, else lines; nothing once the stream is
         closed.
     """
-    lasting = cast(TextIO, Lasting(stream))
-    if stream is sys.stderr and not every and in_notebook():
+    if stream is None and not every and in_notebook():
         return NotebookBar(steps, unit)
-    if stream.isatty() and not every:
+    lasting = standard_error() if stream is None else cast(TextIO, Lasting(stream))
+    if lasting.isatty() and not every:
         return Bar(lasting, steps, unit)
     return ProgressLines(lasting, steps, unit, every=every)
-
-
-@final
-class Lasting:
-    """A stream that can disappear: a closed terminal or pipe must not end a training or prevent its last save.
-
-    Args:
-        stream: the output, as long as it is open.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        """Start."""
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> object:
-        """Delegate to the stream."""
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        """Write, if the stream is still open."""
-        with suppress(OSError):
-            return self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Flush, if the stream is still open."""
-        with suppress(OSError):
-            self._stream.flush()
 
 
 @final

@@ -46,7 +46,7 @@ class MonotonicConfig:
             before the last one; or "monotonic-1": it is predicted as a jump from the last one.
         cell: plain RNN, gated recurrent unit, or long short-term memory.
         score: "monotonic-0": score of decoder state and source position: "bilinear", "additive", "dot" or "scaled_dot",
-            in any spelling of `qkv.nn.Mechanism`.
+            in any spelling of `qkv.nn.MechanismConfig`.
         jumps: "monotonic-1": the longest jump; 5 as in the authors' code.
         embedding: width of embeddings.
         hidden: width of the decoder's state, and of each direction of the encoder's.

@@ -42,8 +42,9 @@ class MultiHeadAttention(nn.Module):
         key_width: width of the key input; None for `width`.
         value_width: width of the value input; None for `key_width`.
         key_heads: G, the heads of keys and values, a divisor of H (grouped-query attention); None for H.
-        score: the name of a score, see `qkv.nn.Mechanism`, with parameters per head if learned; or a value of
-            `qkv.scores`; or a module of `qkv.nn` for heads of width M/H; or a `Mechanism`, which has a normalizer too.
+        score: the name of a score, see `qkv.nn.MechanismConfig`, with parameters per head if learned; or a value of
+            `qkv.scores`; or a module of `qkv.nn` for heads of width M/H; or a `MechanismConfig`, which has a normalizer
+            too.
         normalizer: a value of `qkv.normalizers` or a learned module of `qkv.nn`; None for the score's default.
         dropout: the fraction of weights dropped in training.
         bias: whether projections have a bias; "inputs" gives one to those of query, key and value alone.

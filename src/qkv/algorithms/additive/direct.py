@@ -76,7 +76,7 @@ def backward(
         wanted: gradients of output and lse, and whether to compute those of the bias, and of keys and values.
 
     Returns:
-        The fields of `qkv.algorithms.additive.factored.Gradients`.
+        The fields of `qkv.algorithms.additive.factored.AdditiveGradients`.
 
     Example:
         >>> from qkv.engine.key_ranges import key_ranges

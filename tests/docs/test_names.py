@@ -30,6 +30,7 @@ GENERATED = frozenset(f"reference/{page}.md" for page in ("api/index", "command_
 """Pages that `make docs` writes."""
 
 COMMENT = re.compile(r"(?:^ *|  )# (.*)", re.MULTILINE)
+OWN = "tests/docs/test_names.py"
 NAME = re.compile(r"(?<![\w./@-])qkv(?:\.[A-Za-z_]\w*)+(?![\w-])")
 FILE = re.compile(r"(?<![\w./<>*-])(?:\.{1,2}/)*((?:[\w.-]+/)*[\w*-]+\.(?:py|md|yml))\b(?!\w)")
 FOLDER = re.compile(
@@ -124,7 +125,7 @@ def flags() -> frozenset[str]:
         for part in getattr(command, "commands", {}).values():
             yield from of(part)
 
-    strings = (re.findall(r'"(--[a-z-]+)"', (ROOT / name).read_text(encoding="utf-8")) for name in [*CODE, *suite()])
+    strings = (re.findall(r'"(--[a-z-]+)"', (ROOT / name).read_text(encoding="utf-8")) for name in {*CODE, *suite()} - {OWN})
     return frozenset({"--help", *of(get_command(app)), *(flag for found in strings for flag in found)}).union(
         *THEIR_FLAGS.values()
     )

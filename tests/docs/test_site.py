@@ -76,6 +76,12 @@ def test_every_page_is_in_the_contents() -> None:
     assert listed == pages | generated | {"project/security", "project/changelog", "project/contributing"}
 
 
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
+def test_code_fits_the_width_of_a_page(page: Path) -> None:
+    blocks = re.findall(r"```(?:python|\{code-cell\}[^\n]*)\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert not [line for block in blocks for line in block.splitlines() if len(line) > 88]
+
+
 def test_links_into_the_repository_lead_there() -> None:
     rewrite = load("extension").repository_links
     assert rewrite("[a](../../src/qkv/errors.py)", "how_to/train.md").endswith("/blob/main/src/qkv/errors.py)")

@@ -26,6 +26,7 @@ extensions = [
 exclude_patterns = ["_site"]
 nitpicky = False
 default_role = "code"
+smartquotes = False  # quotation marks are often part of a value: "" is no text
 
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 4
@@ -35,6 +36,8 @@ nb_execution_timeout = 600
 nb_execution_raise_on_error = False  # a failing cell is a warning, and warnings are errors; the other chapters run
 nb_execution_in_temp = True
 nb_merge_streams = True
+nb_code_prompt_show = "Show a right answer"
+nb_code_prompt_hide = "Hide it"
 
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True

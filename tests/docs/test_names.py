@@ -7,6 +7,7 @@ import ast
 import importlib
 import re
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
@@ -125,7 +126,9 @@ def flags() -> frozenset[str]:
         for part in getattr(command, "commands", {}).values():
             yield from of(part)
 
-    strings = (re.findall(r'"(--[a-z-]+)"', (ROOT / name).read_text(encoding="utf-8")) for name in {*CODE, *suite()} - {OWN})
+    strings = (
+        re.findall(r'"(--[a-z-]+)"', (ROOT / name).read_text(encoding="utf-8")) for name in {*CODE, *suite()} - {OWN}
+    )
     return frozenset({"--help", *of(get_command(app)), *(flag for found in strings for flag in found)}).union(
         *THEIR_FLAGS.values()
     )
@@ -147,6 +150,18 @@ def stale(page: str, text: str) -> list[str]:
         *(flag for flag in sorted(set(FLAG.findall(text)) - flags())),
         *(f"make {name}" for pair in sorted(set(TARGET.findall(text))) if (name := "".join(pair)) not in targets()),
     ]
+
+
+def test_the_table_of_folders_follows_the_rules_of_imports() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+    layers = next(contract["layers"] for contract in contracts if contract["containers"] == ["qkv"])
+    level = {name: number for number, layer in enumerate(reversed(layers)) for name in re.findall(r"\w+", layer)}
+    table = prose("CONTRIBUTING.md").partition("| in `src/qkv` |")[2].partition("\n\n")[0]
+    names = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(names) == sorted(level)
+    assert [level[name] for name in names] == sorted(level.values())
 
 
 @pytest.mark.parametrize("page", PAGES)

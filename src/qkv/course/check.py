@@ -44,7 +44,7 @@ class Verdict:
         return f"{'✓' if self.right else '✗'} {self.message}"
 
     def _repr_html_(self) -> str:
-        color = "#1a7f37" if self.right else "#b42318"
+        color = "#2a8a45" if self.right else "#d9463c"  # readable on white and on black
         text = html.escape(self.message).replace("\n", "<br>")
         return f'<p style="color: {color}; font-weight: 600">{"✓" if self.right else "✗"} {text}</p>'
 

@@ -25,9 +25,9 @@ def lazy(package: str, homes: Mapping[str, str]) -> Callable[[str], object]:
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = import_module(home)
-        found = module if home == f"{package}.{name}" and not hasattr(module, name) else getattr(module, name)
+        attribute = module if home == f"{package}.{name}" and not hasattr(module, name) else getattr(module, name)
         # Cache the name in the package, so that the next lookup does not call this function.
-        setattr(sys.modules[package], name, found)
-        return found
+        setattr(sys.modules[package], name, attribute)
+        return attribute
 
     return getattr_

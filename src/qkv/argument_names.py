@@ -84,11 +84,11 @@ CALL: Mapping[str, str] = MappingProxyType(
 """Arguments of the calls of other multi-head attention layers, and what to pass to those of `MultiHeadAttention`."""
 
 
-def unknown_argument(given: Iterable[str], valid: Iterable[str], others: Mapping[str, str]) -> ArgumentError | None:
+def unknown_argument(unknown: Iterable[str], valid: Iterable[str], others: Mapping[str, str]) -> ArgumentError | None:
     """Return the error for the first unknown argument, or None if all are known.
 
     Args:
-        given: the names that were given.
+        unknown: the names that were given.
         valid: the names that the function has.
         others: for names that other libraries use, one sentence that says what to do.
 
@@ -97,7 +97,7 @@ def unknown_argument(given: Iterable[str], valid: Iterable[str], others: Mapping
         is_causal: expected an argument of this function; got 'is_causal'. Pass mask=qkv.masks.causal().
     """
     names = list(valid)
-    name = next((name for name in given if name not in names), None)
+    name = next((name for name in unknown if name not in names), None)
     if name is None:
         return None
     hint = others.get(name) or nearest(name, names)

@@ -140,9 +140,9 @@ class Relative(Bias):
     def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         """The entries asked about."""
         reach = self.table.shape[-1] // 2
-        place_QK = (columns_K - rows_Q1 - self.offset).clamp(-reach, reach) + reach
-        read = self.table.index_select(-1, place_QK.flatten())
-        return read.reshape(*self.table.shape[:-1], *place_QK.shape)
+        distance_QK = (columns_K - rows_Q1 - self.offset).clamp(-reach, reach) + reach
+        read = self.table.index_select(-1, distance_QK.flatten())
+        return read.reshape(*self.table.shape[:-1], *distance_QK.shape)
 
 
 def alibi(slopes: float | Tensor, *, offset: int = 0) -> Alibi:

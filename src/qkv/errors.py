@@ -128,8 +128,8 @@ class QkvError(Exception):
     @property
     def marked(self) -> tuple[str, ...]:
         """The four texts as they were given, in which settings are marked."""
-        given: tuple[object, ...] = super().args
-        return tuple(text if isinstance(text, str) else str(text) for text in given)
+        stored: tuple[object, ...] = super().args
+        return tuple(text if isinstance(text, str) else str(text) for text in stored)
 
     @property
     def _place(self) -> "Place | None":
@@ -341,9 +341,9 @@ class Place(str):
             line: the number of the line.
             unit: what a line is called if there is no file.
         """
-        place = super().__new__(cls, f"{unit} {line}" if file is None else f"{file}:{line}")
-        place.file, place.line, place.unit = None if file is None else str(file), line, unit
-        return place
+        location = super().__new__(cls, f"{unit} {line}" if file is None else f"{file}:{line}")
+        location.file, location.line, location.unit = None if file is None else str(file), line, unit
+        return location
 
     def __getnewargs__(self) -> tuple[str | None, int, str]:  # type: ignore[override]
         return self.file, self.line, self.unit
@@ -440,11 +440,11 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     return f"Valid: {', '.join(map(brief, names[:_MOST]))}{more}."
 
 
-def value_named(given: object, package: str, names: Iterable[str]) -> str | None:
+def value_named(value: object, package: str, names: Iterable[str]) -> str | None:
     """Return what to write in place of a string that names a value.
 
     Args:
-        given: what was given in place of a value.
+        value: what was given in place of a value.
         package: where the values are.
         names: of its classes.
 
@@ -455,9 +455,9 @@ def value_named(given: object, package: str, names: Iterable[str]) -> str | None
         >>> value_named("scaled-dot", "qkv.scores", ["Dot", "ScaledDot"])
         'Pass a value of the class qkv.scores.ScaledDot.'
     """
-    plain = str(given).replace("_", "").replace("-", "").lower()
-    found = next((name for name in names if isinstance(given, str) and name.lower() == plain), None)
-    return None if found is None else f"Pass a value of the class {package}.{found}."
+    plain = str(value).replace("_", "").replace("-", "").lower()
+    exact = next((name for name in names if isinstance(value, str) and name.lower() == plain), None)
+    return None if exact is None else f"Pass a value of the class {package}.{exact}."
 
 
 def brief(name: str) -> str:

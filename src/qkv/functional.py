@@ -83,8 +83,8 @@ def attention(
         >>> qkv.attention(query, key, value, score=qkv.scores.Gaussian(bandwidth=8.0), mask=mask).shape
         torch.Size([2, 8, 10, 32])
     """
-    given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
-    output, leading = attend(query, key, value, given, backend)
+    arguments = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
+    output, leading = attend(query, key, value, arguments, backend)
     return _ungrouped(output, leading, 2) if enable_gqa else output
 
 
@@ -150,8 +150,8 @@ def attention_with_weights(
         >>> torch.allclose(weights @ value, output, atol=1e-6), torch.allclose(weights.sum(-1), torch.ones(5))
         (True, True)
     """
-    given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
-    problem, call, leading = describe(query, key, value, given)
+    arguments = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
+    problem, call, leading = describe(query, key, value, arguments)
     plan, call = plan_for(problem, backend), zero_hidden_keys(call)
     weights = reference.weights(problem, call)
     if plan.candidates[0] is reference.REFERENCE:
@@ -200,12 +200,12 @@ def attention_with_state(
         >>> qkv.attention_with_state(query, key, value)[1].lse
         tensor([1.6094, 1.6094, 1.6094, 1.6094, 1.6094], dtype=torch.float64)
     """
-    given = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
-    return _with_state(query, key, value, given, backend)
+    arguments = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
+    return _with_state(query, key, value, arguments, backend)
 
 
 def attention_with_rounded_state(
-    query: Tensor, key: Tensor, value: Tensor, given: Arguments, backend: str
+    query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str
 ) -> tuple[Tensor, RowState]:
     """The same as `attention_with_state`, but where PyTorch's kernel rounds the state to float32, it stays rounded.
 
@@ -213,25 +213,25 @@ def attention_with_rounded_state(
 
     Args:
         query, key, value, backend: as `attention`.
-        given: its other arguments.
+        arguments: its other arguments.
     """
-    return _with_state(query, key, value, given, backend, rounded=True)
+    return _with_state(query, key, value, arguments, backend, rounded=True)
 
 
 def _with_state(
-    query: Tensor, key: Tensor, value: Tensor, given: Arguments, backend: str, rounded: bool = False
+    query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str, rounded: bool = False
 ) -> tuple[Tensor, RowState]:
-    problem, call, leading = describe(query, key, value, given, True)
+    problem, call, leading = describe(query, key, value, arguments, True)
     if problem.normalizer not in KNOWN:
         hint = "Nothing is known of what its rows must remember; attention_with_weights gives the weights themselves."
         raise UnsupportedError("normalizer", "a value of qkv.normalizers", problem.normalizer, hint)
     # Values that spell the positions of their keys tell which key won; dropout would change what they spell.
     spelled = problem.normalizer == "hard" and not problem.dropout
     if spelled:
-        problem, call, leading = describe(query, key, with_positions(value), given, True)
+        problem, call, leading = describe(query, key, with_positions(value), arguments, True)
     output, state = plan_for(problem._replace(rounded_state=rounded), backend).run(call)
     assert state is not None
-    if given.enable_gqa:
+    if arguments.enable_gqa:
         output, state = _ungrouped(output, leading, 2), _ungrouped(state, leading, 1)
     if not spelled:
         return output, RowState(problem.normalizer, state)  # type: ignore[arg-type]
@@ -272,11 +272,11 @@ def explain(
         'sdpa'
     """
     # A generator of its own: looking at a plan must not change what is drawn next.
-    given = Arguments(score, normalizer, mask, bias, dropout, torch.Generator(), enable_gqa)
-    problem, call, _ = describe(query, key, value, given)
+    arguments = Arguments(score, normalizer, mask, bias, dropout, torch.Generator(), enable_gqa)
+    problem, call, _ = describe(query, key, value, arguments)
     return plan_for(problem, backend).inspected(call)
 
 
-def _ungrouped(x: Tensor, leading: Shape, own: int) -> Tensor:
+def _ungrouped(x: Tensor, leading: Shape, size: int) -> Tensor:
     """Merge heads that are laid out as (G, H/G) into H."""
-    return x.reshape(*leading, *x.shape[x.ndim - own :])
+    return x.reshape(*leading, *x.shape[x.ndim - size :])

@@ -277,8 +277,8 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
         if name not in known:
             hint = nearest(str(name), known)
             raise ConfigError(_dotted(where, str(name)), "a known setting", "an unknown one", hint)
-    given = converted(table, mapping, where)
-    return cls(**{name: given[name] if name in given else _default(known[name], hints, where) for name in known})
+    values = converted(table, mapping, where)
+    return cls(**{name: values[name] if name in values else _default(known[name], hints, where) for name in known})
 
 
 def converted(table: type, mapping: Mapping[str, Any], where: str = "") -> Plain:
@@ -300,8 +300,8 @@ def converted(table: type, mapping: Mapping[str, Any], where: str = "") -> Plain
         {'dropout': 0.0}
     """
     hints, options = hints_of(table), options_of(table)
-    given = (name for name in options if name in mapping)
-    return {name: _value(hints[name], options[name], mapping[name], _dotted(where, name)) for name in given}
+    names = (name for name in options if name in mapping)
+    return {name: _value(hints[name], options[name], mapping[name], _dotted(where, name)) for name in names}
 
 
 def check(settings: Any) -> None:
@@ -474,11 +474,11 @@ def parse(hint: Any, text: str) -> Any:
         numbers = several[0] is float if several else choice is float
         parts = text.split(",") if several else [text]
         try:
-            found = tuple(float(part) for part in parts) if numbers else ()
+            parsed = tuple(float(part) for part in parts) if numbers else ()
         except ValueError:
             continue
-        if found:
-            return found if several else found[0]
+        if parsed:
+            return parsed if several else parsed[0]
     return text
 
 

@@ -41,10 +41,10 @@ def broadcast(*shapes: Shape) -> Shape | None:
     rank = max([0, *[len(shape) for shape in shapes]])
     sizes = [1] * rank
     for shape in shapes:
-        for place, size in enumerate(shape, start=rank - len(shape)):
-            if sizes[place] == 1:
-                sizes[place] = size
-            elif size not in (1, sizes[place]):
+        for index, size in enumerate(shape, start=rank - len(shape)):
+            if sizes[index] == 1:
+                sizes[index] = size
+            elif size not in (1, sizes[index]):
                 return None
     return tuple(sizes)
 
@@ -81,12 +81,12 @@ def align_left(item: Tensor, leading: Shape, argument: str) -> Tensor:
     return item.reshape((*item.shape, *(1,) * (len(leading) - item.ndim)))
 
 
-def align_right(parameter: Tensor, own: int, leading: Shape, argument: str) -> Tensor:
+def align_right(parameter: Tensor, rank: int, leading: Shape, argument: str) -> Tensor:
     """Align a parameter's head dimensions with the leading dimensions, from the right.
 
     Args:
         parameter: shape (..., *own dimensions); the dimensions before its own are heads.
-        own: how many trailing dimensions belong to the parameter itself.
+        rank: how many trailing dimensions belong to the parameter itself.
         leading: the leading shape of the problem.
         argument: the name to use in an error.
 
@@ -96,11 +96,11 @@ def align_right(parameter: Tensor, own: int, leading: Shape, argument: str) -> T
     Raises:
         ShapeError: its head dimensions do not broadcast to `leading`.
     """
-    heads = tuple(parameter.shape[: parameter.ndim - own])
-    if parameter.ndim < own or len(heads) > len(leading) or broadcast(heads, leading) != leading:
+    heads = tuple(parameter.shape[: parameter.ndim - rank])
+    if parameter.ndim < rank or len(heads) > len(leading) or broadcast(heads, leading) != leading:
         raise ShapeError(
             argument,
-            f"{own} dimension(s) of its own, optionally preceded by heads that match the end of {show(leading)}",
+            f"{rank} dimension(s) of its own, optionally preceded by heads that match the end of {show(leading)}",
             f"shape {show(tuple(parameter.shape))}",
             "A per-head parameter has the shape (H, ...).",
         )

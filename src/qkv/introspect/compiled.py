@@ -75,8 +75,8 @@ def sums(call: Call, state: Tensor, shape: Shape, count: int) -> MapSums:
     )
     scale = 1.0 if isinstance(operands.scale, Tensor) else operands.scale
     for item in range(items):
-        own = MapSums(*(x[item] for x in out))
-        _item(flat_query[item], flat_key[item], scale, lse[item], [x[item] for x in bounds], own)
+        sums_of_item = MapSums(*(x[item] for x in out))
+        _item(flat_query[item], flat_key[item], scale, lse[item], [x[item] for x in bounds], sums_of_item)
     # If a row sees fewer keys than requested, the rest have weight 0.
     return MapSums(*(x.reshape(*leading, *x.shape[1:]) for x in out._replace(weights=out.weights.exp())))
 
@@ -87,8 +87,8 @@ def _item(query: Tensor, key: Tensor, scale: float, lse: Tensor, bounds: list[Te
     room = torch.empty(_HEIGHT * _WIDTH, dtype=torch.float32, device="cpu")
     for start in range(0, query.shape[0], _HEIGHT):
         at = slice(start, min(start + _HEIGHT, query.shape[0]))
-        given = (x[at].numpy() for x in (lse, *bounds, out.total, out.entropy, out.weights, out.keys))
-        rows = RowStatistics(*given)
+        inputs = (x[at].numpy() for x in (lse, *bounds, out.total, out.entropy, out.weights, out.keys))
+        rows = RowStatistics(*inputs)
         low, high = int(bounds[0][at].min()), int(bounds[1][at].max())
         for column in range(low // _WIDTH * _WIDTH, high, _WIDTH):
             piece = key[column : column + _WIDTH]

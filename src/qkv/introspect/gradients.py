@@ -11,69 +11,69 @@ from qkv.engine.problem import Call
 from qkv.engine.unchanged import Reads, tensors_of
 from qkv.introspect.statistics import WeightSource
 from qkv.introspect.sweep import WEIGHTS
-from qkv.introspect.tiles import whole_rows
+from qkv.introspect.tiles import complete_rows
 
 
-def wanted(call: Call) -> list[Tensor]:
+def differentiable_parameters(call: Call) -> list[Tensor]:
     """Return the tensors of a call that need a gradient, if gradients are enabled."""
     if not torch.is_grad_enabled():
         return []
     owners = ((call.score, call.score.parameters), (call.normalizer, call.normalizer.parameters))
-    own = [getattr(owner, parameter.name) for owner, parameters in owners for parameter in parameters]
+    gradients = [getattr(owner, parameter.name) for owner, parameters in owners for parameter in parameters]
     biases = call.bias.learned if isinstance(call.bias, PositionBias) else (call.bias,)
-    tensors = [x for x in (call.query, call.key, *biases, *own) if isinstance(x, Tensor)]
+    tensors = [x for x in (call.query, call.key, *biases, *gradients) if isinstance(x, Tensor)]
     return [x for x in tensors if x.requires_grad]
 
 
 def possible(call: Call) -> bool:
     """Return whether a gradient could be needed; the variables that a user-defined function closes over are unknown."""
     closure = call.score.core == "tile" or (isinstance(call.bias, PositionBias) and call.bias.closure)
-    return torch.is_grad_enabled() and (closure or bool(wanted(call)))
+    return torch.is_grad_enabled() and (closure or bool(differentiable_parameters(call)))
 
 
-def received(whole: WeightSource) -> Tensor:
+def received(source: WeightSource) -> Tensor:
     """Compute Σ_i w_ij of each key, (..., K), float64; gradients reach query, key, bias and parameters."""
-    return torch.stack(_made_again(_received, whole)).sum(0)
+    return torch.stack(_made_again(_received, source)).sum(0)
 
 
-def entropy(whole: WeightSource) -> Tensor:
+def entropy(source: WeightSource) -> Tensor:
     """Compute −Σ_j w_ij log w_ij of each row, (..., Q), float64; gradients reach query, key, bias and parameters."""
-    return torch.cat(_made_again(_entropy, whole), -1)
+    return torch.cat(_made_again(_entropy, source), -1)
 
 
-def _made_again(function: Callable[[WeightSource, slice], Tensor], whole: WeightSource) -> list[Tensor]:
+def _made_again(function: Callable[[WeightSource, slice], Tensor], source: WeightSource) -> list[Tensor]:
     """Iterate over stripes that the backward pass recomputes; raises there if their inputs have changed."""
-    reads = Reads(tensors_of(whole.call))
+    reads = Reads(tensors_of(source.call))
 
     def made(rows: slice) -> Tensor:
         with reads:
-            return function(whole, rows)
+            return function(source, rows)
 
-    found = [checkpoint(made, rows, use_reentrant=False) for rows in _stripes(whole)]
-    reads.guard(found)
-    return found
-
-
-def _received(whole: WeightSource, rows: slice) -> Tensor:
-    return _weights(whole, rows).sum(-2, dtype=torch.float64)
+    stripes = [checkpoint(made, rows, use_reentrant=False) for rows in _stripes(source)]
+    reads.guard(stripes)
+    return stripes
 
 
-def _entropy(whole: WeightSource, rows: slice) -> Tensor:
-    w = _weights(whole, rows)
+def _received(source: WeightSource, rows: slice) -> Tensor:
+    return _weights(source, rows).sum(-2, dtype=torch.float64)
+
+
+def _entropy(source: WeightSource, rows: slice) -> Tensor:
+    w = _weights(source, rows)
     # The slope of −w log w is infinite at 0; a weight that is 0 stays 0.
     inside = torch.where(w > 0, w, torch.ones_like(w))
     return -(inside * inside.log()).sum(-1, dtype=torch.float64)
 
 
-def _weights(whole: WeightSource, rows: slice) -> Tensor:
+def _weights(source: WeightSource, rows: slice) -> Tensor:
     """Compute whole rows of weights with the normalizer itself, which includes the derivative of the row state."""
-    w = whole_rows(whole.call, rows)
-    return w.expand(*whole.shape[:-2], *w.shape[-2:])
+    w = complete_rows(source.call, rows)
+    return w.expand(*source.shape[:-2], *w.shape[-2:])
 
 
-def _stripes(whole: WeightSource) -> list[slice]:
-    queries, each = whole.shape[-2], 1
-    for size in (*whole.shape[:-2], whole.shape[-1]):
+def _stripes(source: WeightSource) -> list[slice]:
+    queries, each = source.shape[-2], 1
+    for size in (*source.shape[:-2], source.shape[-1]):
         each *= max(size, 1)
     height = max(1, WEIGHTS // each)
     return [slice(start, min(start + height, queries)) for start in range(0, max(queries, 1), height)]

@@ -336,7 +336,7 @@ class AttentionMap:
             ConfigError: more blocks than rows or keys.
         """
         cells = pool(self._source, (height, width), how).reshape(*self.shape[:-2], height, width)
-        return without_gradient("pooled", cells, gradients.wanted(self._call))
+        return without_gradient("pooled", cells, gradients.differentiable_parameters(self._call))
 
     def statistics(self, *names: Literal["received", "entropy", "peak", "total"], topk: int = 0) -> Statistics:
         """Compute several statistics in one pass over the weights, without storing the matrix.
@@ -360,7 +360,7 @@ class AttentionMap:
             (torch.Size([1, 1000]), torch.Size([1, 1000]), torch.Size([1, 1000, 3]), True)
         """
         result = gather(self._source, names, topk)
-        anchors = gradients.wanted(self._call)
+        anchors = gradients.differentiable_parameters(self._call)
         rows = {"entropy": result.entropy, "peak": result.peak, "total": result.total, "weights": result.weights}
         first = len(self._inner) + 1
         shaped = {name: x.reshape(*self.shape[:-1], *x.shape[first:]) for name, x in rows.items() if x is not None}

@@ -50,8 +50,8 @@ def rollout(
             hint = "Rollout traces one sequence through layers of self-attention."
             raise ShapeError("maps", f"(H, {size}, {size})", show(amap.shape), hint)
     reached = torch.zeros(len(queries), size, dtype=torch.float64, device="cpu")
-    places = torch.tensor(list(queries), dtype=torch.int64, device="cpu")
-    reached[torch.arange(len(queries), device="cpu"), places] = 1
+    indices = torch.tensor(list(queries), dtype=torch.int64, device="cpu")
+    reached[torch.arange(len(queries), device="cpu"), indices] = 1
     for amap in reversed(maps):
         passed = torch.zeros_like(reached)
         for start in range(0, size, stripe):

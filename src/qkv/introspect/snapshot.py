@@ -18,12 +18,12 @@ from qkv.scores.free import as_score
 from qkv.values.parameters import Owner
 
 
-def copied(query: Tensor, key: Tensor, given: Arguments) -> tuple[Tensor, Tensor, Arguments]:
+def copied(query: Tensor, key: Tensor, arguments: Arguments) -> tuple[Tensor, Tensor, Arguments]:
     """Copy the tensors of a call, except tables of more numbers than query and key together, and tensors of functions.
 
     Args:
         query, key: as `qkv.attention` takes them.
-        given: its other arguments.
+        arguments: its other arguments.
 
     Returns:
         The same call with copies; as it is if it is traced or transformed, or is no call.
@@ -37,17 +37,17 @@ def copied(query: Tensor, key: Tensor, given: Arguments) -> tuple[Tensor, Tensor
     """
     plain = all(isinstance(x, Tensor) and x.layout == torch.strided for x in (query, key))
     if not plain or mode_of(query, key) != "eager":
-        return query, key, given
+        return query, key, arguments
     most = _numbers(query) + _numbers(key)
 
     def copy(x: Tensor) -> Tensor:
         return x if x.layout != torch.strided or _numbers(x) > most else _compact(x).clone().expand(x.shape)
 
-    score = as_score(given.score)
-    normalizer = None if given.normalizer is None else as_normalizer(given.normalizer)
-    bias = given.bias.value() if isinstance(given.bias, Owner) else given.bias
-    score, normalizer, mask, bias = tree_map_only(Tensor, copy, (score, normalizer, given.mask, bias))
-    return copy(query), copy(key), given._replace(score=score, normalizer=normalizer, mask=mask, bias=bias)
+    score = as_score(arguments.score)
+    normalizer = None if arguments.normalizer is None else as_normalizer(arguments.normalizer)
+    bias = arguments.bias.value() if isinstance(arguments.bias, Owner) else arguments.bias
+    score, normalizer, mask, bias = tree_map_only(Tensor, copy, (score, normalizer, arguments.mask, bias))
+    return copy(query), copy(key), arguments._replace(score=score, normalizer=normalizer, mask=mask, bias=bias)
 
 
 def _compact(x: Tensor) -> Tensor:

@@ -27,14 +27,14 @@ class WeightSource(NamedTuple):
         kind: the normalizer.
         state: row state of all rows, (..., Q); for `hard` the winning key of each row.
         shape: (..., Q, K), leading dimensions of the call.
-        given: whether the state comes from the caller.
+        provided: whether the state comes from the caller.
     """
 
     call: Call
     kind: str
     state: Tensor
     shape: Shape
-    given: bool = False
+    provided: bool = False
 
 
 @final
@@ -61,11 +61,11 @@ class Statistics:
     error: float | None = None
 
 
-def gather(whole: WeightSource, names: Sequence[str], count: int) -> Statistics:
+def gather(source: WeightSource, names: Sequence[str], count: int) -> Statistics:
     """Compute several statistics in one pass.
 
     Args:
-        whole: the matrix.
+        source: the matrix.
         names: some of `NAMES`.
         count: n, number of largest weights per row; 0 for none.
 
@@ -77,43 +77,43 @@ def gather(whole: WeightSource, names: Sequence[str], count: int) -> Statistics:
         UnsupportedError: entropy of weights that can be negative.
         ShapeError: rows do not sum to what the normalizer promises: the state belongs to other rows.
     """
-    _check(whole, names, count)
-    kept = max(count, int("peak" in names))
-    if compiled.serves(whole.call, whole.kind, kept) and 0 not in whole.shape:
-        found = compiled.sums(whole.call, whole.state, whole.shape, kept)
+    _check(source, names, count)
+    largest = max(count, int("peak" in names))
+    if compiled.serves(source.call, source.kind, largest) and 0 not in source.shape:
+        sums = compiled.sums(source.call, source.state, source.shape, largest)
     else:
-        found = _by_tiles(whole, "entropy" in names, kept)
-    error = trouble(whole, found.total)
-    if whole.kind == "softmax" and not whole.given and 0 not in whole.shape:
-        found = _renormalized(whole, found)
+        sums = _by_tiles(source, "entropy" in names, largest)
+    error = trouble(source, sums.total)
+    if source.kind == "softmax" and not source.provided and 0 not in source.shape:
+        sums = _renormalized(source, sums)
     return Statistics(
-        found.received if "received" in names else None,
-        found.entropy if "entropy" in names else None,
-        found.weights[..., 0] if "peak" in names else None,
-        found.total if "total" in names else None,
-        found.weights[..., :count] if count else None,
-        found.keys[..., :count] if count else None,
+        sums.received if "received" in names else None,
+        sums.entropy if "entropy" in names else None,
+        sums.weights[..., 0] if "peak" in names else None,
+        sums.total if "total" in names else None,
+        sums.weights[..., :count] if count else None,
+        sums.keys[..., :count] if count else None,
         error,
     )
 
 
-def _renormalized(whole: WeightSource, found: compiled.MapSums) -> compiled.MapSums:
+def _renormalized(source: WeightSource, sums: compiled.MapSums) -> compiled.MapSums:
     """Divide what rows hold by the sum of their weights: scores here and in the row state were rounded differently.
 
     If weights w become cw, −Σ cw log cw is c times the entropy, minus Σ cw times log c.
     """
-    promised = _promised(whole)
+    promised = _promised(source)
     assert promised is not None
-    promised = promised.expand(found.total.shape)
-    usual = (found.total > 0) & (promised > 0) & found.total.isfinite()
-    c = torch.where(usual, promised / found.total, 1.0)
-    entropy = (c * found.entropy - torch.where(usual, promised, found.total) * c.log()).clamp(min=0)
-    weights = (found.weights * c[..., None]).clamp(max=1).to(found.weights.dtype)
-    total = torch.where(usual, promised, found.total)
-    return found._replace(total=total, entropy=entropy, weights=weights)
+    promised = promised.expand(sums.total.shape)
+    usual = (sums.total > 0) & (promised > 0) & sums.total.isfinite()
+    c = torch.where(usual, promised / sums.total, 1.0)
+    entropy = (c * sums.entropy - torch.where(usual, promised, sums.total) * c.log()).clamp(min=0)
+    weights = (sums.weights * c[..., None]).clamp(max=1).to(sums.weights.dtype)
+    total = torch.where(usual, promised, sums.total)
+    return sums._replace(total=total, entropy=entropy, weights=weights)
 
 
-def pool(whole: WeightSource, size: tuple[int, int], how: Literal["mean", "max"]) -> Tensor:
+def pool(source: WeightSource, size: tuple[int, int], how: Literal["mean", "max"]) -> Tensor:
     """Return the downsampled matrix, (..., height, width).
 
     Raises:
@@ -121,20 +121,20 @@ def pool(whole: WeightSource, size: tuple[int, int], how: Literal["mean", "max"]
     """
     if how not in ("mean", "max"):
         raise ConfigError("how", '"mean" or "max"', repr(how), nearest(str(how), ("mean", "max")))
-    if not all(1 <= blocks <= count for blocks, count in zip(size, whole.shape[-2:], strict=True)):
-        got, most = show(size), show(whole.shape[-2:])
+    if not all(1 <= blocks <= count for blocks, count in zip(size, source.shape[-2:], strict=True)):
+        got, most = show(size), show(source.shape[-2:])
         raise ConfigError("height, width", f"from 1 up to {most}", got, "Each block must contain at least one weight.")
-    tally = Pooled(whole.shape, whole.call.query.device, size, how, weight_type(whole.call))
+    tally = Pooled(source.shape, source.call.query.device, size, how, weight_type(source.call))
     with torch.no_grad():
-        sweep(*whole, [tally])
+        sweep(*source, [tally])
     return tally.result()
 
 
-def trouble(whole: WeightSource, total: Tensor, rows: Tensor | None = None) -> float | None:
+def trouble(source: WeightSource, total: Tensor, rows: Tensor | None = None) -> float | None:
     """Compare the sums of rows with what the normalizer promises.
 
     Args:
-        whole: the matrix.
+        source: the matrix.
         total: Σ w of rows.
         rows: the indices of these rows; None for all.
 
@@ -144,15 +144,15 @@ def trouble(whole: WeightSource, total: Tensor, rows: Tensor | None = None) -> f
     Raises:
         ShapeError: the error is far more than rounding.
     """
-    whole = whole._replace(state=whole.state.detach())
-    promised = _promised(whole)
+    source = source._replace(state=source.state.detach())
+    promised = _promised(source)
     if promised is None or total.numel() == 0:
         return None
-    promised = promised.expand(whole.shape[:-1])
+    promised = promised.expand(source.shape[:-1])
     promised = promised if rows is None else promised[..., rows]
     finite = total.isfinite() & promised.isfinite()
     error = float(torch.where(finite, total - promised, 0).abs().max())
-    largest = float(torch.where(whole.state.isfinite(), whole.state, 0).abs().max())
+    largest = float(torch.where(source.state.isfinite(), source.state, 0).abs().max())
     bound = 1e-3 + 64 * torch.finfo(torch.float32).eps * largest
     if error > bound:
         hint = "Pass the state that attention_with_state returned for this query, key and mechanism."
@@ -164,21 +164,21 @@ def trouble(whole: WeightSource, total: Tensor, rows: Tensor | None = None) -> f
 
 
 @torch.no_grad()
-def _promised(whole: WeightSource) -> Tensor | None:
+def _promised(source: WeightSource) -> Tensor | None:
     """Return the expected sum of the weights of each row."""
-    normalizer, state = whole.call.normalizer, whole.state.double()
+    normalizer, state = source.call.normalizer, source.state.double()
     if not normalizer.convex:
         return None
-    seeing = whole.call.visibility.rows_with_keys()
+    seeing = source.call.visibility.rows_with_keys()
     full = torch.ones_like(state) if seeing is None else seeing.double().expand(state.shape)
-    match whole.kind:
+    match source.kind:
         case "softmax":
             full = full * (state > -torch.inf)
             sink = normalizer.sink if isinstance(normalizer, Softmax) else None
             if sink is None:
                 return full
-            own = finite(torch.as_tensor(spread(sink, 1), dtype=torch.float64, device=state.device))
-            return full * -torch.expm1(own - finite(state))
+            limit = finite(torch.as_tensor(spread(sink, 1), dtype=torch.float64, device=state.device))
+            return full * -torch.expm1(limit - finite(state))
         case "sum":
             return full * (state != 0)
         case "hard":
@@ -187,35 +187,35 @@ def _promised(whole: WeightSource) -> Tensor | None:
             return full * state.isfinite()
 
 
-def _by_tiles(whole: WeightSource, entropy: bool, count: int) -> compiled.MapSums:
-    device = whole.call.query.device
-    received, total = Received(whole.shape, device), Total(whole.shape, device)
+def _by_tiles(source: WeightSource, entropy: bool, count: int) -> compiled.MapSums:
+    device = source.call.query.device
+    received, total = Received(source.shape, device), Total(source.shape, device)
     tallies: list[Tally] = [received, total]
-    bits = Entropy(whole.shape, device)
-    largest = Largest(whole.shape, device, weight_type(whole.call), max(count, 1))
+    bits = Entropy(source.shape, device)
+    largest = Largest(source.shape, device, weight_type(source.call), max(count, 1))
     tallies += [bits] if entropy else []
     tallies += [largest] if count else []
     with torch.no_grad():
-        sweep(*whole, tallies)
+        sweep(*source, tallies)
     return compiled.MapSums(received.result(), total.result(), bits.result(), largest.weights, largest.keys)
 
 
-def _check(whole: WeightSource, names: Sequence[str], count: int) -> None:
+def _check(source: WeightSource, names: Sequence[str], count: int) -> None:
     for name in names:
         if name not in NAMES:
             raise ConfigError("statistics", "names of statistics", repr(name), nearest(name, NAMES))
-    if not 0 <= count <= whole.shape[-1]:
+    if not 0 <= count <= source.shape[-1]:
         hint = "A row has only as many weights as there are keys."
-        raise ConfigError("topk", f"from 0 to {whole.shape[-1]} keys", str(count), hint)
+        raise ConfigError("topk", f"from 0 to {source.shape[-1]} keys", str(count), hint)
     if "entropy" in names:
-        check_entropy(whole)
+        check_entropy(source)
 
 
-def check_entropy(whole: WeightSource) -> None:
+def check_entropy(source: WeightSource) -> None:
     """Raise UnsupportedError if weights can be negative."""
-    normalizer = whole.call.normalizer
-    if not (normalizer.convex or normalizer.non_negative or whole.call.score.non_negative):
-        got = f"{type(whole.call.score).__name__} under {type(normalizer).__name__}"
+    normalizer = source.call.normalizer
+    if not (normalizer.convex or normalizer.non_negative or source.call.score.non_negative):
+        got = f"{type(source.call.score).__name__} under {type(normalizer).__name__}"
         hint = "Negative weights have no logarithm; received() and topk() accept them."
         raise UnsupportedError("entropy", "weights that are never negative", got, hint)
 

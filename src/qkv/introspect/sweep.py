@@ -93,9 +93,9 @@ class Largest(Tally):
     def add(self, w: Tensor, rows: slice, columns: slice) -> None:
         """Merge the tile's largest after those so far, which come from earlier keys."""
         count = self.weights.shape[-1]
-        found, places = _first_of_largest(w, min(count, w.shape[-1]))
-        weights = torch.cat([self.weights[..., rows, :], found], -1)
-        keys = torch.cat([self.keys[..., rows, :], places + columns.start], -1)
+        largest, indices = _first_of_largest(w, min(count, w.shape[-1]))
+        weights = torch.cat([self.weights[..., rows, :], largest], -1)
+        keys = torch.cat([self.keys[..., rows, :], indices + columns.start], -1)
         weights, order = weights.sort(dim=-1, descending=True, stable=True)
         self.weights[..., rows, :] = weights[..., :count]
         self.keys[..., rows, :] = keys.gather(-1, order)[..., :count]
@@ -107,14 +107,14 @@ class Largest(Tally):
 
 def _first_of_largest(w: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the largest in descending order with stable ties, which `topk` alone does not guarantee."""
-    weights, places = w.topk(count, -1)
+    weights, keys = w.topk(count, -1)
     least = weights[..., -1:]
     if bool(((w == least).sum(-1) > (weights == least).sum(-1)).any()):
         weights, order = w.sort(dim=-1, descending=True, stable=True)
         return weights[..., :count], order[..., :count]
-    places, order = places.sort(-1)
+    keys, order = keys.sort(-1)
     weights, falling = weights.gather(-1, order).sort(dim=-1, descending=True, stable=True)
-    return weights, places.gather(-1, falling)
+    return weights, keys.gather(-1, falling)
 
 
 @final
@@ -131,13 +131,14 @@ class Pooled(Tally):
         kind = torch.float64 if how == "mean" else dtype
         start = 0.0 if how == "mean" else -torch.inf
         self.cells = torch.full((*shape[:-2], *size), start, dtype=kind, device=device)
-        self.places = [
-            torch.arange(whole, device=device) * blocks // whole for whole, blocks in zip(shape[-2:], size, strict=True)
+        self.blocks = [
+            torch.arange(length, device=device) * blocks // length
+            for length, blocks in zip(shape[-2:], size, strict=True)
         ]
 
     def add(self, w: Tensor, rows: slice, columns: slice) -> None:
         """Pool the rows of each block first, then the columns of the result."""
-        downward, across = self.places[0][rows], self.places[1][columns]
+        downward, across = self.blocks[0][rows], self.blocks[1][columns]
         for block in range(int(downward[0]), int(downward[-1]) + 1):
             inside = w[..., downward == block, :]
             line = inside.sum(-2, dtype=torch.float64) if self.how == "mean" else inside.amax(-2)
@@ -149,20 +150,20 @@ class Pooled(Tally):
         """Return the blocks, (..., height, width)."""
         if self.how == "max":
             return self.cells
-        counts = [place.bincount(minlength=blocks) for place, blocks in zip(self.places, self.size, strict=True)]
+        counts = [index.bincount(minlength=blocks) for index, blocks in zip(self.blocks, self.size, strict=True)]
         return self.cells / (counts[0][:, None] * counts[1])
 
 
-def sweep(call: Call, kind: str, state: Tensor, shape: Shape, given: bool, tallies: Sequence[Tally]) -> None:
+def sweep(call: Call, kind: str, state: Tensor, shape: Shape, provided: bool, tallies: Sequence[Tally]) -> None:
     """Compute every weight once, in tiles, and pass it to each tally.
 
     Args:
-        call, kind, state, given: as for `tile`.
+        call, kind, state, provided: as for `tile`.
         shape: (..., Q, K), leading dimensions of the call.
         tallies: the statistics to accumulate.
     """
     for rows, columns in _tiles(shape):
-        w = tile(call, kind, state, rows, columns, given)
+        w = tile(call, kind, state, rows, columns, provided)
         w = w.expand(*shape[:-2], *w.shape[-2:])
         for tally in tallies:
             tally.add(w, rows, columns)

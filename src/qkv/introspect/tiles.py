@@ -24,7 +24,7 @@ SHORT = 256
 """The most keys of a row of which a part takes no longer than all of it."""
 
 
-def tile(call: Call, kind: str, state: Tensor, rows: slice, columns: slice, given: bool = False) -> Tensor:
+def tile(call: Call, kind: str, state: Tensor, rows: slice, columns: slice, provided: bool = False) -> Tensor:
     """Compute the weights of some queries on some keys, exactly.
 
     Rows that are short, or requested whole, are normalized as they are, without the row state. A part of a longer row
@@ -36,20 +36,20 @@ def tile(call: Call, kind: str, state: Tensor, rows: slice, columns: slice, give
         kind: the normalizer.
         state: row state of all rows, (..., Q); for `hard` the winning key of each row.
         rows, columns: the part to compute.
-        given: whether the state comes from the caller, so that whole rows follow from it as well, and can be checked.
+        provided: whether the state comes from the caller, so that whole rows follow from it, and can be checked.
 
     Returns:
         (..., rows, columns), at least float32.
     """
-    rows, columns = _places(rows, call.query.shape[-2]), _places(columns, call.key.shape[-2])
+    rows, columns = _bounds(rows, call.query.shape[-2]), _bounds(columns, call.key.shape[-2])
     keys = call.key.shape[-2]
-    whole = not given and kind != "hard" and (keys <= SHORT or columns == slice(0, keys))
-    by_rows = whole or _by_rows(call, kind)
+    normalized_here = not provided and kind != "hard" and (keys <= SHORT or columns == slice(0, keys))
+    by_rows = normalized_here or _by_rows(call, kind)
     stripes = _stripes(call, by_rows, rows, columns)
     return torch.cat([_piece(call, kind, state, stripe, columns, by_rows) for stripe in stripes], -2)
 
 
-def _places(part: slice, size: int) -> slice:
+def _bounds(part: slice, size: int) -> slice:
     """The same part without negative numbers, which masks and biases know nothing of."""
     start, stop, _ = part.indices(size)
     return slice(start, max(start, stop))
@@ -67,7 +67,7 @@ def _stripes(call: Call, by_rows: bool, rows: slice, columns: slice) -> list[sli
 def _piece(call: Call, kind: str, state: Tensor, rows: slice, columns: slice, by_rows: bool) -> Tensor:
     dtype = weight_type(call)
     if by_rows:
-        return whole_rows(call, rows)[..., columns].to(dtype)
+        return complete_rows(call, rows)[..., columns].to(dtype)
     visible = call.visibility.tile(rows, columns)
     if visible is not None and visible.numel() and bool(visible.all()):
         visible = None  # filling masked entries takes longer than the weights
@@ -75,8 +75,8 @@ def _piece(call: Call, kind: str, state: Tensor, rows: slice, columns: slice, by
     piece = call._replace(query=call.query[..., rows, :], key=call.key[..., columns, :], bias=bias)
     s_QK = scores(piece)
     if kind == "hard":
-        places = torch.arange(columns.start, columns.stop, dtype=torch.int64, device=s_QK.device)
-        return hide((places == state[..., rows, None]).to(dtype).expand_as(s_QK), visible, 0)
+        indices = torch.arange(columns.start, columns.stop, dtype=torch.int64, device=s_QK.device)
+        return hide((indices == state[..., rows, None]).to(dtype).expand_as(s_QK), visible, 0)
     if visible is not None:
         # Before any arithmetic: whatever a masked score is, its weight gets no gradient from it.
         s_QK = hide(s_QK, visible, 0.0)
@@ -96,7 +96,7 @@ def _by_rows(call: Call, kind: str) -> bool:
     return kind not in KNOWN or (isinstance(call.normalizer, Entmax) and is_steep(call.normalizer.alpha))
 
 
-def whole_rows(call: Call, rows: slice) -> Tensor:
+def complete_rows(call: Call, rows: slice) -> Tensor:
     """Compute some rows of weights on all keys, (..., rows, K), with the normalizer itself."""
     piece = call._replace(query=call.query[..., rows, :], bias=bias_tile(call.bias, rows))
     return call.normalizer(scores(piece), seen_by(piece, call.visibility.tile(rows, slice(None))))
@@ -120,8 +120,8 @@ def _identity(normalizer: Normalizer, s: Tensor, nothing: Tensor) -> Tensor:
 
 
 def _sigmoid(normalizer: Normalizer, s: Tensor, count: Tensor) -> Tensor:
-    own = normalizer.bias if isinstance(normalizer, Sigmoid) else None
-    return torch.sigmoid(s + (-count.clamp(min=1).log() if own is None else spread(own)))
+    bias = normalizer.bias if isinstance(normalizer, Sigmoid) else None
+    return torch.sigmoid(s + (-count.clamp(min=1).log() if bias is None else spread(bias)))
 
 
 def _power(normalizer: Normalizer, s: Tensor, threshold: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from qkv.models.encoders import RecurrentEncoder, encode
 from qkv.models.first_weights import initialize_embeddings
 from qkv.models.parts import PositionParts, TransformerParts, scaled
 from qkv.models.second_source import split_source
-from qkv.nn.biases import at_places, bias_of
+from qkv.nn.biases import at_positions, bias_of
 from qkv.nn.blocks import BlockCache, TransformerBlock, fork_positions
 from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.decoding.stepping import steps
@@ -297,7 +297,7 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
             return None
         if seen is None:
             return bias_of(self.decoder_bias, count, state.position + count, state.position)
-        return at_places(self.decoder_bias, fork_positions(seen, state.parted)[0], seen.shape[1])
+        return at_positions(self.decoder_bias, fork_positions(seen, state.parted)[0], seen.shape[1])
 
     def _decoder_blocks(self) -> list[TransformerBlock]:
         return parts_of(self.decoder, TransformerBlock, "decoder")

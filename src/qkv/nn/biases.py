@@ -172,28 +172,28 @@ def bias_of(module: nn.Module, queries: int, keys: int, offset: int = 0) -> Bias
     return expanded
 
 
-def at_places(module: nn.Module, places: Tensor, queries: int) -> Tensor:
+def at_positions(module: nn.Module, indices: Tensor, queries: int) -> Tensor:
     """Expand the bias of keys at given positions, the last of which are the queries too.
 
     Args:
         module: as for `bias_of`.
-        places: the position of each key (K,).
+        indices: the position of each key (K,).
         queries: Q.
 
     Returns:
         (H, Q, K) or (Q, K).
 
     Example:
-        >>> at_places(AlibiBias(1), torch.tensor([0, 1, 1]), queries=2)
+        >>> at_positions(AlibiBias(1), torch.tensor([0, 1, 1]), queries=2)
         tensor([[[-0.0039, -0.0000, -0.0000],
                  [-0.0039, -0.0000, -0.0000]]])
     """
-    rows = places[-queries:]
-    end = int(places.max()) + 1
+    rows = indices[-queries:]
+    end = int(indices.max()) + 1
     bias = bias_of(module, end, end)
     if isinstance(bias, Tensor):
-        return bias[..., rows[:, None], places]
-    return bias.tile(rows[:, None], places)
+        return bias[..., rows[:, None], indices]
+    return bias.tile(rows[:, None], indices)
 
 
 def build_bias(name: str, heads: int, *, reach: int = 128) -> BiasModule:

@@ -208,7 +208,7 @@ class TransformerBlock(nn.Module):
             mask=self._visible(past, x.shape[1], seen, padding),
             bias=bias,
             session=session,
-            places=None if key_positions is None else key_positions[past.first :],
+            indices=None if key_positions is None else key_positions[past.first :],
         )
         out = self._after_attention(x, update, cache, memory_mask, session)
         if self.reach is not None and seen is None:

@@ -125,8 +125,8 @@ class CopyHead(nn.Module):
         copied, state = self.attend(states, source)
         generate = self.share(logits, states, state)[..., None]
         chances = nn.functional.pad(generate * logits.softmax(-1), (0, source.most))
-        places = source.ids[:, None].expand(-1, logits.shape[1], -1)
-        chances = chances.scatter_add(-1, places, (1 - generate) * copied.to(chances.dtype))
+        indices = source.ids[:, None].expand(-1, logits.shape[1], -1)
+        chances = chances.scatter_add(-1, indices, (1 - generate) * copied.to(chances.dtype))
         # A probability below the least normal number is rounding error: its logarithm must stay finite for the loss.
         logarithms = chances.clamp(min=torch.finfo(chances.dtype).tiny).log()
         if not source.most:

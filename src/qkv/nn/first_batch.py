@@ -20,7 +20,7 @@ _MOST = 64
 """Queries of a sequence whose distances are measured."""
 
 
-class _Place(NamedTuple):
+class _Site(NamedTuple):
     """An attention that can see nothing, and its score."""
 
     name: str
@@ -48,7 +48,7 @@ def start_from_first_batch(model: nn.Module, run: Callable[[], object]) -> None:
         >>> 5 < layer.score.value().bandwidth.item() < 20
         True
     """
-    watches = [_FirstCall(place) for place in _places(model)]
+    watches = [_FirstCall(site) for site in _sites(model)]
     if not watches:
         return
     handles = [handle for watch in watches for handle in watch.register()]
@@ -62,33 +62,33 @@ def start_from_first_batch(model: nn.Module, run: Callable[[], object]) -> None:
         watch.expect_weights()
 
 
-def _places(model: nn.Module) -> Iterator[_Place]:
+def _sites(model: nn.Module) -> Iterator[_Site]:
     """Yield the attentions whose weights can all be 0: those of kernels."""
     for name, module in model.named_modules():
         score, inner = (getattr(module, part, None) for part in ("score", "attention"))
         if not isinstance(inner, Attention) or not isinstance(score, ScoreModule):
             continue
         if score_of(score).value().core == "distance":
-            yield _Place(f"{name}.attention".removeprefix("."), inner, score)
+            yield _Site(f"{name}.attention".removeprefix("."), inner, score)
 
 
 @final
 class _FirstCall:
     """What one attention does in the first batch."""
 
-    def __init__(self, place: _Place) -> None:
-        self.place = place
+    def __init__(self, site: _Site) -> None:
+        self.site = site
         self.distance: float | None = None
         self.called = self.sees = False
 
     def register(self) -> list[Any]:
-        layer = self.place.attention
+        layer = self.site.attention
         return [layer.register_forward_pre_hook(self._before, with_kwargs=True)]
 
     def expect_weights(self) -> None:
         if self.called and not self.sees:
             apart = f", where queries and keys lie {self.distance:.3g} apart" if self.distance else ""
-            got = f"none in {self.place.name}{apart}"
+            got = f"none in {self.site.name}{apart}"
             hint = f"Set {setting('bandwidth')} to about that, or omit it: it is then learned from there."
             raise ConfigError("model.bandwidth", "some weight above 0 in the first batch", got, hint)
 
@@ -99,13 +99,13 @@ class _FirstCall:
         if not self.called:
             self.called = True
             self.distance = _median_distance(query, key, around)
-            score = self.place.score
+            score = self.site.score
             if isinstance(score, KernelScore) and self.distance is not None:
                 score.start_from(self.distance)
         if not self.sees:
-            kwargs = {**kwargs, "score": score_of(self.place.score).projected()}
+            kwargs = {**kwargs, "score": score_of(self.site.score).projected()}
             ones = torch.ones_like(key[..., :1])
-            normalizer = kwargs.get("normalizer") or self.place.attention.normalizer
+            normalizer = kwargs.get("normalizer") or self.site.attention.normalizer
             total = attention(query, key, ones, score=kwargs["score"], normalizer=normalizer, **around)
             self.sees = bool(total.any())
         return args, kwargs
@@ -113,9 +113,9 @@ class _FirstCall:
 
 def _median_distance(query: Tensor, key: Tensor, around: dict[str, Any]) -> float | None:
     """Return the median of ‖q−k‖ over visible pairs; None if there is none."""
-    found = attention_map(query, key, score=SquaredDistance(), normalizer=Identity(), **{**around, "bias": None})
+    distances = attention_map(query, key, score=SquaredDistance(), normalizer=Identity(), **{**around, "bias": None})
     step = max(1, math.ceil(query.shape[-2] / _MOST))
-    rows = [found.row(row) for row in range(0, query.shape[-2], step)]
+    rows = [distances.row(row) for row in range(0, query.shape[-2], step)]
     squares = -2 * torch.stack(rows).double()
     apart = squares[squares > 0].sqrt()
     return float(apart.median()) if apart.numel() else None

@@ -20,8 +20,8 @@ def attending(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _calls_interface(cls: type) -> bool:
-    own = [vars(base).values() for base in cls.__mro__ if base.__module__ not in _BASES]
-    return any(_INTERFACE in names for each in own for function in each for names in _names_in(function))
+    members = [vars(base).values() for base in cls.__mro__ if base.__module__ not in _BASES]
+    return any(_INTERFACE in names for each in members for function in each for names in _names_in(function))
 
 
 def _names_in(function: object) -> Iterator[tuple[str, ...]]:

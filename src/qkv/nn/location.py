@@ -60,13 +60,13 @@ class LocationScore(nn.Module):
             got = f"{filters} filters, reach {reach}"
             raise ConfigError("filters", "at least 1, and a reach of at least 0", got, "Use 10 and 5.")
         self.heads = heads
-        own = () if heads is None else (heads,)
-        self.vector = nn.Parameter(torch.empty(*own, hidden))
-        self.query_weight = nn.Parameter(torch.empty(*own, hidden, query_width))
-        self.key_weight = nn.Parameter(torch.empty(*own, hidden, key_width))
-        self.bias = nn.Parameter(torch.empty(*own, hidden))
+        leading = () if heads is None else (heads,)
+        self.vector = nn.Parameter(torch.empty(*leading, hidden))
+        self.query_weight = nn.Parameter(torch.empty(*leading, hidden, query_width))
+        self.key_weight = nn.Parameter(torch.empty(*leading, hidden, key_width))
+        self.bias = nn.Parameter(torch.empty(*leading, hidden))
         self.filters = nn.Parameter(torch.empty(filters * (heads or 1), 1, 2 * reach + 1))
-        self.location_weight = nn.Parameter(torch.empty(*own, hidden, filters))
+        self.location_weight = nn.Parameter(torch.empty(*leading, hidden, filters))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -88,8 +88,8 @@ class LocationScore(nn.Module):
         """Compute f: (B, S) to (B, S, filters)."""
         reach, groups = self.filters.shape[-1] // 2, self.heads or 1
         by_head = (alignment[:, None] if self.heads is None else alignment).to(self.filters.dtype)
-        found = F.conv1d(by_head, self.filters, padding=reach, groups=groups)
-        return found.mT if self.heads is None else found.view(len(found), groups, -1, found.shape[-1]).mT
+        features = F.conv1d(by_head, self.filters, padding=reach, groups=groups)
+        return features.mT if self.heads is None else features.view(len(features), groups, -1, features.shape[-1]).mT
 
     def forward(self, query: Tensor, keys: Tensor, alignment: Tensor) -> Tensor:
         """Compute the scores of one step.
@@ -107,9 +107,9 @@ class LocationScore(nn.Module):
 
     def first_alignment(self, keys: Tensor) -> Tensor:
         """Return α before the first step, (B, S), for keys (B, S, A)."""
-        found = keys.new_zeros(keys.shape[:-1])
-        found[..., 0] = 1.0
-        return found
+        alignment = keys.new_zeros(keys.shape[:-1])
+        alignment[..., 0] = 1.0
+        return alignment
 
 
 @final
@@ -166,5 +166,5 @@ class LocationSteps:
         how = {"score": _POSITIONS, "normalizer": self._normalizer, "mask": self._mask}
         context, weights = self._attention(scores[..., None, :], positions, values, **how)
         self.alignment = weights[..., 0, :]
-        found: Tensor = context
-        return found
+        result: Tensor = context
+        return result

@@ -62,8 +62,8 @@ class MechanismConfig:
     def __post_init__(self) -> None:
         score = score_name(self.score)
         object.__setattr__(self, "score", score)
-        own = _own_normalizer(score)
-        object.__setattr__(self, "normalizer", own if self.normalizer is None else _normalizer(self.normalizer))
+        default = _default_normalizer(score)
+        object.__setattr__(self, "normalizer", default if self.normalizer is None else _normalizer(self.normalizer))
         self._check()
 
     @property
@@ -108,8 +108,8 @@ class MechanismConfig:
             >>> MechanismConfig(score="gaussian", bandwidth=2.0).replaced(score="dot")
             MechanismConfig(score='dot', normalizer='softmax', alpha=None, sinks=False, bandwidth=None, power=None)
         """
-        kept = None if self.normalizer == _own_normalizer(self.score) else self.normalizer
-        new = MechanismConfig(score=score or self.score, normalizer=normalizer or kept)
+        normalizer_kept = None if self.normalizer == _default_normalizer(self.score) else self.normalizer
+        new = MechanismConfig(score=score or self.score, normalizer=normalizer or normalizer_kept)
         return MechanismConfig(
             score=new.score,
             normalizer=new.normalizer,
@@ -190,7 +190,7 @@ class MechanismConfig:
         assert self.normalizer is not None
         if self.alpha is not None:
             return NORMALIZERS[self.normalizer].make(alpha=float(self.alpha))
-        return None if self.normalizer == _own_normalizer(self.score) else NORMALIZERS[self.normalizer].make()
+        return None if self.normalizer == _default_normalizer(self.score) else NORMALIZERS[self.normalizer].make()
 
     def _check(self) -> None:
         if self.score == LOCATION and not self.stepwise:
@@ -259,7 +259,7 @@ def score_name(name: str, argument: str = "model.score") -> str:
     raise ConfigError(argument, "the name of a score", repr(name), hint)
 
 
-def _own_normalizer(score: str) -> str:
+def _default_normalizer(score: str) -> str:
     return "sum" if score in SCORES and SCORES[score].cls.non_negative else "softmax"
 
 

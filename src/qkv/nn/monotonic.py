@@ -218,9 +218,9 @@ def first_position(transitions: Transitions, like: Tensor) -> Tensor:
         (B, S).
     """
     rows, _, positions = transitions.shape
-    found = like.new_full((rows, positions), -torch.inf)
-    found[:, 0] = 0.0
-    return found
+    log_alpha = like.new_full((rows, positions), -torch.inf)
+    log_alpha[:, 0] = 0.0
+    return log_alpha
 
 
 def predicted_alignment(transitions: Transitions, before: Tensor, observed: Tensor) -> Tensor:
@@ -242,13 +242,13 @@ def predicted_alignment(transitions: Transitions, before: Tensor, observed: Tens
         tensor([[[0.5000, 0.5000],
                  [0.3750, 0.6250]]])
     """
-    found: list[Tensor] = []
+    alignments: list[Tensor] = []
     for step in range(transitions.shape[1]):
         if step:
-            together = found[-1] + observed[:, step - 1]
+            together = alignments[-1] + observed[:, step - 1]
             before = together - _log_sum(together)[:, None]
-        found.append(transitions.move(before, step))
-    return torch.stack(found, 1)
+        alignments.append(transitions.move(before, step))
+    return torch.stack(alignments, 1)
 
 
 def log_marginal(transitions: Transitions, observed: Tensor) -> Tensor:
@@ -294,9 +294,9 @@ def alignment_posterior(transitions: Transitions, observed: Tensor) -> Tensor:
                  [0.2000, 0.8000]]])
     """
     with torch.inference_mode(mode=False), torch.enable_grad():
-        given = observed.detach().clone().requires_grad_()
-        (found,) = torch.autograd.grad(log_marginal(_constant(transitions), given).sum(), given)
-    return found
+        scores = observed.detach().clone().requires_grad_()
+        (posterior,) = torch.autograd.grad(log_marginal(_constant(transitions), scores).sum(), scores)
+    return posterior
 
 
 def _constant(transitions: Transitions) -> Transitions:

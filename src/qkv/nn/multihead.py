@@ -13,7 +13,7 @@ from qkv.linalg.layers import apply_layer
 from qkv.linalg.session import DecodingSession
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
-from qkv.nn.biases import BiasModule, at_places, bias_of
+from qkv.nn.biases import BiasModule, at_positions, bias_of
 from qkv.nn.decoding.cache import Memory
 from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.normalizers import NormalizerModule, normalizer_of
@@ -219,7 +219,7 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | Tensor | None = None,
         bias: Tensor | Bias | None = None,
         session: DecodingSession | None = None,
-        places: Tensor | None = None,
+        indices: Tensor | None = None,
     ) -> Tensor:
         """Compute attention with projected queries, keys and values.
 
@@ -228,13 +228,13 @@ class MultiHeadAttention(nn.Module):
             memory: from `project_memory` or `extend`.
             mask: True where a query may attend.
             bias: added to the scores.
-            places: the position of each key (K,), where those of the queries, the last ones, are alternatives; None if
+            indices: the position of each key (K,), where those of the queries, the last ones, are alternatives; None if
                 the keys follow one another.
 
         Returns:
             (B, Q, M).
         """
-        result = self._call(query, memory, mask, bias, places)
+        result = self._call(query, memory, mask, bias, indices)
         return self._join(result if self.extra_key is None else self._with_extra(query, result), session)
 
     def attend_with_weights(
@@ -267,7 +267,7 @@ class MultiHeadAttention(nn.Module):
         memory: Memory,
         mask: Mask | Tensor | None,
         bias: Tensor | Bias | None,
-        places: Tensor | None = None,
+        indices: Tensor | None = None,
     ) -> Any:
         """Return what the attention returns, by head."""
         if self.positions is not None and not isinstance(self.positions, Rotary):
@@ -275,10 +275,10 @@ class MultiHeadAttention(nn.Module):
                 hint = "Omit one of the two, or expand the position bias and add them."
                 raise ConfigError("bias", "no bias, because the layer's positions already are one", "both", hint)
             count = query.shape[-2]
-            if places is None:
+            if indices is None:
                 bias = bias_of(self.positions, count, memory.length, memory.length - count)
             else:
-                bias = at_places(self.positions, places, count)
+                bias = at_positions(self.positions, indices, count)
         return self.attention(
             query,
             memory.key,
@@ -327,8 +327,8 @@ class MultiHeadAttention(nn.Module):
         return self._score().project_query(heads if self.query_norm is None else self.query_norm(heads))
 
     def _remember(self, k: Tensor, v: Tensor) -> Memory:
-        whole, keys = not self.projections.sizes[2], _by_head(k, self.key_heads)
-        values = v.unsqueeze(-3).expand(*v.shape[:-2], self.key_heads, *v.shape[-2:]) if whole else None
+        shared, keys = not self.projections.sizes[2], _by_head(k, self.key_heads)
+        values = v.unsqueeze(-3).expand(*v.shape[:-2], self.key_heads, *v.shape[-2:]) if shared else None
         return Memory(
             self._score().project_key(keys if self.key_norm is None else self.key_norm(keys)),
             _by_head(v, self.key_heads) if values is None else values,

@@ -44,7 +44,7 @@ class Projections(nn.Module):
         self.sizes = sizes
         self.one = len(set(widths)) == 1 and all(sizes)
         blocks = [(widths[0], sum(sizes))] if self.one else zip(widths, sizes, strict=True)
-        self.given = ProjectionInputs()
+        self.inputs = ProjectionInputs()
         self.layers = nn.ModuleList(nn.Linear(*block, bias=bias) for block in blocks if block[1])
         self.reset_parameters()
 
@@ -73,12 +73,12 @@ class Projections(nn.Module):
 
     def query(self, x: Tensor, session: DecodingSession | None = None) -> Tensor:
         """(..., N, width) to (..., N, size)."""
-        self.given(x)
+        self.inputs(x)
         return self._apply_part(0, x, session)
 
     def memory(self, key: Tensor, value: Tensor, session: DecodingSession | None = None) -> tuple[Tensor, Tensor]:
         """Keys and values; in one product where both come from one tensor."""
-        self.given(None, key, value)
+        self.inputs(None, key, value)
         if key is value and self.one:
             both = apply_columns(self.layers[0], slice(self.sizes[0], None), key, session, (self, "memory"))
             k, v = both.split_with_sizes(self.sizes[1:], -1)
@@ -88,7 +88,7 @@ class Projections(nn.Module):
     def together(self, x: Tensor, session: DecodingSession | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of one input, in one product."""
         if self.one:
-            self.given(x, x, x)
+            self.inputs(x, x, x)
             q, k, v = apply_layer(self.layers[0], x, session).split_with_sizes(self.sizes, -1)
             return q, k, v
         return self.query(x, session), *self.memory(x, x, session)

@@ -84,12 +84,14 @@ class TorchMultiheadAttention(nn.Module):
             ShapeError: a mask does not fit.
             UnsupportedError: weights of a layer with an extra key.
         """
-        own, batched = query is key and key is value, query.ndim == 3
+        self_attention, batched = query is key and key is value, query.ndim == 3
         q, k, v = (self._batch(x) for x in (query, key, value))
         padding = key_padding_mask if batched or key_padding_mask is None else key_padding_mask[None]
         mask, bias = masks_of(padding, attn_mask, q.shape[0], self.num_heads, is_causal)
         inner = self.attention
-        projected, memory = inner.extend(q, None) if own else (inner.project_query(q), inner.project_memory(k, v))
+        projected, memory = (
+            inner.extend(q, None) if self_attention else (inner.project_query(q), inner.project_memory(k, v))
+        )
         if need_weights and inner.extra_key is not None:
             hint = "Pass need_weights=False, or qkv.record the layer."
             raise UnsupportedError("need_weights", "False with an extra key, which no column stands for", "True", hint)

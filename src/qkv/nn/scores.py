@@ -270,8 +270,8 @@ class BilinearScore(ScoreModule):
 
     def project_queries(self, steps: int, session: DecodingSession | None = None) -> Callable[[Tensor], Tensor]:
         """`project_query` for the steps of one loop; a session keeps the weight packed."""
-        kept = kept_weight(session, self)
-        return lambda query: project(query, self.weight.mT, kept)
+        packed = kept_weight(session, self)
+        return lambda query: project(query, self.weight.mT, packed)
 
     def projected(self) -> Score:
         """Build a dot product with the scale."""

@@ -41,8 +41,8 @@ class RecordedCall:
         state: row state, (..., Q); None if the backend returned none.
         moment: index of the last change of the batch before the call (see `Lineage`); −1 if the model does not report
             rows.
-        own: whether queries and keys come from one sequence.
-        given: the inputs of the projections before it; None if there are none.
+        self_attention: whether queries and keys come from one sequence.
+        inputs: the inputs of the projections before it; None if there are none.
         start: position of the first query in its text, as the model's cache counts; None if the model does not say.
         ids: token ids of the queries, (B, Q); None if unknown.
     """
@@ -53,8 +53,8 @@ class RecordedCall:
     options: Mapping[str, Any]
     state: RowState | None = None
     moment: int = -1
-    own: bool = False
-    given: LastInputs | None = None
+    self_attention: bool = False
+    inputs: LastInputs | None = None
     start: int | None = None
     ids: Tensor | None = None
     _versions: tuple[int, ...] = field(init=False)
@@ -89,16 +89,16 @@ class RecordedCall:
         mask, bias = self.options.get("mask"), self.options.get("bias")
         seen = torch.ones(queries, keys, dtype=torch.bool) if mask is None else self._table(mask)
         seen, last = seen[..., :count, :], keys - (queries - count)
-        cut = self.own and not bool(seen[..., last:].any())
+        cut = self.self_attention and not bool(seen[..., last:].any())
         columns = last if cut else keys
         options = dict(self.options)
         if mask is not None and not (isinstance(mask, Causal) and mask.align == "start"):
             options["mask"] = seen[..., :columns]
         if isinstance(bias, Tensor):
             options["bias"] = part(bias, slice(count), slice(columns))
-        given = None if self.given is None else self.given._replace(query=self.given.query[:, :count])
-        if cut and given is not None:
-            given = given._replace(key=given.key[:, :columns], value=given.value[:, :columns])
+        inputs = None if self.inputs is None else self.inputs._replace(query=self.inputs.query[:, :count])
+        if cut and inputs is not None:
+            inputs = inputs._replace(key=inputs.key[:, :columns], value=inputs.value[:, :columns])
         return replace(
             self,
             query=self.query[..., :count, :],
@@ -106,7 +106,7 @@ class RecordedCall:
             value=self.value[..., :columns, :],
             options=options,
             state=None if self.state is None else self.state.map(lambda x: x[..., :count]),
-            given=given,
+            inputs=inputs,
             ids=None if self.ids is None else self.ids[:, :count],
         )
 
@@ -126,10 +126,10 @@ class RecordedCall:
         self.check()
         one = slice(query, query + 1)
         state = None if self.state is None else self.state.map(lambda x: x[..., one])
-        given = None if self.given is None else self.given._replace(query=self.given.query[:, one])
-        if self.own and given is not None:
-            given = given._replace(key=given.key[:, one], value=given.value[:, one])
-        part = replace(self, query=self.query[..., one, :], state=state, given=given)
+        inputs = None if self.inputs is None else self.inputs._replace(query=self.inputs.query[:, one])
+        if self.self_attention and inputs is not None:
+            inputs = inputs._replace(key=inputs.key[:, one], value=inputs.value[:, one])
+        part = replace(self, query=self.query[..., one, :], state=state, inputs=inputs)
         mask = self.options.get("mask")
         if not isinstance(mask, Tensor) or mask.shape[-2] == 1:
             return part
@@ -151,11 +151,11 @@ class RecordedCall:
             raise UnsupportedError("trace", "unchanged recorded tensors", "a tensor that was changed in place", hint)
 
     def _now(self) -> tuple[int, ...]:
-        memory = [tensor for tensor in (self.key, self.value) if _whole(tensor)]
+        memory = [tensor for tensor in (self.key, self.value) if _is_complete(tensor)]
         tensors = [self.query, *memory, *tensors_in(list(self.options.values()))]
         return tuple(0 if tensor.is_inference() else tensor._version for tensor in tensors)
 
 
-def _whole(tensor: Tensor) -> bool:
+def _is_complete(tensor: Tensor) -> bool:
     """Return whether a tensor covers all of its storage."""
     return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()

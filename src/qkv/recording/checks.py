@@ -34,25 +34,25 @@ def check_arguments(model: object, layers: object, heads: object) -> tuple[list[
     )
 
 
-def check_any(model: nn.Module, found: Collection[str], layers: Sequence[str] | None) -> None:
+def check_any(model: nn.Module, layer_names: Collection[str], layers: Sequence[str] | None) -> None:
     """Check that there is attention to record, and none beside it that is not attached.
 
     Args:
         model: the model.
-        found: the paths of its attentions.
+        layer_names: the paths of its attentions.
         layers: those that are wanted, or what contains them; None for all.
 
     Raises:
         UnsupportedError: the message says what to do.
     """
     theirs = any(cls.__module__.startswith("transformers.") for cls in type(model).__mro__)
-    if not found:
+    if not layer_names:
         hint = _ATTACH if theirs else "Its attention must run through qkv.nn.Attention or torch.nn.MultiheadAttention."
         got = f"{type(model).__name__} without any"
         raise UnsupportedError("model", "a model with attention that can be recorded", got, hint)
     for name, module in attending(model):
-        wanted = layers is None or any(inside(name, layer) for layer in layers)
-        if wanted and not isinstance(module._modules.get(SEAM), Attention):
+        matches = layers is None or any(inside(name, layer) for layer in layers)
+        if matches and not isinstance(module._modules.get(SEAM), Attention):
             got = f"{type(module).__name__} at {name or 'the top'}, which is not attached"
             raise UnsupportedError("model", "a model whose attention can all be recorded", got, _ATTACH)
 
@@ -89,26 +89,26 @@ def inside(name: str, layer: str) -> bool:
     return name == layer or name.startswith(f"{layer}.")
 
 
-def chosen(found: Collection[str], layers: Sequence[str] | None) -> list[str]:
+def chosen(layer_names: Collection[str], layers: Sequence[str] | None) -> list[str]:
     """Return the attentions with these names, or inside modules with these names, in the order of the model.
 
     Raises:
         ConfigError: a name is none of these.
     """
     for layer in layers or ():
-        if not any(inside(name, layer) for name in found):
-            raise ConfigError("layers", "names of attention layers", repr(layer), nearest(layer, found))
-    return [name for name in found if layers is None or any(inside(name, layer) for layer in layers)]
+        if not any(inside(name, layer) for name in layer_names):
+            raise ConfigError("layers", "names of attention layers", repr(layer), nearest(layer, layer_names))
+    return [name for name in layer_names if layers is None or any(inside(name, layer) for layer in layers)]
 
 
-def _listed(name: str, given: Any, kind: type, items: str, none: str) -> list[Any] | None:
-    if given is None:
+def _listed(name: str, value: Any, kind: type, items: str, none: str) -> list[Any] | None:
+    if value is None:
         return None
-    if isinstance(given, kind):
-        got, hint = repr(given), f"Write {name}=[{given!r}]."
-    elif isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        got, hint = repr(given), none
-    elif not (members := list(given)):
+    if isinstance(value, kind):
+        got, hint = repr(value), f"Write {name}=[{value!r}]."
+    elif isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        got, hint = repr(value), none
+    elif not (members := list(value)):
         got, hint = "none", none
     elif wrong := [each for each in members if not isinstance(each, kind) or isinstance(each, bool)]:
         got, hint = repr(wrong[0]), none
@@ -117,5 +117,5 @@ def _listed(name: str, given: Any, kind: type, items: str, none: str) -> list[An
     raise ConfigError(name, f"a list of {items}", got[:_SHOWN], hint)
 
 
-def _kind(given: object) -> str:
-    return repr(given)[:_SHOWN] if given is None or isinstance(given, str) else type(given).__name__
+def _kind(value: object) -> str:
+    return repr(value)[:_SHOWN] if value is None or isinstance(value, str) else type(value).__name__

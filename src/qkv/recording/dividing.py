@@ -110,7 +110,11 @@ class OpenPass:
     def _follows(self, layer: str, call: RecordedCall, generation: bool) -> bool:
         last, queries, keys = self.calls[layer][-1], call.query.shape[-2], call.key.shape[-2]
         if call.start is None:
-            return not (call.own and queries == keys) and not _repeats(self.calls[layer][0], call) and grows(last, call)
+            return (
+                not (call.self_attention and queries == keys)
+                and not _repeats(self.calls[layer][0], call)
+                and grows(last, call)
+            )
         if last.start is None:
             return False
         longest = max(self.end(name) for name, calls in self.calls.items() if calls[-1].start is not None)
@@ -118,9 +122,9 @@ class OpenPass:
             return False
         if generation:
             return True
-        if call.own and keys <= call.start + queries:
+        if call.self_attention and keys <= call.start + queries:
             return layer in self._rooms and self._rooms[layer].continues(call.key, queries, call.start)
-        return call.own or same_numbers(call.key, last.key)
+        return call.self_attention or same_numbers(call.key, last.key)
 
     def cut(self, position: int, layers: Collection[str]) -> None:
         """Drop the queries from a position on, which a cache has dropped: drafts that were rejected.
@@ -131,7 +135,7 @@ class OpenPass:
         """
         for layer in [layer for layer in self.calls if layer in layers]:
             self.calls[layer] = first_positions(self.calls[layer], position)
-            if layer in self._rooms and self.calls[layer] and self.calls[layer][-1].own:
+            if layer in self._rooms and self.calls[layer] and self.calls[layer][-1].self_attention:
                 self._rooms[layer].crop(position)
             if not self.calls[layer]:
                 del self.calls[layer]
@@ -139,22 +143,22 @@ class OpenPass:
     def _sharing_memory(self, layer: str, call: RecordedCall) -> RecordedCall:
         """Return a call whose keys and values are in memory shared with earlier calls that they continue."""
         queries, keys = call.query.shape[-2], call.key.shape[-2]
-        if call.start is None or (call.own and keys > call.start + queries) or not call.unchanged:
+        if call.start is None or (call.self_attention and keys > call.start + queries) or not call.unchanged:
             return call  # a cache of fixed size is written in place
         room = self._rooms.setdefault(layer, KeyValueBuffer())
-        kept = room.keep(call.key, call.value, queries)
-        options = moved(dict(call.options), kept.dropped)
-        return call if options is None else replace(call, key=kept.key, value=kept.value, options=options)
+        stored = room.keep(call.key, call.value, queries)
+        options = moved(dict(call.options), stored.dropped)
+        return call if options is None else replace(call, key=stored.key, value=stored.value, options=options)
 
 
 def first_positions(calls: Sequence[RecordedCall], position: int) -> list[RecordedCall]:
     """Return calls without the queries from a position on."""
-    found = []
+    first = []
     for call in calls:
         count = call.query.shape[-2] if call.start is None else min(position - call.start, call.query.shape[-2])
         if count > 0:
-            found.append(call if count == call.query.shape[-2] else call.first(count))
-    return found
+            first.append(call if count == call.query.shape[-2] else call.first(count))
+    return first
 
 
 def grows(last: RecordedCall, call: RecordedCall) -> bool:
@@ -224,7 +228,7 @@ class Course:
             self._positions.clear()
         self._running.append(module)
 
-    def place(self, group: str, position: Position) -> None:
+    def locate(self, group: str, position: Position) -> None:
         """Note where a pass of a model of `transformers` begins; a second one in a run is a run of its own."""
         self._positions[group] = position
         self._contexts[-1].caches[group] = position.cache
@@ -252,7 +256,7 @@ class Course:
         if alone:
             self.close()
 
-    def follow(self, module: nn.Module, given: tuple[Tensor, ...], options: dict[str, Any], rows: Tensor) -> None:
+    def follow(self, module: nn.Module, arguments: tuple[Tensor, ...], options: dict[str, Any], rows: Tensor) -> None:
         """Note what happens to the rows of the batch: a forward hook of `nn.Rows`."""
         if options.get("end", False):
             self._reopen()
@@ -311,7 +315,11 @@ class Course:
             if not earlier:
                 break
             known = self._setup.groups.get(layer) is not None
-            if not known and not (call.own and call.query.shape[-2] == call.key.shape[-2]) and grows(earlier[-1], call):
+            if (
+                not known
+                and not (call.self_attention and call.query.shape[-2] == call.key.shape[-2])
+                and grows(earlier[-1], call)
+            ):
                 break
             turn += 1
             name = f"{layer}#{turn}"
@@ -359,7 +367,7 @@ class Course:
         calls: dict[str, list[RecordedCall]] = {}
         last = context.open[-1] if context.open else None
         if last is not None and last.recorded.lineage is context.lineage:
-            crossing = [(layer, call) for layer, call in run.made if not call.own and layer in last.calls]
+            crossing = [(layer, call) for layer, call in run.made if not call.self_attention and layer in last.calls]
             same = crossing and all(same_numbers(call.key, last.calls[layer][-1].key) for layer, call in crossing)
             if context.generation or same:
                 ran = {self._setup.groups.get(layer) for layer, _ in run.made}

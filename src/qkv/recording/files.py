@@ -104,7 +104,7 @@ def _passes(plain: Mapping[str, Any], setup: Setup, reader: ValueReader) -> list
         counted = all(type(count) is int and count >= 0 for count in counts)
         if not counted or not set(some["calls"]) <= set(setup.layers):
             raise reader.wrong("the thread, the step and the layers of a pass", brief([*counts, *some["calls"]]))
-        chosen = {layer: [calls[at] for at in places] for layer, places in some["calls"].items() if places}
+        chosen = {layer: [calls[at] for at in indices] for layer, indices in some["calls"].items() if indices}
         if chosen:
             passes.append(Pass(chosen, lineages[some["lineage"]], some["thread"], some["step"], setup))
     return passes
@@ -112,18 +112,18 @@ def _passes(plain: Mapping[str, Any], setup: Setup, reader: ValueReader) -> list
 
 def _lineage_of_each_call(plain: Mapping[str, Any], lineages: int, reader: ValueReader) -> dict[int, int]:
     """Return the number of the lineage of each call, from the passes that hold it."""
-    found: dict[int, int] = {}
+    lineage_of: dict[int, int] = {}
     for some in plain["passes"]:
         number = some["lineage"]
-        places = [at for each in some["calls"].values() for at in each]
-        inside = all(type(at) is int and 0 <= at < len(plain["calls"]) for at in places)
+        indices = [at for each in some["calls"].values() for at in each]
+        inside = all(type(at) is int and 0 <= at < len(plain["calls"]) for at in indices)
         if type(number) is not int or not 0 <= number < lineages or not inside:
-            raise reader.wrong("calls and rows of a pass that the file holds", brief([number, *places]))
-        if any(found.setdefault(at, number) != number for at in places):
-            raise reader.wrong("calls with the rows of one batch", brief([number, *places]))
-    if len(found) < len(plain["calls"]):
-        raise reader.wrong("calls that are part of a pass", f"{len(plain['calls']) - len(found)} others")
-    return found
+            raise reader.wrong("calls and rows of a pass that the file holds", brief([number, *indices]))
+        if any(lineage_of.setdefault(at, number) != number for at in indices):
+            raise reader.wrong("calls with the rows of one batch", brief([number, *indices]))
+    if len(lineage_of) < len(plain["calls"]):
+        raise reader.wrong("calls that are part of a pass", f"{len(plain['calls']) - len(lineage_of)} others")
+    return lineage_of
 
 
 def _passes_of_version_1(plain: Mapping[str, Any], setup: Setup, reader: ValueReader) -> list[Pass]:
@@ -131,12 +131,12 @@ def _passes_of_version_1(plain: Mapping[str, Any], setup: Setup, reader: ValueRe
     lineage = _lineage(plain["moments"], reader)
     calls = {layer: [_call(call, lineage, reader) for call in some] for layer, some in plain["calls"].items()}
     starts = list(itertools.accumulate(moment.start for moment in lineage.moments))
-    found: dict[int, dict[str, list[RecordedCall]]] = {}
+    passes: dict[int, dict[str, list[RecordedCall]]] = {}
     for layer, some in calls.items():
         for call in some:
             reading = starts[call.moment] if call.moment >= 0 else 0
-            found.setdefault(reading, {}).setdefault(layer, []).append(call)
-    return [Pass(found[reading], lineage, setup=setup) for reading in sorted(found)]
+            passes.setdefault(reading, {}).setdefault(layer, []).append(call)
+    return [Pass(passes[reading], lineage, setup=setup) for reading in sorted(passes)]
 
 
 def _lineage(moments: Any, reader: ValueReader) -> Lineage:
@@ -152,17 +152,17 @@ def _texts(some: Any, reader: ValueReader) -> tuple[str, ...]:
 
 
 def _moment(reader: ValueReader, rows: Any, start: Any) -> Moment:
-    found = reader.value(rows)
-    if not isinstance(found, Tensor) or found.ndim != 1 or found.dtype != torch.int64 or not isinstance(start, bool):
-        raise reader.wrong("rows of a batch", brief([found, start]))
-    return Moment(found, start)
+    moment = reader.value(rows)
+    if not isinstance(moment, Tensor) or moment.ndim != 1 or moment.dtype != torch.int64 or not isinstance(start, bool):
+        raise reader.wrong("rows of a batch", brief([moment, start]))
+    return Moment(moment, start)
 
 
 def _check_rows(lineage: Lineage, reader: ValueReader) -> None:
     """Check that rows continue existing rows."""
     count = 0
-    for place, (rows, start) in enumerate(lineage.moments):
-        inside = start or (place > 0 and (rows.numel() == 0 or (int(rows.min()) >= 0 and int(rows.max()) < count)))
+    for index, (rows, start) in enumerate(lineage.moments):
+        inside = start or (index > 0 and (rows.numel() == 0 or (int(rows.min()) >= 0 and int(rows.max()) < count)))
         if not inside:
             raise reader.wrong("rows that continue existing rows", brief(rows[:4].tolist()))
         count = rows.numel()
@@ -170,15 +170,16 @@ def _check_rows(lineage: Lineage, reader: ValueReader) -> None:
 
 def _call(plain: Mapping[str, Any], lineage: Lineage, reader: ValueReader) -> RecordedCall:
     query, key, value = reader.value(plain["tensors"])
-    options, state, moment, own = _options(plain["options"], reader), reader.value(plain["state"]), *_place(plain)
-    given = None if plain["given"] is None else LastInputs(*reader.value(plain["given"]))
+    options, state = _options(plain["options"], reader), reader.value(plain["state"])
+    moment, self_attention = _moment_and_kind(plain)
+    inputs = None if plain["given"] is None else LastInputs(*reader.value(plain["given"]))
     unknown = set(options) - set(OPTIONS)
-    moments = [moment, *([] if given is None else [given.moment])]
+    moments = [moment, *([] if inputs is None else [inputs.moment])]
     if unknown or not all(type(at) is int and -1 <= at <= lineage.now for at in moments):
         raise reader.wrong("options and moments of a call", brief([*sorted(unknown), *moments]))
-    fine = all(isinstance(tensor, Tensor) and tensor.ndim >= 2 for tensor in (given or ())[:3])
+    fine = all(isinstance(tensor, Tensor) and tensor.ndim >= 2 for tensor in (inputs or ())[:3])
     if not fine or not (state is None or (isinstance(state, RowState) and isinstance(state.value, Tensor))):
-        raise reader.wrong("input tensors of projections, and a row state", brief([*(given or ()), state]))
+        raise reader.wrong("input tensors of projections, and a row state", brief([*(inputs or ()), state]))
     defaults = {"score": ScaledDot(), "normalizer": None, "mask": None, "bias": None, "enable_gqa": False}
     arguments = {**defaults, **options}
     try:
@@ -196,14 +197,14 @@ def _call(plain: Mapping[str, Any], lineage: Lineage, reader: ValueReader) -> Re
     start = plain.get("start")
     if start is not None and not (type(start) is int and start >= 0):
         raise reader.wrong("the position of a call", brief(start))
-    return RecordedCall(query, key, value, options, state, moment, own, given, start)
+    return RecordedCall(query, key, value, options, state, moment, self_attention, inputs, start)
 
 
 def _options(plain: Mapping[str, Any], reader: ValueReader) -> dict[str, Any]:
     return {name: reader.bias(part) if name == "bias" else reader.value(part) for name, part in plain.items()}
 
 
-def _place(plain: Mapping[str, Any]) -> tuple[Any, bool]:
+def _moment_and_kind(plain: Mapping[str, Any]) -> tuple[Any, bool]:
     return plain["moment"], plain["own"] is True
 
 

@@ -47,15 +47,15 @@ class Lineage:
             return None  # in files of version 1, the end of a generation: what follows is a batch of its own
         for change in self.moments[begin + 1 : moment + 1]:
             rows = rows.index_select(0, change.rows)
-        found: list[int] = rows.tolist()
-        return found
+        ids: list[int] = rows.tolist()
+        return ids
 
-    def path(self, moment: int, place: int) -> dict[int, int]:
+    def path(self, moment: int, row: int) -> dict[int, int]:
         """Return the position of a row at each moment since its source was read, given its position at one of them."""
-        places = {moment: place}
+        row_at = {moment: row}
         while moment >= 0 and not self.moments[moment].start:
             rows = self.moments[moment].rows
-            place = int(rows[place]) if 0 <= place < rows.numel() else -1
+            row = int(rows[row]) if 0 <= row < rows.numel() else -1
             moment -= 1
-            places[moment] = place
-        return places
+            row_at[moment] = row
+        return row_at

@@ -42,21 +42,21 @@ class ProjectionHooks:
                 self.hooks.append(part.register_forward_pre_hook(first_time(self._project)))
 
     @property
-    def own(self) -> bool:
+    def self_attention(self) -> bool:
         """Whether queries and keys come from one sequence."""
         seen = self._seen.get()
         return seen.source is None or not any(_same(seen.source, other) for other in seen.others)
 
-    def _enter(self, module: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> None:
-        named = {str(place): argument for place, argument in enumerate(given)} | options
+    def _enter(self, module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        named = {str(index): argument for index, argument in enumerate(arguments)} | options
         tensors = {name: x for name, x in named.items() if isinstance(x, Tensor) and x.is_floating_point()}
         first = "hidden_states" if "hidden_states" in tensors else next(iter(tensors), "")
         seen = self._seen.get()
         seen.first = tensors.pop(first, None)
         seen.others = list(tensors.values())
 
-    def _project(self, module: nn.Module, given: tuple[Any, ...]) -> None:
-        seen, x = self._seen.get(), given[0] if given and isinstance(given[0], Tensor) else None
+    def _project(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        seen, x = self._seen.get(), arguments[0] if arguments and isinstance(arguments[0], Tensor) else None
         if x is None or (seen.first is not None and _same(x, seen.first)):
             return
         source = next((other for other in seen.others if _same(x, other)), None)
@@ -91,10 +91,10 @@ class Position(NamedTuple):
     cache: Any = None
 
 
-def position_of(module: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> Position:
+def position_of(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> Position:
     """Return where a pass of a model of `transformers` begins, from its arguments."""
-    names = tuple(signature(type(module).forward).parameters)[1:] if given else ()
-    named = dict(zip(names, given, strict=False)) | options
+    names = tuple(signature(type(module).forward).parameters)[1:] if arguments else ()
+    named = dict(zip(names, arguments, strict=False)) | options
     ids = named.get("input_ids")
     if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.is_floating_point():
         ids = None

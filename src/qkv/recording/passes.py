@@ -91,17 +91,17 @@ class Pass:
         parts = [_map(call).statistics(*names, topk=topk) for call in calls]
         self._check_rows(layer, [call.query.shape[:-2] for call in calls])
         keys = max(call.key.shape[-2] for call in calls)
-        found: dict[str, Tensor | None] = {}
+        statistics: dict[str, Tensor | None] = {}
         for name in ("received", "entropy", "peak", "total", "weights", "keys"):
             tensors = [x for x in (getattr(part, name) for part in parts) if x is not None]
-            found[name] = None if not tensors else self._rows_of_heads(_together(name, tensors, keys), name, layer)
+            statistics[name] = None if not tensors else self._rows_of_heads(_together(name, tensors, keys), name, layer)
         errors = [part.error for part in parts if part.error is not None]
-        return Statistics(**found, error=max(errors) if errors else None)
+        return Statistics(**statistics, error=max(errors) if errors else None)
 
     def alignment(self, layer: str, row: int = 0, *, hypothesis: Hypothesis | None = None) -> Tensor:
         """Return the weights of one row of the batch, step by step; see `Trace.alignment`."""
         parts = self._parts(layer, row, hypothesis)
-        weights = _joined([self._of_heads(call.weights(), layer)[place] for call, place, _ in parts])
+        weights = _joined([self._of_heads(call.weights(), layer)[index] for call, index, _ in parts])
         return weights.flatten(0, -3).mean(0) if weights.ndim > 2 else weights
 
     def scene(
@@ -129,13 +129,13 @@ class Pass:
 
     def tokens(self, parts: Mapping[str, Sequence[CallRow]]) -> dict[str, tuple[str, ...]]:
         """Return the tokens of the ids that the model was given, for the sequences where they are known."""
-        sides, found = sides_of(parts, self.setup.groups), dict[str, tuple[str, ...]]()
+        sides, tokens = sides_of(parts, self.setup.groups), dict[str, tuple[str, ...]]()
         tokenizer = self.setup.tokenizer
         for layer, some in parts.items():
             name = sides[layer][0]
-            if tokenizer is not None and name not in found and (ids := list(_ids(some))):
-                found[name] = tuple(map(str, tokenizer.convert_ids_to_tokens(ids)))
-        return found
+            if tokenizer is not None and name not in tokens and (ids := list(_ids(some))):
+                tokens[name] = tuple(map(str, tokenizer.convert_ids_to_tokens(ids)))
+        return tokens
 
     def _parts(self, layer: str, row: int, hypothesis: Hypothesis | None) -> list[CallRow]:
         """Return the calls that include a row, and its index in each."""
@@ -147,35 +147,35 @@ class Pass:
             calls = calls[: max(steps, 1)]
         parts = []
         for call in calls:
-            place = self._place(call.moment, row, path)
-            if place is None:
+            row_of_call = self._row(call.moment, row, path)
+            if row_of_call is None:
                 continue
-            source = place if call.given is None else self._place(call.given.moment, row, path)
-            one, item = _apart(call, place, self.lineage.rows(call.moment))
+            source = row_of_call if call.inputs is None else self._row(call.inputs.moment, row, path)
+            one, item = _apart(call, row_of_call, self.lineage.rows(call.moment))
             if item < call.query.shape[0]:
-                parts.append(CallRow(one, item, item if one is not call and call.own else source))
+                parts.append(CallRow(one, item, item if one is not call and call.self_attention else source))
         if not parts:
             hint = "Rows count from 0, in the order of the batch."
             raise ShapeError("row", f"a row that ran through {layer}", str(row), hint)
         return parts
 
-    def _place(self, moment: int, row: int, path: Mapping[int, int] | None) -> int | None:
+    def _row(self, moment: int, row: int, path: Mapping[int, int] | None) -> int | None:
         """Return the position of a row of the batch at a moment."""
         rows = self.lineage.rows(moment)
         if rows is None:
             return row if row >= 0 else None
-        places = [place for place, root in enumerate(rows) if root == row]
+        rows_of_root = [index for index, root in enumerate(rows) if root == row]
         if path is not None:
-            place = path.get(moment, row)
-            if place not in places:
+            on_path = path.get(moment, row)
+            if on_path not in rows_of_root:
                 hint = "Give the row of the batch to which the hypothesis belongs."
                 raise ShapeError("hypothesis", f"one of row {row}", "one of a different row", hint)
-            return place
-        if len(places) > 1:
+            return on_path
+        if len(rows_of_root) > 1:
             hint = "Select one hypothesis of the beam, or one sample: hypothesis=found."
-            got = f"row {row}, {len(places)} times"
+            got = f"row {row}, {len(rows_of_root)} times"
             raise ShapeError("row", "a row that occurs once in the batch", got, hint)
-        return places[0] if places else None
+        return rows_of_root[0] if rows_of_root else None
 
     def _calls(self, layer: str) -> list[RecordedCall]:
         if not self.calls.get(layer):
@@ -196,9 +196,9 @@ class Pass:
         return weights if heads is None else weights[..., heads, :, :]
 
     def _rows_of_heads(self, tensor: Tensor, name: str, layer: str) -> Tensor:
-        own = 2 if name in ("weights", "keys") else 1
-        heads = self._heads(layer, tensor.shape[-own - 1] if tensor.ndim > own + 1 else 0)
-        return tensor if heads is None else tensor.index_select(-own - 1, torch.tensor(heads))
+        dimension = 2 if name in ("weights", "keys") else 1
+        heads = self._heads(layer, tensor.shape[-dimension - 1] if tensor.ndim > dimension + 1 else 0)
+        return tensor if heads is None else tensor.index_select(-dimension - 1, torch.tensor(heads))
 
     def _heads(self, layer: str, count: int) -> list[int] | None:
         """Return the heads to show of a layer with so many; None for all."""
@@ -214,25 +214,25 @@ class Pass:
 def _map(call: RecordedCall) -> AttentionMap:
     call.check()
     defaults = {"score": ScaledDot(), "normalizer": None, "mask": None, "bias": None, "enable_gqa": False}
-    given = Arguments(dropout=0.0, generator=None, **(defaults | dict(call.options)))
-    return map_of(call.query, call.key, given, call.state)
+    arguments = Arguments(dropout=0.0, generator=None, **(defaults | dict(call.options)))
+    return map_of(call.query, call.key, arguments, call.state)
 
 
 def _ids(parts: Sequence[CallRow]) -> Iterator[int]:
     """Yield the token ids of one row over its calls; none if some are unknown."""
-    rows = [None if call.ids is None or place >= len(call.ids) else call.ids[place] for call, place, _ in parts]
+    rows = [None if call.ids is None or index >= len(call.ids) else call.ids[index] for call, index, _ in parts]
     if all(ids is not None and len(ids) == part.call.query.shape[-2] for ids, part in zip(rows, parts, strict=True)):
         for ids in rows:
             yield from () if ids is None else ids.tolist()
 
 
-def _apart(call: RecordedCall, place: int, rows: Sequence[int] | None) -> tuple[RecordedCall, int]:
+def _apart(call: RecordedCall, index: int, rows: Sequence[int] | None) -> tuple[RecordedCall, int]:
     """Return the call of one row and its item: in a beam, W rows that share a source are W queries of one item."""
     items = call.query.shape[0]
     if rows is None or not 0 < items < len(rows) or len(rows) % items:
-        return call, place
+        return call, index
     width = len(rows) // items
-    return call.of_query(place % width, place // width), place // width
+    return call.of_query(index % width, index // width), index // width
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

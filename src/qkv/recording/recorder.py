@@ -68,23 +68,23 @@ def record(
         (['attention'], torch.Size([1, 2, 3, 3]), torch.Size([3, 3]))
     """
     layers, heads = check_arguments(model, layers, heads)
-    found = _layers(model)
-    check_any(model, found, layers)
-    wanted = {name: found[name] for name in chosen(found, layers)}
+    all_layers = _layers(model)
+    check_any(model, all_layers, layers)
+    watched = {name: all_layers[name] for name in chosen(all_layers, layers)}
     _refuse_compiled(model)
-    setup = Setup(list(wanted), None if heads is None else tuple(heads), tokenizer=tokenizer)
+    setup = Setup(list(watched), None if heads is None else tuple(heads), tokenizer=tokenizer)
     recorder = _Recorder(setup)
     hooks: list[RemovableHandle] = []
     try:
-        hooks += recorder.watch(model, wanted)
-        with _without_fast_path(wanted.values()):
+        hooks += recorder.watch(model, watched)
+        with _without_fast_path(watched.values()):
             yield recorder.trace
     finally:
         recorder.open = False
         for hook in hooks:
             hook.remove()
         recorder.course.close()
-    _check_all(model, found)
+    _check_all(model, all_layers)
     check_all_ran(recorder.ran, bool(recorder.trace.passes), setup.layers, recorder.missed)
 
 
@@ -134,12 +134,12 @@ class _Recorder:
         """Register the hooks on the recorded model, or on a model of `transformers` inside."""
         group = path in self.trace.setup.groups.values()
 
-        def enter(module: nn.Module, given: tuple[Any, ...], options: dict[str, Any]) -> None:
+        def enter(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
             self.course.enter(module, not path)
             if group:
-                self.course.place(path, position_of(module, given, options))
+                self.course.locate(path, position_of(module, arguments, options))
 
-        def leave(module: nn.Module, given: object, output: object) -> None:
+        def leave(module: nn.Module, arguments: object, output: object) -> None:
             self.course.leave(not path)
 
         return [
@@ -147,22 +147,22 @@ class _Recorder:
             module.register_forward_hook(first_time(leave), always_call=True),
         ]
 
-    def _rows(self, module: nn.Module, given: tuple[Tensor, ...], options: dict[str, Any], rows: Tensor) -> None:
-        self.course.follow(module, given, options, rows)
+    def _rows(self, module: nn.Module, arguments: tuple[Tensor, ...], options: dict[str, Any], rows: Tensor) -> None:
+        self.course.follow(module, arguments, options, rows)
 
-    def _done(self, module: nn.Module, given: object, output: object) -> None:
+    def _done(self, module: nn.Module, arguments: object, output: object) -> None:
         self.ran = True
 
 
 def _layers(model: nn.Module) -> dict[str, nn.Module]:
     """Return the attentions by path; one beneath the projections of another library's module has the module's."""
-    found: dict[str, nn.Module] = {}
+    layers: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
         if isinstance(module, Attention | nn.MultiheadAttention):
             above, _, last = name.rpartition(".")
             torch_root = not name and isinstance(module, nn.MultiheadAttention)
-            found[(above or "attention") if last == SEAM or torch_root else name] = module
-    return found
+            layers[(above or "attention") if last == SEAM or torch_root else name] = module
+    return layers
 
 
 def _watch(model: nn.Module, name: str, module: nn.Module, recorder: _Recorder) -> list[RemovableHandle]:
@@ -172,8 +172,8 @@ def _watch(model: nn.Module, name: str, module: nn.Module, recorder: _Recorder) 
         check_layer(name, module)
         setup.surroundings[name] = projections(module)
 
-        def attend(layer: nn.MultiheadAttention, given: Any, options: Any, output: Any) -> None:
-            recorder.course.add(name, call_of(layer, given, options, recorder.course.moment))
+        def attend(layer: nn.MultiheadAttention, arguments: Any, options: Any, output: Any) -> None:
+            recorder.course.add(name, call_of(layer, arguments, options, recorder.course.moment))
 
         return [module.register_forward_hook(first_time(attend), with_kwargs=True)]
     watch = _LayerHooks(name, recorder)
@@ -184,18 +184,18 @@ def _watch(model: nn.Module, name: str, module: nn.Module, recorder: _Recorder) 
     ]
     path = next(path for path, other in modules.items() if other is module)
     if path.rpartition(".")[2] == SEAM:
-        place = path.rpartition(".")[0]
-        watch.origin = ProjectionHooks(modules[place])
+        parent_path = path.rpartition(".")[0]
+        watch.origin = ProjectionHooks(modules[parent_path])
         hooks += watch.origin.hooks
-        hooks.append(modules[place].register_forward_pre_hook(first_time(watch.begin)))
-        hooks.append(modules[place].register_forward_hook(first_time(watch.end)))
-        above = model_above(place, modules)
+        hooks.append(modules[parent_path].register_forward_pre_hook(first_time(watch.begin)))
+        hooks.append(modules[parent_path].register_forward_hook(first_time(watch.end)))
+        above = model_above(parent_path, modules)
         if above is not None:
             setup.groups[name] = above
     elif (parent := _parent(model, name)) is not None:
         if (surrounding := around(parent)) is not None:
             setup.surroundings[name] = surrounding
-        hooks.append(parent.projections.given.register_forward_hook(first_time(watch.project)))
+        hooks.append(parent.projections.inputs.register_forward_hook(first_time(watch.project)))
     return hooks
 
 
@@ -211,9 +211,9 @@ def _without_fast_path(layers: Iterable[nn.Module]) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(enabled)
 
 
-def _check_all(model: nn.Module, found: Mapping[str, nn.Module]) -> None:
+def _check_all(model: nn.Module, layer_names: Mapping[str, nn.Module]) -> None:
     """Check that no layer was attached while the model ran, too late to be recorded."""
-    late = [name for name in _layers(model) if name not in found]
+    late = [name for name in _layers(model) if name not in layer_names]
     if late:
         hint = "Record again: now it is known."
         raise UnsupportedError("record", "layers that attach found", f"a new one, {late[0]}", hint)
@@ -249,11 +249,11 @@ class _LayerHooks:
         self.states = RowStates()
         self.seen = PerThread(_LayerInputs)
 
-    def begin(self, module: nn.Module, given: object) -> None:
+    def begin(self, module: nn.Module, arguments: object) -> None:
         """Note that the module of another library around the layer begins to run."""
         self.seen.get().missing = self.recorder.open
 
-    def end(self, module: nn.Module, given: object, output: object) -> None:
+    def end(self, module: nn.Module, arguments: object, output: object) -> None:
         """Note that it ran to its end."""
         if self.seen.get().missing and self.recorder.open:
             self.recorder.missed.add(self.name)
@@ -261,16 +261,16 @@ class _LayerHooks:
     def project(self, module: nn.Module, inputs: tuple[Tensor | None, ...], output: None) -> None:
         """Record the inputs of the projections: a query, a key and value, or all three."""
         seen = self.seen.get()
-        for place, tensor in enumerate(inputs):
+        for index, tensor in enumerate(inputs):
             if tensor is not None:
-                seen.inputs[place] = tensor
-                seen.moment = self.recorder.course.moment if place else seen.moment
+                seen.inputs[index] = tensor
+                seen.moment = self.recorder.course.moment if index else seen.moment
 
     def attend(self, module: Attention, tensors: tuple[Tensor, ...], options: dict[str, Any], output: Any) -> None:
         """Record a call."""
         self.seen.get().missing = False
         named = dict(zip(("query", "key", "value"), tensors, strict=False)) | options
-        same, given = self._given(named["query"] is named["key"])
+        same, arguments = self._of_call(named["query"] is named["key"])
         query, key, value = (named.pop(name).detach() for name in ("query", "key", "value"))
         defaults = {"score": module.score, "normalizer": module.normalizer}
         options = {name: part for name, part in (defaults | named).items() if name in OPTIONS and part is not None}
@@ -279,12 +279,12 @@ class _LayerHooks:
         with_state = isinstance(output, tuple) and isinstance(output[1], RowState)
         state = output[1] if with_state else self.states.last
         course = self.recorder.course
-        course.add(self.name, RecordedCall(query, key, value, options, state, course.moment, same, given))
+        course.add(self.name, RecordedCall(query, key, value, options, state, course.moment, same, arguments))
 
-    def _given(self, same: bool) -> tuple[bool, LastInputs | None]:
+    def _of_call(self, same: bool) -> tuple[bool, LastInputs | None]:
         """Return whether queries and keys come from one sequence, and the inputs of the projections, if known."""
         if self.origin is not None:
-            return self.origin.own, None
+            return self.origin.self_attention, None
         seen = self.seen.get()
         q, k, v = seen.inputs
         if q is None or k is None or v is None:

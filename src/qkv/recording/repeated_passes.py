@@ -28,8 +28,8 @@ def first_time(hook: Callable[..., Result]) -> Callable[..., Result | None]:
     count = len(signature(hook).parameters)
 
     @wraps(hook)
-    def run(*given: Any) -> Result | None:
+    def run(*arguments: Any) -> Result | None:
         # As torch.utils.module_tracker tells: inside backward, its graph has a number.
-        return hook(*given) if torch._C._current_graph_task_id() == -1 and len(given) == count else None
+        return hook(*arguments) if torch._C._current_graph_task_id() == -1 and len(arguments) == count else None
 
     return run

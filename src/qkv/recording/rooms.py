@@ -78,15 +78,15 @@ class KeyValueBuffer:
         """
         pair, length, count = (key, value), self._length, key.shape[-2]
         if self._pair and count == length and self._ends_with(pair, count):
-            return self._kept(count)
+            return self._stored(count)
         old = count - queries
         if not self._pair or not 0 < old <= length or not self._ends_with(pair, old):
             self._pair, self._length = pair, count
             return StoredKeys(key, value)
         self._append([x[..., old:, :] for x in pair])
-        return self._kept(self._length, length - old)
+        return self._stored(self._length, length - old)
 
-    def _kept(self, count: int, dropped: int = 0) -> StoredKeys:
+    def _stored(self, count: int, dropped: int = 0) -> StoredKeys:
         key, value = (room[..., :count, :] for room in self._pair)
         return StoredKeys(key, value, dropped)
 

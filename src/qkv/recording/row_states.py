@@ -54,9 +54,9 @@ class RowStates:
         if threading.get_ident() != self._thread:
             return None
         self._last = None
-        wanted = module.also is None and options.get("also") is None and _is_free(module, tensors, options)
+        possible = module.also is None and options.get("also") is None and _is_free(module, tensors, options)
         # An argument, not a setting of the module, which other threads may be running.
-        return (tensors, options | {"also": ROUNDED}) if wanted else None
+        return (tensors, options | {"also": ROUNDED}) if possible else None
 
     def take(self, module: Attention, tensors: tuple[Tensor, ...], *rest: Any) -> Any:
         """After a call: keep its row state, and return the output alone."""

@@ -49,8 +49,8 @@ def item_of(call: RecordedCall, row: int) -> CallItem:
     tensors = [pick(tensor.detach(), row, rank + 2) for tensor in operands]
     query, key, value = (tensor if rank == 2 else tensor.unsqueeze(0) for tensor in tensors)
     options = {name: _option(name, option, row, leading) for name, option in call.options.items()}
-    kept = None if call.state is None else call.state.map(lambda x: x[row].reshape(query.shape[:2]))
-    return CallItem(query, key, value, options, kept)
+    state = None if call.state is None else call.state.map(lambda x: x[row].reshape(query.shape[:2]))
+    return CallItem(query, key, value, options, state)
 
 
 def _option(name: str, option: Any, row: int, leading: Shape) -> Any:

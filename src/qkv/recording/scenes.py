@@ -25,7 +25,7 @@ class CallRow(NamedTuple):
     """A call, the index of the row in its batch, and its index in the batch when the keys were projected."""
 
     call: RecordedCall
-    place: int
+    row: int
     source: int | None
 
 
@@ -64,7 +64,7 @@ def scene_of(
     layers = tuple(_layer(name, some, surroundings.get(name), sides[name], named) for name, some in parts.items())
     for layer in layers:
         for side, count in ((layer.queries, layer.shape[1]), (layer.keys, layer.shape[2])):
-            named.setdefault(side, tuple(str(place) for place in range(count)))
+            named.setdefault(side, tuple(str(index) for index in range(count)))
     return Scene(title, named, layers, {name: tuple(some) for name, some in notes.items()})
 
 
@@ -82,11 +82,11 @@ def sides_of(parts: Mapping[str, Sequence[CallRow]], groups: Mapping[str, str]) 
     for name, some in parts.items():
         queries = sum(part.call.query.shape[-2] for part in some)
         keys = max(part.call.key.shape[-2] for part in some)
-        if some[0].call.own and queries < keys:
+        if some[0].call.self_attention and queries < keys:
             got = f"{queries} of {keys} positions of {name}: a cache held the others before"
             hint = f"Fill the cache inside the `with` block, or take the numbers alone: trace.weights({name!r})."
             raise UnsupportedError("record", "a text from its first token on", got, hint)
-        ends[name] = Ends(some[0].call.own, groups.get(name), queries, keys)
+        ends[name] = Ends(some[0].call.self_attention, groups.get(name), queries, keys)
     return name_sequences(ends)
 
 
@@ -99,9 +99,9 @@ def _layer(
 ) -> Layer:
     for part_of in parts:
         part_of.call.check()
-    item = _one_after_another(name, [item_of(call, place) for call, place, _ in parts])
+    item = _one_after_another(name, [item_of(call, index) for call, index, _ in parts])
     item = _without_padding(item, *(len(tokens[side]) if side in tokens else None for side in sides))
-    kind: Literal["self", "cross"] = "self" if parts[0].call.own else "cross"
+    kind: Literal["self", "cross"] = "self" if parts[0].call.self_attention else "cross"
     output = None if surrounding is None or surrounding.output.weight is None else surrounding.output
     inputs = None if surrounding is None else _inputs(parts, surrounding, item.query.shape[1], item.key.shape[1])
     joined = None if output is None or output.weight is None else (output.weight, output.bias)
@@ -110,14 +110,14 @@ def _layer(
 
 def _inputs(parts: Sequence[CallRow], surrounding: LayerProjections, queries: int, keys: int) -> ProjectedInputs | None:
     """Return the inputs of the projections: queries call by call; keys too if each call had its own."""
-    seen = [(call.given, place, source) for call, place, source in parts if call.given is not None]
+    seen = [(call.inputs, index, source) for call, index, source in parts if call.inputs is not None]
     if len(seen) < len(parts) or any(source is None for _, _, source in seen):
         return None
-    grows = parts[0].call.own
-    query = torch.cat([given.query[place] for given, place, _ in seen], 0)
-    sources = [(given, source) for given, _, source in (seen if grows else seen[-1:])]
-    key = torch.cat([given.key[source] for given, source in sources], 0)
-    value = torch.cat([given.value[source] for given, source in sources], 0)
+    grows = parts[0].call.self_attention
+    query = torch.cat([inputs.query[index] for inputs, index, _ in seen], 0)
+    sources = [(inputs, source) for inputs, _, source in (seen if grows else seen[-1:])]
+    key = torch.cat([inputs.key[source] for inputs, source in sources], 0)
+    value = torch.cat([inputs.value[source] for inputs, source in sources], 0)
     if query.shape[0] < queries or key.shape[0] < keys:
         return None
     weights, biases = zip(surrounding.query, surrounding.key, surrounding.value, strict=True)
@@ -134,15 +134,15 @@ def _one_after_another(name: str, items: Sequence[CallItem]) -> CallItem:
             hint = "Record one call at a time."
             raise UnsupportedError(name, "keys that stay the same or grow from call to call", "other keys", hint)
     query = torch.cat([item.query for item in items], 1)
-    given = dict(last.options)
+    options = dict(last.options)
     gatherers: dict[str, Callable[[str, Sequence[CallItem]], Mask | Bias | Tensor | None]]
     gatherers = {"mask": _masks, "bias": _biases}
     for option, gather in gatherers.items():
-        given.pop(option, None)
-        whole = gather(name, items)
-        if whole is not None:
-            given[option] = whole
-    return CallItem(query, last.key, last.value, given, _states([item.state for item in items]))
+        options.pop(option, None)
+        joined = gather(name, items)
+        if joined is not None:
+            options[option] = joined
+    return CallItem(query, last.key, last.value, options, _states([item.state for item in items]))
 
 
 def _masks(name: str, items: Sequence[CallItem]) -> Mask | None:
@@ -226,25 +226,25 @@ def _biases(name: str, items: Sequence[CallItem]) -> Tensor | Bias | None:
 
 
 def _states(states: Sequence[RowState | None]) -> RowState | None:
-    kept = [state for state in states if state is not None]
-    if len(kept) < len(states):
+    present = [state for state in states if state is not None]
+    if len(present) < len(states):
         return None
     # The rows of one scene; which key won among those of each call is of no use here.
-    return RowState(kept[0].kind, torch.cat([state.value for state in kept], -1))
+    return RowState(present[0].kind, torch.cat([state.value for state in present], -1))
 
 
 def _without_padding(item: CallItem, queries: int | None, keys: int | None) -> CallItem:
     """Drop the positions after the tokens: the padding of a batch, to which nothing attends."""
-    (heads, whole_queries, _), whole_keys = item.query.shape, item.key.shape[1]
-    queries = whole_queries if queries is None else min(queries, whole_queries)
-    keys = whole_keys if keys is None else min(keys, whole_keys)
-    if (queries, keys) == (whole_queries, whole_keys):
+    (heads, all_queries, _), all_keys = item.query.shape, item.key.shape[1]
+    queries = all_queries if queries is None else min(queries, all_queries)
+    keys = all_keys if keys is None else min(keys, all_keys)
+    if (queries, keys) == (all_queries, all_keys):
         return item
     options = dict(item.options)
     mask, bias = options.get("mask"), options.get("bias")
-    seen = None if mask is None else matrix(mask, whole_queries, whole_keys, (heads,))[:, :queries]
-    if keys < whole_keys and (seen is None or bool(seen[..., keys:].any())):
-        got, hint = f"{keys} for {whole_keys} positions that receive attention", "Give one token per position."
+    seen = None if mask is None else matrix(mask, all_queries, all_keys, (heads,))[:, :queries]
+    if keys < all_keys and (seen is None or bool(seen[..., keys:].any())):
+        got, hint = f"{keys} for {all_keys} positions that receive attention", "Give one token per position."
         raise ShapeError("tokens", "one token per position", got, hint)
     if seen is not None and not isinstance(mask, Lengths):
         options["mask"] = dense(seen[..., :keys])

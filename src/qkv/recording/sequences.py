@@ -12,12 +12,12 @@ class Ends(NamedTuple):
     """What is known of the two ends of a layer.
 
     Attributes:
-        own: whether it attends within one sequence.
+        self_attention: whether it attends within one sequence.
         group: path of the model that contains it; None if unknown.
         queries, keys: the number of positions.
     """
 
-    own: bool
+    self_attention: bool
     group: str | None
     queries: int
     keys: int
@@ -45,13 +45,13 @@ def name_sequences(layers: Mapping[str, Ends]) -> dict[str, tuple[str, str]]:
     for layer, ends in layers.items():
         name = roles[parts[layer]]
         queries = _of_length(name, ends.queries, lengths)
-        named[layer] = (queries, queries if ends.own else _of_length("source", ends.keys, lengths))
+        named[layer] = (queries, queries if ends.self_attention else _of_length("source", ends.keys, lengths))
     return named
 
 
 def _parts(layers: Mapping[str, Ends]) -> dict[str, str]:
     """Return the part of a model that each layer belongs to: the model around it, or a side of a cross-attention."""
-    crossing = {name: ends for name, ends in layers.items() if not ends.own and ends.group is None}
+    crossing = {name: ends for name, ends in layers.items() if not ends.self_attention and ends.group is None}
     writes = {name for name, ends in layers.items() if name in crossing or _writes(name, ends, crossing)}
     return {
         name: ends.group if ends.group is not None else (_TARGET if name in writes else _SOURCE)
@@ -81,8 +81,8 @@ def _one_stack(one: str, other: str) -> bool:
 
 
 def _roles(layers: Mapping[str, Ends], parts: Mapping[str, str]) -> dict[str, str]:
-    crossing = {parts[name] for name, ends in layers.items() if not ends.own}
-    lengths = {ends.keys for ends in layers.values() if not ends.own}
+    crossing = {parts[name] for name, ends in layers.items() if not ends.self_attention}
+    lengths = {ends.keys for ends in layers.values() if not ends.self_attention}
     others = [part for part in dict.fromkeys(parts.values()) if part not in crossing]
     roles = dict.fromkeys(crossing, "target")
     known = {part for part in others if any(parts[name] == part and layers[name].group is not None for name in layers)}

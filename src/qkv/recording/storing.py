@@ -90,7 +90,7 @@ def _plain(call: RecordedCall, writer: Writer) -> dict[str, Any]:
         "options": writer.plain(call.options),
         "state": writer.plain(call.state),
         "moment": call.moment,
-        "own": call.own,
+        "own": call.self_attention,
         "start": call.start,
-        "given": writer.plain(call.given),
+        "given": writer.plain(call.inputs),
     }

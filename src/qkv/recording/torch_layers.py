@@ -27,17 +27,19 @@ def check_layer(name: str, layer: nn.MultiheadAttention) -> None:
 
 
 @torch.no_grad()
-def call_of(layer: nn.MultiheadAttention, given: tuple[Any, ...], options: dict[str, Any], moment: int) -> RecordedCall:
+def call_of(
+    layer: nn.MultiheadAttention, arguments: tuple[Any, ...], options: dict[str, Any], moment: int
+) -> RecordedCall:
     """Return a forward pass of PyTorch's layer as a call; its projections are computed again.
 
     Args:
         layer: the layer.
-        given, options: the arguments of the pass.
+        arguments, options: the arguments of the pass.
         moment: see `Call`.
     """
-    bound = _SIGNATURE.bind(layer, *given, **options).arguments
+    bound = _SIGNATURE.bind(layer, *arguments, **options).arguments
     inputs = [bound[name] for name in ("query", "key", "value")]
-    own = inputs[0] is inputs[1]
+    self_attention = inputs[0] is inputs[1]
     if inputs[0].ndim == 2:
         inputs = [x.unsqueeze(0) for x in inputs]
     elif not layer.batch_first:
@@ -48,11 +50,11 @@ def call_of(layer: nn.MultiheadAttention, given: tuple[Any, ...], options: dict[
     padding, attended = bound.get("key_padding_mask"), bound.get("attn_mask")
     padding = padding if padding is None or padding.ndim == 2 else padding[None]
     mask, bias = masks_of(padding, attended, query.shape[0], layer.num_heads, bool(bound.get("is_causal")))
-    found = {"mask": mask, "bias": bias}
+    named = {"mask": mask, "bias": bias}
     x, memory, values = (each.detach() for each in inputs)
     detached = LastInputs(x, memory, values, moment)
     return RecordedCall(
-        query, key, value, {k: x for k, x in found.items() if x is not None}, None, moment, own, detached
+        query, key, value, {k: x for k, x in named.items() if x is not None}, None, moment, self_attention, detached
     )
 
 

@@ -257,14 +257,14 @@ class Trace:
         from qkv.recording import storing
         from qkv.view import showing
 
-        place = Path(path)
-        match place.suffix:
+        file = Path(path)
+        match file.suffix:
             case ".safetensors":
-                storing.write(self._with_tokens(row), place)
+                storing.write(self._with_tokens(row), file)
             case ".html":
-                showing.write_page(self.scene(row), place)
+                showing.write_page(self.scene(row), file)
             case ".svg" | ".png":
-                showing.write_picture(self.scene(row), place)
+                showing.write_picture(self.scene(row), file)
             case suffix:
                 valid = (".safetensors", ".html", ".svg", ".png")
                 expected = f"a file name that ends in {', '.join(valid)}"

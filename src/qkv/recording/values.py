@@ -68,21 +68,21 @@ class Writer:
         if isinstance(value, list | tuple):
             return [self.plain(part) for part in value]
         if is_dataclass(value) and _NAMES.get(type(value).__name__) is type(value):
-            given = {part.name: self.plain(getattr(value, part.name)) for part in fields(value)}
-            return {"value": type(value).__name__, "fields": given}
+            values = {part.name: self.plain(getattr(value, part.name)) for part in fields(value)}
+            return {"value": type(value).__name__, "fields": values}
         hint = "Display it with trace.show(), or save a page: trace.save('trace.html')."
         raise UnsupportedError("trace", "names, numbers and tensors", type(value).__name__, hint)
 
     def _tensor(self, tensor: Tensor) -> dict[str, Any]:
-        whole = tensor.detach()
+        values = tensor.detach()
         # A dimension of stride 0 repeats one entry.
-        for dimension, step in enumerate(whole.stride()):
-            if step == 0 and whole.shape[dimension] > 1:
-                whole = whole.narrow(dimension, 0, 1)
-        key = (whole.data_ptr(), tuple(whole.shape), whole.stride(), whole.dtype, whole.device)
+        for dimension, step in enumerate(values.stride()):
+            if step == 0 and values.shape[dimension] > 1:
+                values = values.narrow(dimension, 0, 1)
+        key = (values.data_ptr(), tuple(values.shape), values.stride(), values.dtype, values.device)
         name = self._known.setdefault(key, str(len(self.tensors)))
         if name not in self.tensors:
-            self.tensors[name] = whole.cpu().clone(memory_format=torch.contiguous_format)
+            self.tensors[name] = values.cpu().clone(memory_format=torch.contiguous_format)
         return {"tensor": name, "shape": list(tensor.shape)}
 
 
@@ -112,8 +112,8 @@ class ValueReader:
                 return [self.value(part) for part in plain]
             case {"tensor": str(name), "shape": list(shape), **rest} if not rest:
                 return self._tensor(name, shape)
-            case {"value": str(name), "fields": dict(given), **rest} if not rest:
-                return self._made(name, {field: self.value(part) for field, part in given.items()})
+            case {"value": str(name), "fields": dict(parts), **rest} if not rest:
+                return self._made(name, {field: self.value(part) for field, part in parts.items()})
             case dict():
                 return {name: self.value(part) for name, part in plain.items()}
         raise self.wrong("names, numbers and tensors", type(plain).__name__)
@@ -146,18 +146,18 @@ class ValueReader:
             raise self.wrong(f"at most {times} times the stored size", f"shape {shape}")
         return stored.expand(shape)
 
-    def _made(self, name: str, given: dict[str, Any]) -> Any:
+    def _made(self, name: str, parts: dict[str, Any]) -> Any:
         cls = _NAMES.get(name)
         if cls is None:
             raise self.wrong("the names of mechanisms", f"{name!r}. {nearest(name, _NAMES)}")
         names = {part.name for part in fields(cls)}
-        if not names - _LATER.get(name, set()) <= set(given) <= names:
-            raise self.wrong(f"the fields of {name}", ", ".join(given))
-        text = next((field for field, part in given.items() if isinstance(part, str) and field not in _TEXTS), None)
+        if not names - _LATER.get(name, set()) <= set(parts) <= names:
+            raise self.wrong(f"the fields of {name}", ", ".join(parts))
+        text = next((field for field, part in parts.items() if isinstance(part, str) and field not in _TEXTS), None)
         if text is not None:
-            raise self.wrong(f"a number or tensor as {name}({text})", repr(given[text]))
+            raise self.wrong(f"a number or tensor as {name}({text})", repr(parts[text]))
         try:
-            return cls(**given)
+            return cls(**parts)
         except (QkvError, TypeError, ValueError) as error:
             raise self.wrong(f"a {name}", str(error)) from error
 

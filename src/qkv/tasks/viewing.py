@@ -199,7 +199,7 @@ def _read(
     with torch.no_grad(), record(trained.model) as trace:
         read_ids(trained, tokens, begins)
     pieces = trained.tokenizer.pieces(ids)
-    pooled = any(not call.own for calls in trace.calls.values() for call in calls)
+    pooled = any(not call.self_attention for calls in trace.calls.values() for call in calls)
     name = "source" if pooled else "text"
     return trace.scene(0, {name: pieces}, title=_title(text), notes={name: _notes(pieces)})
 

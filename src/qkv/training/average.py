@@ -23,13 +23,13 @@ def last_checkpoints(run: Path, count: int) -> list[Path]:
     Raises:
         CheckpointError: there are too few.
     """
-    found = present(run)
+    checkpoints = present(run)
     if count < 1:
         raise ConfigError("count", "at least 1", str(count), "Average at least two.")
-    if len(found) < count:
+    if len(checkpoints) < count:
         hint = f"Train with keep = {count} or more under [training] in {setting('config')}, or average fewer."
-        raise CheckpointError(str(run), f"{count} checkpoints", str(len(found)), hint)
-    return found[-count:]
+        raise CheckpointError(str(run), f"{count} checkpoints", str(len(checkpoints)), hint)
+    return checkpoints[-count:]
 
 
 def average_checkpoints(folders: Sequence[Path]) -> dict[str, Tensor]:

@@ -27,10 +27,10 @@ def not_finite(task: Task[Any], batches: Sequence[Sequence[int]], step: int, wha
     Returns:
         The error to raise.
     """
-    places = [place for batch in batches for place in batch]
-    guilty = [place for place in places[:_TRIED] if not _loss_is_finite(task, place)]
-    alone = 0 < len(guilty) < len(places)
-    lines = show_lines(task.lines(guilty if alone else places))
+    examples = [index for batch in batches for index in batch]
+    guilty = [index for index in examples[:_TRIED] if not _loss_is_finite(task, index)]
+    alone = 0 < len(guilty) < len(examples)
+    lines = show_lines(task.lines(guilty if alone else examples))
     which = f"because of {lines}" if alone else f"in a batch of {lines}"
     hint = (
         f"The last good checkpoint is intact. Check these lines; or, with a new {setting('out')}, "
@@ -108,6 +108,6 @@ def room(step: int, tokens: int) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _loss_is_finite(task: Task[Any], place: int) -> bool:
-    loss, _ = task.objective(task.collate([place]))
+def _loss_is_finite(task: Task[Any], index: int) -> bool:
+    loss, _ = task.objective(task.collate([index]))
     return math.isfinite(float(loss))

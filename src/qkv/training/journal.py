@@ -41,9 +41,9 @@ class Journal:
     def __init__(self, run: Path, step: int, validated: int, say: Callable[[str], None] | None = None) -> None:
         """Remove lines after the step, then open the file."""
         path = run / NAME
-        kept = [line for line in read_journal(path, say) if line["step"] <= (step if _trains(line) else validated)]
-        self.seconds = max((float(line.get("seconds") or 0.0) for line in kept), default=0.0)
-        replace_file(path, "".join(map(_text, kept)).encode())
+        lines = [line for line in read_journal(path, say) if line["step"] <= (step if _trains(line) else validated)]
+        self.seconds = max((float(line.get("seconds") or 0.0) for line in lines), default=0.0)
+        replace_file(path, "".join(map(_text, lines)).encode())
         with typed(path, "a writable file"):
             self._handle: int | None = open_for_appending(path)
         self._path = path
@@ -102,7 +102,7 @@ def read_journal(path: Path, say: Callable[[str], None] | None = None) -> list[d
         lines = read_file(path, _LARGEST, links=False).split(b"\n")
     # Text after the last line feed was truncated, unless it is a complete line that lacks nothing else.
     unfinished = len(lines) if lines[-1] else 0
-    found, torn = [], 0
+    rows, torn = [], 0
     for number, text in enumerate(lines if unfinished else lines[:-1], start=1):
         try:
             line = parse_json(text)
@@ -110,7 +110,7 @@ def read_journal(path: Path, say: Callable[[str], None] | None = None) -> list[d
         except (ValueError, RecursionError, OverflowError):
             ours = False
         if ours:
-            found.append(line)
+            rows.append(line)
         elif number == unfinished or _torn(text):
             torn += 1
         else:
@@ -118,7 +118,7 @@ def read_journal(path: Path, say: Callable[[str], None] | None = None) -> list[d
             raise DataError(Place(path, number), "a line with step, kind and figures", got, hint)
     if torn and say is not None:
         say(f"Dropping {torn} damaged line{'s' if torn > 1 else ''} of {path}: the process, power or disk failed.")
-    return found
+    return rows
 
 
 def _torn(text: bytes) -> bool:

@@ -89,20 +89,20 @@ def train(
         return follow(job, processes, run)
     with open_run(run, config, free=free, added=added) as folder, Interrupts() as interrupts:
         shown = screen(stream, settings.steps, task.unit, every=every)
-        told = [shown, *listeners]
+        all_listeners = [shown, *listeners]
 
         def say(text: str) -> None:
             shown(Said(text))
 
-        with _closed(told):
+        with _closed(all_listeners):
             expect_same_job(job, processes)
             session = begin(job, folder, say)
             send(session, processes)
             journal = Journal(folder, session.state.step, session.state.validated, say)
-            told += [journal, Curve(folder, settings.monitor, say)]
+            all_listeners += [journal, Curve(folder, settings.monitor, say)]
             if tensorboard:
-                told.append(Board(folder, session.state.step))
-            return _Loop(session, folder, interrupts, told, journal.seconds, processes).run()
+                all_listeners.append(Board(folder, session.state.step))
+            return _Loop(session, folder, interrupts, all_listeners, journal.seconds, processes).run()
 
 
 @contextmanager

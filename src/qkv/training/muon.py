@@ -140,5 +140,5 @@ def orthogonalized(matrices: Tensor) -> Tensor:
 @lru_cache
 def _multiplies_bfloat16() -> bool:
     """Return whether this processor has instructions for bfloat16 products."""
-    found: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
-    return bool(found.get("avx512_bf16") or found.get("amx_bf16"))
+    capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

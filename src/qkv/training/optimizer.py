@@ -75,9 +75,9 @@ def undecayed(model: nn.Module) -> set[str]:
     """
     spared = set()
     for module in model.modules():
-        whole = isinstance(module, (nn.Embedding, nn.EmbeddingBag, *_NORMS))
+        exempt = isinstance(module, (nn.Embedding, nn.EmbeddingBag, *_NORMS))
         for name, parameter in module.named_parameters(recurse=False):
-            if whole or parameter.ndim < 2 or name.startswith("bias"):
+            if exempt or parameter.ndim < 2 or name.startswith("bias"):
                 spared.add(id(parameter))
     return {name for name, parameter in model.named_parameters() if id(parameter) in spared}
 

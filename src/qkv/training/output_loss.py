@@ -87,8 +87,8 @@ class _OutputLoss(torch.autograd.Function):
         wide = torch.promote_types(states.dtype, torch.float32)
         total = torch.zeros((), dtype=wide, device=states.device)
         learns = any(ctx.needs_input_grad)
-        given = (states, weight) if bias is None else (states, weight, bias)
-        gradients = [torch.zeros_like(x, dtype=wide) for x in given] if learns else []
+        tensors = (states, weight) if bias is None else (states, weight, bias)
+        gradients = [torch.zeros_like(x, dtype=wide) for x in tensors] if learns else []
         with torch.autocast(states.device.type, enabled=False):
             matrix = weight.to(dtype)
             for start in range(0, states.shape[0], _ROWS):
@@ -103,7 +103,7 @@ class _OutputLoss(torch.autograd.Function):
                     _add_product(gradients[1], error_RN.mT, x_RM)
                     if bias is not None:
                         gradients[2] += scores_RN.sum(0)
-        ctx.save_for_backward(*(gradient.to(x.dtype) for gradient, x in zip(gradients, given, strict=False)))
+        ctx.save_for_backward(*(gradient.to(x.dtype) for gradient, x in zip(gradients, tensors, strict=False)))
         return total
 
     @staticmethod

@@ -56,9 +56,9 @@ def choose(task: Task[Any], model: nn.Module, batches: Sequence[Sequence[int]], 
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     seconds: dict[Chosen, list[float]] = {"float32": [], "bfloat16": []}
     with undisturbed():
-        for index, places in enumerate([batches[0], *islice(cycle(batches), _ROUNDS)]):
+        for index, batch in enumerate([batches[0], *islice(cycle(batches), _ROUNDS)]):
             for precision, measured in seconds.items():
-                taken = _measure(task, model, places, precision, device)
+                taken = _measure(task, model, batch, precision, device)
                 if index:
                     measured.append(taken)
     model.zero_grad(set_to_none=True)
@@ -72,10 +72,10 @@ def choose(task: Task[Any], model: nn.Module, batches: Sequence[Sequence[int]], 
 
 
 def _measure(
-    task: Task[Any], model: nn.Module, places: Sequence[int], precision: Chosen, device: torch.device
+    task: Task[Any], model: nn.Module, indices: Sequence[int], precision: Chosen, device: torch.device
 ) -> float:
     model.zero_grad(set_to_none=True)
-    batch = task.collate(places)
+    batch = task.collate(indices)
     _wait(device)
     start = time.perf_counter()
     with computing(precision, device):

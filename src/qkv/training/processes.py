@@ -150,10 +150,10 @@ class Processes:
         if self.size == 1:
             return
         for name, fact in facts.items():
-            own = torch.frombuffer(bytearray(sha256(fact.encode()).digest()), dtype=torch.uint8)
+            digest = torch.frombuffer(bytearray(sha256(fact.encode()).digest()), dtype=torch.uint8)
             digests = [torch.empty(_DIGEST, dtype=torch.uint8) for _ in range(self.size)]
             with self._connected():
-                dist.all_gather(digests, own)
+                dist.all_gather(digests, digest)
             others = [rank for rank in range(self.size) if not torch.equal(digests[rank], digests[0])]
             if others:
                 hint = "Give every process the same command, data and number of threads, on machines of one kind."
@@ -199,11 +199,11 @@ class Processes:
         if self.size == 1:
             return [list(row) for row in rows]
         most = -(-count // self.size)
-        own = torch.zeros(most, len(rows[0]), dtype=torch.float64)
-        own[: len(rows)] = torch.tensor(rows, dtype=torch.float64)
-        parts = [torch.empty_like(own) for _ in range(self.size)]
+        padded = torch.zeros(most, len(rows[0]), dtype=torch.float64)
+        padded[: len(rows)] = torch.tensor(rows, dtype=torch.float64)
+        parts = [torch.empty_like(padded) for _ in range(self.size)]
         with self._connected():
-            dist.all_gather(parts, own)
+            dist.all_gather(parts, padded)
         return [row for rank, part in enumerate(parts) for row in part[: len(self.part(count, rank))].tolist()]
 
     def total(self, tree: Tree, count: int) -> list[Tensor]:
@@ -218,16 +218,16 @@ class Processes:
         shapes = [self._shapes(rank, count) for rank in range(self.size)]
         vectors = range(len(tree.nodes[0].sums))
         with self._connected():
-            return [self._total([node.sums[place] for node in tree.nodes], shapes) for place in vectors]
+            return [self._total([node.sums[index] for node in tree.nodes], shapes) for index in vectors]
 
-    def _total(self, own: list[Tensor], shapes: Sequence[Sequence[Node]]) -> Tensor:
+    def _total(self, vectors: list[Tensor], shapes: Sequence[Sequence[Node]]) -> Tensor:
         """Sum one vector: each process sums one segment of it for all."""
-        length, dtype = own[0].numel(), own[0].dtype
+        length, dtype = vectors[0].numel(), vectors[0].dtype
         width = -(-length // self.size)
-        padded = torch.zeros(len(own), self.size * width, dtype=dtype)
-        for row, vector in zip(padded, own, strict=True):
+        padded = torch.zeros(len(vectors), self.size * width, dtype=dtype)
+        for row, vector in zip(padded, vectors, strict=True):
             row[:length] = vector
-        outgoing = [segment.contiguous() for segment in padded.view(len(own), self.size, width).unbind(1)]
+        outgoing = [segment.contiguous() for segment in padded.view(len(vectors), self.size, width).unbind(1)]
         incoming = [torch.empty(len(nodes), width, dtype=dtype) for nodes in shapes]
         incoming[self.rank] = outgoing[self.rank]
         others = [rank for rank in range(self.size) if rank != self.rank]
@@ -248,8 +248,8 @@ class Processes:
     def _shapes(self, rank: int, count: int) -> list[Node]:
         """Return the subtrees that a process sums, without their sums."""
         tree = Tree()
-        for place in self.part(count, rank):
-            tree.add(Node(place, 0, []))
+        for index in self.part(count, rank):
+            tree.add(Node(index, 0, []))
         return tree.nodes
 
     @contextmanager

@@ -30,11 +30,11 @@ class Task(Protocol[B]):
             that.
         """
 
-    def collate(self, places: Sequence[int]) -> B:
+    def collate(self, indices: Sequence[int]) -> B:
         """Build a batch of examples, on the model's device.
 
         Args:
-            places: indices of its examples.
+            indices: indices of its examples.
 
         Returns:
             The batch.
@@ -58,11 +58,11 @@ class Task(Protocol[B]):
             Figures, the most important one first; can be empty.
         """
 
-    def lines(self, places: Sequence[int]) -> Sequence[int]:
+    def lines(self, indices: Sequence[int]) -> Sequence[int]:
         """Return the line numbers of examples in the user's files.
 
         Args:
-            places: indices of the examples.
+            indices: indices of the examples.
 
         Returns:
             The line number of each, from 1.

@@ -221,14 +221,14 @@ def duration(seconds: float) -> str:
         >>> [duration(seconds) for seconds in (7.4, 200, 9000, 200_000)]
         ['7 s', '3 min 20 s', '2 h 30 min', '2 d 7 h']
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60} min {total % 60} s"
+    if total < 86400:
+        return f"{total // 3600} h {total % 3600 // 60} min"
+    return f"{total // 86400} d {total % 86400 // 3600} h"
 
 
 def _line(event: Event, steps: int, unit: str) -> str:

@@ -100,11 +100,11 @@ def undisturbed() -> Iterator[None]:
         >>> torch.equal(first, torch.rand(1))
         True
     """
-    kept = generators()
+    state = generators()
     try:
         yield
     finally:
-        set_generators(kept)
+        set_generators(state)
 
 
 def _set_numpy(numbers: list[int], cached: float) -> None:

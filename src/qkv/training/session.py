@@ -89,13 +89,13 @@ class TrainingSession:
         Args:
             broken: the exception of the interruption; it is swallowed.
         """
-        epoch, place, kept = self.feed.epoch, self.feed.place, generators()
-        buffers = [(buffer, buffer.clone()) for buffer in _kept_buffers(self.job.model)]
+        epoch, batch, random = self.feed.epoch, self.feed.place, generators()
+        buffers = [(buffer, buffer.clone()) for buffer in _copied_buffers(self.job.model)]
         try:
             yield
         except broken:
-            self.feed.go_to(epoch, place)
-            set_generators(kept)
+            self.feed.go_to(epoch, batch)
+            set_generators(random)
             with torch.no_grad():
                 for buffer, before in buffers:
                     buffer.copy_(before)
@@ -118,8 +118,8 @@ def begin(job: TrainingJob, run: Path, say: Callable[[str], None]) -> TrainingSe
         DataError: there is nothing to train on.
     """
     job.model.train()
-    found = latest_complete(run, say)
-    return _anew(job, say) if found is None else _resumed(job, run, found, say)
+    newest = latest_complete(run, say)
+    return _anew(job, say) if newest is None else _resumed(job, run, newest, say)
 
 
 def _anew(job: TrainingJob, say: Callable[[str], None]) -> TrainingSession:
@@ -169,7 +169,7 @@ def _set_weights(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) 
         raise CheckpointError(str(folder), "the weights of this model", str(error), hint) from error
 
 
-def _kept_buffers(model: nn.Module) -> Iterator[Tensor]:
+def _copied_buffers(model: nn.Module) -> Iterator[Tensor]:
     """The buffers that a checkpoint stores besides the parameters, without tables that can be recomputed."""
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):

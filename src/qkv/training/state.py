@@ -108,8 +108,8 @@ def read_state(plain: Mapping[str, Plain]) -> State:
         >>> read_state(State(step=7).to_plain("")) == State(step=7)
         True
     """
-    whole = ("step", "epoch", "place", "tokens", "validated", "waited", "best_step", "window_count", "threads")
-    values: dict[str, Any] = {name: _field(plain, name, int) for name in whole}
+    integers = ("step", "epoch", "place", "tokens", "validated", "waited", "best_step", "window_count", "threads")
+    values: dict[str, Any] = {name: _field(plain, name, int) for name in integers}
     for name, value in values.items():
         if not 0 <= value <= 2**53:
             raise _damaged(name, "an integer of at least 0", value)

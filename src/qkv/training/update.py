@@ -63,7 +63,7 @@ class Updates:
         # Losses are added one after another, in either order of gradients.
         loss, count = sum(row[0] for row in rows), int(sum(row[1] for row in rows))
         if count < 1:
-            lines = show_lines(self._job.task.lines([place for places in batches for place in places]))
+            lines = show_lines(self._job.task.lines([index for batch in batches for index in batch]))
             hint = "Remove these lines."
             raise DataError("training data", "at least one token to learn in every batch", f"nothing in {lines}", hint)
         return Gradient(batches, loss, count)
@@ -93,14 +93,14 @@ class Updates:
         state.step, state.tokens = step, state.tokens + gradient.units
         return rate, norm
 
-    def _backward(self, places: Sequence[int], step: int) -> tuple[float, float]:
+    def _backward(self, indices: Sequence[int], step: int) -> tuple[float, float]:
         """Add the gradient of one batch, and return its loss and number of units."""
-        batch = self._job.task.collate(places)
+        batch = self._job.task.collate(indices)
         with computing(self._session.state.precision, self._device):
             loss, count = self._job.task.objective(batch)
         value = float(loss.detach())
         if not math.isfinite(value):
-            raise not_finite(self._job.task, [places], step, "loss", value)
+            raise not_finite(self._job.task, [indices], step, "loss", value)
         loss.backward()  # type: ignore[no-untyped-call]
         return value, count
 
@@ -108,12 +108,12 @@ class Updates:
         """Sum gradients in the order of a tree; each batch has its own chance, so that any process can compute it."""
         tree, rows = Tree(), []
         present = [False] * len(self.parameters)
-        for place in self._processes.part(len(batches)):
+        for number in self._processes.part(len(batches)):
             self._job.model.zero_grad(set_to_none=True)
-            seed_everything(part_seed(self._settings.seed, step, place))
-            rows.append(self._backward(batches[place], step))
+            seed_everything(part_seed(self._settings.seed, step, number))
+            rows.append(self._backward(batches[number], step))
             present = [p.grad is not None or before for p, before in zip(self.parameters, present, strict=True)]
-            tree.add(Node(place, 0, _vectors(self.parameters)))
+            tree.add(Node(number, 0, _vectors(self.parameters)))
         seed_everything(part_seed(self._settings.seed, step, len(batches)))
         rows_of_all = self._processes.gather(rows, len(batches))
         self._set(self._processes.total(tree, len(batches)), self._processes.any(present))

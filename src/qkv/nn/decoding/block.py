@@ -24,15 +24,15 @@ class BlockWeights(NamedTuple):
     """The parameters of a block.
 
     Attributes:
-        numbers, places: nine parts, from `packed.pack`: projection, norm and output of the self-attention, the same of
-            the attention over the memory, then the first feed-forward layer, its norm, the second layer.
+        numbers, addresses: nine parts, from `packed.pack`: projection, norm and output of the self-attention, the same
+            of the attention over the memory, then the first feed-forward layer, its norm, the second layer.
         scales: of both attentions, (2,).
         width, hidden, heads: M, the hidden width of the feed-forward part, H.
         norm_first: whether norms stand before each part.
     """
 
     numbers: Floats
-    places: NDArray[np.uint64]
+    addresses: NDArray[np.uint64]
     scales: Floats
     width: int
     hidden: int
@@ -45,15 +45,15 @@ class Block(NamedTuple):
 
     Attributes:
         weights: its parameters.
-        own: keys and values of the target, with strides over B, H and K; the last dimension and all heads of a position
-            lie together. Those of the new positions are written.
+        target: keys and values of the target, with strides over B, H and K; the last dimension and all heads of a
+            position lie together. Those of the new positions are written.
         length: the number of target positions, the new ones included.
         memory: keys and values of the source, with strides over B, H and K; the last dimension is contiguous.
         size: the number of source positions.
     """
 
     weights: BlockWeights
-    own: tuple[StridedArray, StridedArray]
+    target: tuple[StridedArray, StridedArray]
     length: int
     memory: tuple[StridedArray, StridedArray]
     size: int
@@ -95,15 +95,15 @@ def run(
     widest = max(max(3 * weights.width, weights.hidden) for weights, *_ in blocks)
     work = pool.tensor((shape[0] * shape[1] * (_TABLES * blocks[0].weights.width + widest),)).numpy()
     masks = tuple(_NO_MASK if mask is None else mask.numbers for mask in (seen, real))
-    given = []
-    for place, block in enumerate(blocks):
-        after = out if place == len(blocks) - 1 else np.empty_like(x)
-        own, memory = (tuple(each.numbers for each in pair) for pair in (block.own, block.memory))
+    runs = []
+    for index, block in enumerate(blocks):
+        after = out if index == len(blocks) - 1 else np.empty_like(x)
+        target, memory = (tuple(each.numbers for each in pair) for pair in (block.target, block.memory))
         sizes = _sizes(block, shape, seen, real)
-        given.append((threads, sizes, block.weights[:3], x, own, memory, masks, work, after, scratch))
+        runs.append((threads, sizes, block.weights[:3], x, target, memory, masks, work, after, scratch))
         x = after
     step = block_kernel.step.at(np.float32)
-    for each in given:
+    for each in runs:
         step(*each)
 
 
@@ -112,14 +112,14 @@ def _sizes(
 ) -> NDArray[np.uint64]:
     """Return the sizes and strides of a step, in the order of `block_kernel`."""
     (items, new), (_, _, _, width, hidden, heads, norm_first) = shape, block.weights
-    (key, value), (memory_key, memory_value) = block.own, block.memory
+    (key, value), (memory_key, memory_value) = block.target, block.memory
     head, fresh = width // heads, (new * 3 * width, 3 * width)
-    own, other = (items, heads, new, block.length, head, head), (items, heads, new, block.size, head, head)
+    target, other = (items, heads, new, block.length, head, head), (items, heads, new, block.size, head, head)
     return np.array(
         [
             *(items, new, width, hidden, norm_first),
             *append_sizes((items, new, block.length, width, width), fresh, key.strides[::2], value.strides[::2]),
-            *attend_sizes(own, (fresh[0], head, fresh[1]), key.strides, value.strides, seen),
+            *attend_sizes(target, (fresh[0], head, fresh[1]), key.strides, value.strides, seen),
             *attend_sizes(other, (new * width, head, width), memory_key.strides, memory_value.strides, real),
         ],
         np.uint64,

@@ -96,11 +96,11 @@ class Memory:
         if self.room is None:
             both = _readable(self.key) and _readable(self.value)
             return (as_strided_array(self.key), as_strided_array(self.value)) if both else None
-        whole = self.room.arrays
-        if whole is None:
+        buffers = self.room.arrays
+        if buffers is None:
             return None
         parts = []
-        for part, numbers in zip((self.key, self.value), whole, strict=True):
+        for part, numbers in zip((self.key, self.value), buffers, strict=True):
             strides = part.stride()[:3]
             parts.append(StridedArray(numbers[(self.first - self.room.start) * strides[2] :], strides))
         return parts[0], parts[1]
@@ -186,10 +186,10 @@ def _empty(part: Tensor, rows: int, length: int, pool: MemoryPool | None) -> Ten
     inner = (*part.shape[1:-3], length, part.shape[-3]) if by_head else (*part.shape[1:-2], length)
     shape = (rows, *inner, part.shape[-1])
     if pool is not None and part.dtype == torch.float32 and readable(part):
-        found = pool.tensor(shape)
+        memory = pool.tensor(shape)
     else:
-        found = part.new_empty(shape)
-    return found.transpose(-3, -2) if by_head else found
+        memory = part.new_empty(shape)
+    return memory.transpose(-3, -2) if by_head else memory
 
 
 @final

@@ -34,11 +34,11 @@ def gated(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
     """
     if not _served(inputs, recurrent, hidden):
         return composed(inputs, recurrent, hidden)
-    given = (inputs, recurrent, hidden)
-    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
-        found: Tensor = _Gated.apply(*given)  # type: ignore[no-untyped-call]
-        return found
-    return _forward(*given)[0]
+    tensors = (inputs, recurrent, hidden)
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        output: Tensor = _Gated.apply(*tensors)  # type: ignore[no-untyped-call]
+        return output
+    return _forward(*tensors)[0]
 
 
 def _served(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> bool:
@@ -67,19 +67,19 @@ def _forward(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> tuple[Tensor,
     from qkv.compiled import thread_pool
     from qkv.nn.recurrent import gru_kernel
 
-    found, gates = hidden.new_empty(hidden.shape), hidden.new_empty(len(hidden), 3, hidden.shape[1])
+    states, gates = hidden.new_empty(hidden.shape), hidden.new_empty(len(hidden), 3, hidden.shape[1])
     arrays = [x.detach().contiguous().numpy() for x in (inputs, recurrent, hidden)]
-    arrays += [found.numpy(), gates.numpy()]
+    arrays += [states.numpy(), gates.numpy()]
     thread_pool.run_in_chunks(gru_kernel.forward, arrays[0].dtype, len(hidden), EACH * hidden.numel(), arrays)
-    return found, gates
+    return states, gates
 
 
 class _Gated(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
-        found, gates = _forward(inputs, recurrent, hidden)
+        states, gates = _forward(inputs, recurrent, hidden)
         ctx.save_for_backward(inputs, recurrent, hidden, gates)
-        return found
+        return states
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -90,7 +90,7 @@ class _Gated(torch.autograd.Function):
 
 
 def differentiable(
-    compute: Callable[..., Tensor], given: Sequence[Tensor | None], wanted: Sequence[bool], grad: Tensor
+    compute: Callable[..., Tensor], inputs: Sequence[Tensor | None], needed: Sequence[bool], grad: Tensor
 ) -> tuple[Tensor | None, ...]:
     """Compute gradients that can be differentiated again, by PyTorch.
 
@@ -98,8 +98,8 @@ def differentiable(
 
     Args:
         compute: the result from the operands, by PyTorch operations.
-        given: the operands.
-        wanted: which operands need a gradient.
+        inputs: the operands.
+        needed: which operands need a gradient.
         grad: the gradient of the result.
 
     Returns:
@@ -107,18 +107,22 @@ def differentiable(
     """
     again = torch.is_grad_enabled()
     with torch.enable_grad():
-        alone = [None if x is None else x.view_as(x) for x in given]
-        learned = [x for x, want in zip(alone, wanted, strict=True) if want and x is not None]
+        alone = [None if x is None else x.view_as(x) for x in inputs]
+        learned = [x for x, want in zip(alone, needed, strict=True) if want and x is not None]
         each = iter(torch.autograd.grad(compute(*alone), learned, grad, create_graph=again))
-    return tuple(next(each) if want else None for want in wanted)
+    return tuple(next(each) if want else None for want in needed)
 
 
 def _backward(grad: Tensor, recurrent: Tensor, hidden: Tensor, gates: Tensor) -> tuple[Tensor, ...]:
     from qkv.compiled import thread_pool
     from qkv.nn.recurrent import gru_kernel
 
-    found = recurrent.new_empty(recurrent.shape), recurrent.new_empty(recurrent.shape), hidden.new_empty(hidden.shape)
+    gradients = (
+        recurrent.new_empty(recurrent.shape),
+        recurrent.new_empty(recurrent.shape),
+        hidden.new_empty(hidden.shape),
+    )
     arrays = [x.detach().contiguous().numpy() for x in (grad, recurrent, hidden, gates)]
-    arrays += [x.numpy() for x in found]
+    arrays += [x.numpy() for x in gradients]
     thread_pool.run_in_chunks(gru_kernel.backward, arrays[0].dtype, len(hidden), EACH * hidden.numel(), arrays)
-    return found
+    return gradients

@@ -22,12 +22,12 @@ def served(inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor) -
     Args:
         inputs, weight, bias, first: as for `gated_steps`.
     """
-    given = [x for x in (inputs, weight, bias, first) if x is not None]
+    tensors = [x for x in (inputs, weight, bias, first) if x is not None]
     return (
         not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
         and inputs.dtype in (torch.float32, torch.float64)
-        and all(x.dtype == inputs.dtype and numbers(x) for x in given)
+        and all(x.dtype == inputs.dtype and numbers(x) for x in tensors)
         and inputs.shape[1:] == (len(first), 3 * first.shape[1])
         and weight.shape == (3 * first.shape[1], first.shape[1])
         and (bias is None or bias.shape == weight.shape[:1])
@@ -38,7 +38,7 @@ def served(inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor) -
 
 
 def gated_steps(
-    inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor, kept: KeptWeight | None = None
+    inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor, packed: KeptWeight | None = None
 ) -> Tensor:
     """h_t = gated(x_t, U h_{t−1} + b, h_{t−1}) for all t, for arguments that `served` accepts.
 
@@ -47,7 +47,7 @@ def gated_steps(
         weight: U (3M, M).
         bias: b (3M,), or None.
         first: h_0 (B, M).
-        kept: where a session keeps the weight packed.
+        packed: where a session keeps the weight packed.
 
     Returns:
         h_1 to h_T (T, B, M).
@@ -59,11 +59,11 @@ def gated_steps(
         >>> gated_steps(x, weight, None, first)[:, 0, 0]
         tensor([0.5000, 0.2500])
     """
-    given = [x for x in (inputs, weight, bias, first) if x is not None]
-    if torch.is_grad_enabled() and any(x.requires_grad for x in given):
-        found: Tensor = _Steps.apply(inputs, weight, bias, first)  # type: ignore[no-untyped-call]
-        return found
-    return _forward(inputs, first, _times(weight, bias, len(inputs), len(first), kept))[0][1:]
+    tensors = [x for x in (inputs, weight, bias, first) if x is not None]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        states: Tensor = _Steps.apply(inputs, weight, bias, first)  # type: ignore[no-untyped-call]
+        return states
+    return _forward(inputs, first, _times(weight, bias, len(inputs), len(first), packed))[0][1:]
 
 
 class _Steps(torch.autograd.Function):
@@ -77,10 +77,10 @@ class _Steps(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weight, bias, first, states, gates, *shares = ctx.saved_tensors
-        wanted = ctx.needs_input_grad
+        needed = ctx.needs_input_grad
         if torch.is_grad_enabled() or not numbers(grad):
-            return gated.differentiable(_composed, (inputs, weight, bias, first), wanted, grad)
-        return _backward(grad, weight, states, gates, shares, wanted)
+            return gated.differentiable(_composed, (inputs, weight, bias, first), needed, grad)
+        return _backward(grad, weight, states, gates, shares, needed)
 
 
 def _forward(
@@ -97,46 +97,46 @@ def _forward(
     states = first.new_empty(steps + 1, rows, width)
     states[0] = first.detach()
     gates = first.new_empty(steps if learns else 1, rows, 3, width)
-    given, h, kept = (x.detach().contiguous().numpy() for x in (inputs, states, gates))
+    x, h, g = (x.detach().contiguous().numpy() for x in (inputs, states, gates))
     shares = []
     for t, hidden in enumerate(states[:-1].unbind()):
         share = times(hidden)
-        arrays = given[t], share.numpy(), h[t], h[t + 1], kept[t if learns else 0]
-        thread_pool.run_in_chunks(gru_kernel.forward, given.dtype, rows, gated.EACH * rows * width, arrays)
+        arrays = x[t], share.numpy(), h[t], h[t + 1], g[t if learns else 0]
+        thread_pool.run_in_chunks(gru_kernel.forward, x.dtype, rows, gated.EACH * rows * width, arrays)
         if learns:
             shares.append(share)
     return states, gates, shares
 
 
 def _backward(
-    grad: Tensor, weight: Tensor, states: Tensor, gates: Tensor, shares: list[Tensor], wanted: tuple[bool, ...]
+    grad: Tensor, weight: Tensor, states: Tensor, gates: Tensor, shares: list[Tensor], needed: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
     from qkv.compiled import thread_pool
     from qkv.nn.recurrent import gru_kernel
 
     steps, rows, width = grad.shape
     to_inputs, to_shares = (grad.new_empty(steps, rows, 3 * width) for _ in range(2))
-    h, kept, to_x, to_u = (x.detach().numpy() for x in (states, gates, to_inputs, to_shares))
+    h, g, to_x, to_u = (x.detach().numpy() for x in (states, gates, to_inputs, to_shares))
     times = _times(weight.mT, None, steps, rows)
     carried, total, by_state = (grad.new_zeros(rows, width) for _ in range(3))
     for t in reversed(range(steps)):
         torch.add(grad[t], carried, out=total)
-        arrays = total.numpy(), shares[t].numpy(), h[t], kept[t], to_x[t], to_u[t], by_state.numpy()
+        arrays = total.numpy(), shares[t].numpy(), h[t], g[t], to_x[t], to_u[t], by_state.numpy()
         thread_pool.run_in_chunks(gru_kernel.backward, h.dtype, rows, gated.EACH * rows * width, arrays)
         carried = times(to_shares[t]).add_(by_state)
     flat, before = to_shares.flatten(0, 1), states[:-1].flatten(0, 1)
-    _, weight_learns, bias_learns, _ = wanted
+    _, weight_learns, bias_learns, _ = needed
     return to_inputs, product(flat.mT, before) if weight_learns else None, flat.sum(0) if bias_learns else None, carried
 
 
 def _times(
-    weight: Tensor, bias: Tensor | None, steps: int, rows: int, kept: KeptWeight | None = None
+    weight: Tensor, bias: Tensor | None, steps: int, rows: int, stored: KeptWeight | None = None
 ) -> Callable[[Tensor], Tensor]:
     """Return a function x -> x·Wᵀ + b without gradients, for a loop of `steps` products of `rows` rows each."""
     weight, bias = weight.detach(), None if bias is None else bias.detach()
-    packed = packed_weight(weight, steps, rows) if kept is None or torch.is_grad_enabled() else None
+    packed = packed_weight(weight, steps, rows) if stored is None or torch.is_grad_enabled() else None
     if packed is None:
-        return lambda x: linear(x, weight, bias, kept)
+        return lambda x: linear(x, weight, bias, stored)
     return lambda x: packed.times(x, bias)
 
 

@@ -55,8 +55,8 @@ class KeptAttention:
         loop = self._loop(attention, score, mask, key, value, query) if _free(attention, key) else None
         if loop is not None:
             return loop(query)
-        found: Tensor = attention(query, key, value, score=score, mask=mask)
-        return found
+        output: Tensor = attention(query, key, value, score=score, mask=mask)
+        return output
 
     def _loop(
         self, attention: Attention, score: Score, mask: Mask | None, key: Tensor, value: Tensor, query: Tensor

@@ -29,18 +29,18 @@ class Marks:
         self._steps = steps
         self._left: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def leave(self, step: int, given: Tensor, grad: Tensor) -> Tensor:
+    def leave(self, step: int, inputs: Tensor, grad: Tensor) -> Tensor:
         """Leave the input of a step, and the gradient of its result.
 
         Args:
             step: its number.
-            given: its input.
+            inputs: its input.
             grad: the gradient of its result.
 
         Returns:
             The mark of the step: its contribution to the gradient of the vector.
         """
-        self._left[step] = given, grad
+        self._left[step] = inputs, grad
         mark = grad.new_zeros(self._steps)
         mark[step] = 1
         return mark
@@ -48,4 +48,4 @@ class Marks:
     def take(self, marks: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Return and forget what the marked steps left, in order: their inputs, and the gradients of their results."""
         left = [self._left.pop(step) for step in marks.nonzero()[:, 0].tolist()]
-        return [given for given, _ in left], [grad for _, grad in left]
+        return [inputs for inputs, _ in left], [grad for _, grad in left]

@@ -38,12 +38,12 @@ class Repeated:
         True
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, steps: int, kept: KeptWeight | None = None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, steps: int, packed: KeptWeight | None = None) -> None:
         device = weight.device.type
         if torch.is_autocast_enabled(device):
             # Cast once for all steps. Autocast caches casts of parameters only, and `_weight` will not be one.
             weight = weight.to(torch.get_autocast_dtype(device))
-        self._weight, self._bias, self._kept, self._marks, self._step = weight, bias, kept, None, 0
+        self._weight, self._bias, self._stored, self._marks, self._step = weight, bias, packed, None, 0
         self._left = Marks(steps)
         # `_Gathered` drops the one of the backward pass at its end, so a result that lives on holds no packed weight.
         self._packed, self._back = _LoopWeight(steps), _LoopWeight(steps)
@@ -64,14 +64,14 @@ class Repeated:
             (..., N).
         """
         if self._marks is None:
-            if torch.is_grad_enabled() or self._kept is not None:
-                return linear(x, self._weight, self._bias, self._kept)
+            if torch.is_grad_enabled() or self._stored is not None:
+                return linear(x, self._weight, self._bias, self._stored)
             return self._packed.times(x, self._weight, self._bias)
         x = x.to(self._weight.dtype)
-        given = self._bias, self._marks, self._left, self._packed, self._back, self._step
-        found: Tensor = _Step.apply(x, self._weight, *given)  # type: ignore[no-untyped-call]
+        options = self._bias, self._marks, self._left, self._packed, self._back, self._step
+        output: Tensor = _Step.apply(x, self._weight, *options)  # type: ignore[no-untyped-call]
         self._step += 1
-        return found
+        return output
 
 
 def repeat_layer(layer: nn.Module, steps: int, session: DecodingSession | None = None) -> Callable[[Tensor], Tensor]:
@@ -105,16 +105,16 @@ class _Gathered(torch.autograd.Function):
         return weight.view_as(weight), marks.view_as(marks)
 
     @staticmethod
-    def backward(ctx: Any, whole: Tensor | None, marks: Tensor | None) -> Any:
+    def backward(ctx: Any, weight: Tensor | None, marks: Tensor | None) -> Any:
         ctx.back.drop()
         # The weight has a gradient of its own only if the gradients of the steps are differentiated again.
         if marks is None:
-            return whole, None, None, None, None
-        given, grads = map(torch.cat, ctx.left.take(marks))
+            return weight, None, None, None, None
+        inputs, grads = map(torch.cat, ctx.left.take(marks))
         # PyTorch's own product if second derivatives may follow.
         times = torch.matmul if torch.is_grad_enabled() else product
-        share = times(grads.mT, given)
-        return share if whole is None else whole + share, grads.sum(0) if ctx.learns else None, None, None, None
+        share = times(grads.mT, inputs)
+        return share if weight is None else weight + share, grads.sum(0) if ctx.learns else None, None, None, None
 
 
 @final

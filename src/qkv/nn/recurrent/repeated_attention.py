@@ -64,10 +64,10 @@ class RepeatedAttention:
         learns = torch.is_grad_enabled() and (key.requires_grad or value.requires_grad)
         if chosen and large and learns and not (transformed() or torch.compiler.is_compiling()):
             # `forward`, without hooks: the recorder's hook has seen these queries already.
-            whole = partial(attention.forward, score=score, mask=mask)
+            full = partial(attention.forward, score=score, mask=mask)
             marks = key.new_zeros(steps)
             masks = tensors_in(mask)
-            self._marks = _Memory.apply(key, value, marks, whole, self._left, *masks)  # type: ignore[no-untyped-call]
+            self._marks = _Memory.apply(key, value, marks, full, self._left, *masks)  # type: ignore[no-untyped-call]
             self._key, self._value = key.detach(), value.detach()
             if not has_hooks(attention):
                 memory = self._key, self._value
@@ -85,12 +85,12 @@ class RepeatedAttention:
         if self._plan is not None and torch.is_grad_enabled():
             self._loop, self._plan = self._plan(query), None
         if self._loop is None:
-            found: Tensor = self._attend(query, self._key, self._value)
+            output: Tensor = self._attend(query, self._key, self._value)
         else:
-            found = self._loop(query)
+            output = self._loop(query)
         if self._marks is None:
-            return found
-        noted: Tensor = _Noted.apply(found, query, self._marks, self._left, self._step)  # type: ignore[no-untyped-call]
+            return output
+        noted: Tensor = _Noted.apply(output, query, self._marks, self._left, self._step)  # type: ignore[no-untyped-call]
         self._step += 1
         return noted
 
@@ -114,13 +114,13 @@ class _Memory(torch.autograd.Function):
         query, grad = (torch.cat(rows, 1) for rows in ctx.left.take(marks))
         # Queries are detached: they depend on these keys and values too, but through the graph of earlier steps.
         key, value, *masks = ctx.saved_tensors
-        given = [tensor.detach().requires_grad_() for tensor in (key, value)]
+        leaves = [tensor.detach().requires_grad_() for tensor in (key, value)]
         # The backward pass runs outside of the autocast that the steps ran in.
         with torch.enable_grad(), ctx.precision():
-            output = ctx.attend(query.detach(), *given)
+            output = ctx.attend(query.detach(), *leaves)
         # Average pooling does not look at the keys: their gradient is zero.
-        found = torch.autograd.grad(output, given, grad.detach(), materialize_grads=True)
-        once = [_Once.apply(gradient, grad) for gradient in found]  # type: ignore[no-untyped-call]
+        gradients = torch.autograd.grad(output, leaves, grad.detach(), materialize_grads=True)
+        once = [_Once.apply(gradient, grad) for gradient in gradients]  # type: ignore[no-untyped-call]
         return *once, None, None, None, *(None for _ in masks)
 
 

@@ -71,14 +71,14 @@ class Bias(ABC):
 class _Item(Bias):
     """One index of the first leading dimension of a bias that only knows its whole."""
 
-    whole: Bias
+    inner: Bias
     index: int
     rank: int
     name: str
 
     def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         """Evaluate the whole bias for all indices."""
-        return pick(self.whole.tile(rows_Q1, columns_K), self.index, self.rank + 2)
+        return pick(self.inner.tile(rows_Q1, columns_K), self.index, self.rank + 2)
 
 
 @final
@@ -87,7 +87,7 @@ class BiasRows(Bias):
     """The bias of some queries.
 
     Args:
-        whole: the bias of all queries.
+        inner: the bias of all queries.
         positions: those of the queries, int64, in any order.
 
     Example:
@@ -95,12 +95,12 @@ class BiasRows(Bias):
         tensor([[-2., -1., -0.]])
     """
 
-    whole: Bias
+    inner: Bias
     positions: Tensor
 
     def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         """Evaluate the whole bias at the positions of the queries."""
-        return self.whole.tile(self.positions[rows_Q1[:, 0]][:, None], columns_K)
+        return self.inner.tile(self.positions[rows_Q1[:, 0]][:, None], columns_K)
 
 
 @final

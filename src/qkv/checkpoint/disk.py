@@ -34,7 +34,7 @@ SAVING = ".saving-"
 REMOVING = ".removing-"
 REPLACED = ".replaced"
 _CHUNK = 1 << 20
-_WHOLE = 1 << 30  # in one call, so that a file is in memory only once
+_LARGEST_READ = 1 << 30  # in one call, so that a file is in memory only once
 
 _MENDS = {
     errno.ENOSPC: "Free some space on this disk, or choose a folder on another disk.",
@@ -188,13 +188,13 @@ def expect_writable(folder: Path) -> None:
         qkv.errors.CheckpointError: /dev/null/run: expected a writable folder; got "Not a directory". ...
     """
     with typed(folder, "a writable folder"):
-        place = absolute(folder)
-        while not _stands(place):
-            place = place.parent
-        if not stat.S_ISDIR(os.stat(place).st_mode):
+        ancestor = absolute(folder)
+        while not _stands(ancestor):
+            ancestor = ancestor.parent
+        if not stat.S_ISDIR(os.stat(ancestor).st_mode):
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        if not os.access(place, os.W_OK | os.X_OK):
-            code = errno.EROFS if is_read_only(place) else errno.EACCES
+        if not os.access(ancestor, os.W_OK | os.X_OK):
+            code = errno.EROFS if is_read_only(ancestor) else errno.EACCES
             raise OSError(code, os.strerror(code))
 
 
@@ -265,8 +265,8 @@ def remove_leftovers(parent: Path, name: str = "") -> list[Path]:
 
 def _is_leftover(entry: str, name: str) -> bool:
     for mark in (SAVING, REMOVING):
-        head, found, tail = entry.rpartition(mark)
-        if found and head.startswith("." + name) and (not name or head == "." + name):
+        head, separator, tail = entry.rpartition(mark)
+        if separator and head.startswith("." + name) and (not name or head == "." + name):
             return len(tail) == 12 and set(tail) <= set("0123456789abcdef")
     return False
 
@@ -354,7 +354,7 @@ class FolderReader:
         Raises:
             CheckpointError: missing, not a plain file, or larger than `limit`.
         """
-        return b"".join(self._chunks(name, limit, _WHOLE))
+        return b"".join(self._chunks(name, limit, _LARGEST_READ))
 
     def digest(self, name: str, limit: int) -> tuple[int, str]:
         """Compute size and sha256 of a file without loading it into memory.

@@ -293,8 +293,8 @@ def _opened(reader: FolderReader, name: str, manifest: Manifest) -> Iterator[Bin
             _expect_size(stream, entry, path)
             yield stream
     except CheckpointError as error:
-        found = manifests.StoredFile(*_digest(reader, name, manifest))
-        _compare(path, entry, found)
+        stored_file = manifests.StoredFile(*_digest(reader, name, manifest))
+        _compare(path, entry, stored_file)
         raise _missing(path, error) from error
 
 
@@ -314,8 +314,8 @@ def _missing(path: Path, error: CheckpointError) -> CheckpointError:
     return error
 
 
-def _compare(path: Path, stored: manifests.StoredFile, found: manifests.StoredFile) -> None:
-    if stored != found:
+def _compare(path: Path, stored: manifests.StoredFile, actual: manifests.StoredFile) -> None:
+    if stored != actual:
         expected = f"{stored.bytes:,} bytes with sha256 {stored.sha256[:16]}…, as saved"
-        got = f"an altered file ({found.bytes:,} bytes, sha256 {found.sha256[:16]}…)"
+        got = f"an altered file ({actual.bytes:,} bytes, sha256 {actual.sha256[:16]}…)"
         raise CheckpointError(str(path), expected, got, _AGAIN)

@@ -99,12 +99,12 @@ def is_version(value: object, version: int) -> bool:
     return type(value) is int and value == version
 
 
-def differences(stored: Plain, given: Plain, name: str = "") -> list[tuple[str, Plain, Plain]]:
+def differences(stored: Plain, current: Plain, name: str = "") -> list[tuple[str, Plain, Plain]]:
     """List the fields in which two configurations differ.
 
     Args:
         stored: one of them; missing fields count as None.
-        given: the other.
+        current: the other.
         name: the field that contains them, empty at the top.
 
     Returns:
@@ -114,13 +114,13 @@ def differences(stored: Plain, given: Plain, name: str = "") -> list[tuple[str, 
         >>> differences({"model": {"width": 256}, "seed": 1}, {"model": {"width": 512}, "seed": 1})
         [('model.width', 256, 512)]
     """
-    if not (isinstance(stored, Mapping) and isinstance(given, Mapping)):
-        same = encode(stored, name) == encode(given, name)
-        return [] if same else [(name, stored, given)]
-    found = []
-    for key in sorted(stored.keys() | given.keys()):
-        found += differences(stored.get(key), given.get(key), f"{name}.{key}" if name else key)
-    return found
+    if not (isinstance(stored, Mapping) and isinstance(current, Mapping)):
+        same = encode(stored, name) == encode(current, name)
+        return [] if same else [(name, stored, current)]
+    changed = []
+    for key in sorted(stored.keys() | current.keys()):
+        changed += differences(stored.get(key), current.get(key), f"{name}.{key}" if name else key)
+    return changed
 
 
 def _check(value: object, where: str, depth: int) -> None:

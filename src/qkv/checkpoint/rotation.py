@@ -64,7 +64,7 @@ def steps(run: Path) -> list[int]:
         entries = [entry.name for entry in os.scandir(run) if entry.is_dir(follow_symlinks=False)]
     # An interrupted replacement left the old checkpoint under this hidden name: it still counts.
     plain = {name.removeprefix(".").removesuffix(REPLACED) if name.endswith(REPLACED) else name for name in entries}
-    return sorted(int(found[1]) for name in plain if (found := _STEP.fullmatch(name)))
+    return sorted(int(match[1]) for name in plain if (match := _STEP.fullmatch(name)))
 
 
 def present(run: Path) -> list[Path]:
@@ -188,11 +188,11 @@ def best_step(run: Path) -> int | None:
         return None
     with FolderReader(run) as reader:
         value = decode_mapping(reader.read(BEST, _BEST_LIMIT), str(path)).get("checkpoint")
-    found = _STEP.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
+    match = _STEP.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
         hint = "Remove this file and resume training, or give the folder of one checkpoint, as in RUN/step-00001000."
         raise CheckpointError(str(path), 'the name of a checkpoint, as "step-00001000"', repr(value), hint)
-    return int(found[1])
+    return int(match[1])
 
 
 def best(run: Path) -> Path:
@@ -247,8 +247,8 @@ def locate(path: Path, say: Callable[[str], None] = to_stderr) -> Path:
         raise CheckpointError(str(path), "a checkpoint or a run folder", got, hint)
     if os.path.lexists(path / BEST):
         return best(path)
-    found = latest_complete(path, say)
-    if found is None:
+    newest = latest_complete(path, say)
+    if newest is None:
         hint = f"Give the run folder ({setting('out')}) of a training, or one checkpoint in it."
         raise CheckpointError(str(path), "a checkpoint or a run folder", "a folder without checkpoints", hint)
-    return found
+    return newest

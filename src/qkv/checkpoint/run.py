@@ -111,7 +111,7 @@ def _check_kind(folder: Path) -> None:
 def expect_same(
     folder: Path,
     stored: Plain,
-    given: Plain,
+    current: Plain,
     free: Collection[str] = (),
     added: Mapping[str, Plain] = MappingProxyType({}),
 ) -> None:
@@ -120,19 +120,21 @@ def expect_same(
     Args:
         folder: the folder.
         stored: the configuration with which it was begun.
-        given: that of now.
+        current: that of now.
         free, added: as for `open_run`.
 
     Raises:
         ConfigError: they differ; the message names the differing fields.
     """
-    apart = [item for item in differences(stored, given) if item[0] not in free]
-    found = [(name, old, new) for name, old, new in apart if old is not None or name not in added or added[name] != new]
-    if not found:
+    apart = [item for item in differences(stored, current) if item[0] not in free]
+    changed = [
+        (name, old, new) for name, old, new in apart if old is not None or name not in added or added[name] != new
+    ]
+    if not changed:
         return
-    files = any(_is_sum(old) and _is_sum(new) for _, old, new in found)
+    files = any(_is_sum(old) and _is_sum(new) for _, old, new in changed)
     note = "A different sha256 means that the contents of a file have changed. " if files else ""
-    raise other_configuration(folder, [(name, _show(old), _show(new)) for name, old, new in found], note)
+    raise other_configuration(folder, [(name, _show(old), _show(new)) for name, old, new in changed], note)
 
 
 def other_configuration(folder: Path, changed: Sequence[tuple[str, str, str]], note: str = "") -> ConfigError:

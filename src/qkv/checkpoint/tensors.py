@@ -63,7 +63,7 @@ def pack(tensors: Mapping[str, Tensor], what: str) -> tuple[bytes, dict[str, str
         >>> sorted(unpack(data, tied, "model"))
         ['embedding', 'output']
     """
-    kept: dict[str, Tensor] = {}
+    stored: dict[str, Tensor] = {}
     tied: dict[str, str] = {}
     homes: dict[object, str] = {}
     memories: set[int] = set()
@@ -72,11 +72,11 @@ def pack(tensors: Mapping[str, Tensor], what: str) -> tuple[bytes, dict[str, str
         _check(name, tensor, what)
         home = homes.setdefault(_identity(name, tensor), name)
         if home == name:
-            kept[name] = _apart(tensor, memories)
+            stored[name] = _apart(tensor, memories)
         else:
             tied[name] = home
     try:
-        return safetensors.torch.save(kept), tied
+        return safetensors.torch.save(stored), tied
     except (SafetensorError, ValueError, KeyError) as error:
         hint = "Convert these tensors to a plain dense type, such as float32."
         raise CheckpointError(what, "tensors supported by safetensors", str(error), hint) from error
@@ -181,15 +181,15 @@ def read_header(stream: IO[bytes], size: int, what: str) -> Header:
     metadata = table.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise _wrong(what, "metadata that is not text")
-    slots, place = {}, 0
+    slots, offset = {}, 0
     for name, (begin, end, slot) in sorted(
         ((name, _slot(name, entry, what)) for name, entry in table.items()), key=lambda item: item[1][:2]
     ):
-        if begin != place:
-            raise _wrong(what, f"{name[:80]!r} at byte {begin:,}, not {place:,}")
-        slots[name], place = slot, end
-    if place != size - _LENGTH.size - length:
-        raise _wrong(what, f"{size - _LENGTH.size - length:,} bytes of tensors, not {place:,}")
+        if begin != offset:
+            raise _wrong(what, f"{name[:80]!r} at byte {begin:,}, not {offset:,}")
+        slots[name], offset = slot, end
+    if offset != size - _LENGTH.size - length:
+        raise _wrong(what, f"{size - _LENGTH.size - length:,} bytes of tensors, not {offset:,}")
     return Header(slots, cast("dict[str, str]", metadata), start + text)
 
 
@@ -239,14 +239,14 @@ def read_some(stream: IO[bytes], header: Header, names: Sequence[str], what: str
         >>> read_some(stream, header, ["weight"], "model.safetensors")
         {'weight': tensor([1., 1.])}
     """
-    found, place = {}, len(header.bytes)
+    tensors, start = {}, len(header.bytes)
     with room_for(what, FREE):
         for name, slot in header.slots.items():
             if name in names:
-                stream.seek(place)
-                found[name] = _read_one(stream, slot, what, lambda piece: None)
-            place += slot.bytes
-    return found
+                stream.seek(start)
+                tensors[name] = _read_one(stream, slot, what, lambda piece: None)
+            start += slot.bytes
+    return tensors
 
 
 def _read_one(stream: IO[bytes], slot: Slot, what: str, seen: Callable[[Any], object]) -> Tensor:

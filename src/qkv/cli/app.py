@@ -72,8 +72,8 @@ app.command()(view)
 app.command()(explain)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         typer.echo(f"qkv {VERSION}")
         raise typer.Exit
 

@@ -7,7 +7,7 @@ import typer
 
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
-from qkv.cli.place import expect_place
+from qkv.cli.output_files import expect_output_file
 
 
 @guarded
@@ -47,7 +47,7 @@ def evaluate(
 
     Example: qkv evaluate runs/de-en --source test.de --target test.en
     """
-    given = {"source": source, "target": target, "data": data}
+    sources = {"source": source, "target": target, "data": data}
     columns = {"source_col": source_col, "target_col": target_col, "features_col": features_col}
     separators = {"source_sep": source_sep, "target_sep": target_sep, "features_sep": features_sep}
     from qkv.cli.train import as_typed
@@ -60,8 +60,8 @@ def evaluate(
     from qkv.tasks.translate.decoding import Decoding, as_mean
     from qkv.tasks.translate.settings import TRANSLATE, TranslateFiles
 
-    expect_place("--out", out)
-    typed = {name: item for name, item in {**given, **columns, **separators}.items() if item is not None}
+    expect_output_file("--out", out)
+    typed = {name: item for name, item in {**sources, **columns, **separators}.items() if item is not None}
     try:
         files = build(TranslateFiles, typed, "data")
     except ConfigError as error:

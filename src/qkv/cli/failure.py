@@ -83,8 +83,8 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             report_failure("interrupted")
             raise typer.Exit(INTERRUPTED) from None
 
-    own = inspect.signature(command).parameters.values()
-    return signed(run, [*own, *keywords(_VOLUME, dict.fromkeys(_VOLUME, False))])
+    parameters = inspect.signature(command).parameters.values()
+    return signed(run, [*parameters, *keywords(_VOLUME, dict.fromkeys(_VOLUME, False))])
 
 
 def report_failure(text: str) -> None:
@@ -137,10 +137,10 @@ def _silenced(quiet: bool) -> "Iterator[None]":
         logger.setLevel(before)
 
 
-def _as_typed(command: Callable[..., object], given: Mapping[str, object], error: QkvError) -> QkvError:
+def _as_typed(command: Callable[..., object], arguments: Mapping[str, object], error: QkvError) -> QkvError:
     """Let an error about an argument of the command name the flag that set it, or the positional argument."""
     name, known = error.argument, inspect.signature(command).parameters
-    typed = name in known and given.get(name) is not None and given[name] != known[name].default
+    typed = name in known and arguments.get(name) is not None and arguments[name] != known[name].default
     if not typed:
         return error
     kinds = getattr(known[name].annotation, "__metadata__", ())

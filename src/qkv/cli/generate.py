@@ -8,7 +8,7 @@ import typer
 
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
-from qkv.cli.place import PICTURES, expect_place
+from qkv.cli.output_files import PICTURES, expect_output_file
 
 
 @guarded
@@ -40,7 +40,7 @@ def generate(
     from qkv.tasks.notes import as_json, working
     from qkv.tasks.streams import write_json, write_text
 
-    expect_place("--attention", attention, PICTURES)
+    expect_output_file("--attention", attention, PICTURES)
     reading = check_long_prompt(long_prompt)
     generator = Generator.load(run, device)
     how = {"tokens": tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
@@ -57,7 +57,7 @@ def generate(
         write_json([{"prompt": prompt, "text": "".join(written), "seed": seed}])
     else:
         write_text([prompt.removeprefix("\n")])
-        write_text(_kept(pieces, written))
+        write_text(_remembered(pieces, written))
         write_text(["\n"])
     if show or attention is not None:
         from qkv.tasks.drawing import draw_alignments
@@ -67,7 +67,7 @@ def generate(
         draw_alignments([Alignment(read, read, weights)], attention, terminal=show)
 
 
-def _kept(pieces: Iterable[str], written: list[str]) -> Iterator[str]:
+def _remembered(pieces: Iterable[str], written: list[str]) -> Iterator[str]:
     for piece in pieces:
         written.append(piece)
         yield piece

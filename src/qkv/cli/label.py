@@ -8,7 +8,7 @@ import typer
 
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
-from qkv.cli.place import PICTURES, expect_place
+from qkv.cli.output_files import PICTURES, expect_output_file
 from qkv.cli.shards import Out, Pattern, answer_shards, expect_shards
 
 
@@ -34,7 +34,7 @@ def classify(
     from qkv.tasks.notes import as_json
     from qkv.tasks.streams import format_lines, format_results, write_text
 
-    expect_place("--attention", attention, PICTURES)
+    expect_output_file("--attention", attention, PICTURES)
     batch = expect_shards(shards, out, {"attention": attention, "show": show, "line_buffered": line_buffered})
     classifier = Classifier.load(run, device)
     looks = show or attention is not None
@@ -45,13 +45,13 @@ def classify(
         return classifier.classify_fully(lines, attention=looks, first=first)
 
     def classified(parts: Iterable[list[str]], file: Path | None = None) -> Iterator[str]:
-        for first, found in answered("classifying" if file is None else f"classifying {file}", parts, answer):
+        for first, results in answered("classifying" if file is None else f"classifying {file}", parts, answer):
             if as_json():
-                yield from format_results(found, first)
+                yield from format_results(results, first)
             else:
-                shares = (list(each.probabilities.items())[:every] for each in found)
+                shares = (list(each.probabilities.items())[:every] for each in results)
                 yield format_lines(_line(each, named=probabilities) for each in shares)
-            maps.extend(found if looks else [])
+            maps.extend(results if looks else [])
 
     if batch is not None:
         work = {"command": "classify", "probabilities": probabilities}
@@ -83,7 +83,7 @@ def tag(
     from qkv.tasks.streams import format_lines, format_results, write_text
     from qkv.tasks.tag.predict import Tagger, Tagging
 
-    expect_place("--attention", attention, PICTURES)
+    expect_output_file("--attention", attention, PICTURES)
     batch = expect_shards(shards, out, {"attention": attention, "show": show, "line_buffered": line_buffered})
     tagger = Tagger.load(run, device)
     looks = show or attention is not None
@@ -93,13 +93,13 @@ def tag(
         return tagger.tag_fully([line.split() for line in lines], attention=looks, first=first)
 
     def tagged(parts: Iterable[list[str]], file: Path | None = None) -> Iterator[str]:
-        for first, found in answered("tagging" if file is None else f"tagging {file}", parts, answer):
+        for first, results in answered("tagging" if file is None else f"tagging {file}", parts, answer):
             if as_json():
-                yield from format_results(found, first)
+                yield from format_results(results, first)
             else:
-                rows = (zip(each.words, each.tags, strict=True) for each in found)
+                rows = (zip(each.words, each.tags, strict=True) for each in results)
                 yield format_lines(line for row in rows for line in (*map("\t".join, row), ""))
-            maps.extend(found if looks else [])
+            maps.extend(results if looks else [])
 
     if batch is not None:
         answer_shards(batch, "tagged", {"command": "tag"}, [run], tagged)

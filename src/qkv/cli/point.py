@@ -7,7 +7,7 @@ import typer
 
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
-from qkv.cli.place import PICTURES, expect_place
+from qkv.cli.output_files import PICTURES, expect_output_file
 
 
 @guarded
@@ -30,7 +30,7 @@ def point(
     from qkv.tasks.point.predict import ElementPointer, Pointing
     from qkv.tasks.streams import write_lines, write_results
 
-    expect_place("--attention", attention, PICTURES)
+    expect_output_file("--attention", attention, PICTURES)
     if write not in ("positions", "elements"):
         hint = nearest(write, ("positions", "elements"))
         raise ConfigError("--write", '"positions" or "elements"', f'"{write}"', hint)
@@ -41,12 +41,12 @@ def point(
     def answer(lines: list[str], first: int) -> list[Pointing]:
         return pointer.point_fully(lines, beam=beam, attention=looks, first=first)
 
-    for first, found in answered("pointing", parts_of_stdin(line_buffered=line_buffered), answer):
+    for first, results in answered("pointing", parts_of_stdin(line_buffered=line_buffered), answer):
         if as_json():
-            write_results(found, first)
+            write_results(results, first)
         else:
-            write_lines(" ".join(map(str, each.positions) if write == "positions" else each.chosen) for each in found)
-        maps += found if looks else []
+            write_lines(" ".join(map(str, each.positions) if write == "positions" else each.chosen) for each in results)
+        maps += results if looks else []
     if looks:
         from qkv.tasks.drawing import draw
 

@@ -111,10 +111,16 @@ def _with_others(size: int) -> Iterator["Store"]:
 
 
 def _start(rank: int, size: int, port: int, threads: int) -> subprocess.Popen[bytes]:
-    own = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": _HERE, "MASTER_PORT": port, "OMP_NUM_THREADS": threads}
+    environment = {
+        "RANK": rank,
+        "WORLD_SIZE": size,
+        "MASTER_ADDR": _HERE,
+        "MASTER_PORT": port,
+        "OMP_NUM_THREADS": threads,
+    }
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "qkv", *sys.argv[1:]],
-        env={**os.environ, **{name: str(item) for name, item in own.items()}},
+        env={**os.environ, **{name: str(item) for name, item in environment.items()}},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         start_new_session=True,  # Ctrl-C reaches the first process, which tells the others

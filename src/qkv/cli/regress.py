@@ -11,7 +11,7 @@ import typer
 
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
-from qkv.cli.place import PICTURES, expect_place
+from qkv.cli.output_files import PICTURES, expect_output_file
 
 if TYPE_CHECKING:
     from qkv.tasks.regress.predict import Array, Prediction, Regressor
@@ -50,8 +50,8 @@ def regress(
     from qkv.tasks.regress.predict import Regressor, as_decimal
     from qkv.tasks.streams import stream_stdin, write_json, write_lines
 
-    expect_place("--picture", picture, (".svg", ".png"))
-    expect_place("--attention", attention, PICTURES)
+    expect_output_file("--picture", picture, (".svg", ".png"))
+    expect_output_file("--attention", attention, PICTURES)
     read = as_decimal(decimal)
     regressor = Regressor.load(run)
     looks = show or attention is not None
@@ -70,13 +70,13 @@ def regress(
             maps.extend(regressor.alignments(rows))
         return regressor.predict_fully(rows, interval=interval, level=level, seed=seed)
 
-    for first, found in answered("predicting", parts, answer):
+    for first, results in answered("predicting", parts, answer):
         if as_json():
-            write_json(_objects(regressor, found, interval))
+            write_json(_objects(regressor, results, interval))
         else:
-            write_lines(_lines(regressor, found, interval, header=first == 1))
-        total += len(found)
-        without += sum(math.isnan(each.low) for each in found)
+            write_lines(_lines(regressor, results, interval, header=first == 1))
+        total += len(results)
+        without += sum(math.isnan(each.low) for each in results)
     if interval != "none" and without:
         reason = "they are far from all training points, or a single one has all the weight"
         note(f"qkv: {without:,} of {total:,} predictions have no interval: {reason}.")
@@ -90,19 +90,19 @@ def regress(
         save_picture(regressor, picture, interval=interval, level=level, seed=seed)
 
 
-def _objects(regressor: "Regressor", found: "list[Prediction]", interval: str) -> Iterator[dict[str, object]]:
-    for each in found:
+def _objects(regressor: "Regressor", predictions: "list[Prediction]", interval: str) -> Iterator[dict[str, object]]:
+    for each in predictions:
         ends = {} if interval == "none" else {"low": each.low, "high": each.high}
         yield {**dict(zip(regressor.x, each.x, strict=True)), str(regressor.y): each.y, **ends}
 
 
-def _lines(regressor: "Regressor", found: "list[Prediction]", interval: str, *, header: bool) -> list[str]:
+def _lines(regressor: "Regressor", predictions: "list[Prediction]", interval: str, *, header: bool) -> list[str]:
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     ends = interval != "none"
     if header:
         writer.writerow([*regressor.x, regressor.y, *(("low", "high") if ends else ())])
-    for each in found:
+    for each in predictions:
         numbers = (*each.x, each.y, *((each.low, each.high) if ends else ()))
         writer.writerow(["" if math.isnan(number) else f"{number:.10g}" for number in numbers])
     return buffer.getvalue().splitlines()

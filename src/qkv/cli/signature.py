@@ -50,8 +50,8 @@ def flagged(
 
     def give(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def run(**given: Any) -> None:
-            bound = signature.bind(**given)
+        def run(**arguments: Any) -> None:
+            bound = signature.bind(**arguments)
             bound.apply_defaults()
             command(**bound.arguments)
 

@@ -9,7 +9,7 @@ import typer
 
 from qkv.cli.failure import guarded
 from qkv.cli.flags import option_of
-from qkv.cli.place import expect_place
+from qkv.cli.output_files import expect_output_file
 from qkv.cli.processes import together
 from qkv.cli.signature import flagged
 from qkv.errors import QkvError, on_command_line, setting
@@ -54,15 +54,15 @@ def type_of(hint: Any) -> type:
 
 def flags_of(task: TaskSettings) -> dict[str, Any]:
     """Return the flags of a task's training by name, annotated for typer, in the order of the help."""
-    found = [
+    flags = [
         (task.topic_of(name), name, Annotated[type_of(hints_of(table)[name]) | None, _of_task(task, table, name)])
         for table in task.tables.values()
         for name in options_of(table)
     ]
-    found += [(RUN, name, flag) for name, flag in _run_flags(task.options)]
-    order = {topic: place for place, topic in enumerate(TOPICS)}
-    found.sort(key=lambda item: order.get(item[0], len(order)))
-    return {name: flag for _, name, flag in found}
+    flags += [(RUN, name, flag) for name, flag in _run_flags(task.options)]
+    order = {topic: index for index, topic in enumerate(TOPICS)}
+    flags.sort(key=lambda item: order.get(item[0], len(order)))
+    return {name: flag for _, name, flag in flags}
 
 
 def _of_task(task: TaskSettings, table: type, name: str) -> Any:
@@ -86,7 +86,7 @@ def train_command(task: TaskSettings, recipe: Callable[[], TrainingRecipe]) -> C
     @flagged(flags_of(task), defaults_of(task.options))
     def train(**flags: Any) -> None:
         options = {name: flags.pop(name) for name in defaults_of(task.options)}
-        expect_place("--picture", options.get("picture"), (".svg", ".png"))
+        expect_output_file("--picture", options.get("picture"), (".svg", ".png"))
         follow(recipe(), flags, options)
 
     train.__doc__ = task.help

@@ -8,7 +8,7 @@ import typer
 
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
-from qkv.cli.place import PICTURES, expect_place
+from qkv.cli.output_files import PICTURES, expect_output_file
 from qkv.cli.shards import Out, Pattern, answer_shards, expect_shards
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def translate(
     from qkv.tasks.translate.decoding import Decoding, as_mean, as_normalization, as_sampling, as_stop
     from qkv.tasks.translate.predict import Translator, columns_of
 
-    expect_place("--attention", attention, PICTURES)
+    expect_output_file("--attention", attention, PICTURES)
     batch = expect_shards(shards, out, {"attention": attention, "show": show, "line_buffered": line_buffered})
     with working("loading the model"):
         translator = columns_of(Translator.load(runs, device, average=average), source_col, features_col)
@@ -107,15 +107,15 @@ def translate(
             grammar.check(lines, first, translator.tokenizer)
             return translator.translate_best(lines, how, attention=drawn, first=first, keys=keys)
 
-        for first, found in answered("translating" if file is None else f"translating {file}", parts, answer):
+        for first, results in answered("translating" if file is None else f"translating {file}", parts, answer):
             if as_json():
-                yield from format_json(_objects(found, start=first))
+                yield from format_json(_objects(results, start=first))
             elif n_best == 1:
-                yield format_lines(best.text for best, *_ in found)
+                yield format_lines(best.text for best, *_ in results)
             else:
-                yield format_lines(_listed(found, start=first))
-            cut.add(all(one.finished for one in best) for best in found)
-            maps.extend(best[0] for best in found if drawn)
+                yield format_lines(_listed(results, start=first))
+            cut.add(all(one.finished for one in best) for best in results)
+            maps.extend(best[0] for best in results if drawn)
         if (message := cut.message("--max-tokens")) is not None and not grammar.failed:
             note(f"qkv: {message}" if file is None else f"qkv: {file}: {message}")
 
@@ -131,18 +131,18 @@ def translate(
         draw(maps, attention, terminal=show)
 
 
-def _listed(found: "list[list[Translation]]", start: int) -> Iterator[str]:
+def _listed(translations: "list[list[Translation]]", start: int) -> Iterator[str]:
     """Format number, score and text of each translation, line by line."""
-    for number, best in enumerate(found, start):
+    for number, best in enumerate(translations, start):
         for one in best:
             score, text = one.score if one.ranked is None else one.ranked, one.text.replace("\t", " ")
             yield f"{number}\t{score:.4f}\t{text}"
 
 
-def _objects(found: "list[list[Translation]]", start: int) -> Iterator[dict[str, object]]:
+def _objects(ranked: "list[list[Translation]]", start: int) -> Iterator[dict[str, object]]:
     """Return each line with its translations, best first."""
     from qkv.tasks.streams import fields_of
 
-    for number, best in enumerate(found, start):
+    for number, best in enumerate(ranked, start):
         translations = [{name: item for name, item in fields_of(one).items() if name != "source"} for one in best]
         yield {"line": number, "source": best[0].source, "translations": translations}

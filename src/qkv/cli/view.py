@@ -7,7 +7,7 @@ import typer
 
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
-from qkv.cli.place import expect_place
+from qkv.cli.output_files import expect_output_file
 
 
 @guarded
@@ -30,7 +30,7 @@ def view(
     from qkv.tasks.notes import as_json, note, working
     from qkv.tasks.viewing import offered
 
-    expect_place("--export", export, (".html",))
+    expect_output_file("--export", export, (".html",))
     with working("reading the text"):
         scene = offered(run, text, file, tokens, device, source_col, features_col)
     if export is not None:
@@ -38,8 +38,8 @@ def view(
         from qkv.tasks.streams import write_json
 
         with working("writing the page"):
-            told = write_page(scene, export)
-        note(told)
+            message = write_page(scene, export)
+        note(message)
         if as_json():
             write_json([{"page": export}])
         return

@@ -450,7 +450,7 @@ def _multi_head(
             "no value": [query_weight, key_weight, torch.eye(len(x[0]))],
         }[project]
     if project == "slices":
-        inner = [_own_blocks(weight, heads) for weight in inner]
+        inner = [_diagonal_blocks(weight, heads) for weight in inner]
     query, key, value = (_split(x @ weight.mT, heads, split) for weight in inner)
     scales = {"right": query.shape[-1] ** -0.5, "whole": x.shape[-1] ** -0.5, "none": 1.0, "width": 1 / query.shape[-1]}
     scores = query @ key.mT * scales[scale]
@@ -470,7 +470,7 @@ def _head_weights(scores: Tensor, axis: str, weights: str) -> Tensor:
     return shares.mean(0, keepdim=True).expand_as(shares) if weights == "averaged" else shares
 
 
-def _own_blocks(weight: Tensor, heads: int) -> Tensor:
+def _diagonal_blocks(weight: Tensor, heads: int) -> Tensor:
     """Zeros but for the squares on the diagonal: what the heads take that see only their slice of the embedding."""
     at = torch.arange(len(weight)) * heads // len(weight)
     return weight * (at[:, None] == at)
@@ -611,9 +611,13 @@ def _positions(
     first: str = "zero",
     layout: str = "rows",
 ) -> Tensor:
-    place = torch.arange(length, dtype=torch.float64)[:, None] + (first == "one")
-    places = {"turns": 2 * math.pi * place, "share": place / length, "degrees": place * (math.pi / 180)}
-    place = places.get(first, place)
+    positions = torch.arange(length, dtype=torch.float64)[:, None] + (first == "one")
+    positions_of = {
+        "turns": 2 * math.pi * positions,
+        "share": positions / length,
+        "degrees": positions * (math.pi / 180),
+    }
+    positions = positions_of.get(first, positions)
     index = torch.arange(0, width, 2, dtype=torch.float64)
     number = {"right": 10000.0, "thousand": 1000.0, "hundred": 100.0, "e": math.e, "hundred thousand": 1e5}[base]
     divisors = {"half": 2 * width, "double": width / 2, "last": max(width - 2, 1), "length": length}
@@ -621,7 +625,7 @@ def _positions(
     sine, cosine = (number**each for each in (exponent, exponent + (power == "column") / width))
     if power == "no exponent":
         sine = cosine = torch.ones_like(index)
-    sine, cosine = (place * rate if power == "times" else place / rate for rate in (sine, cosine))
+    sine, cosine = (positions * rate if power == "times" else positions / rate for rate in (sine, cosine))
     pair = {
         "right": (sine.sin(), cosine.cos()),
         "swapped": (sine.cos(), cosine.sin()),
@@ -681,17 +685,23 @@ def _draw_copying(g: Generator, trial: int) -> tuple[Any, ...]:
 
 
 def _copying(
-    words: Tensor, places: Tensor, ids: Tensor, *, softmax: str = "joint", repeated: str = "added", parts: str = "both"
+    words: Tensor,
+    positions: Tensor,
+    ids: Tensor,
+    *,
+    softmax: str = "joint",
+    repeated: str = "added",
+    parts: str = "both",
 ) -> Tensor:
     size = words.shape[1]
-    together = torch.cat([words, places], -1).softmax(-1)
-    over_rows = torch.cat([words, places], -1).softmax(0)
+    together = torch.cat([words, positions], -1).softmax(-1)
+    over_rows = torch.cat([words, positions], -1).softmax(0)
     forms: dict[str, tuple[Tensor, Tensor]] = {
         "joint": (together[:, :size], together[:, size:]),
-        "separate": (words.softmax(-1), places.softmax(-1)),
-        "half": (words.softmax(-1) / 2, places.softmax(-1) / 2),
-        "none": (words, places),
-        "before": (words, places),
+        "separate": (words.softmax(-1), positions.softmax(-1)),
+        "half": (words.softmax(-1) / 2, positions.softmax(-1) / 2),
+        "none": (words, positions),
+        "before": (words, positions),
         "rows": (over_rows[:, :size], over_rows[:, size:]),
     }
     generated, copied = forms[softmax]

@@ -57,21 +57,21 @@ class Agreement:
             log-probabilities, end token included; a proposal is finished if one side ended it.
         """
         rows = [_together(ours, theirs) for ours, theirs in zip(ahead, back, strict=True)]
-        places = torch.tensor([row for row, found in enumerate(rows) for _ in found], dtype=torch.int64)
-        texts = [ids for found in rows for ids in found]
+        rows_T = torch.tensor([row for row, hypotheses in enumerate(rows) for _ in hypotheses], dtype=torch.int64)
+        texts = [ids for hypotheses in rows for ids in hypotheses]
         scores = [
             score
             for first in range(0, len(texts), _ROWS)
-            for score in self._scores(source, lengths, places[first : first + _ROWS], texts[first : first + _ROWS])
+            for score in self._scores(source, lengths, rows_T[first : first + _ROWS], texts[first : first + _ROWS])
         ]
         ranked: list[list[Hypothesis]] = [[] for _ in rows]
-        for row, ids, score in zip(places.tolist(), texts, scores, strict=True):
+        for row, ids, score in zip(rows_T.tolist(), texts, scores, strict=True):
             ranked[row].append(Hypothesis(ids, score, rows[row][ids], ranked=score))
         # The sort is stable: of equal proposals, that of the first side stays first.
-        return [sorted(found, key=lambda one: -one.score) for found in ranked]
+        return [sorted(hypotheses, key=lambda one: -one.score) for hypotheses in ranked]
 
-    def _scores(self, source: Tensor, lengths: Tensor, places: Tensor, texts: Sequence[tuple[int, ...]]) -> list[float]:
-        at = places.to(source.device)
+    def _scores(self, source: Tensor, lengths: Tensor, rows_T: Tensor, texts: Sequence[tuple[int, ...]]) -> list[float]:
+        at = rows_T.to(source.device)
         sources, counts = source[at], lengths[at]
         written = [[*ids, self.eos] for ids in texts], [[*reversed(ids), self.eos] for ids in texts]
         ahead, back = (
@@ -81,19 +81,19 @@ class Agreement:
         return [(ours.score + theirs.score) / 2 for ours, theirs in zip(ahead, back, strict=True)]
 
 
-def turned(found: Hypothesis) -> Hypothesis:
+def turned(hypothesis: Hypothesis) -> Hypothesis:
     """Return the hypothesis of a model that writes right to left, in reading order.
 
     Example:
         >>> turned(Hypothesis((7, 8, 9), -1.0)).ids
         (9, 8, 7)
     """
-    return replace(found, ids=found.ids[::-1])
+    return replace(hypothesis, ids=hypothesis.ids[::-1])
 
 
 def _together(ahead: Sequence[Hypothesis], back: Sequence[Hypothesis]) -> dict[tuple[int, ...], bool]:
     """Return the proposals in reading order, each once, and whether a side ended it."""
-    found: dict[tuple[int, ...], bool] = {}
+    finished: dict[tuple[int, ...], bool] = {}
     for one in (*ahead, *map(turned, back)):
-        found[one.ids] = found.get(one.ids, False) or one.finished
-    return found
+        finished[one.ids] = finished.get(one.ids, False) or one.finished
+    return finished

@@ -144,7 +144,7 @@ class _Front(Generic[State]):
         state: the model's state, R·w rows.
         tokens: the newest tokens (R·w,).
         totals: log-probabilities (R, w), float64; −inf for rows that only fill up a source.
-        places: the rows of the hypotheses in the last step of the trail (R·w,).
+        indices: the rows of the hypotheses in the last step of the trail (R·w,).
         sources: the original row of each source (R,).
         lengths: the lengths of the sources (R,).
         covered: the total attention weight of each source position so far (R·w, S).
@@ -154,7 +154,7 @@ class _Front(Generic[State]):
     state: State
     tokens: Tensor
     totals: Tensor
-    places: Tensor
+    indices: Tensor
     sources: Tensor
     lengths: Tensor
     covered: Tensor
@@ -195,7 +195,7 @@ class _Leaf(NamedTuple):
 
     score: float
     step: int
-    place: int
+    hypothesis: int
     row: int
     end: tuple[float, ...]
 
@@ -225,7 +225,7 @@ class _Search(Generic[State]):
             _check(choice, front.sources, step)
             self._note_ends(front, choice, step)
             self._note_dead(front, choice, step)
-            self.trail.note(front.places[choice.rows.flatten()], choice.tokens.flatten(), choice.gains.flatten())
+            self.trail.note(front.indices[choice.rows.flatten()], choice.tokens.flatten(), choice.gains.flatten())
             step += 1
             going = self._going(front, choice, step)
             if not going:
@@ -235,21 +235,21 @@ class _Search(Generic[State]):
     def best(self, row: int) -> list[Hypothesis]:
         """Return the n best hypotheses of a source, unfinished ones last."""
         leaves = [(leaf, True) for leaf in self.ended.get(row, ())] + [(leaf, False) for leaf in self.cut.get(row, ())]
-        found = [self._hypothesis(leaf, finished) for leaf, finished in leaves[: self.search.n_best]]
-        return found or [Hypothesis((), 0.0, finished=False)]
+        ranked = [self._hypothesis(leaf, finished) for leaf, finished in leaves[: self.search.n_best]]
+        return ranked or [Hypothesis((), 0.0, finished=False)]
 
     def _hypothesis(self, leaf: _Leaf, finished: bool) -> Hypothesis:
-        ids, gains = self.trail.back(leaf.step, leaf.place)
+        ids, gains = self.trail.back(leaf.step, leaf.hypothesis)
         parts = (*gains, *leaf.end)
         return Hypothesis(ids, sum(parts), finished, parts, leaf.score, leaf.row)
 
     def _note_ends(self, front: _Front[State], choice: _Choice, step: int) -> None:
-        sources, places = front.sources.tolist(), front.places.tolist()
+        sources, indices = front.sources.tolist(), front.indices.tolist()
         for i, j in choice.end_totals.isfinite().nonzero().tolist():
             row = int(choice.end_rows[i, j])
             score = self._score(float(choice.end_totals[i, j]), step + 1, front, row, i)
             leaves = self.ended.setdefault(sources[i], [])
-            leaves.append(_Leaf(score, step, places[row], row, (float(choice.end_gains[i, j]),)))
+            leaves.append(_Leaf(score, step, indices[row], row, (float(choice.end_gains[i, j]),)))
             # The sort is stable: of equal hypotheses the first to finish stays first.
             leaves.sort(key=lambda leaf: -leaf.score)
             del leaves[self.search.width :]
@@ -257,11 +257,11 @@ class _Search(Generic[State]):
     def _note_dead(self, front: _Front[State], choice: _Choice, step: int) -> None:
         if step == 0 or not choice.dead.any():
             return
-        places, parents, each = front.places.tolist(), front.parents.tolist(), choice.dead.shape[1]
+        indices, parents, each = front.indices.tolist(), front.parents.tolist(), choice.dead.shape[1]
         for i, j in choice.dead.nonzero().tolist():
             row = i * each + j
             score = self._score(float(front.totals[i, j]), step, front, row, i)
-            self._cut_off(int(front.sources[i]), [_Leaf(score, step, places[row], parents[row], ())])
+            self._cut_off(int(front.sources[i]), [_Leaf(score, step, indices[row], parents[row], ())])
 
     def _cut_off(self, source: int, leaves: list[_Leaf]) -> None:
         """Add hypotheses that do not go on, although they have not ended."""
@@ -299,17 +299,17 @@ class _Search(Generic[State]):
 
     def _next(self, front: _Front[State], choice: _Choice, going: list[int], step: int) -> _Front[State]:
         width, device = self.search.width, front.tokens.device
-        kept = torch.tensor(going, dtype=torch.int64, device=device)
-        rows = choice.rows[kept].flatten()
-        state = self.model.fork(front.state, kept, width) if step == 1 else self.model.regroup(front.state, rows)
-        places = (kept[:, None] * width + torch.arange(width, device=device)).flatten()
+        continuing = torch.tensor(going, dtype=torch.int64, device=device)
+        rows = choice.rows[continuing].flatten()
+        state = self.model.fork(front.state, continuing, width) if step == 1 else self.model.regroup(front.state, rows)
+        indices = (continuing[:, None] * width + torch.arange(width, device=device)).flatten()
         return _Front(
             state,
-            choice.tokens[kept].flatten(),
-            choice.totals[kept],
-            places,
-            front.sources[kept],
-            front.lengths[kept],
+            choice.tokens[continuing].flatten(),
+            choice.totals[continuing],
+            indices,
+            front.sources[continuing],
+            front.lengths[continuing],
             front.covered[rows],
             rows,
         )

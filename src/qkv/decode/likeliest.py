@@ -123,29 +123,29 @@ def _without(scores_RN: Tensor, count: int, never: Sequence[int]) -> Tensor:
     size, behind = scores_RN.shape[-1], max(never) + 1
     few = [number for number in range(min(behind, size)) if number not in never]
     late = min(count, size - behind)
-    found = [_by_blocks(scores_RN[:, behind:], late) + behind] if late > 0 else []
+    below = [_by_blocks(scores_RN[:, behind:], late) + behind] if late > 0 else []
     if not few:
-        return found[0]
+        return below[0]
     # In the order of ids, so that the lowest of equally likely ones comes first.
-    tokens = torch.cat([torch.tensor(few, device=scores_RN.device).expand(len(scores_RN), -1), *found], 1)
+    tokens = torch.cat([torch.tensor(few, device=scores_RN.device).expand(len(scores_RN), -1), *below], 1)
     return tokens.gather(1, _top(scores_RN.gather(1, tokens), min(count, tokens.shape[-1]))[1])
 
 
 def _by_blocks(scores_RN: Tensor, count: int) -> Tensor:
     size = scores_RN.shape[-1]
-    whole = size // _BLOCK
-    if whole <= 2 * count or scores_RN.device.type != "cpu":
+    count_of_blocks = size // _BLOCK
+    if count_of_blocks <= 2 * count or scores_RN.device.type != "cpu":
         return _top(scores_RN, count)[1]
-    maxima = scores_RN[:, : whole * _BLOCK].reshape(-1, whole, _BLOCK).amax(-1)
+    maxima = scores_RN[:, : count_of_blocks * _BLOCK].reshape(-1, count_of_blocks, _BLOCK).amax(-1)
     if size % _BLOCK:
-        maxima = torch.cat([maxima, scores_RN[:, whole * _BLOCK :].amax(-1, keepdim=True)], 1)
+        maxima = torch.cat([maxima, scores_RN[:, count_of_blocks * _BLOCK :].amax(-1, keepdim=True)], 1)
     # In the order of ids, so that the lowest of equally likely ones comes first.
     blocks = _top(maxima, count)[1].sort(-1).values
-    places = (blocks[..., None] * _BLOCK + torch.arange(_BLOCK, device=blocks.device)).flatten(1)
-    inside = scores_RN.gather(1, places.clamp(max=size - 1))
+    indices = (blocks[..., None] * _BLOCK + torch.arange(_BLOCK, device=blocks.device)).flatten(1)
+    inside = scores_RN.gather(1, indices.clamp(max=size - 1))
     if size % _BLOCK:
-        inside = inside.masked_fill(places >= size, -torch.inf)
-    return places.gather(1, _top(inside, count)[1])
+        inside = inside.masked_fill(indices >= size, -torch.inf)
+    return indices.gather(1, _top(inside, count)[1])
 
 
 def _top(scores_RN: Tensor, count: int) -> tuple[Tensor, Tensor]:

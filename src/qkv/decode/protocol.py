@@ -84,8 +84,8 @@ def start_in(session: DecodingSession, model: Stepper[State], source: Tensor, le
         The state before the first step.
     """
     if isinstance(model, SessionStepper):
-        found: State = model.start_in(session, source, lengths)
-        return found
+        state: State = model.start_in(session, source, lengths)
+        return state
     return model.start(source, lengths)
 
 

@@ -33,9 +33,9 @@ def best(
     """
     rows, size = scores.shape
     ruled_out = np.array([number for number in set(never) if number < size], np.uint64)
-    found = np.empty((rows, min(count, size - ruled_out.size)), np.uint64)
-    gains = np.empty(found.shape, np.float32)
-    given = (size, scores.reshape(-1), ruled_out, found, gains)
+    tokens = np.empty((rows, min(count, size - ruled_out.size)), np.uint64)
+    gains = np.empty(tokens.shape, np.float32)
+    kernel_arguments = (size, scores.reshape(-1), ruled_out, tokens, gains)
     scratch = (((-(-size // BLOCK),), np.float32),)
-    thread_pool.run_in_chunks(best_tokens, np.float32, rows, scores.size * _EACH, given, scratch)
-    return found.view(np.int64), gains
+    thread_pool.run_in_chunks(best_tokens, np.float32, rows, scores.size * _EACH, kernel_arguments, scratch)
+    return tokens.view(np.int64), gains

@@ -47,8 +47,8 @@ class Trail:
             row: its number in the last of them.
         """
         ids, gains = [], []
-        for place in range(step - 1, -1, -1):
-            ids.append(self.tokens[place][row])
-            gains.append(self.gains[place][row])
-            row = self.parents[place][row]
+        for index in range(step - 1, -1, -1):
+            ids.append(self.tokens[index][row])
+            gains.append(self.gains[index][row])
+            row = self.parents[index][row]
         return tuple(reversed(ids)), tuple(reversed(gains))

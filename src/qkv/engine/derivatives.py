@@ -57,17 +57,17 @@ class Cut(NamedTuple):
         rows, columns: −2, −1, or None for all.
         rank: how many dimensions follow the leading ones.
         diagonal: whether the last dimension holds diagonals.
-        whole: whether all of it belongs to every tile.
+        complete: whether all of it belongs to every tile.
     """
 
     rows: int | None
     columns: int | None
     rank: int = 2
     diagonal: bool = False
-    whole: bool = False
+    complete: bool = False
 
 
-ROWS, COLUMNS, STATE, WHOLE = Cut(-2, None), Cut(None, -2), Cut(-1, None, 1), Cut(None, None, whole=True)
+ROWS, COLUMNS, STATE, COMPLETE = Cut(-2, None), Cut(None, -2), Cut(-1, None, 1), Cut(None, None, complete=True)
 _CUTS = (
     *(ROWS, COLUMNS, COLUMNS),
     *(Cut(None, None), Cut(None, None, 1), Cut(None, None)),
@@ -80,7 +80,7 @@ def differentiable_gradients(
     mechanism: Mechanism,
     visibility: Visibility,
     terms: Terms,
-    wanted: Sequence[bool],
+    needed: Sequence[bool],
     cotangents: tuple[Tensor | None, Tensor | None],
     constants: "Constants | None" = None,
 ) -> list[Tensor | None]:
@@ -90,12 +90,12 @@ def differentiable_gradients(
         mechanism: the equation; `state` says whether the row state's gradient is among the cotangents.
         visibility: the lowered mask.
         terms: its tensors.
-        wanted: which of them need a gradient; those that it does not name need none.
+        needed: which of them need a gradient; those that it does not name need none.
         cotangents: of the output (..., Q, V) and of the row state (..., Q); None for zeros.
         constants: what else the scores of a tile depend on.
 
     Returns:
-        For each entry of `wanted` the gradient, in the term's shape and dtype; None where there is none.
+        For each entry of `needed` the gradient, in the term's shape and dtype; None where there is none.
 
     Example:
         >>> from qkv.masks.base import Grid
@@ -113,13 +113,13 @@ def differentiable_gradients(
     tensors = [x for x in terms if x is not None]
     outputs = [index for index, x in enumerate(cotangents) if x is not None]
     if not outputs:
-        pairs = zip(terms, wanted, strict=False)
+        pairs = zip(terms, needed, strict=False)
         return [torch.zeros_like(x) if x is not None and want else None for x, want in pairs]
     equation = TiledEquation(mechanism, visibility, tuple(present), tuple(outputs), constants or Constants())
-    chosen = tuple(place for place, index in enumerate(present) if index < len(wanted) and wanted[index])
+    chosen = tuple(position for position, index in enumerate(present) if index < len(needed) and needed[index])
     gradients = iter(gradients_of(equation, tensors, chosen, [x for x in cotangents if x is not None]))
-    places = {present[place] for place in chosen}
-    return [next(gradients) if index in places else None for index in range(len(wanted))]
+    indices = {present[index] for index in chosen}
+    return [next(gradients) if index in indices else None for index in range(len(needed))]
 
 
 def gradients_of(
@@ -339,7 +339,7 @@ class Level:
 
 def _part(x: Tensor, cut: Cut, slices: TileSlices, queries: int) -> Tensor:
     """Return a view of the part of a tensor that belongs to a tile."""
-    if cut.whole or not x.ndim:
+    if cut.complete or not x.ndim:
         return x
     items, rows, columns = slices
     if cut.diagonal:

@@ -60,7 +60,7 @@ class Arguments(NamedTuple):
     enable_gqa: bool
 
 
-def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state: bool = False) -> DescribedCall:
+def describe(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, state: bool = False) -> DescribedCall:
     """Check the arguments of a call, align them, and describe the problem.
 
     Keys that no query may see are left unchanged here; `zero_hidden_keys` zeroes them.
@@ -70,17 +70,17 @@ def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state:
     """
     _check_tensors(query, key, value)
     query, key, value = _autocast(query, key, value)
-    score = as_score(given.score)
-    normalizer = normalizer_for(given.normalizer, score)
-    if isinstance(given.bias, Owner):
-        watched = is_watched(given.bias)
-        bias = given.bias(query.shape[-2], key.shape[-2]) if watched else given.bias.value()
-        given = given._replace(bias=bias)
+    score = as_score(arguments.score)
+    normalizer = normalizer_for(arguments.normalizer, score)
+    if isinstance(arguments.bias, Owner):
+        watched = is_watched(arguments.bias)
+        bias = arguments.bias(query.shape[-2], key.shape[-2]) if watched else arguments.bias.value()
+        arguments = arguments._replace(bias=bias)
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
         query, key, value = _recorded(query), _recorded(key), _recorded(value)
-        given = given._replace(bias=_recorded(given.bias))
+        arguments = arguments._replace(bias=_recorded(arguments.bias))
         score, normalizer = _with_recorded(score, score.parameters), _with_recorded(normalizer, normalizer.parameters)
-    groups = _groups(query, key, value) if given.enable_gqa else None
+    groups = _groups(query, key, value) if arguments.enable_gqa else None
     leading = _leading(query, key, value, groups)
     key_leading = leading if groups is None else (*leading[:-1], groups[0])
     for owner in (score, normalizer):
@@ -89,16 +89,16 @@ def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state:
     score, normalizer = promoted_mechanism(score, normalizer, query.dtype)
     score.check(tuple(query.shape), tuple(key.shape))
     # After the checks, whose messages name the score that the caller gave.
-    score, normalizer = in_log_space(score, normalizer, given.bias is not None)
+    score, normalizer = in_log_space(score, normalizer, arguments.bias is not None)
     grid = Grid(leading, query.shape[-2], key.shape[-2], query.device)
-    mask = None if given.mask is None else as_mask(given.mask)
+    mask = None if arguments.mask is None else as_mask(arguments.mask)
     if mask is not None:
         _check_mask_layout(mask)
         _check_mask_device(mask, grid)
     if mask is not None and mode_of(query, key, value) == "eager":
         expect_lengths(mask, grid)
     visibility = lower(mask, grid, query.is_cpu and mode_of(query, key, value, *tensors_in(mask)) == "eager")
-    bias = None if given.bias is None else _bias(given.bias, grid, query, normalizer, key_leading)
+    bias = None if arguments.bias is None else _bias(arguments.bias, grid, query, normalizer, key_leading)
     if kind_of(normalizer) not in KNOWN and score.core != "tile":
         # Only the normalizer's equation is known, so whole rows are computed, as for a user-defined score.
         repeated = score if groups is None else repeat_key_heads(score, score.parameters, groups[1])
@@ -111,8 +111,8 @@ def describe(query: Tensor, key: Tensor, value: Tensor, given: Arguments, state:
         query, key, value, bias = _grouped(query, key, value, bias, groups)
         score, normalizer = group(score, score.parameters, *groups), group(normalizer, normalizer.parameters, *groups)
         visibility = visibility.group(*groups)
-    seed = draw_seed(given.dropout, given.generator, query.device)
-    call = Call(query, key, value, score, normalizer, visibility, bias, given.dropout, seed)
+    seed = draw_seed(arguments.dropout, arguments.generator, query.device)
+    call = Call(query, key, value, score, normalizer, visibility, bias, arguments.dropout, seed)
     problem = _describe(call, leading if groups is None else (*leading[:-1], *groups), state)
     return DescribedCall(problem, call, leading)
 
@@ -226,15 +226,15 @@ def _autocasts(kind: str) -> bool:
     return kind != "meta" and torch.is_autocast_enabled(kind)
 
 
-def normalizer_for(given: Normalizer | None, score: Score) -> Normalizer:
+def normalizer_for(requested: Normalizer | None, score: Score) -> Normalizer:
     """Return the normalizer of a call: the score's default for None.
 
     Raises:
         ConfigError, UnsupportedError: it is no normalizer, or the score may be negative under a sum.
     """
-    if given is None:
+    if requested is None:
         return _SUM if score.non_negative else _SOFTMAX
-    normalizer = as_normalizer(given)
+    normalizer = as_normalizer(requested)
     if normalizer.needs_non_negative and not score.summable:
         kernels = listed((cls.__name__ for cls in SCORES.classes if cls.non_negative), "or")
         hint = f"Use Softmax(), or a score that is never negative: {kernels}."
@@ -259,9 +259,9 @@ def _groups(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, int]:
 
 def _leading(query: Tensor, key: Tensor, value: Tensor, groups: tuple[int, int] | None) -> Shape:
     """Return the leading shape that query, key and value broadcast to."""
-    own_leading: Shape = query.shape[:-2]
-    if groups is None and own_leading == key.shape[:-2] == value.shape[:-2]:
-        return tuple(own_leading)
+    query_leading: Shape = query.shape[:-2]
+    if groups is None and query_leading == key.shape[:-2] == value.shape[:-2]:
+        return tuple(query_leading)
     drop = 2 if groups is None else 3
     shapes = [tuple(x.shape[: x.ndim - drop]) for x in (query, key, value)]
     leading = shapes[0] if shapes[0] == shapes[1] == shapes[2] else broadcast(*shapes)
@@ -306,11 +306,11 @@ def _bias(
     if bias.device != query.device:
         hint = "Use bias.to(query.device)."
         raise DtypeError("bias", f"device {query.device}, that of query", f"{bias.device}", hint)
-    whole = (*grid.leading, grid.queries, grid.keys)
-    if broadcast(tuple(bias.shape), whole) != whole:
+    shape = (*grid.leading, grid.queries, grid.keys)
+    if broadcast(tuple(bias.shape), shape) != shape:
         got = f"shape {show(tuple(bias.shape))}"
         hint = "A bias per head has the shape (H, Q, K) or (H, 1, 1)."
-        raise ShapeError("bias", f"a shape that broadcasts to (..., Q, K) = {show(whole)}", got, hint)
+        raise ShapeError("bias", f"a shape that broadcasts to (..., Q, K) = {show(shape)}", got, hint)
     return bias.to(bias_type(query.dtype, bias.dtype))
 
 

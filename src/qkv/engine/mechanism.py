@@ -89,12 +89,12 @@ DIFFERENTIABLE = len(Gradients._fields)
 """How many of the inputs, counted from the first, may have gradients."""
 
 
-def zero_gradients(inputs: Inputs, wanted: list[bool]) -> Gradients:
+def zero_gradients(inputs: Inputs, needed: list[bool]) -> Gradients:
     """Allocate zeros for the requested gradients.
 
     They are column-major, in which products with weights accumulate fastest; a bias is row-major, as its tiles are.
     """
-    pairs = zip(inputs[:DIFFERENTIABLE], wanted, strict=True)
+    pairs = zip(inputs[:DIFFERENTIABLE], needed, strict=True)
     buffers = (
         _zeros(x, columns=x is not inputs.bias and x is not inputs.diagonals) if x is not None and want else None
         for x, want in pairs

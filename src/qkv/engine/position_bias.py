@@ -18,7 +18,7 @@ from qkv.values.pytree import tensors_in
 
 Kind = Literal["relative", "relative learned", "positions", "positions learned", "positions closure"]
 
-_WHOLE = slice(None)
+_EVERYTHING = slice(None)
 
 
 @final
@@ -59,7 +59,7 @@ class PositionBias:
         """Return its tensors, except inference tensors, which autograd cannot save."""
         return [x for x in tensors_in(self.bias) if not x.is_inference()]
 
-    def tile(self, rows: slice = _WHOLE, columns: slice = _WHOLE) -> Tensor:
+    def tile(self, rows: slice = _EVERYTHING, columns: slice = _EVERYTHING) -> Tensor:
         """Return a part of the bias, all of it by default; broadcasts to (..., rows, columns)."""
         device = self.grid.device
         rows_Q1 = positions(rows, self.grid.queries, device)[:, None]
@@ -79,10 +79,10 @@ class PositionBias:
 
     def _checked(self, added: Tensor, size: tuple[int, int]) -> Tensor:
         """Check the shape of a tile that a bias returned, cast it, and split its heads into groups."""
-        whole = (*self.grid.leading, *size)
-        if not torch.compiler.is_compiling() and broadcast(tuple(added.shape), whole) != whole:
+        shape = (*self.grid.leading, *size)
+        if not torch.compiler.is_compiling() and broadcast(tuple(added.shape), shape) != shape:
             hint = "tile(rows, columns) gets positions (Q, 1) and (K,), sometimes only some of them."
-            expected = f"a shape that broadcasts to (..., Q, K) = {show(whole)}"
+            expected = f"a shape that broadcasts to (..., Q, K) = {show(shape)}"
             raise ShapeError("bias", expected, f"shape {show(tuple(added.shape))}", hint)
         added = added.to(self.dtype)
         return added if self.groups is None else regroup(added, 2, *self.groups)
@@ -142,7 +142,9 @@ def _learns_more(added: Tensor, known: Sequence[Tensor]) -> bool:
     return False
 
 
-def bias_tile(bias: Tensor | PositionBias | None, rows: slice = _WHOLE, columns: slice = _WHOLE) -> Tensor | None:
+def bias_tile(
+    bias: Tensor | PositionBias | None, rows: slice = _EVERYTHING, columns: slice = _EVERYTHING
+) -> Tensor | None:
     """Return a part of a bias of any kind; all of it by default.
 
     Example:

@@ -44,12 +44,12 @@ def first_equals(key: Tensor) -> Tensor | None:
     repeats = torch.cat([torch.zeros_like(hashes[..., :1], dtype=torch.bool), hashes[..., 1:] == hashes[..., :-1]], -1)
     if _seen(key) and not repeats.any():
         return None
-    place = torch.arange(key.shape[-2], device=key.device).expand_as(hashes)
+    index = torch.arange(key.shape[-2], device=key.device).expand_as(hashes)
     # The sort is stable: the first of equal keys comes first among them.
-    first = order.gather(-1, place.masked_fill(repeats, 0).cummax(-1).values)
+    first = order.gather(-1, index.masked_fill(repeats, 0).cummax(-1).values)
     first = torch.zeros_like(first).scatter(-1, order, first)
     same = (key == key.gather(-2, first[..., None].expand_as(key))).all(-1)
-    return torch.where(same, first, place)
+    return torch.where(same, first, index)
 
 
 def _seen(key: Tensor) -> bool:

@@ -17,7 +17,7 @@ from qkv.shapes import Shape
 MAX_RETAINED = 1 << 23
 """The most bytes that a thread retains between calls."""
 
-_own = threading.local()
+_of_thread = threading.local()
 
 
 class Workspace:
@@ -68,9 +68,9 @@ def borrow_workspace() -> Iterator[Workspace]:
         ...         other is workspace
         False
     """
-    workspace: Workspace | None = getattr(_own, "workspace", None)
-    _own.workspace = None
+    workspace: Workspace | None = getattr(_of_thread, "workspace", None)
+    _of_thread.workspace = None
     workspace = Workspace() if workspace is None else workspace
     yield workspace
     if workspace.bytes <= MAX_RETAINED:
-        _own.workspace = workspace
+        _of_thread.workspace = workspace

@@ -58,14 +58,14 @@ _LEAST_REGISTER = 256
 """Bits of a register in which packed products were measured to be faster; in narrower ones their sums do not fit."""
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, kept: "KeptWeight | None" = None) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, packed: "KeptWeight | None" = None) -> Tensor:
     """Compute x·Wᵀ + b, as `torch.nn.functional.linear`, differentiable.
 
     Args:
         x: (..., M).
         weight: W (N, M).
         bias: b (N,), or None.
-        kept: the packed weight of a session, from `kept_weight`; used if no gradient is recorded.
+        packed: the packed weight of a session, from `kept_weight`; used if no gradient is recorded.
 
     Returns:
         (..., N).
@@ -75,8 +75,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, kept: "KeptWei
         tensor([[4., 4., 4., 4.],
                 [4., 4., 4., 4.]])
     """
-    if kept is not None and not torch.is_grad_enabled() and kept.serves(x, weight, bias):
-        return kept.times(x, weight, bias)
+    if packed is not None and not torch.is_grad_enabled() and packed.serves(x, weight, bias):
+        return packed.times(x, weight, bias)
     if not onednn_serves(x, weight) or not (bias is None or _can_add_bias(weight, bias)):
         return F.linear(x, weight, bias)
     if torch.is_grad_enabled() and any(y is not None and y.requires_grad for y in (x, weight, bias)):

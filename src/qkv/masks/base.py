@@ -114,25 +114,25 @@ class Mask(ABC):
 class _Item(Mask):
     """One index of the first leading dimension of a mask that only knows its whole."""
 
-    whole: Mask
+    inner: Mask
     index: int
     leading: Shape
     name: str
 
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         """Evaluate the whole mask for all indices."""
-        seen = self.whole.visible(self._grid(grid), rows_Q1, columns_K)
+        seen = self.inner.visible(self._grid(grid), rows_Q1, columns_K)
         return pick(seen, self.index, len(self.leading) + 2)
 
     def bounds(self, grid: Grid) -> Bounds | None:
         """Return the intervals of this index."""
-        bounds = self.whole.bounds(self._grid(grid))
+        bounds = self.inner.bounds(self._grid(grid))
         rank = len(self.leading) + 1
         return None if bounds is None else Bounds(*(None if x is None else pick(x, self.index, rank) for x in bounds))
 
     def inside(self, grid: Grid) -> "Iterable[tuple[Mask, Grid]]":
         """Return the whole mask, which applies to all indices."""
-        return ((self.whole, self._grid(grid)),)
+        return ((self.inner, self._grid(grid)),)
 
     def _grid(self, grid: Grid) -> Grid:
         return grid._replace(leading=self.leading)
@@ -144,7 +144,7 @@ class MaskRows(Mask):
     """The mask of some queries.
 
     Args:
-        whole: the mask of all queries.
+        inner: the mask of all queries.
         positions: those of the queries, int64, in any order.
         queries: how many queries the whole mask has.
 
@@ -156,22 +156,22 @@ class MaskRows(Mask):
                 [1, 0, 0]], dtype=torch.int32)
     """
 
-    whole: Mask
+    inner: Mask
     positions: Tensor
     queries: int
 
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         """Evaluate the whole mask at the positions of the queries."""
-        return self.whole.visible(self._grid(grid), self.positions[rows_Q1[:, 0]][:, None], columns_K)
+        return self.inner.visible(self._grid(grid), self.positions[rows_Q1[:, 0]][:, None], columns_K)
 
     def bounds(self, grid: Grid) -> Bounds | None:
         """Return the same intervals, of these queries."""
-        bounds = self.whole.bounds(self._grid(grid))
+        bounds = self.inner.bounds(self._grid(grid))
         return None if bounds is None else Bounds(*map(self._bound, bounds))
 
     def inside(self, grid: Grid) -> "Iterable[tuple[Mask, Grid]]":
         """Return the whole mask, which applies to all queries."""
-        return ((self.whole, self._grid(grid)),)
+        return ((self.inner, self._grid(grid)),)
 
     def _bound(self, bound: Tensor | None) -> Tensor | None:
         return bound if bound is None or bound.shape[-1] == 1 else bound[..., self.positions]
@@ -185,7 +185,7 @@ class MaskRows(Mask):
 class _Shifted(Mask):
     """A mask for keys that others precede."""
 
-    whole: Mask
+    inner: Mask
     by: int
     name: str
 
@@ -193,11 +193,11 @@ class _Shifted(Mask):
         """Evaluate the whole mask at the positions of the keys among themselves."""
         if grid.keys <= self.by:
             return torch.zeros(1, 1, dtype=torch.bool, device=grid.device)
-        return self.whole.visible(self._grid(grid), rows_Q1, (columns_K - self.by).clamp(min=0))
+        return self.inner.visible(self._grid(grid), rows_Q1, (columns_K - self.by).clamp(min=0))
 
     def inside(self, grid: Grid) -> "Iterable[tuple[Mask, Grid]]":
         """Return the whole mask, which applies to fewer keys."""
-        return ((self.whole, self._grid(grid)),)
+        return ((self.inner, self._grid(grid)),)
 
     def _grid(self, grid: Grid) -> Grid:
         return grid._replace(keys=grid.keys - self.by)

@@ -82,8 +82,8 @@ class Visibility:
         """The tensors that must not change before a backward pass re-evaluates the mask; inference tensors cannot be
         saved.
         """
-        own = [x for x in (*(self.bounds or ()), self.dense) if x is not None]
-        read = own if self.mask is None else [*own, *tensors_in(self.mask)]
+        tensors = [x for x in (*(self.bounds or ()), self.dense) if x is not None]
+        read = tensors if self.mask is None else [*tensors, *tensors_in(self.mask)]
         return [x for x in read if not x.is_inference()]
 
     def tile(self, rows: slice, columns: slice) -> Tensor | None:
@@ -232,19 +232,19 @@ class Visibility:
     def _any_over_queries(self) -> Tensor:
         seen: Tensor | None = None
         for columns, tile in self._stripes():
-            found = tile.any(-2)
+            seen_keys = tile.any(-2)
             if seen is None:
-                seen = found.new_zeros(*found.shape[:-1], self.grid.keys)
-            seen[..., columns] |= found
+                seen = seen_keys.new_zeros(*seen_keys.shape[:-1], self.grid.keys)
+            seen[..., columns] |= seen_keys
         return torch.zeros(self.grid.keys, dtype=torch.bool, device=self.grid.device) if seen is None else seen
 
 
-def _table(seen: Tensor, whole: Shape) -> Tensor:
+def _table(seen: Tensor, leading: Shape) -> Tensor:
     """Evaluate a user-defined mask and check its result."""
     shape = tuple(seen.shape)
-    if seen.dtype != torch.bool or (not torch.compiler.is_compiling() and broadcast(shape, whole) != whole):
+    if seen.dtype != torch.bool or (not torch.compiler.is_compiling() and broadcast(shape, leading) != leading):
         hint = "visible(grid, rows, columns) is called with positions (Q, 1) and (K,), sometimes only some of them."
-        expected = f"visible() to return a bool tensor that broadcasts to (..., Q, K) = {show(whole)}"
+        expected = f"visible() to return a bool tensor that broadcasts to (..., Q, K) = {show(leading)}"
         raise MaskError("mask", expected, f"{seen.dtype} of shape {show(shape)}", hint)
     return seen
 
@@ -256,8 +256,8 @@ def positions(part: slice, size: int, device: torch.device) -> Tensor:
     return torch.arange(start, stop, device=device)
 
 
-def _regrouped(table: Tensor | None, own: int, groups: tuple[int, int]) -> Tensor | None:
-    return None if table is None else regroup(table, own, *groups)
+def _regrouped(table: Tensor | None, heads: int, groups: tuple[int, int]) -> Tensor | None:
+    return None if table is None else regroup(table, heads, *groups)
 
 
 def part(table: Tensor, rows: slice, columns: slice) -> Tensor:
@@ -354,11 +354,11 @@ def _intersection(parts: list[Bounds | None]) -> Bounds:
 
 
 def _fitting(table: Tensor, grid: Grid) -> Tensor:
-    whole = (*grid.leading, grid.queries, grid.keys)
-    if broadcast(tuple(table.shape), whole) != whole:
+    shape = (*grid.leading, grid.queries, grid.keys)
+    if broadcast(tuple(table.shape), shape) != shape:
         raise MaskError(
             "mask",
-            f"a shape that broadcasts to (..., Q, K) = {show(whole)}",
+            f"a shape that broadcasts to (..., Q, K) = {show(shape)}",
             f"shape {show(tuple(table.shape))}",
             "For per-item lengths use qkv.masks.lengths; a (B, Q, K) mask for (B, H, Q, K) needs mask[:, None].",
         )

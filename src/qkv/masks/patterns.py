@@ -27,7 +27,7 @@ class Pattern(Mask):
         own: how many last dimensions of its tensors belong to one item.
     """
 
-    own: ClassVar[int] = 0
+    rank: ClassVar[int] = 0
 
     def __init_subclass__(cls) -> None:
         cls.name = cls.__name__.lower()
@@ -37,7 +37,7 @@ class Pattern(Mask):
         changes = {
             part.name: x[0 if x.shape[0] == 1 else index]
             for part in fields(self)  # type: ignore[arg-type]
-            if isinstance(x := getattr(self, part.name), Tensor) and x.ndim > self.own
+            if isinstance(x := getattr(self, part.name), Tensor) and x.ndim > self.rank
         }
         return replace(self, **changes) if changes else self  # type: ignore[type-var]
 
@@ -175,7 +175,7 @@ class Window(Pattern):
 class Documents(Pattern):
     """A query sees the keys with its own document id."""
 
-    own: ClassVar[int] = 1
+    rank: ClassVar[int] = 1
     queries: Tensor
     keys: Tensor | None = None
 
@@ -195,9 +195,9 @@ class Documents(Pattern):
         distinct = 1 + (ids.sort(-1).values.diff(dim=-1) != 0).sum(-1)
         if not bool((new.sum(-1) == distinct).all()):
             return None
-        place = torch.arange(grid.keys, device=ids.device)
-        first = torch.where(new, place, 0).cummax(-1).values
-        end = torch.where(new, place, grid.keys).flip(-1).cummin(-1).values.flip(-1)
+        position = torch.arange(grid.keys, device=ids.device)
+        first = torch.where(new, position, 0).cummax(-1).values
+        end = torch.where(new, position, grid.keys).flip(-1).cummin(-1).values.flip(-1)
         last = torch.cat([end[..., 1:], torch.full_like(end[..., :1], grid.keys)], -1)
         return Bounds(first.int(), last.int())
 
@@ -478,9 +478,9 @@ def documents(ids: Tensor, key_ids: Tensor | None = None) -> Documents:
                 [1, 1, 0],
                 [0, 0, 1]], dtype=torch.int32)
     """
-    for name, given in (("ids", ids), ("key_ids", key_ids)):
-        if given is not None and (not isinstance(given, Tensor) or given.ndim == 0 or _fractional(given)):
-            raise MaskError(f"documents({name})", "an integer tensor (..., N)", _kind(given), "One id per position.")
+    for name, tensor in (("ids", ids), ("key_ids", key_ids)):
+        if tensor is not None and (not isinstance(tensor, Tensor) or tensor.ndim == 0 or _fractional(tensor)):
+            raise MaskError(f"documents({name})", "an integer tensor (..., N)", _kind(tensor), "One id per position.")
     return Documents(ids, key_ids)
 
 

@@ -134,7 +134,7 @@ def alignment_error_rate(hypotheses: Sequence[Iterable[Link]], references: Seque
         0.0
     """
     counts = _count(hypotheses, references)
-    value = 1 - _share("links", counts.in_sure + counts.in_possible, counts.found + counts.sure)
+    value = 1 - _share("links", counts.in_sure + counts.in_possible, counts.linked + counts.sure)
     return Figure("alignment_error_rate", 100 * value, _SIGNATURE, higher_is_better=False)
 
 
@@ -156,7 +156,7 @@ def alignment_precision(hypotheses: Sequence[Iterable[Link]], references: Sequen
         50.0
     """
     counts = _count(hypotheses, references)
-    return Figure("alignment_precision", 100 * _share("hypotheses", counts.in_possible, counts.found), _SIGNATURE)
+    return Figure("alignment_precision", 100 * _share("hypotheses", counts.in_possible, counts.linked), _SIGNATURE)
 
 
 def alignment_recall(hypotheses: Sequence[Iterable[Link]], references: Sequence[Links]) -> Figure:
@@ -181,7 +181,7 @@ def alignment_recall(hypotheses: Sequence[Iterable[Link]], references: Sequence[
 
 
 class _Counts(NamedTuple):
-    found: int
+    linked: int
     sure: int
     in_sure: int
     in_possible: int
@@ -189,17 +189,17 @@ class _Counts(NamedTuple):
 
 def _count(hypotheses: Sequence[Iterable[Link]], references: Sequence[Links]) -> _Counts:
     require_same_length(hypotheses, references)
-    found = sure = in_sure = in_possible = 0
+    linked = sure = in_sure = in_possible = 0
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         links = frozenset(hypothesis)
-        found += len(links)
+        linked += len(links)
         sure += len(reference.sure)
         in_sure += len(links & reference.sure)
         in_possible += len(links & (reference.possible | reference.sure))
-    return _Counts(found, sure, in_sure, in_possible)
+    return _Counts(linked, sure, in_sure, in_possible)
 
 
-def _share(argument: str, part: int, whole: int) -> float:
-    if not whole:
+def _share(argument: str, part: int, total: int) -> float:
+    if not total:
         raise DataError(argument, "at least one link", "none", "There is nothing to measure.")
-    return part / whole
+    return part / total

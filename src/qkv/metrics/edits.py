@@ -91,12 +91,12 @@ def edit_distance(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
     if not left:
         return len(right)
     every, last = (1 << len(left)) - 1, 1 << (len(left) - 1)
-    places: dict[Hashable, int] = {}
-    for place, element in enumerate(left):
-        places[element] = places.get(element, 0) | 1 << place
+    last_index: dict[Hashable, int] = {}
+    for index, element in enumerate(left):
+        last_index[element] = last_index.get(element, 0) | 1 << index
     rises, falls, distance = every, 0, len(left)
     for element in right:
-        same = places.get(element, 0)
+        same = last_index.get(element, 0)
         diagonal = (((same & rises) + rises) ^ rises) | same | falls
         to_more, to_less = falls | (every & ~(diagonal | rises)), diagonal & rises
         distance += 1 if to_more & last else -1 if to_less & last else 0

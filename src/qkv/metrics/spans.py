@@ -83,11 +83,11 @@ def span_f1(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]
     """
     require_same_length(predictions, labels)
     right = either = 0
-    for number, (given, true) in enumerate(zip(predictions, labels, strict=True), start=1):
-        if len(given) != len(true):
-            got = f"{len(given)} in sentence {number}"
+    for number, (predicted, true) in enumerate(zip(predictions, labels, strict=True), start=1):
+        if len(predicted) != len(true):
+            got = f"{len(predicted)} in sentence {number}"
             raise DataError("predictions", f"{len(true)} tags", got, "Give one tag per word.")
-        ours, theirs = set(spans(given)), set(spans(true))
+        ours, theirs = set(spans(predicted)), set(spans(true))
         right += len(ours & theirs)
         either += len(ours) + len(theirs)
     return Figure("span_f1", 200 * right / either if either else 100.0, "average:micro|spans:conlleval")

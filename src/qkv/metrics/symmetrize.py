@@ -66,15 +66,15 @@ def grow_diagonal_final(forward: set[Link], backward: set[Link]) -> set[Link]:
         >>> sorted(grow_diagonal_final({(0, 0)}, {(0, 0), (5, 5), (5, 6)}))
         [(0, 0), (5, 5)]
     """
-    found = grow_diagonal(forward, backward)
-    sources, targets = {i for i, _ in found}, {j for _, j in found}
+    links = grow_diagonal(forward, backward)
+    sources, targets = {i for i, _ in links}, {j for _, j in links}
     for direction in (forward, backward):
         for i, j in sorted(direction):
             if i not in sources and j not in targets:
-                found.add((i, j))
+                links.add((i, j))
                 sources.add(i)
                 targets.add(j)
-    return found
+    return links
 
 
 SYMMETRIZATIONS: Mapping[str, Callable[[set[Link], set[Link]], set[Link]]] = MappingProxyType(

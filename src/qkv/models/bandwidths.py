@@ -45,9 +45,9 @@ def best_on_grid(error: Error, inputs: Tensor) -> tuple[Tensor, float]:
         ratio = (high / low) ** (1 / (_GRID - 1))
         for step in range(_GRID):
             multiple = low * ratio**step
-            found = float(error(multiple * scales))
-            if found < least:
-                best, least, middle = multiple * scales, found, multiple
+            loss = float(error(multiple * scales))
+            if loss < least:
+                best, least, middle = multiple * scales, loss, multiple
         low, high = middle / ratio, middle * ratio
     return _each_column(error, best, least) if len(scales) > 1 else (best, least)
 
@@ -101,9 +101,9 @@ def _each_column(error: Error, best: Tensor, least: float) -> tuple[Tensor, floa
             for factor in _FACTORS:
                 tried = best.clone()
                 tried[column] *= factor
-                found = float(error(tried))
-                if found < least:
-                    best, least = tried, found
+                loss = float(error(tried))
+                if loss < least:
+                    best, least = tried, loss
         if least == before:
             break
     return best, least

@@ -161,8 +161,8 @@ def unrolled(
         hidden: the states of all layers before the first step.
     """
     states = []
-    for given in inputs:
-        hidden = step(given, hidden)
+    for x in inputs:
+        hidden = step(x, hidden)
         states.append(top(cell, hidden))
     return states, hidden
 
@@ -197,11 +197,11 @@ def stacked(
         for layer in above
     ]
 
-    def step(given: Tensor, hidden: Hidden) -> Hidden:
-        after = one(given, lowest(hidden[0]), hidden[:parts])
+    def step(x: Tensor, hidden: Hidden) -> Hidden:
+        after = one(x, lowest(hidden[0]), hidden[:parts])
         for depth, (layer, (below, again)) in enumerate(zip(above, pairs, strict=True), start=1):
-            own = hidden[parts * depth : parts * (depth + 1)]
-            after += one(below(layer.dropout(after[-parts])), again(own[0]), own)
+            hidden_of_layer = hidden[parts * depth : parts * (depth + 1)]
+            after += one(below(layer.dropout(after[-parts])), again(hidden_of_layer[0]), hidden_of_layer)
         return after
 
     return step

@@ -78,9 +78,7 @@ def expect_attention(score: str) -> None:
         raise ConfigError("model.score", "a score, because a Transformer is attention", '"none"', hint)
 
 
-def attention_of_its_own(
-    usual: MechanismConfig, part: str, score: str | None, normalizer: str | None
-) -> MechanismConfig:
+def separate_attention(usual: MechanismConfig, part: str, score: str | None, normalizer: str | None) -> MechanismConfig:
     """Return the mechanism of one attention of a model, which differs from the usual one by settings of its own.
 
     Args:
@@ -92,19 +90,19 @@ def attention_of_its_own(
         ConfigError: they have no meaning; the message names the setting with its prefix.
 
     Example:
-        >>> attention_of_its_own(MechanismConfig(), "cross", "none", None)
+        >>> separate_attention(MechanismConfig(), "cross", "none", None)
         Traceback (most recent call last):
         qkv.errors.ConfigError: model.cross_score: expected a score, because a Transformer is attention; got "none". ...
     """
     try:
-        found = usual.replaced(score, normalizer)
-        expect_attention(found.score)
+        replaced = usual.replaced(score, normalizer)
+        expect_attention(replaced.score)
     except ConfigError as error:
         name = error.argument.removeprefix("model.")
         if {"score": score, "normalizer": normalizer}.get(name) is None:
             raise
         raise error.about(f"model.{part}_{name}") from None
-    return found
+    return replaced
 
 
 def check_heads(name: str, width: int, heads: int, heads_name: str = "heads") -> None:

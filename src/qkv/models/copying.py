@@ -132,8 +132,8 @@ class CopyingTranslator(nn.Module):
         same = state.source.ids[:, None] == target[:, 1:, None]
         by_copy = (1 - generate) * (copied * same).sum(-1)
         inside = target[:, 1:, None].clamp(max=self.config.size - 1)
-        own = logits.float().softmax(-1).gather(-1, inside)[..., 0] * (target[:, 1:] < self.config.size)
-        total = by_copy + generate * own
+        generated = logits.float().softmax(-1).gather(-1, inside)[..., 0] * (target[:, 1:] < self.config.size)
+        total = by_copy + generate * generated
         return by_copy / total.clamp(min=torch.finfo(total.dtype).tiny), (copied * same).argmax(-1)
 
     def _predict(self, target: Tensor, state: CopyingState) -> tuple[Tensor, CopyingState]:

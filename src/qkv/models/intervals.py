@@ -87,15 +87,15 @@ def bootstrap_interval(
     random, (scaled, points, score) = np.random.default_rng(seed % 2**64), smoother.scaled(query)
     targets = smoother.get_buffer("targets")
     count, outputs = targets.shape
-    found = []
+    samples = []
     for first in range(0, draws, _COLUMNS):
         some = min(_COLUMNS, draws - first)
         counts = torch.from_numpy(random.multinomial(count, np.full(count, 1 / count), some).T.astype(np.float64))
         values = torch.cat([(counts[:, :, None] * targets[:, None]).flatten(1), counts], 1)
         sums = attention(scaled, points, values, score=score, normalizer=Identity())
         above, below = sums[:, : some * outputs].view(-1, some, outputs), sums[:, some * outputs :, None]
-        found.append(torch.where(below == 0, math.nan, above / below))
-    estimates = torch.cat(found, 1)
+        samples.append(torch.where(below == 0, math.nan, above / below))
+    estimates = torch.cat(samples, 1)
     low, high = torch.nanquantile(estimates, torch.tensor(ends, dtype=estimates.dtype), dim=1)
     lost = unsupported(smoother, query)[:, None]
     return torch.where(lost, math.nan, low), torch.where(lost, math.nan, high)

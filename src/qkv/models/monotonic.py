@@ -283,8 +283,8 @@ class MonotonicTranslator(nn.Module):
 
     def _observed(self, target: Tensor, emitted: Tensor) -> Tensor:
         """Return log p(y_t | a_t) of the given tokens, 0 where none is known: after the last one, and for padding."""
-        found = _of_tokens(emitted[:, :-1], target[:, 1:])
-        known = torch.where((target[:, 1:] != self.padding)[..., None], found, 0)
+        log_shares = _of_tokens(emitted[:, :-1], target[:, 1:])
+        known = torch.where((target[:, 1:] != self.padding)[..., None], log_shares, 0)
         return nn.functional.pad(known, (0, 0, 0, 1))
 
     def _show(self, weights_BTS: Tensor, state: MonotonicState) -> None:
@@ -303,10 +303,10 @@ def _mixed(ahead: Tensor, emitted: Tensor) -> Tensor:
 
 def _of_tokens(emitted: Tensor, tokens: Tensor) -> Tensor:
     """Look up tokens (...) in log-probabilities (..., S, N): (..., S)."""
-    places = tokens[..., None, None].expand(*emitted.shape[:-1], 1)
-    return emitted.gather(-1, places)[..., 0]
+    indices = tokens[..., None, None].expand(*emitted.shape[:-1], 1)
+    return emitted.gather(-1, indices)[..., 0]
 
 
 def _after(lengths: Tensor, weights_BTS: Tensor) -> Tensor:
-    places = torch.arange(weights_BTS.shape[-1] - 1, device=lengths.device)
-    return (places >= lengths[:, None])[:, None]
+    indices = torch.arange(weights_BTS.shape[-1] - 1, device=lengths.device)
+    return (indices >= lengths[:, None])[:, None]

@@ -127,8 +127,8 @@ class PointerNetwork(nn.Module):
     def reset_parameters(self) -> None:
         """Initialize all parameters: recurrent matrices orthogonal, the others by Glorot's rule, biases zero."""
         self.encoder.reset_parameters()
-        own = (each for each in self.named_parameters() if each[0].startswith(("bridge.", "from_")))
-        initialize_cells(own, self.config.hidden)
+        encoder_parameters = (each for each in self.named_parameters() if each[0].startswith(("bridge.", "from_")))
+        initialize_cells(encoder_parameters, self.config.hidden)
         nn.init.normal_(self.end, std=0.1)
 
     def forward(self, elements: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
@@ -190,8 +190,8 @@ class PointerNetwork(nn.Module):
         hidden = STEPS[self.config.cell](inputs, apply_layer(self.from_hidden, state.hidden[0]), state.hidden)
         free = state.free
         if self.config.once:
-            places = torch.arange(free.shape[1], device=free.device)
-            free = free & ((places != tokens[:, None]) | (places == END))
+            indices = torch.arange(free.shape[1], device=free.device)
+            free = free & ((indices != tokens[:, None]) | (indices == END))
         state = state._replace(hidden=hidden, free=free)
         return self._point(hidden[0][:, None], state, free[:, None])[:, 0], state
 
@@ -215,9 +215,9 @@ class PointerNetwork(nn.Module):
             raise ShapeError("target", expected, f"{target.dtype} {tuple(target.shape)}", hint)
 
 
-def _taken(values: Tensor, places: Tensor) -> Tensor:
+def _taken(values: Tensor, indices: Tensor) -> Tensor:
     """Look up the states (B, T, M) of positions (B, T)."""
-    return values.gather(1, places[..., None].expand(-1, -1, values.shape[-1]))
+    return values.gather(1, indices[..., None].expand(-1, -1, values.shape[-1]))
 
 
 def _taken_before(target: Tensor, size: int) -> Tensor:

@@ -52,8 +52,8 @@ def run(
     """
     lengths = lengths.clamp(min=1)
     if isinstance(layer, RunsWholeRows):
-        found: tuple[Tensor, Tensor] = layer(x_BSM, lengths)
-        return found
+        output: tuple[Tensor, Tensor] = layer(x_BSM, lengths)
+        return output
     if x_BSM.device.type != "cpu" or not is_plain(layer, nn.RNN, nn.GRU, nn.LSTM):
         return _packed(layer, x_BSM, lengths)
     assert isinstance(layer, nn.RNNBase)
@@ -78,13 +78,13 @@ def _back(
 ) -> tuple[Tensor, Tensor]:
     """The same from each row's last place on: over rows turned around within their lengths, padding left at the end."""
     rows, longest, width = x_BSM.shape
-    places = torch.arange(longest)
-    turned_BS = torch.where(places < lengths[:, None], lengths[:, None] - 1 - places, places)
+    indices = torch.arange(longest)
+    turned_BS = torch.where(indices < lengths[:, None], lengths[:, None] - 1 - indices, indices)
     # One copy reverses rows and moves steps to the front, one reverts it: indices in (B, S) and (S, B).
     there_SB = (torch.arange(rows) * longest + turned_BS.mT).flatten()
     home_BS = (turned_BS * rows + torch.arange(rows)[:, None]).flatten()
-    given = x_BSM.reshape(-1, width).index_select(0, there_SB).view(longest, rows, width)
-    states_SBH = _steps(layer, f"{name}_reverse", given, session)
+    turned = x_BSM.reshape(-1, width).index_select(0, there_SB).view(longest, rows, width)
+    states_SBH = _steps(layer, f"{name}_reverse", turned, session)
     states_BSH = states_SBH.flatten(0, 1).index_select(0, home_BS).view(rows, longest, layer.hidden_size)
     return states_BSH, states_SBH[lengths - 1, torch.arange(rows)]
 
@@ -94,10 +94,10 @@ def _steps(layer: nn.RNNBase, name: str, x_SBM: Tensor, session: DecodingSession
     cell = layer.mode.lower().removesuffix("_tanh")
     (weight, bias), (recurrent, other) = (_weights(layer, f"{part}{name}") for part in ("ih", "hh"))
     inputs = linear(x_SBM, weight, bias, kept_weight(session, (layer, f"ih{name}")))
-    first, kept = recurrent.new_zeros(x_SBM.shape[1], layer.hidden_size), kept_weight(session, (layer, f"hh{name}"))
+    first, packed = recurrent.new_zeros(x_SBM.shape[1], layer.hidden_size), kept_weight(session, (layer, f"hh{name}"))
     if cell == "gru" and served(inputs, recurrent, other, first):
-        return gated_steps(inputs, recurrent, other, first, kept)
-    step = stacked(cell, Repeated(recurrent, other, len(inputs), kept))
+        return gated_steps(inputs, recurrent, other, first, packed)
+    step = stacked(cell, Repeated(recurrent, other, len(inputs), packed))
     return torch.stack(unrolled(cell, inputs.unbind(), step, hidden_of(cell, first))[0])
 
 

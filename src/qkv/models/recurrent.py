@@ -15,7 +15,6 @@ from qkv.masks.patterns import Lengths
 from qkv.models import recurrence
 from qkv.models.cells import Hidden, LayerAbove, first_hidden, gates, stacked, top
 from qkv.models.checks import (
-    attention_of_its_own,
     check_config,
     check_heads,
     check_positions,
@@ -23,6 +22,7 @@ from qkv.models.checks import (
     expect_unbounded,
     padding_of,
     parts_of,
+    separate_attention,
 )
 from qkv.models.encoder_decoder import EncoderDecoder
 from qkv.models.encoders import CELLS, SelfAttentionEncoder
@@ -75,7 +75,7 @@ class RecurrentConfig(MechanismConfig):
             there is none.
 
     Raises:
-        ConfigError: a name is unknown, a size is below one, or a dropout is outside [0, 1).
+        ConfigError: a name is unknown, a size is below one, or a dropout is parameters [0, 1).
     """
 
     stepwise: ClassVar[bool] = True
@@ -122,7 +122,7 @@ class RecurrentConfig(MechanismConfig):
     @property
     def encoding(self) -> MechanismConfig:
         """The mechanism of a Transformer encoder's attentions."""
-        return attention_of_its_own(MechanismConfig(), "encoder", self.encoder_score, self.encoder_normalizer)
+        return separate_attention(MechanismConfig(), "encoder", self.encoder_score, self.encoder_normalizer)
 
     def _check_encoder(self) -> None:
         if self.encoder == "transformer":
@@ -133,13 +133,13 @@ class RecurrentConfig(MechanismConfig):
                 raise ConfigError("model.embedding", expected, f"{self.embedding}", "Choose an even width.")
             return
         for name in ("window", "positions", "encoder_score", "encoder_normalizer"):
-            if (given := getattr(self, name)) is not None:
+            if (number := getattr(self, name)) is not None:
                 hint = (
                     f"It belongs to self-attention: add {setting('encoder', 'transformer')}, use "
                     f"{setting('model', 'transformer')}, or omit it."
                 )
                 expected = "no such setting of a recurrent encoder"
-                raise ConfigError(f"model.{name}", expected, f'"{given}"', hint)
+                raise ConfigError(f"model.{name}", expected, f'"{number}"', hint)
 
 
 class RecurrentState(NamedTuple):
@@ -261,8 +261,8 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         An LSTM's forget gate starts open (Jozefowicz et al. 2015): its bias is 1.
         """
         others = ("score.", "normalizer.", "multihead.", "features_attention.", "encoder.blocks.", "encoder.norm.")
-        own = ((name, parameter) for name, parameter in self.named_parameters() if not name.startswith(others))
-        initialize_cells(own, self.config.hidden, open_forget_gate=self.config.cell == "lstm")
+        parameters = ((name, parameter) for name, parameter in self.named_parameters() if not name.startswith(others))
+        initialize_cells(parameters, self.config.hidden, open_forget_gate=self.config.cell == "lstm")
         initialize_embeddings(self.config.embedding**-0.5, self.embed, self.embed_source)
         if self.config.tied:
             self.output.weight = self.embed.weight
@@ -279,8 +279,8 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
             lengths, seen = split_source(ids, lengths, self.config.features_mark)
             real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
             # Features are a set: they have no positions, and no encoder beyond their embedding.
-            found = self.features_attention.project_memory(self.dropout(embedded), session=session)
-            features = SomeMemory(found, seen)
+            projected = self.features_attention.project_memory(self.dropout(embedded), session=session)
+            features = SomeMemory(projected, seen)
         padded = padding_of(lengths, real)
         if isinstance(self.encoder, SelfAttentionEncoder):
             states, summary = self.encoder(embedded, lengths, padded, session)
@@ -334,8 +334,8 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         if state.alignment is not None:
             return self.select(state, rows)
         sources, width = len(state.keys), len(state.hidden[0]) // len(state.keys)
-        kept = None if rows.numel() == sources * width else rows[::width] // width
-        return self._apart(state, rows, kept)
+        sources_kept = None if rows.numel() == sources * width else rows[::width] // width
+        return self._apart(state, rows, sources_kept)
 
     def _apart(self, state: RecurrentState, rows: Tensor, sources: Tensor | None) -> RecurrentState:
         rows = self.rows(rows)
@@ -360,13 +360,13 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         from_hidden = repeat_layer(self.from_hidden, len(inputs), state.session)
         step = stacked(self.config.cell, from_hidden, self._above(), len(inputs), state.session)
         hidden, states, contexts = state.hidden, [], []
-        for own in inputs:
-            given = own
+        for step_input in inputs:
+            x = step_input
             if look is not None:
                 context, share = look(top(self.config.cell, hidden))
                 contexts.append(context)
-                given = own + share
-            hidden = step(given, hidden)
+                x = step_input + share
+            hidden = step(x, hidden)
             states.append(top(self.config.cell, hidden))
         s_BTM = torch.stack(states, 1)
         c_BTV = torch.cat(contexts, 1) if contexts else read(s_BTM)
@@ -488,8 +488,8 @@ def _encoder(config: RecurrentConfig) -> nn.RNNBase | SelfAttentionEncoder:
 
 
 def _with_keys(attention: Attention, keys: Tensor, values: Tensor, settings: dict[str, Any], query: Tensor) -> Tensor:
-    found: Tensor = attention(query, keys, values, **settings)
-    return found
+    output: Tensor = attention(query, keys, values, **settings)
+    return output
 
 
 def _one_head(
@@ -498,5 +498,5 @@ def _one_head(
     """Attention without heads to the source, in each of some steps, planned once for all of them."""
     if state.session is None or torch.is_grad_enabled():
         return RepeatedAttention(attention, score, mask, state.keys, state.values, steps)
-    kept = state.session.keep(attention, KeptAttention)
-    return partial(kept.attend, attention, score, mask, state.keys, state.values)
+    attention_of_session = state.session.keep(attention, KeptAttention)
+    return partial(attention_of_session.attend, attention, score, mask, state.keys, state.values)

@@ -99,9 +99,9 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self._left_out: Tensor | None = None
         if isinstance(self.bandwidth, str):
             search = best_on_grid if self.bandwidth == "leave-one-out" else by_gradient
-            found, least = search(self._error, torch.from_numpy(X.copy()))
+            chosen, least = search(self._error, torch.from_numpy(X.copy()))
             self.error_ = least if math.isfinite(least) else math.nan
-            bandwidths = found.numpy()
+            bandwidths = chosen.numpy()
         else:
             bandwidths = _per_column(self.bandwidth, X.shape[1])
         self.bandwidth_ = float(bandwidths[0]) if len(bandwidths) == 1 else bandwidths
@@ -169,8 +169,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             (m,).
         """
         smoother = self.smoother()
-        found: np.ndarray[Any, np.dtype[np.bool_]] = unsupported(smoother, self._query(X)).numpy()
-        return found
+        outside: np.ndarray[Any, np.dtype[np.bool_]] = unsupported(smoother, self._query(X)).numpy()
+        return outside
 
     def attention_map(self, X: Any) -> AttentionMap:
         """Return the weights of all training points in each prediction, as a lazy map.
@@ -210,8 +210,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         inputs = torch.from_numpy(self.inputs_.copy())
         return KernelSmoother(inputs, torch.from_numpy(targets.copy()), self.kernel, bandwidths)
 
-    def _like_targets(self, found: Tensor) -> Array:
-        array: Array = found.numpy()
+    def _like_targets(self, predictions: Tensor) -> Array:
+        array: Array = predictions.numpy()
         return array[:, 0] if self.targets_.ndim == 1 else array
 
     def _error(self, bandwidths: Tensor) -> Tensor:
@@ -274,11 +274,11 @@ def _check(kernel: str, bandwidth: float | Sequence[float] | str, beyond: str) -
 
 
 def _per_column(bandwidth: float | Sequence[float], columns: int) -> Array:
-    given = np.atleast_1d(np.asarray(bandwidth, dtype=np.float64))
-    if given.ndim != 1 or len(given) not in (1, columns):
+    numbers = np.atleast_1d(np.asarray(bandwidth, dtype=np.float64))
+    if numbers.ndim != 1 or len(numbers) not in (1, columns):
         hint = "Give one for all columns, or one for each."
-        raise ConfigError("bandwidth", f"{columns} numbers, one per column", f"{given.size}", hint)
-    if not all(0 < number < math.inf for number in given.tolist()):
+        raise ConfigError("bandwidth", f"{columns} numbers, one per column", f"{numbers.size}", hint)
+    if not all(0 < number < math.inf for number in numbers.tolist()):
         hint = 'Or "leave-one-out".'
         raise ConfigError("bandwidth", "a finite number above 0", f"{bandwidth!r}", hint)
-    return np.broadcast_to(given, columns).copy()
+    return np.broadcast_to(numbers, columns).copy()

@@ -33,11 +33,11 @@ def split_source(ids_BS: Tensor, lengths: Tensor, mark: int) -> Sides:
         >>> sides.lengths.tolist(), sides.features.int().tolist()
         ([2, 3], [[0, 0, 0, 1], [0, 0, 0, 0]])
     """
-    places = torch.arange(ids_BS.shape[1], device=ids_BS.device)
-    real = places < lengths[:, None]
-    last = torch.where((ids_BS == mark) & real, places, -1).amax(1)
+    indices = torch.arange(ids_BS.shape[1], device=ids_BS.device)
+    real = indices < lengths[:, None]
+    last = torch.where((ids_BS == mark) & real, indices, -1).amax(1)
     before = torch.where(last < 0, lengths, last)
-    return Sides(before, (places > before[:, None]) & real)
+    return Sides(before, (indices > before[:, None]) & real)
 
 
 def expect_attention_for_features(score: str) -> None:

@@ -54,9 +54,9 @@ class KernelSmoother(nn.Module):
             values.
         """
         scaled, points, score = self.scaled(query)
-        given = self.get_buffer("targets") if values is None else values
-        given = given.expand(*query.shape[:-2], -1, -1)
-        output, state = self.attention(scaled, points, given, score=score, mask=mask)
+        stored = self.get_buffer("targets") if values is None else values
+        stored = stored.expand(*query.shape[:-2], -1, -1)
+        output, state = self.attention(scaled, points, stored, score=score, mask=mask)
         return output, state
 
     def scaled(self, query: Tensor) -> tuple[Tensor, Tensor, Score]:

@@ -10,7 +10,6 @@ from qkv.biases import Bias
 from qkv.errors import ConfigError
 from qkv.linalg.session import DecodingSession
 from qkv.models.checks import (
-    attention_of_its_own,
     check_config,
     check_heads,
     check_positions,
@@ -19,6 +18,7 @@ from qkv.models.checks import (
     expect_unbounded,
     padding_of,
     parts_of,
+    separate_attention,
 )
 from qkv.models.encoder_decoder import EncoderDecoder
 from qkv.models.encoders import RecurrentEncoder, encode
@@ -130,7 +130,7 @@ class TransformerConfig(MechanismConfig):
     @property
     def cross(self) -> MechanismConfig:
         """The mechanism of the attention to the source."""
-        return attention_of_its_own(self, "cross", self.cross_score, self.cross_normalizer)
+        return separate_attention(self, "cross", self.cross_score, self.cross_normalizer)
 
 
 class TransformerState(NamedTuple):

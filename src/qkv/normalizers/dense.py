@@ -61,8 +61,8 @@ class Softmax(Normalizer):
         # A finite sink leaves no row empty.
         sink = finite(torch.as_tensor(spread(self.sink), dtype=s.dtype, device=s.device))
         rows = broadcast(s.shape[:-1], sink.shape[:-1]) or ()
-        whole = torch.cat([s.expand(*rows, s.shape[-1]), sink.expand(*rows, 1)], -1)
-        return torch.softmax(whole, -1)[..., :-1]
+        extended = torch.cat([s.expand(*rows, s.shape[-1]), sink.expand(*rows, 1)], -1)
+        return torch.softmax(extended, -1)[..., :-1]
 
     def state(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
         """Compute the log-sum-exp, log(Σexp(s) + exp(sink)); −inf for a fully masked row without a sink."""
@@ -259,8 +259,8 @@ class Hard(Normalizer):
         top = s.amax(-1, keepdim=True)
         # If all visible scores are -inf, masked ones look the same: check visibility again.
         winners = (s == top) if visible is None else (s == top) & visible
-        place = winners.to(torch.int8).argmax(-1, keepdim=True)
-        weights = torch.zeros_like(s).scatter(-1, place, winners.any(-1, keepdim=True).to(s.dtype))
+        winner = winners.to(torch.int8).argmax(-1, keepdim=True)
+        weights = torch.zeros_like(s).scatter(-1, winner, winners.any(-1, keepdim=True).to(s.dtype))
         return torch.where(top.isnan(), hide(top.expand_as(s), visible, 0), weights)
 
     def state(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:

@@ -302,8 +302,8 @@ def threshold(s: Tensor, w: Tensor, alpha: float | Tensor) -> Tensor:
     """Recover τ from w = max(0, (α−1)s − τ)^(1/(α−1)) at each row's largest weight; +inf for a fully masked row."""
     if not s.shape[-1]:
         return s.new_full(s.shape[:-1], torch.inf)
-    largest, place = w.max(-1, keepdim=True)
+    largest, largest_index = w.max(-1, keepdim=True)
     # In a fully masked row the gradient of α would be −inf times 0.
     empty = largest <= 0
-    tau = s.gather(-1, place).masked_fill(empty, 0) * (alpha - 1) - largest.masked_fill(empty, 1) ** (alpha - 1)
+    tau = s.gather(-1, largest_index).masked_fill(empty, 0) * (alpha - 1) - largest.masked_fill(empty, 1) ** (alpha - 1)
     return tau.masked_fill(empty, torch.inf).squeeze(-1)

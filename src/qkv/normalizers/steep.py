@@ -61,8 +61,8 @@ def weights(z: Tensor, alpha: float | Tensor) -> Tensor:
         tensor([[0.5000, 0.5000, 0.0000]])
     """
     wide = alpha.double() if isinstance(alpha, Tensor) else alpha
-    found: Tensor = _Weights.apply(z.double(), wide)  # type: ignore[no-untyped-call]
-    return found.to(z.dtype)
+    result: Tensor = _Weights.apply(z.double(), wide)  # type: ignore[no-untyped-call]
+    return result.to(z.dtype)
 
 
 def _weights(z: Tensor, alpha: float | Tensor) -> Tensor:
@@ -114,22 +114,22 @@ def slopes(w: Tensor, g: Tensor, alpha: float | Tensor, g_tau: Tensor | None = N
     inside = w > 0
     log_w = torch.where(inside, w, 1.0).log()
     log_q = torch.where(inside, (2 - alpha) * log_w, -torch.inf)
-    place = log_q.detach().argmax(-1, keepdim=True)
+    largest_index = log_q.detach().argmax(-1, keepdim=True)
     # A fully masked row has no q.
-    largest = torch.where(inside.any(-1, keepdim=True), log_q.gather(-1, place), 0.0)
+    largest = torch.where(inside.any(-1, keepdim=True), log_q.gather(-1, largest_index), 0.0)
     q = torch.exp(log_q - largest)
     total = q.sum(-1, keepdim=True)
     total = torch.where(total == 0, torch.ones_like(total), total)
-    apart = g - g.gather(-1, place)
+    apart = g - g.gather(-1, largest_index)
     level = (q * apart).sum(-1, keepdim=True) / total
     others = torch.exp(log_q.clamp(max=_MOST)) * (apart - level)
-    others = others.masked_fill(~inside, 0).scatter(-1, place, 0.0)
-    g_scores = others.scatter(-1, place, -others.sum(-1, keepdim=True))
-    g_alpha = (_own(w, log_w, log_q, alpha) * (apart - level)).sum(-1, keepdim=True)
+    others = others.masked_fill(~inside, 0).scatter(-1, largest_index, 0.0)
+    g_scores = others.scatter(-1, largest_index, -others.sum(-1, keepdim=True))
+    g_alpha = (_share_of_itself(w, log_w, log_q, alpha) * (apart - level)).sum(-1, keepdim=True)
     return g_scores if g_tau is None else g_scores + (alpha - 1) * g_tau * q / total, g_alpha
 
 
-def _own(w: Tensor, log_w: Tensor, log_q: Tensor, alpha: float | Tensor) -> Tensor:
+def _share_of_itself(w: Tensor, log_w: Tensor, log_q: Tensor, alpha: float | Tensor) -> Tensor:
     """Compute dw/dα without its multiple of q, which cancels: the row's mean removes any multiple of q.
 
     It is w/(α−1)² − w·log w/(α−1). Near α = 1 both terms are large and cancel. Minus q/(α−1)², it is
@@ -141,8 +141,8 @@ def _own(w: Tensor, log_w: Tensor, log_q: Tensor, alpha: float | Tensor) -> Tens
     # Below 1/16 the series truncates less than 1e-9 of the value; above, cancellation loses less than 1e-13.
     q = torch.exp(log_q.clamp(max=_MOST))
     less = torch.where(x > -0.0625, -w * log_w**2 * series, (w - q - w * x) / power**2)
-    whole = (w - w * x) / power**2
-    return torch.where(torch.as_tensor(alpha < _HALF_WAY, device=w.device), less, whole)
+    share = (w - w * x) / power**2
+    return torch.where(torch.as_tensor(alpha < _HALF_WAY, device=w.device), less, share)
 
 
 @final

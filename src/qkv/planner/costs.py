@@ -65,7 +65,9 @@ def times(problem: Problem, algorithm: Algorithm) -> tuple[float, ...]:
     counts = counts_of(problem, algorithm)
     # Sizes may be symbols under tracing, and then PyTorch's number of threads is not known either.
     parallel = 1 if problem.threads == 1 else max(1, min(problem.threads, problem.rows * problem.queries))
-    return tuple(_time(own, counts, parallel) for own in _coefficients(algorithm.name, problem.gradient))
+    return tuple(
+        _time(coefficients, counts, parallel) for coefficients in _coefficients(algorithm.name, problem.gradient)
+    )
 
 
 def counts_of(problem: Problem, algorithm: Algorithm) -> Mapping[str, float]:
@@ -74,9 +76,9 @@ def counts_of(problem: Problem, algorithm: Algorithm) -> Mapping[str, float]:
     return {**counts, **zeroing(problem)} if algorithm.reads_hidden_keys else counts
 
 
-def _time(own: tuple[tuple[str, float], ...], counts: Mapping[str, float], parallel: int) -> float:
+def _time(coefficients: tuple[tuple[str, float], ...], counts: Mapping[str, float], parallel: int) -> float:
     start, work = 0.0, 0.0
-    for kind, each in own:
+    for kind, each in coefficients:
         if kind == START:
             start = each
         elif kind in counts:
@@ -87,8 +89,8 @@ def _time(own: tuple[tuple[str, float], ...], counts: Mapping[str, float], paral
 def _coefficients(name: str, gradient: bool) -> tuple[tuple[tuple[str, float], ...], ...]:
     """Return an algorithm's coefficients, by table. One that was never measured on a processor is the last choice."""
     key = "with backward" if gradient else "forward"
-    found = (table.coefficients.get(name, {}).get(key, {START: _NEVER}) for table in tables())
-    return tuple(tuple(own.items()) for own in found)
+    of_tables = (table.coefficients.get(name, {}).get(key, {START: _NEVER}) for table in tables())
+    return tuple(tuple(terms.items()) for terms in of_tables)
 
 
 # What torch.compiler.assume_constant_result does, without the import of the whole compiler: 1.4 s of every start.
@@ -98,8 +100,8 @@ _coefficients._dynamo_marked_constant = True  # type: ignore[attr-defined]
 @lru_cache(maxsize=1)
 def tables() -> tuple[CostTable, ...]:
     """Return the tables that apply on this machine: its own, or all of them for a processor that was not measured."""
-    own = next((table for table in all_tables() if _matches(table.processor)), None)
-    return all_tables() if own is None else (own,)
+    measured = next((table for table in all_tables() if _matches(table.processor)), None)
+    return all_tables() if measured is None else (measured,)
 
 
 @lru_cache(maxsize=1)
@@ -119,9 +121,9 @@ def _read(data: dict[str, Any]) -> CostTable:
 
 def _matches(known: Processor) -> bool:
     """Return whether a table's processor is this one; a table that names no model is never this one's own."""
-    own = this_processor()
-    alike = (own.vendor, own.family, own.capability) == (known.vendor, known.family, known.capability)
-    return alike and own.models[0] in known.models
+    this = this_processor()
+    alike = (this.vendor, this.family, this.capability) == (known.vendor, known.family, known.capability)
+    return alike and this.models[0] in known.models
 
 
 @lru_cache(maxsize=1)

@@ -99,6 +99,6 @@ def _out_of_memory(text: str, arguments: Mapping[str, Any]) -> OutOfMemoryError:
 
 def _plan(arguments: Mapping[str, Any]) -> Plan:
     """Return the plan that `explain` would choose, without advancing the caller's random generator."""
-    with_own_generator = {**arguments, "generator": torch.Generator()}
-    given = Arguments(*(with_own_generator[name] for name in Arguments._fields))
-    return plan_for(describe(arguments["query"], arguments["key"], arguments["value"], given).problem)
+    with_generator = {**arguments, "generator": torch.Generator()}
+    call_arguments = Arguments(*(with_generator[name] for name in Arguments._fields))
+    return plan_for(describe(arguments["query"], arguments["key"], arguments["value"], call_arguments).problem)

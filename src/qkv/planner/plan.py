@@ -56,7 +56,7 @@ class Plan:
 
     Attributes:
         problem: the problem.
-        asked: the value of `backend=`.
+        requested: the value of `backend=`.
         candidates: the algorithms that may compute it, best first, up to one that can whatever the tensors hold; their
             values decide which one does.
         declined: candidates that the tensor values of a call ruled out, each with its reason; from `explain` only.
@@ -64,7 +64,7 @@ class Plan:
     """
 
     problem: Problem
-    asked: str
+    requested: str
     candidates: tuple[Algorithm, ...]
     declined: tuple[tuple[str, str], ...] = ()
     facts: str = ""
@@ -109,7 +109,7 @@ class Plan:
             if reason is None:
                 return algorithm, inputs, facts
             declined.append((algorithm.name, reason))
-        raise _unsupported(self.problem, self.asked, "; ".join(f"{name}: {reason}" for name, reason in declined))
+        raise _unsupported(self.problem, self.requested, "; ".join(f"{name}: {reason}" for name, reason in declined))
 
     @property
     def algorithm(self) -> str:
@@ -125,10 +125,10 @@ class Plan:
     def why(self) -> str:
         """The reason in one sentence."""
         declined, chosen = dict(self.declined), self.candidates[0]
-        serving = _best_first(_serving(self.problem, self.asked), self.problem)
+        serving = _best_first(_serving(self.problem, self.requested), self.problem)
         others = [each.name for each in serving if each is not chosen and each.name not in declined]
         reason = f"predicted to be faster than {', '.join(others)}" if others else "the only one that serves"
-        if self.asked != AUTO:
+        if self.requested != AUTO:
             reason = "asked for by name" + (f", and {reason}" if others else "")
         return "; ".join(part for part in (f"{reason}: {chosen.summary}", self.facts) if part)
 
@@ -154,7 +154,7 @@ class Plan:
         if problem.normalizer not in KNOWN:
             return ""
         try:
-            chosen = plan_for(problem, self.asked).candidates[0]
+            chosen = plan_for(problem, self.requested).candidates[0]
         except UnsupportedError:
             return f"{self.backend} computes none"
         parts = [f"by {chosen.name}"] if chosen.name != self.algorithm else []
@@ -169,7 +169,7 @@ class Plan:
         declined = dict(self.declined)
         for other in ALGORITHMS:
             if other.name != self.algorithm:
-                reason = declined.get(other.name) or refusal(other, self.problem, self.asked)
+                reason = declined.get(other.name) or refusal(other, self.problem, self.requested)
                 ratio = 0.0 if reason else max(times(self.problem, other)) / self.microseconds
                 yield other.name, reason or f"serves too, in {ratio:.1f} times the predicted time"
 
@@ -238,7 +238,7 @@ def _planned(problem: Problem, backend: str, repeated: bool) -> Plan:
         raise UnsupportedError("backend", f"one of {', '.join(names)}", repr(backend), nearest(str(backend), names))
     serving = _fitting(problem, backend, repeated)
     ordered = _best_first(serving, problem)
-    certain = next((place for place, each in enumerate(ordered) if each.inspect is None), len(ordered))
+    certain = next((index for index, each in enumerate(ordered) if each.inspect is None), len(ordered))
     reached = ordered[: certain + 1]
     # Whether kernels run here is asked of no other algorithm: asking loads them.
     if any(_lacks_kernels(each) for each in reached):

@@ -71,12 +71,12 @@ PLANS: dict[CacheKey, CachedPlan] = {}
 """The stored plans, by `cache_key`."""
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, given: Arguments, backend: str) -> tuple[Tensor, Shape]:
+def attend(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str) -> tuple[Tensor, Shape]:
     """Check, describe, plan and compute a call, or look up its plan and compute it.
 
     Args:
         query, key, value: as `qkv.attention` takes them.
-        given: its other arguments.
+        arguments: its other arguments.
         backend: the value of `backend=`.
 
     Returns:
@@ -88,20 +88,20 @@ def attend(query: Tensor, key: Tensor, value: Tensor, given: Arguments, backend:
     if _TRACES_NOTHING and torch.compiler.is_compiling():
         hint = "torch.compile and torch.export of older ones do not trace qkv; calls that are not compiled work."
         raise UnsupportedError("torch.compile", "PyTorch 2.11 or newer", torch.__version__, hint)
-    plain = _plain(query, key, value) and not given.enable_gqa
-    visibility = _lowered(query, key, value, given.mask) if plain else None
-    lookup = cache_key(query, key, value, given, visibility, backend) if plain else None
+    plain = _plain(query, key, value) and not arguments.enable_gqa
+    visibility = _lowered(query, key, value, arguments.mask) if plain else None
+    lookup = cache_key(query, key, value, arguments, visibility, backend) if plain else None
     cached = None if lookup is None else PLANS.get(lookup)
     if cached is None:
-        problem, call, leading = describe(query, key, value, given)
+        problem, call, leading = describe(query, key, value, arguments)
         plan = plan_for(problem, backend)
         if lookup is not None:
-            _store(lookup, plan, call, given)
+            _store(lookup, plan, call, arguments)
         return plan.run(call).output, leading
     leading = cached.plan.problem.leading
     if cached.direct is not None and not forks.lost:
         return cached.direct(query, key, value), leading
-    return cached.plan.run(_call(query, key, value, given, cached, visibility)).output, leading
+    return cached.plan.run(_call(query, key, value, arguments, cached, visibility)).output, leading
 
 
 def _plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -123,11 +123,11 @@ def _plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
 
 
 def _call(
-    query: Tensor, key: Tensor, value: Tensor, given: Arguments, cached: CachedPlan, visibility: Visibility | None
+    query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, cached: CachedPlan, visibility: Visibility | None
 ) -> Call:
     """Return the tensors of a call whose plan is cached."""
-    score, normalizer = cached.mechanism or _mechanism(given, query.dtype)
-    bias, dropout, generator = given.bias, given.dropout, given.generator
+    score, normalizer = cached.mechanism or _mechanism(arguments, query.dtype)
+    bias, dropout, generator = arguments.bias, arguments.dropout, arguments.generator
     lowered = visibility or cached.visibility
     assert lowered is not None, "a mask is lowered with its call, or with its plan"
     seed = draw_seed(dropout, generator, query.device) if dropout else None
@@ -135,10 +135,10 @@ def _call(
     return Call(query, key, value, score, normalizer, lowered, added, dropout, seed)
 
 
-def _mechanism(given: Arguments, dtype: torch.dtype) -> tuple[Score, Normalizer]:
-    assert isinstance(given.score, Score)
-    normalizer = normalizer_for(given.normalizer, given.score)
-    return promoted_mechanism(*in_log_space(given.score, normalizer, given.bias is not None), dtype)
+def _mechanism(arguments: Arguments, dtype: torch.dtype) -> tuple[Score, Normalizer]:
+    assert isinstance(arguments.score, Score)
+    normalizer = normalizer_for(arguments.normalizer, arguments.score)
+    return promoted_mechanism(*in_log_space(arguments.score, normalizer, arguments.bias is not None), dtype)
 
 
 def _bias(bias: Tensor | Bias, grid: Grid, dtype: torch.dtype) -> Tensor | PositionBias:
@@ -147,28 +147,28 @@ def _bias(bias: Tensor | Bias, grid: Grid, dtype: torch.dtype) -> Tensor | Posit
     return bias if bias.dtype == dtype else bias.to(bias_type(dtype, bias.dtype))
 
 
-def _store(lookup: CacheKey, plan: Plan, call: Call, given: Arguments) -> None:
+def _store(lookup: CacheKey, plan: Plan, call: Call, arguments: Arguments) -> None:
     if len(PLANS) >= MOST:
         PLANS.clear()
-    fixed = given.mask is None or is_plain_causal(given.mask)
+    fixed = arguments.mask is None or is_plain_causal(arguments.mask)
     if fixed and any(x.is_inference() for x in call.visibility.bounds or () if x is not None):
         # A tensor made in inference mode cannot be used outside of it.
         return
-    numbers = not tensors_in((given.score, given.normalizer))
-    mechanism = _mechanism(given, call.query.dtype) if numbers else None
+    numbers = not tensors_in((arguments.score, arguments.normalizer))
+    mechanism = _mechanism(arguments, call.query.dtype) if numbers else None
     direct = plan.candidates[0].direct
     alone = None if direct is None or not (numbers and fixed) else direct(plan.problem, call)
     PLANS[lookup] = CachedPlan(plan, call.visibility if fixed else None, mechanism, alone)
 
 
 def cache_key(
-    query: Tensor, key: Tensor, value: Tensor, given: Arguments, visibility: Visibility | None, backend: str
+    query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, visibility: Visibility | None, backend: str
 ) -> CacheKey | None:
     """Return everything that decides how an eager call of plain tensors is checked and computed; None if it has no key.
 
     Args:
         query, key, value: as `qkv.attention` takes them.
-        given: its other arguments.
+        arguments: its other arguments.
         visibility: the lowered mask; None for no mask and for a plain causal one.
         backend: the value of `backend=`.
 
@@ -182,7 +182,7 @@ def cache_key(
         >>> first == cache_key(query, key, value.half(), given, None, "auto")
         False
     """
-    score, normalizer, mask, bias, dropout, _, _ = given
+    score, normalizer, mask, bias, dropout, _, _ = arguments
     gradients = torch.is_grad_enabled()
     if mask is not None and visibility is None and not is_plain_causal(mask):
         return None
@@ -227,11 +227,11 @@ def _add_tensor(parts: list[Any], x: Any) -> bool:
     return True
 
 
-def _lowered(query: Tensor, key: Tensor, value: Tensor, given: object) -> Visibility | None:
+def _lowered(query: Tensor, key: Tensor, value: Tensor, original: object) -> Visibility | None:
     """Lower the mask of a call that may have a cached plan; None for no mask, a plain causal one, and other calls."""
-    if given is None or is_plain_causal(given):
+    if original is None or is_plain_causal(original):
         return None
-    mask = as_mask(given)
+    mask = as_mask(original)
     leading, unsaved = query.shape[:-2], not torch.is_grad_enabled()
     if query.ndim < 2 or leading != key.shape[:-2] or leading != value.shape[:-2]:
         return None

@@ -80,12 +80,12 @@ class Learned(Score):
         """Call the function and check the shape of its result."""
         scores = self.module(query, key)
         lead = broadcast(tuple(query.shape[:-2]), tuple(key.shape[:-2])) or ()
-        whole = (*lead, query.shape[-2], key.shape[-2])
-        if not isinstance(scores, Tensor) or broadcast(tuple(scores.shape), whole) != whole:
+        shape = (*lead, query.shape[-2], key.shape[-2])
+        if not isinstance(scores, Tensor) or broadcast(tuple(scores.shape), shape) != shape:
             got = show(tuple(scores.shape)) if isinstance(scores, Tensor) else type(scores).__name__
             hint = "The function is called with queries (..., Q, D) and keys (..., K, E), or a tile of them."
-            raise ShapeError("score", f"scores of shape {show(whole)}", got, hint)
-        return scores.expand(whole)
+            raise ShapeError("score", f"scores of shape {show(shape)}", got, hint)
+        return scores.expand(shape)
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
         """The function itself is the core; it is called on tiles."""

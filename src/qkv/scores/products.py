@@ -131,8 +131,8 @@ def unit(x: Tensor) -> Tensor:
     if x.numel() == 0 or x.dtype.itemsize < 4 or not readable(x) or forward_mode():
         return _literal(x)
     if torch.is_grad_enabled() and x.requires_grad:
-        found: Tensor = _Unit.apply(x)  # type: ignore[no-untyped-call]
-        return found
+        result: Tensor = _Unit.apply(x)  # type: ignore[no-untyped-call]
+        return result
     return _divided(x)[0]
 
 
@@ -181,8 +181,8 @@ class _Unit(torch.autograd.Function):
             slope: Tensor = torch.autograd.grad(_literal(x), x, g, create_graph=True)[0]
             return slope
         along = g * unit
-        found: Tensor = torch.addcmul(g, unit, along.sum(-1, keepdim=True), value=-1, out=along).div_(norm)
-        return found if first is None else found.div_(first)
+        gradient: Tensor = torch.addcmul(g, unit, along.sum(-1, keepdim=True), value=-1, out=along).div_(norm)
+        return gradient if first is None else gradient.div_(first)
 
 
 @final
@@ -223,12 +223,12 @@ class Bilinear(Score):
         expect_width("Bilinear(weight)", key[-1], self.weight.shape[-1], "key")
 
 
-def project(x: Tensor, weight: Tensor, kept: KeptWeight | None = None) -> Tensor:
-    """Return W x for rows x (..., N, D) and W (A, D), or (H, A, D) per head; `kept` as for `linear`.
+def project(x: Tensor, weight: Tensor, packed: KeptWeight | None = None) -> Tensor:
+    """Return W x for rows x (..., N, D) and W (A, D), or (H, A, D) per head; `packed` as for `linear`.
 
     Example:
         >>> project(torch.ones(1, 5, 3), torch.ones(2, 4, 3)).shape
         torch.Size([2, 5, 4])
     """
     weight = weight.to(x.dtype)
-    return linear(x, weight, None, kept) if weight.ndim == 2 else x @ weight.mT
+    return linear(x, weight, None, packed) if weight.ndim == 2 else x @ weight.mT

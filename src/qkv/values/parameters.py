@@ -29,7 +29,7 @@ class Parameter(NamedTuple):
     """The shape of a parameter: its number of dimensions, and whether it belongs to the keys."""
 
     name: str
-    own: int
+    rank: int
     of_key: bool = False
 
 
@@ -40,16 +40,16 @@ def check_parameters(
     owner: object, parameters: Sequence[Parameter], leading: Shape, key_leading: Shape, device: torch.device
 ) -> None:
     """Raise if a parameter is not a tensor, is on another device, or its heads do not match its side."""
-    for name, own, of_key in parameters:
+    for name, rank, of_key in parameters:
         parameter = getattr(owner, name)
         if isinstance(parameter, Tensor):
             argument = f"{type(owner).__name__}({name})"
-            align_right(parameter, own, key_leading if of_key else leading, argument)
+            align_right(parameter, rank, key_leading if of_key else leading, argument)
             # As everywhere in PyTorch, a CPU scalar tensor works with any device.
             if parameter.device != device and (parameter.ndim or parameter.device.type != "cpu"):
                 hint = "Move it there with .to(query.device)."
                 raise DtypeError(argument, f"device {device}, that of query", f"{parameter.device}", hint)
-        elif own and parameter is not None:
+        elif rank and parameter is not None:
             argument, got = f"{type(owner).__name__}({name})", type(parameter).__name__
             raise DtypeError(argument, "a torch.Tensor", got, "Use torch.as_tensor.")
 
@@ -57,14 +57,14 @@ def check_parameters(
 def group(owner: T, parameters: Sequence[Parameter], groups: int, repeats: int) -> T:
     """Return the same value for query heads arranged as (groups, repeats), as grouped-query attention needs."""
     changes = {
-        name: regroup(parameter, own, groups, repeats, of_key)
-        for name, own, of_key in parameters
+        name: regroup(parameter, rank, groups, repeats, of_key)
+        for name, rank, of_key in parameters
         if isinstance(parameter := getattr(owner, name), Tensor)
     }
     return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
 
 
-def regroup(parameter: Tensor, own: int, groups: int, repeats: int, of_key: bool = False) -> Tensor:
+def regroup(parameter: Tensor, rank: int, groups: int, repeats: int, of_key: bool = False) -> Tensor:
     """Split the head dimension of a tensor, if it has one, into (groups, repeats).
 
     Example:
@@ -73,7 +73,7 @@ def regroup(parameter: Tensor, own: int, groups: int, repeats: int, of_key: bool
         >>> regroup(torch.zeros(2, 16, 16), 2, groups=2, repeats=4, of_key=True).shape
         torch.Size([2, 1, 16, 16])
     """
-    head = parameter.ndim - own - 1
+    head = parameter.ndim - rank - 1
     if head < 0:
         return parameter
     if of_key or parameter.shape[head] == 1:
@@ -84,10 +84,10 @@ def regroup(parameter: Tensor, own: int, groups: int, repeats: int, of_key: bool
 def repeat_key_heads(owner: T, parameters: Sequence[Parameter], repeats: int) -> T:
     """The same value for keys whose heads were repeated, as grouped-query attention does."""
     changes = {}
-    for name, own, of_key in parameters:
+    for name, rank, of_key in parameters:
         parameter = getattr(owner, name)
-        if of_key and isinstance(parameter, Tensor) and parameter.ndim > own and parameter.shape[-own - 1] > 1:
-            changes[name] = parameter.repeat_interleave(repeats, -own - 1)
+        if of_key and isinstance(parameter, Tensor) and parameter.ndim > rank and parameter.shape[-rank - 1] > 1:
+            changes[name] = parameter.repeat_interleave(repeats, -rank - 1)
     return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
 
 
@@ -124,8 +124,8 @@ def item(owner: T, parameters: Sequence[Parameter], index: int, leading: Shape, 
         Gaussian(bandwidth=tensor(2.))
     """
     changes = {
-        name: pick(x.detach(), index if not of_key or of_keys is None else of_keys, own + len(leading))
-        for name, own, of_key in parameters
+        name: pick(x.detach(), index if not of_key or of_keys is None else of_keys, rank + len(leading))
+        for name, rank, of_key in parameters
         if isinstance(x := getattr(owner, name), Tensor)
     }
     return replace(owner, **changes) if changes else owner  # type: ignore[type-var]

@@ -24,7 +24,7 @@ def has_hooks(module: nn.Module) -> bool:
         >>> has_hooks(layer), has_hooks(nn.Linear(2, 3))
         (True, False)
     """
-    return has_own_hooks(module) or has_global_hooks()
+    return has_module_hooks(module) or has_global_hooks()
 
 
 def has_global_hooks() -> bool:
@@ -92,7 +92,7 @@ def is_watched(module: nn.Module) -> bool:
         >>> is_watched(nn.Linear(2, 3))
         False
     """
-    return has_own_hooks(module) or is_changed(module)
+    return has_module_hooks(module) or is_changed(module)
 
 
 def plain_weights(layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
@@ -113,19 +113,19 @@ def plain_weights(layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
         torch.Size([3, 2])
     """
     linear = type(layer) is nn.Linear or (isinstance(layer, nn.Linear) and parametrize.is_parametrized(layer))
-    if not linear or has_own_hooks(layer) or is_changed(layer):
-        got = type(layer).__name__ + (" with hooks" if has_own_hooks(layer) else "")
+    if not linear or has_module_hooks(layer) or is_changed(layer):
+        got = type(layer).__name__ + (" with hooks" if has_module_hooks(layer) else "")
         hint = "Merge adapters, and remove hooks and quantization first."
         raise UnsupportedError(name, "a layer that is its weight and bias alone: nn.Linear", got, hint)
     assert isinstance(layer, nn.Linear)
     return layer.weight, layer.bias
 
 
-def has_own_hooks(module: nn.Module) -> bool:
+def has_module_hooks(module: nn.Module) -> bool:
     """Return whether a module has hooks of its own that a call runs.
 
     Example:
-        >>> has_own_hooks(nn.Linear(2, 3))
+        >>> has_module_hooks(nn.Linear(2, 3))
         False
     """
     return bool(

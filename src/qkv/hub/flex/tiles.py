@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from qkv.engine.autograd import differentiable_by
-from qkv.engine.derivatives import COLUMNS, ROWS, STATE, WHOLE, Cut, gradients_of
+from qkv.engine.derivatives import COLUMNS, COMPLETE, ROWS, STATE, Cut, gradients_of
 from qkv.engine.tiles import TileSize, TileSlices, Tiling, dropout_factors
 from qkv.engine.unchanged import Reads
 from qkv.hub.flex.captures import Replaced, captured_by
@@ -260,7 +260,7 @@ class _Again:
     @property
     def inputs(self) -> tuple[Cut, ...]:
         """Which part of each input belongs to a tile."""
-        return (ROWS, COLUMNS, COLUMNS, *(WHOLE for _ in self.captured))
+        return (ROWS, COLUMNS, COLUMNS, *(COMPLETE for _ in self.captured))
 
     @property
     def results(self) -> tuple[Cut, ...]:

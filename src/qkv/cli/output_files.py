@@ -9,7 +9,7 @@ from qkv.errors import ConfigError, nearest
 PICTURES = (".html", ".svg", ".png")
 
 
-def expect_place(flag: str, path: Path | None, suffixes: Sequence[str] = ()) -> None:
+def expect_output_file(flag: str, path: Path | None, suffixes: Sequence[str] = ()) -> None:
     """Check that a file can be written, without creating it.
 
     Args:
@@ -21,7 +21,7 @@ def expect_place(flag: str, path: Path | None, suffixes: Sequence[str] = ()) -> 
         ConfigError: the suffix is wrong, the path is a folder, or its parent folder is missing or not writable.
 
     Example:
-        >>> expect_place("--attention", Path("x.pdf"), PICTURES)
+        >>> expect_output_file("--attention", Path("x.pdf"), PICTURES)
         Traceback (most recent call last):
         qkv.errors.ConfigError: --attention: expected a file name that ends in .html, .svg or .png; got .pdf in 'x.pdf'.
         Did you mean ".png"?

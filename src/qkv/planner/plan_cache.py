@@ -175,11 +175,11 @@ def cache_key(
     Example:
         >>> from qkv.scores.products import ScaledDot
         >>> query, key, value = torch.randn(3, 2, 8, 5, 64).unbind()
-        >>> given = Arguments(ScaledDot(), None, None, None, 0.0, None, False)
-        >>> first = cache_key(query, key, value, given, None, "auto")
-        >>> first == cache_key(query + 1, key, value, given, None, "auto")
+        >>> arguments = Arguments(ScaledDot(), None, None, None, 0.0, None, False)
+        >>> first = cache_key(query, key, value, arguments, None, "auto")
+        >>> first == cache_key(query + 1, key, value, arguments, None, "auto")
         True
-        >>> first == cache_key(query, key, value.half(), given, None, "auto")
+        >>> first == cache_key(query, key, value.half(), arguments, None, "auto")
         False
     """
     score, normalizer, mask, bias, dropout, _, _ = arguments

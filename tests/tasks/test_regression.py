@@ -54,6 +54,19 @@ def test_a_run_predicts_what_the_estimator_predicts(rents: tuple[Path, np.ndarra
     assert found.predict_fully(np.zeros((0, 2))) == []
 
 
+@pytest.mark.parametrize(("copies", "told"), [(0, False), (2, False), (3, True), (40, True), (80, True)])
+def test_copies_of_rows_are_reported(
+    copies: int, told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From one in twenty on: leave-one-out finds the copy of a row at a bandwidth of nearly 0, with an error of 0."""
+    path, _ = _table(tmp_path / "rents.csv")
+    header, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([header, *rows, *(rows * 2)[:copies]]) + "\n")
+    train(load_settings({"data": {"data": path, "x": ["age"], "y": "rent"}}), tmp_path / "run")
+    said = [line for line in capsys.readouterr().err.splitlines() if "leave-one-out predicts a row" in line]
+    assert [f"{path}: {copies:,} of {40 + copies:,} rows" in line for line in said] == [True] * told
+
+
 def test_the_stored_figures_are_of_leave_one_out_predictions(rents: tuple[Path, np.ndarray]) -> None:
     run, numbers = rents
     stored = {figure.name: figure for figure in load_checkpoint(locate(run)).figures}

@@ -11,6 +11,9 @@ from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.notes import note
 from qkv.tasks.regress.settings import RegressFiles
 
+_MANY = 20
+"""Copies are reported if they are more than one row in so many; a few measurements may well agree."""
+
 
 def read_columns(data: RegressFiles) -> Columns:
     """Read the input columns and the target, which comes last.
@@ -34,7 +37,18 @@ def read_columns(data: RegressFiles) -> Columns:
     if both.skipped:
         total = both.skipped + len(both.rows)
         note(f"qkv: {table.name}: {both.skipped:,} of {total:,} rows lack a number and are skipped.")
+    _tell_copies(both, table.name)
     return both
+
+
+def _tell_copies(columns: Columns, name: str) -> None:
+    rows, copies = len(columns.rows), len(columns.rows) - len(set(columns.rows))
+    if copies * _MANY > rows:
+        note(
+            f"qkv: {name}: {copies:,} of {rows:,} rows repeat an earlier one exactly, and leave-one-out predicts a row "
+            "from its copies: delete them unless they are measurements of their own, or bandwidth and error come out "
+            "too small."
+        )
 
 
 def _expect_names(data: RegressFiles) -> None:

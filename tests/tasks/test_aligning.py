@@ -95,6 +95,20 @@ def test_manual_alignments_that_count_from_1(run: Path, tmp_path: Path) -> None:
         align_files(run, None, files, files._replace(gold_from=0), _NOT_CHOSEN, "union")
 
 
+@pytest.mark.parametrize(("sentences", "first", "told"), [(4, 1, False), (5, 1, True), (30, 1, True), (30, 0, False)])
+def test_links_from_1_that_are_inside_their_sentences_are_doubted(
+    run: Path, sentences: int, first: int, told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where the final mark is not linked: counted from 1, every link of such a file names a word that exists."""
+    files = _write(tmp_path, _mirrored(sentences, 4))
+    assert files.gold is not None
+    files.gold.write_text(f"{first}-{first}\n" * sentences)
+    align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union")
+    assert ("--gold-from 1" in capsys.readouterr().err) == told
+    align_files(run, None, files._replace(gold_from=first), _NO_FILES, _NOT_CHOSEN, "union")
+    assert "--gold-from" not in capsys.readouterr().err
+
+
 def test_alignments_do_not_depend_on_the_batch(run: Path) -> None:
     pairs, aligner = _mirrored(12, 2), Aligner(Translator.load(run))
     together = aligner.align(pairs)

@@ -106,12 +106,21 @@ def expect_inside(references: Sequence[Links], sizes: Sequence[tuple[int, int]],
     for number, (links, (source, target)) in enumerate(zip(references, sizes, strict=True), start=1):
         outside = sorted(link for link in links.possible if link[0] >= source or link[1] >= target)
         if outside:
-            from_one = min((min(link) for each in references for link in each.possible), default=0) > 0
             hint = "Are these the manual alignments of these sentences, with the source word first?"
-            if from_one:
+            if lacks_first_words(references):
                 hint = f"No link of the file has a 0: if it counts words from 1, give {setting('gold_from', '1')}."
             expected = f"links to {source} source and {target} target words, counted from 0"
             raise DataError(Place(name, number), expected, "{}-{}".format(*outside[0]), hint)
+
+
+def lacks_first_words(references: Sequence[Links]) -> bool:
+    """Return whether there are links, and none of them has the number 0, as in a file that counts words from 1.
+
+    Example:
+        >>> lacks_first_words([parse_links("1-1 2-3")]), lacks_first_words([parse_links("1-1 2-0")])
+        (True, False)
+    """
+    return min((min(link) for each in references for link in each.possible), default=0) > 0
 
 
 def alignment_error_rate(hypotheses: Sequence[Iterable[Link]], references: Sequence[Links]) -> Figure:

@@ -18,9 +18,11 @@ from qkv.metrics.alignment import (
     alignment_precision,
     alignment_recall,
     expect_inside,
+    lacks_first_words,
     parse_alignments,
 )
 from qkv.tasks.align.predict import WAYS, Aligner, Sentences, join, likeliest
+from qkv.tasks.notes import note
 from qkv.tasks.pairs import PairSources
 from qkv.tasks.translate.members import expect_single
 from qkv.tasks.translate.predict import Translator
@@ -195,6 +197,10 @@ class _Direction(NamedTuple):
         return self.aligner.weights(pairs, self.reading)
 
 
+_SOME = 5
+"""Sentences of which at least one has a link of its first word, if words are counted from 0."""
+
+
 def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> tuple[list[Sentences], list[Links] | None]:
     sources = PairSources(files.source, files.target, files.data, prefix)
     pairs = [Sentences(pair.source, pair.target) for pair in sources.read(table)]
@@ -210,6 +216,12 @@ def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> tuple[l
             str(files.gold), "one line of links per sentence", got, "Give one line per sentence; it can be empty."
         )
     expect_inside(gold, [(len(pair.source.split()), len(pair.target.split())) for pair in pairs], str(files.gold))
+    linked = sum(bool(links.possible) for links in gold)
+    if files.gold_from == 0 and linked >= _SOME and lacks_first_words(gold):
+        note(
+            f"qkv: {files.gold}: no link of {linked:,} sentences has a 0, the number of a first word. If the file "
+            "counts words from 1, give --gold-from 1."
+        )
     return pairs, gold
 
 

@@ -50,6 +50,8 @@ LABELED: list[tuple[str | bytes, list[str]]] = [
     (f"Good\tx\n{GOOD}", ["{f}", "capitals", "Good, good"]),
     ("".join(f"{n / 7}\ttext {n}\n" for n in range(30)), ["{f}", "30 different labels", "qkv train regress"]),
     ("good\tx y\nbad\tx y\n", ["{f}", "1 texts", "line 2", '"bad"', "line 1"]),
+    (GOOD * 9 + "a fine film\tgood\na dull one\tbad\n" * 9, ["{f}:19", "Exchange the two columns of this line"]),
+    ("".join(f"Ada{n}\tgood\nBob{n}\tbad\n" for n in range(9)), ["{f}", "18 different labels", "Exchange the columns"]),
     ("label\ttext\n" + GOOD, ["{f}:1", "a header, skipped"]),
     ("text\tlabel\na film\tgood\none\tbad\n", ["{f}:1", "a header, skipped"]),
 ]
@@ -74,6 +76,17 @@ TAGGED: list[tuple[str | bytes, list[str]]] = [
     ('{"words": ["Ada"]}\n', ["{f}:1", "JSON"]),
     ("word tag\nAda B-PER\nwrote O\n\nYes O\n", ["{f}:1", "a header, skipped"]),
     ("1\tAda\tada\tPROPN\tN\t_\t0\troot\t_\t_\n\n" * 2, ["{f}", "CoNLL-U", "words from column 2"]),
+    ("0\tAda\tB-PER\n1\twrote\tO\n\n" * 2, ["{f}", "numbered columns", "words from column 2"]),
+    (f"{SENTENCE * 3}B-LOC Bonn\nO sleeps\n\n", ["{f}", "none of IOB", "Bonn, sleeps"]),
+    (f"{SENTENCE * 3}B-PER Bonn\n\n", ["{f}:10", '"B-PER"', "Exchange the columns of this line"]),
+    (f"{SENTENCE * 9}O wrote\nO Ada\n\n", ["{f}:28", '"O"', "1 more lines"]),
+    ("dog NN\ncat NN\nruns VB\n\n" * 3 + "NN dog\n\n", ["{f}:13", '"NN"', "Exchange the columns of this line"]),
+    ("Ada b-per\nwrote o\n\n" * 2, ["{f}", "b-per", "F1 is missing", "B-PER"]),
+    ("Ada PER-B\nwrote O\n\n" * 2, ["{f}", "PER-B", "F1 is missing"]),
+    ("Ada B_PER\nwrote O\n\n" * 2, ["{f}", "B_PER", "F1 is missing"]),
+    ("Ada S-PER\nNew B-LOC\nYork L-LOC\n\n" * 2, ["{f}", "F1 is missing", "IOBES", "BILOU"]),
+    (f"# Ada wrote it\n{SENTENCE * 2}", ["{f}:1: a comment, skipped"]),
+    (f"{SENTENCE}#note\n# and one\n{SENTENCE}", ["{f}:4: a comment, skipped, as is 1 more line"]),
 ]
 PAIRS: list[tuple[str | bytes, list[str]]] = [
     ("", ["{f}", "an empty file"]),

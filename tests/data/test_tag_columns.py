@@ -3,8 +3,11 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qkv.data.labeled import Tagged, read_tagged
+from qkv.data.tag_columns import sentences_of
 from qkv.errors import DataError
 
 CONLL_U = """\
@@ -78,3 +81,25 @@ def test_what_would_train_on_something_else_is_refused(text: str, where: str, go
 def test_numbers_that_are_words_stay_words(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("1 CD O\n3 CD O\n\n2 CD O\n")
     assert read_tagged(tmp_path / "data") == [Tagged(("1", "3"), ("O", "O"), 1), Tagged(("2",), ("O",), 4)]
+
+
+ROWS = ["Ada B-PER", "wrote O", "# O", "#ada O", "1 O", "", ""]
+COMMENTS = ["#", "# ", "# sent_id = 3", "#note", "# text of it", "# a", "## b", "#newdoc"]
+
+
+@given(lines=st.lists(st.sampled_from(ROWS), min_size=3), drawn=st.data(), tabs=st.booleans())
+def test_comments_anywhere_change_no_sentence(lines: list[str], drawn: st.DataObject, tabs: bool) -> None:
+    """The word "#" and hashtags stay words, because their tags are those of other words."""
+    lines = ["Ada B-PER", "wrote O", *lines]
+    if tabs:
+        lines = [line.replace(" ", "\t") for line in lines]
+    commented = list(lines)
+    for comment in drawn.draw(st.lists(st.sampled_from(COMMENTS), max_size=4)):
+        commented.insert(drawn.draw(st.integers(0, len(commented))), comment)
+
+    def cells(some: list[str]) -> list[list[tuple[str, ...]]]:
+        return [[row.cells for row in sentence] for sentence in sentences_of(some, "f")]
+
+    assert cells(commented) == cells(lines)
+    rows = [tuple(line.split("\t" if tabs else " ")) for line in lines if line]
+    assert [row for sentence in cells(commented) for row in sentence] == rows

@@ -10,8 +10,9 @@ says that the label comes second. Labels and tags are brought to Unicode's form 
 is typed.
 """
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,7 +20,7 @@ from typing import Literal
 from qkv.data.corpus import LONGEST_LINE, Lines, read_lines
 from qkv.data.layouts import old_line_ends, untabbed
 from qkv.data.normal_forms import normalize
-from qkv.data.tag_columns import TagColumns, TagLine, layout_of, sentences_of, separator_of, tag_of
+from qkv.data.tag_columns import TagColumns, TagLine, comments_of, layout_of, sentences_of, separator_of, tag_of
 from qkv.errors import DataError, Place, brief
 
 _LABEL_NAMES = frozenset({"label", "labels", "class", "category", "sentiment", "target", "rating"})
@@ -152,7 +153,11 @@ def _check_each_order(items: list[Labeled], name: str) -> None:
         return counts[text] > max(1, counts[item.label]) and (more_words or texts[item.label] > 0)
 
     exchanged = [item for item in items if seems_exchanged(item)]
-    if exchanged and len(exchanged) < len(items) / 2:
+    if not exchanged:  # of as many lines of either order, the one whose label has more words than its text
+        pairs = {(item.label, normalize("NFC", item.text.strip())) for item in items}
+        exchanged = [item for item in items if (normalize("NFC", item.text.strip()), item.label) in pairs]
+        exchanged = [item for item in exchanged if len(item.label.split()) > len(item.text.split())]
+    if exchanged and len(exchanged) <= len(items) / 2:
         first = exchanged[0]
         got = f'the label "{brief(first.label)}" of the text "{brief(first.text)}", which is a label of other lines'
         also = f"; so are {len(exchanged) - 1:,} more lines" if len(exchanged) > 1 else ""
@@ -171,7 +176,7 @@ def _check_order(items: list[Labeled], name: str) -> None:
         sum(len(item.split()) for item in column) / len(column) for column in (labels, texts)
     )
     fewer = len(texts) < len(labels) or (len(texts) == len(labels) > 1 and words_of_texts == 1)
-    if fewer and words_of_labels >= 2 * words_of_texts:
+    if (fewer and words_of_labels >= 2 * words_of_texts) or len(labels) > max(10, 4 * len(texts)):
         got = f'{len(labels):,} different labels such as "{brief(items[0].label)}" for {len(texts):,} different texts'
         hint = "Exchange the columns, or write their order into a first line: text<TAB>label, or label<TAB>text."
         raise DataError(name, "the label first and the text second", got, hint)
@@ -206,6 +211,9 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str],
     if header is not None:
         say(_header_message(path, header + 1, lines[header]))
         lines[header] = ""  # an empty line, so that every other line keeps its number
+    comments = comments_of(lines)
+    if comments and separator_of(lines) != "\t":
+        say(f"{path}:{min(comments) + 1}: a comment, skipped{_more(len(comments) - 1)}")
     sentences = sentences_of(lines, str(path))
     layout = layout_of(sentences, str(path))
     tagged = [_tagged(rows, layout) for sentence in sentences if (rows := list(layout.words(sentence)))]
@@ -225,7 +233,7 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str],
 
 
 def tell_odd_spans(sentences: Iterable[Tagged], name: str, say: Callable[[str], None]) -> None:
-    """Say which tags name no span although most do.
+    """Say which tags name no span although most do, or that all are written unlike spans.
 
     Args:
         sentences: the sentences.
@@ -236,16 +244,36 @@ def tell_odd_spans(sentences: Iterable[Tagged], name: str, say: Callable[[str], 
         >>> tell_odd_spans([Tagged(("Ada", "of", "Ulm"), ("B-PER", "I-PER", "LOC"), 1)], "a.conll", print)
         a.conll: tags that are none of IOB, IOBES or BILOU beside tags that are: LOC
     """
-    odd = _odd_spans(tag for sentence in sentences for tag in sentence.tags)
+    tags = Counter(tag for sentence in sentences for tag in sentence.tags)
+    unlike = _unlike_spans(set(tags) - {"O", "o"})
+    if unlike is not None:
+        say(f"{name}: tags such as {brief(unlike)} name no spans, so that their F1 is missing: {_SPANS}")
+        return
+    odd = _odd_spans(tags)
     if odd:
         say(f"{name}: tags that are none of IOB, IOBES or BILOU beside tags that are: {', '.join(map(brief, odd[:5]))}")
 
 
-def _odd_spans(tags: Iterable[str]) -> list[str]:
-    """Return tags that name no span although most do: misspelled ones."""
-    names = sorted(set(tags) - {"O"})
-    odd = [name for name in names if not (len(name) > 2 and name[0] in "BIESLU" and name[1] == "-")]
-    return odd if 2 * len(odd) <= len(names) else []
+_SPANS = "write B-PER, I-PER and O (IOB), with E- and S- (IOBES), or with L- and U- (BILOU)."
+_SPAN = re.compile(r"[BIESLU]-.+")
+_ALMOST_SPAN = re.compile(r"[biesluBIESLU][-_]\S+|\S+[-_][BIESLU]")
+
+
+def _unlike_spans(names: set[str]) -> str | None:
+    """Return a tag of a file whose tags are all almost spans: in small letters, turned around, of mixed schemes."""
+    letters = {name[0] for name in names if _SPAN.fullmatch(name)}
+    if letters:
+        mixed = not letters.isdisjoint("ES") and not letters.isdisjoint("LU")
+        return min(names) if mixed and all(map(_SPAN.fullmatch, names)) else None
+    return min(names) if names and all(map(_ALMOST_SPAN.fullmatch, names)) else None
+
+
+def _odd_spans(tags: Mapping[str, int]) -> list[str]:
+    """Return tags that name no span although most tags or most tagged words do: misspelled ones."""
+    names = sorted(tags.keys() - {"O"})
+    odd = [name for name in names if not _SPAN.fullmatch(name)]
+    count, total = sum(tags[name] for name in odd), sum(tags[name] for name in names)
+    return odd if 2 * len(odd) <= len(names) or 2 * count <= total else []
 
 
 def labels_of(labels: Iterable[str]) -> tuple[str, ...]:
@@ -280,8 +308,8 @@ def _header_of_labeled(lines: list[str]) -> Literal["label first", "text first"]
 
 def _header_of_tagged(lines: list[str]) -> int | None:
     """Return the index of the first line with words if it names the columns; its own may be separated differently."""
-    comments = any("\t" in line for line in lines)
-    written = [index for index, line in enumerate(lines) if line.strip() and not (comments and line.startswith("# "))]
+    comments = comments_of(lines)
+    written = [index for index, line in enumerate(lines) if line.strip() and index not in comments]
     if len(written) < 2:
         return None
     index, *rest = written
@@ -290,6 +318,10 @@ def _header_of_tagged(lines: list[str]) -> int | None:
     named = len(first) > 1 and first[0] in _WORD_NAMES and first[-1] in _TAG_NAMES
     between = separator_of(below)
     return index if named and all(_cells(line, between)[-1] != first[-1] for line in below) else None
+
+
+def _more(count: int) -> str:
+    return "" if count == 0 else f", as {'is 1 more line' if count == 1 else f'are {count:,} more lines'}"
 
 
 def _cells(line: str, between: str) -> list[str]:

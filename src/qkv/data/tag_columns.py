@@ -1,6 +1,7 @@
 r"""Where a tagged file has its words and tags: the layouts of CoNLL's tasks and of Universal Dependencies."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -49,8 +50,7 @@ class TagColumns(NamedTuple):
 def sentences_of(lines: Sequence[str], name: str) -> list[list[TagLine]]:
     """Split lines into sentences of rows, without comments and the marks between documents.
 
-    Columns are separated as in the first row. In files with tabs, lines that start with `# ` are comments, as in
-    CoNLL-U.
+    Columns are separated as in the first row; `comments_of` tells which lines are comments.
 
     Args:
         lines: the lines of the file.
@@ -67,12 +67,13 @@ def sentences_of(lines: Sequence[str], name: str) -> list[list[TagLine]]:
         [[TagLine(number=3, cells=('EU', 'B-ORG')), TagLine(number=4, cells=('rejects', 'O'))]]
     """
     separator, sentences, width = separator_of(lines), list[list[TagLine]](), 0
+    comments = comments_of(lines)
     rows: list[TagLine] = []
     for number, line in enumerate([*lines, ""], start=1):
         if not line.strip():
             sentences += [rows] if rows else []
             rows = []
-        elif not (separator == "\t" and line.startswith("# ")):
+        elif number - 1 not in comments:
             cells = tuple(line.rstrip(" ").split(separator))
             width = width or len(cells)
             _check(cells, width, separator, f"{name}:{number}")
@@ -88,8 +89,39 @@ def separator_of(lines: Sequence[str]) -> str:
         ('\\t', ' ')
     """
     written = [line for line in lines if line.strip()]
-    first = next((line for line in written if not line.startswith("# ")), "")
+    first = next((line for line in written if not line.startswith("#")), written[0] if written else "")
     return "\t" if "\t" in first else " "
+
+
+def comments_of(lines: Sequence[str]) -> frozenset[int]:
+    """Return the indices of lines that are comments, not the word "#" or a hashtag with its tag.
+
+    With tabs, lines that start with `# ` are, as in CoNLL-U. Others that start with `#` are if they do not end in a
+    tag of other lines and have not as many columns as words; where spaces separate columns, "# TEXT" may have as many.
+
+    Example:
+        >>> sorted(comments_of(["# sent_id = 1", "Ada B-PER", "# note", "is O", "# O", "#ada O"]))
+        [0, 2]
+    """
+    separator = separator_of(lines)
+    marked = {index: line for index, line in enumerate(lines) if line.startswith("#")}
+    if not marked:
+        return frozenset()
+    rows = [line.rstrip(" ").split(separator) for line in lines if line.strip() and not line.startswith("#")]
+    tags, width = {cells[-1] for cells in rows}, len(rows[0]) if rows else 0
+
+    def is_comment(line: str) -> bool:
+        if separator == "\t" and line.startswith("# "):
+            return True
+        cells = line.rstrip(" ").split(separator)
+        return (
+            bool(rows)
+            and cells[-1] not in tags
+            and (len(cells) != width or (separator == " " and not cells[0].strip("#")))
+        )
+
+    # The files of CoNLL-2012, which begin with "#begin document", are refused by name.
+    return frozenset(index for index, line in marked.items() if is_comment(line) and not line.startswith("#begin "))
 
 
 def layout_of(sentences: Sequence[Sequence[TagLine]], name: str) -> TagColumns:
@@ -125,7 +157,30 @@ def layout_of(sentences: Sequence[Sequence[TagLine]], name: str) -> TagColumns:
         got = f"{len(words)} different words and {len(tags)} different tags"
         raise DataError(name, "the word first and the tag last", got, "Exchange the columns.")
     _expect_words(sentences, name)
+    _check_each_order([row for sentence in sentences for row in layout.words(sentence)], layout, name)
     return layout
+
+
+def _check_each_order(rows: Sequence[TagLine], layout: TagColumns, name: str) -> None:
+    """Refuse a line whose word is the tag of other lines, while its tag is a word, or no span beside spans.
+
+    Raises:
+        DataError: a line has its columns exchanged; the message gives the first one.
+    """
+    words, tags = (Counter(row.cells[column] for row in rows) for column in (layout.word, layout.tag))
+
+    def seems_exchanged(row: TagLine) -> bool:
+        word, tag = row.cells[layout.word], row.cells[layout.tag]
+        span = _SPAN.fullmatch(word) and tag != "O" and not _SPAN.fullmatch(tag)
+        return tags[word] > max(1, tags[tag]) and bool(span or words[tag])
+
+    exchanged = [row for row in rows if seems_exchanged(row)]
+    if exchanged and 2 * len(exchanged) < len(rows):
+        word, tag = exchanged[0].cells[layout.word], exchanged[0].cells[layout.tag]
+        got = f'the word "{brief(word)}", which is a tag of other lines, with the tag "{brief(tag)}"'
+        also = f"; so are {len(exchanged) - 1:,} more lines" if len(exchanged) > 1 else ""
+        hint = f"Exchange the columns of this line{also}."
+        raise DataError(Place(name, exchanged[0].number), "the word first and the tag last", got, hint)
 
 
 def _are_spans(tags: Iterable[str]) -> bool:
@@ -158,14 +213,15 @@ def _expect_words(sentences: Sequence[Sequence[TagLine]], name: str) -> None:
 
 
 def _is_numbered(rows: Sequence[TagLine]) -> bool:
-    """Return whether the first column numbers the words from 1, with room for a word and a tag beside it."""
+    """Return whether the first column numbers the words from 1 or 0, with room for a word and a tag beside it."""
     comment = len(rows) > 1 and rows[0].cells[0] == "#"  # GermEval names the source of each sentence
     rows = rows[comment:]
     numbers = [_NUMBER.fullmatch(row.cells[0]) for row in rows]
     if not all(numbers) or len(rows[0].cells) < 3:
         return False
     words = [int(row.cells[0]) for row in rows if row.cells[0].isdecimal()]
-    return words == list(range(1, len(words) + 1))
+    start = min(words[:1], default=1)
+    return start in (0, 1) and words == list(range(start, start + len(words)))
 
 
 def _check(cells: Sequence[str], width: int, separator: str, where: str) -> None:

@@ -1,6 +1,7 @@
 """`--processes`: train with several processes, started here or by `torchrun`."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -21,6 +22,8 @@ _HERE = "127.0.0.1"
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 _LAST = 10.0
 """Seconds in which a process ends after its training has."""
+_SHOWN = 200
+"""Characters of what PyTorch says that a message quotes."""
 
 
 @contextmanager
@@ -75,29 +78,51 @@ def _joined(rank: int, size: int, store: "Store") -> Iterator[None]:
 
 
 def _of_torchrun() -> "Store":
+    """Connect to the processes that `torchrun` started.
+
+    Raises:
+        ConfigError: the environment does not say where they are, or they are not there.
+    """
     from torch.distributed.rendezvous import rendezvous
 
-    store: Store = next(rendezvous("env://"))[0]
+    try:
+        store: Store = next(rendezvous("env://"))[0]
+    except (ValueError, RuntimeError) as error:  # PyTorch's for variables, and for connections
+        got = str(error).split("\n")[0][:_SHOWN]
+        hint = "Start the command with torchrun, or unset RANK and WORLD_SIZE."
+        raise ConfigError("environment", "MASTER_ADDR and MASTER_PORT of the first process", got, hint) from None
     return store
+
+
+def _listening(size: int) -> "tuple[Store, int]":
+    """Return what the processes share, and its port.
+
+    Only this machine can reach it: PyTorch by itself listens on every network.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # PyTorch names it without exporting it
+
+    with socket.create_server((_HERE, 0)) as server:
+        port = server.getsockname()[1]
+        here = server.detach()
+    return TCPStore(_HERE, port, size, is_master=True, wait_for_workers=False, master_listen_fd=here), port
 
 
 @contextmanager
 def _with_others(size: int) -> Iterator["Store"]:
     """Start the other processes: they run the same command, and find the first one by their environment."""
     import torch
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # PyTorch names it without exporting it
 
     from qkv.system import cores
 
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, cores() // size))
-    store = TCPStore(_HERE, 0, size, is_master=True, wait_for_workers=False)
+    store, port = _listening(size)
     if sys.platform in _LOOPBACK:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK[sys.platform])
     others: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(1, size):
-            others.append(_start(rank, size, store.port, torch.get_num_threads()))
+            others.append(_start(rank, size, port, torch.get_num_threads()))
         _wait_for(others, store)
         yield store
     finally:

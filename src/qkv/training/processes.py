@@ -21,7 +21,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from qkv import errors
-from qkv.errors import ConfigError, QkvError, TrainingError
+from qkv.errors import ConfigError, QkvError, TrainingError, brief
 from qkv.strict_json import parse_json
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ HERE = "qkv.here."
 """Before the number of a process: the name by which it says that it has come."""
 _FAILED = "qkv.failed"
 _DIGEST = 32
+_DIGITS = 10
+"""More than the number of any process has."""
 
 
 class LostProcessError(TrainingError):
@@ -349,15 +351,22 @@ def joined(rank: int, size: int, store: "Store") -> Iterator[Processes]:
 def in_environment(variables: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
     """Return number and count of processes that `torchrun` started; None if this process was started otherwise.
 
+    Raises:
+        ConfigError: the variables hold something else.
+
     Example:
         >>> in_environment({"RANK": "1", "WORLD_SIZE": "2"}), in_environment({})
         ((1, 2), None)
     """
-    names = ("RANK", "WORLD_SIZE")
-    if not all(variables.get(name, "").isdigit() for name in names):
+    texts = [variables.get(name, "") for name in ("RANK", "WORLD_SIZE")]
+    if not all(texts):
         return None
-    rank, size = (int(variables[name]) for name in names)
-    return rank, size
+    numbers = [int(text) for text in texts if text.isascii() and text.isdigit() and len(text) < _DIGITS]
+    if len(numbers) < len(texts) or numbers[0] >= numbers[1]:
+        got = f"RANK={brief(texts[0])} and WORLD_SIZE={brief(texts[1])}"
+        hint = "Start the command with torchrun, or unset both."
+        raise ConfigError("environment", "the number of a process and how many there are", got, hint)
+    return numbers[0], numbers[1]
 
 
 def part_seed(seed: int, step: int, part: int) -> int:

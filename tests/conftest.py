@@ -1,5 +1,6 @@
 """Setup of every test: kernels, one thread, one seed, a SIGINT handler, and hypothesis without time limits."""
 
+import doctest
 import os
 import signal
 import threading
@@ -58,10 +59,18 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests of compiled kernels where none can run, as on Windows, macOS and old processors."""
-    if why_unavailable() is not None:
-        config.hook.pytest_deselected(items=[item for item in items if _calls_kernels(item)])
-        items[:] = [item for item in items if not _calls_kernels(item)]
+    """Leave out the tests of compiled kernels where none can run, as on Windows, macOS and old processors.
+
+    And examples of which no line runs, since they need a trained run.
+    """
+    kernels = why_unavailable() is None
+    runs = {item: not _is_prose(item) and (kernels or not _calls_kernels(item)) for item in items}
+    config.hook.pytest_deselected(items=[item for item in items if not runs[item]])
+    items[:] = [item for item in items if runs[item]]
+
+
+def _is_prose(item: pytest.Item) -> bool:
+    return isinstance(item, DoctestItem) and all(example.options.get(doctest.SKIP) for example in item.dtest.examples)
 
 
 def _calls_kernels(item: pytest.Item) -> bool:

@@ -1,6 +1,6 @@
 """Calls shared by several tests of the contract: a mechanism with inputs, and whether a backend supports it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +12,10 @@ from torch import Tensor
 
 from qkv.engine.describe import Arguments, describe
 from qkv.errors import UnsupportedError
-from qkv.functional import attention, attention_with_state, attention_with_weights, explain
+from qkv.functional import attention, attention_with_state, attention_with_weights
 from qkv.normalizers.row_state import RowState
 from qkv.planner.plan import plan_for
+from qkv.scores.products import ScaledDot
 
 MECHANISMS = (
     *((score, NORMALIZER["sum" if legal(score, NORMALIZER["sum"]) else "softmax"]) for score in SCORES),
@@ -27,6 +28,39 @@ MECHANISMS = (
 
 by_part = pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["part", "whole"])
 """A subset in which every mechanism meets some masks; the whole suite runs all of them."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of a call, before a backend is asked for it."""
+
+    tensors: tuple[Tensor, ...]
+    options: dict[str, Any]
+    state: bool = False
+
+    def refusal(self, backend: str) -> str | None:
+        """The reason why no algorithm of a backend computes the call, by its description or its numbers, or None."""
+        given = {"score": ScaledDot(), "normalizer": None, "mask": None, "bias": None, "dropout": 0.0}
+        # A generator of its own: to ask draws nothing.
+        given |= {"enable_gqa": False} | self.options | {"generator": torch.Generator()}
+        bound = describe(*self.tensors, Arguments(**given), self.state)
+        try:
+            plan_for(bound.problem, backend).inspected(bound.call)
+        except UnsupportedError as error:
+            return str(error)
+        return None
+
+    def is_served(self, backend: str) -> bool:
+        return self.refusal(backend) is None
+
+    def run(self, backend: str) -> None:
+        function = attention_with_state if self.state else attention
+        function(*self.tensors, **self.options, backend=backend)
+
+
+def request(*tensors: Tensor, **options: Any) -> Request:
+    """Return a request with its options by name."""
+    return Request(tensors, options)
 
 
 @dataclass(frozen=True)
@@ -95,19 +129,21 @@ class Call:
         found = torch.autograd.grad(output, list(leaves.values()), cotangent, materialize_grads=True)
         return output.detach(), dict(zip(leaves, found, strict=True))
 
-    def refusal(self, backend: str, state: bool = False, gradient: bool = True) -> str | None:
+    def request(self, state: bool = False, gradient: bool = True) -> Request:
         leaves = {name: x.detach().requires_grad_(gradient) for name, x in self.leaves.items()}
-        given = {"mask": None, "bias": None, "dropout": 0.0, "generator": None, "enable_gqa": False}
-        given |= self.arguments(leaves)
-        bound = describe(leaves["query"], leaves["key"], leaves["value"], Arguments(**given), state)
-        try:
-            plan_for(bound.problem, backend).inspected(bound.call)
-        except UnsupportedError as error:
-            return str(error)
-        return None
+        return Request((leaves["query"], leaves["key"], leaves["value"]), self.arguments(leaves), state)
+
+    def refusal(self, backend: str, state: bool = False, gradient: bool = True) -> str | None:
+        return self.request(state, gradient).refusal(backend)
 
     def serves(self, backend: str, state: bool = False, gradient: bool = True) -> bool:
         return self.refusal(backend, state, gradient) is None
+
+
+def drawn(*sizes: Any, state: bool = False, gradient: bool = True, **options: Any) -> Iterator[Request]:
+    """Draw each mechanism with the sizes and options of `Call.draw`."""
+    for score, normalizer in MECHANISMS:
+        yield Call.draw(score, normalizer, *sizes, **options).request(state, gradient)
 
 
 def a_third(calls: Sequence[Call], turn: int) -> Sequence[Call]:
@@ -135,8 +171,4 @@ def same_bits(one: Tensor, other: Tensor) -> bool:
 
 def refused(backend: str, *tensors: Tensor, **options: Any) -> bool:
     """Whether no algorithm of a backend computes a call, by its description or by its numbers."""
-    try:
-        explain(*tensors, **options, backend=backend)
-    except UnsupportedError:
-        return True
-    return False
+    return not Request(tensors, options).is_served(backend)

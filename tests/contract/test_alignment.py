@@ -2,10 +2,9 @@
 
 from collections.abc import Callable
 
-import pytest
 import torch
-from tests.contract.calls import near, refused
-from tests.contract.mechanisms import ON_CPU
+from tests.contract.calls import Request, near, request
+from tests.contract.served import by_served
 from torch import Tensor
 
 from qkv.functional import attention
@@ -20,7 +19,6 @@ from qkv.scores.products import Bilinear, Cosine, ScaledDot
 from qkv.scores.sums import Additive, Concat
 
 N = 3  # both items and heads: here, alignment from the wrong side would go unnoticed
-by_backend = pytest.mark.parametrize("backend", ON_CPU)
 
 
 def draw(*shape: int) -> Tensor:
@@ -42,17 +40,20 @@ PER_ITEM: dict[str, tuple[Callable[[Tensor], Mask], Callable[[Tensor], Mask]]] =
 }
 
 
-@pytest.mark.parametrize("kind", PER_ITEM)
-@pytest.mark.parametrize("per_head", [False, True])
-@by_backend
+def numbered(per_head: bool) -> Tensor:
+    return torch.randint(1, 6, (N, N) if per_head else (N,))
+
+
+def per_item(kind: str, per_head: bool) -> Request:
+    return request(*inputs(), mask=PER_ITEM[kind][0](numbered(per_head)))
+
+
+@by_served(per_item, per_head=[False, True], kind=PER_ITEM)
 def test_per_item_data_aligns_from_the_left(backend: str, kind: str, per_head: bool) -> None:
     together, alone = PER_ITEM[kind]
     query, key, value = inputs()
-    numbers = torch.randint(1, 6, (N, N) if per_head else (N,))
-    mask = together(numbers)
-    if refused(backend, query, key, value, mask=mask):
-        pytest.skip(f"{backend} serves no such mask")
-    output = attention(query, key, value, mask=mask, backend=backend)
+    numbers = numbered(per_head)
+    output = attention(query, key, value, mask=together(numbers), backend=backend)
     for b in range(N):
         for h in range(N):
             number = numbers[b, h] if per_head else numbers[b]
@@ -84,17 +85,19 @@ PER_HEAD: dict[str, tuple[Callable[[], Tensor], Callable[[Tensor], tuple[Score, 
 }
 
 
-@pytest.mark.parametrize("kind", PER_HEAD)
-@by_backend
+def per_head(kind: str) -> Request:
+    make, mechanism = PER_HEAD[kind]
+    score, normalizer = mechanism(make())
+    return request(*inputs(), score=score, normalizer=normalizer)
+
+
+@by_served(per_head, kind=PER_HEAD)
 def test_parameters_align_from_the_right(backend: str, kind: str) -> None:
     make, mechanism = PER_HEAD[kind]
     query, key, value = inputs()
     parameter = make()
     score, normalizer = mechanism(parameter)
-    options = {"score": score, "normalizer": normalizer}
-    if refused(backend, query, key, value, **options):
-        pytest.skip(f"{backend} does not serve {kind}")
-    output = attention(query, key, value, **options, backend=backend)
+    output = attention(query, key, value, score=score, normalizer=normalizer, backend=backend)
     for h in range(N):
         one, other = mechanism(parameter[h])
         expected = attention(query[:, h], key[:, h], value[:, h], score=one, normalizer=other, backend="reference")
@@ -111,11 +114,8 @@ def test_a_parameter_per_item_and_head() -> None:
         assert near(output[b], expected)
 
 
-@pytest.mark.parametrize("kind", PER_HEAD)
-@pytest.mark.parametrize("layout", ["per item", "per item and head", "no heads", "grouped"])
-@by_backend
-def test_a_parameter_per_item_is_that_of_each_item(backend: str, kind: str, layout: str) -> None:
-    """From the right, the dimension of heads comes last: (B, 1, ...) is per item, (B, ...) where there are no heads."""
+def laid_out(kind: str, layout: str) -> tuple[Request, Tensor]:
+    """The request, and its parameter."""
     make, mechanism = PER_HEAD[kind]
     query, key, value = inputs()
     if layout == "no heads":
@@ -129,13 +129,23 @@ def test_a_parameter_per_item_is_that_of_each_item(backend: str, kind: str, layo
     parameter = parameter.clone().requires_grad_()
     score, normalizer = mechanism(parameter)
     options = {"score": score, "normalizer": normalizer, "enable_gqa": layout == "grouped"}
-    if refused(backend, query, key, value, **options):
-        pytest.skip(f"{backend} does not serve {kind}")
+    return request(query, key, value, **options), parameter
+
+
+@by_served(
+    lambda kind, layout: laid_out(kind, layout)[0],
+    layout=["per item", "per item and head", "no heads", "grouped"],
+    kind=PER_HEAD,
+)
+def test_a_parameter_per_item_is_that_of_each_item(backend: str, layout: str, kind: str) -> None:
+    """From the right, the dimension of heads comes last: (B, 1, ...) is per item, (B, ...) where there are no heads."""
+    call, parameter = laid_out(kind, layout)
+    query, key, value = call.tensors
     learned = (query, key, value, parameter)
-    output = attention(query, key, value, **options, backend=backend)
+    output = attention(query, key, value, **call.options, backend=backend)
     alone = []
     for b in range(N):
-        one, other = mechanism(parameter[b])
+        one, other = PER_HEAD[kind][1](parameter[b])
         mine = {"score": one, "normalizer": other, "enable_gqa": layout == "grouped"}
         alone.append(attention(query[b], key[b], value[b], **mine, backend="reference"))
     expected = torch.stack(alone)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from tests.contract.calls import MECHANISMS, Call
-from tests.contract.mechanisms import ON_CPU
+from tests.contract.served import by_served
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
@@ -58,13 +58,10 @@ def test_second_derivatives_of_the_common_mechanisms(name: str) -> None:
     assert gradgradcheck(compute, leaves, atol=1e-5)
 
 
-@pytest.mark.parametrize("backend", ON_CPU)
-@pytest.mark.parametrize("name", CONSTANT)
+@by_served(lambda name: Call.draw(*NAMES[name]).request(), name=CONSTANT)
 def test_constant_mechanisms_have_zero_gradients(backend: str, name: str) -> None:
     """Under Hard and Boxcar only values are learned; the other gradients are zero, not missing."""
     call = Call.draw(*NAMES[name])
-    if not call.serves(backend):
-        pytest.skip(f"{backend} does not serve {name}")
     gradients = call.gradients(backend)[1]
     assert gradients["value"].abs().sum() > 0
     assert all((x == 0).all() for leaf, x in gradients.items() if leaf != "value")
@@ -93,7 +90,7 @@ def test_a_boxcar_of_many_points_may_be_all_that_learns() -> None:
             assert (leaf.grad == 0).all(), backend
 
 
-@pytest.mark.parametrize("backend", ON_CPU)
+@by_served(lambda: Call.draw(*NAMES["learned-softmax"]).request())
 def test_gradients_reach_what_a_callable_closes_over(backend: str) -> None:
     network = torch.nn.Linear(4, 1, dtype=torch.float64)
     scale = torch.ones((), dtype=torch.float64, requires_grad=True)
@@ -102,9 +99,6 @@ def test_gradients_reach_what_a_callable_closes_over(backend: str) -> None:
         return network(torch.tanh(query[..., :, None, :] * scale + key[..., None, :, :])).squeeze(-1)
 
     query, key, value = torch.randn(3, 2, 5, 4, dtype=torch.float64).unbind()
-    call = Call.draw(*NAMES["learned-softmax"])
-    if not call.serves(backend):
-        pytest.skip(f"{backend} serves no callables")
     found = []
     for name in (backend, "reference"):
         output = attention(query, key, value, score=Learned(score), backend=name)

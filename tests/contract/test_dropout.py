@@ -2,16 +2,15 @@
 
 import pytest
 import torch
-from tests.contract.calls import MECHANISMS, Call, near, refused, same_bits
+from tests.contract.calls import MECHANISMS, Call, Request, drawn, near, request, same_bits
 from tests.contract.mechanisms import ON_CPU
+from tests.contract.served import by_served
 from torch import Tensor
 
 from qkv.engine.dropout import keep_mask, keep_matrix, mix
 from qkv.functional import attention, attention_with_weights, explain
 from qkv.masks.base import Mask
 from qkv.masks.patterns import Lengths, lengths
-
-by_backend = pytest.mark.parametrize("backend", ON_CPU)
 
 
 def seeded(seed: int = 3) -> torch.Generator:
@@ -23,17 +22,13 @@ def inputs(*sizes: int) -> tuple[Tensor, Tensor, Tensor]:
     return torch.randn(2, 3, queries, 4), torch.randn(2, 3, keys, 4), torch.randn(2, 3, keys, 5)
 
 
-def skip_unless_served(backend: str, *tensors: Tensor) -> None:
-    if refused(backend, *tensors, dropout=0.5):
-        pytest.skip(f"{backend} refuses dropout")
+by_backend = by_served(lambda: request(*inputs(20, 30), dropout=0.4))
 
 
-@pytest.mark.parametrize("dropout", [0.1, 0.25, 0.5, 0.9])
-@by_backend
+@by_served(lambda dropout: request(*inputs(150, 200), dropout=dropout), dropout=[0.1, 0.25, 0.5, 0.9])
 def test_the_expected_fraction_is_dropped(backend: str, dropout: float) -> None:
     """Each weight is a Bernoulli draw: the fraction is within five standard deviations, by row, by key and overall."""
     query, key, value = inputs(150, 200)
-    skip_unless_served(backend, query, key, value)
     _, weights = attention_with_weights(query, key, value, dropout=dropout, generator=seeded(), backend=backend)
     dropped = (weights == 0).double()
     for dim, draws in (((0, 1, 2, 3), 180_000), ((0, 1, 2), 900), ((3,), 200)):
@@ -44,7 +39,6 @@ def test_the_expected_fraction_is_dropped(backend: str, dropout: float) -> None:
 @by_backend
 def test_kept_weights_are_scaled_up(backend: str) -> None:
     query, key, value = inputs(20, 30)
-    skip_unless_served(backend, query, key, value)
     output, weights = attention_with_weights(query, key, value, dropout=0.4, generator=seeded(), backend=backend)
     whole = attention_with_weights(query, key, value)[1]
     assert near(weights, torch.where(weights == 0, 0.0, whole / 0.6))
@@ -54,7 +48,6 @@ def test_kept_weights_are_scaled_up(backend: str) -> None:
 @by_backend
 def test_the_same_seed_gives_the_same_bits(backend: str) -> None:
     query, key, value = inputs(20, 30)
-    skip_unless_served(backend, query, key, value)
     draws = [attention(query, key, value, dropout=0.4, generator=seeded(s), backend=backend) for s in (3, 3, 4)]
     assert torch.equal(draws[0], draws[1])
     assert not torch.allclose(draws[0], draws[2])
@@ -63,7 +56,6 @@ def test_the_same_seed_gives_the_same_bits(backend: str) -> None:
 @by_backend
 def test_one_generator_gives_new_bits_each_time(backend: str) -> None:
     query, key, value = inputs(20, 30)
-    skip_unless_served(backend, query, key, value)
     generator = seeded()
     one, other = (attention(query, key, value, dropout=0.4, generator=generator, backend=backend) for _ in range(2))
     assert not torch.allclose(one, other)
@@ -72,7 +64,6 @@ def test_one_generator_gives_new_bits_each_time(backend: str) -> None:
 @by_backend
 def test_the_global_seed_is_respected(backend: str) -> None:
     query, key, value = inputs(20, 30)
-    skip_unless_served(backend, query, key, value)
     outputs = []
     for _ in range(2):
         torch.manual_seed(9)
@@ -80,12 +71,22 @@ def test_the_global_seed_is_respected(backend: str) -> None:
     assert torch.equal(*outputs)
 
 
-@pytest.mark.parametrize(
-    "backend", ["reference", *(pytest.param(x, marks=pytest.mark.slow) for x in ON_CPU if x != "reference")]
-)
-def test_the_mean_is_unbiased(backend: str) -> None:
-    query, key, value = inputs(4, 12)
-    skip_unless_served(backend, query, key, value)
+def few() -> Request:
+    return request(*inputs(4, 12), dropout=0.3)
+
+
+@pytest.mark.slow
+@by_served(few, backends=[name for name in ON_CPU if name != "reference"])
+def test_the_mean_of_every_backend_is_unbiased(backend: str) -> None:
+    is_unbiased(backend)
+
+
+def test_the_mean_is_unbiased() -> None:
+    is_unbiased("reference")
+
+
+def is_unbiased(backend: str) -> None:
+    query, key, value = few().tensors
     generator, draws = seeded(), 2000
     outputs = torch.stack(
         [attention(query, key, value, dropout=0.3, generator=generator, backend=backend) for _ in range(draws)]
@@ -94,16 +95,16 @@ def test_the_mean_is_unbiased(backend: str) -> None:
     assert ((outputs.mean(0) - attention(query, key, value)).abs() < 5 * deviation).all()
 
 
-@by_backend
+PADDED = {"dropout": 0.4, "mask": lengths(torch.tensor([4, 7]))}
+
+
+@by_served(lambda: drawn(((2, 2), 5, 7), **PADDED))
 def test_backward_uses_the_same_bits(backend: str) -> None:
     """Forward and backward agree with the weights that were applied, in every mechanism."""
-    ran = 0
     for score, normalizer in MECHANISMS:
-        call = Call.draw(score, normalizer, ((2, 2), 5, 7), dropout=0.4, mask=lengths(torch.tensor([4, 7])))
-        call = call.with_options(generator=seeded())
+        call = Call.draw(score, normalizer, ((2, 2), 5, 7), **PADDED)
         if not call.serves(backend):
             continue
-        ran += 1
         output, gradients = call.with_options(generator=seeded()).gradients(backend)
         expected, theirs = call.with_options(generator=seeded()).gradients("reference")
         assert near(output, expected), call
@@ -111,8 +112,6 @@ def test_backward_uses_the_same_bits(backend: str) -> None:
         again, same = call.with_options(generator=seeded()).gradients(backend)
         assert same_bits(output, again), call
         assert all(same_bits(x, same[name]) for name, x in gradients.items()), call
-    if not ran:
-        pytest.skip(f"{backend} refuses dropout")
 
 
 def test_the_gradient_is_that_of_the_applied_weights() -> None:

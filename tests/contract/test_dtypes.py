@@ -1,13 +1,16 @@
 """All dtypes agree; autocast casts like PyTorch, halves accumulate in float32, parameters are not downcast."""
 
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
-from tests.contract.calls import MECHANISMS, Call, near, refused
+from tests.contract.calls import MECHANISMS, Call, Request, near, refused, request
 from tests.contract.criterion import Draw, failed, largest, shares, unit
 from tests.contract.mechanisms import ON_CPU
 from tests.contract.orders import Order
+from tests.contract.served import by_served
 from tests.seed import generator
 from torch.nn import functional as F
 
@@ -16,11 +19,13 @@ from qkv.functional import attention, attention_with_state, attention_with_weigh
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Mean, Softmax
 from qkv.normalizers.sparse import Entmax, Sparsemax
+from qkv.scores.base import Score
 from qkv.scores.kernels import Gaussian, SquaredDistance
 from qkv.scores.products import Bilinear, Cosine, ScaledDot
 from qkv.scores.sums import Additive, Concat
 
-by_backend = pytest.mark.parametrize("backend", [*ON_CPU, "auto"])
+BACKENDS = [*ON_CPU, "auto"]
+by_backend = pytest.mark.parametrize("backend", BACKENDS)
 HALVES = (torch.bfloat16, torch.float16)
 by_half = pytest.mark.parametrize("half", HALVES, ids=str)
 
@@ -80,58 +85,50 @@ def test_autocast_refuses_float64_among_others() -> None:
         attention(query, key, value.double())
 
 
-@by_half
-@by_backend
-def test_halves_accumulate_in_float32(backend: str, half: torch.dtype) -> None:
-    """Averages of 3,000 values: summed in half precision, their second digit would be wrong."""
+AVERAGES: dict[str, tuple[Score, Normalizer | None]] = {
+    "softmax": (ScaledDot(), Softmax()),
+    "sparsemax": (ScaledDot(), Sparsemax()),
+    "entmax": (ScaledDot(), Entmax()),
+    "entmax_1.3": (ScaledDot(), Entmax(1.3)),
+    "gaussian": (Gaussian(), None),
+    "additive": (Additive(torch.ones(1)), Softmax()),
+}
+
+
+def of_many(half: torch.dtype, mechanism: str) -> Request:
     query, key = torch.zeros(4, 1, dtype=half), torch.zeros(3000, 1, dtype=half)
-    value = (torch.rand(3000, 8) + 1).to(half)
-    expected = value.double().mean(0).expand(4, 8)
-    served = 0
-    for score, normalizer in (
-        (ScaledDot(), Softmax()),
-        (ScaledDot(), Sparsemax()),
-        (ScaledDot(), Entmax()),
-        (ScaledDot(), Entmax(1.3)),
-        (Gaussian(), None),
-        (Additive(torch.ones(1)), Softmax()),
-    ):
-        if backend != "auto":
-            options = {"score": score, "normalizer": normalizer}
-            if refused(backend, query, key, value, **options):
-                continue
-        served += 1
-        output = attention(query, key, value, score=score, normalizer=normalizer, backend=backend)
-        assert near(output, expected.to(half), 2), (score, normalizer)
-    if not served:
-        pytest.skip(f"{backend} averages nothing")
+    score, normalizer = AVERAGES[mechanism]
+    return request(query, key, (torch.rand(3000, 8) + 1).to(half), score=score, normalizer=normalizer)
 
 
-@by_half
-@by_backend
-def test_parameters_are_not_lowered(backend: str, half: torch.dtype) -> None:
+@by_served(of_many, BACKENDS, half=HALVES, mechanism=AVERAGES)
+def test_halves_accumulate_in_float32(backend: str, half: torch.dtype, mechanism: str) -> None:
+    """Averages of 3,000 values: summed in half precision, their second digit would be wrong."""
+    call = of_many(half, mechanism)
+    output = attention(*call.tensors, **call.options, backend=backend)
+    assert near(output, call.tensors[2].double().mean(0).expand(4, 8).to(half), 2)
+
+
+LEARNED: dict[str, Callable[[float], tuple[Score, Normalizer | None]]] = {
+    "bandwidth": lambda x: (SquaredDistance(torch.tensor(2.0 * x)), Softmax()),
+    "bandwidth of a kernel": lambda x: (Gaussian(torch.tensor(2.0 * x)), None),
+    "alpha": lambda x: (ScaledDot(), Entmax(torch.tensor(1.25 * x))),
+    "fixed alpha": lambda x: (ScaledDot(), Entmax(1.25 * x)),
+}
+
+
+def times(half: torch.dtype, parameter: str, factor: float) -> Request:
+    tensors = (torch.randn(64, 8, generator=torch.Generator().manual_seed(i)).to(half) for i in range(3))
+    score, normalizer = LEARNED[parameter](factor)
+    return request(*tensors, score=score, normalizer=normalizer)
+
+
+@by_served(lambda half, parameter: times(half, parameter, 1.0), BACKENDS, half=HALVES, parameter=LEARNED)
+def test_parameters_are_not_lowered(backend: str, half: torch.dtype, parameter: str) -> None:
     """A bandwidth, softcap or alpha that half precision cannot represent must make a difference."""
-    query, key, value = (torch.randn(64, 8, generator=torch.Generator().manual_seed(i)).to(half) for i in range(3))
-    u = torch.finfo(half).eps / 2
-    served = 0
-    for make in (
-        lambda x: (SquaredDistance(torch.tensor(2.0 * x)), Softmax()),
-        lambda x: (Gaussian(torch.tensor(2.0 * x)), None),
-        lambda x: (ScaledDot(), Entmax(torch.tensor(1.25 * x))),
-        lambda x: (ScaledDot(), Entmax(1.25 * x)),
-    ):
-        (score, normalizer), (more, other) = make(1.0), make(1 + u / 2)
-        if backend != "auto":
-            options = {"score": score, "normalizer": normalizer}
-            if refused(backend, query, key, value, **options):
-                continue
-        served += 1
-        state = {"backend": backend}
-        one = attention_with_state(query, key, value, score=score, normalizer=normalizer, **state)[1].value
-        two = attention_with_state(query, key, value, score=more, normalizer=other, **state)[1].value
-        assert not torch.equal(one, two), (score, normalizer)
-    if not served:
-        pytest.skip(f"{backend} has no such parameter")
+    calls = [times(half, parameter, factor) for factor in (1.0, 1 + torch.finfo(half).eps / 4)]
+    one, two = (attention_with_state(*call.tensors, **call.options, backend=backend)[1].value for call in calls)
+    assert not torch.equal(one, two)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
@@ -200,8 +197,19 @@ Mechanism = tuple[str, Normalizer, bool]
 """A score by its name, a normalizer, and whether there is a bias."""
 
 
-@by_half
-@by_backend
+def computed(half: torch.dtype) -> Iterator[Request]:
+    tensors = (torch.randn(size).to(half).requires_grad_() for size in ((2, 32, 16), (2, 50, 16), (2, 50, 64)))
+    query, key, value = tensors
+    own = _parameters(torch.float32)
+    for score, (normalizer, biased) in product(COMPUTED, RULES):
+        bias = own["bias"] if biased else None
+        yield request(query, key, value, score=COMPUTED[score](own), normalizer=normalizer, bias=bias)
+
+
+RULES = ((Softmax(), False), (Softmax(), True), (Entmax(1.3), True), (Mean(), False))
+
+
+@by_served(computed, BACKENDS, half=HALVES)
 def test_only_inputs_and_outputs_are_rounded_to_half(backend: str, half: torch.dtype) -> None:
     """The contract's criterion, with m the reference, which computes in float32: not the equation all in half."""
     sizes = ((2, 32, 16), (2, 50, 16), (2, 50, 64), (2, 32, 64))
@@ -235,15 +243,10 @@ def test_only_inputs_and_outputs_are_rounded_to_half(backend: str, half: torch.d
 
         return Draw(answers(half, backend, case, turn), exact, literal, scales)
 
-    served = 0
-    for score in COMPUTED:
-        for normalizer, biased in ((Softmax(), False), (Softmax(), True), (Entmax(1.3), True), (Mean(), False)):
-            case = (score, normalizer, biased)
-            if answers(half, backend, case, 0):
-                served += 1
-                assert not failed(shares(partial(draw, case=case), half)), case
-    if not served:
-        pytest.skip(f"{backend} serves none of them")
+    for score, (normalizer, biased) in product(COMPUTED, RULES):
+        case = (score, normalizer, biased)
+        if answers(half, backend, case, 0):
+            assert not failed(shares(partial(draw, case=case), half)), case
 
 
 @by_half

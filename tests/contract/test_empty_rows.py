@@ -1,17 +1,15 @@
 """A row that sees nothing, or whose weights are all zero: output 0, weights 0, lse −inf, finite zero gradients."""
 
-import pytest
 import torch
-from tests.contract.calls import MECHANISMS, Call, a_third, by_part, refused
-from tests.contract.mechanisms import ON_CPU
+from tests.contract.calls import MECHANISMS, Call, Request, a_third, by_part, drawn, request
+from tests.contract.served import by_served
 
 from qkv.functional import attention, attention_with_state, attention_with_weights
 from qkv.masks.patterns import lengths
+from qkv.scores.base import Score
 from qkv.scores.kernels import Boxcar, Epanechnikov
 
-by_backend = pytest.mark.parametrize("backend", ON_CPU)
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
-by_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
 def some_empty() -> torch.Tensor:
@@ -36,13 +34,11 @@ def empty_rows(mask: str) -> torch.Tensor:
 
 
 @by_part
-@by_dtype
-@pytest.mark.parametrize("mask", MASKS)
-@by_backend
+@by_served(lambda mask, dtype: drawn(dtype=dtype, mask=MASKS[mask]), mask=MASKS, dtype=DTYPES)
 def test_empty_row_gives_zero(backend: str, mask: str, dtype: torch.dtype, whole: bool) -> None:
     rows, turn = empty_rows(mask), list(MASKS).index(mask) + DTYPES.index(dtype)
-    drawn = [Call.draw(*mechanism, dtype=dtype, mask=MASKS[mask]) for mechanism in MECHANISMS]
-    served = [call for call in drawn if call.serves(backend)]
+    calls = [Call.draw(*mechanism, dtype=dtype, mask=MASKS[mask]) for mechanism in MECHANISMS]
+    served = [call for call in calls if call.serves(backend)]
     for call in served if whole else a_third(served, turn):
         output, gradients = call.gradients(backend)
         assert (output[rows] == 0).all(), call
@@ -51,37 +47,33 @@ def test_empty_row_gives_zero(backend: str, mask: str, dtype: torch.dtype, whole
         assert (gradients["query"][rows] == 0).all(), call
         assert all((gradients[name][1] == 0).all() for name in ("key", "value")), call
         assert (call.weights(backend)[1][rows] == 0).all(), call
-    if not served:
-        pytest.skip(f"{backend} serves no such problem")
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@by_backend
+def states(mask: str) -> list[Call]:
+    """Calls without a sink, whose row state no key leaves as it is."""
+    mechanisms = [(score, normalizer) for score, normalizer in MECHANISMS if normalizer.name != "softmax_sink"]
+    return [Call.draw(*mechanism, dtype=torch.float32, mask=MASKS[mask]) for mechanism in mechanisms]
+
+
+@by_served(lambda mask: (call.request(state=True, gradient=False) for call in states(mask)), mask=MASKS)
 def test_empty_row_has_the_state_of_no_keys(backend: str, mask: str) -> None:
-    rows, ran = empty_rows(mask), 0
+    rows = empty_rows(mask)
     nothing = {"softmax": -torch.inf, "hard": -torch.inf, "sparsemax": torch.inf, "entmax": torch.inf}
-    for score, normalizer in MECHANISMS:
-        call = Call.draw(score, normalizer, dtype=torch.float32, mask=MASKS[mask])
-        if normalizer.name == "softmax_sink" or not call.serves(backend, state=True, gradient=False):
+    for call in states(mask):
+        if not call.serves(backend, state=True, gradient=False):
             continue
-        ran += 1
         output, state = call.state(backend)
         assert (output[rows] == 0).all(), call
         assert (state.value[rows] == nothing.get(state.kind, 0.0)).all(), (call, state.value[rows])
         assert state.value[~rows].isfinite().all(), call
-    if not ran:
-        pytest.skip(f"{backend} serves no such problem")
 
 
-@pytest.mark.parametrize("sizes", [((2, 2), 5, 0), ((2, 2), 0, 7), ((0, 2), 5, 7), ((2, 2), 0, 0)], ids=str)
-@by_backend
+@by_served(drawn, sizes=[((2, 2), 5, 0), ((2, 2), 0, 7), ((0, 2), 5, 7), ((2, 2), 0, 0)])
 def test_empty_axes(backend: str, sizes: tuple[tuple[int, int], int, int]) -> None:
-    ran = 0
     for score, normalizer in MECHANISMS:
         call = Call.draw(score, normalizer, sizes)
         if not call.serves(backend):
             continue
-        ran += 1
         output, gradients = call.gradients(backend)
         assert output.shape == (*sizes[0], sizes[1], 4), call
         assert (output == 0).all(), call
@@ -89,32 +81,31 @@ def test_empty_axes(backend: str, sizes: tuple[tuple[int, int], int, int]) -> No
         assert call.weights(backend)[1].shape == (*sizes[0], *sizes[1:]), call
         if call.serves(backend, state=True, gradient=False):
             assert call.state(backend)[1].value.shape == (*sizes[0], sizes[1]), call
-    if not ran:
-        pytest.skip(f"{backend} leaves empty axes to others")
 
 
-@pytest.mark.parametrize("widths", [(0, 4), (3, 0), (0, 0)], ids=str)
-@by_backend
+def of_widths(widths: tuple[int, int]) -> Request:
+    return request(torch.zeros(2, 5, widths[0]), torch.zeros(2, 7, widths[0]), torch.randn(2, 7, widths[1]))
+
+
+@by_served(of_widths, widths=[(0, 4), (3, 0), (0, 0)])
 def test_widths_of_zero(backend: str, widths: tuple[int, int]) -> None:
     """With vectors of width 0 all scores are 0: the plain average."""
-    query, key = torch.zeros(2, 5, widths[0]), torch.zeros(2, 7, widths[0])
-    value = torch.randn(2, 7, widths[1])
-    if refused(backend, query, key, value):
-        pytest.skip(f"{backend} leaves widths of 0 to others")
+    query, key, value = of_widths(widths).tensors
     expected = value.mean(-2, keepdim=True).expand(2, 5, widths[1])
     assert torch.allclose(attention(query, key, value, backend=backend), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("kernel", [Boxcar(), Epanechnikov(), Epanechnikov(power=1)], ids=repr)
-@by_dtype
-@by_backend
-def test_kernel_weights_that_are_all_zero_give_zero(backend: str, dtype: torch.dtype, kernel) -> None:
-    """No key within reach. A Gaussian reaches every key: under its sum it is normalized in log space."""
+def out_of_reach(dtype: torch.dtype, kernel: Score) -> Request:
     query = torch.tensor([[0.0], [60.0]], dtype=dtype, requires_grad=True)
     key = torch.tensor([[0.5], [-0.5]], dtype=dtype, requires_grad=True)
     value = torch.ones(2, 3, dtype=dtype, requires_grad=True)
-    if refused(backend, query, key, value, score=kernel):
-        pytest.skip(f"{backend} does not serve {kernel}")
+    return request(query, key, value, score=kernel)
+
+
+@by_served(out_of_reach, dtype=DTYPES, kernel=[Boxcar(), Epanechnikov(), Epanechnikov(power=1)])
+def test_kernel_weights_that_are_all_zero_give_zero(backend: str, dtype: torch.dtype, kernel: Score) -> None:
+    """No key within reach. A Gaussian reaches every key: under its sum it is normalized in log space."""
+    query, key, value = out_of_reach(dtype, kernel).tensors
     output, weights = attention_with_weights(query, key, value, score=kernel, backend=backend)
     assert (output[1] == 0).all()
     assert (weights[1] == 0).all()
@@ -124,14 +115,17 @@ def test_kernel_weights_that_are_all_zero_give_zero(backend: str, dtype: torch.d
     assert (gradients[0][1] == 0).all()
 
 
-@by_backend
-def test_a_bias_of_minus_infinity_everywhere_gives_zero(backend: str) -> None:
-    """All weights of the row are zero, as with a mask."""
-    query, key, value = torch.randn(3, 2, 5, 4).unbind()
+def endless() -> Request:
     bias = torch.zeros(5, 5)
     bias[2] = -torch.inf
-    if refused(backend, query, key, value, bias=bias):
-        pytest.skip(f"{backend} takes no bias")
+    return request(*torch.randn(3, 2, 5, 4).unbind(), bias=bias)
+
+
+@by_served(endless)
+def test_a_bias_of_minus_infinity_everywhere_gives_zero(backend: str) -> None:
+    """All weights of the row are zero, as with a mask."""
+    call = endless()
+    query, key, value, bias = *call.tensors, call.options["bias"]
     output, weights = attention_with_weights(query, key, value, bias=bias, backend=backend)
     assert (output[:, 2] == 0).all()
     assert (weights[:, 2] == 0).all()

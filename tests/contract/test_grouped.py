@@ -1,11 +1,11 @@
 """Grouped heads equal repeated heads, with every mechanism, mask, bias and per-head parameter."""
 
+from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import torch
-from tests.contract.calls import near, refused
-from tests.contract.mechanisms import ON_CPU
+from tests.contract.calls import Request, near, request
+from tests.contract.served import by_served
 from torch import Tensor
 
 from qkv.functional import attention, attention_with_state, attention_with_weights
@@ -21,7 +21,6 @@ from qkv.scores.products import Bilinear, Cosine, Dot, ScaledDot
 from qkv.scores.sums import Additive, Concat
 
 B, H, G, Q, K, D, V, A = 2, 6, 3, 5, 7, 4, 4, 3
-by_backend = pytest.mark.parametrize("backend", ON_CPU)
 
 
 def draw(*shape: int) -> Tensor:
@@ -86,21 +85,23 @@ def inputs() -> list[Tensor]:
     return [x.requires_grad_() for x in (draw(B, H, Q, D), draw(B, G, K, D), draw(B, G, K, V))]
 
 
-def served(backend: str, *tensors: Tensor, **options: Any) -> bool:
-    return not refused(backend, *tensors, **options, enable_gqa=True)
+def grouped(**options: Any) -> Request:
+    return request(*(x.detach() for x in inputs()), **options, enable_gqa=True)
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@by_backend
+def each_mechanism(mask: str) -> Iterator[Request]:
+    for score, _, normalizer, _ in mechanisms().values():
+        yield request(*inputs(), score=score, normalizer=normalizer, mask=MASKS[mask], enable_gqa=True)
+
+
+@by_served(each_mechanism, mask=MASKS)
 def test_grouped_heads_are_repeated_heads(backend: str, mask: str) -> None:
-    ran = 0
     for name, (score, repeated, normalizer, same) in mechanisms().items():
         query, key, value = inputs()
-        options = {"score": score, "normalizer": normalizer, "mask": MASKS[mask]}
-        if not served(backend, query, key, value, **options):
+        call = request(query, key, value, score=score, normalizer=normalizer, mask=MASKS[mask], enable_gqa=True)
+        if not call.is_served(backend):
             continue
-        ran += 1
-        output, weights = attention_with_weights(query, key, value, **options, enable_gqa=True, backend=backend)
+        output, weights = attention_with_weights(query, key, value, **call.options, backend=backend)
         expected, theirs = attention_with_weights(
             query, each(key, 1), each(value, 1), score=repeated, normalizer=same, mask=MASKS[mask], backend="reference"
         )
@@ -110,37 +111,30 @@ def test_grouped_heads_are_repeated_heads(backend: str, mask: str) -> None:
         ours = torch.autograd.grad(output, [query, key, value], cotangent, materialize_grads=True)
         full = torch.autograd.grad(expected, [query, key, value], cotangent, materialize_grads=True)
         assert all(near(one, other, 2000) for one, other in zip(ours, full, strict=True)), name
-    if not ran:
-        pytest.skip(f"{backend} serves no such problem")
 
 
-@pytest.mark.parametrize("shape", [(H, Q, K), (B, H, 1, 1), (Q, K), (B, 1, Q, K), (1, 1, 1, K)], ids=str)
-@by_backend
+@by_served(
+    lambda shape: grouped(bias=draw(*shape)), shape=[(H, Q, K), (B, H, 1, 1), (Q, K), (B, 1, Q, K), (1, 1, 1, K)]
+)
 def test_grouped_heads_take_a_bias(backend: str, shape: tuple[int, ...]) -> None:
     query, key, value = (x.detach() for x in inputs())
     bias = draw(*shape)
-    if not served(backend, query, key, value, bias=bias):
-        pytest.skip(f"{backend} takes no such bias")
     output = attention(query, key, value, bias=bias, enable_gqa=True, backend=backend)
     assert near(output, attention(query, each(key, 1), each(value, 1), bias=bias, backend="reference"))
 
 
-@by_backend
+@by_served(grouped)
 def test_grouped_heads_have_a_state(backend: str) -> None:
     query, key, value = (x.detach() for x in inputs())
-    if refused(backend, query, key, value, enable_gqa=True):
-        pytest.skip(f"{backend} serves no softmax")
     state = attention_with_state(query, key, value, enable_gqa=True, backend=backend)[1]
     expected = attention_with_state(query, each(key, 1), each(value, 1), backend="reference")[1]
     assert state.lse.shape == (B, H, Q)
     assert near(state.lse, expected.lse)
 
 
-@by_backend
+@by_served(lambda: grouped(dropout=0.3))
 def test_grouped_heads_drop_what_repeated_heads_drop(backend: str) -> None:
     query, key, value = (x.detach() for x in inputs())
-    if not served(backend, query, key, value, dropout=0.3):
-        pytest.skip(f"{backend} has no dropout")
     drawn = [torch.Generator().manual_seed(5) for _ in range(2)]
     output = attention(query, key, value, dropout=0.3, generator=drawn[0], enable_gqa=True, backend=backend)
     repeated = attention(query, each(key, 1), each(value, 1), dropout=0.3, generator=drawn[1], backend="reference")

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from tests.contract.calls import MECHANISMS, Call, a_third, by_part, same_bits
+from tests.contract.calls import MECHANISMS, Call, a_third, by_part, drawn, same_bits
 from tests.contract.mechanisms import NORMALIZER, ON_CPU, SCORE
+from tests.contract.served import by_served
 from torch import Tensor
 
 from qkv.masks.base import Mask
@@ -14,14 +15,8 @@ from qkv.masks.patterns import causal, lengths, span, window
 POISON = {"nan": torch.nan, "inf": torch.inf, "-inf": -torch.inf, "huge": 3e38}
 by_backend = pytest.mark.parametrize("backend", ON_CPU)
 SLOW = pytest.mark.slow
-by_poison = pytest.mark.parametrize(
-    "poison", ["nan", *(pytest.param(name, marks=SLOW) for name in POISON if name != "nan")]
-)
-by_dtype = pytest.mark.parametrize(
-    "dtype",
-    [torch.float32, *(pytest.param(x, marks=SLOW) for x in (torch.float64, torch.bfloat16, torch.float16))],
-    ids=str,
-)
+POISONS = ["nan", *(pytest.param(name, marks=SLOW) for name in POISON if name != "nan")]
+DTYPES = [torch.float32, *(pytest.param(x, marks=SLOW) for x in (torch.float64, torch.bfloat16, torch.float16))]
 
 
 @dataclass(frozen=True)
@@ -71,13 +66,12 @@ def poisoned(call: Call, hiding: Hiding, poison: float) -> Call:
 
 
 @by_part
-@by_dtype
-@by_poison
-@pytest.mark.parametrize("hiding", HIDINGS)
-@by_backend
+@by_served(
+    lambda hiding, dtype: drawn(dtype=dtype, mask=HIDINGS[hiding].mask), hiding=HIDINGS, poison=POISONS, dtype=DTYPES
+)
 def test_hidden_keys_change_no_bit(backend: str, hiding: str, poison: str, dtype: torch.dtype, whole: bool) -> None:
-    drawn = [Call.draw(*mechanism, dtype=dtype, mask=HIDINGS[hiding].mask) for mechanism in MECHANISMS]
-    served = [call for call in drawn if call.serves(backend)]
+    calls = [Call.draw(*mechanism, dtype=dtype, mask=HIDINGS[hiding].mask) for mechanism in MECHANISMS]
+    served = [call for call in calls if call.serves(backend)]
     for clean in served if whole else a_third(served, list(HIDINGS).index(hiding)):
         dirty = poisoned(clean, HIDINGS[hiding], POISON[poison])
         expected, gradients = clean.gradients(backend)
@@ -88,8 +82,6 @@ def test_hidden_keys_change_no_bit(backend: str, hiding: str, poison: str, dtype
         assert same_bits(dirty.weights(backend)[1], clean.weights(backend)[1]), clean
         if clean.serves(backend, state=True, gradient=False):
             assert same_bits(dirty.state(backend)[1].value, clean.state(backend)[1].value), clean
-    if not served:
-        pytest.skip(f"{backend} serves no such problem")
 
 
 @by_backend
@@ -110,11 +102,12 @@ def test_hidden_keys_get_no_gradient(backend: str) -> None:
 SMOOTH = ("softmax", "softmax_sink", "mean", "identity", "sigmoid", "sigmoid_bias", "sum")
 
 
-@by_backend
+@pytest.mark.parametrize("backend", [name for name in ON_CPU if name != "lookup"])
 def test_visible_nan_stays_visible(backend: str) -> None:
-    """A NaN in the value of a key with weight, or in the row's own query, shows in the row's output."""
-    if backend == "lookup":
-        pytest.skip("a hard row weighs one key alone: tests/algorithms/tiled/test_lookup.py")
+    """A NaN in the value of a key with weight, or in the row's own query, shows in the row's output.
+
+    A hard row weighs one key alone: tests/algorithms/tiled/test_lookup.py.
+    """
     dtype = torch.float32 if backend == "sorted" else torch.float64  # in float64 it sorts finite coordinates only
     ran = 0
     for score, normalizer in MECHANISMS:

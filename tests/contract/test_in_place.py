@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.contract.calls import MECHANISMS, Call, by_part
+from tests.contract.calls import MECHANISMS, Call, Request, by_part, request
 from tests.contract.changes import BIASES, MASKS, B, H, K, Q, table
 from tests.contract.mechanisms import ON_CPU
+from tests.contract.served import by_served
 from tests.here import here
 from torch import Tensor, nn
 
@@ -123,13 +124,26 @@ def test_masks_made_in_inference_mode_are_seen_too(backend: str, kind: Callable[
         assert all(map(torch.equal, *results))
 
 
-@pytest.mark.parametrize("kind", BIASES)
-@pytest.mark.parametrize("name", ["causal", "dense or causal", "scattered documents"])
-@pytest.mark.parametrize("backend", here("reference", "blocked", "sdpa", "rowwise"))
-@pytest.mark.parametrize("learns", [False, True])
+def drawn() -> dict[str, Tensor]:
+    g = torch.Generator().manual_seed(1)
+    return {name: torch.randn(B, H, Q, 4, dtype=torch.float64, generator=g) for name in ("query", "key", "value")}
+
+
+def positioned(name: str, learns: bool, kind: str) -> Request:
+    build, parts = MASKS.get(name, (causal, []))
+    make, shape = BIASES[kind]
+    bias = make(torch.full(shape, 0.3).requires_grad_(learns))
+    return request(*(x.requires_grad_() for x in drawn().values()), bias=bias, mask=build(*(part() for part in parts)))
+
+
+@by_served(
+    positioned,
+    here("reference", "blocked", "sdpa", "rowwise"),
+    name=["causal", "dense or causal", "scattered documents"],
+    learns=[False, True],
+    kind=BIASES,
+)
 def test_biases_from_positions_that_change_in_place_are_seen(backend: str, name: str, learns: bool, kind: str) -> None:
-    if (learns and backend == "sdpa") or ("yours" in kind and backend == "rowwise"):
-        pytest.skip("does not serve them")
     build, parts = MASKS.get(name, (causal, []))
     make, shape = BIASES[kind]
 
@@ -158,11 +172,6 @@ class Network(nn.Module):
         bent = torch.tanh(self.inner(query)).clone()
         bent *= self.shift
         return bent @ key.mT
-
-
-def drawn() -> dict[str, Tensor]:
-    g = torch.Generator().manual_seed(1)
-    return {name: torch.randn(B, H, Q, 4, dtype=torch.float64, generator=g) for name in ("query", "key", "value")}
 
 
 def network() -> tuple[Any, dict[str, Tensor]]:

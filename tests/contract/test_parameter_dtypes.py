@@ -3,14 +3,16 @@
 The numbers of a narrow type are numbers of every wider one, so both calls have the same answer, to the last bit.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.contract.calls import MECHANISMS, Call, same_bits
+from tests.contract.calls import MECHANISMS, Call, Request, request, same_bits
 from tests.contract.mechanisms import DTYPES, ON_CPU
+from tests.contract.served import by_served
 from torch import Tensor
 
 from qkv.biases import alibi, relative
@@ -95,10 +97,8 @@ def test_a_narrow_parameter_is_promoted_before_any_arithmetic(
     assert all(same_bits(x, y) for x, y in zip(found, expected, strict=True)), (one, kind)
 
 
-@pytest.mark.parametrize("narrow", NARROW, ids=str)
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_call_in_float64_is_exact_whatever_the_type_of_its_parameter(backend: str, narrow: torch.dtype) -> None:
-    """Against the equation written here: h⁻² in the bandwidth's type would be off by 2e-8 or more."""
+def in_float64(narrow: torch.dtype) -> Iterator[tuple[Request, Tensor]]:
+    """Requests, and the weights that the equation gives them."""
     g = torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(2, 30, 4, generator=g, dtype=torch.float64) for _ in range(3))
     h, c = torch.tensor([1.7, 2.9]).to(narrow), torch.tensor([0.3, 0.7]).to(narrow)
@@ -117,16 +117,17 @@ def test_a_call_in_float64_is_exact_whatever_the_type_of_its_parameter(backend: 
             torch.softmax(torch.cat([dots, c.double()[:, None, None].expand(2, 30, 1)], -1), -1)[..., :-1],
         ),
     ]
-    served = 0
     for options, weights in cases:
-        try:
-            output = attention(query, key, value, **options, backend=backend)
-        except UnsupportedError:
-            continue
-        served += 1
-        assert (output - weights @ value).abs().max() < 1e-13, options
-    if not served:
-        pytest.skip(f"{backend} serves none of them in float64")
+        yield request(query, key, value, **options), weights
+
+
+@by_served(lambda narrow: (call for call, _ in in_float64(narrow)), BACKENDS, narrow=NARROW)
+def test_a_call_in_float64_is_exact_whatever_the_type_of_its_parameter(backend: str, narrow: torch.dtype) -> None:
+    """Against the equation written here: h⁻² in the bandwidth's type would be off by 2e-8 or more."""
+    for call, weights in in_float64(narrow):
+        if backend == "auto" or call.is_served(backend):
+            output = attention(*call.tensors, **call.options, backend=backend)
+            assert (output - weights @ call.tensors[2]).abs().max() < 1e-13, call.options
 
 
 def test_gradients_keep_the_type_of_their_parameter() -> None:

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.contract.calls import MECHANISMS, Call, near, same_bits
+from tests.contract.calls import MECHANISMS, Call, Request, drawn, near, same_bits
 from tests.contract.mechanisms import NORMALIZER, ON_CPU, SCORE
+from tests.contract.served import by_served
 from torch import Tensor
 
 from qkv.functional import attention, attention_with_weights
@@ -36,8 +37,11 @@ def cotangent(x: Tensor) -> Tensor:
     return torch.linspace(-1, 2, x.numel(), dtype=x.dtype).view(x.shape)
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("backend", BACKENDS)
+SLOPING = [name for name in BACKENDS if name != "lookup"]
+"""Backends whose weights have slopes."""
+
+
+@by_served(lambda mask: drawn(mask=MASKS[mask]), SLOPING, mask=MASKS)
 def test_losses_on_output_and_weights_add_up(backend: str, mask: str) -> None:
     """In one pass, in two, in either order, and after a pass that ended at the weights."""
     ran = 0
@@ -57,17 +61,17 @@ def test_losses_on_output_and_weights_add_up(backend: str, mask: str) -> None:
         assert all(map(same_bits, slopes(of_output, leaves), first)), call
         both = slopes(of_output + of_weights, leaves)
         assert all(near(x, y + z) for x, y, z in zip(both, first, alone, strict=True)), call
-    if not ran:
-        pytest.skip(f"{backend} serves no such problem")
+    assert ran
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("backend", BACKENDS)
+def scaled_dot(dtype: torch.dtype) -> Request:
+    return Call.draw(SCORE["scaled_dot"], NORMALIZER["softmax"], dtype=dtype).request()
+
+
+@by_served(scaled_dot, BACKENDS, dtype=[torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_a_hook_on_the_weights_changes_what_reaches_the_query(backend: str, dtype: torch.dtype) -> None:
     """As in the equation: a rule of relevance that scales the gradient of the weights scales that of the query."""
     call = Call.draw(SCORE["scaled_dot"], NORMALIZER["softmax"], dtype=dtype)
-    if backend != "auto" and not call.serves(backend):
-        pytest.skip(f"{backend} does not serve the scaled dot product")
     leaves, output, weights = graph(call, backend)
     plain = slopes((output * cotangent(output)).sum(), leaves)
     weights.register_hook(lambda gradient: 3 * gradient)

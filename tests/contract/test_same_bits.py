@@ -6,24 +6,22 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import pytest
 import torch
-from tests.contract.calls import MECHANISMS, Call, by_part, near, same_bits
+from tests.contract.calls import MECHANISMS, Call, Request, by_part, drawn, near, same_bits
 from tests.contract.mechanisms import NORMALIZER, ON_CPU, SCORE, ScoreCase
+from tests.contract.served import by_served
 
 from qkv.functional import attention_with_state, attention_with_weights
 from qkv.masks.patterns import causal, lengths
 from qkv.planner import plan, plan_cache
 from qkv.scores.products import ScaledDot
 
-by_backend = pytest.mark.parametrize("backend", [*ON_CPU, "auto"])
+BACKENDS = [*ON_CPU, "auto"]
 SLOW = pytest.mark.slow
-by_dtype = pytest.mark.parametrize(
-    "dtype",
-    [torch.float32, *(pytest.param(x, marks=SLOW) for x in (torch.float64, torch.bfloat16, torch.float16))],
-    ids=str,
-)
+DTYPES = [torch.float32, *(pytest.param(x, marks=SLOW) for x in (torch.float64, torch.bfloat16, torch.float16))]
 MASKS = {
     "none": None,
     "causal": causal(),
@@ -38,14 +36,18 @@ def calls(backend: str, dtype: torch.dtype, mask: str, state: bool = False, grad
         call = Call.draw(score, normalizer, dtype=dtype, mask=MASKS[mask])
         if backend == "auto" or call.serves(backend, state, gradient):
             found.append(call)
-    if not found:
-        pytest.skip(f"{backend} serves no such problem")
     return found
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@by_dtype
-@by_backend
+def requests(dtype: torch.dtype, mask: str, gradient: bool = True) -> Iterator[Request]:
+    return drawn(dtype=dtype, mask=MASKS[mask], gradient=gradient)
+
+
+def states(dtype: torch.dtype, mask: str = "none", gradient: bool = False) -> Iterator[Request]:
+    return drawn(dtype=dtype, mask=MASKS[mask], state=True, gradient=gradient)
+
+
+@by_served(requests, BACKENDS, mask=MASKS, dtype=DTYPES)
 def test_weights_requested_or_not_give_the_same_bits(backend: str, dtype: torch.dtype, mask: str) -> None:
     for call in calls(backend, dtype, mask):
         output, gradients = call.gradients(backend)
@@ -54,9 +56,7 @@ def test_weights_requested_or_not_give_the_same_bits(backend: str, dtype: torch.
         assert all(same_bits(x, same[name]) for name, x in gradients.items()), call
 
 
-@pytest.mark.parametrize("mask", ["none", "dense"])
-@by_dtype
-@by_backend
+@by_served(requests, BACKENDS, mask=["none", "dense"], dtype=DTYPES)
 def test_repeats_give_the_same_bits(backend: str, dtype: torch.dtype, mask: str) -> None:
     for call in calls(backend, dtype, mask):
         output, gradients = call.gradients(backend)
@@ -65,8 +65,7 @@ def test_repeats_give_the_same_bits(backend: str, dtype: torch.dtype, mask: str)
         assert all(same_bits(x, same[name]) for name, x in gradients.items()), call
 
 
-@by_dtype
-@by_backend
+@by_served(partial(requests, mask="lengths", gradient=False), BACKENDS, dtype=DTYPES)
 def test_weights_times_values_are_the_output(backend: str, dtype: torch.dtype) -> None:
     for call in calls(backend, dtype, "lengths", gradient=False):
         output, weights = call.weights(backend)
@@ -74,7 +73,7 @@ def test_weights_times_values_are_the_output(backend: str, dtype: torch.dtype) -
         assert near(weights @ call.leaves["value"], output, 16), call
 
 
-@by_backend
+@by_served(partial(states, torch.float64, "lengths"), BACKENDS)
 def test_the_state_comes_with_the_same_output(backend: str) -> None:
     """Within the bound: a kernel that also returns its state can be a different one."""
     for call in calls(backend, torch.float64, "lengths", state=True, gradient=False):
@@ -83,31 +82,26 @@ def test_the_state_comes_with_the_same_output(backend: str) -> None:
         assert state.value.dtype == torch.float64, call
 
 
-@by_backend
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@by_served(states, BACKENDS, dtype=[torch.bfloat16, torch.float16, torch.float32])
 def test_states_are_float64(backend: str, dtype: torch.dtype) -> None:
     for call in calls(backend, dtype, "none", state=True, gradient=False):
         assert call.state(backend)[1].value.dtype == torch.float64, call
 
 
-@by_backend
+@by_served(partial(states, torch.float64, "dense"), BACKENDS)
 def test_states_agree_with_the_reference(backend: str) -> None:
     for call in calls(backend, torch.float64, "dense", state=True, gradient=False):
         assert near(call.state(backend)[1].value, call.state("reference")[1].value), call
 
 
-@pytest.mark.parametrize("name", [name for name in ON_CPU if name != "reference"])
-def test_states_have_the_gradients_of_the_reference(name: str) -> None:
-    served = 0
+@by_served(partial(states, torch.float64, "dense", gradient=True), [name for name in ON_CPU if name != "reference"])
+def test_states_have_the_gradients_of_the_reference(backend: str) -> None:
     for score, normalizer in MECHANISMS:
         call = Call.draw(score, normalizer, dtype=torch.float64, mask=MASKS["dense"])
-        if not call.serves(name, state=True):
+        if not call.serves(backend, state=True):
             continue
-        served += 1
-        ours, theirs = (call.gradients(backend, _state_value)[1] for backend in (name, "reference"))
+        ours, theirs = (call.gradients(name, _state_value)[1] for name in (backend, "reference"))
         assert all(near(x, theirs[leaf], 4000) for leaf, x in ours.items()), call
-    if not served:
-        pytest.skip(f"{name} has no gradient of the state")
 
 
 def _state_value(*args, **options) -> torch.Tensor:

@@ -1,9 +1,13 @@
 """Every algorithm has derivatives of any order, by tiles where its kernel has none, in linear memory."""
 
+from collections.abc import Iterator
+from itertools import product
+
 import pytest
 import torch
-from tests.contract.calls import MECHANISMS, Call, near
+from tests.contract.calls import MECHANISMS, Call, drawn, near
 from tests.contract.mechanisms import NORMALIZER, ON_CPU, SCORE
+from tests.contract.served import by_served
 from tests.here import here
 from torch import Tensor
 from torch.autograd import gradgradcheck
@@ -47,41 +51,37 @@ def of_call(call: Call, backend: str, function=attention) -> list[Tensor]:
     return curvatures(output if isinstance(output, Tensor) else output[0], leaves)
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("backend", BACKENDS)
+@by_served(lambda mask: drawn(mask=MASKS[mask]), BACKENDS, mask=MASKS)
 def test_second_derivatives_are_those_of_the_equation(backend: str, mask: str) -> None:
-    ran = 0
     for score, normalizer in MECHANISMS:
         call = Call.draw(score, normalizer, mask=MASKS[mask])
         if backend != "auto" and not call.serves(backend):
             continue
-        ran += 1
         assert all(near(x, y, 4000) for x, y in zip(of_call(call, backend), of_call(call, "reference"), strict=True)), (
             call
         )
-    if not ran:
-        pytest.skip(f"{backend} serves no such problem")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("backend", BACKENDS)
+def common(dtype: torch.dtype) -> Iterator[Call]:
+    for name in ("scaled_dot", "cosine", "gaussian", "additive", "concat"):
+        for rule in ("softmax", "sum", "mean", "entmax") if name == "gaussian" else ("softmax", "mean", "entmax"):
+            yield Call.draw(SCORE[name], NORMALIZER[rule], dtype=dtype, mask=MASKS["dense"])
+
+
+@by_served(
+    lambda dtype: (call.request() for call in common(dtype)),
+    BACKENDS,
+    dtype=[torch.float32, torch.bfloat16, torch.float16],
+)
 def test_second_derivatives_of_other_types_are_near(backend: str, dtype: torch.dtype) -> None:
     """Computed in float32 at least: the inputs, first derivatives and results alone are rounded."""
-    ran = 0
-    for name in ("scaled_dot", "cosine", "gaussian", "additive", "concat"):
-        for rule in ("softmax", "sum", "mean", "entmax"):
-            if rule == "sum" and name != "gaussian":
-                continue
-            call = Call.draw(SCORE[name], NORMALIZER[rule], dtype=dtype, mask=MASKS["dense"])
-            if backend != "auto" and not call.serves(backend):
-                continue
-            ran += 1
-            exact = call.with_leaves(**{leaf: x.double() for leaf, x in call.leaves.items()})
-            for x, y in zip(of_call(call, backend), of_call(exact, "reference"), strict=True):
-                assert x.dtype == dtype
-                assert (x.double() - y).abs().max() <= 64 * torch.finfo(dtype).eps * (1 + y.abs().max()), call
-    if not ran:
-        pytest.skip(f"{backend} serves none of these")
+    for call in common(dtype):
+        if backend != "auto" and not call.serves(backend):
+            continue
+        exact = call.with_leaves(**{leaf: x.double() for leaf, x in call.leaves.items()})
+        for x, y in zip(of_call(call, backend), of_call(exact, "reference"), strict=True):
+            assert x.dtype == dtype
+            assert (x.double() - y).abs().max() <= 64 * torch.finfo(dtype).eps * (1 + y.abs().max()), call
 
 
 def points(leading: tuple[int, ...], queries: int, keys: int, width: int, dtype: torch.dtype) -> list[Tensor]:
@@ -207,13 +207,20 @@ def test_a_gradient_penalty_trains_and_accumulates(backend: str) -> None:
     assert all(near(x, y, 4000) for x, y in zip(*found, strict=True))
 
 
-@pytest.mark.parametrize("backend", here("blocked", "rowwise", "fused", "auto"))
-@pytest.mark.parametrize("name", ["softmax", "softmax_sink", "entmax_learned", "sum"])
-def test_states_have_second_derivatives(backend: str, name: str) -> None:
-    score = SCORE["gaussian" if name == "sum" else "additive" if backend == "fused" else "scaled_dot"]
-    call = Call.draw(score, NORMALIZER[name], mask=MASKS["dense"])
-    if backend != "auto" and not call.serves(backend, state=True):
-        pytest.skip(f"{backend} has no gradient of this state")
+RULES = ["softmax", "softmax_sink", "entmax_learned"]
+
+
+def with_state(score: str, rule: str) -> Call:
+    return Call.draw(SCORE[score], NORMALIZER[rule], mask=MASKS["dense"])
+
+
+@by_served(
+    lambda mechanism: with_state(*mechanism).request(state=True),
+    here("blocked", "rowwise", "fused", "auto"),
+    mechanism=[*product(["scaled_dot", "additive"], RULES), ("gaussian", "sum")],
+)
+def test_states_have_second_derivatives(backend: str, mechanism: tuple[str, str]) -> None:
+    call = with_state(*mechanism)
 
     def state(*tensors: Tensor, **options: object) -> Tensor:
         output, found = attention_with_state(*tensors, **options)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contract.calls import MECHANISMS, Call, near, refused
 from tests.contract.mechanisms import ON_CPU
+from tests.here import here
 from torch import Tensor
 
 from qkv.biases import alibi
@@ -141,13 +142,11 @@ def test_strides_do_not_matter(backend: str, how: str) -> None:
     assert ran
 
 
-@by_backend
+@pytest.mark.parametrize("backend", here("reference", "sdpa", "linear", "rowwise", "blocked"))
 def test_expanded_inputs(backend: str) -> None:
     query, key, value = torch.randn(3, 1, 1, 5, 4, dtype=torch.float64).unbind()
     wide = [x.expand(3, 2, 5, 4) for x in (query, key, value)]
     score, normalizer = (ScaledDot(), Mean()) if backend == "linear" else (ScaledDot(), Softmax())
-    if refused(backend, *wide, score=score, normalizer=normalizer, mask=None):
-        pytest.skip(f"{backend} serves no dot products")
     output = attention(*wide, score=score, normalizer=normalizer, backend=backend)
     assert near(output, attention(query, key, value, score=score, normalizer=normalizer).expand(3, 2, 5, 4))
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from tests.contract.calls import MECHANISMS, Call, near, same_bits
 from tests.contract.changes import BIASES, MASKS, WAYS, B, H, K, Q, other, table
+from tests.contract.mechanisms import NormalizerCase, ScoreCase
 from torch import Tensor
 
 import qkv
@@ -36,11 +37,12 @@ def unchanged(make: Callable[[dict[str, Tensor]], AttentionMap], tensors: dict[s
                 assert same_bits(read(amap), expected[part]), (name, way, part)
 
 
-@pytest.mark.parametrize("turn", range(0, len(MECHANISMS), 4))
-def test_inputs_and_parameters_may_change(turn: int) -> None:
-    score, normalizer = MECHANISMS[turn]
-    if score.name == "learned":
-        pytest.skip("what a function closes over is not copied")
+COPIED = [(score, normalizer) for score, normalizer in MECHANISMS[::4] if score.name != "learned"]
+"""What a function closes over is not copied."""
+
+
+@pytest.mark.parametrize(("score", "normalizer"), COPIED, ids=lambda case: case.name)
+def test_inputs_and_parameters_may_change(score: ScoreCase, normalizer: NormalizerCase) -> None:
     call = Call.draw(score, normalizer, ((B, H), Q, K), torch.float64)
 
     def make(x: dict[str, Tensor]) -> AttentionMap:

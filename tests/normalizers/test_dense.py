@@ -1,16 +1,16 @@
 """Normalizers with nothing to normalize, and infinite sinks."""
 
-import itertools
 import math
 from typing import Any
 
 import pytest
 import torch
+from tests.contract.calls import Request, request
+from tests.contract.served import by_served
 from tests.here import here
 
 import qkv
-from qkv.errors import UnsupportedError
-from qkv.masks import Mask, causal
+from qkv.masks import causal
 from qkv.normalizers import Hard, Identity, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.base import Normalizer
 from qkv.scores import Additive, ScaledDot
@@ -56,27 +56,35 @@ def test_softmax_gives_the_same_bits_where_no_value_may_decide(sink: float | Non
 
 
 ENDLESS = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-SINKS = list(itertools.product(("reference", "blocked", "rowwise", "sdpa", "fused"), ENDLESS))
+SINK_MASKS = {"all": None, "causal": causal(), "first row empty": causal(-1)}
 
 
-@pytest.mark.parametrize(("backend", "name"), SINKS)
-@pytest.mark.parametrize("mask", [None, causal(), causal(-1)], ids=["all", "causal", "first row empty"])
-@pytest.mark.parametrize("items", [2, 20])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_sink_may_be_infinite(backend: str, name: str, mask: Mask | None, items: int, dtype: torch.dtype) -> None:
-    """The limits of the equation: +inf takes all weight, −inf none, and NaN shows, in one head only."""
+def sunk(score: str, name: str, mask: str, items: int, dtype: torch.dtype) -> Request:
     leaves = [torch.randn(items, 2, 20, 8).to(dtype).requires_grad_() for _ in range(3)]
     sink = torch.tensor([ENDLESS[name], 0.5], requires_grad=True)
-    score = Additive(torch.ones(8, dtype=dtype)) if backend == "fused" else ScaledDot()
-    given: dict[str, Any] = {"score": score, "mask": mask, "backend": backend}
-    try:
-        output = qkv.attention(*leaves, normalizer=Softmax(sink), **given)
-    except UnsupportedError:
-        pytest.skip("not served")
+    made = Additive(torch.ones(8, dtype=dtype)) if score == "additive" else ScaledDot()
+    return request(*leaves, score=made, normalizer=Softmax(sink), mask=SINK_MASKS[mask])
+
+
+@by_served(
+    sunk,
+    here("reference", "blocked", "rowwise", "sdpa", "fused"),
+    score=["scaled_dot", "additive"],
+    name=ENDLESS,
+    mask=SINK_MASKS,
+    items=[2, 20],
+    dtype=[torch.float32, torch.bfloat16],
+)
+def test_a_sink_may_be_infinite(backend: str, score: str, name: str, mask: str, items: int, dtype: torch.dtype) -> None:
+    """The limits of the equation: +inf takes all weight, −inf none, and NaN shows, in one head only."""
+    call = sunk(score, name, mask, items, dtype)
+    leaves, sink = call.tensors, call.options["normalizer"].sink
+    given: dict[str, Any] = call.options | {"backend": backend}
+    output = qkv.attention(*leaves, **given)
     gradients = torch.autograd.grad(output.float().square().sum(), [*leaves, sink])
-    other, weights = qkv.attention_with_weights(*leaves, normalizer=Softmax(sink), **given)
+    other, weights = qkv.attention_with_weights(*leaves, **given)
     assert torch.equal(other.nan_to_num(9.0), output.nan_to_num(9.0))
-    seeing = slice(1 if mask is not None else 0, None)
+    seeing = slice(0 if mask == "all" else 1, None)
     if name == "nan":
         assert gradients[3].isnan().tolist() == [True, False]
         assert output[:, 0, seeing].isnan().all()
@@ -88,7 +96,7 @@ def test_a_sink_may_be_infinite(backend: str, name: str, mask: Mask | None, item
         assert (output[:, 0] == 0).all()
         assert (weights[:, 0] == 0).all()
     if name == "-inf":
-        plain = qkv.attention(*leaves, normalizer=Softmax(), **given)
+        plain = qkv.attention(*leaves, **given | {"normalizer": Softmax()})
         torch.testing.assert_close(output[:, 0], plain[:, 0])
     assert output[:, 1].isfinite().all()
 

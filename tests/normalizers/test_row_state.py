@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.contract.calls import near, refused
-from tests.contract.mechanisms import ON_CPU
+from tests.contract.calls import Request, near, request
+from tests.contract.served import by_served
 from torch import Tensor
 from torch.autograd import gradcheck
 
@@ -158,13 +158,14 @@ def test_one_part_is_itself(name: str) -> None:
     assert same(merge([whole]), whole)
 
 
-@by_mechanism
-@pytest.mark.parametrize("backend", ON_CPU)
+def whole_call(name: str) -> Request:
+    score, normalizer = MECHANISMS[name]
+    return request(*draw(1), score=score, normalizer=normalizer)
+
+
+@by_served(whole_call, name=MECHANISMS)
 def test_parts_of_any_backend_merge(name: str, backend: str) -> None:
     tensors = draw(1)
-    score, normalizer = MECHANISMS[name]
-    if refused(backend, *tensors, score=score, normalizer=normalizer):
-        pytest.skip(f"{backend} does not serve {name}")
     halves = [part(name, tensors, slice(0, 5), backend), part(name, tensors, slice(5, 12), "reference")]
     assert same(merge(halves), part(name, tensors, slice(None), "reference"))
 

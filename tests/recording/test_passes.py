@@ -163,6 +163,52 @@ def test_each_kind_of_pass_alone(name: str, kind: Callable[..., list[Tensor]]) -
     assert_passes(trace, name, texts)
 
 
+def by_generation(model: Any, ids: Tensor, past: Any) -> Tensor:
+    written: Tensor = model.generate(ids, max_new_tokens=4, do_sample=False, past_key_values=past)
+    return written[:, :-1]
+
+
+def by_one_call(model: Any, ids: Tensor, past: Any) -> Tensor:
+    model(ids[:, past.get_seq_length() :], past_key_values=past)
+    return ids
+
+
+def by_single_tokens(model: Any, ids: Tensor, past: Any) -> Tensor:
+    for place in range(past.get_seq_length(), ids.shape[1]):
+        model(ids[:, place : place + 1], past_key_values=past)
+    return ids
+
+
+# A static cache writes its window in place until it is full.
+@pytest.mark.parametrize(("before", "static"), [(3, False), (6, False), (9, False), (6, True), (9, True)])
+@pytest.mark.parametrize("go_on", [by_generation, by_one_call, by_single_tokens])
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+@torch.no_grad()
+def test_a_text_whose_beginning_lies_in_an_earlier_cache(
+    name: str, go_on: Callable[..., Tensor], before: int, static: bool
+) -> None:
+    """Columns are positions in the text, also of a cache with a window that has dropped the first ones."""
+    model, ids = OURS[name], ids_of(5, 13)
+    past = transformers.DynamicCache(config=model.config)
+    if static:
+        past = transformers.StaticCache(config=model.config, max_cache_len=32)
+    model(ids[:, :before], past_key_values=past, use_cache=True)
+    with record(model) as trace:
+        text = go_on(model, ids, past)
+    if static and name == "llama" and go_on is not by_one_call:
+        with pytest.raises(UnsupportedError, match="static cache"):
+            trace.alignment(trace.layers[0])
+        return
+    empty = 32 - text.shape[1] if static and name == "llama" else 0  # their weights are 0
+    maps = [nn.functional.pad(weights, (0, empty)) for weights in maps_of(name, text)]
+    for layer, weights in zip(trace.layers, maps, strict=True):
+        torch.testing.assert_close(trace.weights(layer), weights[:, :, before:], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(trace.alignment(layer), weights[0, :, before:].mean(0), rtol=1e-4, atol=1e-5)
+        (statistics,) = trace.statistics(layer, "received")
+        received = weights[:, :, before:].double().sum(-2)
+        torch.testing.assert_close(statistics.received, received, rtol=1e-4, atol=1e-5)
+
+
 EVENTS = st.tuples(st.sampled_from(KINDS), st.integers(0, 99), st.integers(3, 6), st.booleans())
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, final
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from qkv.recording.calls import RecordedCall
 from qkv.recording.lineage import Lineage, Moment
@@ -142,6 +143,8 @@ class OpenPass:
 
     def _sharing_memory(self, layer: str, call: RecordedCall) -> RecordedCall:
         """Return a call whose keys and values are in memory shared with earlier calls that they continue."""
+        if layer not in self._rooms:
+            call = _from_first_key(call)
         queries, keys = call.query.shape[-2], call.key.shape[-2]
         if call.start is None or (call.self_attention and keys > call.start + queries) or not call.unchanged:
             return call  # a cache of fixed size is written in place
@@ -149,6 +152,21 @@ class OpenPass:
         stored = room.keep(call.key, call.value, queries)
         options = moved(dict(call.options), stored.dropped)
         return call if options is None else replace(call, key=stored.key, value=stored.value, options=options)
+
+
+def _from_first_key(call: RecordedCall) -> RecordedCall:
+    """Return a call with hidden keys of 0 in place of those that a window had dropped before the recording began."""
+    missing = 0 if call.start is None else call.start + call.query.shape[-2] - call.key.shape[-2]
+    if not call.self_attention or missing <= 0:
+        return call
+    bias = call.options.get("bias")
+    options = moved({name: option for name, option in call.options.items() if name != "bias"}, missing) or {}
+    if isinstance(bias, Tensor) and bias.shape[-1] == call.key.shape[-2]:
+        options["bias"] = F.pad(bias, (missing, 0))
+    elif bias is not None:
+        return call
+    key, value = (F.pad(x, (0, 0, missing, 0)) for x in (call.key, call.value))
+    return replace(call, key=key, value=value, options=options)
 
 
 def first_positions(calls: Sequence[RecordedCall], position: int) -> list[RecordedCall]:

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.absolute()
 SOURCE = ROOT / "src"
 sys.path.insert(0, str(ROOT))  # a build in isolation does not have the project's folder there
 
-from release.links import CONTACT, absolute_links, urls  # noqa: E402
+from release.links import CONTACT, absolute_links, is_placeholder, urls  # noqa: E402
 
 VERSION = str(runpy.run_path(str(SOURCE / "qkv" / "_version.py"))["VERSION"])
 BUILDS = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
@@ -98,7 +98,7 @@ setup(
     long_description=absolute_links((ROOT / "README.md").read_text(encoding="utf-8"), f"v{VERSION}"),
     long_description_content_type="text/markdown",
     author="The qkv authors",
-    author_email=CONTACT,
+    author_email=None if is_placeholder(CONTACT) else CONTACT,
     project_urls=urls(VERSION),
     cmdclass={"build": Build, "build_kernels": BuildKernels, "bdist_wheel": Wheel},
     distclass=Binary,

@@ -27,7 +27,9 @@ def is_placeholder(address: str) -> bool:
 
 
 def urls(version: str, repository: str = REPOSITORY) -> dict[str, str]:
-    """Return the links beside a package on an index, by their titles."""
+    """Return the links beside a package on an index, by their titles; none if the repository is a placeholder."""
+    if is_placeholder(repository):
+        return {}
     return {
         "Homepage": repository,
         "Documentation": file_address("docs/index.md", f"v{version}", repository),

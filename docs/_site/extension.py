@@ -4,7 +4,7 @@ import re
 from pathlib import PurePosixPath
 from typing import Any
 
-from release.links import file_address
+from release.links import REPOSITORY, file_address, is_placeholder
 
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
 _SOURCES = re.compile(r"(\.ci|src|tests|examples|benchmarks|results)(/|$)")
@@ -15,19 +15,20 @@ _PAGES = {
 }
 
 
-def repository_links(text: str, page: str) -> str:
+def repository_links(text: str, page: str, repository: str = REPOSITORY) -> str:
     """Lead links to files of the repository to the repository, and those to its top pages to their pages here.
 
     Args:
         text: a page's Markdown.
         page: its path below `docs`, which links are relative to.
+        repository: the address of the repository. While it is a placeholder, links to it are plain words.
 
     Returns:
         The Markdown for the site.
 
     Example:
-        >>> repository_links("[a](../../src/qkv/errors.py)", "how_to/train.md")
-        '[a](https://repository.invalid/qkv/blob/main/src/qkv/errors.py)'
+        >>> repository_links("[a](../../src/qkv/errors.py)", "how_to/train.md", "https://qkv.org")
+        '[a](https://qkv.org/blob/main/src/qkv/errors.py)'
         >>> repository_links("[a](../../SECURITY.md#keys)", "how_to/train.md")
         '[a](../project/security.md#keys)'
     """
@@ -44,7 +45,9 @@ def repository_links(text: str, page: str) -> str:
             up = "../" * (len(folder.parts) - 1)
             return f"[{label}]({up}{_PAGES[full]}.md{ending})"
         if _SOURCES.match(full) or not full.startswith("docs"):
-            return f"[{label}]({file_address(full, 'main')}{ending})"
+            return (
+                label if is_placeholder(repository) else f"[{label}]({file_address(full, 'main', repository)}{ending})"
+            )
         return link.group(0)
 
     return _LINK.sub(replaced, text)

@@ -84,7 +84,9 @@ def test_code_fits_the_width_of_a_page(page: Path) -> None:
 
 def test_links_into_the_repository_lead_there() -> None:
     rewrite = load("extension").repository_links
-    assert rewrite("[a](../../src/qkv/errors.py)", "how_to/train.md").endswith("/blob/main/src/qkv/errors.py)")
+    page = "how_to/train.md"
+    assert rewrite("[a](../../src/a.py)", page, "https://qkv.org") == "[a](https://qkv.org/blob/main/src/a.py)"
+    assert rewrite("[a](../../src/a.py), [b](../../b.md)", page, "https://qkv.invalid") == "a, b"
     assert rewrite("[a](../../SECURITY.md#x)", "how_to/train.md") == "[a](../project/security.md#x)"
     for same in ("[a](view.md)", "[a](../project/results.md#b)", "[a](https://x.org/y)", "[a](#b)"):
         assert rewrite(same, "how_to/train.md") == same

@@ -114,7 +114,8 @@ def test_the_addresses_of_the_index_page_are_in_one_place() -> None:
     lines = subprocess.run(
         ["git", "-C", str(ROOT), "grep", "-l", "repository.invalid"], capture_output=True, text=True, check=True
     ).stdout.split()
-    assert set(lines) <= {"release/links.py", "docs/_site/extension.py", "tests/release/test_sources.py"}
+    assert set(lines) <= {"release/links.py", "tests/release/test_sources.py"}
+    assert urls("0.1.0", "https://repository.invalid/qkv") == {}, "nobody is shown an address that leads nowhere"
 
 
 def test_the_notes_of_a_version_end_where_the_next_begins(copy: Path) -> None:

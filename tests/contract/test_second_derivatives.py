@@ -1,7 +1,10 @@
 """Every algorithm has derivatives of any order, by tiles where its kernel has none, in linear memory."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
 from itertools import product
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -13,7 +16,8 @@ from torch import Tensor
 from torch.autograd import gradgradcheck
 from torch.autograd.functional import hessian, hvp, vhp
 
-from qkv.biases import alibi, relative
+from qkv.biases import Bias, alibi, relative
+from qkv.errors import UnsupportedError
 from qkv.functional import attention, attention_with_state, attention_with_weights
 from qkv.masks.patterns import causal, lengths, window
 from qkv.normalizers.dense import Identity, Mean, Sigmoid, Softmax
@@ -22,6 +26,7 @@ from qkv.planner.registry import ALGORITHMS
 from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
 from qkv.scores.products import ScaledDot
 from qkv.scores.sums import Additive
+from qkv.values.parameters import Parameter
 
 MASKS = {
     "none": None,
@@ -82,6 +87,138 @@ def test_second_derivatives_of_other_types_are_near(backend: str, dtype: torch.d
         for x, y in zip(of_call(call, backend), of_call(exact, "reference"), strict=True):
             assert x.dtype == dtype
             assert (x.double() - y).abs().max() <= 64 * torch.finfo(dtype).eps * (1 + y.abs().max()), call
+
+
+@dataclass(frozen=True, eq=False)
+class Table(Bias):
+    """A learned number for each pair of positions modulo 5 and 4, which is no function of their difference."""
+
+    table: Tensor
+    parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("table", 2),)
+
+    def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        return self.table[..., rows_Q1 % 5, columns_K % 4]
+
+
+class Doubled(Bias):
+    """A bias that keeps what it has computed from its parameter, which no derivative by tiles can follow."""
+
+    parameters: ClassVar[tuple[Parameter, ...]] = (Parameter("table", 2),)
+
+    def __init__(self, table: Tensor) -> None:
+        self.table, self.twice = table, table.tanh()
+
+    def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        return self.twice[..., rows_Q1 % 5, columns_K % 4]
+
+
+class Wave(Bias):
+    """A bias that closes over a tensor that it does not name."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+
+    def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
+        return self.weight * (0.3 * rows_Q1).sin() * (0.2 * columns_K).cos()
+
+
+BIASES: dict[str, tuple[tuple[int, ...], Any]] = {
+    "none": ((0,), lambda x: None),
+    "tensor": ((2, 5, 7), lambda x: x),
+    "alibi": ((2,), alibi),
+    "relative": ((2, 5), relative),
+    "table": ((2, 5, 4), Table),
+    "doubled": ((2, 5, 4), Doubled),
+    "wave": ((2, 1, 1), Wave),
+}
+
+
+def twice(loss: Any, leaves: list[Tensor]) -> list[Tensor]:
+    """First derivatives, and those of their combination, by `torch.func`."""
+    every = tuple(range(len(leaves)))
+
+    def combined(*tensors: Tensor) -> Tensor:
+        first = torch.func.grad(loss, every)(*tensors)
+        return sum((g * torch.linspace(-1, 1, g.numel(), dtype=F64).view(g.shape)).sum() for g in first)  # type: ignore[return-value]
+
+    return [*torch.func.grad(loss, every)(*leaves), *torch.func.grad(combined, every)(*leaves)]
+
+
+def by_autograd(f: Any, leaves: list[Tensor]) -> list[Tensor]:
+    return curvatures(f(*leaves), dict(enumerate(leaves)))  # type: ignore[arg-type]
+
+
+def by_transformations(f: Any, leaves: list[Tensor]) -> list[Tensor]:
+    return twice(lambda *tensors: f(*tensors).sin().sum(), [x.detach() for x in leaves])
+
+
+def by_mapped_transformations(f: Any, leaves: list[Tensor]) -> list[Tensor]:
+    pairs = [torch.stack([x.detach() + 0.01, x.detach()]) for x in leaves]
+    found = torch.vmap(lambda *tensors: tuple(twice(lambda *own: f(*own).sin().sum(), list(tensors))))(*pairs)
+    return [x[1] for x in found]
+
+
+def by_exported_program(f: Any, leaves: list[Tensor]) -> list[Tensor]:
+    class Module(torch.nn.Module):
+        def forward(self, *tensors: Tensor) -> Tensor:
+            return f(*tensors)  # type: ignore[no-any-return]
+
+    return by_autograd(torch.export.export(Module(), tuple(leaves)).module(), leaves)
+
+
+WAYS = {"autograd": by_autograd, "func": by_transformations, "mapped": by_mapped_transformations}
+EVERY_WAY = {**WAYS, "exported": by_exported_program}
+OF_EACH_CORE = (
+    *(("scaled_dot", name) for name in ("softmax", "softmax_sink", "sigmoid", "entmax_learned", "mean", "hard")),
+    *(("additive", name) for name in ("softmax", "sigmoid_bias", "sparsemax")),
+    *(("gaussian", "softmax"), ("epanechnikov", "identity"), ("concat", "mean"), ("learned", "softmax")),
+)
+
+
+def unless_refused(compute: Any) -> list[Tensor] | None:
+    try:
+        return compute()  # type: ignore[no-any-return]
+    except UnsupportedError:
+        return None
+    except RuntimeError as error:
+        if "UnsupportedError" not in str(error) and "flash_attention_for_cpu_backward is not" not in str(error):
+            raise
+        return None
+
+
+PLAIN = [("autograd", mask, 1) for mask in MASKS] + [("func", mask, 1) for mask in ("none", "lengths", "not")]
+SLOWER = [("mapped", "lengths", 6), ("mapped", "not", 7), ("exported", "lengths", 6), ("exported", "dense", 7)]
+"""The way, the mask, and of how many mechanisms one is drawn."""
+
+
+@pytest.mark.parametrize("bias", BIASES)
+@pytest.mark.parametrize(("way", "mask", "step"), [*PLAIN, *SLOWER])
+def test_every_bias_and_way_agrees_or_refuses(way: str, mask: str, step: int, bias: str) -> None:
+    shape, build = BIASES[bias]
+    agreed = refused = 0
+    for score, normalizer in OF_EACH_CORE[::step]:
+        call = Call.draw(SCORE[score], NORMALIZER[normalizer], mask=MASKS[mask])
+        generator = torch.Generator().manual_seed(1)
+        call = call.with_leaves(bias=torch.randn(shape, generator=generator, dtype=F64) / 2)
+        names = list(call.leaves)
+        leaves = [x.requires_grad_() for x in call.leaves.values()]
+
+        def compute(*tensors: Tensor, backend: str, names: list[str] = names, call: Call = call) -> Tensor:
+            by_name = dict(zip(names, tensors, strict=True))
+            added = build(by_name.pop("bias"))
+            return call.with_options(bias=added)._call(attention, by_name, backend)  # type: ignore[no-any-return]
+
+        reference = by_autograd(partial(compute, backend="reference"), leaves)
+        for backend in ("auto", "blocked", *(("fused",) if here("fused") else ())):
+            ours = unless_refused(partial(EVERY_WAY[way], partial(compute, backend=backend), leaves))
+            if ours is None:
+                # PyTorch's own kernel, which an exported program names, is refused by PyTorch.
+                assert backend != "auto" or way == "exported" or bias == "doubled", call
+                refused += 1
+                continue
+            agreed += 1
+            assert all(near(x, y, 40_000) for x, y in zip(ours, reference, strict=True)), (call, backend)
+    assert agreed > refused or bias in ("table", "doubled", "wave"), (agreed, refused)
 
 
 def points(leading: tuple[int, ...], queries: int, keys: int, width: int, dtype: torch.dtype) -> list[Tensor]:

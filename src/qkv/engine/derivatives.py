@@ -7,7 +7,7 @@ autograd function, whose backward pass is itself, serves every order. First deri
 kernels.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol, final
@@ -79,7 +79,7 @@ _CUTS = (
 def differentiable_gradients(
     mechanism: Mechanism,
     visibility: Visibility,
-    terms: Terms,
+    terms: Sequence[Tensor | None],
     needed: Sequence[bool],
     cotangents: tuple[Tensor | None, Tensor | None],
     constants: "Constants | None" = None,
@@ -89,7 +89,7 @@ def differentiable_gradients(
     Args:
         mechanism: the equation; `state` says whether the row state's gradient is among the cotangents.
         visibility: the lowered mask.
-        terms: its tensors.
+        terms: the `Terms`, and then the tensors that the bias of a tile is computed from.
         needed: which of them need a gradient; those that it does not name need none.
         cotangents: of the output (..., Q, V) and of the row state (..., Q); None for zeros.
         constants: what else the scores of a tile depend on.
@@ -104,22 +104,67 @@ def differentiable_gradients(
         >>> dot = Mechanism("dot", Linear(), "identity", 1.0, 0.0, False, ())
         >>> seen = Visibility("all", Grid((), 1, 1, x.device))
         >>> terms = Terms(x, torch.ones(1, 2), torch.ones(1, 1))
-        >>> wanted, cotangents = [True], (x.sum().view(1, 1), None)
-        >>> first = differentiable_gradients(dot, seen, terms, wanted, cotangents)[0]
+        >>> needed, cotangents = [True], (x.sum().view(1, 1), None)
+        >>> first = differentiable_gradients(dot, seen, terms, needed, cotangents)[0]
         >>> first, torch.autograd.grad(first.sum(), x)
         (tensor([[1.5000, 1.5000]], grad_fn=<_SumOfTilesBackward>), (tensor([[2., 2.]]),))
     """
-    present = [index for index, x in enumerate(terms) if x is not None]
-    tensors = [x for x in terms if x is not None]
-    outputs = [index for index, x in enumerate(cotangents) if x is not None]
-    if not outputs:
+    if all(x is None for x in cotangents):
         pairs = zip(terms, needed, strict=False)
         return [torch.zeros_like(x) if x is not None and want else None for x, want in pairs]
-    equation = TiledEquation(mechanism, visibility, tuple(present), tuple(outputs), constants or Constants())
-    chosen = tuple(position for position, index in enumerate(present) if index < len(needed) and needed[index])
-    gradients = iter(gradients_of(equation, tensors, chosen, [x for x in cotangents if x is not None]))
-    indices = {present[index] for index in chosen}
-    return [next(gradients) if index in indices else None for index in range(len(needed))]
+    equation = TiledEquation.of(mechanism, visibility, terms, cotangents, constants)
+    chosen = equation.chosen(needed)
+    gradients = gradients_of(equation, _present(terms), chosen, _present(cotangents))
+    return _by_index(gradients, (equation.present[position] for position in chosen), len(needed))
+
+
+def second_gradients(
+    mechanism: Mechanism,
+    visibility: Visibility,
+    terms: Sequence[Tensor | None],
+    cotangents: tuple[Tensor | None, Tensor | None],
+    upstream: Sequence[Tensor | None],
+    needed: tuple[Sequence[bool], Sequence[bool]],
+    constants: "Constants | None" = None,
+    apply: "Callable[[Level, Sequence[Tensor]], tuple[Tensor, ...]] | None" = None,
+) -> tuple[list[Tensor | None], list[Tensor | None]]:
+    """Return the gradients of a loss on the gradients of an equation's tensors, with a graph.
+
+    Args:
+        mechanism, visibility, terms, cotangents, constants: as `differentiable_gradients` takes them.
+        upstream: the loss's gradients with respect to the gradients of the terms; None where they have none.
+        needed: which of the terms need a gradient, and which of the two cotangents.
+        apply: sums a level over all tiles, as an autograd function; by default one that may close over the mask.
+
+    Returns:
+        The gradients of the terms and those of the cotangents; None where there is none.
+    """
+    equation = TiledEquation.of(mechanism, visibility, terms, cotangents, constants)
+    first = equation.chosen([x is not None for x in upstream])
+    if not first or not equation.outputs:
+        return [None] * len(needed[0]), [None, None]
+    count = len(equation.present)
+    of_terms = equation.chosen(needed[0])
+    of_cotangents = [position for position, index in enumerate(equation.outputs) if needed[1][index]]
+    tensors = [*_present(terms), *_present(cotangents)]
+    level = Level(equation).derivative(first).derivative((*of_terms, *(count + position for position in of_cotangents)))
+    tensors += _present(upstream[equation.present[position]] for position in first)
+    gradients = (apply or _apply)(level, tensors)
+    split = len(of_terms)
+    return (
+        _by_index(gradients[:split], (equation.present[position] for position in of_terms), len(needed[0])),
+        _by_index(gradients[split:], (equation.outputs[position] for position in of_cotangents), 2),
+    )
+
+
+def _present(tensors: Iterable[Tensor | None]) -> list[Tensor]:
+    return [x for x in tensors if x is not None]
+
+
+def _by_index(tensors: Iterable[Tensor], indices: Iterable[int], count: int) -> list[Tensor | None]:
+    """Return a list with each tensor at its index, and None elsewhere."""
+    by_index = dict(zip(indices, tensors, strict=True))
+    return [by_index.get(index) for index in range(count)]
 
 
 def gradients_of(
@@ -167,12 +212,12 @@ class Constants:
     Attributes:
         seed: of dropout.
         ties: as in `Inputs`.
-        bias: the bias of a tile's scores, from its slices.
+        bias: the bias of a tile's scores, from its slices and the tensors that follow the `Terms`.
     """
 
     seed: Tensor | None = None
     ties: Tensor | None = None
-    bias: Callable[[TileSlices], Tensor] | None = None
+    bias: Callable[[TileSlices, Sequence[Tensor]], Tensor] | None = None
 
 
 @final
@@ -182,7 +227,7 @@ class TiledEquation:
 
     Attributes:
         mechanism, visibility: as `differentiable_gradients` takes them.
-        present: the indices of the `Terms` that it takes.
+        present: the indices of the `Terms` that it takes, and larger ones for the tensors that follow them.
         outputs: which of output and row state it returns.
         constants: what else its scores depend on.
     """
@@ -193,10 +238,28 @@ class TiledEquation:
     outputs: tuple[int, ...]
     constants: Constants
 
+    @staticmethod
+    def of(
+        mechanism: Mechanism,
+        visibility: Visibility,
+        terms: Sequence[Tensor | None],
+        cotangents: Sequence[Tensor | None],
+        constants: Constants | None,
+    ) -> "TiledEquation":
+        """Return the equation that takes the terms that are present, and returns what has a cotangent."""
+        present, outputs = (
+            tuple(index for index, x in enumerate(tensors) if x is not None) for tensors in (terms, cotangents)
+        )
+        return TiledEquation(mechanism, visibility, present, outputs, constants or Constants())
+
+    def chosen(self, needed: Sequence[bool]) -> tuple[int, ...]:
+        """Return the positions, among its inputs, of the terms that are needed; those not named are not."""
+        return tuple(position for position, index in enumerate(self.present) if index < len(needed) and needed[index])
+
     @property
     def inputs(self) -> tuple[Cut, ...]:
         """Which part of each input belongs to a tile."""
-        return tuple(_CUTS[index] for index in self.present)
+        return tuple(_CUTS[index] if index < len(_CUTS) else WHOLE for index in self.present)
 
     @property
     def results(self) -> tuple[Cut, ...]:
@@ -236,7 +299,8 @@ class TiledEquation:
         if terms.diagonals is not None:
             biases.append(toeplitz(terms.diagonals, slices.rows.stop - slices.rows.start))
         if constants.bias is not None:
-            biases.append(constants.bias(slices))
+            learned = [x for index, x in zip(self.present, tensors, strict=False) if index >= len(Terms._fields)]
+            biases.append(constants.bias(slices, learned))
         for bias in biases:
             s = s if bias is None else s + bias
         if visible is None and any(bias is not None for bias in biases):

@@ -1,6 +1,7 @@
 """A bias that is a function of positions, in the form that algorithms receive: any tile of it on request."""
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, is_dataclass, replace
 from typing import Any, Literal, final
 
@@ -77,6 +78,24 @@ class PositionBias:
         row = row.expand(*row.shape[:-2], 1, offsets.shape[0]) if row.ndim > 1 else row.expand(1, offsets.shape[0])
         return row.squeeze(-2)
 
+    def replaced(self, learned: Sequence[Tensor]) -> "PositionBias":
+        """Return the same bias with other tensors in place of those that learn, in their order."""
+        bias = copy(self.bias)
+        for name, x in zip(_learned_names(self.bias), learned, strict=True):
+            object.__setattr__(bias, name, x)  # a frozen dataclass too
+        return replace(self, bias=bias)
+
+    @property
+    def replaceable(self) -> bool:
+        """True if its tiles are computed from its fields alone, not from what was computed of them before."""
+        if not self.learned or 0 in (self.grid.queries, self.grid.keys):
+            return True
+        first = slice(0, 1)
+        leaves = [x.detach().requires_grad_() for x in self.learned]
+        with torch.enable_grad():
+            added = self.replaced(leaves).tile(first, first)
+        return not added.requires_grad or not _learns_more(added, leaves)
+
     def _checked(self, added: Tensor, size: tuple[int, int]) -> Tensor:
         """Check the shape of a tile that a bias returned, cast it, and split its heads into groups."""
         shape = (*self.grid.leading, *size)
@@ -110,7 +129,7 @@ def position_bias(bias: Bias, grid: Grid, dtype: torch.dtype) -> PositionBias:
     fixed = PositionBias(bias, grid, torch.float64 if dtype == torch.float64 else torch.float32)
     if not torch.is_grad_enabled():
         return fixed
-    named = [x for name, _, _ in bias.parameters if isinstance(x := getattr(bias, name), Tensor) and x.requires_grad]
+    named = [getattr(bias, name) for name in _learned_names(bias)]
     if type(bias) in (Alibi, Relative):
         return replace(fixed, learned=tuple(named)) if named else fixed
     if torch.compiler.is_compiling() or transformed():
@@ -123,6 +142,12 @@ def position_bias(bias: Bias, grid: Grid, dtype: torch.dtype) -> PositionBias:
     if not added.requires_grad:
         return fixed
     return replace(fixed, learned=tuple(named), closure=_learns_more(added, named))
+
+
+def _learned_names(bias: Bias) -> list[str]:
+    """Return the parameters of a bias that need a gradient."""
+    tensors = {name: getattr(bias, name) for name, _, _ in bias.parameters}
+    return [name for name, x in tensors.items() if isinstance(x, Tensor) and x.requires_grad]
 
 
 def _learns_more(added: Tensor, known: Sequence[Tensor]) -> bool:

@@ -1,14 +1,16 @@
 """The additive kernels as differentiable PyTorch functions: eager, and as registered operators under tracing."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from qkv.engine.autograd import differentiable_by, second_derivative
-from qkv.engine.derivatives import Constants, Terms, differentiable_gradients, visibility_of
+from qkv.engine.autograd import differentiable_by
+from qkv.engine.derivatives import Constants, Terms, differentiable_gradients, second_gradients, visibility_of
 from qkv.engine.mechanism import Mechanism
+from qkv.masks.lower import Visibility
 from qkv.scores.pointwise import Linear
 
 if TYPE_CHECKING:
@@ -173,11 +175,23 @@ def _backward(
     return tuple(None if x is None else torch.from_numpy(x) for x in gradients)
 
 
-def _gradients_again(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
-    """Return the gradients with a graph."""
-    items, wanted = Items(*ctx.saved_tensors[: len(Items._fields)]), Items(*ctx.needs_input_grad[3:])
-    has_state = ctx.rule == "softmax" and ctx.state
-    mechanism = Mechanism("tanh_sum", Linear(), ctx.rule, 1.0, ctx.dropout, has_state, (len(items.query),))
+class _Equation(NamedTuple):
+    """The equation that the kernels compute, for derivatives by tiles.
+
+    Attributes:
+        mechanism, visibility, terms, constants: as `differentiable_gradients` takes them.
+        diagonal: whether the bias is given by its diagonals.
+    """
+
+    mechanism: Mechanism
+    visibility: Visibility
+    terms: Terms
+    constants: Constants
+    diagonal: bool
+
+
+def _equation(items: Items, rule: str, dropout: float, state: bool) -> _Equation:
+    """Return the equation of some items, each with its own vector and bias."""
     vector, first, last, dense, bias = (
         None if x is None else x if index is None else x[index]
         for x, index in (
@@ -195,28 +209,40 @@ def _gradients_again(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) ->
         items.value,
         vector=vector,
         # A sigmoid's own bias is in the shift.
-        parameter=torch.zeros((), dtype=torch.float64) if ctx.rule == "sigmoid" else None,
+        parameter=torch.zeros((), dtype=torch.float64) if rule == "sigmoid" else None,
         bias=None if diagonal else bias,
         diagonals=None if bias is None or not diagonal else bias.squeeze(-2),
         shift=items.shift,
     )
-    requested = Terms(
-        *(wanted.query, wanted.key, wanted.value, False, wanted.vector, False),  # type: ignore[arg-type]
-        *(wanted.bias and not diagonal, wanted.bias and diagonal, wanted.shift),  # type: ignore[arg-type]
-    )
-    query, key, value, _, d_vector, _, d_bias, d_diagonals, shift = differentiable_gradients(
-        mechanism,
-        visibility_of(items.query, items.key, (first, last), dense),
-        terms,
-        requested,  # type: ignore[arg-type]
-        (g_output, g_lse if has_state else None),
-        Constants(items.seed),
-    )
+    mechanism = Mechanism("tanh_sum", Linear(), rule, 1.0, dropout, state, (len(items.query),))
+    visibility = visibility_of(items.query, items.key, (first, last), dense)
+    return _Equation(mechanism, visibility, terms, Constants(items.seed), diagonal)
+
+
+def _by_terms(wanted: Sequence[bool], diagonal: bool) -> Sequence[bool]:
+    """Return which of an equation's terms need a gradient, from which of the items do."""
+    query, key, value, vector, bias, shift = (wanted[index] for index in _LEARNED)
+    return (query, key, value, False, vector, False, bias and not diagonal, bias and diagonal, shift)
+
+
+def _by_items(gradients: Sequence[Tensor | None], items: Items) -> tuple[Tensor | None, ...]:
+    """Return the gradients of the items, from those of an equation's terms."""
+    query, key, value, _, d_vector, _, d_bias, d_diagonals, shift = gradients
     d_bias = d_bias if d_diagonals is None else d_diagonals.unsqueeze(-2)
     d_vector = _shared_sums(d_vector, items.vector, items.vector_index)
     d_bias = None if items.bias is None else _shared_sums(d_bias, items.bias, items.bias_index)
     by_index = dict(zip(_LEARNED, (query, key, value, d_vector, d_bias, shift), strict=True))
-    return (None, None, None, *(by_index.get(index) for index in range(len(items))))
+    return tuple(by_index.get(index) for index in range(len(items)))
+
+
+def _gradients_again(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
+    """Return the gradients with a graph."""
+    items, has_state = Items(*ctx.saved_tensors[: len(Items._fields)]), ctx.rule == "softmax" and ctx.state
+    mechanism, visibility, terms, constants, diagonal = _equation(items, ctx.rule, ctx.dropout, has_state)
+    wanted = _by_terms(ctx.needs_input_grad[3:], diagonal)
+    cotangents = (g_output, g_lse if has_state else None)
+    gradients = differentiable_gradients(mechanism, visibility, terms, wanted, cotangents, constants)
+    return (None, None, None, *_by_items(gradients, items))
 
 
 def _shared_sums(gradient: Tensor | None, x: Tensor, index: Tensor | None) -> Tensor | None:
@@ -370,9 +396,38 @@ def _gradients(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None, *_: Any)
     return (*(by_index.get(i) if want else None for i, want in enumerate(wanted)), None, None)
 
 
-def _no_gradients(ctx: Any, *_: Any) -> Any:
-    raise second_derivative("fused")
+def _setup_backward_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    g_output, g_lse, *_ = inputs
+    *items, ctx.rule, ctx.dropout = inputs[_FIRST_ITEM:]
+    ctx.save_for_backward(g_output, g_lse, *items)
+    ctx.set_materialize_grads(False)
+
+
+def _second_gradients(ctx: Any, *upstream: Tensor | None) -> tuple[Any, ...]:
+    """Return the gradients of a loss on the gradients; output, top and total are functions of the items."""
+    g_output, g_lse, *tensors = ctx.saved_tensors
+    items, wanted = Items(*tensors), ctx.needs_input_grad
+    has_state = ctx.rule == "softmax" and g_lse is not None
+    mechanism, visibility, terms, constants, diagonal = _equation(items, ctx.rule, ctx.dropout, has_state)
+    query, key, value, vector, bias, shift = upstream
+    vector = vector if vector is None or items.vector_index is None else vector[items.vector_index]
+    bias = bias if bias is None or items.bias_index is None else bias[items.bias_index]
+    along = None if bias is None or not diagonal else bias.squeeze(-2)
+    of_terms, (of_output, of_lse) = second_gradients(
+        mechanism,
+        visibility,
+        terms,
+        (g_output, g_lse if has_state else None),
+        (query, key, value, None, vector, None, None if diagonal else bias, along, shift),
+        (_by_terms(wanted[_FIRST_ITEM:], diagonal), (wanted[0], wanted[1] and has_state)),
+        constants,
+    )
+    return of_output, of_lse, *(None,) * (_FIRST_ITEM - 2), *_by_items(of_terms, items), None, None
+
+
+_FIRST_ITEM = 6
+"""How many arguments of `tanh_backward` precede the items."""
 
 
 tanh_forward.register_autograd(_gradients, setup_context=_setup_context)
-tanh_backward.register_autograd(_no_gradients, setup_context=lambda ctx, inputs, output: None)
+tanh_backward.register_autograd(_second_gradients, setup_context=_setup_backward_context)

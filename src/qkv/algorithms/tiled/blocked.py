@@ -133,21 +133,24 @@ _NO_GRADIENTS = (None,) * (SAVED - DIFFERENTIABLE)
 
 def _gradients_again(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
     """Return the gradients with a graph."""
-    if any(ctx.needs_input_grad[3 + SAVED :]):
+    inputs, mechanism, wanted = Inputs(*ctx.saved_tensors[:SAVED]), ctx.mechanism, ctx.needs_input_grad
+    tiles: PositionTiles | None = None if ctx.make_tiles is None else ctx.make_tiles(False)
+    learned = () if tiles is None else ctx.saved_tensors[SAVED : SAVED + len(tiles.positions.learned)]
+    if tiles is not None and not tiles.positions.replaceable:
         with torch.no_grad():
             numbers = _Blocked.backward(ctx, g_output, g_state)
         return forbid_differentiation("blocked", numbers, (g_output, g_state, *ctx.saved_tensors))
-    inputs, mechanism = Inputs(*ctx.saved_tensors[:SAVED]), ctx.mechanism
-    bias = None if ctx.make_tiles is None else ctx.make_tiles(False).tile
+    terms = terms_of(inputs)
+    further = len(terms) - DIFFERENTIABLE
     gradients = differentiable_gradients(
         mechanism,
         ctx.visibility,
-        terms_of(inputs),
-        ctx.needs_input_grad[3 : 3 + DIFFERENTIABLE],
+        (*terms, *learned),
+        (*wanted[3 : 3 + DIFFERENTIABLE], *(False,) * further, *wanted[3 + SAVED :]),
         (g_output, g_state if mechanism.state else None),
-        Constants(inputs.seed, inputs.ties, bias),
+        Constants(inputs.seed, inputs.ties, None if tiles is None else tiles.computed_from),
     )
-    return (None, None, None, *gradients, *_NO_GRADIENTS, *(None,) * len(ctx.needs_input_grad[3 + SAVED :]))
+    return (None, None, None, *gradients[:DIFFERENTIABLE], *_NO_GRADIENTS, *gradients[len(terms) :])
 
 
 class _Blocked(torch.autograd.Function):

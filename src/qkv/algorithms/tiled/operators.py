@@ -5,14 +5,15 @@ Eager calls use a `torch.autograd.Function`, whose overhead is a tenth of an ope
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from qkv.algorithms.tiled.mask_encoding import decode, encode
 from qkv.algorithms.tiled.stripes import Stripes
-from qkv.engine.autograd import second_derivative
+from qkv.engine.derivatives import Constants, Level, TiledEquation, second_gradients, terms_of
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, full_rank
 from qkv.masks.base import Bounds, Grid
 from qkv.masks.lower import Visibility
@@ -95,7 +96,7 @@ def blocked(
 ) -> tuple[Tensor, Tensor]:
     """Return the output (..., Q, V) and the row state (..., Q), which is empty if not requested."""
     inputs = Inputs(query, key, value, scale, vector, parameter, bias, diagonals, seed, ties)
-    visibility = _visibility(inputs, first, last, dense, mask_tensors, mask_code, mask_numbers, groups)
+    visibility = _visibility(query, key, (first, last), dense, mask_tensors, mask_code, mask_numbers, groups)
     return Stripes(_mechanism(query, names, factor, shape_parameter, dropout, state), inputs, visibility).forward(
         value.dtype
     )
@@ -138,7 +139,7 @@ def blocked_backward(
 ) -> list[Tensor]:
     """Return the gradients of the first eight tensors, empty where not requested."""
     inputs = Inputs(query, key, value, scale, vector, parameter, bias, diagonals, seed, ties)
-    visibility = _visibility(inputs, first, last, dense, mask_tensors, mask_code, mask_numbers, groups)
+    visibility = _visibility(query, key, (first, last), dense, mask_tensors, mask_code, mask_numbers, groups)
     stripes = Stripes(_mechanism(query, names, factor, shape_parameter, dropout, state), inputs, visibility)
     gradients = zip(stripes.backward(g_output, g_state, list(wanted)), inputs, strict=False)
     return [query.new_empty(0) if g is None or x is None else g.to(x.dtype) for g, x in gradients]
@@ -162,24 +163,23 @@ def _mechanism(
 
 
 def _visibility(
-    inputs: Inputs,
-    first: Tensor | None,
-    last: Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    bounds: tuple[Tensor | None, Tensor | None],
     dense: Tensor | None,
     tensors: Sequence[Tensor],
     code: str,
     numbers: Sequence[int],
     groups: Sequence[int],
 ) -> Visibility:
-    query, key = inputs.query, inputs.key
     leading = tuple(query.shape[:-2])
     pair = (groups[0], groups[1]) if groups else None
     outer = leading if pair is None else (*leading[:-2], pair[0] * pair[1])
     grid = Grid(outer, query.shape[-2], key.shape[-2], query.device)
     if code:
         return Visibility("predicate", grid, mask=decode(code, tensors, numbers), groups=pair)
-    kind = "dense" if dense is not None else "all" if first is None and last is None else "bounds"
-    return Visibility(kind, grid, Bounds(first, last), dense)  # type: ignore[arg-type]
+    kind = "dense" if dense is not None else "all" if bounds == (None, None) else "bounds"
+    return Visibility(kind, grid, Bounds(*bounds), dense)  # type: ignore[arg-type]
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -210,12 +210,103 @@ def _requested_gradients(
     return [g if want else None for g, want in zip(gradients, wanted, strict=True)]
 
 
-def _no_gradients(ctx: Any, *_: Any) -> Any:
-    raise second_derivative("blocked")
+def _setup_backward_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    g_output, g_state, ctx.upstream_for, *tensors = inputs[: 3 + TENSORS]
+    mask_tensors, *ctx.rest = inputs[3 + TENSORS :]
+    ctx.save_for_backward(g_output, g_state, *tensors, *mask_tensors)
+    ctx.set_materialize_grads(False)
+
+
+def _second_gradients(ctx: Any, *upstream: Any) -> tuple[Any, ...]:
+    gradients = _requested_second_gradients(ctx, *upstream)
+    rest: list[Any] = [[] if isinstance(x, (list, tuple)) and not x else None for x in ctx.rest]
+    masks = len(ctx.saved_tensors) - 2 - TENSORS
+    return (*gradients, *(None,) * (TENSORS - DIFFERENTIABLE), [None] * masks, *rest)
+
+
+def _requested_second_gradients(ctx: Any, upstream: Sequence[Tensor | None]) -> list[Any]:
+    """Return the gradients of the arguments of `blocked_backward`, as far as they have any."""
+    g_output, g_state, *tensors = ctx.saved_tensors
+    inputs, constants, wanted = Inputs(*tensors[: len(Inputs._fields)]), tensors[DIFFERENTIABLE:], ctx.needs_input_grad
+    code, numbers, groups, *settings = ctx.rest
+    mechanism = _mechanism(inputs.query, *settings)
+
+    def apply(level: Level, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        equation = level.function
+        assert isinstance(equation, TiledEquation)
+        parts = equation.present, equation.outputs, level.chosen
+        arguments = (*tensors, *constants)
+        return _Derivative.apply(mechanism, parts, (code, numbers, groups), len(tensors), *arguments)  # type: ignore[no-any-return, no-untyped-call]
+
+    of_terms, of_cotangents = second_gradients(
+        mechanism,
+        Visibility("all", Grid(mechanism.leading, inputs.query.shape[-2], inputs.key.shape[-2], inputs.query.device)),
+        terms_of(inputs),
+        (g_output, g_state),
+        [g if want else None for g, want in zip(upstream, ctx.upstream_for, strict=True)],
+        (wanted[3 : 3 + DIFFERENTIABLE], wanted[:2]),
+        apply=apply,
+    )
+    return [*of_cotangents, None, *of_terms]
+
+
+class _Derivative(torch.autograd.Function):
+    """A derivative by tiles, of any order. All its tensors are arguments, so that `torch.func` can transform it."""
+
+    @staticmethod
+    def forward(
+        mechanism: Mechanism, parts: tuple[Any, ...], code: tuple[Any, ...], count: int, *tensors: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        """Sum over all tiles.
+
+        Args:
+            mechanism: the equation.
+            parts: the attributes `present` and `outputs` of `TiledEquation`, and the `chosen` of its `Level`.
+            code: the mask's text, numbers and groups.
+            count: how many inputs the level has.
+            tensors: these inputs; then the seed, ties, `first`, `last`, `dense`, and the tensors of the mask.
+        """
+        present, outputs, chosen = parts
+        inputs = cast("tuple[Tensor, ...]", tensors[:count])
+        seed, ties, first, last, dense, *mask_tensors = tensors[count:]
+        text, numbers, groups = code
+        query, key = inputs[:2]
+        visibility = _visibility(query, key, (first, last), dense, mask_tensors, text, numbers, groups)  # type: ignore[arg-type]
+        leading = tuple(query.shape[:-2])
+        equation = TiledEquation(
+            replace(mechanism, leading=leading), visibility, present, outputs, Constants(seed, ties)
+        )
+        with torch.autocast(query.device.type, enabled=False):
+            return tuple(Level(equation, chosen).run(inputs))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Save all tensors."""
+        ctx.mechanism, ctx.parts, ctx.code, ctx.count, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
+        """Apply the derivative of the next order."""
+        wanted = ctx.needs_input_grad[4 : 4 + ctx.count]
+        further = tuple(index for index, want in enumerate(wanted) if want)
+        present, outputs, chosen = ctx.parts
+        parts, tensors = (present, outputs, (*chosen, further)), ctx.saved_tensors
+        count = ctx.count + len(cotangents)
+        arguments = (*tensors[: ctx.count], *cotangents, *tensors[ctx.count :])
+        gradients = iter(_Derivative.apply(ctx.mechanism, parts, ctx.code, count, *arguments))  # type: ignore[no-untyped-call]
+        constants = (None,) * (len(tensors) - ctx.count)
+        return (None, None, None, None, *(next(gradients) if want else None for want in wanted), *constants)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        """Compute the mapped items one after another."""
+        items = [_Derivative.apply(*_select_item(args, in_dims, item)) for item in range(info.batch_size)]  # type: ignore[no-untyped-call]
+        return tuple(torch.stack(parts) for parts in zip(*items, strict=True)), (0,) * len(items[0])
 
 
 blocked.register_autograd(_gradients, setup_context=_setup_context)
-blocked_backward.register_autograd(_no_gradients, setup_context=lambda ctx, inputs, output: None)
+blocked_backward.register_autograd(_second_gradients, setup_context=_setup_backward_context)
 
 
 SEED = Inputs._fields.index("seed")
@@ -291,15 +382,16 @@ class Transformed(torch.autograd.Function):
 
 
 class _TransformedBackward(torch.autograd.Function):
-    backward = staticmethod(_no_gradients)
+    setup_context = staticmethod(_setup_backward_context)
 
     @staticmethod
     def forward(*args: Any) -> tuple[Tensor, ...]:
         return tuple(blocked_backward(*args))
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        """Save nothing: there is no second derivative."""
+    def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Any, ...]:
+        gradients = _requested_second_gradients(ctx, upstream)
+        return (*gradients, *(None,) * (TENSORS - DIFFERENTIABLE + 1 + len(ctx.rest)))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:

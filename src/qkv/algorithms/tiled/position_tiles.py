@@ -4,6 +4,7 @@ The bias of some rows is evaluated once for all leading indices. The gradients o
 backward pass of autograd per stripe of rows computes those of the parameters.
 """
 
+from collections.abc import Sequence
 from typing import final
 
 import torch
@@ -46,6 +47,14 @@ class PositionTiles:
             if self.learns:
                 self.gradient = torch.zeros_like(self.bias)
         return take(self.bias.detach(), slices.items, slice(None), slices.columns)
+
+    def computed_from(self, slices: TileSlices, learned: Sequence[Tensor]) -> Tensor:
+        """Return the bias of a tile's scores, computed from other tensors in place of those that learn."""
+        if not learned:
+            return self.tile(slices)
+        with self.reads:
+            bias = full_rank(self.positions.replaced(learned).tile(slices.rows, slices.columns), self.rank + 2)
+        return take(bias, slices.items)
 
     def add_gradient(self, slices: TileSlices, g_scores: Tensor) -> None:
         """Add the gradient of a tile's scores to that of the bias."""

@@ -9,11 +9,13 @@ from torch import Tensor
 from qkv.engine.describe import Arguments
 from qkv.functional import attention_with_rounded_state, attention_with_state
 from qkv.introspect.lazy_map import AttentionMap, attention_map
-from qkv.masks.patterns import causal, lengths
+from qkv.introspect.tiles import SHORT
+from qkv.masks.patterns import causal, dense, lengths
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Softmax
 from qkv.normalizers.sparse import Entmax, Sparsemax
 from qkv.scores.base import Score
+from qkv.scores.free import Uniform
 from qkv.scores.kernels import Epanechnikov, Gaussian, SquaredDistance
 from qkv.scores.products import Dot, ScaledDot
 from qkv.scores.sums import Additive
@@ -110,3 +112,52 @@ def test_a_long_row_has_the_entropy_of_its_weights(visible: int) -> None:
         assert (found.peak == 1).all()
     assert (found.entropy - torch.special.entr(weights).sum(-1)).abs().max() < 2e-4
     assert (found.peak.double() - weights.amax(-1)).abs().max() < 6e-5
+
+
+ONE_KEY = (
+    *((Dot(), normalizer) for normalizer in (Softmax(), Sparsemax(), Entmax(1.5), Entmax(1.3), Hard())),
+    *((score, None) for score in (SquaredDistance(0.3), Gaussian(0.5), Additive(torch.full((8,), 20.0)), Uniform())),
+    (Epanechnikov(1e4), None),
+)
+
+
+@settings(max_examples=60)
+@given(
+    mechanism=st.sampled_from(ONE_KEY),
+    dtype=st.sampled_from((torch.float64, torch.float32, torch.float16)),
+    how=st.sampled_from(STATES),
+    size=st.floats(0.1, 30),
+    keys=st.sampled_from((9, 300)),
+    seed=st.integers(0, 999),
+)
+def test_the_only_key_of_a_row_has_all_of_its_weight(
+    mechanism: tuple[Score, Normalizer | None], dtype: torch.dtype, how: str, size: float, keys: int, seed: int
+) -> None:
+    """However large its score is. A state that the caller passed, and part of a long row, are off by u·|s|."""
+    score, normalizer = mechanism
+    g = torch.Generator().manual_seed(seed)
+    query, key = ((size * torch.randn(2, n, 8, generator=g)).to(dtype) for n in (5, keys))
+    only = seed % keys
+    # All queries of the first item see one key; those of the second see all.
+    mask = dense(torch.stack([torch.arange(keys) == only, torch.ones(keys, dtype=torch.bool)])[:, None, :])
+    amap = map_of(query, key, how, score=score, normalizer=normalizer, mask=mask)
+    u = torch.finfo(torch.float32 if how == "rounded" else torch.promote_types(dtype, torch.float32)).eps
+    off = 8 * u * (1 + score(query.double(), key.double()).abs().max().item())
+    rows = (amap.dense()[0, :, only], amap[..., 1:3, :][0, :, only], amap.row(2)[0, only])
+    found = amap.statistics("total", "received", "peak", "entropy", topk=1)
+    assert found.total is not None
+    assert found.received is not None
+    assert found.peak is not None
+    assert found.weights is not None
+    assert found.entropy is not None
+    of_rows = (*rows, found.total[0], found.received[0, only] / 5, found.peak[0], found.weights[0, :, 0])
+    for part in of_rows:
+        assert (part <= 1).all()
+        assert (part >= (1 if how == "own" else 1 - off)).all()
+    for part in (amap[0, :, only], amap.column(only)[0]):
+        assert (part <= 1).all()
+        assert (part >= (1 if how == "own" and keys <= SHORT else 1 - off)).all()
+    assert (found.entropy[0] >= 0).all()
+    assert (found.entropy[0] <= (0 if how == "own" else off)).all()
+    total = amap.dense().sum(-1, dtype=torch.float64)
+    assert ((total - 1).abs() <= 16 * u + (0 if how == "own" else off)).all()

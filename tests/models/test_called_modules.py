@@ -39,7 +39,6 @@ from qkv.nn.norms import NormParts
 from qkv.nn.recurrent.lower import RecurrentSelfAttention
 
 SIZE, ROWS, LENGTH, STEPS = 12, 3, 5, 4
-peft = pytest.importorskip("peft")
 
 
 class Inputs(NamedTuple):
@@ -263,7 +262,8 @@ def noise(x: Any) -> Any:
     if isinstance(x, PackedSequence):
         return x._replace(data=noise(x.data))
     if isinstance(x, tuple):
-        return tuple(noise(part) for part in x)
+        parts = [noise(part) for part in x]
+        return type(x)(*parts) if hasattr(x, "_fields") else tuple(parts)
     if not isinstance(x, Tensor) or not x.is_floating_point():
         return x
     draw = torch.Generator().manual_seed(2)
@@ -350,6 +350,43 @@ def test_a_forward_pre_hook_changes_the_answer(kind: str) -> None:
     expect_effect(kind, hooked)
 
 
+def containers(model: nn.Module) -> list[str]:
+    """Return the names of the modules inside of a model that hold others with parameters, and have a forward pass."""
+    return [
+        name
+        for name, module in model.named_modules()
+        # A copying translator takes the parts of the translator in it, which never computes as a whole.
+        if name not in ("", "inner")
+        and not module._parameters
+        and type(module).forward is not nn.Module.forward
+        and any(True for _ in module.parameters())
+    ]
+
+
+@every_model
+@pytest.mark.parametrize("where", ["before", "after"])
+def test_a_hook_on_a_container_acts_in_every_mode(kind: str, where: str) -> None:
+    """Attention layers, blocks, encoders: also where a decoder or a cache calls another method than `forward`."""
+    model = made(kind)
+    before = {mode: run(model) for mode, run in MODES.items()}
+    for name in containers(model):
+        module = model.get_submodule(name)
+        for mode, run in MODES.items():
+            called: list[bool] = []
+
+            def hook(module: nn.Module, inputs: Any, output: Any = None, called: list[bool] = called) -> Any:
+                called.append(True)
+                return noise(inputs if output is None else output)
+
+            register = module.register_forward_pre_hook if where == "before" else module.register_forward_hook
+            handle = register(hook)
+            after = unless_refused(module, run, model)
+            handle.remove()
+            assert called or after is None, (name, mode)
+    for mode, run in MODES.items():
+        torch.testing.assert_close(run(model), before[mode], rtol=1e-4, atol=1e-4)
+
+
 @every_model
 def test_a_module_in_the_place_of_another_is_called(kind: str) -> None:
     """The module that is put there has no weight."""
@@ -416,6 +453,7 @@ def test_norms_of_weights_act_and_learn(kind: str, rule: str) -> None:
 @every_model
 def test_adapters_act_and_learn(kind: str) -> None:
     """LoRA by peft, on every linear layer and every embedding."""
+    peft = pytest.importorskip("peft")
     model = made(kind)
     before = {mode: run(model) for mode, run in MODES.items()}
     names = [name for name in places(model) if isinstance(model.get_submodule(name), nn.Linear | nn.Embedding)]

@@ -259,7 +259,7 @@ class TiledEquation:
     @property
     def inputs(self) -> tuple[Cut, ...]:
         """Which part of each input belongs to a tile."""
-        return tuple(_CUTS[index] if index < len(_CUTS) else WHOLE for index in self.present)
+        return tuple(_CUTS[index] if index < len(_CUTS) else COMPLETE for index in self.present)
 
     @property
     def results(self) -> tuple[Cut, ...]:

@@ -16,6 +16,7 @@ from qkv.nn.dropout import Dropout
 from qkv.nn.feed_forward import FeedForward, GatedFeedForward
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.norms import PRE_NORM, NormParts
+from qkv.values.plain import through_hooks
 
 
 @final
@@ -183,7 +184,7 @@ class TransformerBlock(nn.Module):
         padding: Tensor | None = None,
         bias: Bias | Tensor | None = None,
     ) -> tuple[Tensor, BlockCache]:
-        """Compute the newest positions, each of which sees itself and earlier ones.
+        """Compute the newest positions, each of which sees itself and earlier ones, within the hooks of this block.
 
         Args:
             x: (B, N, M).
@@ -198,6 +199,20 @@ class TransformerBlock(nn.Module):
         Returns:
             (B, N, M), and what a later position needs.
         """
+        options = {"session": session, "parted": parted, "padding": padding, "bias": bias}
+        return through_hooks(self, self._step, x, cache, memory_mask, seen, **options)
+
+    def _step(
+        self,
+        x: Tensor,
+        cache: BlockCache,
+        memory_mask: Mask | None,
+        seen: Tensor | None,
+        session: DecodingSession | None,
+        parted: int,
+        padding: Tensor | None,
+        bias: Bias | Tensor | None,
+    ) -> tuple[Tensor, BlockCache]:
         attention, key_positions, at = self.self_attention, None, None
         if seen is not None and attention.positions is not None:
             key_positions, at = fork_positions(seen, parted)

@@ -10,6 +10,7 @@ from qkv.masks.patterns import Lengths
 from qkv.nn.attention import Attention
 from qkv.nn.scores import build_score, score_of, xavier_uniform
 from qkv.normalizers.row_state import RowState
+from qkv.values.plain import through_hooks
 
 Mixing = Literal["joint", "mixture"]
 MIXINGS = ("joint", "mixture")
@@ -122,7 +123,7 @@ class CopyHead(nn.Module):
             words of other rows.
         """
         logits = logits if logits.dtype == torch.float64 else logits.float()
-        copied, state = self.attend(states, source)
+        copied, state = self._attend(states, source)
         generate = self.share(logits, states, state)[..., None]
         chances = nn.functional.pad(generate * logits.softmax(-1), (0, source.most))
         indices = source.ids[:, None].expand(-1, logits.shape[1], -1)
@@ -136,10 +137,13 @@ class CopyHead(nn.Module):
         return logarithms.masked_fill(other[:, None], -torch.inf)
 
     def attend(self, states: Tensor, source: Copyable) -> tuple[Tensor, RowState]:
-        """Return the copy weights α (B, T, S) and the row state.
+        """Return the copy weights α (B, T, S) and the row state, within the hooks of this layer.
 
         The values are one-hot positions, so the output is the weights.
         """
+        return through_hooks(self, self._attend, states, source)
+
+    def _attend(self, states: Tensor, source: Copyable) -> tuple[Tensor, RowState]:
         rows, size = source.ids.shape
         positions = torch.eye(size, dtype=source.key.dtype, device=source.key.device).expand(rows, -1, -1)
         mask = None if source.lengths is None else Lengths(source.lengths)

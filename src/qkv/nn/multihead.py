@@ -27,7 +27,7 @@ from qkv.normalizers.row_state import RowState, merge
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
 from qkv.shapes import nearest_divisors
-from qkv.values.plain import plain_weights
+from qkv.values.plain import plain_weights, through_hooks
 
 Part = Literal["value", "output"]
 
@@ -167,7 +167,7 @@ class MultiHeadAttention(nn.Module):
         else:
             key = query if key is None else key
             q, memory = self.project_query(query, session), self.project_memory(key, value, session)
-        return self.attend(q, memory, mask=mask, bias=bias, session=session)
+        return self._attend(q, memory, mask=mask, bias=bias, session=session)
 
     def project_query(self, query: Tensor, session: DecodingSession | None = None) -> Tensor:
         """Queries by head, as the score wants them: (B, Q, M) to (B, H, Q, F)."""
@@ -221,7 +221,7 @@ class MultiHeadAttention(nn.Module):
         session: DecodingSession | None = None,
         indices: Tensor | None = None,
     ) -> Tensor:
-        """Compute attention with projected queries, keys and values.
+        """Compute attention with projected queries, keys and values, within the hooks of this layer.
 
         Args:
             query: (B, H, Q, F), from `project_query` or `extend`.
@@ -234,6 +234,18 @@ class MultiHeadAttention(nn.Module):
         Returns:
             (B, Q, M).
         """
+        options = {"mask": mask, "bias": bias, "session": session, "indices": indices}
+        return through_hooks(self, self._attend, query, memory, **options)
+
+    def _attend(
+        self,
+        query: Tensor,
+        memory: Memory,
+        mask: Mask | Tensor | None = None,
+        bias: Tensor | Bias | None = None,
+        session: DecodingSession | None = None,
+        indices: Tensor | None = None,
+    ) -> Tensor:
         result = self._call(query, memory, mask, bias, indices)
         return self._join(result if self.extra_key is None else self._with_extra(query, result), session)
 

@@ -11,6 +11,7 @@ from qkv.nn.distance_scores import KernelScore
 from qkv.nn.scores import FixedScore, ScoreModule, build_score, score_of
 from qkv.normalizers.dense import Softmax
 from qkv.scores.products import Cosine
+from qkv.values.plain import through_hooks
 
 PointerScore = Literal["additive", "bilinear", "dot", "scaled_dot", "cosine", "squared_distance"]
 _SHARPNESS = 10.0
@@ -61,12 +62,12 @@ class Pointer(nn.Module):
         Returns:
             The expected state pointed at (B, T, E), and the probabilities (B, T, S).
         """
-        return self.point(query, self.project(key), key, mask)
+        return self._point(query, self.project(key), key, mask)
 
     def point(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Compute the pointing probabilities with keys from `project`.
+        """Compute the pointing probabilities with keys from `project`, within the hooks of this layer.
 
         Args:
             query: d, (B, T, D).
@@ -77,6 +78,11 @@ class Pointer(nn.Module):
         Returns:
             As for `forward`.
         """
+        return through_hooks(self, self._point, query, key, value, mask)
+
+    def _point(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         projected, score = score_of(self.score).project_query(query), score_of(self.score).projected()
         context, chances = self.attention(projected, key, value, score=score, mask=mask)
         return context, chances

@@ -45,7 +45,7 @@ def through_hooks(module: nn.Module, method: Callable[..., _T], *args: Any, **op
         >>> through_hooks(layer, lambda x: 2 * x, 5)
         -10
     """
-    if not has_own_hooks(module):
+    if not has_module_hooks(module):
         return method(*args, **options)
     replaced = module.__dict__.get("forward")
     module.__dict__["forward"] = method

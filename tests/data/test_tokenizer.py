@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from random import Random
 from unicodedata import normalize
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from qkv.data import segments
 from qkv.data import tokenizer as tokenizer_module
+from qkv.data.choices import Form
 from qkv.data.segments import SPECIALS, bpe_splitter, chunks
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.vocabulary import KINDS
@@ -39,6 +41,25 @@ def test_pieces_of_bytes_return_every_text_as_it_was(text: str) -> None:
     for tokenizer in (BPE, UNIGRAM):
         assert tokenizer.decode(tokenizer.encode(text)) == text
         assert tokenizer.unk not in tokenizer.encode(text)
+
+
+LINES = st.lists(
+    st.text(st.one_of(st.sampled_from(" \t\ra1.e\u0301Σσ"), st.characters(exclude_categories=["Cs"])), max_size=9)
+)
+FORMS = st.sampled_from(["none", "NFC", "NFD", "NFKC"])
+
+
+@given(LINES, st.lists(st.booleans(), min_size=9), FORMS, st.booleans(), st.sampled_from(ALL))
+def test_a_text_in_parts_of_lines_has_the_tokens_of_the_whole(
+    lines: list[str], cuts: list[bool], form: Form, lowercase: bool, known: Tokenizer
+) -> None:
+    tokenizer = Tokenizer(replace(known.vocabulary, unicode=form, lowercase=lowercase))
+    parts = [""]
+    for line, cut in zip(lines, cuts, strict=False):
+        parts[-1] += line.replace("\n", "") + "\n"
+        parts += [""] if cut else []
+    ids = [tokenizer.encode(part, continued=number > 0) for number, part in enumerate(parts)]
+    assert [number for some in ids for number in some] == tokenizer.encode("".join(parts))
 
 
 RUNS = st.tuples(st.sampled_from([*" \n\t.,a1é￭漢\u0301\u2028", "ab", "a.", " a", "\r\n"]), st.integers(1, 200))

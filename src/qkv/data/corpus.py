@@ -91,10 +91,10 @@ def read_pairs(source: Path | Lines, target: Path | Lines, *, longest: int = LON
     sources = read_lines(source, longest=longest, blank=True)
     targets = read_lines(target, longest=longest, blank=True)
     if len(sources) != len(targets):
-        _refuse_unequal(source, len(sources), target, len(targets))
+        refuse_unequal(source, len(sources), target, len(targets))
     for number, (left, right) in enumerate(zip(sources, targets, strict=True), start=1):
         if not left.strip() or not right.strip():
-            _refuse_empty_side(source, target, number, left, right)
+            refuse_empty_side(source, target, number, left, right)
     return [Pair(left, right, n) for n, (left, right) in enumerate(zip(sources, targets, strict=True), start=1)]
 
 
@@ -127,31 +127,52 @@ def read_tsv(path: Path | Lines, *, longest: int = LONGEST_LINE, say: Callable[[
     pairs = []
     lines = read_lines(path, longest=longest, blank=True)
     for number, line in enumerate(lines, start=1):
-        columns = line.split("\t")
-        if number == 1 and len(lines) > 1 and not isinstance(path, Lines) and _names_columns(columns):
-            say(f"{path}:1: a header, skipped: {' '.join(columns)}")
+        if number == 1 and len(lines) > 1 and not isinstance(path, Lines) and names_columns(line):
+            shown = line.replace("\t", " ")
+            say(f"{path}:1: a header, skipped: {shown}")
             continue
-        where = Place(path, number)
-        if len(columns) != 2:
-            expected = "2 columns, source and target, with one tab between them"
-            usual = (
-                "Correct this line; a tab inside a text must become a space. Or choose columns: "
-                f"{setting('source_col', '1')}."
-            )
-            seems = untabbed(line, "source<TAB>target") if len(columns) == 1 else None
-            hint = old_line_ends(line) or seems or usual
-            raise DataError(where, expected, _columns(len(columns)), hint)
-        for name, column in zip(("source", "target"), columns, strict=True):
-            if not column.strip():
-                expected = "text in both columns"
-                raise DataError(where, expected, f"an empty {name}", "Fill it or delete the line.")
-        pairs.append(Pair(columns[0], columns[1], number))
+        pairs.append(parse_pair(line, Place(path, number)))
     return pairs
 
 
-def _names_columns(columns: list[str]) -> bool:
-    """Whether a first line only names the columns of sources and targets."""
-    names = [column.strip().lower() for column in columns]
+def parse_pair(line: str, where: Place) -> Pair:
+    r"""Split a line at its tab.
+
+    Args:
+        line: a source text, one tab and a target text.
+        where: file and line.
+
+    Raises:
+        DataError: it does not have exactly two nonempty columns.
+
+    Example:
+        >>> parse_pair("ein Hund\ta dog", Place("pairs.tsv", 7))
+        Pair(source='ein Hund', target='a dog', line=7)
+    """
+    columns = line.split("\t")
+    if len(columns) != 2:
+        expected = "2 columns, source and target, with one tab between them"
+        usual = (
+            "Correct this line; a tab inside a text must become a space. Or choose columns: "
+            f"{setting('source_col', '1')}."
+        )
+        seems = untabbed(line, "source<TAB>target") if len(columns) == 1 else None
+        hint = old_line_ends(line) or seems or usual
+        raise DataError(where, expected, _columns(len(columns)), hint)
+    for name, column in zip(("source", "target"), columns, strict=True):
+        if not column.strip():
+            raise DataError(where, "text in both columns", f"an empty {name}", "Fill it or delete the line.")
+    return Pair(columns[0], columns[1], where.line)
+
+
+def names_columns(line: str) -> bool:
+    r"""Whether a first line only names the columns of sources and targets.
+
+    Example:
+        >>> names_columns("Source\ttarget"), names_columns("ein Hund\ta dog")
+        (True, False)
+    """
+    names = [column.strip().lower() for column in line.split("\t")]
     return len(names) == 2 and names[0] in _SOURCE_NAMES and names[1] in _TARGET_NAMES
 
 
@@ -204,11 +225,13 @@ def stream_lines(path: Path, *, longest: int = LONGEST_LINE, blank: bool = True)
     Raises:
         DataError: as for `read_lines`, but for an empty file.
     """
-    with _opened(path) as stream:
+    with open_text(path) as stream:
         yield from iterate_lines(stream, str(path), longest=longest, blank=blank)
 
 
-def iterate_lines(stream: BinaryIO, name: str, *, longest: int = LONGEST_LINE, blank: bool = True) -> Iterator[str]:
+def iterate_lines(
+    stream: BinaryIO, name: str, *, longest: int = LONGEST_LINE, blank: bool = True, first: int = 1
+) -> Iterator[str]:
     """Read the lines of an open binary stream one by one, standard input for example.
 
     At most one line is in memory, and at most the allowed length of a line that is too long.
@@ -218,6 +241,7 @@ def iterate_lines(stream: BinaryIO, name: str, *, longest: int = LONGEST_LINE, b
         name: its name in messages.
         longest: maximum characters per line.
         blank: whether lines of white space only are allowed.
+        first: the number of the first line, if the stream does not begin at a file's.
 
     Returns:
         An iterator over the lines without line ends.
@@ -234,13 +258,13 @@ def iterate_lines(stream: BinaryIO, name: str, *, longest: int = LONGEST_LINE, b
         got = repr(longest)[:60]
         raise ConfigError("longest", "an integer of at least 1", got, "Omit it for the default.")
     most = _WIDEST_CHARACTER * longest + len(_BOM) + len(b"\r\n")
-    number = 0
+    number = first - 1
     while raw := stream.readline(most):
         number += 1
         where = Place(name, number)
         ended = raw.endswith(b"\n")
         if len(raw) == most and not ended:
-            _refuse_long(where, longest)
+            refuse_long(where, longest)
         body = raw.removesuffix(b"\n").removesuffix(b"\r")
         text = decode(body.removeprefix(_BOM) if number == 1 else body, where, first=number == 1)
         _expect_line(text, where, longest, blank=blank)
@@ -249,7 +273,7 @@ def iterate_lines(stream: BinaryIO, name: str, *, longest: int = LONGEST_LINE, b
 
 def _expect_line(text: str, where: str, longest: int, *, blank: bool) -> None:
     if len(text) > longest:
-        _refuse_long(where, longest)
+        refuse_long(where, longest)
     if "\0" in text:
         got = f"a NUL at character {text.index(chr(0)) + 1}"
         raise DataError(where, "text", got, "Is it a text file? Remove the NUL characters.")
@@ -257,7 +281,8 @@ def _expect_line(text: str, where: str, longest: int, *, blank: bool) -> None:
         raise DataError(where, "text in every line", "an empty line", "Fill it or delete the line.")
 
 
-def _refuse_long(where: str, longest: int) -> NoReturn:
+def refuse_long(where: str, longest: int) -> NoReturn:
+    """Raise the error about a line that is too long."""
     hint = "Split the line."
     raise DataError(where, f"at most {longest:,} characters in a line", "a longer line", hint)
 
@@ -302,13 +327,25 @@ def _mend_encoding(start: bytes) -> str:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file, plain or compressed, and turn errors of the operating system into a `DataError`."""
+def open_text(path: Path, over: Callable[[BinaryIO], BinaryIO] = lambda stream: stream) -> Iterator[BinaryIO]:
+    """Open a file, plain or compressed, and turn errors of the operating system into a `DataError`.
+
+    Args:
+        path: the file; `.gz` is decompressed.
+        over: what stands between the file's own bytes and decompression, to count or sum them.
+
+    Returns:
+        A context manager that yields the stream of what the file holds.
+
+    Raises:
+        DataError: it cannot be read.
+    """
     path = Path(path)
     if "\0" in str(path):
         raise DataError(ascii(str(path)), "a file", "a name with a NUL in it", "Check the path.")
     try:
-        with open_file(path) as stream:
+        with open_file(path) as file:
+            stream = over(file)
             if path.suffix != ".gz":
                 yield stream
                 return
@@ -340,7 +377,8 @@ def _mend_name(path: Path) -> str:
     return hint if hint.startswith("Did you mean") else "Check the path."
 
 
-def _refuse_unequal(source: Path | Lines, source_lines: int, target: Path | Lines, target_lines: int) -> NoReturn:
+def refuse_unequal(source: Path | Lines, source_lines: int, target: Path | Lines, target_lines: int) -> NoReturn:
+    """Raise the error about two files with other numbers of lines."""
     longer, shorter = (source, target) if source_lines > target_lines else (target, source)
     extra = min(source_lines, target_lines) + 1
     raise DataError(
@@ -351,7 +389,8 @@ def _refuse_unequal(source: Path | Lines, source_lines: int, target: Path | Line
     )
 
 
-def _refuse_empty_side(source: Path | Lines, target: Path | Lines, number: int, left: str, right: str) -> NoReturn:
+def refuse_empty_side(source: Path | Lines, target: Path | Lines, number: int, left: str, right: str) -> NoReturn:
+    """Raise the error about a line of two files of which one is empty."""
     empty, other = (source, target) if not left.strip() else (target, source)
     both = not left.strip() and not right.strip()
     expected = "text in every line"

@@ -165,7 +165,7 @@ class Tokenizer:
         """Whether tokens are pieces of bytes ("bpe" and "unigram"), so that no text is unknown."""
         return self.kind in OF_BYTES
 
-    def encode(self, text: str, *, target: bool = False) -> list[int]:
+    def encode(self, text: str, *, target: bool = False, continued: bool = False) -> list[int]:
         """Encode text to ids, without `bos` and `eos`; text that looks like a special token is treated as text.
 
         A published tokenizer follows its own rules: it may add special tokens, and find them in the text.
@@ -173,6 +173,8 @@ class Tokenizer:
         Args:
             text: any text that UTF-8 can encode.
             target: whether it is the target of a translation, to which nothing is added.
+            continued: whether the text goes on after a line feed: the ids of a text in such parts are those of the
+                whole. A published tokenizer knows no parts.
 
         Returns:
             The ids; none for an empty text.
@@ -191,7 +193,7 @@ class Tokenizer:
         text = self.vocabulary.prepared(text)
         if self._encoder is not None:
             # A space before the first word makes it the same token as within a text; `decode` removes it.
-            parts = chunks(" " + text, CHUNK) if text else ()
+            parts = chunks(text if continued else " " + text, CHUNK) if text else ()
             return [number for part in parts for number in self._encoder.encode(part).ids]
         if self.kind == "char":
             return [self._ids.get(character, self.unk) for character in text]

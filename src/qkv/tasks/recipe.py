@@ -20,6 +20,7 @@ from qkv.tasks.origin import Origin, first_tokenizer
 from qkv.tasks.runs import expect_no_other_task
 from qkv.tasks.settings import TaskSettings, TokenizerSettings
 from qkv.tasks.tokenizing import as_learned, with_known_tokens
+from qkv.training.feed import Feed
 from qkv.training.outcome import Outcome
 from qkv.training.protocols import Task
 from qkv.training.screen import show_figures
@@ -282,14 +283,15 @@ def with_steps(training: Training, task: Task[Any]) -> Training:
     """Return the settings with as many steps as the epochs have, if epochs are counted."""
     if training.epochs is None:
         return training
-    batches = len(task.batches(tokens=training.batch_tokens, seed=training.seed, epoch=0))
+    with working("counting the batches of an epoch"):
+        batches = Feed(task, training).total()
     return replace(training, steps=training.epochs * -(-batches // training.accumulate))
 
 
 def first_objective(task: Task[Any], training: Training) -> None:
     """Compute the objective of the first batch; random generators are restored."""
     with undisturbed():
-        for batch in task.batches(tokens=training.batch_tokens, seed=training.seed, epoch=0)[:1]:
+        for batch in Feed(task, training).take(1):
             task.objective(task.collate(batch))
 
 

@@ -1,4 +1,4 @@
-"""The order of examples: a position in a list that is a pure function of seed and epoch."""
+"""The order of examples: a position among batches that are a pure function of seed and epoch."""
 
 import json
 from collections.abc import Sequence
@@ -6,8 +6,46 @@ from hashlib import sha256
 from typing import Any, final
 
 from qkv.errors import CheckpointError, DataError, setting
-from qkv.training.protocols import Task
+from qkv.training.protocols import Batches, Task
 from qkv.training.settings import Settings
+
+
+@final
+class ListedBatches:
+    """Batches in a list.
+
+    Args:
+        batches: the indices of the examples of each.
+
+    Example:
+        >>> batches = ListedBatches([[2, 0], [1]])
+        >>> batches.at(1), batches.after(1) == batches.end
+        ([1], True)
+    """
+
+    def __init__(self, batches: Sequence[Sequence[int]]) -> None:
+        self._batches = batches
+
+    @property
+    def end(self) -> int:
+        """The number of batches."""
+        return len(self._batches)
+
+    def at(self, place: int) -> Sequence[int]:
+        """Return a batch."""
+        return self._batches[place]
+
+    def after(self, place: int) -> int:
+        """Return the next place."""
+        return place + 1
+
+    def total(self) -> int:
+        """Return the number of batches."""
+        return len(self._batches)
+
+    def fingerprint(self) -> str:
+        """Return a sha256 of the list."""
+        return sha256(json.dumps([list(batch) for batch in self._batches]).encode()).hexdigest()
 
 
 @final
@@ -18,7 +56,7 @@ class Feed:
         task: groups the examples.
         settings: batch size, seed.
         epoch: first epoch.
-        place: number of its batches that are done.
+        place: the place of its next batch: the number of those that are done, if batches are listed.
     """
 
     def __init__(self, task: Task[Any], settings: Settings, epoch: int = 0, place: int = 0) -> None:
@@ -41,11 +79,11 @@ class Feed:
         """
         taken = []
         for _ in range(count):
-            if self.place >= len(self._batches):
+            if self.place >= self._batches.end:
                 self.epoch, self.place = self.epoch + 1, 0
                 self._batches = self._list()
-            taken.append(self._batches[self.place])
-            self.place += 1
+            taken.append(self._batches.at(self.place))
+            self.place = self._batches.after(self.place)
         return taken
 
     def go_to(self, epoch: int, place: int) -> None:
@@ -53,16 +91,20 @@ class Feed:
 
         Args:
             epoch: its epoch.
-            place: number of batches of that epoch that are done.
+            place: the place of its next batch.
         """
         if epoch != self.epoch:
             self.epoch = epoch
             self._batches = self._list()
         self.place = place
 
+    def total(self) -> int:
+        """Return the number of the epoch's batches."""
+        return self._batches.total()
+
     def fingerprint(self) -> str:
-        """Return a sha256 of the epoch's list of batches, so that resuming with other data is detected."""
-        return sha256(json.dumps([list(batch) for batch in self._batches]).encode()).hexdigest()
+        """Return a sha256 of the epoch's batches, so that resuming with other data is detected."""
+        return self._batches.fingerprint()
 
     def check(self, fingerprint: str) -> None:
         """Refuse to resume with other data than before.
@@ -71,16 +113,24 @@ class Feed:
             fingerprint: previous fingerprint of the same epoch.
 
         Raises:
-            CheckpointError: the list of batches differs.
+            CheckpointError: the batches differ.
         """
-        if fingerprint != self.fingerprint() or self.place > len(self._batches):
+        if fingerprint != self.fingerprint() or not self._is_place():
             hint = f"Give the same training data as before, or another {setting('out')}."
             expected = f"the batches of epoch {self.epoch} that this run was trained on"
             raise CheckpointError("training data", expected, "others", hint)
 
-    def _list(self) -> Sequence[Sequence[int]]:
-        batches = self._task.batches(tokens=self._settings.batch_tokens, seed=self._settings.seed, epoch=self.epoch)
-        if not batches:
+    def _is_place(self) -> bool:
+        """Return whether a batch, or the end of the epoch, has this place."""
+        try:
+            return self.place == self._batches.end or bool(self._batches.at(self.place))
+        except LookupError:
+            return False
+
+    def _list(self) -> Batches:
+        grouped = self._task.batches(tokens=self._settings.batch_tokens, seed=self._settings.seed, epoch=self.epoch)
+        batches = grouped if isinstance(grouped, Batches) else ListedBatches(grouped)
+        if not batches.end:
             hint = "Check the training files."
             raise DataError("training data", "at least one batch", "none", hint)
         return batches

@@ -1,13 +1,41 @@
 """The interface between training and a task."""
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor
 
 from qkv.metrics.figure import Figure
 
 B = TypeVar("B")
+
+
+@runtime_checkable
+class Batches(Protocol):
+    """The batches of one epoch by their places, for an epoch that is never listed.
+
+    Places grow from batch to batch, from 0; there may be numbers between them that are none.
+    """
+
+    @property
+    def end(self) -> int:
+        """A number beyond the last place; 0 if there is no batch."""
+
+    def at(self, place: int) -> Sequence[int]:
+        """Return the indices of the examples of a batch.
+
+        Raises:
+            LookupError: no batch has this place.
+        """
+
+    def after(self, place: int) -> int:
+        """Return the place of the next batch; `end` or more after the last one."""
+
+    def total(self) -> int:
+        """Return how many batches there are, which can take a while."""
+
+    def fingerprint(self) -> str:
+        """Return a sha256 that no other batches have."""
 
 
 class Task(Protocol[B]):
@@ -17,7 +45,7 @@ class Task(Protocol[B]):
     def unit(self) -> str:
         """The unit that the objective counts, in the plural: "tokens"."""
 
-    def batches(self, *, tokens: int, seed: int, epoch: int) -> Sequence[Sequence[int]]:
+    def batches(self, *, tokens: int, seed: int, epoch: int) -> Sequence[Sequence[int]] | Batches:
         """Group the examples of one epoch.
 
         Args:
@@ -26,8 +54,8 @@ class Task(Protocol[B]):
             epoch: from 0.
 
         Returns:
-            The indices of the examples of each batch. It must be a pure function of the arguments: resuming relies on
-            that.
+            The indices of the examples of each batch, listed or computed. It must be a pure function of the arguments:
+            resuming relies on that.
         """
 
     def collate(self, indices: Sequence[int]) -> B:

@@ -181,6 +181,7 @@ RULES = {
         opening,
         {
             "system.py": frozenset({"open"}),  # the reader itself; new files and folders
+            "files.py": frozenset({"mmap"}),  # a handle of the reader
             "compiled/target.py": frozenset({"open"}),  # this machine's processor
             "checkpoint/disk.py": frozenset({"open"}),  # a handle of the reader
             "planner/costs.py": frozenset({"read_text"}),  # the package's own data, and the processor's name

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from qkv.normalizers.row_state import RowState, merge
     from qkv.recording import record
     from qkv.tasks.load import load
+    from qkv.tasks.prepare.call import prepare
     from qkv.tasks.train import train
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "merge",
     "nn",
     "normalizers",
+    "prepare",
     "record",
     "recording",
     "scores",
@@ -68,6 +70,7 @@ __getattr__ = lazy(
         "merge": "qkv.normalizers.row_state",
         "nn": "qkv.nn",
         "normalizers": "qkv.normalizers",
+        "prepare": "qkv.tasks.prepare.call",
         "record": "qkv.recording",
         "recording": "qkv.recording",
         "scores": "qkv.scores",

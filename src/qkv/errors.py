@@ -6,9 +6,9 @@ Python and a command line spell settings differently.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from typing import TypeVar
+from typing import Any, TypeVar
 
 __all__ = [
     "MEMORY_ERRORS",
@@ -29,6 +29,7 @@ __all__ = [
     "UnsupportedError",
     "brief",
     "expect_room",
+    "from_plain",
     "harmless",
     "in_python",
     "nearest",
@@ -36,6 +37,7 @@ __all__ = [
     "out_of_memory_text",
     "setting",
     "spelled",
+    "to_plain",
     "value_named",
 ]
 
@@ -347,6 +349,28 @@ class Place(str):
 
     def __getnewargs__(self) -> tuple[str | None, int, str]:  # type: ignore[override]
         return self.file, self.line, self.unit
+
+
+def to_plain(error: QkvError) -> dict[str, object]:
+    """Convert an error to names and texts, for another process.
+
+    Example:
+        >>> from_plain(to_plain(DataError(Place("a.txt", 3), "text", "none", "Write some."))).line
+        3
+    """
+    plain: dict[str, object] = {"kind": type(error).__name__, "texts": list(error.marked)}
+    return plain if error.line is None else plain | {"file": error.file, "line": error.line}
+
+
+def from_plain(plain: Mapping[str, Any]) -> QkvError:
+    """Return the error that `to_plain` converted; one of an unknown kind as its base class."""
+    kind = globals().get(plain["kind"], QkvError)
+    kind = kind if isinstance(kind, type) and issubclass(kind, QkvError) else QkvError
+    texts = list(plain["texts"])
+    if "line" in plain:
+        texts[0] = Place(plain["file"], plain["line"])
+    error: QkvError = kind(*texts)
+    return error
 
 
 Spelling = Callable[[str, str | None], str]

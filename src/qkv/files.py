@@ -5,6 +5,7 @@ name a moment before. Links are followed where the user gave the path, never whe
 """
 
 import errno
+import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -88,6 +89,31 @@ def read_file(path: str | Path, limit: int, *, links: bool = True) -> bytes:
     if size > limit or len(data) > limit:
         raise OSError(errno.EOVERFLOW, f"more than {limit:,} bytes", str(path))
     return data
+
+
+def map_file(path: str | Path, size: int) -> mmap.mmap | bytes:
+    """Map a file that a folder holds: what is read of it is in memory while the map lives.
+
+    Args:
+        path: the file.
+        size: how many bytes it must have.
+
+    Returns:
+        The map, which ends with the last reference to it; no bytes of an empty file.
+
+    Raises:
+        OSError: as for `open_file`, or it has another size.
+
+    Example:
+        >>> map_file("/proc/self/cmdline", 1)
+        Traceback (most recent call last):
+        OSError: [Errno 116] 0 bytes in place of 1: '/proc/self/cmdline'
+    """
+    with open_file(path, links=False) as stream:
+        actual = os.fstat(stream.fileno()).st_size
+        if actual != size:
+            raise OSError(errno.ESTALE, f"{actual:,} bytes in place of {size:,}", str(path))
+        return mmap.mmap(stream.fileno(), size, access=mmap.ACCESS_READ) if size else b""
 
 
 FREE = "Free some memory, or take a machine with more."

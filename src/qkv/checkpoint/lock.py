@@ -12,11 +12,12 @@ NAME = ".lock"
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, expected: str = "a run folder that no other training uses") -> Iterator[None]:
     """Lock a folder for one process, and hold it open; the lock is released when the process ends, however it ends.
 
     Args:
         folder: the absolute path of an existing folder.
+        expected: what it should be, for the message.
 
     Raises:
         CheckpointError: another process holds the lock, or the folder is not writable.
@@ -37,6 +38,5 @@ def locked(folder: Path) -> Iterator[None]:
             if not isinstance(error.__cause__, BlockingIOError):
                 raise
             hint = f"Wait until it ends, or give another {setting('out')}."
-            expected = "a run folder that no other training uses"
             raise CheckpointError(str(folder), expected, "one in use", hint) from None
         yield

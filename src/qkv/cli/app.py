@@ -15,6 +15,7 @@ from qkv.cli.export import export
 from qkv.cli.generate import generate
 from qkv.cli.label import classify, tag
 from qkv.cli.point import point
+from qkv.cli.prepare import command as prepare
 from qkv.cli.regress import regress
 from qkv.cli.translate import translate
 from qkv.cli.view import view
@@ -58,6 +59,7 @@ train = typer.Typer(
 )
 
 app.command()(demo)
+app.command("prepare")(prepare)
 app.add_typer(train)
 app.command()(translate)
 app.command()(generate)

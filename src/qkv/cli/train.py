@@ -12,7 +12,7 @@ from qkv.cli.flags import option_of
 from qkv.cli.output_files import expect_output_file
 from qkv.cli.processes import together
 from qkv.cli.signature import flagged
-from qkv.errors import QkvError, on_command_line, setting
+from qkv.errors import ConfigError, QkvError, on_command_line, setting
 from qkv.settings import choices_of, defaults_of, hints_of, options_of, parse, parts_of
 from qkv.tasks.settings import RUN, TOPICS, TaskSettings
 
@@ -37,6 +37,18 @@ class TrainingRecipe(Protocol):
         """Train, or resume."""
 
 
+_PREPARED, _CORPUS = "prepared", "corpus"
+_Corpus = Annotated[
+    Path | None, typer.Argument(metavar="PREPARED", help="A corpus that qkv prepare wrote, as --prepared.")
+]
+
+
+def _one_corpus(corpus: Path, flag: Path | None) -> Path:
+    if flag is not None:
+        raise ConfigError(_PREPARED, "no other corpus beside it", "both", "Omit one of them.")
+    return corpus
+
+
 def type_of(hint: Any) -> type:
     """Return the type that a flag's text is read as before `qkv.settings.parse` and `build` see it.
 
@@ -52,14 +64,19 @@ def type_of(hint: Any) -> type:
     return kinds[0] if len(kinds) == 1 and kinds[0] in (bool, int, float, str) else str
 
 
-def flags_of(task: TaskSettings) -> dict[str, Any]:
-    """Return the flags of a task's training by name, annotated for typer, in the order of the help."""
+def flags_of(task: TaskSettings, *, options: bool = True) -> dict[str, Any]:
+    """Return the flags of a task's training by name, annotated for typer, in the order of the help.
+
+    Args:
+        task: the task.
+        options: whether those are among them that are no settings.
+    """
     flags = [
         (task.topic_of(name), name, Annotated[type_of(hints_of(table)[name]) | None, _of_task(task, table, name)])
         for table in task.tables.values()
         for name in options_of(table)
     ]
-    flags += [(RUN, name, flag) for name, flag in _run_flags(task.options)]
+    flags += [(RUN, name, flag) for name, flag in _run_flags(task.options)] if options else []
     order = {topic: index for index, topic in enumerate(TOPICS)}
     flags.sort(key=lambda item: order.get(item[0], len(order)))
     return {name: flag for _, name, flag in flags}
@@ -83,8 +100,12 @@ def train_command(task: TaskSettings, recipe: Callable[[], TrainingRecipe]) -> C
         recipe: imports and returns the task's recipe; called when the command runs.
     """
 
-    @flagged(flags_of(task), defaults_of(task.options))
+    positional = {_CORPUS: _Corpus} if _PREPARED in task.table_of else {}
+
+    @flagged(positional | flags_of(task), defaults_of(task.options))
     def train(**flags: Any) -> None:
+        if (corpus := flags.pop(_CORPUS, None)) is not None:
+            flags[_PREPARED] = _one_corpus(corpus, flags[_PREPARED])
         options = {name: flags.pop(name) for name in defaults_of(task.options)}
         expect_output_file("--picture", options.get("picture"), (".svg", ".png"))
         follow(recipe(), flags, options)
@@ -122,16 +143,23 @@ def follow(recipe: TrainingRecipe, flags: Mapping[str, Any], options: Mapping[st
     """
     from qkv.settings import merge, read_toml
     from qkv.tasks.origin import open_origin, origin_tables
+    from qkv.tasks.prepared.corpus import with_corpus
 
     task = recipe.settings
-    typed = {name: _read(task, name, item) for name, item in flags.items() if item is not None}
+    typed = typed_settings(task, flags)
     origin = open_origin(options.get("start"), task.name, options.get("tokenizer_from"))
     file = options["config"]
     try:
         below = merge(origin_tables(origin, task), {} if file is None else task.current(read_toml(file)))
-        _follow(recipe, merge(below, task.in_tables(typed)), options, origin)
+        tables = merge(below, task.in_tables(typed))
+        _follow(recipe, with_corpus(tables, task), options, origin)
     except QkvError as error:
         raise as_typed(error, task, typed) from error
+
+
+def typed_settings(task: TaskSettings, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what flags say, without those that were not given."""
+    return {name: _read(task, name, item) for name, item in flags.items() if item is not None}
 
 
 def _read(task: TaskSettings, name: str, item: Any) -> Any:

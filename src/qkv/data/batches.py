@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qkv.errors import ConfigError, DataError
 
-_FRAME = 2
+FRAME = 2
 """`bos` and `eos`, which `collate` adds to every target."""
 
 R = TypeVar("R")
@@ -110,22 +110,39 @@ def token_batches(
     """
     if not examples:
         raise DataError("examples", "at least one", "none", "Check the training files.")
-    lengths = [(len(example.source), len(example.target) + _FRAME) for example in examples]
+    lengths = [(len(example.source), len(example.target) + FRAME) for example in examples]
     widths = [max(pair) for pair in lengths]
     longest = max(range(len(widths)), key=widths.__getitem__)
-    if rows is None and widths[longest] > tokens:
-        got = f"{tokens:,}; example {examples[longest].index} alone has {widths[longest]:,}"
-        hint = "Raise it, or remove such long texts."
-        raise ConfigError("tokens", "at least the size of the longest example", got, hint)
+    if rows is None:
+        expect_fitting(tokens, widths[longest], f"example {examples[longest].index}")
     random = Random(f"batches:{seed}:{epoch}")
     noise = [random.random() for _ in examples]
     order = sorted(range(len(examples)), key=lambda index: (widths[index], sum(lengths[index]), noise[index]))
     if rows is None:
-        batches = _cut(order, widths, tokens)
+        batches = cut_batches(order, widths, tokens)
     else:
         batches = [order[start : start + rows] for start in range(0, len(order), rows)]
     shuffled = [random.random() for _ in batches]
     return [batches[number] for number in sorted(range(len(batches)), key=shuffled.__getitem__)]
+
+
+def expect_fitting(tokens: int, widest: int, which: str) -> None:
+    """Check that the longest example fits in a batch.
+
+    Args:
+        tokens: maximum number of ids of a batch.
+        widest: the number of ids of the longest side of an example.
+        which: the example.
+
+    Raises:
+        ConfigError: it does not fit.
+
+    Example:
+        >>> expect_fitting(22, 11, "example 3")
+    """
+    if widest > tokens:
+        got, hint = f"{tokens:,}; {which} alone has {widest:,}", "Raise it, or remove such long texts."
+        raise ConfigError("tokens", "at least the size of the longest example", got, hint)
 
 
 def inference_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
@@ -148,7 +165,7 @@ def inference_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
     if tokens < 1:
         raise ConfigError("tokens", "at least 1", str(tokens), "A few thousand suit most machines.")
     order = sorted(range(len(lengths)), key=lambda index: (-lengths[index], index))
-    return _cut(order, lengths, tokens)
+    return cut_batches(order, lengths, tokens)
 
 
 def restore_order(batches: Sequence[Sequence[int]], results: Sequence[Sequence[R]]) -> list[R]:
@@ -226,8 +243,18 @@ def collate_sources(sources: Sequence[Sequence[int]], pad: int) -> tuple[Tensor,
     return ids_BS, torch.tensor(lengths, dtype=torch.int64)
 
 
-def _cut(order: Sequence[int], widths: Sequence[int], tokens: int) -> list[list[int]]:
-    """Cut a list of indices into batches whose size, rows times longest row, is at most `tokens`."""
+def cut_batches(order: Sequence[int], widths: Sequence[int], tokens: int) -> list[list[int]]:
+    """Cut a list of indices into batches whose size, rows times longest row, is at most `tokens`.
+
+    Args:
+        order: the indices.
+        widths: the length of each index.
+        tokens: maximum size of a batch; a longer example gets its own.
+
+    Example:
+        >>> cut_batches([0, 1, 2], [2, 3, 4], tokens=6)
+        [[0, 1], [2]]
+    """
     batches: list[list[int]] = []
     widest = 0
     for index in order:

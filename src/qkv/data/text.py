@@ -82,17 +82,36 @@ def windows(length: int, context: int, order: Order, seed: int, epoch: int) -> l
         >>> windows(20, 4, "sequential", seed=0, epoch=0), windows(20, 4, "random", seed=0, epoch=0)
         ([0, 4, 8, 12], [3, 7, 15, 11])
     """
+    random = Random(f"windows:{seed}:{epoch}")
+    shift = window_shift(length, context, order, random)
+    starts = list(range(shift, length - context, context))
+    if order == "random":
+        random.shuffle(starts)
+    return starts
+
+
+def window_shift(length: int, context: int, order: Order, random: Random) -> int:
+    """Return where the first window of an epoch begins.
+
+    Args:
+        length: tokens in the text.
+        context: tokens that a window predicts.
+        order: 0 for "sequential"; "random" draws it.
+        random: draws it.
+
+    Raises:
+        DataError: the text is shorter than one window.
+
+    Example:
+        >>> window_shift(20, 4, "sequential", Random(0))
+        0
+    """
     room = length - 1 - context
     if room < 0:
         hint = f"Give a longer text, or a smaller context ({setting('context')})."
         expected = f"more than {context:,} tokens, one window of the context"
         raise DataError("text", expected, f"{length:,}", hint)
-    random = Random(f"windows:{seed}:{epoch}")
-    shift = 0 if order == "sequential" else random.randrange(min(context, room + 1))
-    starts = list(range(shift, room + 1, context))
-    if order == "random":
-        random.shuffle(starts)
-    return starts
+    return 0 if order == "sequential" else random.randrange(min(context, room + 1))
 
 
 def in_batches(starts: Sequence[int], rows: int) -> list[list[int]]:

@@ -21,6 +21,7 @@ from qkv.tasks.notes import Verbosity, speaking
 from qkv.tasks.origin import open_origin, origin_tables
 from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.point.settings import PointFiles, PointModel
+from qkv.tasks.prepared.corpus import with_corpus
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import RegressFiles, RegressModel
 from qkv.tasks.settings import TaskSettings, TokenizerSettings, parameters
@@ -211,15 +212,15 @@ def train(
         raise ConfigError("callbacks", "a sequence of functions", got, "Write callbacks=[function].")
     recipe = recipe_of(task)
     origin = open_origin(None if start is None else Path(start), task, None)
-    with listening(callbacks), speaking(Verbosity("quiet" if quiet else "normal")), _named_as_settings(known):
-        tables = merge(origin_tables(origin, known), known.in_tables(settings))
+    with listening(callbacks), speaking(Verbosity("quiet" if quiet else "normal")), named_as_given(known):
+        tables = with_corpus(merge(origin_tables(origin, known), known.in_tables(settings)), known)
         outcome = recipe.train(recipe.load_settings(tables), Path(out), device, tensorboard=False, origin=origin)
     return Run(Path(out), outcome)
 
 
 @contextmanager
-def _named_as_settings(task: TaskSettings) -> Iterator[None]:
-    """Let errors name settings as `train` does, not as the tables of a settings file do."""
+def named_as_given(task: TaskSettings) -> Iterator[None]:
+    """Let errors name settings as functions do, not as the tables of a settings file do."""
     try:
         yield
     except QkvError as error:

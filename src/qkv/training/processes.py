@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from qkv import errors
-from qkv.errors import ConfigError, QkvError, TrainingError, brief
+from qkv.errors import ConfigError, QkvError, TrainingError, brief, from_plain, to_plain
 from qkv.strict_json import parse_json
 
 if TYPE_CHECKING:
@@ -272,8 +271,7 @@ class Processes:
     def fail(self, error: QkvError) -> None:
         """Leave an error for process 0, which reports it."""
         if self._store is not None and self.rank and not isinstance(error, LostProcessError):
-            texts = list(error.marked)
-            self._store.set(_FAILED, json.dumps({"kind": type(error).__name__, "texts": texts}))
+            self._store.set(_FAILED, json.dumps(to_plain(error)))
 
     def failure(self) -> QkvError | None:
         """Return the error that another process left."""
@@ -283,8 +281,7 @@ class Processes:
             left = parse_json(self._store.get(_FAILED))
         except RuntimeError:  # process 0 has ended, and the store with it
             return None
-        kind = getattr(errors, left["kind"], TrainingError)
-        return kind(*left["texts"]) if issubclass(kind, QkvError) else TrainingError(*left["texts"])
+        return from_plain(left)
 
 
 _ALONE = Processes()

@@ -12,6 +12,8 @@ from qkv.data.text import divide, read_text
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.generate.settings import GenerateFiles
+from qkv.tasks.prepared.text import PreparedText
+from qkv.tasks.prepared.training import open_for_training
 from qkv.tasks.settings import Texts, TokenizerSettings
 from qkv.tasks.tokenizing import learn_tokenizer
 
@@ -29,18 +31,23 @@ class Passage(NamedTuple):
     characters: int
     unknown: int
 
+    @property
+    def tokens(self) -> int:
+        """The number of tokens."""
+        return len(self.ids)
+
 
 class TrainingText(NamedTuple):
     """Text ready for training.
 
     Attributes:
         tokenizer: built from the training part.
-        train, valid: the two parts.
+        train, valid: the two parts; a prepared corpus stays on disk.
         fingerprints: sha256 of each part.
     """
 
     tokenizer: Tokenizer
-    train: Passage
+    train: Passage | PreparedText
     valid: Passage
     fingerprints: dict[str, str]
 
@@ -61,8 +68,10 @@ def read_for_training(
 
     Raises:
         DataError: a file is invalid or too short.
-        ConfigError: no file is given.
+        ConfigError: no file is given, or a prepared corpus beside one.
     """
+    if files.prepared is not None:
+        return _prepared(files, context, tokenizer)
     if files.text is None:
         hint = "Any plain text in UTF-8; .gz too."
         raise ConfigError(setting("text"), "a file of plain text", "none", hint)
@@ -75,12 +84,31 @@ def read_for_training(
     if tokenizer is None:
         tokenizer = learn_tokenizer(words, [train])
     learned, held = passage(train, tokenizer), passage(valid, tokenizer)
-    _expect_window(learned, context, str(source), f"{len(learned.ids):,}")
+    _expect_window(learned.tokens, context, str(source), f"{len(learned.ids):,}")
     total = f"{len(held.ids):,}"
     if files.valid_text is None:
         total = f"{len(held.ids):,} of {len(learned.ids) + len(held.ids):,}, the end of the text ({setting('holdout')})"
-    _expect_window(held, context, "the validation text", total)
+    _expect_window(held.tokens, context, "the validation text", total)
     return TrainingText(tokenizer, learned, held, {"train": fingerprint([train]), "valid": fingerprint([valid])})
+
+
+def _prepared(files: GenerateFiles, context: int, tokenizer: Tokenizer | None) -> TrainingText:
+    """Open a prepared corpus, with what it or a file holds out."""
+    assert files.prepared is not None
+    if files.text is not None:
+        hint = "Prepare the text too, or omit one of them."
+        raise ConfigError("data.text", "no prepared corpus beside it", "both", hint)
+    corpus = open_for_training(files.prepared, "text", tokenizer)
+    train = PreparedText(corpus)
+    _expect_window(train.tokens, context, str(files.prepared), f"{train.tokens:,}")
+    if files.valid_text is None:
+        ids, shard = train.held_out()
+        valid, name, digest = Passage(ids, shard.characters, shard.unknown), "what is held out", shard.ids.sha256
+    else:
+        text = read_text(_as_source(files.valid_text, "valid_text"))
+        valid, name, digest = passage(text, corpus.tokenizer), "the validation text", fingerprint([text])
+    _expect_window(valid.tokens, context, name, f"{valid.tokens:,}")
+    return TrainingText(corpus.tokenizer, train, valid, {"prepared": corpus.manifest.digest, "valid": digest})
 
 
 def _as_source(data: Texts, name: str) -> Path | Lines:
@@ -108,8 +136,8 @@ def passage(text: str, tokenizer: Tokenizer) -> Passage:
     return Passage(numbers, characters, int((numbers == tokenizer.unk).sum()))
 
 
-def _expect_window(part: Passage, context: int, name: str, got: str) -> None:
-    if len(part.ids) <= context:
+def _expect_window(tokens: int, context: int, name: str, got: str) -> None:
+    if tokens <= context:
         hint = (
             f"Give a longer text, a validation text of its own ({setting('valid_text')}), or a smaller "
             f"{setting('context')}."

@@ -16,6 +16,7 @@ from qkv.models.decoder import LanguageModel
 from qkv.models.recurrent_decoder import RecurrentLanguageModel
 from qkv.tasks.generate.data import Passage
 from qkv.tasks.notes import counted
+from qkv.tasks.prepared.text import PreparedText, WindowBatches
 from qkv.training.loss import label_smoothed_loss
 from qkv.training.output_loss import layer_loss
 
@@ -40,7 +41,7 @@ class LanguageTask:
 
     model: TextModel
     tokenizer: Tokenizer
-    train: Passage
+    train: Passage | PreparedText
     valid: Passage
     order: Order
     smoothing: float
@@ -51,15 +52,19 @@ class LanguageTask:
         """The unit that the objective counts."""
         return "tokens"
 
-    def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
+    def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]] | WindowBatches:
         """Batch windows of the context length."""
         context = self.model.config.context
-        starts = windows(len(self.train.ids), context, self.order, seed, epoch)
-        return in_batches(starts, self.rows or max(1, tokens // context))
+        rows = self.rows or max(1, tokens // context)
+        if isinstance(self.train, PreparedText):
+            return self.train.batches(context, rows, self.order, seed, epoch)
+        return in_batches(windows(len(self.train.ids), context, self.order, seed, epoch), rows)
 
     def collate(self, indices: Sequence[int]) -> Tensor:
         """Stack windows with the token before each, (B, context + 1), on the model's device."""
-        return cut(self.train.ids, indices, self.model.config.context).to(next(self.model.parameters()).device)
+        context, train = self.model.config.context, self.train
+        window = train.cut(indices, context) if isinstance(train, PreparedText) else cut(train.ids, indices, context)
+        return window.to(next(self.model.parameters()).device)
 
     def objective(self, batch: Tensor) -> tuple[Tensor, int]:
         """Compute the smoothed cross entropy of each next token."""
@@ -71,6 +76,8 @@ class LanguageTask:
 
     def lines(self, indices: Sequence[int]) -> list[int]:
         """Return the line numbers where windows begin."""
+        if isinstance(self.train, PreparedText):
+            return self.train.lines(indices)
         return [1 + self.tokenizer.decode(self.train.ids[:index].tolist()).count("\n") for index in indices]
 
     def validate(self) -> list[Figure]:

@@ -36,7 +36,7 @@ def _identity(text: TrainingText, settings: LanguageSettings) -> dict[str, Any]:
 
 def _summary(text: TrainingText, _: TextModel) -> str:
     unknown = f", {text.valid.unknown:,} of them unknown" if text.valid.unknown else ""
-    return f"{len(text.train.ids):,} training tokens, {len(text.valid.ids):,} validation tokens{unknown}"
+    return f"{text.train.tokens:,} training tokens, {text.valid.tokens:,} validation tokens{unknown}"
 
 
 RECIPE: Recipe[GenerateFiles, Config, TrainingText, TextModel] = Recipe(

@@ -1,6 +1,7 @@
 """The settings of `qkv train generate`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from qkv.data.choices import Kind, Order
@@ -14,6 +15,7 @@ class GenerateFiles:
     """Plain text."""
 
     text: Annotated[Texts | None, Option("A file of plain text (.gz too)")] = None
+    prepared: Annotated[Path | None, Option("Or a corpus that qkv prepare wrote")] = None
     valid_text: Annotated[
         Texts | None, Option("Another file for validation; the end of the text is held out if not given")
     ] = None

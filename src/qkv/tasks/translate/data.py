@@ -10,8 +10,12 @@ from qkv.data.fingerprints import fingerprint
 from qkv.data.open_vocabulary import encode_source, encode_target
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import WordTable
-from qkv.errors import DataError, Place, setting
+from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.pairs import PairSources, divided
+from qkv.tasks.prepared.corpus import held_pairs
+from qkv.tasks.prepared.manifest import VALID_PAIRS
+from qkv.tasks.prepared.pairs import PreparedPairs
+from qkv.tasks.prepared.training import open_for_training
 from qkv.tasks.tokenizing import learn_tokenizer
 from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 
@@ -21,7 +25,7 @@ class Parallel(NamedTuple):
 
     Attributes:
         tokenizer: learned from the training pairs.
-        train: training examples, with their line number as `index`.
+        train: training examples, with their line number as `index`; those of a prepared corpus stay on disk.
         valid: validation pairs.
         valid_examples: the same as tokens.
         fingerprint: sha256 of the training pairs.
@@ -29,7 +33,7 @@ class Parallel(NamedTuple):
     """
 
     tokenizer: Tokenizer
-    train: list[Example]
+    train: list[Example] | PreparedPairs
     valid: list[Pair]
     valid_examples: list[Example]
     fingerprint: str
@@ -37,10 +41,15 @@ class Parallel(NamedTuple):
 
     def turned(self) -> "Parallel":
         """Return the same pairs with the tokens of targets right to left, in the order that a model writes them."""
-        train, valid = (
-            [replace(each, target=each.target[::-1]) for each in some] for some in (self.train, self.valid_examples)
-        )
-        return self._replace(train=train, valid_examples=valid)
+        train = self.train.turned() if isinstance(self.train, PreparedPairs) else _turned(self.train)
+        return self._replace(train=train, valid_examples=_turned(self.valid_examples))
+
+    @property
+    def target_tokens(self) -> int:
+        """The number of tokens of training targets, with their ends."""
+        if isinstance(self.train, PreparedPairs):
+            return self.train.target_tokens + len(self.train)
+        return sum(len(example.target) + 1 for example in self.train)
 
 
 def read_training(
@@ -67,6 +76,8 @@ def read_training(
         DataError: a file is invalid; the message gives file and line.
         ConfigError: files are missing, or too many are given.
     """
+    if files.prepared is not None:
+        return _prepared(files, tokenizer, copies)
     sources = PairSources.of(files) or PairSources()
     pairs = sources.read(files.table)
     valid_sources = PairSources.of(files, "valid_")
@@ -79,6 +90,30 @@ def read_training(
     examples = _examples(pairs, tokenizer, files.longest, sources.names, copies)
     valid_examples = _examples(valid, tokenizer, files.longest, (valid_sources or sources).names, copies)
     return Parallel(tokenizer, examples, valid, valid_examples, fingerprint(pairs), files.table)
+
+
+def _prepared(files: TranslateFiles, tokenizer: Tokenizer | None, copies: bool) -> Parallel:
+    """Open a prepared corpus, with the pairs that it or files hold out."""
+    assert files.prepared is not None
+    if PairSources.of(files) is not None or files.table is not None:
+        hint = "Prepare these pairs too, or omit one of them."
+        raise ConfigError(setting("prepared"), "no files or columns beside it", "both", hint)
+    if copies:
+        hint = "Train it from files, or without copying."
+        raise ConfigError("model.copy", "none with a prepared corpus, which has tokens but no words", "some", hint)
+    corpus = open_for_training(files.prepared, "pairs", tokenizer)
+    train = PreparedPairs(corpus)
+    if not len(train):
+        raise DataError(str(files.prepared), "pairs to train on", "none", "Prepare more pairs.")
+    sources = PairSources.of(files, "valid_")
+    valid = held_pairs(corpus.folder) if sources is None else sources.read()
+    names = (str(corpus.folder / VALID_PAIRS),) * 2 if sources is None else sources.names
+    examples = _examples(valid, corpus.tokenizer, files.longest, names, copies=False)
+    return Parallel(corpus.tokenizer, train, valid, examples, corpus.manifest.digest)
+
+
+def _turned(examples: Sequence[Example]) -> list[Example]:
+    return [replace(example, target=example.target[::-1]) for example in examples]
 
 
 def learn_tokenizers(pairs: Sequence[Pair], settings: TranslateTokenizer) -> Tokenizer:

@@ -16,6 +16,7 @@ from qkv.metrics.matches import exact_match
 from qkv.metrics.translation import bleu, chrf
 from qkv.models.copying import CopyingTranslator
 from qkv.models.monotonic import MonotonicTranslator
+from qkv.tasks.prepared.pairs import PairBatches, PreparedPairs
 from qkv.tasks.translate.model import TranslationModel
 from qkv.tasks.translate.predict import Translator
 from qkv.training.loss import label_smoothed_loss
@@ -43,7 +44,7 @@ class TranslationTask:
 
     model: TranslationModel
     tokenizer: Tokenizer
-    train: Sequence[Example]
+    train: Sequence[Example] | PreparedPairs
     valid: Sequence[Pair]
     valid_examples: Sequence[Example]
     smoothing: float
@@ -56,13 +57,15 @@ class TranslationTask:
         """The unit that the objective counts."""
         return "tokens"
 
-    def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]]:
+    def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]] | PairBatches:
         """Batch examples of about equal length."""
+        if isinstance(self.train, PreparedPairs):
+            return self.train.batches(tokens, seed, epoch, self.rows)
         return token_batches(self.train, tokens, seed, epoch, self.rows)
 
     def collate(self, indices: Sequence[int]) -> Batch:
         """Stack examples, on the model's device."""
-        return self._stack([self.train[index] for index in indices])
+        return self._stack(self._taken(indices))
 
     def objective(self, batch: Batch) -> tuple[Tensor, int]:
         """Compute the smoothed cross entropy of each next target token."""
@@ -70,7 +73,11 @@ class TranslationTask:
 
     def lines(self, indices: Sequence[int]) -> list[int]:
         """Return the line numbers of examples in the user's files."""
-        return [self.train[index].index for index in indices]
+        return [example.index for example in self._taken(indices)]
+
+    def _taken(self, indices: Sequence[int]) -> list[Example]:
+        train = self.train
+        return train.take(indices) if isinstance(train, PreparedPairs) else [train[index] for index in indices]
 
     def validate(self) -> list[Figure]:
         """Compute BLEU and the other metrics of `judge`, and the loss, on the validation pairs."""

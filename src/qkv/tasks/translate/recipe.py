@@ -79,7 +79,7 @@ def _monitored(settings: Settings, text: Parallel) -> Settings:
 
 
 def _summary(text: Parallel, _: TranslationModel) -> str:
-    tokens = sum(len(example.target) + 1 for example in text.train)
+    tokens = text.target_tokens
     source = "" if text.tokenizer.shared else f"; source vocabulary of {text.tokenizer.source.size:,}"
     return (
         f"{len(text.train):,} training pairs ({tokens:,} target tokens), {len(text.valid):,} validation pairs{source}"

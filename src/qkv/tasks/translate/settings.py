@@ -1,6 +1,7 @@
 """The settings of `qkv train translate`."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from qkv.data.choices import Kind
@@ -24,6 +25,7 @@ class TranslateFiles(PairFiles, ColumnNames):
         ConfigError: a column is out of range, or two are the same.
     """
 
+    prepared: Annotated[Path | None, Option("Or a corpus of pairs that qkv prepare wrote")] = None
     holdout: Annotated[
         int | None, Option("Pairs to hold out if there are none to validate on", or_else="a twentieth, at most 1,000")
     ] = None

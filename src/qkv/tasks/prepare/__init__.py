@@ -1,0 +1,1 @@
+"""Preparing corpora: from text to tokens on disk."""

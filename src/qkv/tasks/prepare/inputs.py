@@ -1,0 +1,214 @@
+"""Text files in blocks of whole lines, as bytes: what a preparation divides among processes."""
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, cast, final
+
+from qkv.checkpoint.manifest import StoredFile
+from qkv.data.corpus import LONGEST_LINE, open_text, refuse_long, refuse_unequal
+from qkv.errors import ConfigError, DataError, Place
+
+LONGEST_JSON = 16 * LONGEST_LINE
+"""Maximum characters of a line of JSON, which can be a document."""
+_OBJECTS = (".jsonl", ".ndjson")
+_WIDEST = 4
+_LEFT = 1 << 20
+
+
+class Block(NamedTuple):
+    """Whole lines of a file, or the same lines of two files.
+
+    Attributes:
+        files: the file, or that of the sources and that of the targets.
+        first: the number of the first line in the file.
+        line: the number of the first line, counted over all files.
+        lines: how many lines there are.
+        bodies: the bytes of the lines, of each file.
+    """
+
+    files: tuple[str, ...]
+    first: int
+    line: int
+    lines: int
+    bodies: tuple[bytes, ...]
+
+    @property
+    def size(self) -> int:
+        """How many bytes there are."""
+        return sum(map(len, self.bodies))
+
+    def split(self, count: int) -> "tuple[Block, Block]":
+        """Divide the block after some lines."""
+        cuts = [_after_lines(body, count) for body in self.bodies]
+        before = tuple(body[:cut] for body, cut in zip(self.bodies, cuts, strict=True))
+        after = tuple(body[cut:] for body, cut in zip(self.bodies, cuts, strict=True))
+        rest = self._replace(first=self.first + count, line=self.line + count, lines=self.lines - count, bodies=after)
+        return self._replace(lines=count, bodies=before), rest
+
+
+def _after_lines(body: bytes, count: int) -> int:
+    place = 0
+    for _ in range(count):
+        place = body.index(b"\n", place) + 1
+    return place
+
+
+def is_objects(name: str) -> bool:
+    """Return whether a file has JSON on each line.
+
+    Example:
+        >>> is_objects("a.jsonl.gz"), is_objects("a.json.txt")
+        (True, False)
+    """
+    return name.removesuffix(".gz").endswith(_OBJECTS)
+
+
+@final
+@dataclass(frozen=True)
+class Inputs:
+    """The files of a corpus.
+
+    Args:
+        files: each file alone, or one pair of files with corresponding lines.
+    """
+
+    files: tuple[tuple[Path, ...], ...]
+
+    @property
+    def documents(self) -> bool:
+        """Whether files hold JSON objects.
+
+        Raises:
+            ConfigError: some do, others do not.
+        """
+        objects = [is_objects(str(file)) for files in self.files for file in files]
+        if any(objects) and not all(objects):
+            hint = "Prepare them apart, or convert some of them."
+            raise ConfigError("FILES", "all of them text, or all of them JSON lines", "both", hint)
+        return any(objects)
+
+    def blocks(self, size: int, sums: dict[str, StoredFile] | None = None) -> Iterator[Block]:
+        """Read all files in blocks of at least a size.
+
+        Args:
+            size: bytes of a block's first file, without the rest of its last line.
+            sums: gets size and sha256 of each file that was read, by its number and name.
+
+        Raises:
+            DataError: a file cannot be read, is empty, has a line that is too long, or two files have other numbers of
+                lines.
+        """
+        line, number = 1, 0
+        sums = {} if sums is None else sums
+        for files in self.files:
+            names = [f"{number + place} {file.name}" for place, file in enumerate(files, start=1)]
+            number += len(files)
+            before = line
+            for block in _read_files(files, size, line, names, sums):
+                yield block
+                line += block.lines
+            if line == before:
+                raise DataError(str(files[0]), "at least one line", "an empty file", "Check how the file was made.")
+
+
+def _read_files(
+    files: Sequence[Path], size: int, line: int, names: Sequence[str], summed: dict[str, StoredFile]
+) -> Iterator[Block]:
+    """Read one file, or two with corresponding lines; at the end set their sums."""
+    with ExitStack() as stack:
+        sums = [_Summed() for _ in files]
+        streams = [stack.enter_context(open_text(file, add.over)) for file, add in zip(files, sums, strict=True)]
+        first = 1
+        while lines := _lines_of(streams[0], size, files[0], first):
+            count = _count(lines)
+            bodies = [lines]
+            for stream, file in zip(streams[1:], files[1:], strict=True):
+                bodies.append(_as_many(stream, count, files[0], file, first))
+                if (others := _count(bodies[-1])) < count:
+                    refuse_unequal(files[0], first - 1 + count + _count_left(streams[0]), file, first - 1 + others)
+            yield Block(tuple(map(str, files)), first, line, count, tuple(bodies))
+            first, line = first + count, line + count
+        for stream, file in zip(streams[1:], files[1:], strict=True):
+            if left := _count_left(stream):
+                refuse_unequal(files[0], first - 1, file, first - 1 + left)
+        summed |= {name: StoredFile(add.size, add.digest.hexdigest()) for name, add in zip(names, sums, strict=True)}
+
+
+def _lines_of(stream: BinaryIO, size: int, file: Path, first: int) -> bytes:
+    """Read at least so many bytes, and the rest of the last line."""
+    most = _most(file)
+    body = stream.read(size)
+    if body and not body.endswith(b"\n"):
+        rest = stream.readline(most)
+        if len(rest) == most and not rest.endswith(b"\n"):
+            refuse_long(Place(file, first + body.count(b"\n")), longest_line(str(file)))
+        body += rest
+    return body
+
+
+def _as_many(stream: BinaryIO, count: int, source: Path, file: Path, first: int) -> bytes:
+    """Read so many lines, or all that are left."""
+    most, lines = _most(file), []
+    for number in islice(range(first, first + count), count):
+        line = stream.readline(most)
+        if len(line) == most and not line.endswith(b"\n"):
+            refuse_long(Place(file, number), longest_line(str(file)))
+        if not line:
+            break
+        lines.append(line)
+    return b"".join(lines)
+
+
+def _count(lines: bytes) -> int:
+    """Return the number of lines, the last of which need not end."""
+    return lines.count(b"\n") + (bool(lines) and not lines.endswith(b"\n"))
+
+
+def _count_left(stream: BinaryIO) -> int:
+    count, last = 0, b"\n"
+    while body := stream.read(_LEFT):
+        count, last = count + body.count(b"\n"), body[-1:]
+    return count + (last != b"\n")
+
+
+def longest_line(name: str) -> int:
+    """Return the maximum characters of a line of a file."""
+    return LONGEST_JSON if is_objects(name) else LONGEST_LINE
+
+
+def _most(file: Path) -> int:
+    return _WIDEST * longest_line(str(file))
+
+
+@final
+class _Summed:
+    """The size and the sha256 of what passes through a stream."""
+
+    def __init__(self) -> None:
+        self.size, self.digest = 0, sha256()
+
+    def over(self, stream: BinaryIO) -> BinaryIO:
+        """Return a stream with the same bytes, which are counted and summed."""
+        return cast("BinaryIO", io.BufferedReader(_Passed(stream, self), 1 << 18))
+
+
+@final
+class _Passed(io.RawIOBase):
+    def __init__(self, stream: BinaryIO, total: _Summed) -> None:
+        super().__init__()
+        self._stream, self._total = stream, total
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "memoryview") -> int:  # type: ignore[override]
+        body = self._stream.read(len(buffer))
+        buffer[: len(body)] = body
+        self._total.size += len(body)
+        self._total.digest.update(body)
+        return len(body)

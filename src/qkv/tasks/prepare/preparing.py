@@ -1,0 +1,457 @@
+"""`qkv prepare`: from text files to a folder of tokenized shards, continued where an earlier call was stopped."""
+
+import heapq
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+from qkv.checkpoint.disk import expect_writable, make_folder, remove_folder, remove_leftovers, replace_file, typed
+from qkv.checkpoint.lock import locked
+from qkv.checkpoint.manifest import StoredFile
+from qkv.checkpoint.plain import Plain, decode_mapping, encode
+from qkv.checkpoint.run import expect_same
+from qkv.data.tokenizer import Tokenizer
+from qkv.errors import CheckpointError, ConfigError, DataError, setting
+from qkv.files import absolute
+from qkv.settings import build, check_tables, merge, plain
+from qkv.system import remove_file
+from qkv.tasks.generate.settings import GENERATE
+from qkv.tasks.notes import note, working
+from qkv.tasks.origin import Origin, expect_tokenizer, open_origin, origin_tables
+from qkv.tasks.pairs import divided
+from qkv.tasks.prepare.inputs import Block, Inputs
+from qkv.tasks.prepare.making import (
+    LARGEST,
+    NOTES,
+    WORK,
+    Job,
+    note_of,
+    pairs_of,
+    read_work,
+    texts_of,
+    width_of,
+    written_pairs,
+)
+from qkv.tasks.prepare.settings import PREPARE, PrepareFiles
+from qkv.tasks.prepare.workers import made
+from qkv.tasks.prepared.corpus import read_manifest, read_part, sum_of
+from qkv.tasks.prepared.manifest import (
+    NAME,
+    TOKENIZER,
+    VALID_PAIRS,
+    VALID_TEXT,
+    Kind,
+    Manifest,
+    Shard,
+    entry_of,
+    files_of,
+)
+from qkv.tasks.settings import TaskSettings
+from qkv.tasks.tokenizing import learn_tokenizer
+from qkv.tasks.translate.data import learn_tokenizers
+from qkv.tasks.translate.settings import TRANSLATE, TranslateTokenizer
+
+_MIB = 1 << 20
+_BLOCK = 1 << 16
+"""Bytes that are drawn, or not, for the sample at once."""
+_SHARE, _MOST = 20, 1000
+"""Held out by default: one line in so many, and at most so many."""
+
+
+class Prepared(NamedTuple):
+    """A corpus that is complete.
+
+    Attributes:
+        folder: its folder.
+        digest: one sha256 over all of it.
+        tokens: how many there are to train on.
+        shards: in how many parts.
+        made: how many of these were made by this call; the others were complete.
+    """
+
+    folder: Path
+    digest: str
+    tokens: int
+    shards: int
+    made: int
+
+
+@final
+@dataclass(frozen=True)
+class Preparation:
+    """What is prepared, and how.
+
+    Args:
+        inputs: the files.
+        kind: text or pairs.
+        files: how they are read and divided.
+        words: tokenizer settings.
+        origin: the run whose tokenizer is used; None to learn one.
+    """
+
+    inputs: Inputs
+    kind: Kind
+    files: PrepareFiles
+    words: TranslateTokenizer
+    origin: Origin | None = None
+
+    @classmethod
+    def of(
+        cls, files: Sequence[Path], tables: Mapping[str, Mapping[str, Any]], tokenizer_from: Path | None = None
+    ) -> "Preparation":
+        """Check the settings of a preparation.
+
+        Args:
+            files: text files, or files of pairs.
+            tables: the settings by table and name.
+            tokenizer_from: a run whose tokenizer is used.
+
+        Raises:
+            ConfigError: a setting is unknown, invalid, or contradicts another one; or there are no files.
+            CheckpointError: there is no such run.
+        """
+        check_tables(tables, tuple(PREPARE.tables))
+        known = build(PrepareFiles, tables.get("data", {}), "data")
+        two = known.source is not None or known.target is not None
+        kind: Kind = "pairs" if known.pairs or two else "text"
+        inputs = _inputs(files, known)
+        origin = open_origin(None, PREPARE.name, tokenizer_from)
+        task = _task_of(kind)
+        if origin is not None:
+            if origin.trained.tokenizer.published is not None:
+                hint = "Its rules decide about whole texts: train from files."
+                expected = "a run of qkv, which learned its tokenizer"
+                raise ConfigError(setting("tokenizer_from"), expected, "a published model", hint)
+            expect_tokenizer(origin, tables, task)
+        words = build(TranslateTokenizer, merge(origin_tables(origin, task), tables).get("tokenizer", {}), "tokenizer")
+        if kind == "text" and not words.shared:
+            hint = f"Only pairs have sources and targets ({setting('pairs')})."
+            raise ConfigError("tokenizer.source_tokenizer", "one tokenizer for a text", "one for each side", hint)
+        return cls(inputs, kind, replace(known, pairs=kind == "pairs"), words, origin)
+
+    def prepare(self, out: Path | None, processes: int = 1) -> Prepared:
+        """Prepare the corpus, or continue where an earlier call was stopped, or check that it is complete.
+
+        Args:
+            out: the folder of the corpus.
+            processes: how many tokenize; any number gives the same bytes.
+
+        Raises:
+            DataError: a file is invalid, or was changed meanwhile.
+            ConfigError: the folder is not given, holds something else, or a corpus of other files or settings.
+            CheckpointError: the folder cannot be written, or another process prepares it.
+            QkvError: a process ended.
+        """
+        if processes < 1:
+            raise ConfigError("processes", "at least 1", f"{processes}", "Omit it for one process.")
+        folder = _new_folder(out)
+        with locked(folder, "a folder in which no other process prepares a corpus"):
+            remove_leftovers(folder)
+            survey = self._survey()
+            self._begin(folder, survey)
+            shards, count = self._shards(folder, survey, processes)
+            return self._end(folder, shards, count)
+
+    @property
+    def _settings(self) -> dict[str, Plain]:
+        """The settings that define the corpus, by table."""
+        files = {name: item for name, item in plain(self.files).items() if name not in ("source", "target")}
+        words = {name: item for name, item in plain(self.words).items() if item is not None}
+        source = {} if self.origin is None else {"tokenizer_from": self.origin.digest}
+        return {"data": files, "tokenizer": words, **source}
+
+    def _survey(self) -> "Survey":
+        sample = Sample(int(self.files.sample * _MIB), self.files.seed)
+        sums: dict[str, StoredFile] = {}
+        lines = 0
+        with working("reading lines") as progress:
+            for block in self.inputs.blocks(self._block, sums):
+                sample.offer(block)
+                lines += block.lines
+                progress.done = lines
+        return Survey(sums, lines, sample.blocks())
+
+    @property
+    def _block(self) -> int:
+        return max(1, min(_BLOCK, self._shard))
+
+    @property
+    def _shard(self) -> int:
+        return max(1, int(self.files.shard_size * _MIB))
+
+    def _begin(self, folder: Path, survey: "Survey") -> None:
+        """Learn the tokenizer and choose what is held out, or refuse a folder that was begun with something else."""
+        described: dict[str, Plain] = {
+            "settings": self._settings,
+            "inputs": {name: entry_of(entry) for name, entry in survey.sums.items()},
+        }
+        before = _work_of(folder)
+        if before is not None:
+            expect_same(folder, {name: before.get(name) for name in described}, described)
+        make_folder(folder / NOTES)
+        held = self.kind == "text" or (before is not None and _is_whole(folder, VALID_PAIRS, before.get("valid")))
+        if before is not None and held and _is_whole(folder, TOKENIZER, before.get("tokenizer")):
+            _write(folder, WORK, encode(before, WORK))
+            return
+        sample = self._without_end(survey)
+        with working("learning the tokenizer"):
+            tokenizer, apart, valid = self._learned(sample)
+        work: dict[str, Plain] = {
+            **described,
+            "kind": self.kind,
+            "documents": self.inputs.documents,
+            "lines": survey.lines,
+            "held_from": survey.lines - self._held_lines(survey) + 1 if self.kind == "text" else None,
+            "sample": {"lines": sum(b.lines for b in sample), "bytes": sum(b.size for b in sample)},
+            "apart": apart,
+            "tokenizer": entry_of(_write(folder, TOKENIZER, tokenizer.to_json().encode())),
+        }
+        if self.kind == "pairs":
+            work["valid"] = entry_of(_write(folder, VALID_PAIRS, valid))
+        _write(folder, WORK, encode(work, WORK))
+
+    def _held_lines(self, survey: "Survey") -> int:
+        """Return how many lines at the end of a text are held out."""
+        count = self.files.holdout or max(1, min(survey.lines // _SHARE, _MOST))
+        if count >= survey.lines:
+            hint = "Hold out fewer, or give more text."
+            raise ConfigError("data.holdout", f"fewer lines than the text has, {survey.lines:,}", f"{count:,}", hint)
+        return count
+
+    def _without_end(self, survey: "Survey") -> list[Block]:
+        """Return the sample of a text without the lines that are held out."""
+        if self.kind == "pairs":
+            return survey.sample
+        first = survey.lines - self._held_lines(survey) + 1
+        return [part for block in survey.sample if (part := _divided(block, first)[0]) is not None]
+
+    def _learned(self, sample: Sequence[Block]) -> tuple[Tokenizer, bool, bytes]:
+        """Return the tokenizer, whether held-out pairs are trained on by nothing, and these pairs as a file."""
+        given = None if self.origin is None else self.origin.trained.tokenizer
+        if self.kind == "text":
+            texts = (text for block in sample for text in texts_of(block, self.files))
+            return given or learn_tokenizer(self.words, texts), True, b""
+        pairs = [pair for pair, _ in pairs_of(sample, self.files)]
+        train, valid = divided(pairs, self.files.seed, self.files.holdout)
+        tokenizer = given or learn_tokenizers(train, self.words)
+        return tokenizer, len(train) + len(valid) == len(pairs), written_pairs(valid)
+
+    def _shards(self, folder: Path, survey: "Survey", processes: int) -> tuple[dict[int, Shard], int]:
+        """Make what is missing, and return all shards and how many were made."""
+        known, shards = _known(folder), dict[int, Shard]()
+        sums: dict[str, StoredFile] = {}
+
+        def missing() -> Iterator[Job]:
+            for job in self._jobs(survey, sums):
+                progress.done += job.lines
+                shard = known.get(job.number)
+                if shard is not None and _is_complete(folder, job.number, shard):
+                    shards[job.number] = shard
+                else:
+                    yield job
+
+        count = 0
+        with working("tokenizing lines") as progress:
+            progress.total = survey.lines
+            for number, shard in made(folder, missing(), processes):
+                shards[number] = shard
+                count += 1
+        changed = [name for name, entry in survey.sums.items() if sums.get(name) != entry]
+        if changed:
+            hint = "Run the command again once nothing writes to it."
+            got = "one that changed while it was read"
+            raise DataError(changed[0].partition(" ")[2], "a file that nobody writes", got, hint)
+        return shards, count
+
+    def _jobs(self, survey: "Survey", sums: dict[str, StoredFile]) -> Iterator[Job]:
+        """Divide the files into shards, and what is held out of a text at the end."""
+        first_held = survey.lines + 1 if self.kind == "pairs" else survey.lines - self._held_lines(survey) + 1
+        blocks: list[Block] = []
+        held: list[Block] = []
+        number = size = 0
+        for block in self.inputs.blocks(self._block, sums):
+            before, after = _divided(block, first_held)
+            held += [] if after is None else [after]
+            if before is None:
+                continue
+            blocks.append(before)
+            size += before.size
+            if size >= self._shard:
+                yield Job(number, tuple(blocks))
+                number, size = number + 1, 0
+                blocks.clear()
+        if blocks:
+            yield Job(number, tuple(blocks))
+        if held:
+            yield Job(-1, tuple(held))
+
+    def _end(self, folder: Path, shards: dict[int, Shard], count: int) -> Prepared:
+        """Write the manifest, and remove what was needed until then."""
+        work = read_work(folder)
+        tokenizer = Tokenizer.from_json(read_part(folder, TOKENIZER, LARGEST).decode())
+        held = shards.pop(-1) if self.kind == "text" else sum_of(folder / VALID_PAIRS)
+        listed = tuple(shards[number] for number in range(len(shards)))
+        parts = sum_of(folder / TOKENIZER), held, width_of(tokenizer), listed
+        manifest = Manifest(self.kind, self.inputs.documents, work, *parts)
+        _write(folder, NAME, manifest.to_bytes())
+        remove_folder(folder / NOTES)
+        with typed(folder, "a writable folder"):
+            remove_file(folder / WORK)
+        tokens = sum(shard.tokens for shard in listed)
+        _tell(self.kind, listed, held, tokenizer, work)
+        return Prepared(folder, manifest.digest, tokens, len(listed), count)
+
+
+class Survey(NamedTuple):
+    """What a first look at all files found.
+
+    Attributes:
+        sums: size and sha256 of each file, by its number and name.
+        lines: how many lines they have.
+        sample: the blocks of the sample, in order.
+    """
+
+    sums: dict[str, StoredFile]
+    lines: int
+    sample: list[Block]
+
+
+@final
+class Sample:
+    """Draws blocks of lines, each as likely as any other, by a seed.
+
+    Args:
+        size: bytes of the sample; more only if the last block is larger than what is missing.
+        seed: random seed.
+    """
+
+    def __init__(self, size: int, seed: int) -> None:
+        self._most, self._seed = size, seed
+        self._size = self._offered = 0
+        self._drawn: list[tuple[int, int, Block]] = []
+
+    def offer(self, block: Block) -> None:
+        """Consider the next block."""
+        draw = sha256(f"sample:{self._seed}:{self._offered}".encode()).digest()
+        heapq.heappush(self._drawn, (-int.from_bytes(draw[:8], "little"), self._offered, block))
+        self._offered += 1
+        self._size += block.size
+        while self._size - self._drawn[0][2].size >= self._most:
+            self._size -= heapq.heappop(self._drawn)[2].size
+
+    def blocks(self) -> list[Block]:
+        """Return the blocks that are drawn, in the order in which they came."""
+        return [block for _, _, block in sorted(self._drawn, key=lambda item: item[1])]
+
+
+def _inputs(files: Sequence[Path], known: PrepareFiles) -> Inputs:
+    two = known.source, known.target
+    if any(file is not None for file in two):
+        if files or known.source is None or known.target is None:
+            got = "files as well" if files else "one of them"
+            hint = "Line N of one corresponds to line N of the other."
+            raise ConfigError(setting("source"), f"{setting('source')} and {setting('target')}", got, hint)
+        return Inputs(((known.source, known.target),))
+    if not files:
+        hint = "For example `qkv prepare corpus.txt --out corpus`."
+        raise ConfigError("FILES", "at least one file", "none", hint)
+    return Inputs(tuple((Path(file),) for file in files))
+
+
+def _task_of(kind: Kind) -> TaskSettings:
+    return GENERATE if kind == "text" else TRANSLATE
+
+
+def _new_folder(out: Path | None) -> Path:
+    """Return the folder of a corpus, made if it is missing; refuse one that holds something else."""
+    if out is None:
+        hint = f"For example {setting('out', 'corpus')}. Run the same command again to continue."
+        raise ConfigError(setting("out"), "a folder for the corpus", "none", hint)
+    folder = absolute(out)
+    expect_writable(folder)
+    make_folder(folder)
+    with typed(folder, "a readable folder"):
+        entries = sorted(os.listdir(folder))
+    others = [name for name in entries if not name.startswith(".")]
+    if others and not {NAME, WORK, TOKENIZER} & set(entries):
+        hint = f"Give another {setting('out')}: nothing in this folder was changed."
+        got = f"a folder that contains {others[0]!r}"
+        raise ConfigError(setting("out", str(folder)), "a prepared corpus, or a new or empty folder", got, hint)
+    return folder
+
+
+def _work_of(folder: Path) -> dict[str, Any] | None:
+    """Return what the corpus in a folder is made from; None if it was not begun, or nobody can tell."""
+    for read in (read_work, lambda folder: dict(read_manifest(folder).work)):
+        if os.path.lexists(folder / (WORK if read is read_work else NAME)):
+            try:
+                return read(folder)
+            except DataError as error:
+                note(f"qkv: {error}")
+    return None
+
+
+def _known(folder: Path) -> dict[int, Shard]:
+    """Return the shards that were made before, by number, whether their files are complete or not."""
+    known: dict[int, Shard] = {}
+    if os.path.lexists(folder / NAME):
+        try:
+            manifest = read_manifest(folder)
+        except DataError:
+            return known
+        known = dict(enumerate(manifest.shards))
+        return known | ({-1: manifest.valid} if isinstance(manifest.valid, Shard) else {})
+    for name in os.listdir(folder / NOTES):
+        number = name.removesuffix(".json")
+        if number.lstrip("-").isdigit():
+            path = note_of(folder, int(number))
+            try:
+                value = decode_mapping(read_part(path.parent, path.name, LARGEST), str(path))
+                known[int(number)] = Shard.from_plain(value, str(path))
+            except (DataError, CheckpointError):  # it is made again
+                continue
+    return known
+
+
+def _is_complete(folder: Path, number: int, shard: Shard) -> bool:
+    """Return whether the files of a shard are those that its note describes."""
+    files = {VALID_TEXT: shard.ids} if number < 0 else files_of(number, shard)
+    return all(_is_whole(folder, name, entry_of(entry)) for name, entry in files.items())
+
+
+def _is_whole(folder: Path, name: str, entry: object) -> bool:
+    try:
+        return entry_of(sum_of(folder / name)) == entry
+    except DataError:
+        return False
+
+
+def _write(folder: Path, name: str, data: bytes) -> StoredFile:
+    """Write a file, unless it has this content already."""
+    entry = StoredFile(len(data), sha256(data).hexdigest())
+    if not _is_whole(folder, name, entry_of(entry)):
+        replace_file(folder / name, data)
+    return entry
+
+
+def _divided(block: Block, first: int) -> tuple[Block | None, Block | None]:
+    """Return the lines of a block before a line, and those from it on."""
+    count = first - block.line
+    if count >= block.lines:
+        return block, None
+    return (None, block) if count <= 0 else block.split(count)
+
+
+def _tell(kind: Kind, shards: Sequence[Shard], held: Shard | StoredFile, tokenizer: Tokenizer, work: Any) -> None:
+    tokens, pairs, unknown, left_out = (
+        sum(getattr(shard, name) for shard in shards) for name in ("tokens", "pairs", "unknown", "left_out")
+    )
+    parts = [f"{pairs:,} pairs"] if kind == "pairs" else []
+    parts += [f"{tokens:,} tokens in {len(shards):,} shards", f"vocabulary of {tokenizer.size:,}"]
+    parts += [f"{unknown:,} unknown"] if unknown else []
+    parts += [f"{left_out:,} longer pairs left out"] if left_out else []
+    parts += [f"{held.tokens:,} tokens held out"] if isinstance(held, Shard) else []
+    note(f"qkv: {'; '.join(parts)}")

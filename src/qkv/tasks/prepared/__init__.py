@@ -1,0 +1,1 @@
+"""Prepared corpora: tokens on disk, from which trainings read."""

@@ -1,0 +1,190 @@
+"""The pairs of a prepared corpus, of which trainings read batches of about equal length."""
+
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkv.data.batches import FRAME, Example, cut_batches, expect_fitting
+from qkv.data.permutation import Permutation
+from qkv.errors import DataError
+from qkv.tasks.notes import counted
+from qkv.tasks.prepared.corpus import Corpus
+from qkv.tasks.prepared.manifest import AGAIN, index_name
+
+WINDOW = 1 << 16
+"""Pairs among which batches are made by length."""
+
+
+class Lengths(NamedTuple):
+    """Tokens of pairs, (N,) each.
+
+    Attributes:
+        source, target: of the sides, as a model reads them.
+    """
+
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+
+
+@final
+class PreparedPairs:
+    """The training pairs of a prepared corpus.
+
+    Args:
+        corpus: the corpus.
+        back: whether targets are read right to left.
+    """
+
+    def __init__(self, corpus: Corpus, *, back: bool = False) -> None:
+        self.corpus, self._back = corpus, back
+        shards = corpus.manifest.shards
+        self._ends = np.cumsum(np.array([shard.pairs for shard in shards], dtype=np.int64))
+        self.target_tokens = sum(shard.targets for shard in shards)
+        self._widest = max((shard.widest for shard in shards), default=0)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if self._ends.size else 0
+
+    def turned(self) -> "PreparedPairs":
+        """Return the same pairs with the tokens of targets right to left."""
+        return PreparedPairs(self.corpus, back=not self._back)
+
+    def take(self, places: Sequence[int]) -> list[Example]:
+        """Read pairs.
+
+        Args:
+            places: their numbers.
+
+        Returns:
+            The pairs as tokens, with their line number, counted over all files, as `index`.
+
+        Raises:
+            DataError: a file was altered.
+        """
+        examples: dict[int, Example] = {}
+        for number, chosen, local in self._grouped(np.array(places, dtype=np.int64)):
+            ids, rows, line = (
+                self.corpus.ids(number),
+                self._rows(number, local),
+                self.corpus.manifest.shards[number].line,
+            )
+            for place, (start, source, target, offset) in zip(chosen.tolist(), rows.tolist(), strict=True):
+                tokens = ids[start : start + source + target].tolist()
+                written = tokens[source:][::-1] if self._back else tokens[source:]
+                examples[place] = Example(tuple(tokens[:source]), tuple(written), line + offset)
+        tokenizer = self.corpus.tokenizer
+        taken = [examples[place] for place in range(len(places))]
+        for size, sides in ((tokenizer.source.size, "source"), (tokenizer.size, "target")):
+            self.corpus.expect_ids(np.array([n for each in taken for n in getattr(each, sides)], dtype=np.int64), size)
+        return taken
+
+    def lengths(self, places: NDArray[np.int64]) -> Lengths:
+        """Return the lengths of pairs, one shard in memory at a time."""
+        lengths = Lengths(np.empty(len(places), np.int64), np.empty(len(places), np.int64))
+        for number, chosen, local in self._grouped(places):
+            rows = self._rows(number, local)
+            lengths.source[chosen], lengths.target[chosen] = rows[:, 1], rows[:, 2]
+        return lengths._replace(target=lengths.target + FRAME)
+
+    def batches(self, tokens: int, seed: int, epoch: int, rows: int | None = None) -> "PairBatches":
+        """Return the batches of an epoch: pairs of about equal length, among `WINDOW` pairs of a computed order.
+
+        Args:
+            tokens: maximum number of ids, padding, `bos` and `eos` included, in a batch's source and in its target.
+            seed: random seed of the order.
+            epoch: number of the epoch, from 0.
+            rows: number of pairs in a batch, whatever their size; None for as many as `tokens` allows.
+
+        Raises:
+            ConfigError: a pair is longer than `tokens`.
+        """
+        if rows is None:
+            expect_fitting(tokens, self._widest, "the longest pair")
+        return PairBatches(self, tokens, rows, f"{self.corpus.manifest.digest}:{seed}:{epoch}")
+
+    def _grouped(self, places: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+        """Group numbers of pairs by shard: which of them are in it, and their numbers within it."""
+        homes = np.searchsorted(self._ends, places, side="right")
+        order = np.argsort(homes, kind="stable")
+        numbers, firsts = np.unique(homes[order], return_index=True)
+        for number, chosen in zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True):
+            begin = int(self._ends[number]) - self.corpus.manifest.shards[number].pairs
+            yield number, chosen, places[chosen] - begin
+
+    def _rows(self, number: int, local: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return where pairs of a shard are, checked."""
+        rows = self.corpus.index(number)[local].astype(np.int64)
+        end = self.corpus.manifest.shards[number].tokens
+        if rows.size and int(rows[:, :3].sum(1).max()) > end:
+            path = self.corpus.folder / index_name(number)
+            raise DataError(str(path), f"pairs within {end:,} tokens", "one beyond", AGAIN)
+        return rows
+
+
+@final
+class PairBatches:
+    """Batches of pairs: those of the window w have the places w·2^16 and on.
+
+    Args:
+        pairs: the pairs.
+        tokens: maximum number of ids in a batch's source and in its target.
+        rows: number of pairs in a batch; None for as many as `tokens` allows.
+        key: of the order; another key gives another order.
+    """
+
+    def __init__(self, pairs: PreparedPairs, tokens: int, rows: int | None, key: str) -> None:
+        self._pairs, self._tokens, self._count = pairs, tokens, rows
+        self._key = f"pairs:{tokens}:{rows}:{key}"
+        self._order = Permutation(max(1, len(pairs)), self._key)
+        self._window: tuple[int, list[list[int]]] = (-1, [])
+
+    @property
+    def end(self) -> int:
+        """A number beyond the places of the last window."""
+        return -(-len(self._pairs) // WINDOW) * WINDOW
+
+    def at(self, place: int) -> list[int]:
+        """Return the numbers of the pairs of a batch."""
+        window, number = divmod(place, WINDOW)
+        if not 0 <= place < self.end:
+            raise IndexError(place)
+        return self._batches(window)[number]
+
+    def after(self, place: int) -> int:
+        """Return the place of the next batch, which can be in the next window."""
+        window, number = divmod(place, WINDOW)
+        return place + 1 if number + 1 < len(self._batches(window)) else (window + 1) * WINDOW
+
+    def total(self) -> int:
+        """Return the number of batches: every window is looked through."""
+        windows = [[window] for window in range(self.end // WINDOW)]
+        return sum(len(self._made(window)) for (window,) in counted(windows))
+
+    def fingerprint(self) -> str:
+        """Return a sha256 of what determines the batches."""
+        return sha256(self._key.encode()).hexdigest()
+
+    def _batches(self, window: int) -> list[list[int]]:
+        if self._window[0] != window:
+            self._window = (window, self._made(window))
+        return self._window[1]
+
+    def _made(self, window: int) -> list[list[int]]:
+        """Group the pairs of a window by length, and put the batches into a random order."""
+        start = window * WINDOW
+        places = self._order.at(start, min(start + WINDOW, len(self._pairs))).astype(np.int64)
+        lengths = self._pairs.lengths(places)
+        widths = np.maximum(lengths.source, lengths.target)
+        # The order of places decides between equal lengths: it is random already.
+        order = np.lexsort((lengths.source + lengths.target, widths)).tolist()
+        if self._count is None:
+            grouped = cut_batches(order, widths.tolist(), self._tokens)
+        else:
+            grouped = [order[first : first + self._count] for first in range(0, len(order), self._count)]
+        shuffled = Permutation(len(grouped), f"{self._key}:{window}").at(0, len(grouped)).tolist()
+        numbers = places.tolist()
+        batches: list[list[Any]] = [[numbers[place] for place in grouped[batch]] for batch in shuffled]
+        return batches

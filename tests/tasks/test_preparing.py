@@ -1,0 +1,349 @@
+"""Preparing a corpus: the tokens of the whole text, the same bytes whoever makes them, and nothing half done."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.tasks.corpora import contents, prepared, sentences, write_pairs, write_text
+
+from qkv.data.text import read_text
+from qkv.data.vocabulary import KINDS
+from qkv.errors import CheckpointError, ConfigError, DataError, QkvError
+from qkv.settings import build
+from qkv.system import locked
+from qkv.tasks.prepare.inputs import Block, Inputs
+from qkv.tasks.prepare.making import Job
+from qkv.tasks.prepare.preparing import Sample
+from qkv.tasks.prepare.workers import Worker
+from qkv.tasks.prepared.corpus import Corpus, held_pairs
+from qkv.tasks.prepared.pairs import PreparedPairs
+from qkv.tasks.prepared.text import PreparedText
+from qkv.tasks.translate.data import read_training
+from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
+
+ROOT = Path(__file__).parents[2]
+
+
+def tokens_of(corpus: Corpus) -> list[int]:
+    return [number for place in range(len(corpus.manifest.shards)) for number in corpus.ids(place).tolist()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_text_has_the_tokens_of_the_whole(tmp_path: Path, kind: str) -> None:
+    files = write_text(tmp_path)
+    done = prepared(files, tmp_path / "corpus", tokenizer=kind, lowercase=True)
+    corpus = Corpus.load(done.folder, "text")
+    text = PreparedText(corpus)
+    held, shard = text.held_out()
+    whole = "".join(read_text(file) for file in files)
+    assert tokens_of(corpus) + held.tolist() == corpus.tokenizer.encode(whole)
+    assert len(corpus.manifest.shards) > 3
+    assert (done.tokens, done.shards) == (text.tokens, len(corpus.manifest.shards))
+    end = "".join(whole.splitlines(keepends=True)[-20:])
+    assert shard.characters == len(end) - len(corpus.tokenizer.decode(held[:1].tolist()))
+    ids = corpus.tokenizer.encode(whole)
+    assert text.unknown + shard.unknown == ids.count(corpus.tokenizer.unk)
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_any_number_of_processes_gives_the_same_bytes(tmp_path: Path, pairs: bool) -> None:
+    files = [write_pairs(tmp_path)] if pairs else write_text(tmp_path)
+    one = prepared(files, tmp_path / "one", pairs=pairs)
+    three = prepared(files, tmp_path / "three", 3, pairs=pairs)
+    assert one.digest == three.digest
+    assert contents(one.folder) == contents(three.folder)
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_killed_preparations_leave_what_an_undisturbed_one_makes(tmp_path: Path, pairs: bool) -> None:
+    """Each is killed at a later system call than the one before, and the next one goes on with its folder."""
+    (tmp_path / "in").mkdir()
+    files = [write_pairs(tmp_path / "in", 150)] if pairs else write_text(tmp_path / "in", 150)
+    program = [sys.executable, "-m", "tests.tasks.corpora", tmp_path / "in", tmp_path / "killed", "7", "41", str(pairs)]
+    killed = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert killed.returncode == 0, killed.stderr
+    assert json.loads(killed.stdout) >= 5
+    alone = prepared(files, tmp_path / "alone", pairs=pairs)
+    assert prepared(files, tmp_path / "killed", pairs=pairs).digest == alone.digest
+    assert contents(tmp_path / "killed") == contents(alone.folder)
+
+
+@pytest.fixture
+def pair_corpus(tmp_path: Path) -> tuple[list[Path], Path]:
+    files = [write_pairs(tmp_path)]
+    return files, prepared(files, tmp_path / "corpus", pairs=True).folder
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "name", ["shard-00001.ids", "shard-00001.pairs", "tokenizer.json", "valid.jsonl", "MANIFEST.json"]
+)
+@pytest.mark.parametrize("damage", [Path.unlink, flip, lambda path: os.truncate(path, 1)])
+def test_damaged_parts_are_made_again(
+    pair_corpus: tuple[list[Path], Path], name: str, damage: Callable[[Path], None]
+) -> None:
+    files, folder = pair_corpus
+    before = contents(folder)
+    damage(folder / name)
+    again = prepared(files, folder, pairs=True)
+    assert contents(folder) == before
+    assert again.made == (len(list(folder.glob("*.ids"))) if name == "MANIFEST.json" else int("shard" in name))
+
+
+def test_a_second_call_changes_nothing(pair_corpus: tuple[list[Path], Path]) -> None:
+    files, folder = pair_corpus
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert prepared(files, folder, pairs=True).made == 0
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir() if path.name != ".lock"} == {
+        path: time for path, time in before.items() if path.name != ".lock"
+    }
+
+
+def test_other_files_and_settings_are_refused_by_name(pair_corpus: tuple[list[Path], Path]) -> None:
+    files, folder = pair_corpus
+    before = contents(folder)
+    for settings, name in (({"vocabulary": 300}, "vocabulary"), ({"seed": 3}, "seed"), ({"longest": 9}, "longest")):
+        with pytest.raises(ConfigError) as caught:
+            prepared(files, folder, pairs=True, **settings)
+        assert name in caught.value.got
+    files[0].write_text(files[0].read_text(encoding="utf-8") + "a\tb\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        prepared(files, folder, pairs=True)
+    assert "inputs.1 pairs.tsv.sha256" in caught.value.got
+    assert contents(folder) == before
+
+
+def test_a_file_that_changes_meanwhile_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = write_text(tmp_path)
+    blocks = Inputs.blocks
+    readings = []
+
+    def changing(inputs: Inputs, *given: Any) -> Any:
+        readings.append(0)
+        if len(readings) == 2:
+            files[2].write_text("der hund\n" * 300, encoding="utf-8")
+        return blocks(inputs, *given)
+
+    monkeypatch.setattr(Inputs, "blocks", changing)
+    with pytest.raises(DataError) as caught:
+        prepared(files, tmp_path / "corpus")
+    assert caught.value.argument == "c.txt"
+    assert not (tmp_path / "corpus" / "MANIFEST.json").exists()
+
+
+def test_small_corpora_of_pairs_are_as_in_memory(tmp_path: Path) -> None:
+    """The sample is all of them: the same tokenizer, the same pairs held out, the same examples."""
+    file = write_pairs(tmp_path)
+    folder = prepared([file], tmp_path / "corpus", pairs=True).folder
+    words = build(TranslateTokenizer, {"vocabulary": 350})
+    memory = read_training(TranslateFiles(data=file), words, 0)
+    disk = read_training(TranslateFiles(prepared=folder), words, 0)
+    assert disk.tokenizer.to_json() == memory.tokenizer.to_json()
+    assert isinstance(disk.train, PreparedPairs)
+    assert disk.train.take(range(len(disk.train))) == memory.train
+    assert (disk.valid, disk.valid_examples) == (memory.valid, memory.valid_examples)
+    assert disk.target_tokens == memory.target_tokens
+    turned = disk.turned().train
+    assert isinstance(turned, PreparedPairs)
+    assert turned.take([5]) == [memory.turned().train[5]]  # type: ignore[index]
+
+
+def test_no_source_is_held_out_and_trained_on(tmp_path: Path) -> None:
+    """Though the sample is a part of the corpus, in which each source comes several times."""
+    lines = sentences(100, 3) * 4
+    file = tmp_path / "pairs.tsv"
+    file.write_text("".join(f"{line}\t{number} {line}\n" for number, line in enumerate(lines)), encoding="utf-8")
+    folder = prepared([file], tmp_path / "corpus", pairs=True, sample=0.004, shard_size=0.001).folder
+    corpus = Corpus.load(folder, "pairs")
+    assert 0 < corpus.manifest.work["sample"]["lines"] < 300  # type: ignore[index,call-overload,operator]
+    pairs = PreparedPairs(corpus)
+    held = {pair.source for pair in held_pairs(folder)}
+    trained = {lines[example.index - 1] for example in pairs.take(range(len(pairs)))}
+    assert held
+    assert not held & trained
+    assert trained | held == set(lines)
+
+
+def test_texts_of_objects_end_with_the_end_token(tmp_path: Path) -> None:
+    texts = [f"{line}\nzwei" for line in sentences(120, 1)]
+    file = tmp_path / "texts.jsonl.gz"
+    with gzip.open(file, "wt", encoding="utf-8") as stream:
+        stream.writelines(json.dumps({"id": 3, "page": {"body": text}}) + "\n" for text in texts)
+    corpus = Corpus.load(prepared([file], tmp_path / "corpus", field="page.body", holdout=7).folder, "text")
+    eos = corpus.tokenizer.eos
+    expected = [number for text in texts[:-7] for number in [*corpus.tokenizer.encode(text), eos]]
+    assert tokens_of(corpus) == expected
+    starts = [place for place, number in enumerate(expected) if number == eos][:-1]
+    assert PreparedText(corpus).lines([0, *(start + 1 for start in starts)]) == list(range(1, 114))
+
+
+def test_lines_of_a_text_are_counted_over_all_files(tmp_path: Path) -> None:
+    files = write_text(tmp_path)
+    corpus = Corpus.load(prepared(files, tmp_path / "corpus", tokenizer="char").folder, "text")
+    ids = np.array(tokens_of(corpus))
+    (newline,) = corpus.tokenizer.encode("\n")
+    begins = [0, *(np.flatnonzero(ids == newline)[:-1] + 1).tolist()]
+    assert PreparedText(corpus).lines(begins) == list(range(1, len(begins) + 1))
+
+
+@pytest.mark.parametrize("form", ["files", "objects"])
+def test_pairs_of_any_form_are_the_same(tmp_path: Path, form: str) -> None:
+    rows = [line.split("\t") for line in write_pairs(tmp_path).read_text(encoding="utf-8").splitlines()]
+    table = prepared([tmp_path / "pairs.tsv"], tmp_path / "table", pairs=True)
+    if form == "files":
+        for name, side in (("de.gz", 0), ("en", 1)):
+            data = "".join(f"{row[side]}\n" for row in rows).encode()
+            (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+        other = prepared([], tmp_path / "other", source=tmp_path / "de.gz", target=tmp_path / "en")
+    else:
+        made = "".join(json.dumps({"translation": {"de": de, "en": en}}) + "\n" for de, en in rows)
+        (tmp_path / "pairs.jsonl").write_text(made)
+        names = {"source_field": "translation.de", "target_field": "translation.en"}
+        other = prepared([tmp_path / "pairs.jsonl"], tmp_path / "other", pairs=True, **names)
+    one, two = (PreparedPairs(Corpus.load(done.folder, "pairs")) for done in (table, other))
+    assert one.take(range(len(one))) == two.take(range(len(two)))
+    assert held_pairs(table.folder) == held_pairs(other.folder)
+
+
+def test_longer_pairs_are_refused_or_left_out(tmp_path: Path) -> None:
+    file = write_pairs(tmp_path)
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write("neu " * 90 + "\tx\n")
+    with pytest.raises(DataError) as caught:
+        prepared([file], tmp_path / "corpus", pairs=True, longest=80, seed=5)
+    assert (caught.value.file, caught.value.line) == (str(file), 401)
+    folder = prepared([file], tmp_path / "skipped", pairs=True, longest=80, seed=5, too_long="skip").folder
+    assert sum(shard.left_out for shard in Corpus.load(folder, "pairs").manifest.shards) == 1
+
+
+GOOD = b"der hund\n" * 40
+BAD: dict[str, tuple[str, bytes, int, bool]] = {
+    "no UTF-8": ("t.txt", GOOD + b"n\xe9\n" + GOOD, 41, False),
+    "a NUL": ("t.txt", GOOD + b"a\0\n", 41, False),
+    "a long line": ("t.txt", GOOD + b"a" * (2**20 + 1) + b"\n", 41, False),
+    "no JSON": ("t.jsonl", b'{"text": "der"}\n' * 40 + b"{\n", 41, False),
+    "a list": ("t.jsonl", b'{"text": "der"}\n' * 40 + b"[1]\n", 41, False),
+    "a lack of the field": ("t.jsonl", b'{"text": "der"}\n' * 40 + b'{"body": "x"}\n', 41, False),
+    "a number": ("t.jsonl", b'{"text": "der"}\n' * 40 + b'{"text": 3}\n', 41, False),
+    "half of a character": ("t.jsonl", b'{"text": "der"}\n' * 40 + b'{"text": "\\ud800"}\n', 41, False),
+    "a NUL in JSON": ("t.jsonl", b'{"text": "der"}\n' * 40 + b'{"text": "\\u0000"}\n', 41, False),
+    "one column": ("t.tsv", b"a\tb\n" * 40 + b"a\n", 41, True),
+    "an empty side": ("t.tsv", b"a\tb\n" * 40 + b"a\t \n", 41, True),
+    "an empty line": ("t.tsv", b"a\tb\n" * 40 + b"\n", 41, True),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_named_by_file_and_line(tmp_path: Path, case: str) -> None:
+    name, data, line, pairs = BAD[case]
+    file = tmp_path / name
+    file.write_bytes(data)
+    with pytest.raises(DataError) as caught:
+        prepared([file], tmp_path / "corpus", pairs=pairs, holdout=2, sample=0.0001)
+    assert (caught.value.file, caught.value.line) == (str(file), line)
+
+
+def test_the_first_of_several_errors_is_reported_whatever_the_processes(tmp_path: Path) -> None:
+    file = tmp_path / "t.txt"
+    lines = [b"der hund lang\n"] * 900
+    for bad in (500, 650, 800):
+        lines[bad] = b"\xff\n"
+    file.write_bytes(b"".join(lines))
+    for processes in (1, 3):
+        with pytest.raises(DataError) as caught:
+            prepared([file], tmp_path / f"corpus-{processes}", processes, sample=0.0001)
+        assert (caught.value.file, caught.value.line) == (str(file), 501)
+
+
+@pytest.mark.parametrize(("left", "right"), [(50, 49), (49, 50), (3000, 40)])
+def test_files_with_other_numbers_of_lines_are_refused(tmp_path: Path, left: int, right: int) -> None:
+    files = [tmp_path / "left", tmp_path / "right"]
+    for file, count in zip(files, (left, right), strict=True):
+        file.write_text("ein wort\n" * count)
+    with pytest.raises(DataError) as caught:
+        prepared([], tmp_path / "corpus", source=files[0], target=files[1])
+    assert caught.value.line == min(left, right) + 1
+    assert f"{left:,} lines" in caught.value.got
+    assert f"{right:,} lines" in caught.value.got
+
+
+def test_what_cannot_be_prepared_is_refused(tmp_path: Path) -> None:
+    files = write_text(tmp_path, 60)
+    pairs = write_pairs(tmp_path)
+    empty, objects = tmp_path / "empty", tmp_path / "o.jsonl"
+    empty.write_bytes(b"")
+    objects.write_text('{"text": "der"}\n')
+    cases: list[tuple[type[QkvError], list[Path], dict[str, Any]]] = [
+        (ConfigError, [], {}),
+        (ConfigError, [*files, objects], {}),
+        (DataError, [empty], {}),
+        (DataError, [tmp_path / "none"], {}),
+        (DataError, [tmp_path], {}),
+        (ConfigError, files, {"source": pairs}),
+        (ConfigError, [], {"source": pairs}),
+        (ConfigError, files, {"holdout": 60}),
+        (ConfigError, files, {"sample": 0}),
+        (ConfigError, files, {"shard_size": 0}),
+        (ConfigError, files, {"source_tokenizer": "word"}),
+        (ConfigError, files, {"tokenizer": "words"}),
+    ]
+    for number, (kind, inputs, settings) in enumerate(cases):
+        with pytest.raises(kind):
+            prepared(inputs, tmp_path / f"corpus-{number}", **settings)
+    with pytest.raises(ConfigError):
+        prepared(files, tmp_path / "corpus", 0)
+
+
+def test_a_folder_of_something_else_or_in_use_is_refused(tmp_path: Path) -> None:
+    files = write_text(tmp_path, 60)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter").write_text("x")
+    with pytest.raises(ConfigError):
+        prepared(files, tmp_path / "mine")
+    assert os.listdir(tmp_path / "mine") == ["letter"]
+    with pytest.raises(CheckpointError):
+        prepared(files, files[0])
+    folder = prepared(files, tmp_path / "corpus").folder
+    with locked(folder / ".lock"), pytest.raises(CheckpointError):
+        prepared(files, folder)
+
+
+def test_a_process_that_ends_is_an_error(tmp_path: Path) -> None:
+    folder = prepared(write_text(tmp_path, 60), tmp_path / "corpus").folder
+    with Worker(folder) as worker:
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.send(Job(0, (Block(("a",), 1, 1, 1, (b"x\n",)),)))
+        with pytest.raises(QkvError) as caught:
+            worker.made()
+    assert caught.value.argument == "processes"
+
+
+def test_a_process_needs_no_torch() -> None:
+    """It starts in a moment, and takes little memory."""
+    program = "import sys, qkv.tasks.prepare.worker; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_each_block_is_as_likely_in_the_sample() -> None:
+    counts = np.zeros(40)
+    for seed in range(2000):
+        sample = Sample(1000, seed)
+        for number in range(40):
+            sample.offer(Block(("a",), number + 1, number + 1, 1, (b"x" * 99 + b"\n",)))
+        for block in sample.blocks():
+            counts[block.line - 1] += 1
+    assert counts.sum() == 20_000
+    assert abs(counts - 500).max() < 5 * (2000 * 0.25 * 0.75) ** 0.5

@@ -1,5 +1,6 @@
 """The documentation: its scripts and code run, and its figures exist."""
 
+import gzip
 import os
 import re
 import runpy
@@ -152,6 +153,24 @@ def test_commands_for_processes_run(tmp_path: Path) -> None:
     assert {path.name: path.read_bytes() for path in one.iterdir()} == {
         path.name: path.read_bytes() for path in two.iterdir()
     }
+
+
+def test_commands_for_prepared_corpora_run(tmp_path: Path) -> None:
+    """In a shell, with two processes; trainings of small models with few steps."""
+    pairs = list(generate(400, seed=3))
+    (tmp_path / "pairs.tsv").write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs), encoding="utf-8")
+    (tmp_path / "corpus").mkdir()
+    for name, some in (("a", pairs[:200]), ("b", pairs[200:])):
+        text = "".join(f"{pair.source}\n" for pair in some)
+        (tmp_path / "corpus" / f"{name}.txt.gz").write_bytes(gzip.compress(text.encode()))
+    small = "--steps 2 --batch-tokens 256 --width 8 --heads 2 --feed-forward 8"
+    commands = [
+        f"{line} {small}{' --context 16' if 'generate' in line else ''}" if line.startswith("qkv train") else line
+        for line in blocks("scale.md", "sh")[2].splitlines()
+    ]
+    said = in_shell("\n".join(["export OMP_NUM_THREADS=1", *commands]), tmp_path)
+    assert said.count("step 2:") == 2
+    assert (tmp_path / "prepared" / "MANIFEST.json").exists()
 
 
 def test_first_code_of_the_readme_runs() -> None:

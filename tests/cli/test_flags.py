@@ -68,6 +68,7 @@ def needed(path: tuple[str, ...], folder: Path) -> list[str | Path]:
         ("view",): [folder / "translate", "--text", "ab"],
         ("explain",): [],
         ("demo",): ["--out", folder / "never"],
+        ("prepare",): [folder / "text", "--out", folder / "never"],
     }[path]
 
 

@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[list[str], str, int, set[str]]] = {
 """For each command that reads a run: its run and arguments, what it reads, how many objects it writes, their names."""
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text(encoding="utf-8")
 DOCUMENTED = set(re.findall(r"`(\w+)`", PAGE))
-OTHERS = {"demo", "explain"}
+OTHERS = {"demo", "explain", "prepare"}
 
 
 @pytest.fixture(autouse=True)
@@ -51,6 +51,13 @@ def objects(*arguments: str, feed: str = "") -> list[dict[str, Any]]:
 def leaves(group: Any, before: str = "") -> Iterator[str]:
     for name, command in group.commands.items():
         yield from leaves(command, f"{name} ") if hasattr(command, "commands") else [before + name]
+
+
+def test_a_prepared_corpus_is_an_object(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("to be\n" * 50)
+    (one,) = objects("prepare", str(tmp_path / "text"), "--out", str(tmp_path / "corpus"), "--tokenizer", "char")
+    assert set(one) == {"folder", "digest", "tokens", "shards", "made"} <= DOCUMENTED
+    assert (one["folder"], one["tokens"], one["made"]) == (str(tmp_path / "corpus"), 288, 2)
 
 
 def test_every_command_is_looked_at_and_on_the_page() -> None:

@@ -69,7 +69,7 @@ class Prepared(NamedTuple):
         digest: one sha256 over all of it.
         tokens: how many there are to train on.
         shards: in how many parts.
-        made: how many of these were made by this call; the others were complete.
+        made: how many files of tokens this call made; the others were complete.
     """
 
     folder: Path

@@ -66,8 +66,8 @@ def test_any_number_of_processes_gives_the_same_bytes(tmp_path: Path, pairs: boo
 def test_killed_preparations_leave_what_an_undisturbed_one_makes(tmp_path: Path, pairs: bool) -> None:
     """Each is killed at a later system call than the one before, and the next one goes on with its folder."""
     (tmp_path / "in").mkdir()
-    files = [write_pairs(tmp_path / "in", 150)] if pairs else write_text(tmp_path / "in", 150)
-    program = [sys.executable, "-m", "tests.tasks.corpora", tmp_path / "in", tmp_path / "killed", "7", "41", str(pairs)]
+    files = [write_pairs(tmp_path / "in", 90)] if pairs else write_text(tmp_path / "in", 90)
+    program = [sys.executable, "-m", "tests.tasks.corpora", tmp_path / "in", tmp_path / "killed", "7", "83", str(pairs)]
     killed = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
     assert killed.returncode == 0, killed.stderr
     assert json.loads(killed.stdout) >= 5

@@ -36,7 +36,7 @@ def _jobs() -> dict[str, Callable[[], int]]:
     import torch
 
     from qkv.decode.greedy import greedy
-    from qkv.models.transformer import TransformerConfig, TransformerTranslator
+    from qkv.models.translator import TransformerConfig, TransformerTranslator
     from qkv.training.optimizer import build_optimizer, clip_gradient
     from qkv.training.output_loss import output_loss
     from qkv.training.settings import Settings

@@ -36,7 +36,7 @@ from qkv.hub.ctranslate import to_ctranslate2
 from qkv.linalg.matmul import linear
 from qkv.linalg.packed import PackedWeight
 from qkv.linalg.session import DecodingSession
-from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.nn.positions import sinusoidal
 
 RESULTS = Path(__file__).parent / "results"

@@ -25,7 +25,7 @@ from qkv.recording.showing import notebook
 from qkv.view.offline import page
 
 def translator(count):
-    from qkv.models.transformer import TransformerConfig, TransformerTranslator
+    from qkv.models.translator import TransformerConfig, TransformerTranslator
     model = TransformerTranslator(TransformerConfig(size=200, width=256, heads=4)).eval()
     source, target = torch.randint(4, 200, (2, 1, count))
     with record(model) as trace:

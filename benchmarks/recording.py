@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import qkv
 from qkv.decode.greedy import greedy
-from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.models.translator import TransformerConfig, TransformerTranslator
 
 RESULTS = Path(__file__).parent / "results" / "recording.json"
 SIZE, BATCH, LENGTH = 8000, 32, 20

@@ -26,15 +26,15 @@ from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
 from qkv.errors import ArgumentError, ConfigError, DataError, QkvError, ShapeError, UnsupportedError
 from qkv.functional import attention_with_weights
-from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
-from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
+from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.nn.attention import Attention
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.normalizers.sparse import Sparsemax
 from qkv.recording import maps
-from qkv.recording.files import KEY, read
 from qkv.recording.recorder import record
 from qkv.recording.trace import Trace
+from qkv.recording.trace_reader import KEY, read
 from qkv.scores.free import Learned
 from qkv.scores.products import Cosine
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from qkv.data.batches import Batch
-from qkv.models.recurrent import RecurrentTranslator
+from qkv.models.recurrent_translator import RecurrentTranslator
 from qkv.nn.scores import AdditiveScore
 
 

@@ -18,7 +18,7 @@ from benchmarks.engine.timing import Watch, ratio
 from torch import Tensor, nn
 
 from qkv.data.batches import Batch
-from qkv.models.recurrent import RecurrentTranslator
+from qkv.models.recurrent_translator import RecurrentTranslator
 from qkv.tasks.translate.data import read_training
 from qkv.tasks.translate.model import build_model
 from qkv.tasks.translate.objective import TranslationTask

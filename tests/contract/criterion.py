@@ -60,7 +60,7 @@ class Draw:
 
 
 @contextmanager
-def literally() -> Iterator[None]:
+def distances_by_subtraction() -> Iterator[None]:
     """Let `reference` subtract the points of a distance, as the equation says, also where products are more exact."""
     with patch.object(distance_scores, "scores", lambda *_: None):
         yield

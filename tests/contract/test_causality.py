@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from tests.contract.calls import MECHANISMS, Call, Request, a_third, by_part
-from tests.contract.criterion import literally, unit
+from tests.contract.criterion import distances_by_subtraction, unit
 from tests.contract.mechanisms import NormalizerCase, ScoreCase
 from tests.contract.served import by_served
 from tests.here import here
@@ -81,12 +81,12 @@ def limit(call: Call, rows: Tensor) -> float:
     """How far apart two answers within the contract's bound can be: twice the bound."""
     dtype = call.leaves["query"].dtype
     wide = call.with_leaves(**{name: x.double() for name, x in call.leaves.items()})
-    with literally():
+    with distances_by_subtraction():
         exact, literal = wide.output("reference")[rows], call.output("reference")[rows]
     allowed = (literal.double() - exact).abs().max().item()
     if dtype == torch.float64:
         low = call.with_leaves(**{name: x.float() for name, x in call.leaves.items()})
-        with literally():
+        with distances_by_subtraction():
             difference = (low.output("reference")[rows].double() - exact).abs().max().item()
         allowed = 5 * unit(torch.float64) / unit(torch.float32) * difference
     return 2 * (3 * allowed + 2 * unit(dtype) * call.leaves["value"].abs().max().item())

@@ -16,7 +16,7 @@ from qkv.errors import ConfigError
 from qkv.linalg import matmul
 from qkv.linalg.packed import PackedWeight
 from qkv.linalg.session import DecodingSession
-from qkv.models.decoder import LanguageModel
+from qkv.models.language_model import LanguageModel
 from qkv.models.parts import PositionParts, TransformerParts
 
 PROMPTS = [[5, 6, 7, 8], [9], [10, 11]]

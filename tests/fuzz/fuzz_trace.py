@@ -2,7 +2,7 @@
 
 from tests.fuzz.oss_fuzz import reading, run
 
-from qkv.recording.files import read
+from qkv.recording.trace_reader import read
 
 TestOneInput = reading("trace.safetensors", read)
 

@@ -37,9 +37,9 @@ from qkv.masks.patterns import Causal, Lengths
 from qkv.metrics.alignment import parse_alignments
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.normalizers.dense import Softmax
-from qkv.recording.files import read as read_trace
 from qkv.recording.recorder import record
-from qkv.recording.storing import KEY
+from qkv.recording.trace_reader import read as read_trace
+from qkv.recording.trace_writer import KEY
 from qkv.settings import read_toml, to_toml
 from qkv.tasks.classify.recipe import RECIPE as CLASSIFY
 from qkv.tasks.generate import recipe as language_training

@@ -12,7 +12,7 @@ from qkv.checkpoint.run import read_config
 from qkv.data.corpus import read_lines
 from qkv.errors import QkvError
 from qkv.files import open_file, read_file
-from qkv.recording.files import read as read_trace
+from qkv.recording.trace_reader import read as read_trace
 from qkv.settings import read_toml
 from qkv.tasks.translate.members import members_of
 from qkv.tasks.viewing import offered

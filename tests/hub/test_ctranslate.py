@@ -10,7 +10,7 @@ from torch import nn
 from qkv.decode.greedy import greedy
 from qkv.errors import UnsupportedError
 from qkv.hub.ctranslate import to_ctranslate2
-from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.models.translator import TransformerConfig, TransformerTranslator
 
 PIECES = ["<pad>", "<bos>", "<eos>", "<unk>", *(f"t{i}" for i in range(4, 23))]
 

@@ -33,10 +33,10 @@ from qkv.hub.families.keys import SettingsReader
 from qkv.hub.families.load import FAMILIES, StackModel, read_folder
 from qkv.hub.families.save import save
 from qkv.hub.folder import INDEX, WEIGHTS, Folder
-from qkv.models.decoder import LanguageModel
+from qkv.models.language_model import LanguageModel
 from qkv.models.masked import MaskedLanguageModel
 from qkv.models.reader import TextClassifier, TextTagger
-from qkv.models.transformer import TransformerTranslator
+from qkv.models.translator import TransformerTranslator
 
 HERE = Path(__file__).parent / "families"
 CLOSE = 1e-5

@@ -13,8 +13,8 @@ from tests.hub.published import CASES, END, GENERATORS, LABELERS, PAIRS, VOCABUL
 from tests.hub.test_families import CLOSE, continued, load, logits_of, same_ids, start_of
 
 from qkv.hub.families.save import save
-from qkv.models.decoder import DecoderConfig, LanguageModel
-from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.models.language_model import DecoderConfig, LanguageModel
+from qkv.models.translator import TransformerConfig, TransformerTranslator
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -14,10 +14,10 @@ from qkv.errors import UnsupportedError
 from qkv.hub.families.load import read_folder
 from qkv.hub.folder import Folder
 from qkv.hub.onnx_graphs import Exportable, graphs, to_onnx
-from qkv.models.decoder import DecoderConfig, LanguageModel
+from qkv.models.language_model import DecoderConfig, LanguageModel
 from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
-from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
-from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
+from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.nn.attention import Attention
 
 onnxruntime = pytest.importorskip("onnxruntime")

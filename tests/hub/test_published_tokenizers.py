@@ -12,7 +12,7 @@ import qkv
 from qkv.data.published import Published
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, DataError, QkvError
-from qkv.models.decoder import DecoderConfig, LanguageModel
+from qkv.models.language_model import DecoderConfig, LanguageModel
 from qkv.tasks.generate.predict import Generator
 
 LLAMA = (Path(__file__).parent / "families" / "llama" / "tokenizer.json").read_text(encoding="utf-8")

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 import qkv
-from qkv.models.decoder import DecoderConfig, LanguageModel
-from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
-from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.models.language_model import DecoderConfig, LanguageModel
+from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
+from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.nn.non_local import FORMS, NonLocalBlock
 from qkv.nn.recurrent.lower import RecurrentSelfAttention
 

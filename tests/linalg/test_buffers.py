@@ -12,7 +12,7 @@ from qkv.linalg.buffers import Workspace, borrow_workspace
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
-    buffers._own.__dict__.clear()
+    buffers._of_thread.__dict__.clear()
 
 
 def test_the_same_memory_comes_back() -> None:

@@ -8,8 +8,8 @@ from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
 from qkv.errors import ConfigError
 from qkv.models.copying import CopyingTranslator
-from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
-from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
+from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.nn.copy import CopyHead
 from qkv.recording import record
 

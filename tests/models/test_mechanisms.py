@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from qkv.checkpoint.tensors import pack, unpack
 from qkv.errors import ConfigError
 from qkv.linalg.session import DecodingSession
-from qkv.models.decoder import DecoderConfig, LanguageModel
+from qkv.models.language_model import DecoderConfig, LanguageModel
 from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
-from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
-from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLanguageModel
-from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.models.recurrent_language_model import RecurrentDecoderConfig, RecurrentLanguageModel
+from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
+from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.nn.attention import Attention
 from qkv.nn.first_batch import start_from_first_batch
 from qkv.nn.mechanism import MechanismConfig

@@ -7,7 +7,7 @@ import torch
 from tests.models.test_translators import KINDS, batch, made
 
 from qkv.errors import ConfigError
-from qkv.models.recurrent import RecurrentConfig
+from qkv.models.recurrent_translator import RecurrentConfig
 from qkv.models.second_source import split_source
 from qkv.recording.recorder import record
 

@@ -21,8 +21,8 @@ from qkv.linalg.packed import PackedWeight
 from qkv.linalg.session import DecodingSession
 from qkv.models.copying import CopyingTranslator
 from qkv.models.pointer import PointerConfig, PointerNetwork
-from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
-from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
+from qkv.models.translator import TransformerConfig, TransformerTranslator
 
 SIZE, ROWS, BOS, EOS, LIMIT = 40, 24, 1, 2, 10
 

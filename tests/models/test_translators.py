@@ -14,8 +14,8 @@ from qkv.decode.greedy import greedy
 from qkv.decode.hypothesis import Hypothesis
 from qkv.errors import ConfigError, ShapeError
 from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
-from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
-from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
+from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.recording.recorder import record
 
 SIZE, BOS, EOS = 13, 1, 2

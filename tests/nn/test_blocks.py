@@ -6,7 +6,7 @@ from torch import nn
 
 from qkv.errors import UnsupportedError
 from qkv.masks.patterns import lengths
-from qkv.models.transformer import TransformerConfig
+from qkv.models.translator import TransformerConfig
 from qkv.nn.blocks import TransformerBlock
 from qkv.nn.dropout import Dropout
 from qkv.nn.feed_forward import FeedForward

@@ -17,9 +17,9 @@ import qkv
 from qkv.errors import ConfigError, ShapeError, UnsupportedError
 from qkv.nn.attention import Attention
 from qkv.nn.multihead import MultiHeadAttention
-from qkv.recording.files import read
 from qkv.recording.recorder import record
 from qkv.recording.trace import Trace
+from qkv.recording.trace_reader import read
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from qkv.errors import CheckpointError, ConfigError, DataError, QkvError
-from qkv.models.decoder import DecoderConfig, LanguageModel
+from qkv.models.language_model import DecoderConfig, LanguageModel
 from qkv.tasks.generate.data import passage, read_for_training
 from qkv.tasks.generate.objective import LanguageTask, judge
 from qkv.tasks.generate.predict import Generator

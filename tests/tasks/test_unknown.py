@@ -9,8 +9,8 @@ from qkv.data.corpus import Pair
 from qkv.data.introductions import splits
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError
-from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
-from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
+from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.tasks.align.predict import Aligner, Sentences
 from qkv.tasks.align.unknown import as_unknown, choose_reading, identical_links
 from qkv.tasks.translate.decoding import Decoding

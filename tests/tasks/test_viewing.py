@@ -7,9 +7,9 @@ import torch
 
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError
-from qkv.models.decoder import DecoderConfig, LanguageModel
-from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
-from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.models.language_model import DecoderConfig, LanguageModel
+from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
+from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.recording.recorder import record
 from qkv.tasks import viewing

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, UnsupportedError, expect_room, setting
-from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.nn.blocks import TransformerBlock
 from qkv.nn.feed_forward import FeedForward
 from qkv.nn.mechanism import MechanismConfig

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, UnsupportedError, expect_room, setting
 from qkv.hub.onnx_recurrent import translations, with_exported_layers
 from qkv.models.checks import parts_of
-from qkv.models.decoder import LanguageModel
+from qkv.models.language_model import LanguageModel
 from qkv.models.parts import TransformerParts
 from qkv.models.reader import TextClassifier, TextTagger
-from qkv.models.recurrent import RecurrentConfig, RecurrentState, RecurrentTranslator
-from qkv.models.transformer import TransformerState, TransformerTranslator
+from qkv.models.recurrent_translator import RecurrentConfig, RecurrentState, RecurrentTranslator
+from qkv.models.translator import TransformerState, TransformerTranslator
 from qkv.nn.attention import Attention
 from qkv.nn.blocks import BlockCache, TransformerBlock
 from qkv.nn.decoding.cache import Memory

@@ -86,7 +86,7 @@ class Mask(ABC):
         Returns:
             A mask for the leading shape without its first dimension.
         """
-        return _Item(self, index, leading, self.name)
+        return MaskItem(self, index, leading, self.name)
 
     def shifted(self, by: int) -> "Mask":
         """Return the mask for keys that others precede, which it was not made for.
@@ -111,7 +111,7 @@ class Mask(ABC):
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Item(Mask):
+class MaskItem(Mask):
     """One index of the first leading dimension of a mask that only knows its whole."""
 
     inner: Mask

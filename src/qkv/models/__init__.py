@@ -6,16 +6,16 @@ from qkv._lazy import lazy
 
 if TYPE_CHECKING:
     from qkv.models.copying import CopyingTranslator
-    from qkv.models.decoder import DecoderConfig, LanguageModel
+    from qkv.models.language_model import DecoderConfig, LanguageModel
     from qkv.models.masked import MaskedLanguageModel
     from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
     from qkv.models.parts import TransformerParts
     from qkv.models.pointer import PointerConfig, PointerNetwork
     from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
-    from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
-    from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLanguageModel
+    from qkv.models.recurrent_language_model import RecurrentDecoderConfig, RecurrentLanguageModel
+    from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
     from qkv.models.regression import NadarayaWatson
-    from qkv.models.transformer import TransformerConfig, TransformerTranslator
+    from qkv.models.translator import TransformerConfig, TransformerTranslator
 
 __all__ = [
     "CopyingTranslator",
@@ -43,8 +43,8 @@ __getattr__ = lazy(
     __name__,
     {
         "CopyingTranslator": "qkv.models.copying",
-        "DecoderConfig": "qkv.models.decoder",
-        "LanguageModel": "qkv.models.decoder",
+        "DecoderConfig": "qkv.models.language_model",
+        "LanguageModel": "qkv.models.language_model",
         "MaskedLanguageModel": "qkv.models.masked",
         "MonotonicConfig": "qkv.models.monotonic",
         "MonotonicTranslator": "qkv.models.monotonic",
@@ -52,15 +52,15 @@ __getattr__ = lazy(
         "PointerConfig": "qkv.models.pointer",
         "PointerNetwork": "qkv.models.pointer",
         "ReaderConfig": "qkv.models.reader",
-        "RecurrentConfig": "qkv.models.recurrent",
-        "RecurrentDecoderConfig": "qkv.models.recurrent_decoder",
-        "RecurrentLanguageModel": "qkv.models.recurrent_decoder",
-        "RecurrentTranslator": "qkv.models.recurrent",
+        "RecurrentConfig": "qkv.models.recurrent_translator",
+        "RecurrentDecoderConfig": "qkv.models.recurrent_language_model",
+        "RecurrentLanguageModel": "qkv.models.recurrent_language_model",
+        "RecurrentTranslator": "qkv.models.recurrent_translator",
         "TransformerParts": "qkv.models.parts",
         "TextClassifier": "qkv.models.reader",
         "TextTagger": "qkv.models.reader",
-        "TransformerConfig": "qkv.models.transformer",
-        "TransformerTranslator": "qkv.models.transformer",
+        "TransformerConfig": "qkv.models.translator",
+        "TransformerTranslator": "qkv.models.translator",
     },
 )
 

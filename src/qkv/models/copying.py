@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, ShapeError
 from qkv.linalg.layers import apply_layer
 from qkv.linalg.session import DecodingSession
-from qkv.models.recurrent import RecurrentState, RecurrentTranslator
-from qkv.models.transformer import TransformerState, TransformerTranslator
+from qkv.models.recurrent_translator import RecurrentState, RecurrentTranslator
+from qkv.models.translator import TransformerState, TransformerTranslator
 from qkv.nn.copy import Copyable, CopyHead
 
 
@@ -42,7 +42,7 @@ class CopyingTranslator(nn.Module):
     Source: Gu et al. 2016, section 3; See et al. 2017, section 2.2.
 
     Example:
-        >>> from qkv.models.recurrent import RecurrentConfig
+        >>> from qkv.models.recurrent_translator import RecurrentConfig
         >>> config = RecurrentConfig(size=20, embedding=8, hidden=8, attention=8, copy="mixture")
         >>> model = CopyingTranslator(RecurrentTranslator(config), unknown=3)
         >>> source = torch.tensor([[5, 20, 21], [20, 6, 0]])  # two unknown words in the first, one in the second

@@ -254,13 +254,13 @@ class Trace:
             UnsupportedError: a score is a user-defined function, which a trace file cannot store; or a tensor was
                 changed since.
         """
-        from qkv.recording import storing
+        from qkv.recording import trace_writer
         from qkv.view import showing
 
         file = Path(path)
         match file.suffix:
             case ".safetensors":
-                storing.write(self._with_tokens(row), file)
+                trace_writer.write(self._with_tokens(row), file)
             case ".html":
                 showing.write_page(self.scene(row), file)
             case ".svg" | ".png":

@@ -14,8 +14,8 @@ from qkv.hub.ctranslate import to_ctranslate2
 from qkv.hub.families.save import save
 from qkv.hub.onnx_graphs import Exportable, to_onnx
 from qkv.models.parts import TransformerParts
-from qkv.models.recurrent_decoder import RecurrentLanguageModel
-from qkv.models.transformer import TransformerTranslator
+from qkv.models.recurrent_language_model import RecurrentLanguageModel
+from qkv.models.translator import TransformerTranslator
 from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.fill.predict import MaskFiller
 from qkv.tasks.generate.predict import Generator

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, setting
-from qkv.models.decoder import LanguageModel
+from qkv.models.language_model import LanguageModel
 from qkv.models.reader import TextTagger
-from qkv.models.recurrent_decoder import RecurrentLanguageModel
+from qkv.models.recurrent_language_model import RecurrentLanguageModel
 from qkv.nn.attention import Attention
 from qkv.recording.recorder import record
 

@@ -309,7 +309,7 @@ def without(config: Any, *derived: str) -> dict[str, Any]:
     """Return the table of a configuration, without the sizes that the text determines.
 
     Example:
-        >>> from qkv.models.decoder import DecoderConfig
+        >>> from qkv.models.language_model import DecoderConfig
         >>> "size" in without(DecoderConfig(size=9), "size")
         False
     """

@@ -14,8 +14,8 @@ from qkv.data.table import parse_table
 from qkv.decode.greedy import greedy
 from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.files import read_file
-from qkv.recording.files import read
 from qkv.recording.recorder import record
+from qkv.recording.trace_reader import read
 from qkv.tasks.classify.data import encode_words
 from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.example import SENTENCES, GrammarCheck, is_example

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from tests.contract.criterion import literally
+from tests.contract.criterion import distances_by_subtraction
 from tests.here import here
 from torch import Tensor
 
@@ -211,7 +211,7 @@ def test_gradients_of_a_cluster_aside_are_exact(score: type, far: bool) -> None:
     answers = []
     for backend, dtype in (("reference", torch.float64), ("reference", torch.float32), ("rowwise", torch.float32)):
         leaves = [x.to(dtype).requires_grad_() for x in tensors]
-        with literally():
+        with distances_by_subtraction():
             output = qkv.attention(*leaves, score=score(20.0), backend=backend)
         answers.append([output, *torch.autograd.grad(output.square().sum(), leaves)])
     for right, plain, ours in zip(*answers, strict=True):

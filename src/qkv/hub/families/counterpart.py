@@ -12,9 +12,9 @@ from qkv.errors import UnsupportedError
 from qkv.hub.families.family import Family
 from qkv.hub.families.keys import SettingsReader
 from qkv.hub.families.load import FAMILIES
-from qkv.models.decoder import LanguageModel
+from qkv.models.language_model import LanguageModel
 from qkv.models.parts import PositionParts, TransformerParts
-from qkv.models.transformer import TransformerTranslator
+from qkv.models.translator import TransformerTranslator
 from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.positions import sinusoidal
 

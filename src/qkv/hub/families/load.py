@@ -18,11 +18,11 @@ from qkv.hub.families.labels import labels_of
 from qkv.hub.families.pairs import PAIRS
 from qkv.hub.families.rules import to_ours, to_theirs
 from qkv.hub.folder import CONFIG, Folder, FolderWeights
-from qkv.models.decoder import LanguageModel
+from qkv.models.language_model import LanguageModel
 from qkv.models.masked import MaskedLanguageModel
 from qkv.models.parts import TransformerParts
 from qkv.models.reader import TextClassifier, TextTagger
-from qkv.models.transformer import TransformerTranslator
+from qkv.models.translator import TransformerTranslator
 
 FAMILIES: Mapping[str, Family] = {family.name: family for family in (*DECODERS, *ENCODERS, *PAIRS)}
 """The families that are read and written, by their `model_type`."""

@@ -17,9 +17,9 @@ from qkv.hub.families.load import family_of
 from qkv.hub.families.rules import to_theirs
 from qkv.hub.families.tokens import tokenizer_files
 from qkv.hub.folder import CONFIG, WEIGHTS
-from qkv.models.decoder import LanguageModel
+from qkv.models.language_model import LanguageModel
 from qkv.models.parts import TransformerParts
-from qkv.models.transformer import TransformerTranslator
+from qkv.models.translator import TransformerTranslator
 
 _GENERATION = "generation_config.json"
 
@@ -45,7 +45,7 @@ def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) 
 
     Example:
         >>> import tempfile
-        >>> from qkv.models.decoder import DecoderConfig
+        >>> from qkv.models.language_model import DecoderConfig
         >>> model = LanguageModel(DecoderConfig(size=20, width=16, heads=2, feed_forward=32, layers=1))
         >>> with tempfile.TemporaryDirectory() as parent:
         ...     sorted(path.name for path in save(model, Path(parent, "neox")).iterdir())

@@ -6,8 +6,8 @@ from typing import Any
 
 from qkv.errors import ConfigError, setting
 from qkv.hub.families.load import PublishedConfig
-from qkv.models.decoder import DecoderConfig, LanguageModel
-from qkv.models.recurrent_decoder import RecurrentDecoderConfig, RecurrentLanguageModel
+from qkv.models.language_model import DecoderConfig, LanguageModel
+from qkv.models.recurrent_language_model import RecurrentDecoderConfig, RecurrentLanguageModel
 from qkv.settings import build, plain
 from qkv.tasks.generate.objective import TextModel
 from qkv.tasks.recipe import Kind, refuse_derived, refuse_settings_of, without

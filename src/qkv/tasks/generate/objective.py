@@ -12,8 +12,8 @@ from qkv.data.text import in_batches, windows
 from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.figure import Figure
 from qkv.metrics.likelihood import bits_per_character, perplexity
-from qkv.models.decoder import LanguageModel
-from qkv.models.recurrent_decoder import RecurrentLanguageModel
+from qkv.models.language_model import LanguageModel
+from qkv.models.recurrent_language_model import RecurrentLanguageModel
 from qkv.tasks.generate.data import Passage
 from qkv.tasks.notes import counted
 from qkv.tasks.prepared.text import PreparedText, WindowBatches

@@ -19,7 +19,7 @@ from qkv.decode.prompted import PaddedReader, Prompted
 from qkv.decode.sampling import Sampling, row_keys, sample
 from qkv.errors import ConfigError, DataError, QkvError, nearest, setting
 from qkv.metrics.figure import Figure
-from qkv.models.decoder import LanguageModel
+from qkv.models.language_model import LanguageModel
 from qkv.tasks.devices import as_device
 from qkv.tasks.generate.data import passage
 from qkv.tasks.generate.model import build_language_model

@@ -10,9 +10,9 @@ from qkv.errors import ConfigError, nearest, setting
 from qkv.hub.families.load import PublishedConfig
 from qkv.models.copying import CopyingTranslator
 from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
-from qkv.models.recurrent import RecurrentConfig, RecurrentTranslator
+from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
 from qkv.models.second_source import expect_attention_for_features
-from qkv.models.transformer import TransformerConfig, TransformerTranslator
+from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.settings import build, plain
 from qkv.tasks.recipe import Kind, refuse_settings_of
 

@@ -19,8 +19,8 @@ from qkv.recording.around import LayerProjections, Projection
 from qkv.recording.calls import LastInputs, RecordedCall
 from qkv.recording.lineage import Lineage, Moment
 from qkv.recording.passes import Pass, Setup
-from qkv.recording.storing import KEY, VERSION
 from qkv.recording.trace import Trace
+from qkv.recording.trace_writer import KEY, VERSION
 from qkv.recording.values import ValueReader, brief
 from qkv.scores.products import ScaledDot
 from qkv.strict_json import parse_json

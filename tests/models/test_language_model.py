@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from qkv.errors import ConfigError, ShapeError
-from qkv.models.decoder import DecoderConfig, DecoderState, LanguageModel
+from qkv.models.language_model import DecoderConfig, DecoderState, LanguageModel
 from qkv.nn.blocks import BlockCache
 from qkv.nn.decoding.cache import Memory
 

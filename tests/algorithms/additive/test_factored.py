@@ -1,6 +1,7 @@
 """Additive attention's kernels: as exact as the equation, at every range, with every mask, forward and backward."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -142,10 +143,17 @@ def test_product_never_infinite():
         assert (made.left[0, :, :factored] > 0).all()
 
 
-@by_dtype
-@pytest.mark.parametrize(("queries", "mask_rows"), [(24, 24), (24, 1), (2, 2), (2, 1)])
-@pytest.mark.parametrize("rule", ["softmax", "identity", "sigmoid"])
-def test_dense_mask_and_bias(dtype, queries, mask_rows, rule):
+MASKED = product(("softmax", "identity", "sigmoid"), ((24, 24), (24, 1), (2, 2), (2, 1)))
+IN_TURN = [
+    pytest.param(rule, *sizes, dtype, marks=[] if (turn + turn // 4) % 2 == place else [pytest.mark.slow])
+    for turn, (rule, sizes) in enumerate(MASKED)
+    for place, dtype in enumerate(DTYPES)
+]
+"""Each rule with all sizes of a mask, in one type in the fast suite; each rule and each size in both types."""
+
+
+@pytest.mark.parametrize(("rule", "queries", "mask_rows", "dtype"), IN_TURN)
+def test_dense_mask_and_bias(rule, queries, mask_rows, dtype):
     random = np.random.default_rng(6)
     mask = random.random((2, mask_rows, 60)) < 0.6
     bias = random.normal(size=(1, mask_rows, 60)).astype(np.float32)
@@ -348,7 +356,7 @@ def test_a_gradient_of_a_row_that_sees_nothing_may_be_anything():
 
 
 @by_dtype
-@pytest.mark.parametrize(("columns", "keys"), [(8, 512), (64, 512), (64, 1500)])
+@pytest.mark.parametrize(("columns", "keys"), [(8, 512), pytest.param(64, 512, marks=pytest.mark.slow), (64, 1500)])
 def test_values_that_are_not_centered(dtype, columns, keys):
     """A long sum of numbers of one sign: its error enters the gradient of every score of its row."""
 

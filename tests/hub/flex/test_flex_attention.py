@@ -100,7 +100,7 @@ def test_it_has_second_derivatives(way: str, backend: str) -> None:
     def attend(*tensors: Tensor) -> Any:
         return qkv.flex_attention(*tensors, WAYS[way], backend=backend)
 
-    assert torch.autograd.gradgradcheck(attend, small)
+    assert torch.autograd.gradgradcheck(attend, small, fast_mode=True)
 
 
 @pytest.mark.parametrize("traced", [True, False])

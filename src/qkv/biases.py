@@ -63,12 +63,12 @@ class Bias(ABC):
         """
         if self.parameters:
             return item(self, self.parameters, index, leading)
-        return BiasItem(self, index, len(leading), self.name)
+        return _BiasItem(self, index, len(leading), self.name)
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class BiasItem(Bias):
+class _BiasItem(Bias):
     """One index of the first leading dimension of a bias that only knows its whole."""
 
     inner: Bias

@@ -170,7 +170,7 @@ class QkvError(Exception):
         """Return the same error about another argument."""
         return type(self)(argument, *self.marked[1:])
 
-    def as_kind(self, kind: "type[E]") -> "E":
+    def as_kind(self, kind: "type[_Kind]") -> "_Kind":
         """Return the same error as one of another type.
 
         Example:
@@ -194,10 +194,10 @@ class QkvError(Exception):
         return _joined, (type(self), *parts), vars(self) or None
 
 
-E = TypeVar("E", bound=QkvError)
+_Kind = TypeVar("_Kind", bound=QkvError)
 
 
-def _joined(kind: type[E], *texts: "Place | list[str | None]") -> E:
+def _joined(kind: type[_Kind], *texts: "Place | list[str | None]") -> _Kind:
     """Return an error whose texts are divided at their settings, as it is pickled: text, name, value, text, ..."""
     return kind(*(text if isinstance(text, Place) else _text_of(*text) for text in texts))
 

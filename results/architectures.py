@@ -241,10 +241,10 @@ def _weights(output: Any) -> list[Tensor]:
 
 def _in_order(layers: Sequence[str], weights: Sequence[Tensor], trace: Any) -> Iterable[str]:
     """Return layers in the order of the outputs: encoder, decoder, cross-attention."""
-    crossing = [layer for layer in layers if not trace.calls[layer][0].own]
-    own = [layer for layer in layers if layer not in crossing]
-    first = [layer for layer in own if "decoder" not in layer]
-    return [*first, *(layer for layer in own if layer not in first), *crossing]
+    crossing = [layer for layer in layers if not trace.calls[layer][0].self_attention]
+    self_attending = [layer for layer in layers if layer not in crossing]
+    first = [layer for layer in self_attending if "decoder" not in layer]
+    return [*first, *(layer for layer in self_attending if layer not in first), *crossing]
 
 
 def _real_rows(matrix: Tensor, given: dict[str, Tensor]) -> Tensor:

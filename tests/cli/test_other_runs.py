@@ -67,4 +67,4 @@ def test_ways_to_choose_a_bandwidth_have_one_name(tmp_path: Path) -> None:
     refused(done, "--bandwidth", "cross-validation")
     assert "leave-one-out" not in done.stderr
     assert "leave-one-out" not in run(*fixed, "--bandwidth", "0").stderr
-    refused(run(*fixed[:5], "x,y", *fixed[6:]), "--x: expected columns that differ")
+    refused(run(*fixed[:5], "x,y", *fixed[6:]), "--x", "expected columns that differ")

@@ -76,7 +76,7 @@ def test_several_columns_and_chosen_bandwidths(squares: Path, tmp_path: Path) ->
     ("arguments", "message"),
     [
         (("--x", "squre", "--y", "square"), 'Did you mean "square"?'),
-        (("--x", "x", "--y", "squere"), "--y: expected a column of"),
+        (("--x", "x", "--y", "squere"), "expected a column of"),
         (("--x", "x"), "--y: expected the name of a column; got none"),
         (("--x", "x", "--y", "square", "--decimal", "point"), "--decimal comma"),
         (("--x", "x", "--y", "square", "--kernel", "gausian"), 'Did you mean "gaussian"?'),

@@ -142,7 +142,8 @@ def test_the_only_key_of_a_row_has_all_of_its_weight(
     mask = dense(torch.stack([torch.arange(keys) == only, torch.ones(keys, dtype=torch.bool)])[:, None, :])
     amap = map_of(query, key, how, score=score, normalizer=normalizer, mask=mask)
     u = torch.finfo(torch.float32 if how == "rounded" else torch.promote_types(dtype, torch.float32)).eps
-    off = 8 * u * (1 + score(query.double(), key.double()).abs().max().item())
+    exponent = SquaredDistance(score.bandwidth) if isinstance(score, Gaussian) else score
+    off = 8 * u * (1 + exponent(query.double(), key.double()).abs().max().item())
     rows = (amap.dense()[0, :, only], amap[..., 1:3, :][0, :, only], amap.row(2)[0, only])
     found = amap.statistics("total", "received", "peak", "entropy", topk=1)
     assert found.total is not None

@@ -157,7 +157,7 @@ def build(
             linked.unlink(missing_ok=True)
         for each in folder.glob("*.o"):
             if each not in order:
-                each.unlink()
+                each.unlink(missing_ok=True)  # another process may build the same
     return True
 
 

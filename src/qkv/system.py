@@ -369,7 +369,7 @@ class Lasting:
         return len(text)
 
     def flush(self) -> None:
-        """Flush, if the stream takes it."""
+        """Write out what is buffered, unless the stream is closed or full."""
         with suppress(OSError):
             self._stream.flush()
 

@@ -19,8 +19,8 @@ from qkv.data.vocabulary import KINDS
 from qkv.errors import CheckpointError, ConfigError, DataError, QkvError
 from qkv.settings import build
 from qkv.system import locked
-from qkv.tasks.prepare.inputs import Block, Inputs
-from qkv.tasks.prepare.making import Job
+from qkv.tasks.prepare.inputs import InputFiles, LineBlock
+from qkv.tasks.prepare.making import ShardJob
 from qkv.tasks.prepare.preparing import Sample
 from qkv.tasks.prepare.workers import Worker
 from qkv.tasks.prepared.corpus import Corpus, held_pairs
@@ -128,16 +128,16 @@ def test_other_files_and_settings_are_refused_by_name(pair_corpus: tuple[list[Pa
 
 def test_a_file_that_changes_meanwhile_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = write_text(tmp_path)
-    blocks = Inputs.blocks
+    blocks = InputFiles.blocks
     readings = []
 
-    def changing(inputs: Inputs, *given: Any) -> Any:
+    def changing(inputs: InputFiles, *given: Any) -> Any:
         readings.append(0)
         if len(readings) == 2:
             files[2].write_text("der hund\n" * 300, encoding="utf-8")
         return blocks(inputs, *given)
 
-    monkeypatch.setattr(Inputs, "blocks", changing)
+    monkeypatch.setattr(InputFiles, "blocks", changing)
     with pytest.raises(DataError) as caught:
         prepared(files, tmp_path / "corpus")
     assert caught.value.argument == "c.txt"
@@ -325,7 +325,7 @@ def test_a_process_that_ends_is_an_error(tmp_path: Path) -> None:
     folder = prepared(write_text(tmp_path, 60), tmp_path / "corpus").folder
     with Worker(folder) as worker:
         os.kill(worker.pid, signal.SIGKILL)
-        worker.send(Job(0, (Block(("a",), 1, 1, 1, (b"x\n",)),)))
+        worker.send(ShardJob(0, (LineBlock(("a",), 1, 1, 1, (b"x\n",)),)))
         with pytest.raises(QkvError) as caught:
             worker.made()
     assert caught.value.argument == "processes"
@@ -342,7 +342,7 @@ def test_each_block_is_as_likely_in_the_sample() -> None:
     for seed in range(2000):
         sample = Sample(1000, seed)
         for number in range(40):
-            sample.offer(Block(("a",), number + 1, number + 1, 1, (b"x" * 99 + b"\n",)))
+            sample.offer(LineBlock(("a",), number + 1, number + 1, 1, (b"x" * 99 + b"\n",)))
         for block in sample.blocks():
             counts[block.line - 1] += 1
     assert counts.sum() == 20_000

@@ -117,7 +117,7 @@ def direct(problem: Problem, call: Call) -> Callable[[Tensor, Tensor, Tensor], T
     Around a kernel that takes 20 µs, Python's part of `run` would be as long as the kernel.
     """
     products, leading, causal = products_of(call), problem.leading, problem.mask == "causal"
-    if any(made is not given for made, given in zip(products, (call.query, call.key, call.value), strict=False)):
+    if any(operand is not x for operand, x in zip(products, (call.query, call.key, call.value), strict=False)):
         return None
     every_key_seen = problem.mask == "all" or (causal and problem.keys <= problem.queries)
     checked = flash_operators.suspect(problem.keys, problem.dtype, masked=False)

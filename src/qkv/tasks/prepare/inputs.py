@@ -20,7 +20,7 @@ _WIDEST = 4
 _LEFT = 1 << 20
 
 
-class Block(NamedTuple):
+class LineBlock(NamedTuple):
     """Whole lines of a file, or the same lines of two files.
 
     Attributes:
@@ -42,7 +42,7 @@ class Block(NamedTuple):
         """How many bytes there are."""
         return sum(map(len, self.bodies))
 
-    def split(self, count: int) -> "tuple[Block, Block]":
+    def split(self, count: int) -> "tuple[LineBlock, LineBlock]":
         """Divide the block after some lines."""
         cuts = [_after_lines(body, count) for body in self.bodies]
         before = tuple(body[:cut] for body, cut in zip(self.bodies, cuts, strict=True))
@@ -70,7 +70,7 @@ def is_objects(name: str) -> bool:
 
 @final
 @dataclass(frozen=True)
-class Inputs:
+class InputFiles:
     """The files of a corpus.
 
     Args:
@@ -92,7 +92,7 @@ class Inputs:
             raise ConfigError("FILES", "all of them text, or all of them JSON lines", "both", hint)
         return any(objects)
 
-    def blocks(self, size: int, sums: dict[str, StoredFile] | None = None) -> Iterator[Block]:
+    def blocks(self, size: int, sums: dict[str, StoredFile] | None = None) -> Iterator[LineBlock]:
         """Read all files in blocks of at least a size.
 
         Args:
@@ -118,8 +118,8 @@ class Inputs:
 
 def _read_files(
     files: Sequence[Path], size: int, line: int, names: Sequence[str], summed: dict[str, StoredFile]
-) -> Iterator[Block]:
-    """Read one file, or two with corresponding lines; at the end set their sums."""
+) -> Iterator[LineBlock]:
+    """Read one file, or two with corresponding lines, and record their sums at the end."""
     with ExitStack() as stack:
         sums = [_Summed() for _ in files]
         streams = [stack.enter_context(open_text(file, add.over)) for file, add in zip(files, sums, strict=True)]
@@ -131,7 +131,7 @@ def _read_files(
                 bodies.append(_as_many(stream, count, files[0], file, first))
                 if (others := _count(bodies[-1])) < count:
                     refuse_unequal(files[0], first - 1 + count + _count_left(streams[0]), file, first - 1 + others)
-            yield Block(tuple(map(str, files)), first, line, count, tuple(bodies))
+            yield LineBlock(tuple(map(str, files)), first, line, count, tuple(bodies))
             first, line = first + count, line + count
         for stream, file in zip(streams[1:], files[1:], strict=True):
             if left := _count_left(stream):

@@ -19,7 +19,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, DataError, Place, setting
 from qkv.settings import build
 from qkv.strict_json import parse_json
-from qkv.tasks.prepare.inputs import Block, is_objects, longest_line
+from qkv.tasks.prepare.inputs import LineBlock, is_objects, longest_line
 from qkv.tasks.prepare.settings import PrepareFiles
 from qkv.tasks.prepared.corpus import held_pairs, read_part
 from qkv.tasks.prepared.manifest import INDEX, TOKENIZER, VALID_TEXT, Kind, Shard, ids_name, index_name
@@ -33,7 +33,7 @@ _CHARACTERS = 1 << 16
 """Characters of plain text that are tokenized at once."""
 
 
-class Job(NamedTuple):
+class ShardJob(NamedTuple):
     """A shard to make.
 
     Attributes:
@@ -42,7 +42,7 @@ class Job(NamedTuple):
     """
 
     number: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[LineBlock, ...]
 
     @property
     def line(self) -> int:
@@ -89,7 +89,7 @@ class Maker:
         held = held_pairs(folder) if work["apart"] and work["kind"] == "pairs" else []
         return cls(folder, work["kind"], files, tokenizer, width_of(tokenizer), frozenset(p.source for p in held))
 
-    def make(self, job: Job) -> Shard:
+    def make(self, job: ShardJob) -> Shard:
         """Tokenize the lines of a shard, and write its files.
 
         Args:
@@ -117,7 +117,7 @@ class Maker:
         replace_file(self.folder / name, data)
         return StoredFile(len(data), sha256(data).hexdigest())
 
-    def _text(self, job: Job) -> tuple[NDArray[Any], NDArray[Any], dict[str, int]]:
+    def _text(self, job: ShardJob) -> tuple[NDArray[Any], NDArray[Any], dict[str, int]]:
         parts, characters = [], 0
         for text, ids in self._passages(job):
             characters += len(text)
@@ -127,7 +127,7 @@ class Maker:
         counts = {"targets": 0, "pairs": 0, "left_out": 0, "widest": 0, "characters": max(0, characters)}
         return tokens, tokens[:0], counts | {"unknown": int((tokens == self.tokenizer.unk).sum())}
 
-    def _passages(self, job: Job) -> Iterator[tuple[str, list[int]]]:
+    def _passages(self, job: ShardJob) -> Iterator[tuple[str, list[int]]]:
         """Yield pieces of a text and their tokens: those of the whole text, or of documents with their end."""
         for block in job.blocks:
             begins, documents = block.line == 1, is_objects(block.files[0])
@@ -136,7 +136,7 @@ class Maker:
                 yield text, self.tokenizer.encode(text, continued=not (begins or documents)) + end
                 begins = False
 
-    def _pairs(self, job: Job) -> tuple[NDArray[Any], NDArray[Any], dict[str, int]]:
+    def _pairs(self, job: ShardJob) -> tuple[NDArray[Any], NDArray[Any], dict[str, int]]:
         tokens: list[NDArray[Any]] = []
         rows: list[tuple[int, int, int, int]] = []
         counts = dict.fromkeys(("targets", "pairs", "left_out", "widest", "characters", "unknown"), 0)
@@ -170,7 +170,7 @@ class Maker:
             raise DataError(where, f"at most {self.files.longest} tokens", f"{length}", hint)
 
 
-def texts_of(block: Block, files: PrepareFiles) -> Iterator[str]:
+def texts_of(block: LineBlock, files: PrepareFiles) -> Iterator[str]:
     """Return the documents of a block of JSON; of plain text its lines, joined to parts that follow one another.
 
     Raises:
@@ -182,7 +182,7 @@ def texts_of(block: Block, files: PrepareFiles) -> Iterator[str]:
     return _in_parts(line for line, _ in lines)
 
 
-def pairs_of(blocks: Iterable[Block], files: PrepareFiles) -> Iterator[tuple[Pair, Place]]:
+def pairs_of(blocks: Iterable[LineBlock], files: PrepareFiles) -> Iterator[tuple[Pair, Place]]:
     """Parse pairs.
 
     Args:
@@ -199,7 +199,7 @@ def pairs_of(blocks: Iterable[Block], files: PrepareFiles) -> Iterator[tuple[Pai
         yield from _parallel(block) if len(block.files) == 2 else _alone(block, files)
 
 
-def _alone(block: Block, files: PrepareFiles) -> Iterator[tuple[Pair, Place]]:
+def _alone(block: LineBlock, files: PrepareFiles) -> Iterator[tuple[Pair, Place]]:
     objects = is_objects(block.files[0])
     for number, (line, where) in enumerate(_lines(block, 0), start=block.line):
         if objects:
@@ -213,14 +213,14 @@ def _alone(block: Block, files: PrepareFiles) -> Iterator[tuple[Pair, Place]]:
             yield Pair(pair.source, pair.target, number), where
 
 
-def _parallel(block: Block) -> Iterator[tuple[Pair, Place]]:
+def _parallel(block: LineBlock) -> Iterator[tuple[Pair, Place]]:
     for number, ((source, where), (target, _)) in enumerate(zip(_lines(block, 0), _lines(block, 1), strict=True)):
         if not source.strip() or not target.strip():
             refuse_empty_side(Path(block.files[0]), Path(block.files[1]), where.line, source, target)
         yield Pair(source, target, block.line + number), where
 
 
-def _lines(block: Block, side: int) -> Iterator[tuple[str, Place]]:
+def _lines(block: LineBlock, side: int) -> Iterator[tuple[str, Place]]:
     """Decode the lines of a block, with their places."""
     name = block.files[side]
     lines = iterate_lines(BytesIO(block.bodies[side]), name, longest=longest_line(name), first=block.first)

@@ -22,12 +22,12 @@ from qkv.tasks.generate.settings import GENERATE
 from qkv.tasks.notes import note, working
 from qkv.tasks.origin import Origin, expect_tokenizer, open_origin, origin_tables
 from qkv.tasks.pairs import divided
-from qkv.tasks.prepare.inputs import Block, Inputs
+from qkv.tasks.prepare.inputs import InputFiles, LineBlock
 from qkv.tasks.prepare.making import (
     LARGEST,
     NOTES,
     WORK,
-    Job,
+    ShardJob,
     note_of,
     pairs_of,
     read_work,
@@ -43,8 +43,8 @@ from qkv.tasks.prepared.manifest import (
     TOKENIZER,
     VALID_PAIRS,
     VALID_TEXT,
+    CorpusManifest,
     Kind,
-    Manifest,
     Shard,
     entry_of,
     files_of,
@@ -92,7 +92,7 @@ class Preparation:
         origin: the run whose tokenizer is used; None to learn one.
     """
 
-    inputs: Inputs
+    inputs: InputFiles
     kind: Kind
     files: PrepareFiles
     words: TranslateTokenizer
@@ -221,14 +221,14 @@ class Preparation:
             raise ConfigError("data.holdout", f"fewer lines than the text has, {survey.lines:,}", f"{count:,}", hint)
         return count
 
-    def _without_end(self, survey: "Survey") -> list[Block]:
+    def _without_end(self, survey: "Survey") -> list[LineBlock]:
         """Return the sample of a text without the lines that are held out."""
         if self.kind == "pairs":
             return survey.sample
         first = survey.lines - self._held_lines(survey) + 1
         return [part for block in survey.sample if (part := _divided(block, first)[0]) is not None]
 
-    def _learned(self, sample: Sequence[Block]) -> tuple[Tokenizer, bool, bytes]:
+    def _learned(self, sample: Sequence[LineBlock]) -> tuple[Tokenizer, bool, bytes]:
         """Return the tokenizer, whether held-out pairs are trained on by nothing, and these pairs as a file."""
         given = None if self.origin is None else self.origin.trained.tokenizer
         if self.kind == "text":
@@ -244,7 +244,7 @@ class Preparation:
         known, shards = _known(folder), dict[int, Shard]()
         sums: dict[str, StoredFile] = {}
 
-        def missing() -> Iterator[Job]:
+        def missing() -> Iterator[ShardJob]:
             for job in self._jobs(survey, sums):
                 progress.done += job.lines
                 shard = known.get(job.number)
@@ -266,11 +266,11 @@ class Preparation:
             raise DataError(changed[0].partition(" ")[2], "a file that nobody writes", got, hint)
         return shards, count
 
-    def _jobs(self, survey: "Survey", sums: dict[str, StoredFile]) -> Iterator[Job]:
+    def _jobs(self, survey: "Survey", sums: dict[str, StoredFile]) -> Iterator[ShardJob]:
         """Divide the files into shards, and what is held out of a text at the end."""
         first_held = survey.lines + 1 if self.kind == "pairs" else survey.lines - self._held_lines(survey) + 1
-        blocks: list[Block] = []
-        held: list[Block] = []
+        blocks: list[LineBlock] = []
+        held: list[LineBlock] = []
         number = size = 0
         for block in self.inputs.blocks(self._block, sums):
             before, after = _divided(block, first_held)
@@ -280,13 +280,13 @@ class Preparation:
             blocks.append(before)
             size += before.size
             if size >= self._shard:
-                yield Job(number, tuple(blocks))
+                yield ShardJob(number, tuple(blocks))
                 number, size = number + 1, 0
                 blocks.clear()
         if blocks:
-            yield Job(number, tuple(blocks))
+            yield ShardJob(number, tuple(blocks))
         if held:
-            yield Job(-1, tuple(held))
+            yield ShardJob(-1, tuple(held))
 
     def _end(self, folder: Path, shards: dict[int, Shard], count: int) -> Prepared:
         """Write the manifest, and remove what was needed until then."""
@@ -295,7 +295,7 @@ class Preparation:
         held = shards.pop(-1) if self.kind == "text" else sum_of(folder / VALID_PAIRS)
         listed = tuple(shards[number] for number in range(len(shards)))
         parts = sum_of(folder / TOKENIZER), held, width_of(tokenizer), listed
-        manifest = Manifest(self.kind, self.inputs.documents, work, *parts)
+        manifest = CorpusManifest(self.kind, self.inputs.documents, work, *parts)
         _write(folder, NAME, manifest.to_bytes())
         remove_folder(folder / NOTES)
         with typed(folder, "a writable folder"):
@@ -316,7 +316,7 @@ class Survey(NamedTuple):
 
     sums: dict[str, StoredFile]
     lines: int
-    sample: list[Block]
+    sample: list[LineBlock]
 
 
 @final
@@ -331,9 +331,9 @@ class Sample:
     def __init__(self, size: int, seed: int) -> None:
         self._most, self._seed = size, seed
         self._size = self._offered = 0
-        self._drawn: list[tuple[int, int, Block]] = []
+        self._drawn: list[tuple[int, int, LineBlock]] = []
 
-    def offer(self, block: Block) -> None:
+    def offer(self, block: LineBlock) -> None:
         """Consider the next block."""
         draw = sha256(f"sample:{self._seed}:{self._offered}".encode()).digest()
         heapq.heappush(self._drawn, (-int.from_bytes(draw[:8], "little"), self._offered, block))
@@ -342,23 +342,23 @@ class Sample:
         while self._size - self._drawn[0][2].size >= self._most:
             self._size -= heapq.heappop(self._drawn)[2].size
 
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[LineBlock]:
         """Return the blocks that are drawn, in the order in which they came."""
         return [block for _, _, block in sorted(self._drawn, key=lambda item: item[1])]
 
 
-def _inputs(files: Sequence[Path], known: PrepareFiles) -> Inputs:
+def _inputs(files: Sequence[Path], known: PrepareFiles) -> InputFiles:
     two = known.source, known.target
     if any(file is not None for file in two):
         if files or known.source is None or known.target is None:
             got = "files as well" if files else "one of them"
             hint = "Line N of one corresponds to line N of the other."
             raise ConfigError(setting("source"), f"{setting('source')} and {setting('target')}", got, hint)
-        return Inputs(((known.source, known.target),))
+        return InputFiles(((known.source, known.target),))
     if not files:
         hint = "For example `qkv prepare corpus.txt --out corpus`."
         raise ConfigError("FILES", "at least one file", "none", hint)
-    return Inputs(tuple((Path(file),) for file in files))
+    return InputFiles(tuple((Path(file),) for file in files))
 
 
 def _task_of(kind: Kind) -> TaskSettings:
@@ -437,7 +437,7 @@ def _write(folder: Path, name: str, data: bytes) -> StoredFile:
     return entry
 
 
-def _divided(block: Block, first: int) -> tuple[Block | None, Block | None]:
+def _divided(block: LineBlock, first: int) -> tuple[LineBlock | None, LineBlock | None]:
     """Return the lines of a block before a line, and those from it on."""
     count = first - block.line
     if count >= block.lines:

@@ -13,15 +13,15 @@ from typing import IO, BinaryIO, cast, final
 
 from qkv.errors import QkvError, from_plain, to_plain
 from qkv.strict_json import parse_json
-from qkv.tasks.prepare.inputs import Block
-from qkv.tasks.prepare.making import Job, Maker
+from qkv.tasks.prepare.inputs import LineBlock
+from qkv.tasks.prepare.making import Maker, ShardJob
 from qkv.tasks.prepared.manifest import Shard
 
 _LAST = 10.0
 """Seconds in which a process ends after its last shard."""
 
 
-def made(folder: Path, jobs: Iterable[Job], processes: int) -> Iterator[tuple[int, Shard]]:
+def made(folder: Path, jobs: Iterable[ShardJob], processes: int) -> Iterator[tuple[int, Shard]]:
     """Make shards, in this process or in several others.
 
     Args:
@@ -60,7 +60,7 @@ def made(folder: Path, jobs: Iterable[Job], processes: int) -> Iterator[tuple[in
             raise failed[min(failed)]
 
 
-def _make(idle: "Queue[Worker]", jobs: list[Job]) -> Shard:
+def _make(idle: "Queue[Worker]", jobs: list[ShardJob]) -> Shard:
     worker = idle.get()
     try:
         worker.send(jobs.pop())
@@ -119,7 +119,7 @@ class Worker:
             self._process.wait()
         cast("IO[bytes]", self._process.stdout).close()
 
-    def send(self, job: Job) -> None:
+    def send(self, job: ShardJob) -> None:
         """Let the process make a shard."""
         with contextlib.suppress(OSError):  # it has ended, as `made` says
             send_job(cast("BinaryIO", self._process.stdin), job)
@@ -143,7 +143,7 @@ class Worker:
         return Shard.from_plain(value["shard"], "the answer of a process")
 
 
-def send_job(stream: BinaryIO, job: Job) -> None:
+def send_job(stream: BinaryIO, job: ShardJob) -> None:
     """Write a job for another process: a line that describes it, then the bytes of its lines."""
     blocks = [[block.files, block.first, block.line, block.lines, list(map(len, block.bodies))] for block in job.blocks]
     stream.write(json.dumps([job.number, blocks]).encode() + b"\n")
@@ -153,12 +153,12 @@ def send_job(stream: BinaryIO, job: Job) -> None:
     stream.flush()
 
 
-def receive_job(stream: BinaryIO) -> Job | None:
+def receive_job(stream: BinaryIO) -> ShardJob | None:
     """Read what `send_job` wrote; None at the end.
 
     Example:
         >>> from io import BytesIO
-        >>> job = Job(3, (Block(("a.txt",), 1, 1, 1, (b"one",)),))
+        >>> job = ShardJob(3, (LineBlock(("a.txt",), 1, 1, 1, (b"one",)),))
         >>> stream = BytesIO()
         >>> send_job(stream, job)
         >>> _ = stream.seek(0)
@@ -169,10 +169,10 @@ def receive_job(stream: BinaryIO) -> Job | None:
     if not line:
         return None
     number, blocks = parse_json(line)
-    return Job(
+    return ShardJob(
         number,
         tuple(
-            Block(tuple(files), first, place, count, tuple(stream.read(size) for size in sizes))
+            LineBlock(tuple(files), first, place, count, tuple(stream.read(size) for size in sizes))
             for files, first, place, count, sizes in blocks
         ),
     )

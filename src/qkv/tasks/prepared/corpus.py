@@ -24,8 +24,8 @@ from qkv.tasks.prepared.manifest import (
     NAME,
     TOKENIZER,
     VALID_PAIRS,
+    CorpusManifest,
     Kind,
-    Manifest,
     ids_name,
     index_name,
     parse,
@@ -52,7 +52,7 @@ class Corpus:
     """
 
     folder: Path
-    manifest: Manifest
+    manifest: CorpusManifest
     tokenizer: Tokenizer
 
     @classmethod
@@ -114,7 +114,7 @@ class Corpus:
             raise DataError(str(self.folder), f"tokens below {size:,}, the size of the vocabulary", got, AGAIN)
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> CorpusManifest:
     """Read the list of a corpus's files.
 
     Raises:

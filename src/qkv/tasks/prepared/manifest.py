@@ -86,7 +86,7 @@ _NUMBERS = tuple(each.name for each in fields(Shard) if each.type is int)
 
 @final
 @dataclass(frozen=True)
-class Manifest:
+class CorpusManifest:
     """The list of a corpus's files.
 
     Args:
@@ -162,7 +162,7 @@ def files_of(number: int, shard: Shard) -> dict[str, StoredFile]:
     return {ids_name(number): shard.ids} | ({} if shard.index is None else {index_name(number): shard.index})
 
 
-def parse(data: bytes, path: str) -> Manifest:
+def parse(data: bytes, path: str) -> CorpusManifest:
     """Parse and check the list of a corpus's files.
 
     Args:
@@ -186,7 +186,7 @@ def parse(data: bytes, path: str) -> Manifest:
     return manifest
 
 
-def _built(value: Mapping[str, Any], path: str) -> Manifest:
+def _built(value: Mapping[str, Any], path: str) -> CorpusManifest:
     kind, documents, work, width = (value.get(name) for name in ("kind", "documents", "work", "width"))
     if (
         not isinstance(kind, str)
@@ -206,7 +206,9 @@ def _built(value: Mapping[str, Any], path: str) -> Manifest:
     held = Shard.from_plain(valid, path) if kind == "text" else stored(valid, path)
     if isinstance(held, Shard):
         _expect_sizes(held, kind, width, path)
-    return Manifest(cast("Kind", kind), documents, work, stored(value.get("tokenizer"), path), held, width, shards)
+    return CorpusManifest(
+        cast("Kind", kind), documents, work, stored(value.get("tokenizer"), path), held, width, shards
+    )
 
 
 def _expect_sizes(shard: Shard, kind: str, width: int, path: str) -> None:

@@ -18,7 +18,7 @@ WINDOW = 1 << 16
 """Pairs among which batches are made by length."""
 
 
-class Lengths(NamedTuple):
+class PairLengths(NamedTuple):
     """Tokens of pairs, (N,) each.
 
     Attributes:
@@ -81,9 +81,9 @@ class PreparedPairs:
             self.corpus.expect_ids(np.array([n for each in taken for n in getattr(each, sides)], dtype=np.int64), size)
         return taken
 
-    def lengths(self, places: NDArray[np.int64]) -> Lengths:
+    def lengths(self, places: NDArray[np.int64]) -> PairLengths:
         """Return the lengths of pairs, one shard in memory at a time."""
-        lengths = Lengths(np.empty(len(places), np.int64), np.empty(len(places), np.int64))
+        lengths = PairLengths(np.empty(len(places), np.int64), np.empty(len(places), np.int64))
         for number, chosen, local in self._grouped(places):
             rows = self._rows(number, local)
             lengths.source[chosen], lengths.target[chosen] = rows[:, 1], rows[:, 2]

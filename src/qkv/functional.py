@@ -21,10 +21,8 @@ from qkv.planner.out_of_memory import explain_out_of_memory
 from qkv.planner.plan import Plan, plan_for
 from qkv.planner.plan_cache import attend
 from qkv.scores.base import Score
-from qkv.scores.products import ScaledDot
+from qkv.scores.products import SCALED_DOT
 from qkv.shapes import Shape
-
-_SCALED_DOT = ScaledDot()
 
 
 @explain_out_of_memory
@@ -33,7 +31,7 @@ def attention(
     key: Tensor,
     value: Tensor,
     *,
-    score: Score = _SCALED_DOT,
+    score: Score = SCALED_DOT,
     normalizer: Normalizer | None = None,
     mask: Mask | Tensor | None = None,
     bias: Tensor | Bias | None = None,
@@ -105,7 +103,7 @@ def decoder_for(
 
     Example:
         >>> query, key, value = torch.randn(2, 1, 8), torch.randn(2, 5, 8), torch.randn(2, 5, 3)
-        >>> decoder_for(query, key, value, ScaledDot(), None, None) is None
+        >>> decoder_for(query, key, value, SCALED_DOT, None, None) is None
         True
     """
     problem, call, _ = describe(query, key, value, Arguments(score, normalizer, mask, None, 0.0, None, False))
@@ -119,7 +117,7 @@ def attention_with_weights(
     key: Tensor,
     value: Tensor,
     *,
-    score: Score = _SCALED_DOT,
+    score: Score = SCALED_DOT,
     normalizer: Normalizer | None = None,
     mask: Mask | Tensor | None = None,
     bias: Tensor | Bias | None = None,
@@ -171,7 +169,7 @@ def attention_with_state(
     key: Tensor,
     value: Tensor,
     *,
-    score: Score = _SCALED_DOT,
+    score: Score = SCALED_DOT,
     normalizer: Normalizer | None = None,
     mask: Mask | Tensor | None = None,
     bias: Tensor | Bias | None = None,
@@ -245,7 +243,7 @@ def explain(
     key: Tensor,
     value: Tensor,
     *,
-    score: Score = _SCALED_DOT,
+    score: Score = SCALED_DOT,
     normalizer: Normalizer | None = None,
     mask: Mask | Tensor | None = None,
     bias: Tensor | Bias | None = None,

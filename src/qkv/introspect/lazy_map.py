@@ -29,7 +29,7 @@ from qkv.normalizers.row_state import RowState
 from qkv.planner.plan import plan_for
 from qkv.scores.base import Score
 from qkv.scores.kernels import SquaredDistance
-from qkv.scores.products import ScaledDot
+from qkv.scores.products import SCALED_DOT
 from qkv.shapes import Shape, show
 
 TENSOR_LIMIT = 1 << 22
@@ -37,7 +37,6 @@ TENSOR_LIMIT = 1 << 22
 DENSE_LIMIT = 1 << 26
 """The most weights that `dense()` computes by default: 256 MiB of float32."""
 
-_SCALED_DOT = ScaledDot()
 Index = int | slice
 
 
@@ -457,7 +456,7 @@ def attention_map(
     query: Tensor,
     key: Tensor,
     *,
-    score: Score = _SCALED_DOT,
+    score: Score = SCALED_DOT,
     normalizer: Normalizer | None = None,
     mask: Mask | Tensor | None = None,
     bias: Tensor | Bias | None = None,
@@ -501,7 +500,7 @@ def map_of(query: Tensor, key: Tensor, arguments: Arguments, state: RowState | N
 
     Example:
         >>> query, key = torch.zeros(2, 4), torch.zeros(3, 4)
-        >>> map_of(query, key, Arguments(_SCALED_DOT, None, None, None, 0.0, None, False)).row(0)
+        >>> map_of(query, key, Arguments(SCALED_DOT, None, None, None, 0.0, None, False)).row(0)
         tensor([0.3333, 0.3333, 0.3333])
     """
     bound = describe(query, key, values_of(key), arguments, state=True)

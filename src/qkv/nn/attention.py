@@ -15,11 +15,10 @@ from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.kinds import as_normalizer
 from qkv.scores.base import Score
-from qkv.scores.products import ScaledDot
+from qkv.scores.products import SCALED_DOT
 
 SEAM = "qkv_attention"
 """The name of the `Attention` that another library's module has as a child."""
-_SCALED_DOT = ScaledDot()
 Also = Literal["weights", "state", "rounded state"]
 _CALLS: Mapping[Also | None, Callable[..., Any]] = MappingProxyType(
     {None: attention, "weights": attention_with_weights, "state": attention_with_state}
@@ -106,7 +105,7 @@ class Attention(nn.Module):
             OutOfMemoryError: memory ran out; the message says how to need less.
         """
         arguments: dict[str, Any] = {
-            "score": score or self.score or _SCALED_DOT,
+            "score": score or self.score or SCALED_DOT,
             "normalizer": normalizer or self.normalizer,
             "mask": mask,
             "bias": bias,

@@ -35,6 +35,7 @@ from qkv.normalizers.catalog import NORMALIZERS
 from qkv.planner.plan import Plan, plan_for
 from qkv.scores.base import Score
 from qkv.scores.catalog import SCORES
+from qkv.scores.products import SCALED_DOT
 from qkv.shapes import Shape
 from qkv.values.parameters import transformed
 from qkv.values.pytree import tensors_in
@@ -55,17 +56,22 @@ class CachedPlan(NamedTuple):
 
     Attributes:
         plan: the algorithms that compute them.
+        leading: the leading shape.
         visibility: the lowered mask, if it depends on the sizes alone.
         mechanism: the score and the normalizer as algorithms take them, if neither holds a tensor.
         direct: computes a call from query, key and value alone, if the algorithm can.
     """
 
     plan: Plan
+    leading: Shape
     visibility: Visibility | None
     mechanism: tuple[Score, Normalizer] | None
     direct: Callable[[Tensor, Tensor, Tensor], Tensor] | None
 
 
+_USUAL = ("scaled dot",)
+"""The key of the default mechanism."""
+_dispatch_modes = torch._C._len_torch_dispatch_stack
 _TRACES_NOTHING = TorchVersion(torch.__version__) < "2.11"
 PLANS: dict[CacheKey, CachedPlan] = {}
 """The stored plans, by `cache_key`."""
@@ -89,7 +95,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, back
         hint = "torch.compile and torch.export of older ones do not trace qkv; calls that are not compiled work."
         raise UnsupportedError("torch.compile", "PyTorch 2.11 or newer", torch.__version__, hint)
     plain = _plain(query, key, value) and not arguments.enable_gqa
-    visibility = _lowered(query, key, value, arguments.mask) if plain else None
+    masked = plain and arguments.mask is not None
+    visibility = _lowered(query, key, value, arguments.mask) if masked else None
     lookup = cache_key(query, key, value, arguments, visibility, backend) if plain else None
     cached = None if lookup is None else PLANS.get(lookup)
     if cached is None:
@@ -98,10 +105,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, back
         if lookup is not None:
             _store(lookup, plan, call, arguments)
         return plan.run(call).output, leading
-    leading = cached.plan.problem.leading
     if cached.direct is not None and not forks.lost:
-        return cached.direct(query, key, value), leading
-    return cached.plan.run(_call(query, key, value, arguments, cached, visibility)).output, leading
+        return cached.direct(query, key, value), cached.leading
+    return cached.plan.run(_call(query, key, value, arguments, cached, visibility)).output, cached.leading
 
 
 def _plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -115,7 +121,7 @@ def _plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
         and key.is_cpu
         and value.is_cpu
         and not (query.is_nested or key.is_nested or value.is_nested)
-        and not torch._C._len_torch_dispatch_stack()
+        and not _dispatch_modes()
         and not transformed()
         and not torch.is_autocast_enabled("cpu")
         and not (torch.is_grad_enabled() and (query.is_inference() or key.is_inference() or value.is_inference()))
@@ -158,7 +164,7 @@ def _store(lookup: CacheKey, plan: Plan, call: Call, arguments: Arguments) -> No
     mechanism = _mechanism(arguments, call.query.dtype) if numbers else None
     direct = plan.candidates[0].direct
     alone = None if direct is None or not (numbers and fixed) else direct(plan.problem, call)
-    PLANS[lookup] = CachedPlan(plan, call.visibility if fixed else None, mechanism, alone)
+    PLANS[lookup] = CachedPlan(plan, plan.problem.leading, call.visibility if fixed else None, mechanism, alone)
 
 
 def cache_key(
@@ -183,16 +189,25 @@ def cache_key(
         False
     """
     score, normalizer, mask, bias, dropout, _, _ = arguments
-    gradients = torch.is_grad_enabled()
     if mask is not None and visibility is None and not is_plain_causal(mask):
         return None
     shape, other = query.shape, key.shape
     if len(shape) < 2 or len(other) < 2 or not 0 < other[-2] <= LONGEST or not 0 < shape[-2] <= LONGEST:
         return None
-    kind = None if visibility is None else visibility.kind
-    needs = query.requires_grad, key.requires_grad, value.requires_grad
-    parts = [backend, mask is None, kind, gradients, torch.get_num_threads(), shape, other, value.shape, needs]
-    parts += query.dtype, key.dtype, value.dtype, type(dropout), dropout != 0
+    # Nearly every plain call has the default score, whose key is known.
+    usual = score is SCALED_DOT and normalizer is None and bias is None
+    mechanism = _USUAL if usual else _mechanism_key(score, normalizer, bias)
+    if mechanism is None:
+        return None
+    masked = mask is not None, None if visibility is None else visibility.kind
+    sizes = shape, other, value.shape, query.dtype, key.dtype, value.dtype
+    needs = query.requires_grad, key.requires_grad, value.requires_grad, torch.is_grad_enabled()
+    return backend, sizes, needs, masked, torch.get_num_threads(), type(dropout), dropout != 0, mechanism
+
+
+def _mechanism_key(score: object, normalizer: object, bias: object) -> tuple[Any, ...] | None:
+    """Return what a score, a normalizer and a bias add to a key; None if they forbid one."""
+    parts: list[Any] = []
     complete = _add(parts, score) and _add(parts, normalizer) and (bias is None or _add_bias(parts, bias))
     return tuple(parts) if complete else None
 
@@ -228,8 +243,8 @@ def _add_tensor(parts: list[Any], x: Any) -> bool:
 
 
 def _lowered(query: Tensor, key: Tensor, value: Tensor, original: object) -> Visibility | None:
-    """Lower the mask of a call that may have a cached plan; None for no mask, a plain causal one, and other calls."""
-    if original is None or is_plain_causal(original):
+    """Lower the mask of a call that may have a cached plan; None for a plain causal one, and for other calls."""
+    if is_plain_causal(original):
         return None
     mask = as_mask(original)
     leading, unsaved = query.shape[:-2], not torch.is_grad_enabled()

@@ -87,6 +87,10 @@ class ScaledDot(Score):
         return max(query.shape[-1], 1) ** -0.5 if self.scale is None else spread(self.scale)
 
 
+SCALED_DOT = ScaledDot()
+"""The score of a call that names none."""
+
+
 @final
 @value
 @dataclass(frozen=True, eq=False)

@@ -125,14 +125,16 @@ def direct(problem: Problem, call: Call) -> Callable[[Tensor, Tensor, Tensor], T
         return None
     if not _calls_kernel(problem) or problem.state:
         return None
-    shape = None if len(leading) == 2 else (*leading, problem.queries, problem.value_width)
+    by_heads = len(leading) == 2 and all(x.shape[:-2] == leading for x in products[:3])
+    shape, scale, gradient = (*leading, problem.queries, problem.value_width), products.scale, problem.gradient
 
     def attend_directly(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        query, key, value = by_head(query, leading), by_head(key, leading), by_head(value, leading)
-        output = flash_operators.forward(query, key, value, None, causal, products.scale)[0]
-        if problem.gradient:
+        if not by_heads:
+            query, key, value = by_head(query, leading), by_head(key, leading), by_head(value, leading)
+        output = flash_operators.forward(query, key, value, None, causal, scale)[0]
+        if gradient:
             differentiate_by_tiles(output)
-        return output if shape is None else output.reshape(shape)
+        return output if by_heads else output.reshape(shape)
 
     return attend_directly
 

@@ -48,7 +48,8 @@ def forward(
     """
     if mask is not None and mask.dtype == torch.bool:
         mask = added(mask, query.dtype)
-    query, key, value = _contiguous_last_dim(query), _contiguous_last_dim(key), _contiguous_last_dim(value)
+    if not query.stride(-1) == key.stride(-1) == value.stride(-1) == 1:
+        query, key, value = _contiguous_last_dim(query), _contiguous_last_dim(key), _contiguous_last_dim(value)
     output, lse = _forward(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)
     return output, lse.detach() if lse.requires_grad else lse
 

@@ -33,10 +33,14 @@ class Planted(TorchDispatchMode):
         return (fault or (lambda right, *args, **kwargs: right(*args, **kwargs)))(function, *args, **(kwargs or {}))
 
 
-def exp_off(right: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
-    """Each exp is off by 2⁻²⁰ of itself, up or down."""
-    y = right(*args, **kwargs)
-    return y * (1 + 2.0**-20 * torch.sign(torch.sin(y * 1e4)))
+def off(relative: float) -> Callable[..., Tensor]:
+    """Each number that an operation computes is off by so much of itself, up or down."""
+
+    def fault(right: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+        y = right(*args, **kwargs)
+        return y * (1 + relative * torch.sign(torch.sin(y * 1e4)))
+
+    return fault
 
 
 def in_bfloat16(right: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -54,8 +58,8 @@ def softmax_backward_in_bfloat16(right: Callable[..., Any], grad: Tensor, y: Ten
 
 
 FAULTS = {
-    "2^-20 in exp": ("blocked", case("gaussian", "identity"), {_ATEN.exp.default: exp_off}),
-    "2^-20 in the exp of a sigmoid": ("blocked", case("scaled_dot", "sigmoid"), {_ATEN.sigmoid.default: exp_off}),
+    "2^-20 in exp": ("blocked", case("gaussian", "identity"), {_ATEN.exp.default: off(2.0**-20)}),
+    "2^-18 in a sigmoid": ("blocked", case("scaled_dot", "sigmoid"), {_ATEN.sigmoid.default: off(2.0**-18)}),
     "one sum in bfloat16": ("blocked", case("gaussian", "identity"), {_ATEN.sum.dim_IntList: in_bfloat16}),
     "one sum of the backward pass in bfloat16": (
         "blocked",
@@ -64,7 +68,11 @@ FAULTS = {
     ),
     "a rounded lse": ("sdpa", case(), {_FLASH: lse_rounded}),
 }
-"""A backend, a mechanism that it computes, and the fault."""
+"""A backend, a mechanism that it computes, and the fault.
+
+None is near the limit, where the inputs would decide whether it is seen: 2⁻²⁰ in a sigmoid, whose scores are products
+with errors of their own, has 0.7 to 1.2 times the limit.
+"""
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -79,7 +87,7 @@ def test_a_planted_fault_is_seen(name: str) -> None:
 
     first = Trial(of)
     assert not failed(first.shares(backend)), "without the fault it is exact"
-    assert failed(shares(draw, of.dtype, allowed=first.allowed(backend)))
+    assert max(shares(draw, of.dtype, allowed=first.allowed(backend)).values()) > 1.3, "seen with any inputs"
 
 
 @pytest.mark.parametrize("turn", range(6))

@@ -2,7 +2,7 @@
 
 A processor is simulated by the settings of every library that chooses its code by the processor: PyTorch, MKL, oneDNN
 and ours. Each is run on one thread and on two, with several seeds of the inputs; the host with more. A setting that
-this processor lacks is skipped, with a line that says so.
+this processor lacks is skipped, with a line that says so. Runs on one thread go side by side, one on each core.
 
     python -m tests.processors [--setting avx2] [--seeds 3] [--minutes 60]
 """
@@ -12,9 +12,12 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 JUDGED = (
     "tests/contract/test_exact.py",
@@ -68,13 +71,35 @@ def flags() -> set[str]:
     return next((set(line.split(":")[1].split()) for line in lines if line.startswith("flags")), set())
 
 
-def runs(only: str, seeds: int | None) -> list[tuple[Setting, int, int]]:
-    """Setting, seed and thread count of every run: each setting once before any is repeated."""
-    chosen = [setting for setting in SETTINGS if only in ("", setting.name)]
-    counts = {setting.name: seeds or (HOST_SEEDS if setting.name == "host" else SEEDS) for setting in chosen}
-    pairs = product(chosen, THREADS)
-    every = [(setting, seed, threads) for setting, threads in pairs for seed in range(counts[setting.name])]
-    return sorted(every, key=lambda run: (run[1], run[2]))
+class Run(NamedTuple):
+    """The judged tests once."""
+
+    setting: Setting
+    seed: int
+    threads: int
+
+    def __str__(self) -> str:
+        return f"{self.setting.name:7} seed {self.seed:2} threads {self.threads}"
+
+    def judge(self, until: float) -> bool | None:
+        """Run the tests and print their last line, all of it if one failed; None if it is later than `until`."""
+        begun = time.monotonic()
+        if begun > until:
+            return None
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-m", "not slow", *JUDGED]
+        environment = self.setting.environment(self.seed, self.threads)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        last = done.stdout.strip().splitlines()[-1:] or [done.stderr.strip()[-200:]]
+        more = f"\n{done.stdout[-6000:]}" if done.returncode else ""
+        print(f"{self}: {last[0]} ({time.monotonic() - begun:.0f} s){more}", flush=True)  # noqa: T201
+        return done.returncode == 0
+
+
+def runs(chosen: Iterable[Setting], seeds: int | None) -> list[Run]:
+    """Every run: each setting once before any is repeated."""
+    counts = {setting: seeds or (HOST_SEEDS if setting.name == "host" else SEEDS) for setting in chosen}
+    every = [Run(setting, seed, n) for setting, n in product(counts, THREADS) for seed in range(counts[setting])]
+    return sorted(every, key=lambda run: run.seed)
 
 
 def main() -> None:
@@ -83,30 +108,19 @@ def main() -> None:
     parser.add_argument("--setting", choices=[setting.name for setting in SETTINGS], default="")
     parser.add_argument("--seeds", type=int, help=f"instead of {SEEDS}, on the host {HOST_SEEDS}")
     parser.add_argument("--minutes", type=float, default=60.0, help="start no run after that many")
-    given = parser.parse_args()
-    present, start, failures, left = flags(), time.monotonic(), 0, 0
-    skipped: set[str] = set()
-    for setting, seed, threads in runs(given.setting, given.seeds):
-        label = f"{setting.name:7} seed {seed:2} threads {threads}"
+    parsed = parser.parse_args()
+    present, until = flags(), time.monotonic() + 60 * parsed.minutes
+    chosen = [setting for setting in SETTINGS if parsed.setting in ("", setting.name)]
+    for setting in chosen:
         if setting.needs and setting.needs not in present:
-            if setting.name not in skipped:
-                print(f"{setting.name:7} SKIPPED: this processor has no {setting.needs}", flush=True)  # noqa: T201
-            skipped.add(setting.name)
-            continue
-        if time.monotonic() - start > 60 * given.minutes:
-            left += 1
-            continue
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-m", "not slow", *JUDGED]
-        begun = time.monotonic()
-        done = subprocess.run(
-            command, env=setting.environment(seed, threads), capture_output=True, text=True, check=False
-        )
-        failures += done.returncode != 0
-        last = done.stdout.strip().splitlines()[-1:] or [done.stderr.strip()[-200:]]
-        print(f"{label}: {last[0]} ({time.monotonic() - begun:.0f} s)", flush=True)  # noqa: T201
-        if done.returncode:
-            print(done.stdout[-6000:], flush=True)  # noqa: T201
-    print(f"{failures} runs failed, {left} were not started for lack of time.")  # noqa: T201
+            print(f"{setting.name:7} SKIPPED: this processor has no {setting.needs}", flush=True)  # noqa: T201
+    every = runs((setting for setting in chosen if setting.needs in ("", *present)), parsed.seeds)
+    verdicts: list[bool | None] = []
+    for threads in THREADS:
+        with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // threads)) as pool:
+            verdicts += pool.map(lambda run: run.judge(until), (run for run in every if run.threads == threads))
+    failures, left = verdicts.count(False), verdicts.count(None)
+    print(f"{failures} of {len(verdicts)} runs failed, {left} were not started for lack of time.")  # noqa: T201
     sys.exit(failures > 0 or left > 0)
 
 

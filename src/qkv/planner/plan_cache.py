@@ -42,8 +42,8 @@ from qkv.values.pytree import tensors_in
 
 MOST = 512
 """How many plans are stored at a time."""
-LONGEST = 1024
-"""The most queries or keys: stored masks stay small, and longer calls gain little from a lookup."""
+LONGEST = 1 << 14
+"""The most queries or keys: a causal mask, which is stored as one number per query, stays small."""
 
 CacheKey = tuple[Any, ...]
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})

@@ -199,14 +199,13 @@ def _shown(content: Any) -> Any:
 
 
 def _rounded(content: Any, number: Callable[[float], float]) -> Any:
-    match content:
-        case float():
-            rounded = number(content) if math.isfinite(content) else content
-            return int(rounded) if rounded == round(rounded) and abs(rounded) < _EXACT_INTEGERS else rounded
-        case list():
-            return [_rounded(item, number) for item in content]
-        case dict():
-            return {name: _rounded(item, number) for name, item in content.items()}
+    if isinstance(content, float):
+        rounded = number(content) if math.isfinite(content) else content
+        return int(rounded) if rounded == round(rounded) and abs(rounded) < _EXACT_INTEGERS else rounded
+    if isinstance(content, list):
+        return [_rounded(item, number) for item in content]
+    if isinstance(content, dict):
+        return {name: _rounded(item, number) for name, item in content.items()}
     return content
 
 

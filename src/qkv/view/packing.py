@@ -11,6 +11,7 @@ SHARED_TEXT = 64
 """Texts from this length on too."""
 _MEASURED = 16
 """Answers between two measurements of the size; each costs a few bytes."""
+_document = json.JSONEncoder(separators=(",", ":")).encode  # `json.dumps` would make an encoder for each value
 
 
 def multiple(factors: list[float], matrix: list[float]) -> dict[str, Any]:
@@ -73,14 +74,14 @@ class Packing:
     def _shared(self, item: Any) -> str:
         """Return JSON for a value, with lists that occurred before as numbers."""
         if isinstance(item, dict):
-            return "{" + ",".join(f"{json.dumps(name)}:{self._shared(one)}" for name, one in item.items()) + "}"
-        if not isinstance(item, list | tuple | str):
-            return json.dumps(item)
-        document = json.dumps(item, separators=(",", ":"))
+            return "{" + ",".join([f"{_document(name)}:{self._shared(one)}" for name, one in item.items()]) + "}"
+        document = _document(item)
+        if not isinstance(item, (list, tuple, str)):
+            return document
         if document in self._numbers:
             return f'{{"$":{self._numbers[document]}}}'
-        nested = not isinstance(item, str) and any(isinstance(one, dict | list | tuple) for one in item)
-        text = "[" + ",".join(map(self._shared, item)) + "]" if nested else document
+        nested = not isinstance(item, str) and any(isinstance(one, (dict, list, tuple)) for one in item)
+        text = "[" + ",".join([self._shared(one) for one in item]) + "]" if nested else document
         if _length(item) >= (SHARED_TEXT if isinstance(item, str) else SHARED):
             self._numbers[document] = len(self._numbers)
         return text

@@ -73,11 +73,12 @@ def speakable(content: Any) -> Any:
         >>> speakable({"values": [0.5, float("nan")]})
         {'values': [0.5, {'number': 'NaN'}]}
     """
-    match content:
-        case float() if not math.isfinite(content):
-            return {"number": "NaN" if math.isnan(content) else "Infinity" if content > 0 else "-Infinity"}
-        case list() | tuple():
-            return [speakable(item) for item in content]
-        case dict():
-            return {name: speakable(item) for name, item in content.items()}
+    if isinstance(content, float):
+        if math.isfinite(content):
+            return content
+        return {"number": "NaN" if math.isnan(content) else "Infinity" if content > 0 else "-Infinity"}
+    if isinstance(content, (list, tuple)):
+        return [speakable(item) for item in content]
+    if isinstance(content, dict):
+        return {name: speakable(item) for name, item in content.items()}
     return content

@@ -18,6 +18,7 @@ from qkv.view.answers.maps import Maps, Quantity
 from qkv.view.answers.mechanisms import mechanisms
 from qkv.view.answers.near import MOST, column, row
 from qkv.view.answers.pyramid import How, TilePlace, What
+from qkv.view.answers.rows import Rows
 from qkv.view.answers.steps import cell, steps
 from qkv.view.answers.whatif import whatif
 from qkv.view.scene import Scene
@@ -61,6 +62,7 @@ class RequestHandler:
         self.scene = scene
         self.live = live
         self.maps = Maps(scene, self._broken)
+        self.rows = Rows(scene)
         self._heads: Answer | None = None
         self.questions: Mapping[str, RequestKind] = {
             "scene": RequestKind("GET", (), self._scene),
@@ -152,18 +154,18 @@ class RequestHandler:
 
     def _steps(self, request: RequestParameters) -> Answer:
         layer, head = self._head(request)
-        return JsonValue(steps(self.scene, layer, head, request.number("query", self.scene.layers[layer].shape[1])))
+        return JsonValue(steps(self.rows, layer, head, request.number("query", self.scene.layers[layer].shape[1])))
 
     def _cell(self, request: RequestParameters) -> Answer:
         layer, head = self._head(request)
         _, queries, keys = self.scene.layers[layer].shape
-        return JsonValue(cell(self.scene, layer, head, request.number("query", queries), request.number("key", keys)))
+        return JsonValue(cell(self.rows, layer, head, request.number("query", queries), request.number("key", keys)))
 
     def _graph(self, request: RequestParameters) -> Answer:
         layers = tuple(request.numbers("layers", len(self.scene.layers), DEEPEST))
         query = request.number("query", self.scene.layers[layers[-1]].shape[1])
         top, frontier = (request.number(name, LINKS + 1, 1) for name in ("top", "frontier"))
-        return JsonValue(graph(self.scene, Followed(layers, query, top, frontier)))
+        return JsonValue(graph(self.rows, Followed(layers, query, top, frontier)))
 
     def _mechanisms(self, request: RequestParameters) -> Answer:
         layer, head = self._head(request)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import ConfigError, UnsupportedError
-from qkv.view.answers.head import head_of
+from qkv.view.answers.rows import Rows
 from qkv.view.scene import Scene
 
 MOST = 64
@@ -31,7 +31,7 @@ class Followed(NamedTuple):
     frontier: int
 
 
-def graph(scene: Scene, followed: Followed) -> dict[str, Any]:
+def graph(rows: Rows, followed: Followed) -> dict[str, Any]:
     """Follow a token from the top layer down; weights are averaged over the heads.
 
     The token starts with a mass of 1, which is distributed over the keys in proportion to their weights. Only the
@@ -42,6 +42,7 @@ def graph(scene: Scene, followed: Followed) -> dict[str, Any]:
         ConfigError: the layers are not consecutive.
         UnsupportedError: weights can be negative, so they are not a mass.
     """
+    scene = rows.scene
     _check(scene, followed)
     depth = len(followed.layers)
     masses = {followed.query: 1.0}
@@ -52,7 +53,7 @@ def graph(scene: Scene, followed: Followed) -> dict[str, Any]:
         reached: dict[int, float] = {}
         total = 0.0
         for token, mass in masses.items():
-            weights = _mean(scene, followed.layers[level], token)
+            weights = _mean(rows, followed.layers[level], token)
             total += mass * float(weights.sum())
             for key, weight in _strongest(weights, followed.top):
                 links.append({"layer": level, "from": key, "to": token, "weight": weight})
@@ -75,13 +76,12 @@ def _check(scene: Scene, followed: Followed) -> None:
             raise ConfigError("layers", expected, ascii(scene.layers[below].name), hint)
 
 
-def _mean(scene: Scene, number: int, query: int) -> Tensor:
-    layer = scene.layers[number]
-    heads = [head_of(layer, head) for head in range(layer.heads)]
-    if not all(head.non_negative for head in heads):
+def _mean(rows: Rows, number: int, query: int) -> Tensor:
+    layer = rows.scene.layers[number]
+    if not all(rows.head(number, head).non_negative for head in range(layer.heads)):
         hint = "Use its map instead."
         raise UnsupportedError("layers", "non-negative weights", ascii(layer.name), hint)
-    return torch.stack([head.attend(query)[1] for head in heads]).double().mean(0)
+    return torch.stack([rows.attended(number, head, query).weights for head in range(layer.heads)]).double().mean(0)
 
 
 def _strongest(weights: Tensor, count: int) -> list[tuple[int, float]]:

@@ -8,11 +8,12 @@ from torch.nn import functional as F
 
 from qkv.biases import Bias
 from qkv.normalizers.steps import NormalizedRow
-from qkv.view.answers.head import Head, head_of
+from qkv.view.answers.head import Head
 from qkv.view.answers.normalizing import weight_stages
-from qkv.view.answers.scoring import score_stages, scores, wide
+from qkv.view.answers.rows import Rows
+from qkv.view.answers.scoring import score_stages
 from qkv.view.answers.stage import DisplayedKeys, Stage, number
-from qkv.view.scene import Layer, Scene
+from qkv.view.scene import Layer
 from qkv.view.tokens import labels
 
 SHOWN = 64
@@ -32,30 +33,31 @@ class _ExplainedQuery(NamedTuple):
     biases: Tensor | None
 
 
-def steps(scene: Scene, layer: int, head: int, query: int) -> dict[str, Any]:
+def steps(rows: Rows, layer: int, head: int, query: int) -> dict[str, Any]:
     """Return the stages from the input of one query to the output of its layer.
 
     The weights, the sum and later stages are the layer's own numbers; earlier ones are computed in float64.
 
     Args:
-        scene: the scene.
+        rows: the rows of the scene.
         layer, head, query: indices.
     """
-    explained = _explained(scene.layers[layer], head, query)
-    keys = _keys(scene, explained)
+    explained = _explained(rows, layer, head, query)
+    keys = _keys(rows, explained)
+    outputs = [rows.attended(layer, other, query).output for other in range(explained.layer.heads)]
     weighing = weight_stages(explained.head.normalizer, explained.row)
-    stages = [*_inputs(explained), *_scores(explained), *weighing, *_outputs(explained, keys)]
+    stages = [*_inputs(explained), *_scores(explained), *weighing, *_outputs(explained, keys, outputs)]
     return {"stages": [stage.described(keys) for stage in stages]}
 
 
-def cell(scene: Scene, layer: int, head: int, query: int, key: int) -> dict[str, Any]:
+def cell(rows: Rows, layer: int, head: int, query: int, key: int) -> dict[str, Any]:
     """Return the equation of one weight, filled with its numbers.
 
     Args:
-        scene: the scene.
+        rows: the rows of the scene.
         layer, head, query, key: indices.
     """
-    explained = _explained(scene.layers[layer], head, query, torch.tensor([key]))
+    explained = _explained(rows, layer, head, query, torch.tensor([key]))
     weight = float(explained.row.weights[key])
     if not bool(explained.row.visible[key]):
         lines = [{"equation": "w = 0", "filled": "the mask hides this key from this query", "value": 0.0}]
@@ -64,36 +66,17 @@ def cell(scene: Scene, layer: int, head: int, query: int, key: int) -> dict[str,
     return {"lines": [stage.line(0) for stage in stages], "weight": weight}
 
 
-def _explained(layer: Layer, number_: int, query: int, keys: Tensor | None = None) -> _ExplainedQuery:
-    head = head_of(layer, number_).in_log_space()
-    output, weights = head.attend(query)
+def _explained(rows: Rows, layer: int, head: int, query: int, keys: Tensor | None = None) -> _ExplainedQuery:
+    output, weights = rows.attended(layer, head, query)
     if keys is None:
         keys = weights.abs().topk(min(SHOWN, len(weights))).indices.sort().values
-    biases = _biases(head, query)
-    s_K = scores(head.score, wide(head.score, head.query[query]), wide(head.score, head.key)).detach().double()
-    s_K = s_K if biases is None else s_K + biases
-    row = NormalizedRow(s_K, head.visible(query), weights, _threshold(head, query), keys)
-    return _ExplainedQuery(layer, head, number_, query, output, row, biases)
+    s_K, biases, visible, threshold = rows.scored(layer, head, query)
+    row = NormalizedRow(s_K, visible, weights, threshold, keys)
+    return _ExplainedQuery(rows.scene.layers[layer], rows.head(layer, head), head, query, output, row, biases)
 
 
-def _threshold(head: Head, query: int) -> float:
-    if head.kind not in ("sparsemax", "entmax"):
-        return 0.0
-    return float(head.map(torch.tensor([query])).state.value[0])
-
-
-def _biases(head: Head, query: int) -> Tensor | None:
-    """Return the bias of each score of a row, (K)."""
-    bias = head.options(torch.tensor([query]))["bias"]
-    if bias is None:
-        return None
-    columns = torch.arange(head.shape[1])
-    tile: Tensor = bias.tile(torch.zeros(1, 1, dtype=torch.long), columns) if isinstance(bias, Bias) else bias
-    return tile.detach().double().expand(1, len(columns))[0]
-
-
-def _keys(scene: Scene, explained: _ExplainedQuery) -> DisplayedKeys:
-    tokens = scene.sequences[explained.layer.keys]
+def _keys(rows: Rows, explained: _ExplainedQuery) -> DisplayedKeys:
+    tokens = rows.scene.sequences[explained.layer.keys]
     shown = labels(tokens, explained.row.keys.tolist())
     return DisplayedKeys(explained.row.keys, shown, explained.head.shape[1])
 
@@ -148,7 +131,7 @@ def _scores(explained: _ExplainedQuery) -> list[Stage]:
     return stages
 
 
-def _outputs(explained: _ExplainedQuery, keys: DisplayedKeys) -> list[Stage]:
+def _outputs(explained: _ExplainedQuery, keys: DisplayedKeys, outputs: list[Tensor]) -> list[Stage]:
     head, row = explained.head, explained.row
     weighted = row.weights[row.keys, None] * head.value[row.keys]
     names = keys.labels
@@ -160,7 +143,7 @@ def _outputs(explained: _ExplainedQuery, keys: DisplayedKeys) -> list[Stage]:
         Stage("sum", "o", "o = Σ w v", "vector", explained.output),
     ]
     if explained.layer.heads > 1 or explained.layer.output is not None:
-        joined = torch.cat([_output(explained, other) for other in range(explained.layer.heads)])
+        joined = torch.cat(outputs)
         stages.append(Stage("concatenated heads", "[o₁ … o_H]", "[o₁; …; o_H]", "vector", joined))
         if explained.layer.output is not None:
             weight, bias = explained.layer.output
@@ -168,7 +151,3 @@ def _outputs(explained: _ExplainedQuery, keys: DisplayedKeys) -> list[Stage]:
             equation = "y = W [o₁; …; o_H]" + ("" if bias is None else " + b")
             stages.append(Stage("output projection", "y", equation, "vector", y))
     return stages
-
-
-def _output(explained: _ExplainedQuery, head: int) -> Tensor:
-    return explained.output if head == explained.number else head_of(explained.layer, head).attend(explained.query)[0]

@@ -1,0 +1,102 @@
+"""Rows of the heads of a scene, computed once for all answers about their queries."""
+
+from typing import NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from qkv.biases import Bias
+from qkv.view.answers.head import Head, head_of
+from qkv.view.answers.keep import ByteLRU
+from qkv.view.answers.scoring import scores, wide
+from qkv.view.scene import Scene
+
+_BYTES = 16 << 20
+"""Maximum bytes of the cached rows of one kind."""
+
+
+class AttendedRow(NamedTuple):
+    """What a head computes for one query.
+
+    Attributes:
+        output: (V).
+        weights: (K).
+    """
+
+    output: Tensor
+    weights: Tensor
+
+
+class ScoredRow(NamedTuple):
+    """The scores of one query.
+
+    Attributes:
+        scores: with biases, and those of masked keys too, (K), float64.
+        biases: (K), float64; None for none.
+        visible: the keys that the query may see, bool (K).
+        threshold: τ from the row state, if the normalizer has one.
+    """
+
+    scores: Tensor
+    biases: Tensor | None
+    visible: Tensor
+    threshold: float
+
+
+@final
+class Rows:
+    """The rows of all heads of a scene; the most recent ones are cached.
+
+    Steps, cells and graphs of one query need the same rows: all heads of its layer, and each key of its head.
+
+    Args:
+        scene: the scene, whose numbers stay as they are.
+
+    Example:
+        >>> from qkv.view.scene import Layer
+        >>> layer = Layer("one", "self", "text", "text", *torch.ones(3, 1, 2, 8))
+        >>> Rows(Scene("two words", {"text": ("a", "dog")}, (layer,))).attended(0, 0, 1).weights
+        tensor([0.5000, 0.5000])
+    """
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self._heads: dict[tuple[int, int], Head] = {}
+        self._attended = ByteLRU[AttendedRow](_BYTES, lambda row: row.output.nbytes + row.weights.nbytes)
+        self._scored = ByteLRU[ScoredRow](_BYTES, lambda row: 17 * len(row.scores))
+
+    def head(self, layer: int, head: int) -> Head:
+        """Return a head as attention computes it."""
+        if (layer, head) not in self._heads:
+            self._heads[layer, head] = head_of(self.scene.layers[layer], head).in_log_space()
+        return self._heads[layer, head]
+
+    def attended(self, layer: int, head: int, query: int) -> AttendedRow:
+        """Return the output of one query and its weights."""
+        return self._attended.get((layer, head, query), lambda: AttendedRow(*self.head(layer, head).attend(query)))
+
+    def scored(self, layer: int, head: int, query: int) -> ScoredRow:
+        """Return the scores of one query."""
+        return self._scored.get((layer, head, query), lambda: _scored(self.head(layer, head), query))
+
+
+def _scored(head: Head, query: int) -> ScoredRow:
+    biases = _biases(head, query)
+    s_K = scores(head.score, wide(head.score, head.query[query]), wide(head.score, head.key)).detach().double()
+    s_K = s_K if biases is None else s_K + biases
+    return ScoredRow(s_K, biases, head.visible(query), _threshold(head, query))
+
+
+def _biases(head: Head, query: int) -> Tensor | None:
+    bias = head.options(torch.tensor([query]))["bias"]
+    if bias is None:
+        return None
+    columns = torch.arange(head.shape[1])
+    tile: Tensor = bias.tile(torch.zeros(1, 1, dtype=torch.long), columns) if isinstance(bias, Bias) else bias
+    return tile.detach().double().expand(1, len(columns))[0]
+
+
+def _threshold(head: Head, query: int) -> float:
+    if head.kind not in ("sparsemax", "entmax"):
+        return 0.0
+    return float(head.map(torch.tensor([query])).state.value[0])

@@ -146,7 +146,7 @@ def drawn(*sizes: Any, state: bool = False, gradient: bool = True, **options: An
         yield Call.draw(score, normalizer, *sizes, **options).request(state, gradient)
 
 
-def a_third(calls: Sequence[Call], turn: int) -> Sequence[Call]:
+def a_third(calls: Sequence[Any], turn: int) -> Sequence[Any]:
     """Every third call, starting one later on each turn; all of them if they are few."""
     return calls[turn % 3 :: 3] if len(calls) > 5 else calls
 

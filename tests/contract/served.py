@@ -113,7 +113,8 @@ def by_served(ask: Ask, backends: Iterable[str] = ON_CPU, **axes: Iterable[Any])
             digits = coverage.recorded(name)
         order = {key: i for i, key in enumerate(asked)}
         cases = []
-        for backend, position in product(coverage.cases, positions):
+        # The backends of a case follow each other: what they are judged by may be computed once.
+        for position, backend in product(positions, coverage.cases):
             if digits[backend][order[key(position)]] == "1":
                 case = of(position, values).values()
                 plain, marks = [value for value, _ in case], [mark for _, marks in case for mark in marks]

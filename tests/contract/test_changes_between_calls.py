@@ -25,12 +25,17 @@ by_backend = pytest.mark.parametrize("backend", BACKENDS)
 by_way = pytest.mark.parametrize("way", WAYS)
 
 
-def served(backend: str, gradient: bool = False, **options: Any) -> Iterator[Call]:
-    for turn, (score, normalizer) in enumerate(MECHANISMS):
-        dtype = torch.float64 if turn % 4 == 0 else torch.float32
-        call = Call.draw(score, normalizer, ((B, H), Q, K), dtype, **options)
-        if not (normalizer.needs_non_negative and options.get("bias") is not None):
-            yield from [call] if call.serves(backend, gradient=gradient) else []
+def served(backend: str, step: int = 1, gradient: bool = False, **options: Any) -> Iterator[Call]:
+    """The first mechanism of each `step` ones that a backend serves."""
+    for start in range(0, len(MECHANISMS), step):
+        calls = (drawn(turn, **options) for turn in range(start, min(start + step, len(MECHANISMS))))
+        fit = (call for call in calls if not (call.normalizer.needs_non_negative and options.get("bias") is not None))
+        yield from islice((call for call in fit if call.serves(backend, gradient=gradient)), 1)
+
+
+def drawn(turn: int, **options: Any) -> Call:
+    dtype = torch.float64 if turn % 4 == 0 else torch.float32
+    return Call.draw(*MECHANISMS[turn], ((B, H), Q, K), dtype, **options)
 
 
 def holds(
@@ -67,7 +72,7 @@ def holds(
 def test_inputs_and_parameters(backend: str, whole: bool) -> None:
     """Every score and normalizer; what a function closes over is among the leaves."""
     turns = cycle(WAYS)
-    for call in islice(served(backend), 0, None, 1 if whole else 2):
+    for call in served(backend, 1 if whole else 2):
         for _ in WAYS if whole else range(1):
             names = sorted(call.leaves, key=lambda name: name in ("query", "key", "value"))
             holds(
@@ -86,7 +91,7 @@ def test_masks(backend: str, gradient: bool, whole: bool) -> None:
     turns = cycle(WAYS)
     for name, (build, parts) in MASKS.items():
         tensors = {f"{name} {i}": part() for i, part in enumerate(parts)}
-        for call in islice(served(backend, gradient, mask=build(*tensors.values())), 0, None, 9 if whole else 40):
+        for call in served(backend, 9 if whole else 40, gradient, mask=build(*tensors.values())):
 
             def compute(mask: Any, _: Any) -> Tensor:
                 masked = call.with_options(mask=mask)  # noqa: B023
@@ -107,7 +112,7 @@ def test_biases(backend: str, kind: str, whole: bool) -> None:
     turns, bias = cycle(WAYS), torch.linspace(0.1, 0.9, prod(shape)).view(shape)
     for mask, learns in product((None, causal(), dense(table())), (False, True)):
         first = make(bias.clone().requires_grad_(learns))
-        for call in islice(served(backend, mask=mask, bias=first), 0, None, 9 if whole else 20):
+        for call in served(backend, 9 if whole else 20, mask=mask, bias=first):
 
             def compute(value: Any, x: dict[str, Tensor]) -> Tensor:
                 x["bias"].requires_grad_(learns)  # noqa: B023

@@ -35,6 +35,9 @@ demo: $(USABLE)       ## learn to read dates, then show what the model attends t
 	$(KERNELS)
 	$(BIN)/qkv demo
 
+# Hundreds of processes would compile the package and the tests again where the environment forbids bytecode.
+test test-all: export PYTHONDONTWRITEBYTECODE =
+
 test: $(READY)        ## the fast suite
 	$(KERNELS)
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"

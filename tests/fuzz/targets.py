@@ -355,12 +355,13 @@ def published_folder(name: str) -> Callable[[Path], Attempt]:
 
 def continued_run(name: str) -> Callable[[Path], Attempt]:
     """A run that continued from a published model, with a wrong tokenizer, or wrong rules of the library in it."""
-    contents = open_published(Folder(FAMILIES / name)).contents
-    contents = replace(contents, config={**contents.config, "longest": 32})
-    files, manifest = pack_contents(contents)
-    sound = json.loads(files[manifests.TOKENIZER])
 
     def make(folder: Path) -> Attempt:
+        contents = open_published(Folder(FAMILIES / name)).contents
+        contents = replace(contents, config={**contents.config, "longest": 32})
+        files, manifest = pack_contents(contents)
+        sound = json.loads(files[manifests.TOKENIZER])
+
         def attempt(random: Random) -> object:
             home, out = folder / "run", folder / "written"
             for each in (home, out):

@@ -25,7 +25,7 @@ from qkv.tasks.runs import rebuild
 from qkv.tasks.trained import Trained
 from qkv.training.board import Board
 from qkv.training.session import _set_weights
-from qkv.view.answers.desk import RequestHandler
+from qkv.view.answers.requests import RequestHandler
 from qkv.view.offline import page
 from qkv.view.scene import Layer, Scene
 

@@ -23,7 +23,7 @@ from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.planner.plan_cache import PLANS, cache_key
 from qkv.recording.values import ValueReader, Writer
-from qkv.view.answers.desk import RequestHandler
+from qkv.view.answers.requests import RequestHandler
 from qkv.view.scene import Layer, Scene
 
 

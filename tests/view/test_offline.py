@@ -10,8 +10,8 @@ from tests.view.saved import answers, restored
 
 import qkv
 from qkv.view.answers.answer import Numbers
-from qkv.view.answers.desk import RequestHandler
 from qkv.view.answers.pooling import levels
+from qkv.view.answers.requests import RequestHandler
 from qkv.view.bundle import names, one_file, static
 from qkv.view.not_finite import first_not_finite
 from qkv.view.offline import _map, _questions, page

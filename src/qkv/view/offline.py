@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 from qkv.errors import OutOfMemoryError, QkvError
 from qkv.view.answers.answer import Numbers
-from qkv.view.answers.desk import RequestHandler
 from qkv.view.answers.listing import LISTED, PIECE
 from qkv.view.answers.pooling import SIDE, levels
+from qkv.view.answers.requests import RequestHandler
 from qkv.view.bundle import one_file
 from qkv.view.packing import Packing, multiple
 from qkv.view.scene import Layer, Scene

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import qkv
-from qkv.view.answers.desk import RequestHandler
+from qkv.view.answers.requests import RequestHandler
 from qkv.view.scene import Layer, Scene
 
 HEADS, QUERIES, KEYS, WIDTH, VALUES, MODEL = 2, 6, 9, 4, 3, 5

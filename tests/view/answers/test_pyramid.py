@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 import qkv
 from qkv.view.answers.background import Background
+from qkv.view.answers.byte_lru import ByteLRU
 from qkv.view.answers.head import head_of
-from qkv.view.answers.keep import ByteLRU
 from qkv.view.answers.pyramid import Pyramid, TilePlace
 from qkv.view.answers.weights import HeadWeights
 from qkv.view.scene import Layer

@@ -8,7 +8,7 @@ from qkv.errors import ConfigError, UnsupportedError
 from qkv.normalizers.dense import Identity
 from qkv.scores.kernels import Gaussian
 from qkv.scores.products import Dot
-from qkv.view.answers.desk import RequestHandler
+from qkv.view.answers.requests import RequestHandler
 from qkv.view.scene import Layer, Scene
 
 

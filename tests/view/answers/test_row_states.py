@@ -7,8 +7,7 @@ import qkv
 from qkv.masks.patterns import causal, lengths, span, window
 from qkv.scores.products import ScaledDot
 from qkv.view.answers.head import Head, head_of
-from qkv.view.answers.row_states import softmax_states
-from qkv.view.answers.weights import HeadWeights
+from qkv.view.answers.weights import HeadWeights, softmax_states
 from qkv.view.scene import Layer
 
 N = 300

@@ -9,8 +9,8 @@ from torch import Tensor
 from qkv.errors import ConfigError
 from qkv.view.answers.answer import Numbers, numbers
 from qkv.view.answers.background import Background
+from qkv.view.answers.byte_lru import ByteLRU
 from qkv.view.answers.head import head_of, norms
-from qkv.view.answers.keep import ByteLRU
 from qkv.view.answers.pooling import SIDE
 from qkv.view.answers.pyramid import How, Pyramid, TilePlace, What
 from qkv.view.answers.weights import HeadWeights

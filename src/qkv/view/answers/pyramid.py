@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple, final
 import torch
 from torch import Tensor
 
-from qkv.view.answers.keep import ByteLRU
+from qkv.view.answers.byte_lru import ByteLRU
 from qkv.view.answers.pooling import SIDE, extents, fine, information, levels, pooled, pooled_columns, pooled_rows
 from qkv.view.answers.weights import HeadWeights
 

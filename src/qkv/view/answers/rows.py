@@ -6,13 +6,16 @@ import torch
 from torch import Tensor
 
 from qkv.biases import Bias
+from qkv.scores.base import Score
+from qkv.scores.free import Learned
+from qkv.view.answers.byte_lru import ByteLRU
 from qkv.view.answers.head import Head, head_of
-from qkv.view.answers.keep import ByteLRU
-from qkv.view.answers.scoring import scores, wide
 from qkv.view.scene import Scene
 
 _BYTES = 16 << 20
 """Maximum bytes of the cached rows of one kind."""
+_CHUNK = 4_096
+"""How many keys are scored at a time."""
 
 
 class AttendedRow(NamedTuple):
@@ -82,9 +85,20 @@ class Rows:
 
 def _scored(head: Head, query: int) -> ScoredRow:
     biases = _biases(head, query)
-    s_K = scores(head.score, wide(head.score, head.query[query]), wide(head.score, head.key)).detach().double()
+    s_K = _all_scores(head.score, wide(head.score, head.query[query]), wide(head.score, head.key)).detach().double()
     s_K = s_K if biases is None else s_K + biases
     return ScoredRow(s_K, biases, head.visible(query), _threshold(head, query))
+
+
+def _all_scores(score: Score, query: Tensor, keys: Tensor) -> Tensor:
+    """Compute the score of one query with every key, (K), a few keys at a time."""
+    parts = [score(query[None], keys[at : at + _CHUNK])[0] for at in range(0, len(keys), _CHUNK)]
+    return torch.cat(parts) if parts else query.new_zeros(0)
+
+
+def wide(score: Score, x: Tensor) -> Tensor:
+    """Compute in float64, except for user-defined functions, which get their own dtype."""
+    return x if isinstance(score, Learned) else x.double()
 
 
 def _biases(head: Head, query: int) -> Tensor | None:

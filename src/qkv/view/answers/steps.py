@@ -7,12 +7,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.biases import Bias
-from qkv.normalizers.steps import NormalizedRow
+from qkv.normalizers.base import Normalizer
+from qkv.normalizers.steps import NormalizedRow, equation_of, weighing
+from qkv.scores.base import Score
+from qkv.scores.steps import steps as score_steps
 from qkv.view.answers.head import Head
-from qkv.view.answers.normalizing import weight_stages
-from qkv.view.answers.rows import Rows
-from qkv.view.answers.scoring import score_stages
-from qkv.view.answers.stage import DisplayedKeys, Stage, number
+from qkv.view.answers.rows import Rows, wide
+from qkv.view.answers.stage import DisplayedKeys, Stage, number, stage_of, written
 from qkv.view.scene import Layer
 from qkv.view.tokens import labels
 
@@ -45,7 +46,7 @@ def steps(rows: Rows, layer: int, head: int, query: int) -> dict[str, Any]:
     explained = _explained(rows, layer, head, query)
     keys = _keys(rows, explained)
     outputs = [rows.attended(layer, other, query).output for other in range(explained.layer.heads)]
-    weighing = weight_stages(explained.head.normalizer, explained.row)
+    weighing = _weight_stages(explained.head.normalizer, explained.row)
     stages = [*_inputs(explained), *_scores(explained), *weighing, *_outputs(explained, keys, outputs)]
     return {"stages": [stage.described(keys) for stage in stages]}
 
@@ -62,7 +63,7 @@ def cell(rows: Rows, layer: int, head: int, query: int, key: int) -> dict[str, A
     if not bool(explained.row.visible[key]):
         lines = [{"equation": "w = 0", "filled": "the mask hides this key from this query", "value": 0.0}]
         return {"lines": lines, "weight": weight}
-    stages = [*_scores(explained), *weight_stages(explained.head.normalizer, explained.row)]
+    stages = [*_scores(explained), *_weight_stages(explained.head.normalizer, explained.row)]
     return {"lines": [stage.line(0) for stage in stages], "weight": weight}
 
 
@@ -118,7 +119,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 def _scores(explained: _ExplainedQuery) -> list[Stage]:
     head, row = explained.head, explained.row
-    stages = score_stages(head.score, head.query[explained.query], head.key[row.keys])
+    stages = _score_stages(head.score, head.query[explained.query], head.key[row.keys])
     if explained.biases is not None:
         before, added = stages[-1].values, explained.biases[row.keys]
         equation = f"s = s + b, b: {head.bias.name if isinstance(head.bias, Bias) else 'a matrix'}"
@@ -129,6 +130,46 @@ def _scores(explained: _ExplainedQuery) -> list[Stage]:
         note = f"{seen:,} of {len(row.visible):,} keys are visible to this query."
         stages.append(Stage("mask", "s", "s, where the mask allows it", "row", row.shown(row.scores), note))
     return stages
+
+
+def _score_stages(score: Score, query: Tensor, keys: Tensor) -> list[Stage]:
+    """Return the stages of the score of one query with some keys; the last stage is the score.
+
+    Args:
+        score: the score of one head.
+        query: (D).
+        keys: (n, E).
+
+    Returns:
+        The stages.
+
+    Example:
+        >>> from qkv.scores.products import ScaledDot
+        >>> [stage.symbol for stage in _score_stages(ScaledDot(), torch.ones(4), torch.ones(2, 4))]
+        ['q·k', 's']
+    """
+    return [stage_of(step) for step in score_steps(score, wide(score, query), wide(score, keys))]
+
+
+def _weight_stages(normalizer: Normalizer, row: NormalizedRow) -> list[Stage]:
+    """Return the stages from scores to weights; the last stage is the layer's own weights.
+
+    Args:
+        normalizer: the normalizer of one head.
+        row: its scores and weights.
+
+    Returns:
+        The stages.
+    """
+    weights = row.weights.double()[row.keys]
+    equation = equation_of(normalizer)
+    if not len(row.seen()):
+        note = "All keys are masked for this query: all weights are 0."
+        return [Stage("weights", "w", equation, "row", weights, note, of_weights=True)]
+    before = weighing(normalizer, row)
+    stages = [stage_of(step) for step in before.steps]
+    filled = (lambda i: written(before.filled(row, i))) if before.text else None
+    return [*stages, Stage("weights", "w", equation, "row", weights, filled=filled, of_weights=True)]
 
 
 def _outputs(explained: _ExplainedQuery, keys: DisplayedKeys, outputs: list[Tensor]) -> list[Stage]:

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from qkv.errors import OutOfMemoryError, QkvError
 from qkv.strict_json import parse_json
 from qkv.view.answers.answer import Answer, Numbers
-from qkv.view.answers.desk import RequestHandler
+from qkv.view.answers.requests import RequestHandler
 
 _KINDS = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
 

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from qkv.checkpoint.disk import write_file
 from qkv.errors import ConfigError
-from qkv.view.answers.desk import RequestHandler
+from qkv.view.answers.requests import RequestHandler
 from qkv.view.bundle import linked, names, static
 from qkv.view.scene import Scene
 from qkv.view.server.app import application

@@ -1,14 +1,13 @@
-"""The single entry point for requests about a scene, by name."""
+"""Requests about a scene: their names, their parameters, and their answers."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast, final
 from urllib.parse import parse_qsl
 
-from qkv.errors import ConfigError, out_of_memory_text
+from qkv.errors import ConfigError, nearest, out_of_memory_text
 from qkv.files import FREE, room_for
 from qkv.view.answers.answer import Answer, JsonValue, speakable
-from qkv.view.answers.asked import RequestParameters
 from qkv.view.answers.gallery import heads
 from qkv.view.answers.graph import DEEPEST, Followed, graph
 from qkv.view.answers.graph import MOST as LINKS
@@ -16,15 +15,65 @@ from qkv.view.answers.head import head_of
 from qkv.view.answers.listing import PIECE, listed, piece
 from qkv.view.answers.maps import Maps, Quantity
 from qkv.view.answers.mechanisms import mechanisms
-from qkv.view.answers.near import MOST, column, row
 from qkv.view.answers.pyramid import How, TilePlace, What
 from qkv.view.answers.rows import Rows
 from qkv.view.answers.steps import cell, steps
+from qkv.view.answers.weights import MOST, largest_of_column, largest_of_row
 from qkv.view.answers.whatif import whatif
 from qkv.view.scene import Scene
 
 _LEVELS = 32
 _TILES = 1 << 20
+
+
+@final
+class RequestParameters:
+    """The parameters of one request.
+
+    Args:
+        parameters: by name, as text.
+        known: the names that the request accepts.
+        body: the parsed JSON body; None if there is none.
+
+    Raises:
+        ConfigError: a name is unknown.
+    """
+
+    def __init__(self, parameters: Mapping[str, str], known: Sequence[str], body: Any = None) -> None:
+        for name in parameters:
+            if name not in known:
+                raise ConfigError(_shown(name), "a known parameter", "an unknown one", nearest(name, known))
+        self._parameters = parameters
+        self.body = body
+
+    def text(self, name: str) -> str:
+        """Return a required parameter."""
+        if name not in self._parameters:
+            raise ConfigError(name, "a parameter", "none", f"Add {name}=… to the request.")
+        return self._parameters[name]
+
+    def number(self, name: str, stop: int, start: int = 0) -> int:
+        """Parse an integer from `start` up to, but not including, `stop`."""
+        text = self.text(name)
+        # Eight digits are more than any position needs, and int() of a million digits is slow.
+        fits = text.isascii() and text.isdigit() and len(text) <= 8
+        if not fits or not start <= int(text) < stop:
+            raise ConfigError(name, f"an integer from {start} to {stop - 1}", _shown(text), "Count from 0.")
+        return int(text)
+
+    def numbers(self, name: str, stop: int, most: int) -> list[int]:
+        """Parse one or several comma-separated integers below `stop`."""
+        parts = self.text(name).split(",")
+        if len(parts) > most:
+            raise ConfigError(name, f"at most {most} of them", str(len(parts)), "Request fewer.")
+        return [RequestParameters({name: part}, (name,)).number(name, stop) for part in parts]
+
+    def choice(self, name: str, valid: Sequence[str]) -> str:
+        """Parse one of several words."""
+        text = self.text(name)
+        if text not in valid:
+            raise ConfigError(name, " or ".join(valid), _shown(text), nearest(text[:40], valid))
+        return text
 
 
 class RequestKind(NamedTuple):
@@ -38,7 +87,7 @@ class RequestKind(NamedTuple):
 
     method: str
     parameters: tuple[str, ...]
-    answer: "Callable[[RequestParameters], Answer]"
+    answer: Callable[[RequestParameters], Answer]
 
 
 @final
@@ -53,8 +102,8 @@ class RequestHandler:
         >>> import torch
         >>> from qkv.view.scene import Layer
         >>> layer = Layer("one", "self", "text", "text", *torch.randn(3, 4, 2, 8))
-        >>> desk = RequestHandler(Scene("two words", {"text": ("a", "dog")}, (layer,)))
-        >>> desk.ask("tile", "layer=0&head=3&level=0&row=0&column=0&how=mean&quantity=weight").rows
+        >>> requests = RequestHandler(Scene("two words", {"text": ("a", "dog")}, (layer,)))
+        >>> requests.ask("tile", "layer=0&head=3&level=0&row=0&column=0&how=mean&quantity=weight").rows
         2
     """
 
@@ -144,13 +193,13 @@ class RequestHandler:
     def _row(self, request: RequestParameters) -> Answer:
         layer, head = self._head(request)
         query = request.number("query", self.scene.layers[layer].shape[1])
-        return JsonValue(row(self.scene, layer, head, query, request.number("top", MOST + 1, 1)))
+        return JsonValue(largest_of_row(self.scene, layer, head, query, request.number("top", MOST + 1, 1)))
 
     def _column(self, request: RequestParameters) -> Answer:
         layer, head = self._head(request)
         key = request.number("key", self.scene.layers[layer].shape[2])
         weights = self.maps.pyramid(layer, head, "weight").weights
-        return JsonValue(column(self.scene, layer, head, key, request.number("top", MOST + 1, 1), weights))
+        return JsonValue(largest_of_column(self.scene, layer, head, key, request.number("top", MOST + 1, 1), weights))
 
     def _steps(self, request: RequestParameters) -> Answer:
         layer, head = self._head(request)
@@ -197,3 +246,8 @@ def _request(parameters: str, known: tuple[str, ...], body: Any) -> RequestParam
     if len(dict(pairs)) < len(pairs):
         raise ConfigError("the request", "each parameter once", "one of them repeated", "Remove one of them.")
     return RequestParameters(dict(pairs), known, body)
+
+
+def _shown(text: str) -> str:
+    """Quote the input in a message, shortened and with control characters escaped."""
+    return ascii(text[:40]) + ("…" if len(text) > 40 else "")

@@ -1,8 +1,7 @@
 import torch
 
 from qkv.view.alignment import Alignment
-from qkv.view.figure import png
-from qkv.view.fonts import BASE, drawable
+from qkv.view.figure import BASE, drawable, png
 
 
 def test_letters_of_the_base_font_need_no_other():

@@ -28,14 +28,14 @@ def view(
     Example: qkv view runs/de-en --text "Ein Hund läuft."
     """
     from qkv.tasks.notes import as_json, note, working
-    from qkv.tasks.viewing import offered
+    from qkv.tasks.viewing import offered, show_until_interrupted
 
     expect_output_file("--export", export, (".html",))
     with working("reading the text"):
         scene = offered(run, text, file, tokens, device, source_col, features_col)
     if export is not None:
-        from qkv.tasks.showing import write_page
         from qkv.tasks.streams import write_json
+        from qkv.view.showing import write_page
 
         with working("writing the page"):
             message = write_page(scene, export)
@@ -43,6 +43,4 @@ def view(
         if as_json():
             write_json([{"page": export}])
         return
-    from qkv.tasks.showing import show
-
-    show(scene, port, browser=not no_browser)
+    show_until_interrupted(scene, port, browser=not no_browser)

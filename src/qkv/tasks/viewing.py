@@ -1,5 +1,6 @@
-"""A trained model with a text, or a recorded trace, as a scene for the viewer."""
+"""A trained model with a text, or a recorded trace, as a scene, and the viewer on it."""
 
+import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,14 +24,17 @@ from qkv.tasks.fill.predict import MaskFiller
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.length import expect_length
 from qkv.tasks.load import load
+from qkv.tasks.notes import as_json, note
 from qkv.tasks.point.predict import END_SHOWN, LAYER, ElementPointer
 from qkv.tasks.reading_attention import expect_attention, read_ids
 from qkv.tasks.regress.predict import Regressor, shown_point, shown_row
+from qkv.tasks.streams import write_json, write_lines
 from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.translate.decoding import usual_limit
 from qkv.tasks.translate.members import expect_single
 from qkv.tasks.translate.predict import Translator, columns_of
 from qkv.view.scene import Scene
+from qkv.view.showing import serve
 
 Trained = Translator | Generator | MaskFiller | Classifier | Tagger | ElementPointer | Regressor
 T = TypeVar("T")
@@ -148,6 +152,30 @@ def scene_of_trace(path: str | Path) -> Scene:
         DataError: it is not a trace.
     """
     return read(path).scene()
+
+
+def show_until_interrupted(scene: Scene, port: int, *, browser: bool) -> None:
+    """Serve a scene until interrupted; an address that works once goes to standard output.
+
+    Args:
+        scene: the scene to show.
+        port: port on 127.0.0.1; 0 for any free port.
+        browser: whether to open a browser.
+
+    Raises:
+        ConfigError: the port is in use.
+        UnsupportedError: the web libraries are not installed.
+    """
+    with serve(scene, port, browser) as serving:
+        # What libraries hold is never garbage: looking through all of it stopped every answer for 0.2 s now and then.
+        gc.collect()
+        gc.freeze()
+        if as_json():
+            write_json([{"url": serving.entrance()}])
+        else:
+            write_lines([serving.entrance()])
+        note("Only this machine can open it. Ctrl+C ends it.")
+        serving.wait()
 
 
 def _text_of(file: Path) -> str:

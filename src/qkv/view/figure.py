@@ -1,24 +1,27 @@
 """Alignments as one picture, PNG or SVG, drawn by matplotlib without global state."""
 
 import io
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import matplotlib
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
+from matplotlib.ft2font import FT2Font
 from matplotlib.text import Text
 from torch import Tensor
 
 from qkv.errors import ConfigError
 from qkv.pictures import rendered
 from qkv.view.colors import color
-from qkv.view.fonts import BASE, drawable
 from qkv.view.tokens import labels
 
 DPI = 160
@@ -32,6 +35,11 @@ _LONGEST_NAME = 40  # characters, then "…"
 _LONGEST = 40.0  # inches of one side of a map; longer ones get smaller cells and fewer labels
 _TALLEST = 200.0  # inches of a whole picture: 32,000 pixels, half of the renderer's limit
 _SHARP_CELLS = 20_000  # larger maps are pixels in an SVG, not shapes
+BASE = "DejaVu Sans"  # ships with matplotlib
+_MISSING = "▯"
+_UNSEEN = frozenset("\u200c\u200d\ufe0e\ufe0f")  # these only shape their neighbors: dropped if no font has them
+_UPRIGHT = (400, "normal", "regular", "book")  # matplotlib warns about font families without it
+_NOT_FOR_TEXT = ("Last Resort", "STIXSize", "STIXNonUnicode", "cm")
 _INK, _PAPER = "#20242c", "#ffffff"
 # "$" in a token is a dollar sign, whatever the user's settings are.
 _PLAIN: dict[str, Any] = {"color": _INK, "parse_math": False, "usetex": False}
@@ -258,3 +266,50 @@ def _boxes(names: Sequence[str], font: FontProperties) -> list[tuple[float, floa
         box = Text(0, 0, name, figure=figure, fontproperties=font, **_PLAIN).get_window_extent()
         boxes.append((box.width / DPI, box.height / DPI))
     return boxes
+
+
+def drawable(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Find the fonts for some labels; characters that no installed font has become ▯.
+
+    Args:
+        names: the labels.
+
+    Returns:
+        The drawable labels, and the font families in order of preference.
+
+    Example:
+        >>> drawable(["Hund", "dog"])
+        (('Hund', 'dog'), ('DejaVu Sans',))
+    """
+    characters = sorted({character for name in names for character in name})
+    homes = {character: _home(character) for character in characters}
+    table = {ord(c): "" if c in _UNSEEN else _MISSING for c, home in homes.items() if home is None}
+    families = dict.fromkeys([BASE, *filter(None, homes.values())])
+    return tuple(name.translate(table) or _MISSING for name in names), tuple(families)
+
+
+@cache
+def _home(character: str) -> str | None:
+    code = ord(character)
+    return next((family for family, font in _fonts() if font.get_char_index(code)), None)
+
+
+@cache
+def _fonts() -> tuple[tuple[str, FT2Font], ...]:
+    return tuple((family, font) for family in _families() if (font := _opened(family)) is not None)
+
+
+def _families() -> Iterable[str]:
+    entries = font_manager.fontManager.ttflist
+    installed = sorted({e.name for e in entries if e.style == "normal" and e.weight in _UPRIGHT})
+    sans_first = sorted(installed, key=lambda name: "Sans" not in name)
+    return dict.fromkeys([BASE, *(name for name in sans_first if not name.startswith(_NOT_FOR_TEXT))])
+
+
+def _opened(family: str) -> FT2Font | None:
+    try:
+        font = FT2Font(font_manager.findfont(family, fallback_to_default=False))
+    except (OSError, RuntimeError, ValueError) as error:  # a broken or vanished font file is not our problem
+        logging.getLogger(__name__).debug("font %s cannot be used: %s", family, error)
+        return None
+    return font if font.scalable else None  # color emoji are bitmaps, which matplotlib cannot draw

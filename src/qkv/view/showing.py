@@ -14,6 +14,7 @@ from qkv.notebooks import in_notebook
 from qkv.view.alignment import Alignment
 from qkv.view.bundle import compressed
 from qkv.view.export import save
+from qkv.view.not_finite import first_not_finite
 from qkv.view.offline import page
 from qkv.view.scene import Scene
 
@@ -72,12 +73,22 @@ def show(scene: Scene, port: int, browser: bool) -> "Serving":
     return serving
 
 
-def write_page(scene: Scene, path: Path) -> None:
-    """Save a scene as one page that needs no server; on request, the page names the parts it omits."""
+def write_page(scene: Scene, path: Path) -> str:
+    """Save a scene as one page that needs no server; on request, the page names the parts it omits.
+
+    Returns:
+        A sentence that describes the file, what the page lacks, and numbers that are not finite.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    written, diverged = page(scene), first_not_finite(scene)
     try:
-        replace_file(path, page(scene).text.encode())
+        replace_file(path, written.text.encode())
     except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
         raise error.as_kind(ConfigError) from error
+    notes = [written.missing, "" if diverged is None else diverged.text]
+    return " ".join([f"{path}: the viewer as one page, for any browser.", *filter(None, notes)])
 
 
 @torch.no_grad()

@@ -81,9 +81,9 @@ def serve() -> None:
     """Serve as the command does, until killed."""
     from tests.view.server.test_load import looked_at
 
-    from qkv.tasks.showing import show
+    from qkv.tasks.viewing import show_until_interrupted
 
-    show(looked_at(), 0, browser=False)
+    show_until_interrupted(looked_at(), 0, browser=False)
 
 
 def ask(connection: HTTPConnection, path: str, cookie: str) -> float:

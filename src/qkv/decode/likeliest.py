@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,6 +12,9 @@ from qkv.values.parameters import readable
 
 _MANY = 1 << 18
 """Scores from which on the compiled search runs; a process that decodes little need not load kernels."""
+
+_EACH = 3e-4
+"""Microseconds of one thread per score in the compiled search."""
 
 _ROWS = 64
 """Rows that are searched at a time, so that their scores stay in the cache between two reads."""
@@ -103,11 +107,19 @@ def _compiled() -> Callable[[Tensor, int, Sequence[int]], tuple[Tensor, Tensor]]
     """Return the compiled search, or None without kernels."""
     if why_unavailable() is not None:
         return None
-    from qkv.decode.top_tokens import best
+    from qkv.compiled import thread_pool
+    from qkv.decode.top_tokens_kernel import BLOCK, best_tokens
 
     def search(scores_RN: Tensor, count: int, never: Sequence[int]) -> tuple[Tensor, Tensor]:
-        tokens, gains = best(scores_RN.detach().contiguous().numpy(), count, never)
-        return torch.from_numpy(tokens), torch.from_numpy(gains)
+        rows, size = scores_RN.shape
+        scores = scores_RN.detach().contiguous().numpy()
+        ruled_out = np.array([number for number in set(never) if number < size], np.uint64)
+        tokens = np.empty((rows, min(count, size - ruled_out.size)), np.uint64)
+        gains = np.empty(tokens.shape, np.float32)
+        kernel_arguments = (size, scores.reshape(-1), ruled_out, tokens, gains)
+        scratch = (((-(-size // BLOCK),), np.float32),)
+        thread_pool.run_in_chunks(best_tokens, np.float32, rows, scores.size * _EACH, kernel_arguments, scratch)
+        return torch.from_numpy(tokens.view(np.int64)), torch.from_numpy(gains)
 
     return search
 

@@ -1,9 +1,12 @@
-"""Statistics of softmax weights over dot products in one compiled pass."""
+"""Statistics of softmax weights over dot products: tile by tile, a matrix product and one compiled pass over it."""
 
+from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from qkv.compiled.available import why_unavailable
@@ -11,6 +14,9 @@ from qkv.engine.mechanism import full_rank
 from qkv.engine.problem import Call
 from qkv.scores.pointwise import Linear
 from qkv.shapes import Shape
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 
 _HEIGHT, _WIDTH = 256, 2048
 
@@ -29,6 +35,28 @@ class MapSums(NamedTuple):
     entropy: Tensor
     weights: Tensor
     keys: Tensor
+
+
+@final
+@dataclass(frozen=True)
+class RowStatistics:
+    """The rows of a tile and their accumulated statistics.
+
+    Attributes:
+        lse: (R,), float64.
+        first, last: int32 (R,): the keys that each row may see.
+        total: Σ w, (R,), updated in place.
+        entropy: −Σ w·log w, (R,), updated in place.
+        best, keys: logarithms of the n largest weights in descending order, and their keys, (R, n), updated in place.
+    """
+
+    lse: Doubles
+    first: NDArray[np.int32]
+    last: NDArray[np.int32]
+    total: Doubles
+    entropy: Doubles
+    best: Floats
+    keys: NDArray[np.int64]
 
 
 def serves(call: Call, kind: str, count: int) -> bool:
@@ -82,8 +110,6 @@ def sums(call: Call, state: Tensor, shape: Shape, count: int) -> MapSums:
 
 
 def _item(query: Tensor, key: Tensor, scale: float, lse: Tensor, bounds: list[Tensor], out: MapSums) -> None:
-    from qkv.introspect.weight_statistics import RowStatistics, add_tile
-
     room = torch.empty(_HEIGHT * _WIDTH, dtype=torch.float32, device="cpu")
     for start in range(0, query.shape[0], _HEIGHT):
         at = slice(start, min(start + _HEIGHT, query.shape[0]))
@@ -95,6 +121,42 @@ def _item(query: Tensor, key: Tensor, scale: float, lse: Tensor, bounds: list[Te
             size = (at.stop - at.start, piece.shape[0])
             products = torch.mm(query[at], piece.T, out=room[: prod(size)].view(size))
             add_tile(products.numpy(), scale, column, rows, out.received[column : column + _WIDTH].numpy())
+
+
+def add_tile(products: Floats, scale: float, column: int, rows: RowStatistics, received: Doubles) -> None:
+    """Add a tile to the sums of its rows and keys.
+
+    Args:
+        products: q·k, (R, C), C-contiguous; overwritten.
+        scale: multiplies them.
+        column: the first key of the tile.
+        rows: the rows of the tile.
+        received: Σ w over rows, (C,), updated in place.
+
+    Example:
+        >>> rows = RowStatistics(
+        ...     np.log(np.full(1, 2.0)), np.zeros(1, np.int32), np.full(1, 2, np.int32),
+        ...     np.zeros(1), np.zeros(1), np.full((1, 1), -np.inf, np.float32), np.zeros((1, 1), np.int64))
+        >>> received = np.zeros(2)
+        >>> add_tile(np.zeros((1, 2), np.float32), 1.0, 0, rows, received)
+        >>> received.round(4), rows.entropy.round(4), np.exp(rows.best).round(4), rows.keys
+        (array([0.5, 0.5]), array([0.6931]), array([[0.5]], dtype=float32), array([[0]]))
+    """
+    from qkv.compiled import thread_pool
+    from qkv.introspect.weight_statistics_kernel import tally
+
+    code, height = tally.at(np.float32), products.shape[0]
+    time = products.size * 1e-3
+    chunks = thread_pool.chunks(time, height)
+    parts = np.zeros((chunks, products.shape[1]))
+    sums = rows.total, rows.entropy, rows.best, rows.keys
+
+    def work(chunk: int) -> None:
+        share = thread_pool.share(chunk, chunks, height)
+        code(chunk, *share, column, scale, products, rows.lse, rows.first, rows.last, parts, *sums)
+
+    thread_pool.run(work, chunks, time)
+    received += parts.sum(0)
 
 
 def _bounds(call: Call, keys: int) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.algorithms.rowwise.entmax import project, project_back
+from qkv.algorithms.rowwise.row_passes import project, project_back
 from qkv.normalizers.sparse import Entmax, Sparsemax
 
 pytestmark = pytest.mark.kernels

@@ -47,7 +47,7 @@ each = pytest.mark.parametrize(
 
 @pytest.fixture(autouse=True)
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qkv.algorithms.tiled.traced_user_scores.ROWS", 8)
+    monkeypatch.setattr("qkv.algorithms.tiled.user_scores.ROWS", 8)
 
 
 def tensors(queries: int = 20, keys: int = 14) -> tuple[Tensor, ...]:

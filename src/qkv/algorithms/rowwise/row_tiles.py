@@ -122,7 +122,7 @@ class RowTiles:
         self, buffers: Gradients, slices: TileSlices, forward: ForwardTile, g_weights: Tensor, g_state: Tensor | None
     ) -> None:
         """Turn products and weights into their gradients, in place, and add the gradients of the parameters."""
-        from qkv.algorithms.rowwise import entmax, row_passes
+        from qkv.algorithms.rowwise import row_passes
 
         shape = forward.weights.shape
         if g_state is None:
@@ -133,7 +133,7 @@ class RowTiles:
         of_state = g_state.double().contiguous().numpy()
         d_alpha = None
         if self.operation.rule == "scores":
-            d_alpha = entmax.project_back(
+            d_alpha = row_passes.project_back(
                 weights, grads, forward.state, of_state, forward.row_inputs.sink, buffers.parameter is not None
             )
             of_state = of_state[:0, :0]
@@ -177,7 +177,7 @@ class RowTiles:
 
     def _forward_tile(self, tile: Tile, operation: "RowOperation") -> ForwardTile:
         """Compute products and weights of a tile."""
-        from qkv.algorithms.rowwise import entmax, row_passes
+        from qkv.algorithms.rowwise import row_passes
 
         items, rows, columns = tile.slices
         products = self._product(
@@ -189,7 +189,7 @@ class RowTiles:
         row_inputs = self._row_inputs(tile, products.shape)
         state = row_passes.rows_forward(operation, row_inputs, _as_3d(products).numpy(), _as_3d(weights).numpy())
         if operation.rule == "scores":
-            state = entmax.project(_as_3d(weights).numpy(), row_inputs.sink)
+            state = row_passes.project(_as_3d(weights).numpy(), row_inputs.sink)
         return ForwardTile(products, weights, state, row_inputs)
 
     def _recompute_small_distances(self, products: Tensor, slices: TileSlices) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.algorithms.tiled import operators, traced_user_scores, user_scores
+from qkv.algorithms.tiled import operators, user_scores
 from qkv.algorithms.tiled.cores import CORES, FEW_QUERIES
 from qkv.algorithms.tiled.position_tiles import PositionTiles
 from qkv.algorithms.tiled.stripes import SAVED, Stripes
@@ -209,5 +209,5 @@ TRACED_USER_SCORES = Algorithm(
     "stripes of a user-defined score with all their keys",
     _refuses_traced_user_scores,
     work,
-    traced_user_scores.run,
+    user_scores.run_traced,
 )

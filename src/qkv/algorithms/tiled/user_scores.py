@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from qkv.algorithms.matrix.reference import seen_by
+from qkv.algorithms.matrix.reference import scores, seen_by
 from qkv.engine.algorithm import Facts, Result
 from qkv.engine.mechanism import full_rank
-from qkv.engine.position_bias import PositionBias
+from qkv.engine.position_bias import PositionBias, bias_tile
 from qkv.engine.problem import Call, Problem
 from qkv.engine.ties import first_equals, shared
 from qkv.engine.tiles import TileSize, TileSlices, Tiling, dropout_factors, take
@@ -24,6 +24,8 @@ from qkv.scores.widened import equation
 
 MAX_ELEMENTS = 1 << 24
 """The most elements of a tile if the function stores a query and a key for each pair: 64 MiB of float32."""
+ROWS = 64
+"""How many rows a stripe has under tracing and transformations."""
 
 
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
@@ -110,3 +112,41 @@ def _empty_result(problem: Problem, call: Call) -> tuple[Tensor, Tensor]:
     rows = zero.new_zeros(*problem.leading, problem.queries)
     state = rows.double()
     return rows.unsqueeze(-1).expand(*rows.shape, problem.value_width) + zero, state
+
+
+def run_traced(problem: Problem, call: Call, facts: Facts = None) -> Result:
+    """Evaluate the equation on each stripe, with checkpoints for gradients, and concatenate the results.
+
+    In eager calls the mask decides which columns a tile has; a tracer cannot read it. Here every stripe has the same
+    number of rows and all the keys, so that one compilation serves any mask and any number of keys.
+    """
+    call = call._replace(query=call.query.expand(*problem.leading, *call.query.shape[-2:]))
+    outputs, states = [], []
+    for start in range(0, max(1, problem.queries), ROWS):
+        rows = slice(start, min(start + ROWS, problem.queries))
+        # Gradients under a transformation are refused by `blocked`, so none is needed here.
+        if problem.gradient and problem.mode != "transformed":
+            output, state = checkpoint(_stripe, problem, call, rows, use_reentrant=False)
+        else:
+            output, state = _stripe(problem, call, rows)
+        outputs.append(output)
+        states.append(state)
+    return Result(torch.cat(outputs, -2), torch.cat(states, -1) if problem.state else None)
+
+
+def _stripe(problem: Problem, call: Call, rows: slice) -> tuple[Tensor, Tensor]:
+    """Return the output (..., h, V) of some rows and their row state (..., h)."""
+    all_keys = slice(0, problem.keys)
+    visible = call.visibility.tile(rows, all_keys)
+    part = call._replace(query=call.query[..., rows, :], bias=bias_tile(call.bias, rows, all_keys))
+    s = scores(part)
+    w = call.normalizer(s, seen_by(part, visible))
+    if call.seed is not None:
+        slices = TileSlices((slice(None),) * len(problem.leading), rows, all_keys)
+        w = w * dropout_factors(call.seed, slices, problem.leading, problem.queries, call.dropout, w.dtype)
+    output = (w @ call.value.to(w.dtype)).to(call.value.dtype)
+    output = output.expand(*problem.leading, *output.shape[-2:])
+    if not problem.state:
+        return output, w.new_empty(0)
+    state = call.normalizer.state(s, visible)
+    return output, state.expand(*problem.leading, s.shape[-2])

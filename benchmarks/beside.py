@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.kept import keep
 
-from qkv.cli.environment import SPINS
+from qkv.cli.main import SPINS
 
 RESULTS = Path(__file__).parent / "results" / "beside.json"
 TURN = 0.3

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.kept import processor
 
-from qkv.cli.environment import set_defaults
+from qkv.cli.main import set_defaults
 
 ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results" / "training_memory.json"

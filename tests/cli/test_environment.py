@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from qkv.cli.environment import SPINS, set_defaults
+from qkv.cli.main import SPINS, set_defaults
 from qkv.compiled import openmp
 
 NAMES = (

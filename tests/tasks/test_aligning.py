@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.data.tokenizer import Tokenizer
-from qkv.data.words_of_tokens import words_of_tokens
 from qkv.errors import ConfigError, DataError
 from qkv.metrics.alignment import alignment_error_rate, parse_alignments
 from qkv.tasks.align.data import Aligned, Chosen, FileAligner, SentenceFiles
-from qkv.tasks.align.predict import Aligner, Sentences, join, likeliest, mutual
+from qkv.tasks.align.predict import Aligner, Sentences, join, likeliest, mutual, words_of_tokens
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.reading import AlignmentReading
 from qkv.tasks.translate.recipe import load_settings, train

@@ -1,14 +1,13 @@
 """The contents of a checkpoint, as values and as file bytes."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import final
+from typing import NamedTuple, final
 
 from torch import Tensor
 
 from qkv.checkpoint import manifest as manifests
-from qkv.checkpoint.earlier_names import renamed
 from qkv.checkpoint.figures import decode_figures, encode_figures
 from qkv.checkpoint.manifest import CONFIG, FIGURES, MODEL, TOKENIZER, TRAINER_NUMBERS, TRAINER_TENSORS, Manifest
 from qkv.checkpoint.plain import Plain, decode_mapping, encode
@@ -139,6 +138,46 @@ def unpack_contents(folder: Path, files: Mapping[str, bytes], tensors: Mapping[s
     return Contents(
         _with_changed_names(tensors[MODEL], changes), config, _text(folder, files.get(TOKENIZER)), trainer, figures
     )
+
+
+class Renaming(NamedTuple):
+    """A change of names between two versions.
+
+    Attributes:
+        mark: a name that only checkpoints from before the change have.
+        beginnings: what names began with, and begin with today.
+    """
+
+    mark: str
+    beginnings: Mapping[str, str]
+
+
+RENAMINGS = (
+    # Published encoder-decoders: both kinds of translators call the embedding of the target `embed`.
+    Renaming("target_embed.weight", {"embed.": "embed_source.", "target_embed.": "embed."}),
+)
+"""How the names of tensors changed from version to version."""
+
+
+def renamed(names: Iterable[str]) -> dict[str, str]:
+    """Return the tensors of a model whose names have changed since they were stored, and today's names.
+
+    Args:
+        names: all names that are stored.
+
+    Example:
+        >>> renamed(["embed.weight", "target_embed.weight", "output.bias"])
+        {'embed.weight': 'embed_source.weight', 'target_embed.weight': 'embed.weight'}
+    """
+    stored = list(names)
+    return {
+        name: today + name.removeprefix(before)
+        for change in RENAMINGS
+        if change.mark in stored
+        for before, today in change.beginnings.items()
+        for name in stored
+        if name.startswith(before)
+    }
 
 
 def _with_changed_names(weights: Mapping[str, Tensor], changes: Mapping[str, str]) -> Mapping[str, Tensor]:

@@ -1,13 +1,33 @@
 """The entry of the command `qkv`. It imports nothing large, so that Ctrl-C is handled from the start."""
 
 import io
+import os
 import sys
+from collections.abc import MutableMapping
 
-from qkv.cli.environment import set_defaults
 from qkv.cli.interruption import end_quietly
 from qkv.cli.room import BAD_INPUT, tell_if_out_of_memory
 from qkv.errors import QkvError
 from qkv.system import forget_stdout, is_closed_pipe, open_standard_streams
+
+SPINS = "2000"
+"""How often a thread of GNU's OpenMP looks for its next work before it sleeps: some 40 µs.
+
+The default is 300,000. Beside another busy process, a thread that waits so long keeps the core from the thread
+that it waits for. On an idle machine 2,000 is about as fast (docs/understanding/planner.md).
+"""
+PRODUCTS = "64"
+"""How many compiled matrix products oneDNN keeps, and how many PyTorch's own table of them keeps.
+
+A training update uses about 30, and compiling one takes 0.25 ms. By default each keeps 1,024, of all batch shapes it
+met: 0.5 MiB for each shape, between blocks of the heap that therefore fit few later tensors
+(docs/understanding/memory.md).
+"""
+_ENVIRONMENT = {
+    "GOMP_SPINCOUNT": (SPINS, ("OMP_WAIT_POLICY",)),
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": (PRODUCTS, ("DNNL_PRIMITIVE_CACHE_CAPACITY",)),
+    "LRU_CACHE_CAPACITY": (PRODUCTS, ()),
+}
 
 
 def main() -> None:
@@ -29,6 +49,23 @@ def main() -> None:
         if not tell_if_out_of_memory(error):
             raise
         sys.exit(BAD_INPUT)
+
+
+def set_defaults(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Set what libraries below PyTorch read from the environment when they start, unless the user did, by any name.
+
+    Args:
+        environment: where to set them; of this process by default. Libraries that are already loaded do not see it.
+
+    Example:
+        >>> chosen = {"OMP_WAIT_POLICY": "active"}
+        >>> set_defaults(chosen)
+        >>> sorted(chosen)
+        ['LRU_CACHE_CAPACITY', 'OMP_WAIT_POLICY', 'ONEDNN_PRIMITIVE_CACHE_CAPACITY']
+    """
+    for name, (value, others) in _ENVIRONMENT.items():
+        if not any(other in environment for other in (name, *others)):
+            environment[name] = value
 
 
 def _run() -> int | str | None:

@@ -56,8 +56,7 @@ class ReaderConfig(MechanismConfig):
         residual: whether the embeddings are added to an RNN's states, so that the meaning of a word need not pass
             through the gates. A Transformer's blocks do that in any case.
         wide: buckets of a linear model next to the encoder, over words, word pairs and character n-grams, which also
-            covers unseen words, see `qkv.data.features`; None for none. 2**17 suits a few thousand sentences. Only for
-            text classification.
+            covers unseen words; None for none. 2**17 suits a few thousand sentences. Only for text classification.
         positions: how a Transformer's positions are encoded.
         window: how many positions to either side the attentions of blocks see; None for all.
 

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,14 +10,17 @@ from torch.nn import functional as F
 
 from qkv.biases import Bias
 from qkv.errors import ConfigError, ShapeError, UnsupportedError, nearest
-from qkv.masks.base import Mask
+from qkv.masks.base import Mask, as_mask
 from qkv.masks.lower import factors, matrix, part
 from qkv.masks.patterns import Causal, Lengths, Span, causal, dense, span
+from qkv.normalizers.base import Normalizer
 from qkv.normalizers.row_state import RowState
 from qkv.recording.around import LayerProjections
 from qkv.recording.calls import RecordedCall
-from qkv.recording.rows import CallItem, item_of
 from qkv.recording.sequences import Ends, name_sequences
+from qkv.scores.base import Score
+from qkv.shapes import Shape, show
+from qkv.values import parameters
 from qkv.view.scene import Layer, ProjectedInputs, Scene
 
 
@@ -27,6 +30,16 @@ class CallRow(NamedTuple):
     call: RecordedCall
     row: int
     source: int | None
+
+
+class CallItem(NamedTuple):
+    """One item of a call: (H, Q, D), (G, K, E), (G, K, V), its options, and its row state (H, Q)."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    options: Mapping[str, Any]
+    state: RowState | None
 
 
 def scene_of(
@@ -106,6 +119,43 @@ def _layer(
     inputs = None if surrounding is None else _inputs(parts, surrounding, item.query.shape[1], item.key.shape[1])
     joined = None if output is None or output.weight is None else (output.weight, output.bias)
     return Layer(name, kind, *sides, item.query, item.key, item.value, item.options, item.state, joined, inputs)
+
+
+def item_of(call: RecordedCall, row: int) -> CallItem:
+    """Extract one row of a call's batch; a call without heads gets one head.
+
+    Args:
+        call: with query (B, H, Q, D), or (B, Q, D).
+        row: its index in the call's batch.
+
+    Returns:
+        The item.
+
+    Raises:
+        ShapeError: the call has more dimensions, or no batch dimension.
+    """
+    operands = call.query, call.key, call.value
+    rank = max(tensor.ndim for tensor in operands) - 2
+    if rank not in (1, 2):
+        got = show(tuple(call.query.shape))
+        raise ShapeError("query", "(B, H, Q, D) or (B, Q, D)", got, "Record a model that processes batches.")
+    batch = max(tensor.shape[0] for tensor in (call.query, call.key))
+    leading = (batch, call.query.shape[-3])[:rank]
+    tensors = [parameters.pick(tensor.detach(), row, rank + 2) for tensor in operands]
+    query, key, value = (tensor if rank == 2 else tensor.unsqueeze(0) for tensor in tensors)
+    options = {name: _option(name, option, row, leading) for name, option in call.options.items()}
+    state = None if call.state is None else call.state.map(lambda x: x[row].reshape(query.shape[:2]))
+    return CallItem(query, key, value, options, state)
+
+
+def _option(name: str, option: Any, row: int, leading: Shape) -> Any:
+    if name == "mask":
+        return as_mask(option).item(row, leading)
+    if isinstance(option, Bias):
+        return option.item(row, leading)
+    if isinstance(option, Score | Normalizer):
+        return parameters.item(option, option.parameters, row, leading)
+    return parameters.pick(option.detach(), row, len(leading) + 2) if isinstance(option, Tensor) else option
 
 
 def _inputs(parts: Sequence[CallRow], surrounding: LayerProjections, queries: int, keys: int) -> ProjectedInputs | None:

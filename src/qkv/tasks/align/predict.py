@@ -6,9 +6,10 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
+from qkv.data import segments
 from qkv.data.batches import collate_sources, inference_batches, restore_order
 from qkv.data.open_vocabulary import encode_source, encode_target
-from qkv.data.words_of_tokens import NO_WORD, words_of_tokens
+from qkv.data.tokenizer import Tokenizer
 from qkv.decode.numbers import expect_numbers
 from qkv.errors import ConfigError, DataError, Place, nearest, setting
 from qkv.metrics.alignment import Link, Links, alignment_error_rate
@@ -21,6 +22,7 @@ from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.reading import AlignmentReading, attention_layers, default_reading
 
 _BATCH_TOKENS = 2048
+NO_WORD = -1
 MUTUAL = "mutual"
 WAYS = (MUTUAL, *SYMMETRIZATIONS)
 """How two directions are combined: by the sum of their weights, or by combining the links of each."""
@@ -173,6 +175,53 @@ class Aligner:
                 hint = "Remove or split the line."
                 raise DataError(Place(None, number, f"{name} line"), expected, f"{len(ids)}", hint)
         return _Numbers(source, target, words_of_tokens(pair.source, marks.source), words_of_tokens(pair.target, marks))
+
+
+def words_of_tokens(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Return the index of the word of each token.
+
+    Args:
+        text: the text.
+        tokenizer: the tokenizer.
+
+    Returns:
+        For each id of `tokenizer.encode(text)` the index of its word in `text.split()`; −1 for a token that is only a
+        space.
+
+    Example:
+        >>> tokenizer = Tokenizer.learn(["low lower"] * 9, kind="bpe", size=264)
+        >>> words_of_tokens("low lower", tokenizer)[0], words_of_tokens("low lower", tokenizer)[-1]
+        (0, 1)
+    """
+    if tokenizer.kind == "word":
+        return _of_words(tokenizer.vocabulary.prepared(text))
+    if tokenizer.kind == "none":
+        return list(range(len(text.split())))
+    pieces = tokenizer.pieces(tokenizer.encode(text))
+    spaces = [" " if tokenizer.kind == "char" else "▁", "\t", "\u00a0", "\u3000"]
+    word, between = NO_WORD, True
+    indices = []
+    for piece in pieces:
+        lead = piece[0] in spaces if piece else False
+        body = piece[1:] if lead else piece
+        between = between or lead
+        if not body:
+            indices.append(NO_WORD)
+            continue
+        word, between = word + between, False
+        indices.append(word)
+    return indices
+
+
+def _of_words(text: str) -> list[int]:
+    word, glued = NO_WORD, False
+    indices = []
+    for piece in segments.words(text):
+        if not glued and not piece.startswith(segments.JOINER):
+            word += 1
+        indices.append(word)
+        glued = piece.endswith(segments.JOINER)
+    return indices
 
 
 def likeliest(weights_TS: Tensor) -> set[Link]:

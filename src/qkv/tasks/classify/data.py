@@ -1,10 +1,11 @@
 """Labeled texts as tokens: training files, validation examples, tokenizer."""
 
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
-from qkv.data.features import text_features
+from qkv.data import segments
 from qkv.data.fingerprints import fingerprint
 from qkv.data.holdout import split
 from qkv.data.labeled import labels_of, read_labeled
@@ -18,6 +19,8 @@ from qkv.tasks.values import as_source, pair_line
 Kind = Literal["classify", "tag"]
 _SHARE = 10
 """One text in so many is held out."""
+_SHORTEST_RUN, _LONGEST_RUN = 3, 6
+"""Characters of an n-gram."""
 
 
 class TextAndLabels(NamedTuple):
@@ -42,7 +45,7 @@ class EncodedText(NamedTuple):
         begins: the index of each word's first token; (0,) for a text to classify.
         labels: the index of each word's label.
         line: line number in the file, from 1.
-        features: features for a wide model, see `qkv.data.features`; None for other models.
+        features: features for a wide model, see `text_features`; None for other models.
     """
 
     ids: tuple[int, ...]
@@ -214,6 +217,43 @@ def features_of(text: str, tokenizer: Tokenizer, wide: int | None) -> tuple[int,
     if wide is None:
         return None
     return text_features(tokenizer.vocabulary.prepared(text), wide)
+
+
+def text_features(text: str, buckets: int) -> tuple[int, ...]:
+    """Hash the words, the pairs of neighboring words, and the 3- to 6-character n-grams within words of a text.
+
+    An unseen word still has n-grams that training saw. The hashes are the same on every machine.
+
+    Args:
+        text: any text.
+        buckets: number of hash buckets; a few features share one.
+
+    Returns:
+        The distinct buckets, from 0 to buckets − 1, sorted.
+
+    Source: Joulin et al. 2017, "Bag of Tricks for Efficient Text Classification", section 2.2 (pairs, hashing);
+        Bojanowski et al. 2017, "Enriching Word Vectors with Subword Information", section 3.2 (n-grams with
+        boundaries).
+
+    Example:
+        >>> len(text_features("a film", 1000))  # 2 words, 3 pairs with both ends, "<a>", and 10 n-grams of "<film>"
+        16
+    """
+    bare_words = [segments.bare(piece) for piece in segments.words(text)]
+    pairs = {f"{first} {second}" for first, second in zip(["", *bare_words], [*bare_words, ""], strict=True)}
+    runs = {run for word in set(bare_words) for run in _character_runs(f"<{word}>")}
+    features = [
+        f"{kind}:{name}" for kind, some in (("word", bare_words), ("pair", pairs), ("run", runs)) for name in some
+    ]
+    return tuple(sorted({zlib.crc32(name.encode()) % buckets for name in features}))
+
+
+def _character_runs(word: str) -> list[str]:
+    return [
+        word[start : start + length]
+        for length in range(_SHORTEST_RUN, _LONGEST_RUN + 1)
+        for start in range(len(word) - length + 1)
+    ]
 
 
 def encode_words(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:

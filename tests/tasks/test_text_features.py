@@ -5,7 +5,7 @@ import zlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.data.features import text_features
+from qkv.tasks.classify.data import text_features
 
 _MANY = 2**40  # so many that no two features of a test share an id
 

@@ -24,9 +24,9 @@ from results import (
     transduction,
     translation,
 )
+from results.row import ROOT
 from results.table import write_table
 
-ROOT = Path(__file__).parent.parent
 _FAMILIES = (
     translation,
     language,

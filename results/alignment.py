@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,47 +23,28 @@ from qkv.metrics.alignment import (
 from qkv.tasks.align.predict import WAYS, Aligner, Sentences, join, likeliest
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.reading import AlignmentReading
+from results.row import QKV, ResultRow
 from results.usage import run as timed
 
-ROOT = Path(__file__).parent.parent
-QKV = Path(sys.executable).parent / "qkv"
 _LONGEST_DRAWN = 14
 
 
 @dataclass(frozen=True)
-class AlignmentRow:
+class AlignmentRow(ResultRow):
     """One line of the table.
 
     Args:
-        name: the row's name for `python -m results`.
-        what: title shown to the reader.
+        name, what: as for any row.
         folder: data folder, relative to the given one.
         languages: source and target.
         published: published figures, as text.
         asked: the target, as text.
     """
 
-    name: str
-    what: str
     folder: str
     languages: tuple[str, str]
     published: str
     asked: str
-
-    @property
-    def config(self) -> Path:
-        """The settings of both trainings."""
-        return ROOT / "results" / f"{self.name}.toml"
-
-    @property
-    def kept(self) -> Path:
-        """The folder with the stored figures."""
-        return ROOT / "results" / "runs" / self.name
-
-    @property
-    def record(self) -> Path:
-        """The file with the stored figures."""
-        return self.kept / "figures.json"
 
 
 ROWS = (

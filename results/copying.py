@@ -5,7 +5,6 @@ import os
 import time
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,43 +17,15 @@ from qkv.tasks.drawing import draw
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.recipe import load_settings, train
+from results.row import ResultRow
 
-ROOT = Path(__file__).parent.parent
 _BEAM = 4
 
 
-@dataclass(frozen=True)
-class CopyingRow:
-    """One line of the table.
-
-    Args:
-        name: the row's name for `python -m results`.
-        what: title shown to the reader.
-    """
-
-    name: str
-    what: str
-
-    @property
-    def config(self) -> Path:
-        """The settings."""
-        return ROOT / "results" / f"{self.name}.toml"
-
-    @property
-    def kept(self) -> Path:
-        """The folder with the stored figures."""
-        return ROOT / "results" / "runs" / self.name
-
-    @property
-    def record(self) -> Path:
-        """The file with the stored figures."""
-        return self.kept / "figures.json"
+ROWS = (ResultRow("copying", "Copying unseen names"),)
 
 
-ROWS = (CopyingRow("copying", "Copying unseen names"),)
-
-
-def run_row(row: CopyingRow, data: Path, run: Path, *, train: bool) -> None:
+def run_row(row: ResultRow, data: Path, run: Path, *, train: bool) -> None:
     """Train each model, score it on new names, and store figures and a picture in the repository.
 
     Args:
@@ -125,7 +96,7 @@ def section() -> str:
     return "".join(_part(row) for row in ROWS)
 
 
-def _part(row: CopyingRow) -> str:
+def _part(row: ResultRow) -> str:
     head = f"## {row.what}\n\n"
     if not row.record.exists():
         return f"{head}Not run.\n\n"

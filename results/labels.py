@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import statistics
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -16,20 +15,18 @@ from qkv.data.labeled import read_labeled
 from qkv.metrics.matches import accuracy
 from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.drawing import draw
+from results.row import QKV, ROOT, ResultRow
 from results.usage import run as timed
 
-ROOT = Path(__file__).parent.parent
-QKV = Path(sys.executable).parent / "qkv"
 _SHOWN = 8
 
 
 @dataclass(frozen=True)
-class LabelRow:
+class LabelRow(ResultRow):
     """One line of the table.
 
     Args:
-        name: the row's name for `python -m results`.
-        what: title shown to the reader.
+        name, what: as for any row.
         train, test: files below the data folder, label<TAB>text on each line.
         published: published figures, as text.
         source: where the published figures are from.
@@ -39,8 +36,6 @@ class LabelRow:
         note: further notes for the reader.
     """
 
-    name: str
-    what: str
     train: Path
     test: Path
     published: str
@@ -49,21 +44,6 @@ class LabelRow:
     seeds: tuple[int, ...]
     held_out: int
     note: str
-
-    @property
-    def config(self) -> Path:
-        """The settings of the training."""
-        return ROOT / "results" / f"{self.name}.toml"
-
-    @property
-    def kept(self) -> Path:
-        """The folder with the stored figures."""
-        return ROOT / "results" / "runs" / self.name
-
-    @property
-    def record(self) -> Path:
-        """The file with the stored figures."""
-        return self.kept / "figures.json"
 
 
 ROWS = (

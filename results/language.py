@@ -13,40 +13,26 @@ import torch
 
 import qkv
 from qkv.data.text import divide, read_text
+from results.row import QKV, ResultRow
 from results.usage import run as timed
 
-ROOT = Path(__file__).parent.parent
-QKV = Path(sys.executable).parent / "qkv"
 _PROMPT, _SAMPLE = "KING RICHARD III:\n", 400
 
 
 @dataclass(frozen=True)
-class TextRow:
+class TextRow(ResultRow):
     """One line of the table.
 
     Args:
-        name: the row's name for `python -m results`.
-        what: title shown to the reader.
+        name, what: as for any row.
         published: the published figure, as text.
         asked: the target validation loss.
         against: whether nanoGPT's training is timed in the same run.
     """
 
-    name: str
-    what: str
     published: str
     asked: float
     against: bool
-
-    @property
-    def kept(self) -> Path:
-        """The folder with the stored figures."""
-        return ROOT / "results" / "runs" / self.name
-
-    @property
-    def record(self) -> Path:
-        """The file with the stored figures."""
-        return self.kept / "figures.json"
 
 
 ROWS = (
@@ -70,7 +56,7 @@ ROWS = (
 def run_row(row: TextRow, data: Path, run: Path, *, train: bool) -> None:
     """Train a row, score it on the held-out text, and store figures, logs and a sample in the repository."""
     text = data / "tinyshakespeare" / "input.txt"
-    config = ROOT / "results" / f"{row.name}.toml"
+    config = row.config
     if train:
         # At the same time, so that other load on the machine affects both.
         rival = [sys.executable, "-m", "results.nanogpt", str(text), str(row.kept / "nanogpt.json")]

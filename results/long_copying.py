@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import statistics
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,13 @@ from qkv.metrics.matches import exact_match
 from qkv.tasks.drawing import draw
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.predict import Translator
-from results.transduction import QKV, shown
+from results.row import QKV, ResultRow
+from results.transduction import shown
 from results.transduction_data import write
 from results.usage import run as timed
 
-ROOT = Path(__file__).parent.parent
 LONGEST, TIMES, SEEDS = 20, 10, (0, 1, 2)
 _TESTED, _DRAWN = 50, 24
-_CONFIG = ROOT / "results" / "long_copying.toml"
 
 MECHANISMS = {
     "softmax, additive score": ("--score", "additive"),
@@ -35,24 +33,7 @@ MECHANISMS = {
 """What is compared, and the flags that choose it."""
 
 
-@dataclass(frozen=True)
-class LongRow:
-    """The experiment, as one row for `python -m results`."""
-
-    name: str = "long_copying"
-
-    @property
-    def kept(self) -> Path:
-        """The folder with the stored figures."""
-        return ROOT / "results" / "runs" / self.name
-
-    @property
-    def record(self) -> Path:
-        """The file with the stored figures."""
-        return self.kept / "figures.json"
-
-
-ROWS = (LongRow(),)
+ROWS = (ResultRow("long_copying", "Copying strings ten times as long as in training"),)
 
 
 def strings(count: int, seed: int, shortest: int, longest: int) -> list[Pair]:
@@ -67,7 +48,7 @@ def strings(count: int, seed: int, shortest: int, longest: int) -> list[Pair]:
     return [Pair(pair.source, pair.source, pair.line) for pair in drawn]
 
 
-def run_row(row: LongRow, data: Path, run: Path, *, train: bool) -> None:
+def run_row(row: ResultRow, data: Path, run: Path, *, train: bool) -> None:
     """Train each mechanism with each seed, and copy strings of both lengths; finished ones are not repeated.
 
     Args:
@@ -85,7 +66,7 @@ def run_row(row: LongRow, data: Path, run: Path, *, train: bool) -> None:
         for mechanism, flags in MECHANISMS.items():
             place = run / f"{_name(flags)}-{seed}"
             command = [str(QKV), "train", "translate", "--data", str(run / "train.tsv")]
-            command += ["--valid-data", str(run / "valid.tsv"), "--config", str(_CONFIG)]
+            command += ["--valid-data", str(run / "valid.tsv"), "--config", str(row.config)]
             command += [*flags, "--seed", str(seed), "--out", str(place)]
             if train:
                 timed(command, place.with_suffix(".usage.json"))
@@ -143,14 +124,16 @@ ends where training ended. What starts from the last position goes on at any len
 
 def section() -> str:
     """Return the section of `docs/project/results.md`."""
-    if not ROWS[0].record.exists():
+    (row,) = ROWS
+    if not row.record.exists():
         return ""
-    record = json.loads(ROWS[0].record.read_text(encoding="utf-8"))
+    record = json.loads(row.record.read_text(encoding="utf-8"))
     lines = [_line(name, list(record[name].values())) for name in MECHANISMS if name in record]
     commands = "\n".join(f"  - `{record[name]['0']['command']}`" for name in MECHANISMS if name in record)
     return (
-        f"{_HEAD}{''.join(lines)}\n- commands of seed 0; `python -m results --data FOLDER --row {ROWS[0].name}` writes "
-        f"the files and runs all\n{commands}\n- settings: [`results/{_CONFIG.name}`](../../results/{_CONFIG.name})\n"
+        f"{_HEAD}{''.join(lines)}\n- commands of seed 0; `python -m results --data FOLDER --row {row.name}` writes "
+        f"the files and runs all\n{commands}\n"
+        f"- settings: [`results/{row.config.name}`](../../results/{row.config.name})\n"
         f"- machine: {record['machine']}, {record[next(iter(MECHANISMS))]['0']['usage']['threads']} thread\n\n"
     )
 

@@ -29,8 +29,8 @@ from qkv.metrics.matches import exact_match
 from qkv.nn.mechanism import NORMALIZERS, SCORES, MechanismConfig
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.recipe import load_settings, train
+from results.row import ROOT
 
-ROOT = Path(__file__).parent.parent
 CONTROLS = ("none", "uniform")
 
 Figures = dict[str, Any]

@@ -1,7 +1,6 @@
 """The pointer network rows: sorting numbers, and the convex hull of points in the plane, from text files."""
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,20 +14,17 @@ from qkv.tasks.point.predict import ElementPointer
 from results import usage
 from results.elements import lines
 from results.hulls import Point, area, from_first, simple
-
-ROOT = Path(__file__).parent.parent
-QKV = Path(sys.executable).parent / "qkv"
+from results.row import QKV, ResultRow
 
 Answers = list[list[int]]
 
 
 @dataclass(frozen=True)
-class PointingRow:
+class PointingRow(ResultRow):
     """One line of the table.
 
     Args:
-        name: the row's name for `python -m results`.
-        what: title shown to the reader.
+        name, what: as for any row.
         asked: target or published figures, as text.
         task: "sort" or "hull", see `results.elements`.
         size: elements per line.
@@ -37,29 +33,12 @@ class PointingRow:
         test: test lines, which are other than those of training.
     """
 
-    name: str
-    what: str
     asked: str
     task: str
     size: int
     count: int
     beam: int = 1
     test: int = 2000
-
-    @property
-    def config(self) -> Path:
-        """The settings."""
-        return ROOT / "results" / f"{self.name}.toml"
-
-    @property
-    def kept(self) -> Path:
-        """The folder with the stored figures."""
-        return ROOT / "results" / "runs" / self.name
-
-    @property
-    def record(self) -> Path:
-        """The file with the stored figures."""
-        return self.kept / "figures.json"
 
 
 ROWS = (

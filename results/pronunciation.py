@@ -20,22 +20,21 @@ from qkv.tasks.drawing import draw
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.members import members_of
 from qkv.tasks.translate.predict import Translation, Translator
-from results.transduction import QKV, shown
+from results.row import QKV, ROOT, ResultRow
+from results.transduction import shown
 from results.usage import run as timed
 
-ROOT = Path(__file__).parent.parent
 _FOLDER, _SHOWN = "g2p_sigmorphon2021", 4
 _ALONE = Decoding(6, length_penalty=0.0)
 _TOGETHER = Decoding(6, length_penalty=0.0, mean="log_probability")
 
 
 @dataclass(frozen=True)
-class SpokenRow:
+class SpokenRow(ResultRow):
     """One language.
 
     Args:
-        name: the row's name for `python -m results`.
-        what: title shown to the reader.
+        name, what: as for any row.
         file: the language in file names.
         settings: the settings file in this folder.
         models: number of models, half of them right to left.
@@ -44,24 +43,12 @@ class SpokenRow:
         before: percent of words wrong, and minutes of processor time, of the script that this row replaces.
     """
 
-    name: str
-    what: str
     file: str
     settings: str
     models: int
     published: float
     asked: str
     before: tuple[float, float]
-
-    @property
-    def kept(self) -> Path:
-        """The folder with the stored figures."""
-        return ROOT / "results" / "runs" / self.name
-
-    @property
-    def record(self) -> Path:
-        """The file with the stored figures."""
-        return self.kept / "figures.json"
 
 
 ROWS = (

@@ -16,43 +16,15 @@ from numpy.typing import NDArray
 
 from qkv.models.regression import NadarayaWatson
 from qkv.scores.catalog import KERNELS
+from results.row import ResultRow
 
-ROOT = Path(__file__).parent.parent
 NAMES = tuple(sorted(KERNELS))
 _GRID = 200
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class RegressionRow:
-    """One line of the table.
-
-    Args:
-        name: the row's name for `python -m results`.
-        what: title shown to the reader.
-    """
-
-    name: str
-    what: str
-
-    @property
-    def config(self) -> Path:
-        """The settings."""
-        return ROOT / "results" / f"{self.name}.toml"
-
-    @property
-    def kept(self) -> Path:
-        """The folder with the stored figures."""
-        return ROOT / "results" / "runs" / self.name
-
-    @property
-    def record(self) -> Path:
-        """The file with the stored figures."""
-        return self.kept / "figures.json"
-
-
-ROWS = (RegressionRow("nadaraya_watson", "Nadaraya-Watson regression, four kernels"),)
+ROWS = (ResultRow("nadaraya_watson", "Nadaraya-Watson regression, four kernels"),)
 
 
 @dataclass(frozen=True)
@@ -75,7 +47,7 @@ def truth(x: Array) -> Array:
     return np.asarray(2 * np.sin(x) + x**0.8)
 
 
-def run_row(row: RegressionRow, data: Path, run: Path, *, train: bool) -> None:
+def run_row(row: ResultRow, data: Path, run: Path, *, train: bool) -> None:
     """Fit every kernel at every bandwidth to every sample, and store figures and picture in the repository.
 
     Args:
@@ -170,7 +142,7 @@ def section() -> str:
     return "".join(_part(row) for row in ROWS)
 
 
-def _part(row: RegressionRow) -> str:
+def _part(row: ResultRow) -> str:
     head = f"## {row.what}\n\n"
     if not row.record.exists():
         return f"{head}Not run.\n\n"

@@ -3,18 +3,16 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from results.row import ResultRow
 from results.scoring import Words
-
-HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(ResultRow):
     """One line of the table.
 
     Args:
-        name: the row's name for `python -m results`.
-        what: title shown to the reader.
+        name, what: as for any row.
         folder: data folder, relative to the given one.
         source, target: the two languages.
         test: name of the test files.
@@ -29,8 +27,6 @@ class Row:
         note: further notes for the reader.
     """
 
-    name: str
-    what: str
     folder: str
     source: str
     target: str
@@ -48,13 +44,8 @@ class Row:
     @property
     def configs(self) -> tuple[Path, ...]:
         """The settings of the training, and of a second one that starts from its weights, if any."""
-        both = HERE / f"{self.name}.toml", HERE / f"{self.name}_then.toml"
+        both = self.config, self.config.with_stem(f"{self.name}_then")
         return tuple(path for path in both if path.exists())
-
-    @property
-    def record(self) -> Path:
-        """The file with the stored figures."""
-        return HERE / "runs" / self.name / "figures.json"
 
 
 _RIVAL = "lower-cased words of spaCy's blank tokenizer, greedy, BLEU without smoothing"

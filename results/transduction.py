@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,21 +17,19 @@ from qkv.metrics.matches import accuracy, exact_match
 from qkv.metrics.translation import tokenized_bleu
 from qkv.tasks.drawing import draw
 from qkv.tasks.translate.predict import Translation, Translator
+from results.row import QKV, ROOT, ResultRow
 from results.transduction_data import Parts, date_parts, reverse_parts, scan_parts, write
 from results.usage import run as timed
 
-ROOT = Path(__file__).parent.parent
-QKV = Path(sys.executable).parent / "qkv"
 _SHOWN = 8
 
 
 @dataclass(frozen=True)
-class ShortRow:
+class ShortRow(ResultRow):
     """One line of the table.
 
     Args:
-        name: the row's name for `python -m results`.
-        what: title shown to the reader.
+        name, what: as for any row.
         published: the published figure, as text.
         source: where the published figure is from.
         asked: the target, as text.
@@ -42,8 +39,6 @@ class ShortRow:
         note: further notes for the reader.
     """
 
-    name: str
-    what: str
     published: str
     source: str
     asked: str
@@ -51,21 +46,6 @@ class ShortRow:
     symbols: Callable[[str], list[str]] = list
     average: int = 1
     note: str = ""
-
-    @property
-    def config(self) -> Path:
-        """The settings of the training."""
-        return ROOT / "results" / f"{self.name}.toml"
-
-    @property
-    def kept(self) -> Path:
-        """The folder with the stored figures."""
-        return ROOT / "results" / "runs" / self.name
-
-    @property
-    def record(self) -> Path:
-        """The file with the stored figures."""
-        return self.kept / "figures.json"
 
 
 _LAKE = "Lake and Baroni 2018, the best model of the experiment"

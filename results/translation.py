@@ -4,7 +4,6 @@ import json
 import os
 import platform
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,12 +18,11 @@ from qkv.metrics.figure import Figure
 from qkv.tasks.drawing import draw
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.predict import Translator
+from results.row import QKV, ROOT
 from results.rows import ROWS, Row
 from results.scoring import score
 from results.usage import run as timed
 
-ROOT = Path(__file__).parent.parent
-QKV = Path(sys.executable).parent / "qkv"
 _SHOWN = 8
 __all__ = ["ROWS", "decoded", "run_row"]
 

@@ -38,7 +38,7 @@ from qkv.nn.normalizers import NormalizerModule, normalizer_of
 from qkv.nn.recurrent.kept_attention import KeptAttention
 from qkv.nn.recurrent.repeated import repeat_layer
 from qkv.nn.recurrent.repeated_attention import RepeatedAttention
-from qkv.nn.scores import CalledScore, ScoreModule, score_of
+from qkv.nn.scores import ScoreModule, ScoreParts, score_of
 from qkv.scores.base import Score
 
 
@@ -457,7 +457,7 @@ def _features_attention(config: RecurrentConfig) -> MultiHeadAttention | None:
     return MultiHeadAttention(config.hidden, config.heads, key_width=config.embedding, score=mechanism)
 
 
-def _key_score(score: nn.Module) -> ScoreModule | CalledScore | LocationScore:
+def _key_score(score: nn.Module) -> ScoreParts | LocationScore:
     return score if isinstance(score, LocationScore) else score_of(score)
 
 

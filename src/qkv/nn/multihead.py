@@ -19,7 +19,7 @@ from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.normalizers import NormalizerModule, normalizer_of
 from qkv.nn.positions import Rotary
 from qkv.nn.projections import Projections
-from qkv.nn.scores import CalledScore, DotScore, FixedScore, ScoreModule, score_of, xavier_uniform
+from qkv.nn.scores import CalledScore, DotScore, FixedScore, ScoreModule, ScoreParts, score_of, xavier_uniform
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax
 from qkv.normalizers.kinds import as_normalizer
@@ -326,7 +326,7 @@ class MultiHeadAttention(nn.Module):
         )
         return merge([seen, alone])[0]
 
-    def _score(self) -> ScoreModule | CalledScore:
+    def _score(self) -> ScoreParts:
         score = score_of(self.score)
         if isinstance(score, CalledScore) and isinstance(self.score, ScoreModule) and self.key_heads != self.heads:
             hint = "Remove the hook, or give each head its own keys."

@@ -23,12 +23,12 @@ BUILT = ("additive", "bilinear", "dot", "scaled_dot")
 """The names that `build_score` takes."""
 
 
-class ScoreModule(nn.Module, Owner):
-    """Parameters of a score.
+class ScoreParts:
+    """A score as layers use it: whole, or divided so that a decoder projects keys once.
 
     `value()` is the score of raw queries and keys. `projected()` is the score of the results of `project_query` and
     `project_key`, which lets a decoder project the keys once per sentence and only the query in each step. Both give
-    the same scores.
+    the same scores. By default nothing is projected.
     """
 
     @abstractmethod
@@ -51,14 +51,18 @@ class ScoreModule(nn.Module, Owner):
         """Build the score of projected queries and keys."""
         return self.value()
 
+
+class ScoreModule(nn.Module, ScoreParts, Owner):
+    """Parameters of a score."""
+
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Compute the scores (..., Q, K) by the equation, for inspection and tests."""
         return self.value()(query, key)
 
 
 @final
-class CalledScore:
-    """The methods of a `ScoreModule` for a module that has hooks or is of another class: it is called on tiles.
+class CalledScore(ScoreParts):
+    """The score of a module that has hooks or is of another class: it is called on tiles.
 
     Args:
         module: takes queries (..., Q, D) and keys (..., K, E), and returns scores (..., Q, K).
@@ -71,24 +75,8 @@ class CalledScore:
         """Build the score that calls the module."""
         return Learned(self._module)
 
-    def project_query(self, query: Tensor) -> Tensor:
-        """Return the query, which the module projects."""
-        return query
 
-    def project_queries(self, steps: int, session: DecodingSession | None = None) -> Callable[[Tensor], Tensor]:
-        """`project_query`."""
-        return self.project_query
-
-    def project_key(self, key: Tensor, session: DecodingSession | None = None) -> Tensor:
-        """Return the key, which the module projects."""
-        return key
-
-    def projected(self) -> Score:
-        """`value`."""
-        return self.value()
-
-
-def score_of(module: nn.Module) -> ScoreModule | CalledScore:
+def score_of(module: nn.Module) -> ScoreParts:
     """Return a score module if its parameters may be read, else what calls it.
 
     Example:

@@ -33,9 +33,7 @@ def evaluate(
     mean: Annotated[
         str, typer.Option(help="For an ensemble, what to average: probability or log_probability.")
     ] = "probability",
-    max_tokens: Annotated[
-        int | None, typer.Option(help="Maximum tokens per translation; default: 3 per source token plus 16.")
-    ] = None,
+    max_tokens: f.MaxTokens = None,
     out: Annotated[Path | None, typer.Option(help="Also write the model's output to this file.")] = None,
     device: f.OnDevice = "cpu",
 ) -> None:

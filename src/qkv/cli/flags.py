@@ -7,12 +7,15 @@ import typer
 
 from qkv.settings import choices_of, defaults_of, help_of, hints_of, options_of
 from qkv.tasks.columns import ColumnNames
+from qkv.tasks.translate.settings import MORE_TOKENS, TOKENS_PER_SOURCE_TOKEN
 
 Run = Annotated[Path, typer.Argument(help="Run folder, or one checkpoint in it.")]
 OnDevice = Annotated[str, typer.Option(help="Device: cpu, cuda, ...")]
 """The device of a command that uses a model."""
 LineBuffered = Annotated[bool, typer.Option("--line-buffered", help="Answer each line as it comes, for pipes; slower.")]
 """Whether each line is answered by itself; otherwise parts grow to 1,024 lines."""
+_LIMIT = f"{TOKENS_PER_SOURCE_TOKEN} per source token plus {MORE_TOKENS}"
+MaxTokens = Annotated[int | None, typer.Option(help=f"Maximum tokens per translation; default: {_LIMIT}.")]
 
 
 def drawn(what: str) -> Any:

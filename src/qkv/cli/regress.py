@@ -12,6 +12,7 @@ import typer
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.output_files import PICTURES, expect_output_file
+from qkv.tasks.regress.settings import LEVEL
 
 if TYPE_CHECKING:
     from qkv.tasks.regress.predict import Array, Prediction, Regressor
@@ -26,7 +27,7 @@ def regress(
         typer.Option(help="Instead of reading rows, predict this many points over the range of the first column."),
     ] = None,
     interval: Annotated[str, typer.Option(help="Confidence interval: normal (default), bootstrap or none.")] = "normal",
-    level: Annotated[float, typer.Option(help="Probability that the interval covers the smoothed curve.")] = 0.95,
+    level: Annotated[float, typer.Option(help="Probability that the interval covers the smoothed curve.")] = LEVEL,
     seed: Annotated[int, typer.Option(help="Random seed of the bootstrap.")] = 0,
     decimal: Annotated[str, typer.Option(help="What separates decimals in the input: point or comma.")] = "point",
     picture: Annotated[

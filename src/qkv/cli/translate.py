@@ -28,9 +28,7 @@ def translate(
         str,
         typer.Option(help="End a beam when no better hypothesis can follow (proved) or enough have finished (filled)."),
     ] = "proved",
-    max_tokens: Annotated[
-        int | None, typer.Option(help="Maximum tokens per translation; default: 3 per source token plus 16.")
-    ] = None,
+    max_tokens: f.MaxTokens = None,
     n_best: Annotated[int, typer.Option(help="Number of translations per line: line<TAB>score<TAB>text.")] = 1,
     sample: Annotated[bool, typer.Option("--sample", help="Sample tokens by their probabilities.")] = False,
     temperature: Annotated[

@@ -1,4 +1,4 @@
-"""The names that settings of data choose from. It imports nothing: commands read it when they start."""
+"""The names that settings of data choose from, and defaults. It imports nothing: commands read it when they start."""
 
 from typing import Literal
 
@@ -14,3 +14,8 @@ Decimal = Literal["point", "comma"]
 """What separates decimals."""
 Missing = Literal["refuse", "skip"]
 """What happens to rows that lack a number."""
+SHARE, LABELED_SHARE, MOST_HELD_OUT = 20, 10, 1000
+"""For validation, one example in so many is held out by default, of labeled texts one in fewer; at most a thousand."""
+HELD_OUT = f"one in {SHARE}, at most {MOST_HELD_OUT:,}"
+"""The same, for help."""
+LABELED_HELD_OUT = f"one in {LABELED_SHARE} is held out if not given, at most {MOST_HELD_OUT:,}"

@@ -98,11 +98,11 @@ def read_pairs(source: Path | Lines, target: Path | Lines, *, longest: int = LON
     return [Pair(left, right, n) for n, (left, right) in enumerate(zip(sources, targets, strict=True), start=1)]
 
 
-def _silent(_: str) -> None:
+def silent(_: str) -> None:
     """Say nothing."""
 
 
-def read_tsv(path: Path | Lines, *, longest: int = LONGEST_LINE, say: Callable[[str], None] = _silent) -> list[Pair]:
+def read_tsv(path: Path | Lines, *, longest: int = LONGEST_LINE, say: Callable[[str], None] = silent) -> list[Pair]:
     """Read a file with a source text, one tab and a target text on each line.
 
     Args:

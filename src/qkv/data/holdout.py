@@ -9,12 +9,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Generic, NamedTuple, TypeVar
 
+from qkv.data.choices import MOST_HELD_OUT, SHARE
 from qkv.data.corpus import Pair
 from qkv.errors import ConfigError, setting
 
 T = TypeVar("T")
-MOST = 1000
-"""Maximum number of examples to hold out by default; an input's examples stay together and can exceed it."""
 
 
 class Split(NamedTuple, Generic[T]):
@@ -41,10 +40,10 @@ def split(
     *,
     parts: Callable[[T], tuple[Hashable, Hashable]],
     names: tuple[str, str],
-    share: int = 20,
+    share: int = SHARE,
     labels: Callable[[T], Iterable[Hashable]] = no_labels,
 ) -> Split[T]:
-    """Choose validation examples: one in `share` of them and of the different inputs, at most 1,000.
+    """Choose validation examples: one in `share` of them and of the different inputs, at most `MOST_HELD_OUT`.
 
     An input with more than one in `share` of all examples is always trained on, and so is the last example of a label.
 
@@ -58,7 +57,7 @@ def split(
 
     Returns:
         The split. If there are fewer than `share` different inputs, or all are needed in training, every example is
-        trained on, and each different example, at most 1,000, is validated on once.
+        trained on, and each different example, at most so many, is validated on once.
 
     Raises:
         ConfigError: there are no examples.
@@ -81,7 +80,7 @@ def split(
     held: set[Hashable] = set()
     count = 0
     for key in _shuffled(counts, seed):
-        if count >= min(MOST, largest) or len(held) >= len(counts) // share:
+        if count >= min(MOST_HELD_OUT, largest) or len(held) >= len(counts) // share:
             break
         if counts[key] <= largest and all(inputs_of_label[label] > 1 for label in label_sets[key]):
             held.add(key)
@@ -149,11 +148,11 @@ def _divided(items: Sequence[T], keys: Sequence[Hashable], held: set[Hashable]) 
 
 
 def _sample_different(items: Sequence[T], parts: Callable[[T], tuple[Hashable, Hashable]], seed: int) -> list[T]:
-    """Return each different example once; of more than `MOST`, a sample."""
+    """Return each different example once; of more than `MOST_HELD_OUT`, a sample."""
     first: dict[tuple[Hashable, Hashable], int] = {}
     for index, item in enumerate(items):
         first.setdefault(parts(item), index)
     first_indices = list(first.values())
-    if len(first_indices) > MOST:
-        first_indices = sorted(Random(f"validate:{seed}").sample(first_indices, MOST))
+    if len(first_indices) > MOST_HELD_OUT:
+        first_indices = sorted(Random(f"validate:{seed}").sample(first_indices, MOST_HELD_OUT))
     return [items[index] for index in first_indices]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from qkv.data.corpus import LONGEST_LINE, Lines, read_lines
+from qkv.data.corpus import LONGEST_LINE, Lines, read_lines, silent
 from qkv.data.layouts import old_line_ends, untabbed
 from qkv.data.normal_forms import normalize
 from qkv.data.tag_columns import TagColumns, TagLine, comments_of, layout_of, sentences_of, separator_of, tag_of
@@ -58,12 +58,8 @@ class Tagged:
     line: int
 
 
-def _silent(_: str) -> None:
-    """Say nothing."""
-
-
 def read_labeled(
-    path: Path | Lines, *, longest: int = LONGEST_LINE, say: Callable[[str], None] = _silent
+    path: Path | Lines, *, longest: int = LONGEST_LINE, say: Callable[[str], None] = silent
 ) -> list[Labeled]:
     """Read a file with a label, one tab and a text on each line.
 
@@ -182,7 +178,7 @@ def _check_order(items: list[Labeled], name: str) -> None:
         raise DataError(name, "the label first and the text second", got, hint)
 
 
-def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str], None] = _silent) -> list[Tagged]:
+def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str], None] = silent) -> list[Tagged]:
     """Read a file of words in columns, with an empty line after each sentence.
 
     Args:

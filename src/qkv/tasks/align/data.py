@@ -186,7 +186,7 @@ class _Direction(NamedTuple):
     ) -> "_Direction":
         aligner = Aligner(model)
         if chosen.layer is not None:
-            reading = AlignmentReading(chosen.layer, chosen.head, cast("When", chosen.when or "at"))
+            reading = AlignmentReading(chosen.layer, chosen.head, cast("When", chosen.when or AlignmentReading.when))
             return cls(aligner, reading, "as asked")
         if trial is not None and trial[1] is not None:
             reading, figure = aligner.choose(trial[0], trial[1])

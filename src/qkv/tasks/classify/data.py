@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 from qkv.data import segments
+from qkv.data.choices import LABELED_SHARE
 from qkv.data.fingerprints import fingerprint
 from qkv.data.holdout import split
 from qkv.data.labeled import labels_of, read_labeled
@@ -17,8 +18,6 @@ from qkv.tasks.tokenizing import learn_tokenizer
 from qkv.tasks.values import as_source, pair_line
 
 Kind = Literal["classify", "tag"]
-_SHARE = 10
-"""One text in so many is held out."""
 _SHORTEST_RUN, _LONGEST_RUN = 3, 6
 """Characters of an n-gram."""
 
@@ -156,7 +155,7 @@ def read_for_training(
             seed,
             parts=lambda text: (text.words, text.labels),
             names=(unit, unit),
-            share=_SHARE,
+            share=LABELED_SHARE,
             labels=lambda text: text.labels,
         )
         if message:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from qkv.data.choices import LABELED_HELD_OUT
 from qkv.settings import Option
 from qkv.tasks.settings import ATTENTION, MechanismSettings, Pairs, TaskSettings, TokenizerSettings
 from qkv.training.settings import Settings as Training
@@ -14,9 +15,7 @@ class ClassifyFiles:
     """Labeled texts."""
 
     data: Annotated[Pairs | None, Option("label<TAB>text on each line (.gz too)")] = None
-    valid_data: Annotated[
-        Pairs | None, Option("The same for validation; a tenth is held out if not given, at most 1,000")
-    ] = None
+    valid_data: Annotated[Pairs | None, Option(f"The same for validation; {LABELED_HELD_OUT}")] = None
     longest: Annotated[int, Option("Maximum length of a text", "tokens", least=1)] = 512
 
 

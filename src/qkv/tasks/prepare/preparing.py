@@ -13,6 +13,7 @@ from qkv.checkpoint.lock import locked
 from qkv.checkpoint.manifest import StoredFile
 from qkv.checkpoint.plain import Plain, decode_mapping, encode
 from qkv.checkpoint.run import expect_same
+from qkv.data.choices import MOST_HELD_OUT, SHARE
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, DataError, setting
 from qkv.files import absolute
@@ -57,8 +58,6 @@ from qkv.tasks.translate.settings import TRANSLATE, TranslateTokenizer
 _MIB = 1 << 20
 _BLOCK = 1 << 16
 """Bytes that are drawn, or not, for the sample at once."""
-_SHARE, _MOST = 20, 1000
-"""Held out by default: one line in so many, and at most so many."""
 
 
 class Prepared(NamedTuple):
@@ -215,7 +214,7 @@ class Preparation:
 
     def _held_lines(self, survey: "Survey") -> int:
         """Return how many lines at the end of a text are held out."""
-        count = self.files.holdout or max(1, min(survey.lines // _SHARE, _MOST))
+        count = self.files.holdout or max(1, min(survey.lines // SHARE, MOST_HELD_OUT))
         if count >= survey.lines:
             hint = "Hold out fewer, or give more text."
             raise ConfigError("data.holdout", f"fewer lines than the text has, {survey.lines:,}", f"{count:,}", hint)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from qkv.data.choices import Missing
+from qkv.data.choices import HELD_OUT, Missing
 from qkv.settings import Option, check
 from qkv.tasks.settings import TaskSettings
 from qkv.tasks.translate.settings import TranslateTokenizer
@@ -29,7 +29,7 @@ class PrepareFiles:
         Option(
             "Lines at the end of the text, or pairs, to hold out for validation",
             least=1,
-            or_else="a twentieth, at most 1,000",
+            or_else=HELD_OUT,
         ),
     ] = None
     longest: Annotated[int, Option("Maximum length of a side of a pair", "tokens", least=1)] = 256

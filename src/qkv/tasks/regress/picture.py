@@ -13,6 +13,7 @@ from qkv.checkpoint.disk import replace_file
 from qkv.errors import CheckpointError, ConfigError
 from qkv.pictures import rendered
 from qkv.tasks.regress.predict import Regressor
+from qkv.tasks.regress.settings import LEVEL
 
 PICTURES = (".svg", ".png")
 _POINTS = 200
@@ -20,7 +21,7 @@ _CURVE, _DOTS = "#1f5fa8", "#8a919c"
 
 
 def save_picture(
-    regressor: Regressor, path: Path, *, interval: str = "normal", level: float = 0.95, seed: int = 0
+    regressor: Regressor, path: Path, *, interval: str = "normal", level: float = LEVEL, seed: int = 0
 ) -> None:
     """Draw a regression to a file.
 

@@ -16,7 +16,7 @@ from qkv.models.smoother import KernelSmoother
 from qkv.scores.catalog import KERNELS
 from qkv.tasks.regress.model import estimator_class
 from qkv.tasks.regress.objective import judge_regression
-from qkv.tasks.regress.settings import REGRESS
+from qkv.tasks.regress.settings import LEVEL, REGRESS
 from qkv.tasks.runs import expect_task, open_run
 from qkv.tasks.trained import Trained
 from qkv.view.alignment import Alignment
@@ -101,7 +101,7 @@ class Regressor:
         return cast("Array", self.estimator.predict(rows))
 
     def predict_fully(
-        self, rows: Any, *, interval: str = "normal", level: float = 0.95, seed: int = 0
+        self, rows: Any, *, interval: str = "normal", level: float = LEVEL, seed: int = 0
     ) -> list[Prediction]:
         """Predict the target, with confidence intervals.
 

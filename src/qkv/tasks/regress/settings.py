@@ -18,6 +18,10 @@ Rows = Path | str | Iterable[Sequence[float]]
 """A file, or rows of numbers that end with the target."""
 
 
+LEVEL = 0.95
+"""The probability that an interval covers the smoothed curve, by default."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RegressFiles:
     """Columns of a table, see `qkv.data.table`."""
@@ -45,7 +49,9 @@ class RegressModel:
 class RegressOptions(RunOptions):
     """What the command has besides."""
 
-    picture: Annotated[Path | None, Option("Also draw points, curve and 95 % interval: FILE.svg or FILE.png.")] = None
+    picture: Annotated[
+        Path | None, Option(f"Also draw points, curve and {100 * LEVEL:g} % interval: FILE.svg or FILE.png.")
+    ] = None
 
 
 REGRESS = TaskSettings(

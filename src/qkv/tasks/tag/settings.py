@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from qkv.data.choices import LABELED_HELD_OUT
 from qkv.settings import Option
 from qkv.tasks.classify.settings import LOOP, LabelModel
 from qkv.tasks.settings import TaskSettings, TokenizerSettings
@@ -19,9 +20,7 @@ class TagFiles:
     """Sentences whose words have tags."""
 
     data: Annotated[Sentences | None, Option("Words in columns, word first, tag last; .gz too")] = None
-    valid_data: Annotated[
-        Sentences | None, Option("The same for validation; a tenth is held out if not given, at most 1,000")
-    ] = None
+    valid_data: Annotated[Sentences | None, Option(f"The same for validation; {LABELED_HELD_OUT}")] = None
     longest: Annotated[int, Option("Maximum length of a sentence", "tokens", least=1)] = 512
 
 

@@ -20,18 +20,19 @@ from qkv.recording.recorder import record
 from qkv.settings import plain
 from qkv.tasks.translate.model import TranslationModel
 from qkv.tasks.translate.reading import AlignmentReading
+from qkv.tasks.translate.settings import MORE_TOKENS, TOKENS_PER_SOURCE_TOKEN
 
 Count = TypeVar("Count", int, Tensor)
 
 
 def usual_limit(source_tokens: Count) -> Count:
-    """Return the default maximum length of a translation: no text of a language pair grows more than threefold.
+    """Return the default maximum length of a translation.
 
     Example:
         >>> usual_limit(10)
         46
     """
-    return 3 * source_tokens + 16
+    return TOKENS_PER_SOURCE_TOKEN * source_tokens + MORE_TOKENS
 
 
 _MOST = 1_000_000
@@ -52,8 +53,8 @@ class Decoding:
         sampling: sampling settings; None to take the most likely tokens.
         stop: when a beam ends: "proved" once no unfinished hypothesis can still win, "filled" once as many as the beam
             is wide have finished.
-        max_tokens: maximum tokens per translation, end token included; None for three per source token plus 16. A
-            translation that reaches it is cut, and its `Translation.finished` is false.
+        max_tokens: maximum tokens per translation, end token included; None for `usual_limit`. A translation that
+            reaches it is cut, and its `Translation.finished` is false.
         mean: how the predictions of several models are averaged.
         unknown: the weights that select the source word for an unknown token; None to leave it.
 

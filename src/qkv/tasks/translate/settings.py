@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from qkv.data.choices import Kind
+from qkv.data.choices import HELD_OUT, Kind
 from qkv.errors import ConfigError, setting
 from qkv.settings import Option
 from qkv.tasks.columns import ColumnNames
@@ -13,6 +13,8 @@ from qkv.training.settings import Settings as Training
 
 Cell = Literal["transformer", "gru", "lstm", "rnn"]
 MOST_MODELS = 100
+TOKENS_PER_SOURCE_TOKEN, MORE_TOKENS = 3, 16
+"""The default limit of a translation: no text of a language pair grows more than threefold."""
 Direction = Literal["ahead", "back"]
 """The direction in which a model writes."""
 
@@ -26,9 +28,9 @@ class TranslateFiles(PairFiles, ColumnNames):
     """
 
     prepared: Annotated[Path | None, Option("Or a corpus of pairs that qkv prepare wrote")] = None
-    holdout: Annotated[
-        int | None, Option("Pairs to hold out if there are none to validate on", or_else="a twentieth, at most 1,000")
-    ] = None
+    holdout: Annotated[int | None, Option("Pairs to hold out if there are none to validate on", or_else=HELD_OUT)] = (
+        None
+    )
     longest: Annotated[int, Option("Maximum length of a line", "tokens", least=1)] = 256
 
 

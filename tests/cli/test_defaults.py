@@ -1,0 +1,137 @@
+"""A default is the same wherever it stands: flag, help, Python, documentation."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+import qkv
+from qkv.cli.app import app
+from qkv.decode.sampling import Sampling
+from qkv.settings import defaults_of, options_of
+from qkv.tasks.align.predict import MUTUAL
+from qkv.tasks.catalog import TASKS
+from qkv.tasks.dates import run_demo
+from qkv.tasks.explaining import Question
+from qkv.tasks.generate.predict import Generator
+from qkv.tasks.point.predict import ElementPointer
+from qkv.tasks.regress.picture import save_picture
+from qkv.tasks.regress.predict import Regressor
+from qkv.tasks.translate.decoding import Decoding
+from qkv.tasks.translate.reading import AlignmentReading
+
+DOCUMENTS = sorted((Path(__file__).parents[2] / "docs").rglob("*.md"))
+
+
+def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    command = command or get_command(app)
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*path, name))
+    if path and not hasattr(command, "commands"):
+        yield " ".join(path), command
+
+
+COMMANDS = dict(commands())
+DEFAULTS = {
+    name: {option.name: option.default for option in command.params if option.opts[0].startswith("--")}
+    for name, command in COMMANDS.items()
+}
+
+
+def python_defaults(code: Callable[..., Any]) -> dict[str, Any]:
+    if is_dataclass(code):
+        return {field.name: field.default for field in fields(code)}
+    return {name: part.default for name, part in inspect.signature(code).parameters.items()}
+
+
+TWINS: list[tuple[str, Callable[..., Any], int]] = [
+    ("translate", Decoding, 8),
+    ("evaluate", Decoding, 4),
+    ("generate", Generator.generate, 5),
+    ("generate", Generator.stream, 4),
+    ("generate", Generator.load, 1),
+    ("point", ElementPointer.point, 1),
+    ("regress", Regressor.predict_fully, 3),
+    ("regress", save_picture, 3),
+    ("explain", Question, 12),
+    ("prepare", qkv.prepare, 1),
+    ("demo", run_demo, 2),
+    *((f"train {task}", qkv.train, 1) for task in TASKS if task != "regress"),
+]
+"""Commands, what does the same in Python, and how many settings of one name both have at least."""
+LONGER = {("generate", "tokens"), ("generate", "temperature")}
+"""The command writes a page to read, and so draws more tokens, likelier ones."""
+
+
+@pytest.mark.parametrize(("command", "code", "least"), TWINS)
+def test_flags_and_python_have_the_same_defaults(command: str, code: Callable[..., Any], least: int) -> None:
+    python = {name: value for name, value in python_defaults(code).items() if value is not inspect.Parameter.empty}
+    shared = {name for name in DEFAULTS[command].keys() & python.keys() if (command, name) not in LONGER}
+    assert len(shared) >= least, shared
+    assert {name: DEFAULTS[command][name] for name in shared} == {name: python[name] for name in shared}
+
+
+WITHOUT_VALUE: dict[tuple[str, str], object] = {
+    ("translate", "temperature"): Sampling.temperature,
+    ("translate", "seed"): Sampling.seed,
+    ("align", "when"): AlignmentReading.when,
+}
+"""Flags that stand for nothing if they are not given, and what is used where they apply."""
+MARKED = re.compile(r"([\w.-]+) \(default\)|\(default ([\w.-]+)\)|\((\w+), default\)")
+
+
+def test_a_default_in_the_help_of_a_command_is_that_of_the_flag() -> None:
+    seen = 0
+    for command, parts in COMMANDS.items():
+        for option in parts.params:
+            for marked in MARKED.findall(getattr(option, "help", None) or ""):
+                value = WITHOUT_VALUE.get((command, option.name), option.default)
+                if value is None:  # of a training: what its table of settings says, see tests/tasks/test_settings.py
+                    assert command.startswith("train ") or command == "prepare", (command, option.name)
+                    continue
+                assert next(filter(None, marked)) == (f"{value:g}" if isinstance(value, float) else str(value))
+                seen += 1
+    assert seen >= 5
+
+
+def test_two_directions_are_combined_as_the_flag_says_by_default() -> None:
+    assert DEFAULTS["align"]["symmetrize"] == MUTUAL
+
+
+def settings() -> dict[str, set[str]]:
+    """The defaults of every setting by its flag, as text."""
+    shown: dict[str, set[str]] = {}
+    for task in TASKS.values():
+        for name, table in task.tables.items():
+            for setting, option in options_of(table).items():
+                value = task.defaults.get(name, {}).get(setting, defaults_of(table)[setting])
+                flag = option.flag or setting.replace("_", "-")
+                shown.setdefault(flag, set()).add(str(option.or_else if value is None else value))
+    return shown
+
+
+def test_a_default_in_a_document_is_that_of_its_setting() -> None:
+    known, rows, marks = settings(), 0, 0
+    for values in DEFAULTS.values():
+        for name, value in values.items():
+            known.setdefault(name.replace("_", "-"), set()).add(str(value))
+    for path in DOCUMENTS:
+        text = path.read_text(encoding="utf-8")
+        for flag, value in re.findall(r"`--([a-z-]+) ([\w.-]+)` \(default\)", text):
+            assert value in known[flag], (path, flag)
+            marks += 1
+        for table in re.findall(r"\| flag \|[^\n]*\| default \|\n\|[-| ]*\n((?:\|.*\n)+)", text):
+            for line in table.splitlines():
+                first, *_, last = line.strip("|").split("|")
+                flags = re.findall(r"`--([a-z-]+)`", first)
+                values = [value.strip().strip("`").replace('""', "") for value in last.split(",")]
+                for flag, value in zip(flags, values if len(values) > 1 else values * len(flags), strict=True):
+                    assert value in known[flag], (path, flag)
+                    rows += 1
+    assert rows >= 7
+    assert marks >= 1

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from qkv.nn.attention import Attention
-from qkv.recording.per_thread import PerThread
-from qkv.recording.repeated_passes import first_time
+from qkv.recording.hooks import PerThread, first_time
 
 _CACHES = ("past_key_values", "past_key_value", "cache_params")
 

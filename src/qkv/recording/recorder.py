@@ -20,10 +20,9 @@ from qkv.recording.around import around
 from qkv.recording.calls import LastInputs, RecordedCall
 from qkv.recording.checks import check_all_ran, check_any, check_arguments, chosen
 from qkv.recording.dividing import Course
+from qkv.recording.hooks import PerThread, first_time
 from qkv.recording.origins import ProjectionHooks, model_above, position_of
 from qkv.recording.passes import Setup, TokenNames
-from qkv.recording.per_thread import PerThread
-from qkv.recording.repeated_passes import first_time
 from qkv.recording.row_states import RowStates
 from qkv.recording.torch_layers import call_of, check_layer, projections
 from qkv.recording.trace import Trace

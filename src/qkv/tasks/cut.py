@@ -1,7 +1,7 @@
 """Reporting answers that were cut at their length limit."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import final
 
 
@@ -13,16 +13,19 @@ class CutWarning(UserWarning):
 class CutCounter:
     """Counts the answers that were cut at their length limit, part by part.
 
+    Args:
+        finished: of the first part, whether the model ended each answer itself.
+
     Example:
-        >>> counter = CutCounter()
-        >>> counter.add([True, False])
+        >>> counter = CutCounter([True, False])
         >>> counter.add([True])
         >>> counter.message("--max-tokens")
         '1 of 3 translations were cut at the length limit, the first in line 2. Increase --max-tokens.'
     """
 
-    def __init__(self) -> None:
+    def __init__(self, finished: Iterable[bool] = ()) -> None:
         self._total, self._cut, self._first = 0, 0, 0
+        self.add(finished)
 
     def add(self, finished: Iterable[bool]) -> None:
         """Count more answers, by whether the model ended each itself."""
@@ -49,29 +52,8 @@ class CutCounter:
         return f"{many}, the first in line {self._first:,}. Increase {more}."
 
 
-def tell_cut(finished: Iterable[bool], more: str = "max_tokens") -> str | None:
-    """Report which answers were cut.
-
-    Args:
-        finished: whether the model ended each answer itself.
-        more: the name of the setting that allows longer ones.
-
-    Returns:
-        One sentence; None if none was cut.
-
-    Example:
-        >>> tell_cut([True, False, False])
-        '2 of 3 translations were cut at the length limit, the first in line 2. Increase max_tokens.'
-        >>> tell_cut([True]) is None
-        True
-    """
-    counter = CutCounter()
-    counter.add(finished)
-    return counter.message(more)
-
-
-def warn_cut(finished: Sequence[bool]) -> None:
+def warn_cut(finished: Iterable[bool]) -> None:
     """Issue a warning about answers that were cut, if any, at the caller's caller."""
-    message = tell_cut(finished)
+    message = CutCounter(finished).message("max_tokens")
     if message is not None:
         warnings.warn(message, CutWarning, stacklevel=3)

@@ -12,7 +12,7 @@ from qkv.metrics.figure import Figure
 from qkv.tasks.classify.data import Kind, TextAndLabels, read_texts
 from qkv.tasks.classify.objective import judge_labels
 from qkv.tasks.classify.predict import Classifier
-from qkv.tasks.cut import tell_cut
+from qkv.tasks.cut import CutCounter
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.notes import note
 from qkv.tasks.pairs import PairSources
@@ -58,7 +58,7 @@ def evaluate_translation(
     # Figures are those of symbols; a file gets them as the table writes them.
     translator = trained.over(None)
     translations = translator.translate_fully([pair.source for pair in pairs], how)
-    if (message := tell_cut([each.finished for each in translations], "--max-tokens")) is not None:
+    if (message := CutCounter(each.finished for each in translations).message("--max-tokens")) is not None:
         note(f"qkv: {message}")
     hypotheses = [each.text for each in translations]
     if out is not None:

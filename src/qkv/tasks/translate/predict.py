@@ -189,7 +189,7 @@ class Translator:
             ConfigError: a setting is outside its range.
         """
         translations = self.translate_fully(lines, how or Decoding(beam))
-        warn_cut([each.finished for each in translations])
+        warn_cut(each.finished for each in translations)
         return [each.text for each in translations]
 
     def translate_fully(

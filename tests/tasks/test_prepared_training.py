@@ -123,10 +123,10 @@ def test_a_feed_of_pairs_begins_anywhere(pairs: PreparedPairs) -> None:
     for before in range(0, 90, 7):
         feed = Feed(Sides(pairs), settings)  # type: ignore[arg-type]
         feed.take(before)
-        again = Feed(Sides(pairs), settings, feed.epoch, feed.place)  # type: ignore[arg-type]
+        again = Feed(Sides(pairs), settings, feed.epoch, feed.position)  # type: ignore[arg-type]
         again.check(feed.fingerprint())
         assert again.take(5) == feed.take(5)
-    feed.place = 63
+    feed.position = 63
     with pytest.raises(QkvError):
         feed.check(feed.fingerprint())
 

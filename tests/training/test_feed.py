@@ -15,10 +15,10 @@ def test_beginning_at_a_place_gives_what_would_have_come(before, count):
     task = fresh()
     feed = Feed(task, SETTINGS)
     feed.take(before) if before else None
-    again = Feed(task, SETTINGS, feed.epoch, feed.place)
+    again = Feed(task, SETTINGS, feed.epoch, feed.position)
     again.check(feed.fingerprint())
     assert again.take(count) == feed.take(count)
-    assert (again.epoch, again.place) == (feed.epoch, feed.place)
+    assert (again.epoch, again.position) == (feed.epoch, feed.position)
 
 
 def test_every_epoch_gives_every_example_once_in_another_order():
@@ -27,13 +27,13 @@ def test_every_epoch_gives_every_example_once_in_another_order():
     epochs = [[place for batch in feed.take(10) for place in batch] for _ in range(3)]
     assert [sorted(epoch) for epoch in epochs] == [list(range(40))] * 3
     assert epochs[0] != epochs[1] != epochs[2]
-    assert (feed.epoch, feed.place) == (2, 10)
+    assert (feed.epoch, feed.position) == (2, 10)
 
 
 def test_one_take_may_span_epochs():
     feed = Feed(fresh(), SETTINGS)
     assert len(feed.take(25)) == 25
-    assert (feed.epoch, feed.place) == (2, 5)
+    assert (feed.epoch, feed.position) == (2, 5)
 
 
 def test_other_data_are_noticed():

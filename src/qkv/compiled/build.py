@@ -93,7 +93,7 @@ def jobs(names: Sequence[str]) -> list[Job]:
     Args:
         names: of modules.
     """
-    found: dict[str, tuple[int, Job]] = {}
+    by_symbol: dict[str, tuple[int, Job]] = {}
     for module in names:
         for name, value in vars(importlib.import_module(module)).items():
             for key, kernel in value.items() if isinstance(value, dict) and name[:2] != "__" else [(None, value)]:
@@ -101,8 +101,8 @@ def jobs(names: Sequence[str]) -> list[Job]:
                     for dtype in kernel.dtypes:
                         # Functions of many arguments take longest.
                         job = Job(module, name, key, str(dtype))
-                        found.setdefault(kernel.symbol(dtype), (-len(kernel.signature), job))
-    return [job for _, job in sorted(found.values(), key=lambda pair: pair[0])]
+                        by_symbol.setdefault(kernel.symbol(dtype), (-len(kernel.signature), job))
+    return [job for _, job in sorted(by_symbol.values(), key=lambda pair: pair[0])]
 
 
 def build(
@@ -128,9 +128,9 @@ def build(
         CompilationError: there is no linker, or a process or the linker failed.
         NumbaError: Numba does not understand a kernel.
     """
-    sources, wanted = Sources(), jobs(modules() if names is None else names)
-    files = [_COMPILER, *(_file(job) for job in wanted)]
-    digests = {job.kernel().symbol(job.dtype): _digest(job, target, sources) for job in wanted}
+    sources, kernels = Sources(), jobs(modules() if names is None else names)
+    files = [_COMPILER, *(_file(job) for job in kernels)]
+    digests = {job.kernel().symbol(job.dtype): _digest(job, target, sources) for job in kernels}
     described = {
         "target": target.name,
         **_versions(),
@@ -145,7 +145,7 @@ def build(
         folder = Path(scratch) if objects is None else objects / target.name
         folder.mkdir(parents=True, exist_ok=True)
         paths = {symbol: folder / f"{symbol}-{digest[:16]}.o" for symbol, digest in digests.items()}
-        missing = [job for job in wanted if not paths[job.kernel().symbol(job.dtype)].exists()]
+        missing = [job for job in kernels if not paths[job.kernel().symbol(job.dtype)].exists()]
         _Progress(target, len(missing)).watch(_compiled(target, missing, paths, manifest, Path(scratch), processes))
         path.parent.mkdir(parents=True, exist_ok=True)
         linked = path.with_name(f".{path.name}.{os.getpid()}")
@@ -333,10 +333,10 @@ def main() -> None:
     parser.add_argument("--into", type=Path, default=FOLDER, help="the folder of the libraries")
     parser.add_argument("--objects", type=Path, default=OBJECTS, help="the folder of object files")
     parser.add_argument("--jobs", type=int, help="number of processes; by default one per core")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     try:
-        for target in targets(given.targets):
-            build(target, given.into / f"{target.name}.so", objects=given.objects, processes=given.jobs)
+        for target in targets(arguments.targets):
+            build(target, arguments.into / f"{target.name}.so", objects=arguments.objects, processes=arguments.jobs)
     except (CompilationError, ConfigError) as error:
         sys.exit(f"qkv: {error}")
 

@@ -61,7 +61,7 @@ class Library:
         ctypes.CDLL("libm.so.6", mode=ctypes.RTLD_GLOBAL)
         self.path = path
         self._code = ctypes.CDLL(str(path))
-        self._kept: list[_MethodDef] = []
+        self._definitions: list[_MethodDef] = []
         self.manifest: dict[str, Any] = json.loads(ctypes.string_at(self._address(MANIFEST)))
         _expect_current(self)
         ctypes.c_void_p.in_dll(self._code, NDARRAY).value = id(np.ndarray)
@@ -82,7 +82,7 @@ class Library:
             name: what Python shows.
         """
         described = _MethodDef(name.encode(), self._address(symbol), _FASTCALL, None)
-        self._kept.append(described)
+        self._definitions.append(described)
         function: Callable[..., None] = _new_function()(ctypes.byref(described), None, None)
         return function
 

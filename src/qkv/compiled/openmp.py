@@ -29,7 +29,7 @@ def available() -> bool:
         >>> available() in (True, False)
         True
     """
-    return not forks.lost and _found()
+    return not forks.lost and _share_entry_point()
 
 
 def linked() -> bool:
@@ -39,7 +39,7 @@ def linked() -> bool:
         >>> linked() or not available()
         True
     """
-    return _found()
+    return _share_entry_point()
 
 
 def launcher(kernel: Kernel, dtype: Any) -> Callable[..., None]:
@@ -62,14 +62,14 @@ def launcher(kernel: Kernel, dtype: Any) -> Callable[..., None]:
     key = kernel, dtype
     code = _launchers.get(key)
     if code is None:
-        if not _found():
+        if not _share_entry_point():
             raise UnsupportedError("team", "GNU's OpenMP under PyTorch", "none", "Ask `available` first.")
         code = _launchers[key] = load(kernel.symbol(dtype, team=True), kernel.py_func)
     return code
 
 
 @lru_cache
-def _found() -> bool:
+def _share_entry_point() -> bool:
     """Find the entry point of the OpenMP library that PyTorch loaded, and tell the kernels its address."""
     if CHOICE.target is None or library.why_unavailable() is not None:
         return False

@@ -100,18 +100,18 @@ def run_in_chunks(
     dtype: Any,
     items: int,
     microseconds: float,
-    given: Sequence[Any],
+    arguments: Sequence[Any],
     scratch: Sequence[tuple[tuple[int, ...], Any]] = (),
     each: int = _EACH,
 ) -> None:
     """Run a kernel over a range of items, on as many threads as PyTorch would use: PyTorch's own if available.
 
     Args:
-        kernel: its arguments are the range (start, stop), then `given`, then its scratch.
+        kernel: its arguments are the range (start, stop), then `arguments`, then its scratch.
         dtype: float32 or float64.
         items: the number of items.
         microseconds: roughly how long all items take one thread.
-        given: the kernel's arguments after the range.
+        arguments: the kernel's arguments after the range.
         scratch: shape and type of each scratch array of a chunk, at least `APART` numbers; not initialized.
         each: chunks for each of PyTorch's threads; fewer will do if all items take equally long.
 
@@ -127,12 +127,12 @@ def run_in_chunks(
         threads = thread_count() if microseconds >= TEAM_BELOW else 1
         count = 1 if threads == 1 else max(1, min(items, each * threads))
         arrays = _scratch.of([((count, *shape), kind) for shape, kind in scratch])
-        openmp.launcher(kernel, dtype)(threads, count, items, (*given, *arrays))
+        openmp.launcher(kernel, dtype)(threads, count, items, (*arguments, *arrays))
         return
     code, count = kernel.at(dtype), chunks(microseconds, items)
 
     def work(chunk: int) -> None:
-        code(*share(chunk, count, items), *given, *(np.empty(shape, kind) for shape, kind in scratch))
+        code(*share(chunk, count, items), *arguments, *(np.empty(shape, kind) for shape, kind in scratch))
 
     run(work, count, microseconds)
 
@@ -148,12 +148,12 @@ class _Scratch(threading.local):
         self._retained: dict[tuple[Any, ...], list[NDArray[Any]]] = {}
         self._bytes = 0
 
-    def of(self, wanted: Sequence[tuple[tuple[int, ...], Any]]) -> list[NDArray[Any]]:
+    def of(self, shapes: Sequence[tuple[tuple[int, ...], Any]]) -> list[NDArray[Any]]:
         """Return arrays of these shapes and types, not initialized."""
-        key = tuple(wanted)
+        key = tuple(shapes)
         arrays = self._retained.get(key)
         if arrays is None:
-            arrays = [np.empty(shape, kind) for shape, kind in wanted]
+            arrays = [np.empty(shape, kind) for shape, kind in shapes]
             size = sum(array.nbytes for array in arrays)
             if self._bytes + size > _MAX_RETAINED:
                 self._retained.clear()

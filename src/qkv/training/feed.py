@@ -31,13 +31,13 @@ class ListedBatches:
         """The number of batches."""
         return len(self._batches)
 
-    def at(self, place: int) -> Sequence[int]:
+    def at(self, position: int) -> Sequence[int]:
         """Return a batch."""
-        return self._batches[place]
+        return self._batches[position]
 
-    def after(self, place: int) -> int:
-        """Return the next place."""
-        return place + 1
+    def after(self, position: int) -> int:
+        """Return the next position."""
+        return position + 1
 
     def total(self) -> int:
         """Return the number of batches."""
@@ -56,13 +56,13 @@ class Feed:
         task: groups the examples.
         settings: batch size, seed.
         epoch: first epoch.
-        place: the place of its next batch: the number of those that are done, if batches are listed.
+        position: that of its next batch: the number of those that are done, if batches are listed.
     """
 
-    def __init__(self, task: Task[Any], settings: Settings, epoch: int = 0, place: int = 0) -> None:
+    def __init__(self, task: Task[Any], settings: Settings, epoch: int = 0, position: int = 0) -> None:
         """Start at a position."""
         self._task, self._settings = task, settings
-        self.epoch, self.place = epoch, place
+        self.epoch, self.position = epoch, position
         self._batches = self._list()
 
     def take(self, count: int) -> list[Sequence[int]]:
@@ -79,24 +79,24 @@ class Feed:
         """
         taken = []
         for _ in range(count):
-            if self.place >= self._batches.end:
-                self.epoch, self.place = self.epoch + 1, 0
+            if self.position >= self._batches.end:
+                self.epoch, self.position = self.epoch + 1, 0
                 self._batches = self._list()
-            taken.append(self._batches.at(self.place))
-            self.place = self._batches.after(self.place)
+            taken.append(self._batches.at(self.position))
+            self.position = self._batches.after(self.position)
         return taken
 
-    def go_to(self, epoch: int, place: int) -> None:
+    def go_to(self, epoch: int, position: int) -> None:
         """Return to a position.
 
         Args:
             epoch: its epoch.
-            place: the place of its next batch.
+            position: that of its next batch.
         """
         if epoch != self.epoch:
             self.epoch = epoch
             self._batches = self._list()
-        self.place = place
+        self.position = position
 
     def total(self) -> int:
         """Return the number of the epoch's batches."""
@@ -115,15 +115,15 @@ class Feed:
         Raises:
             CheckpointError: the batches differ.
         """
-        if fingerprint != self.fingerprint() or not self._is_place():
+        if fingerprint != self.fingerprint() or not self._is_position():
             hint = f"Give the same training data as before, or another {setting('out')}."
             expected = f"the batches of epoch {self.epoch} that this run was trained on"
             raise CheckpointError("training data", expected, "others", hint)
 
-    def _is_place(self) -> bool:
-        """Return whether a batch, or the end of the epoch, has this place."""
+    def _is_position(self) -> bool:
+        """Return whether a batch, or the end of the epoch, has this position."""
         try:
-            return self.place == self._batches.end or bool(self._batches.at(self.place))
+            return self.position == self._batches.end or bool(self._batches.at(self.position))
         except LookupError:
             return False
 

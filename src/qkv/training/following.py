@@ -117,7 +117,7 @@ def _received(job: TrainingJob, processes: Processes) -> TrainingSession:
     state = read_state(numbers)
     optimizer = build_optimizer(job.model, job.settings)
     set_optimizer_state(job.model, optimizer, moments)
-    feed = Feed(job.task, job.settings, state.epoch, state.place)
+    feed = Feed(job.task, job.settings, state.epoch, state.position)
     feed.check(fingerprint(numbers))
     return TrainingSession(job, optimizer, feed, state)
 

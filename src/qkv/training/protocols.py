@@ -12,24 +12,24 @@ B = TypeVar("B")
 
 @runtime_checkable
 class Batches(Protocol):
-    """The batches of one epoch by their places, for an epoch that is never listed.
+    """The batches of one epoch by their positions, for an epoch that is never listed.
 
-    Places grow from batch to batch, from 0; there may be numbers between them that are none.
+    Positions grow from batch to batch, from 0; there may be numbers between them that are none.
     """
 
     @property
     def end(self) -> int:
-        """A number beyond the last place; 0 if there is no batch."""
+        """A number beyond the last position; 0 if there is no batch."""
 
-    def at(self, place: int) -> Sequence[int]:
+    def at(self, position: int) -> Sequence[int]:
         """Return the indices of the examples of a batch.
 
         Raises:
-            LookupError: no batch has this place.
+            LookupError: no batch has this position.
         """
 
-    def after(self, place: int) -> int:
-        """Return the place of the next batch; `end` or more after the last one."""
+    def after(self, position: int) -> int:
+        """Return the position of the next batch; `end` or more after the last one."""
 
     def total(self) -> int:
         """Return how many batches there are, which can take a while."""

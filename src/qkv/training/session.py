@@ -76,7 +76,7 @@ class TrainingSession:
         Returns:
             The contents.
         """
-        self.state.epoch, self.state.place = self.feed.epoch, self.feed.place
+        self.state.epoch, self.state.position = self.feed.epoch, self.feed.position
         tensors = optimizer_state(self.job.model, self.optimizer) | generators()
         trainer = TrainerState(tensors, self.state.to_plain(self.feed.fingerprint()))
         weights = self.job.model.state_dict()
@@ -89,7 +89,7 @@ class TrainingSession:
         Args:
             broken: the exception of the interruption; it is swallowed.
         """
-        epoch, batch, random = self.feed.epoch, self.feed.place, generators()
+        epoch, batch, random = self.feed.epoch, self.feed.position, generators()
         buffers = [(buffer, buffer.clone()) for buffer in _copied_buffers(self.job.model)]
         try:
             yield
@@ -148,7 +148,7 @@ def _resumed(job: TrainingJob, run: Path, folder: Path, say: Callable[[str], Non
     _set_weights(job.model, contents.model, folder)
     optimizer = build_optimizer(job.model, job.settings)
     set_optimizer_state(job.model, optimizer, contents.trainer.tensors)
-    feed = Feed(job.task, job.settings, state.epoch, state.place)
+    feed = Feed(job.task, job.settings, state.epoch, state.position)
     feed.check(fingerprint(contents.trainer.numbers))
     set_generators(contents.trainer.tensors)
     say(f"Resuming from {folder.name} in {run}.")

@@ -14,6 +14,8 @@ from qkv.training.precision import Chosen
 T = TypeVar("T", int, float, str)
 Sums = Literal["sequence", "tree"]
 _WHERE = "trainer.json"
+_STORED = {"position": "place"}
+"""Names of fields in checkpoints, where they differ."""
 
 
 @final
@@ -24,7 +26,7 @@ class State:
     Args:
         step: number of completed updates.
         epoch: from 0.
-        place: number of this epoch's batches done.
+        position: number of this epoch's batches done.
         tokens: units that the objective has counted so far.
         validated: step of the last validation.
         waited: number of validations since the best one.
@@ -41,7 +43,7 @@ class State:
 
     step: int = 0
     epoch: int = 0
-    place: int = 0
+    position: int = 0
     tokens: int = 0
     validated: int = 0
     waited: int = 0
@@ -87,7 +89,9 @@ class State:
         Returns:
             Names and numbers.
         """
-        plain: dict[str, Plain] = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "best"}
+        plain: dict[str, Plain] = {
+            _STORED.get(name, name): getattr(self, name) for name in self.__dataclass_fields__ if name != "best"
+        }
         best = None if self.best is None else to_plain(self.best)
         return plain | {"best": best, "batches": batches}
 
@@ -108,11 +112,13 @@ def read_state(plain: Mapping[str, Plain]) -> State:
         >>> read_state(State(step=7).to_plain("")) == State(step=7)
         True
     """
-    integers = ("step", "epoch", "place", "tokens", "validated", "waited", "best_step", "window_count", "threads")
-    values: dict[str, Any] = {name: _field(plain, name, int) for name in integers}
-    for name, value in values.items():
+    integers = ("step", "epoch", "position", "tokens", "validated", "waited", "best_step", "window_count", "threads")
+    values: dict[str, Any] = {}
+    for name in integers:
+        stored = _STORED.get(name, name)
+        value = values[name] = _field(plain, stored, int)
         if not 0 <= value <= 2**53:
-            raise _damaged(name, "an integer of at least 0", value)
+            raise _damaged(stored, "an integer of at least 0", value)
     precision = _field(plain, "precision", str)
     if precision not in {"float32", "bfloat16"}:
         raise _damaged("precision", "float32 or bfloat16", precision)

@@ -44,8 +44,8 @@ class Steps:
         """Return the gradients of query and vector."""
         from qkv.algorithms.additive import direct
 
-        wanted = (grad.contiguous().numpy(), None, False, False)
-        gradients = direct.backward(self._inputs(query), self._ranges, 0, None, None, rows, wanted)
+        request = (grad.contiguous().numpy(), None, False, False)
+        gradients = direct.backward(self._inputs(query), self._ranges, 0, None, None, rows, request)
         return torch.from_numpy(gradients[0]), torch.from_numpy(gradients[3])
 
     def _inputs(self, query: Tensor) -> Any:

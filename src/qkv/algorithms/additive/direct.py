@@ -66,14 +66,14 @@ def backward(
     shift: Array | None,
     drop: Drop | None,
     rows: tuple[Array, ...],
-    wanted: tuple[Array, Array | None, bool, bool],
+    request: tuple[Array, Array | None, bool, bool],
 ) -> tuple[Array, Array | None, Array | None, Array, Array | None, Array]:
     """Compute the gradients.
 
     Args:
         inputs, ranges, rule, shift, drop: as given to `forward`.
         rows: the result of `forward`.
-        wanted: gradients of output and lse, and whether to compute those of the bias, and of keys and values.
+        request: gradients of output and lse, and whether to compute those of the bias, and of keys and values.
 
     Returns:
         The fields of `qkv.algorithms.additive.factored.AdditiveGradients`.
@@ -88,7 +88,7 @@ def backward(
     """
     query, key, vector, value = inputs
     (items, queries, width), keys, dtype = query.shape, key.shape[1], query.dtype
-    (out, top, total), (grad, grad_lse, bias_gradient, memory_gradient) = rows, wanted
+    (out, top, total), (grad, grad_lse, bias_gradient, memory_gradient) = rows, request
     grad_lse = np.zeros((0, 0), dtype) if grad_lse is None else grad_lse
     d_query = _gradient(query)
     d_key, d_value = (_gradient(x) if memory_gradient else np.empty((0, 0, 0), dtype) for x in (key, value))

@@ -272,8 +272,8 @@ def backward(
         array([0.66666667, 0.66666667, 0.66666667])
     """
     if factors.few:
-        wanted = (grad, grad_lse, bias_gradient, memory_gradient)
-        gradients = direct.backward(_inputs(factors, value), ranges, _RULES[rule], shift, drop, tuple(rows), wanted)
+        request = (grad, grad_lse, bias_gradient, memory_gradient)
+        gradients = direct.backward(_inputs(factors, value), ranges, _RULES[rule], shift, drop, tuple(rows), request)
         return AdditiveGradients(*gradients)
     (items, queries, padded_width), dtype = factors.left.shape, value.dtype
     keys, width, size = value.shape[1], value.shape[2], factors.right.shape[3]

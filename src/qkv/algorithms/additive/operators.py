@@ -219,9 +219,9 @@ def _equation(items: Items, rule: str, dropout: float, state: bool) -> _Equation
     return _Equation(mechanism, visibility, terms, Constants(items.seed), diagonal)
 
 
-def _by_terms(wanted: Sequence[bool], diagonal: bool) -> Sequence[bool]:
+def _by_terms(needs_grad: Sequence[bool], diagonal: bool) -> Sequence[bool]:
     """Return which of an equation's terms need a gradient, from which of the items do."""
-    query, key, value, vector, bias, shift = (wanted[index] for index in _LEARNED)
+    query, key, value, vector, bias, shift = (needs_grad[index] for index in _LEARNED)
     return (query, key, value, False, vector, False, bias and not diagonal, bias and diagonal, shift)
 
 
@@ -239,9 +239,9 @@ def _gradients_again(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) ->
     """Return the gradients with a graph."""
     items, has_state = Items(*ctx.saved_tensors[: len(Items._fields)]), ctx.rule == "softmax" and ctx.state
     mechanism, visibility, terms, constants, diagonal = _equation(items, ctx.rule, ctx.dropout, has_state)
-    wanted = _by_terms(ctx.needs_input_grad[3:], diagonal)
+    needs_grad = _by_terms(ctx.needs_input_grad[3:], diagonal)
     cotangents = (g_output, g_lse if has_state else None)
-    gradients = differentiable_gradients(mechanism, visibility, terms, wanted, cotangents, constants)
+    gradients = differentiable_gradients(mechanism, visibility, terms, needs_grad, cotangents, constants)
     return (None, None, None, *_by_items(gradients, items))
 
 
@@ -266,13 +266,13 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     @differentiable_by(_gradients_again)
     def backward(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
-        wanted = ctx.needs_input_grad[3:]
-        requested = wanted[_BIAS], wanted[_KEY] or wanted[_VALUE]
+        needs_grad = ctx.needs_input_grad[3:]
+        requested = needs_grad[_BIAS], needs_grad[_KEY] or needs_grad[_VALUE]
         *tensors, output, top, total = ctx.saved_tensors
         g_output = torch.zeros_like(output) if g_output is None else g_output
         gradients = _backward(Items(*tensors), ctx.rule, ctx.prepared, (output, top, total), g_output, g_lse, requested)
         by_index = dict(zip(_LEARNED, gradients, strict=True))
-        return (None, None, None, *(by_index.get(i) if want else None for i, want in enumerate(wanted)))
+        return (None, None, None, *(by_index.get(i) if needed else None for i, needed in enumerate(needs_grad)))
 
 
 @torch.library.custom_op("qkv::tanh_sum", mutates_args=())
@@ -389,11 +389,11 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
 def _gradients(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None, *_: Any) -> tuple[Any, ...]:
     *tensors, out, top, total = ctx.saved_tensors
     g_output = torch.zeros_like(out) if g_output is None else g_output
-    wanted = ctx.needs_input_grad[:-2]
-    learns_bias = wanted[Items._fields.index("bias")]
+    needs_grad = ctx.needs_input_grad[:-2]
+    learns_bias = needs_grad[Items._fields.index("bias")]
     gradients = tanh_backward(g_output, g_lse, out, top, total, learns_bias, *tensors, *ctx.rest)
     by_index = dict(zip(_LEARNED, gradients, strict=True))
-    return (*(by_index.get(i) if want else None for i, want in enumerate(wanted)), None, None)
+    return (*(by_index.get(i) if needed else None for i, needed in enumerate(needs_grad)), None, None)
 
 
 def _setup_backward_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -406,7 +406,7 @@ def _setup_backward_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> N
 def _second_gradients(ctx: Any, *upstream: Tensor | None) -> tuple[Any, ...]:
     """Return the gradients of a loss on the gradients; output, top and total are functions of the items."""
     g_output, g_lse, *tensors = ctx.saved_tensors
-    items, wanted = Items(*tensors), ctx.needs_input_grad
+    items, needs_grad = Items(*tensors), ctx.needs_input_grad
     has_state = ctx.rule == "softmax" and g_lse is not None
     mechanism, visibility, terms, constants, diagonal = _equation(items, ctx.rule, ctx.dropout, has_state)
     query, key, value, vector, bias, shift = upstream
@@ -419,7 +419,7 @@ def _second_gradients(ctx: Any, *upstream: Tensor | None) -> tuple[Any, ...]:
         terms,
         (g_output, g_lse if has_state else None),
         (query, key, value, None, vector, None, None if diagonal else bias, along, shift),
-        (_by_terms(wanted[_FIRST_ITEM:], diagonal), (wanted[0], wanted[1] and has_state)),
+        (_by_terms(needs_grad[_FIRST_ITEM:], diagonal), (needs_grad[0], needs_grad[1] and has_state)),
         constants,
     )
     return of_output, of_lse, *(None,) * (_FIRST_ITEM - 2), *_by_items(of_terms, items), None, None

@@ -62,12 +62,12 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
 
 
 def _run(problem: Problem, call: Call) -> Result:
-    whole = (*problem.leading, problem.queries, problem.value_width)
+    shape = (*problem.leading, problem.queries, problem.value_width)
     if problem.constant and problem.mask == "all" and problem.mode == "eager" and not (problem.state or problem.empty):
         # Every row reads the same sum of values.
         value = wide(call.value)
         total = value.sum(-2, keepdim=True) if problem.normalizer == "identity" else value.mean(-2, keepdim=True)
-        return Result(total.to(call.query.dtype).expand(whole).contiguous(), None)
+        return Result(total.to(call.query.dtype).expand(shape).contiguous(), None)
     query, key, scale, _ = call.score.prepare(call.query, call.key)
     query, key, value = wide(query), wide(key), wide(call.value)
     if problem.mask == "all" and problem.mode == "eager" and not (problem.state or isinstance(scale, Tensor)):
@@ -75,7 +75,7 @@ def _run(problem: Problem, call: Call) -> Result:
             query, key, value, scale if problem.normalizer == "identity" else scale / max(problem.keys, 1)
         )
         output = output if output.dtype == problem.dtype else output.to(problem.dtype)
-        return Result(output if output.shape == whole else output.expand(whole), None)
+        return Result(output if output.shape == shape else output.expand(shape), None)
     count = call.visibility.count()
     factor = scale if problem.normalizer == "identity" else scale / count.clamp(min=1).to(value.dtype)[..., None]
     if problem.mask == "causal":
@@ -84,7 +84,7 @@ def _run(problem: Problem, call: Call) -> Result:
     else:
         # Every row sees the same keys, so KᵀV is scaled once for all rows.
         output = query @ ((key.mT @ value) * factor)
-    output = output.to(call.query.dtype).expand(whole)
+    output = output.to(call.query.dtype).expand(shape)
     return Result(output, _state(problem, count, output) if problem.state else None)
 
 

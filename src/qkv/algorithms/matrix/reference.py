@@ -105,8 +105,7 @@ def output(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
         plain = w_QK.ndim == value.ndim == 3 and w_QK.shape[0] == value.shape[0]
         out_QV = torch.bmm(w_QK, value) if plain else w_QK @ value
     out_QV = out_QV if out_QV.dtype == call.value.dtype else out_QV.to(call.value.dtype)
-    whole = out_QV.shape[:-2] == problem.leading
-    return out_QV if whole else out_QV.expand(*problem.leading, *out_QV.shape[-2:])
+    return out_QV if out_QV.shape[:-2] == problem.leading else out_QV.expand(*problem.leading, *out_QV.shape[-2:])
 
 
 def scores(call: Call) -> Tensor:

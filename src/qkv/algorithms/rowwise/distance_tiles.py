@@ -237,8 +237,8 @@ def _gradients_again(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     """Return differentiable gradients. Queries and keys get zeros, so zeros can stand for the values."""
     query, key = ctx.saved_tensors[:2]
     value = g.new_zeros(*ctx.mechanism.leading, key.shape[-2], g.shape[-1])
-    seen, wanted = visibility_of(query, key), ctx.needs_input_grad[2:]
-    return None, None, *differentiable_gradients(ctx.mechanism, seen, Terms(query, key, value), wanted, (g, None))
+    seen, needs_grad = visibility_of(query, key), ctx.needs_input_grad[2:]
+    return None, None, *differentiable_gradients(ctx.mechanism, seen, Terms(query, key, value), needs_grad, (g, None))
 
 
 class _Tiles(torch.autograd.Function):
@@ -260,7 +260,7 @@ class _Tiles(torch.autograd.Function):
 
 def _boxcar_gradients(
     mechanism: Mechanism,
-    wanted: tuple[bool, ...],
+    needs_grad: tuple[bool, ...],
     g: Tensor,
     query: Tensor,
     key: Tensor,
@@ -269,8 +269,8 @@ def _boxcar_gradients(
     totals: Tensor,
     nonzero: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
-    zeros = (torch.zeros_like(x) if want else None for x, want in zip((query, key), wanted[:2], strict=True))
-    if not wanted[2]:
+    zeros = (torch.zeros_like(x) if needed else None for x, needed in zip((query, key), needs_grad[:2], strict=True))
+    if not needs_grad[2]:
         return (*zeros, None)
     scaled_g = g * torch.where(totals == 0, 0, 1 / totals)
     if nonzero is not None:

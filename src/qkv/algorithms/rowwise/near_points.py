@@ -111,9 +111,9 @@ def _row_arguments(mechanism: Mechanism, queries: int, keys: int) -> "tuple[RowO
 
 def _gradients_again(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     """Return the gradients with a graph."""
-    terms, wanted = Terms(*ctx.saved_tensors[:3]), ctx.needs_input_grad[2:]
+    terms, needs_grad = Terms(*ctx.saved_tensors[:3]), ctx.needs_input_grad[2:]
     seen = visibility_of(terms.query, terms.key)
-    return None, None, *differentiable_gradients(ctx.mechanism, seen, terms, wanted, (g, None))
+    return None, None, *differentiable_gradients(ctx.mechanism, seen, terms, needs_grad, (g, None))
 
 
 class _Near(torch.autograd.Function):
@@ -129,16 +129,16 @@ class _Near(torch.autograd.Function):
     @differentiable_by(_gradients_again)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights, products, left, right = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[2:]
+        needs_grad = ctx.needs_input_grad[2:]
         d_query = d_key = None
         with as_it_is(query):
-            d_value = batched(weights.mT, g) if wanted[2] else None
-            if wanted[0] or wanted[1]:
+            d_value = batched(weights.mT, g) if needs_grad[2] else None
+            if needs_grad[0] or needs_grad[1]:
                 with borrow_workspace() as workspace:
                     g_weights = batched(g, value.mT)
                     G = _product_gradients(ctx.mechanism, ctx.state, g_weights, weights, products, workspace)
-                    d_query = _query_gradient(query, batched(G, right)) if wanted[0] else None
-                    d_key = _key_gradient(key, batched(G.mT, left)) if wanted[1] else None
+                    d_query = _query_gradient(query, batched(G, right)) if needs_grad[0] else None
+                    d_key = _key_gradient(key, batched(G.mT, left)) if needs_grad[1] else None
         return None, None, d_query, d_key, d_value
 
 

@@ -84,9 +84,9 @@ class RowTiles:
                 part.copy_(torch.from_numpy(forward.state).view(part.shape))
         return output, state
 
-    def backward(self, g_output: Tensor, g_state: Tensor | None, wanted: list[bool]) -> list[Tensor | None]:
+    def backward(self, g_output: Tensor, g_state: Tensor | None, needs_grad: list[bool]) -> list[Tensor | None]:
         """Return the requested gradients of the inputs, in the order of `Inputs`."""
-        buffers = zero_gradients(self.inputs, wanted)
+        buffers = zero_gradients(self.inputs, needs_grad)
         for tile in self.tiling.widest_first():
             items, rows, _ = tile.slices
             g = take(g_output, items, rows)

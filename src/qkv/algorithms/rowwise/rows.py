@@ -176,7 +176,7 @@ class _Rowwise(torch.autograd.Function):
     @staticmethod
     @differentiable_by(_gradients_again)
     def backward(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
-        wanted, mechanism = list(ctx.needs_input_grad[2 : 2 + DIFFERENTIABLE]), ctx.mechanism
+        needs_grad, mechanism = list(ctx.needs_input_grad[2 : 2 + DIFFERENTIABLE]), ctx.mechanism
         inputs = Inputs(*ctx.saved_tensors[:SAVED])
         if g_output is None:
             g_output = inputs.value.new_zeros(1).expand(
@@ -185,7 +185,7 @@ class _Rowwise(torch.autograd.Function):
         g_state = g_state if mechanism.state else None
         with as_it_is(inputs.query), borrow_workspace() as workspace:
             tiles = RowTiles(mechanism, inputs, ctx.visibility, workspace)
-            return (None, None, *tiles.backward(g_output, g_state, wanted), *(None,) * (SAVED - DIFFERENTIABLE))
+            return (None, None, *tiles.backward(g_output, g_state, needs_grad), *(None,) * (SAVED - DIFFERENTIABLE))
 
 
 ROWS = Algorithm(

@@ -257,9 +257,9 @@ def _gradients_again(
         bias = full_rank(torch.where(added > -torch.inf, added, 0.0), 4)
     bounds = causal_bounds(query, key) if node._saved_is_causal else (None, None)
     mechanism = Mechanism("dot", Linear(), "softmax", node._saved_scale, 0.0, False, tuple(query.shape[:-2]))
-    wanted, terms = [x is not None for x in gradients[:3]], Terms(query, key, value, bias=bias)
+    needs_grad, terms = [x is not None for x in gradients[:3]], Terms(query, key, value, bias=bias)
     seen = visibility_of(query, key, bounds, dense)
-    again = differentiable_gradients(mechanism, seen, terms, wanted, (incoming[0], None))
+    again = differentiable_gradients(mechanism, seen, terms, needs_grad, (incoming[0], None))
     return (*again, *(None,) * (len(gradients) - len(again)))
 
 

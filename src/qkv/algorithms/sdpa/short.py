@@ -162,9 +162,9 @@ def _gradients_again(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     first, last = (torch.from_numpy(x).as_strided(query.shape[:-1], strides) for x in (first, last))
     mechanism = Mechanism("dot", Linear(), "softmax", ctx.scale, 0.0, False, tuple(query.shape[:-2]))
     terms = Terms(query, key, value, parameter=None if sink is None else sink[..., None, None])
-    wanted = [*ctx.needs_input_grad[:3], False, False, sink is not None and ctx.needs_input_grad[3]]
+    needs_grad = [*ctx.needs_input_grad[:3], False, False, sink is not None and ctx.needs_input_grad[3]]
     seen = visibility_of(query, key, (first, last))
-    *gradients, _, _, d_sink = differentiable_gradients(mechanism, seen, terms, wanted, (grad, None))
+    *gradients, _, _, d_sink = differentiable_gradients(mechanism, seen, terms, needs_grad, (grad, None))
     return (*gradients, None if d_sink is None else d_sink[..., 0, 0], None, None)
 
 
@@ -261,7 +261,13 @@ def _sizes(query: Tensor, key: Tensor, value: Tensor, ranges: _Ranges) -> NDArra
 
 
 def _run_kernel(
-    kernel: Any, query: Tensor, key: Tensor, each: float, given: Sequence[Any], scratch_sizes: Shape, wide: Shape = ()
+    kernel: Any,
+    query: Tensor,
+    key: Tensor,
+    each: float,
+    arguments: Sequence[Any],
+    scratch_sizes: Shape,
+    wide: Shape = (),
 ) -> None:
     """Run a kernel over all items on several threads.
 
@@ -269,7 +275,7 @@ def _run_kernel(
         kernel: forward or backward.
         query, key: its operands.
         each: microseconds of one thread per query element and key.
-        given: its arguments besides the range of items and scratch.
+        arguments: those besides the range of items and scratch.
         scratch_sizes, wide: the sizes of its float32 scratch, and of its float64 scratch.
     """
     from qkv.compiled import thread_pool
@@ -281,7 +287,9 @@ def _run_kernel(
     scratch = *floats, *doubles, ((blocks, 2), np.uint64)
     items = query.shape[0] * query.shape[1]
     # Items take equally long: with two chunks per thread a training step of a small GPT takes 4% less than with four.
-    thread_pool.run_in_chunks(kernel, np.float32, items, each * query.numel() * key.shape[2], given, scratch, each=2)
+    thread_pool.run_in_chunks(
+        kernel, np.float32, items, each * query.numel() * key.shape[2], arguments, scratch, each=2
+    )
 
 
 def _padded(*sizes: int) -> tuple[int, ...]:

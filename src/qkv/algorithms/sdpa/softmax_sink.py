@@ -59,8 +59,8 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
         result = flash.finish(problem, call, output, lse)
         if result.state is None or not row_state.is_rounded(problem):
             return result
-        own = torch.as_tensor(spread(call.normalizer.sink, by=1), device=products.query.device)
-        return result._replace(state=row_state.unrounded(problem, call, products, result.state, own))
+        sinks = torch.as_tensor(spread(call.normalizer.sink, by=1), device=products.query.device)
+        return result._replace(state=row_state.unrounded(problem, call, products, result.state, sinks))
 
 
 def _by_head(sink: float | Tensor, problem: Problem) -> float | Tensor:

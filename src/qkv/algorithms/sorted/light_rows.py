@@ -166,9 +166,9 @@ def gradients(
         d_a[pairs.part] = np.add.reduceat(pairs.slope * d_f, pairs.starts)
         d_scale[pairs.part] = np.add.reduceat(pairs.grown * d_f, pairs.starts)
         order = pairs.key.argsort(kind="stable")
-        found, starts = np.unique(pairs.key[order], return_index=True)
-        d_b[found] -= np.add.reduceat((pairs.slope * d_f)[order], starts)
-        d_value[found] += np.add.reduceat(((pairs.f * by)[:, None] * row_grad)[order], starts)
+        touched, starts = np.unique(pairs.key[order], return_index=True)
+        d_b[touched] -= np.add.reduceat((pairs.slope * d_f)[order], starts)
+        d_value[touched] += np.add.reduceat(((pairs.f * by)[:, None] * row_grad)[order], starts)
     return LightGradients(d_a, d_scale, d_b, d_value)
 
 

@@ -83,13 +83,13 @@ class _Upstream(NamedTuple):
         rows: gradients of the output, (R·Q·V,), flat.
         product: their products with the output, (R·Q,).
         state: gradients of the state, (R·Q,).
-        wanted: whether gradients of a, b, value and scale are requested.
+        needs_grad: whether gradients of a, b, value and scale are requested.
     """
 
     rows: Numbers
     product: Doubles
     state: Doubles
-    wanted: tuple[bool, ...]
+    needs_grad: tuple[bool, ...]
 
 
 @final
@@ -118,14 +118,14 @@ class _TwoPointer(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, grad_state: Tensor | None) -> Any:
         visible, count, a, b, value, scale, output = ctx.saved_tensors
-        operands, wanted = LineOperands(a, b, value, scale, visible, count), ctx.needs_input_grad[3:]
+        operands, needs_grad = LineOperands(a, b, value, scale, visible, count), ctx.needs_input_grad[3:]
         grad = torch.zeros_like(output) if grad is None else grad
         product = (grad * output).sum(-1, dtype=torch.float64)
         state = torch.zeros_like(product) if grad_state is None else grad_state
-        upstream = _Upstream(_flat(grad), _flat(product), _flat(state), wanted)
+        upstream = _Upstream(_flat(grad), _flat(product), _flat(state), needs_grad)
         gradients = _reshape(_BACKWARD[_family(ctx.problem)](ctx.problem, operands, ctx.saved, upstream), operands)
         if torch.is_grad_enabled():
-            differentiable = _differentiable_gradients(ctx.problem, operands, grad, grad_state, wanted)
+            differentiable = _differentiable_gradients(ctx.problem, operands, grad, grad_state, needs_grad)
             gradients = tuple(_value_of(x, y) for x, y in zip(gradients, differentiable, strict=True))
         return None, None, None, *gradients
 
@@ -143,17 +143,17 @@ def _value_of(exact: Tensor | None, differentiable: Tensor | None) -> Tensor | N
 
 
 def _differentiable_gradients(
-    problem: Problem, operands: LineOperands, grad: Tensor, grad_state: Tensor | None, wanted: tuple[bool, ...]
+    problem: Problem, operands: LineOperands, grad: Tensor, grad_state: Tensor | None, needs_grad: tuple[bool, ...]
 ) -> list[Tensor | None]:
     """Return gradients that autograd can differentiate."""
     a, b, value, scale, _, _ = operands
-    inputs = [x for x, want in zip((a, b, value, scale), wanted, strict=True) if want]
+    inputs = [x for x, needed in zip((a, b, value, scale), needs_grad, strict=True) if needed]
     output, state = prefix_sums.run(problem, operands)
     pairs = [(output, grad.to(output.dtype)), (state, grad_state)]
     pairs = [(x, g) for x, g in pairs if g is not None and x.requires_grad]
     outputs, grads = [x for x, _ in pairs], [g for _, g in pairs]
     sides = iter(torch.autograd.grad(outputs, inputs, grads, create_graph=True, allow_unused=True))
-    return [next(sides) if want else None for want in wanted]
+    return [next(sides) if needed else None for needed in needs_grad]
 
 
 def _reshape(gradients: _Gradients, operands: LineOperands) -> tuple[Tensor | None, ...]:
@@ -219,7 +219,7 @@ def _rectified_back(problem: Problem, operands: LineOperands, saved: _Saved, ups
     from qkv.algorithms.sorted.two_pointer_parallel import NONE_2D, PointRows, SourceFactors, TargetFactors, sides
 
     queries, keys, factor, _, _ = saved
-    wants_a, wants_b, wants_value, wants_scale = upstream.wanted
+    wants_a, wants_b, wants_value, wants_scale = upstream.needs_grad
     slopes, ones, zeros = _side_slopes(problem), np.ones(keys.coordinates.size), np.zeros(queries.coordinates.size)
     side_count = len(slopes)
     value, d_a, d_b, d_value = PointRows(_flat(operands.value), ones), None, None, None
@@ -289,7 +289,7 @@ def _exponential_back(problem: Problem, operands: LineOperands, saved: _Saved, u
     from qkv.algorithms.sorted.two_pointer_parallel import NONE_2D, PointRows, SourceFactors, TargetFactors, sides
 
     queries, keys, factor, _, _ = saved
-    wants_a, wants_b, wants_value, wants_scale = upstream.wanted
+    wants_a, wants_b, wants_value, wants_scale = upstream.needs_grad
     exponents = _exponents(problem, queries, keys, operands.visible)
     slope, ones = _slope(problem), np.ones(keys.coordinates.size)
     value, d_a, d_b, d_value = PointRows(_flat(operands.value), ones), None, None, None
@@ -365,7 +365,7 @@ def _window_back(problem: Problem, operands: LineOperands, saved: _Saved, upstre
     from qkv.algorithms.sorted.two_pointer_parallel import PointRows, windows
 
     queries, keys, factor, total, light = saved
-    wants_a, wants_b, wants_value, wants_scale = upstream.wanted
+    wants_a, wants_b, wants_value, wants_scale = upstream.needs_grad
     support, is_boxcar = _support(problem, operands), isinstance(problem.pointwise, BoxcarShape)
     ones, summed = np.ones(keys.coordinates.size), problem.normalizer == "sum"
     value, grad = PointRows(_flat(operands.value), ones), PointRows(upstream.rows, np.zeros_like(factor))
@@ -386,13 +386,13 @@ def _window_back(problem: Problem, operands: LineOperands, saved: _Saved, upstre
         d_scale = d_log_scale / support.per_width.repeat(operands.a.shape[-1]) ** 2
     if light is not None:
         rows, grad_rows = _columns(value.rows, keys), _columns(grad.rows, queries)
-        own = light_rows.gradients(
+        light_gradients = light_rows.gradients(
             _kernel(problem, operands), queries, keys, rows, light, saved.factor, grad_rows, grad.extra
         )
-        d_a[light.rows], d_scale[light.rows] = own.a, own.scale
-        d_b = d_b + own.b
+        d_a[light.rows], d_scale[light.rows] = light_gradients.a, light_gradients.scale
+        d_b = d_b + light_gradients.b
         if d_value is not None:
-            d_value = d_value + own.value.reshape(-1)
+            d_value = d_value + light_gradients.value.reshape(-1)
     return _Gradients(d_a if wants_a else None, d_b if wants_b else None, d_value, d_scale if wants_scale else None)
 
 

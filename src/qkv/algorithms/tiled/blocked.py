@@ -133,7 +133,7 @@ _NO_GRADIENTS = (None,) * (SAVED - DIFFERENTIABLE)
 
 def _gradients_again(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
     """Return the gradients with a graph."""
-    inputs, mechanism, wanted = Inputs(*ctx.saved_tensors[:SAVED]), ctx.mechanism, ctx.needs_input_grad
+    inputs, mechanism, needs_grad = Inputs(*ctx.saved_tensors[:SAVED]), ctx.mechanism, ctx.needs_input_grad
     tiles: PositionTiles | None = None if ctx.make_tiles is None else ctx.make_tiles(False)
     learned = () if tiles is None else ctx.saved_tensors[SAVED : SAVED + len(tiles.positions.learned)]
     if tiles is not None and not tiles.positions.replaceable:
@@ -146,7 +146,7 @@ def _gradients_again(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) 
         mechanism,
         ctx.visibility,
         (*terms, *learned),
-        (*wanted[3 : 3 + DIFFERENTIABLE], *(False,) * further, *wanted[3 + SAVED :]),
+        (*needs_grad[3 : 3 + DIFFERENTIABLE], *(False,) * further, *needs_grad[3 + SAVED :]),
         (g_output, g_state if mechanism.state else None),
         Constants(inputs.seed, inputs.ties, None if tiles is None else tiles.computed_from),
     )
@@ -177,7 +177,7 @@ class _Blocked(torch.autograd.Function):
     @staticmethod
     @differentiable_by(_gradients_again)
     def backward(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
-        wanted, learned = list(ctx.needs_input_grad[3 : 3 + DIFFERENTIABLE]), ctx.needs_input_grad[3 + SAVED :]
+        needs_grad, learned = list(ctx.needs_input_grad[3 : 3 + DIFFERENTIABLE]), ctx.needs_input_grad[3 + SAVED :]
         inputs, mechanism = Inputs(*ctx.saved_tensors[:SAVED]), ctx.mechanism
         bias_tiles = None if ctx.make_tiles is None else ctx.make_tiles(len(learned) > 0)
         if g_output is None:
@@ -185,7 +185,7 @@ class _Blocked(torch.autograd.Function):
             g_output = inputs.query.new_zeros(1).expand(*mechanism.leading, *sizes)
         with torch.autocast(inputs.query.device.type, enabled=False):
             stripes = Stripes(mechanism, inputs, ctx.visibility, bias_tiles)
-            gradients = stripes.backward(g_output, g_state if mechanism.state else None, wanted)
+            gradients = stripes.backward(g_output, g_state if mechanism.state else None, needs_grad)
         pairs = zip(gradients, inputs, strict=False)
         cast = (None if g is None or x is None else g.to(x.dtype) for g, x in pairs)
         return (None, None, None, *cast, *_NO_GRADIENTS, *(() if bias_tiles is None else bias_tiles.gradients()))

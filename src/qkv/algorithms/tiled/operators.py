@@ -113,7 +113,7 @@ def _(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> tuple[Tensor, Te
 def blocked_backward(
     g_output: Tensor,
     g_state: Tensor | None,
-    wanted: Sequence[bool],
+    needs_grad: Sequence[bool],
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -141,15 +141,15 @@ def blocked_backward(
     inputs = Inputs(query, key, value, scale, vector, parameter, bias, diagonals, seed, ties)
     visibility = _visibility(query, key, (first, last), dense, mask_tensors, mask_code, mask_numbers, groups)
     stripes = Stripes(_mechanism(query, names, factor, shape_parameter, dropout, state), inputs, visibility)
-    gradients = zip(stripes.backward(g_output, g_state, list(wanted)), inputs, strict=False)
+    gradients = zip(stripes.backward(g_output, g_state, list(needs_grad)), inputs, strict=False)
     return [query.new_empty(0) if g is None or x is None else g.to(x.dtype) for g, x in gradients]
 
 
 @blocked_backward.register_fake
-def _(g_output: Tensor, g_state: Tensor | None, wanted: Sequence[bool], query: Tensor, *rest: Any) -> list[Tensor]:
+def _(g_output: Tensor, g_state: Tensor | None, needs_grad: Sequence[bool], query: Tensor, *rest: Any) -> list[Tensor]:
     inputs = (query, *rest[: DIFFERENTIABLE - 1])
-    pairs = zip(inputs, wanted, strict=True)
-    return [query.new_empty(0) if x is None or not want else x.new_empty(x.shape) for x, want in pairs]
+    pairs = zip(inputs, needs_grad, strict=True)
+    return [query.new_empty(0) if x is None or not needed else x.new_empty(x.shape) for x, needed in pairs]
 
 
 def _mechanism(
@@ -204,10 +204,10 @@ def _requested_gradients(
     tensors = ctx.saved_tensors
     if g_output is None:
         g_output = tensors[0].new_zeros(ctx.shape)
-    wanted = list(ctx.needs_input_grad[:DIFFERENTIABLE])
+    needs_grad = list(ctx.needs_input_grad[:DIFFERENTIABLE])
     state = g_state if ctx.state else None
-    gradients = backward(g_output, state, wanted, *tensors[:TENSORS], list(tensors[TENSORS:]), *ctx.rest)
-    return [g if want else None for g, want in zip(gradients, wanted, strict=True)]
+    gradients = backward(g_output, state, needs_grad, *tensors[:TENSORS], list(tensors[TENSORS:]), *ctx.rest)
+    return [g if needed else None for g, needed in zip(gradients, needs_grad, strict=True)]
 
 
 def _setup_backward_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -227,7 +227,11 @@ def _second_gradients(ctx: Any, *upstream: Any) -> tuple[Any, ...]:
 def _requested_second_gradients(ctx: Any, upstream: Sequence[Tensor | None]) -> list[Any]:
     """Return the gradients of the arguments of `blocked_backward`, as far as they have any."""
     g_output, g_state, *tensors = ctx.saved_tensors
-    inputs, constants, wanted = Inputs(*tensors[: len(Inputs._fields)]), tensors[DIFFERENTIABLE:], ctx.needs_input_grad
+    inputs, constants, needs_grad = (
+        Inputs(*tensors[: len(Inputs._fields)]),
+        tensors[DIFFERENTIABLE:],
+        ctx.needs_input_grad,
+    )
     code, numbers, groups, *settings = ctx.rest
     mechanism = _mechanism(inputs.query, *settings)
 
@@ -243,8 +247,8 @@ def _requested_second_gradients(ctx: Any, upstream: Sequence[Tensor | None]) -> 
         Visibility("all", Grid(mechanism.leading, inputs.query.shape[-2], inputs.key.shape[-2], inputs.query.device)),
         terms_of(inputs),
         (g_output, g_state),
-        [g if want else None for g, want in zip(upstream, ctx.upstream_for, strict=True)],
-        (wanted[3 : 3 + DIFFERENTIABLE], wanted[:2]),
+        [g if needed else None for g, needed in zip(upstream, ctx.upstream_for, strict=True)],
+        (needs_grad[3 : 3 + DIFFERENTIABLE], needs_grad[:2]),
         apply=apply,
     )
     return [*of_cotangents, None, *of_terms]
@@ -288,15 +292,15 @@ class _Derivative(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Any, ...]:
         """Apply the derivative of the next order."""
-        wanted = ctx.needs_input_grad[4 : 4 + ctx.count]
-        further = tuple(index for index, want in enumerate(wanted) if want)
+        needs_grad = ctx.needs_input_grad[4 : 4 + ctx.count]
+        further = tuple(index for index, needed in enumerate(needs_grad) if needed)
         present, outputs, chosen = ctx.parts
         parts, tensors = (present, outputs, (*chosen, further)), ctx.saved_tensors
         count = ctx.count + len(cotangents)
         arguments = (*tensors[: ctx.count], *cotangents, *tensors[ctx.count :])
         gradients = iter(_Derivative.apply(ctx.mechanism, parts, ctx.code, count, *arguments))  # type: ignore[no-untyped-call]
         constants = (None,) * (len(tensors) - ctx.count)
-        return (None, None, None, None, *(next(gradients) if want else None for want in wanted), *constants)
+        return (None, None, None, None, *(next(gradients) if needed else None for needed in needs_grad), *constants)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
@@ -334,9 +338,11 @@ def _vmap_backward(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[lis
     )
     g_output, g_state, *inputs = differentiable
     gradients = blocked_backward(g_output, g_state, args[2], *inputs, *args[3 + DIFFERENTIABLE :])
-    wanted = [want and x is not None for want, x in zip(args[2], inputs, strict=True)]
+    needs_grad = [needed and x is not None for needed, x in zip(args[2], inputs, strict=True)]
     front = info.batch_size
-    return [g if want else g.expand(front, 0) for g, want in zip(gradients, wanted, strict=True)], [0] * len(gradients)
+    return [g if needed else g.expand(front, 0) for g, needed in zip(gradients, needs_grad, strict=True)], [0] * len(
+        gradients
+    )
 
 
 def _move_to_front(args: tuple[Any, ...], in_dims: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -73,9 +73,9 @@ class Stripes:
                 take(state, slices.items, slices.rows).copy_(self.rule.state(stripe.row, stripe.weights))
         return output, state
 
-    def backward(self, g_output: Tensor, g_state: Tensor | None, wanted: list[bool]) -> list[Tensor | None]:
+    def backward(self, g_output: Tensor, g_state: Tensor | None, needs_grad: list[bool]) -> list[Tensor | None]:
         """Return the requested gradients of the inputs, in the order of `Inputs`."""
-        buffers = zero_gradients(self.inputs, wanted)
+        buffers = zero_gradients(self.inputs, needs_grad)
         for tile in self.tiling.widest_first():
             slices = tile.slices
             g = take(g_output, slices.items, slices.rows).to(self.dtype)
@@ -94,9 +94,9 @@ class Stripes:
         x = core.mul_(mechanism.factor) if scale is None else core * scale
         y = apply_pointwise(mechanism.pointwise, x)
         # The derivatives of these two are computed from their results, which must not be overwritten.
-        kept = isinstance(mechanism.pointwise, (GaussianShape, Softcap))
+        needs_result = isinstance(mechanism.pointwise, (GaussianShape, Softcap))
         untouched = visible is None and not inputs.biased and self.bias_tiles is None and self.rule is RULES["softmax"]
-        s = y.clone() if kept and not untouched else y
+        s = y.clone() if needs_result and not untouched else y
         if inputs.ties is not None:
             s = shared(s, take(inputs.ties, items, slices.columns), slices.columns.start)
         biased = self._add_bias(s, slices)

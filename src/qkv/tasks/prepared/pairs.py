@@ -126,7 +126,7 @@ class PreparedPairs:
 
 @final
 class PairBatches:
-    """Batches of pairs: those of the window w have the places w·2^16 and on.
+    """Batches of pairs: those of the window w have the positions w·2^16 and on.
 
     Args:
         pairs: the pairs.
@@ -143,20 +143,20 @@ class PairBatches:
 
     @property
     def end(self) -> int:
-        """A number beyond the places of the last window."""
+        """A number beyond the positions of the last window."""
         return -(-len(self._pairs) // WINDOW) * WINDOW
 
-    def at(self, place: int) -> list[int]:
+    def at(self, position: int) -> list[int]:
         """Return the numbers of the pairs of a batch."""
-        window, number = divmod(place, WINDOW)
-        if not 0 <= place < self.end:
-            raise IndexError(place)
+        window, number = divmod(position, WINDOW)
+        if not 0 <= position < self.end:
+            raise IndexError(position)
         return self._batches(window)[number]
 
-    def after(self, place: int) -> int:
-        """Return the place of the next batch, which can be in the next window."""
-        window, number = divmod(place, WINDOW)
-        return place + 1 if number + 1 < len(self._batches(window)) else (window + 1) * WINDOW
+    def after(self, position: int) -> int:
+        """Return the position of the next batch, which can be in the next window."""
+        window, number = divmod(position, WINDOW)
+        return position + 1 if number + 1 < len(self._batches(window)) else (window + 1) * WINDOW
 
     def total(self) -> int:
         """Return the number of batches: every window is looked through."""

@@ -131,17 +131,17 @@ class WindowBatches:
         """The number of batches."""
         return -(-self._count // self._rows)
 
-    def at(self, place: int) -> list[int]:
+    def at(self, position: int) -> list[int]:
         """Return where the windows of a batch begin."""
-        start, stop = place * self._rows, min((place + 1) * self._rows, self._count)
+        start, stop = position * self._rows, min((position + 1) * self._rows, self._count)
         if not 0 <= start < stop:
-            raise IndexError(place)
+            raise IndexError(position)
         numbers = range(start, stop) if self._order is None else self._order.at(start, stop).tolist()
         return [self._shift + number * self._context for number in numbers]
 
-    def after(self, place: int) -> int:
-        """Return the next place."""
-        return place + 1
+    def after(self, position: int) -> int:
+        """Return the next position."""
+        return position + 1
 
     def total(self) -> int:
         """Return the number of batches."""

@@ -47,6 +47,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def _memory() -> Path | None:
+    """A folder in memory with space for the tests, from which programs may be run."""
+    folder = Path("/dev/shm")
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        return None
+    volume = os.statvfs(folder)
+    is_enough = volume.f_bavail * volume.f_frsize >= 4 << 30
+    return folder if is_enough and not volume.f_flag & os.ST_NOEXEC else None
+
+
+# Every save waits for a disk several times.
+if (memory := _memory()) is not None:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
+
 # Of the many objects that collecting tests makes, few are garbage.
 gc.disable()
 

@@ -3,7 +3,6 @@
 import os
 import signal
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from tests.fuzz.campaign import attempt_once, seed_of, try_target
@@ -12,7 +11,6 @@ from tests.fuzz.targets import Target, targets
 
 from qkv.errors import DataError
 
-MEMORY = Path("/dev/shm")
 TARGETS = {target.name: target for target in targets()}
 TRAINED = ("forged trainer", "run folder")
 NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in TRAINED else []) for name in TARGETS]
@@ -20,18 +18,16 @@ NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name in TRAINED else [])
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", NAMES)
-def test_a_spoilt_file_gives_a_typed_error_or_a_sound_value(name: str) -> None:
-    target = TARGETS[name]
-    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as base:
-        inside, outside = Path(base, "inside"), Path(base, "outside")
-        inside.mkdir()
-        attempt = target.make(inside)
-        outside.mkdir(exist_ok=True)
-        watch = Watch(outside)
-        found = [attempt_once(attempt, seed_of(target, 1, number)) for number in range(10 * target.share)]
-        assert [fault for _, fault in found if fault] == []
-        assert watch.seen() == []
-        assert any(refused for refused, _ in found)
+def test_a_spoilt_file_gives_a_typed_error_or_a_sound_value(name: str, tmp_path: Path) -> None:
+    target, inside, outside = TARGETS[name], tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    attempt = target.make(inside)
+    outside.mkdir(exist_ok=True)
+    watch = Watch(outside)
+    found = [attempt_once(attempt, seed_of(target, 1, number)) for number in range(10 * target.share)]
+    assert [fault for _, fault in found if fault] == []
+    assert watch.seen() == []
+    assert any(refused for refused, _ in found)
 
 
 def test_a_campaign_reports_what_must_not_be(tmp_path: Path) -> None:

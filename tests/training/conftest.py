@@ -1,5 +1,5 @@
-"""The in-memory folders of the checkpoint tests."""
+"""The folder that the tests of a module share."""
 
-from tests.checkpoint.conftest import shared_path, tmp_path
+from tests.checkpoint.conftest import shared_path
 
-__all__ = ["shared_path", "tmp_path"]
+__all__ = ["shared_path"]

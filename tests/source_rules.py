@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,12 @@ from tests.platforms.names import absent
 import qkv
 
 SOURCE = Path(qkv.__file__).parent
+
+
+@cache
+def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """Every node of a syntax tree; all rules pass over the same ones."""
+    return tuple(ast.walk(tree))
 
 
 class Use(NamedTuple):
@@ -67,7 +74,7 @@ RUNNING_ARGUMENTS = {"allow_pickle", "weights_only", "shell", "trust_remote_code
 
 def running(tree: ast.Module) -> Iterator[Use]:
     """Whatever could run code that a file holds or names."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.Import(names=names):
                 yield from (Use(node.lineno, a.name) for a in names if a.name.split(".")[0] in RUNNING_MODULES)
@@ -94,11 +101,11 @@ def opening(tree: ast.Module) -> Iterator[Use]:
     """Names by which a file is opened, other than functions of `qkv.data` that read through the guarded reader."""
     guarded = {
         a.asname or a.name
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("qkv.data.")
         for a in node.names
     }
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in OPENERS - guarded:
                 yield Use(node.lineno, name)
@@ -108,7 +115,7 @@ def opening(tree: ast.Module) -> Iterator[Use]:
 
 def parsing_json(tree: ast.Module) -> Iterator[Use]:
     """Calls that parse JSON."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="json"), attr="load" | "loads" as name)):
                 yield Use(node.lineno, f"json.{name}")
@@ -118,14 +125,14 @@ def parsing_json(tree: ast.Module) -> Iterator[Use]:
 
 def future(tree: ast.Module) -> Iterator[Use]:
     """Imports from the future."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "__future__":
             yield Use(node.lineno, "__future__")
 
 
 def compilers(tree: ast.Module) -> Iterator[Use]:
     """Imports of what compiles kernels, which not every system has."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         yield from (Use(node.lineno, root) for name in names if (root := name.split(".")[0]) in COMPILERS)
@@ -133,7 +140,7 @@ def compilers(tree: ast.Module) -> Iterator[Use]:
 
 def normalizing(tree: ast.Module) -> Iterator[Use]:
     """Uses of Python's Unicode normalization."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.Attribute(value=ast.Name(id="unicodedata"), attr="normalize" | "is_normalized" as name):
                 yield Use(node.lineno, name)
@@ -153,7 +160,7 @@ def systems(tree: ast.Module) -> Iterator[Use]:
         for name, missing in absent(system).items()
         for each in missing
     }
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         names: list[str] = []
         match node:
             case ast.Attribute(value=ast.Name(id=module), attr=name):
@@ -236,7 +243,10 @@ def broken(source: Path) -> list[str]:
     """Every broken rule in the files of a folder."""
     files = sorted(source.rglob("*.py"))
     trees = {path.relative_to(source).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in files}
-    return [line for rule in RULES.values() for line in rule.broken(trees)]
+    try:
+        return [line for rule in RULES.values() for line in rule.broken(trees)]
+    finally:
+        nodes.cache_clear()
 
 
 if __name__ == "__main__":

@@ -40,6 +40,13 @@ class Request:
 
     def refusal(self, backend: str) -> str | None:
         """The reason why no algorithm of a backend computes the call, by its description or its numbers, or None."""
+        error = self._refused(backend)
+        return None if error is None else str(error)
+
+    def is_served(self, backend: str) -> bool:
+        return self._refused(backend) is None
+
+    def _refused(self, backend: str) -> UnsupportedError | None:
         given = {"score": ScaledDot(), "normalizer": None, "mask": None, "bias": None, "dropout": 0.0}
         # A generator of its own: to ask draws nothing.
         given |= {"enable_gqa": False} | self.options | {"generator": torch.Generator()}
@@ -47,11 +54,8 @@ class Request:
         try:
             plan_for(bound.problem, backend).inspected(bound.call)
         except UnsupportedError as error:
-            return str(error)
+            return error
         return None
-
-    def is_served(self, backend: str) -> bool:
-        return self.refusal(backend) is None
 
     def run(self, backend: str) -> None:
         function = attention_with_state if self.state else attention
@@ -137,7 +141,7 @@ class Call:
         return self.request(state, gradient).refusal(backend)
 
     def serves(self, backend: str, state: bool = False, gradient: bool = True) -> bool:
-        return self.refusal(backend, state, gradient) is None
+        return self.request(state, gradient).is_served(backend)
 
 
 def drawn(*sizes: Any, state: bool = False, gradient: bool = True, **options: Any) -> Iterator[Request]:

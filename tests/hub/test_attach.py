@@ -469,7 +469,7 @@ def test_a_saved_model_is_attached_in_another_process(tmp_path: Path) -> None:
 @torch.no_grad()
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
 def test_compiling_before_the_first_pass_is_no_error() -> None:
-    eager, ours = pair_of(*DECODERS["llama"])
+    eager, ours = pair_of("LlamaForCausalLM", SMALL | {"num_hidden_layers": 1})
     compiled = torch.compile(ours, backend="eager")
     torch.testing.assert_close(compiled(IDS).logits, eager(IDS).logits, rtol=1e-4, atol=1e-5)
     torch._dynamo.reset()  # type: ignore[no-untyped-call]

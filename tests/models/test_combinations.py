@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import combinations, product
 from random import Random
 from typing import Any, NamedTuple
@@ -205,7 +206,9 @@ def test_positions_that_a_message_suggests_are_accepted(name: str, texts: Mappin
     model = MODELS[name]
     recipe, (tables, _) = RECIPES[model.task], texts[model.task]
 
-    def refusal(table: Mapping[str, Any]) -> str:
+    @cache
+    def refusal(score: Any, normalizer: Any, positions: str) -> str:
+        table = {**model.base, "score": score, "normalizer": normalizer, "positions": positions}
         try:
             recipe.load_settings({**tables, "model": table})
         except ConfigError as error:
@@ -213,8 +216,8 @@ def test_positions_that_a_message_suggests_are_accepted(name: str, texts: Mappin
         return ""
 
     for score, normalizer, positions in product(SCORES, NORMALIZERS, POSITIONS):
-        table = {**model.base, "score": score, "normalizer": normalizer}
-        refused = refusal({**table, "positions": positions})
+        refused = refusal(score, normalizer, positions)
         said = re.match(r"model\.positions: expected (sinusoidal[\w, ]+?)(?: with .*)?; got", refused)
         for suggested in re.split(", | or ", said[1]) if said else ():
-            assert not refusal({**table, "positions": suggested}).startswith("model.positions"), (table, suggested)
+            answer = refusal(score, normalizer, suggested)
+            assert not answer.startswith("model.positions"), (model.base, score, normalizer, suggested)

@@ -63,7 +63,7 @@ assert "`--shuffles`" in (folder / "command_line.md").read_text()
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package with one more line."""
     folder = tmp_path_factory.mktemp("changed")
-    shutil.copytree(SOURCE, folder / "qkv", ignore=shutil.ignore_patterns("__pycache__", "*.log"))
+    shutil.copytree(SOURCE, folder / "qkv", ignore=shutil.ignore_patterns("*.log"))
     path = folder / "qkv" / "training" / "settings.py"
     text = path.read_text(encoding="utf-8")
     assert text.count(AFTER) == 1

@@ -19,7 +19,7 @@ from tests.cli.command import run
 
 from qkv.data.phrases import generate
 
-SHARDS, LINES = 30, 6
+SHARDS, LINES = 30, 2
 FURTHEST = 90
 """The last system call at which a worker is killed: of 20 workers, too few for all shards."""
 

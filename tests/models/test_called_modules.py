@@ -4,6 +4,7 @@ Every model, every module with parameters of its own: hooks, adapters (LoRA), pa
 put in its place act in training, evaluation and decoding, or are refused by name.
 """
 
+import re
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, final
@@ -17,6 +18,7 @@ from torch.nn.utils.rnn import PackedSequence
 from qkv.compiled import available
 from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
+from qkv.decode.prompted import Prompted
 from qkv.decode.protocol import start_in
 from qkv.errors import QkvError
 from qkv.linalg import matmul
@@ -351,13 +353,11 @@ def test_a_forward_pre_hook_changes_the_answer(kind: str) -> None:
 
 
 def containers(model: nn.Module) -> list[str]:
-    """Return the names of the modules inside of a model that hold others with parameters, and have a forward pass."""
+    """Return the names of modules that hold others with parameters, and have a forward pass; the model is one."""
     return [
         name
         for name, module in model.named_modules()
-        # A copying translator takes the parts of the translator in it, which never computes as a whole.
-        if name not in ("", "inner")
-        and not module._parameters
+        if not (name and module._parameters)
         and type(module).forward is not nn.Module.forward
         and any(True for _ in module.parameters())
     ]
@@ -366,7 +366,7 @@ def containers(model: nn.Module) -> list[str]:
 @every_model
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_a_hook_on_a_container_acts_in_every_mode(kind: str, where: str) -> None:
-    """Attention layers, blocks, encoders: also where a decoder or a cache calls another method than `forward`."""
+    """The model, attention layers, blocks, encoders: also where decoding calls another method than `forward`."""
     model = made(kind)
     before = {mode: run(model) for mode, run in MODES.items()}
     for name in containers(model):
@@ -385,6 +385,107 @@ def test_a_hook_on_a_container_acts_in_every_mode(kind: str, where: str) -> None
             assert called or after is None, (name, mode)
     for mode, run in MODES.items():
         torch.testing.assert_close(run(model), before[mode], rtol=1e-4, atol=1e-4)
+
+
+def in_one_pass(model: Any, tokens: Tensor) -> Tensor:
+    """Return the scores of targets, computed by one call of a model."""
+    if isinstance(model, LanguageModel | RecurrentLanguageModel):
+        return model(tokens)
+    source, lengths, _ = inputs(model).decode or ()
+    scores: Tensor = model(source, lengths, tokens)
+    return scores
+
+
+def token_by_token(model: Any, tokens: Tensor) -> Tensor:
+    """Return the same scores, computed by the steps of a decoding in a session."""
+    decoding = inputs(model).decode
+    scores = []
+    with DecodingSession() as session:
+        if decoding is None:
+            first, state = model.read(tokens[:, :2], session=session)
+            scores, later = [first[:, 0], first[:, 1]], tokens[:, 2:]
+        else:
+            state, later = start_in(session, model, *decoding[:2]), tokens
+        for newest in later.unbind(1):
+            logits, state = model.step(newest, state)
+            scores.append(logits)
+    return torch.stack(scores, 1)
+
+
+def decoders(model: nn.Module) -> list[str]:
+    """Return the names of the modules that predict one token after another: the model, and one inside of it."""
+    return [name for name, module in model.named_modules() if hasattr(module, "step") and hasattr(module, "select")]
+
+
+@every_model
+def test_hooks_of_a_whole_model_see_and_change_in_steps_what_they_do_in_a_call(kind: str) -> None:
+    """Tokens as inputs, their scores as output, both (B, T, ...); what a hook returns is what is decoded."""
+    model = made(kind).eval()
+    names = decoders(model)
+    if not names:
+        assert not hasattr(model, "read")
+        return
+    tokens = torch.tensor([[1, 2, 3, 4], [1, 4, 3, 2], [1, 3, 4, 2]])
+    if isinstance(model, PointerNetwork):
+        tokens -= 1
+    ways: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {"call": in_one_pass, "steps": token_by_token}
+    for name in names:
+        module = model.get_submodule(name)
+        seen: dict[str, list[Tensor]] = {}
+        for way, run in ways.items():
+            inputs_seen, outputs_seen = list[Tensor](), list[Tensor]()
+
+            def after(
+                module: nn.Module, arguments: Any, output: Tensor, seen: Any = (inputs_seen, outputs_seen)
+            ) -> Any:
+                seen[0].append(arguments[-1])
+                seen[1].append(output)
+                return output + torch.arange(output.shape[-1]).sin()
+
+            with torch.no_grad():
+                before = run(model, tokens)
+                handle = module.register_forward_hook(after)
+                changed = run(model, tokens)
+                handle.remove()
+            seen[way] = [torch.cat(inputs_seen, 1), torch.cat(outputs_seen, 1), changed]
+            assert torch.equal(seen[way][0], tokens), (name, way)
+            if not name:
+                # The hook's own output, and nothing after it.
+                torch.testing.assert_close(seen[way][1], before, rtol=1e-4, atol=1e-4)
+                torch.testing.assert_close(changed, before + torch.arange(before.shape[-1]).sin())
+            else:
+                assert not torch.allclose(changed, before, rtol=1e-3, atol=1e-3), (name, way)
+        for called, stepped in zip(seen["call"], seen["steps"], strict=True):
+            torch.testing.assert_close(called, stepped, rtol=1e-4, atol=1e-4)
+
+
+@every_model
+def test_a_hook_of_a_whole_model_decides_what_is_written(kind: str) -> None:
+    """A hook that forbids a token, as one would for `generate` elsewhere: no search writes it."""
+    model: Any = made(kind).eval()
+    decoding = inputs(model).decode
+    if decoding is None and not isinstance(model, LanguageModel):
+        return
+    source, lengths, begin = decoding or (inputs(model).forward[0], torch.tensor([LENGTH, LENGTH, 4]), 1)
+    stepper = model if decoding else Prompted(model)
+    how: dict[str, Any] = {"bos": begin, "eos": 0, "limit": STEPS}
+
+    def written() -> list[int]:
+        with torch.inference_mode():
+            rows = [*greedy(stepper, source, lengths, **how)]
+            rows += [row for beams in beam(stepper, source, lengths, search=Beam(2, 2), **how) for row in beams]
+        return [token for row in rows for token in row.ids if token]
+
+    token = max(before := written(), key=before.count)
+
+    def forbid(module: nn.Module, arguments: Any, output: Tensor) -> Tensor:
+        return output.index_fill(-1, torch.tensor([token]), -torch.inf)
+
+    handle = model.register_forward_hook(forbid)
+    after = written()
+    handle.remove()
+    assert token not in after
+    assert written() == before
 
 
 @every_model
@@ -467,6 +568,65 @@ def test_adapters_act_and_learn(kind: str) -> None:
         if "lora_" in name:
             assert parameter.grad is not None, name
             assert parameter.grad.abs().max() > 0, name
+
+
+@every_model
+def test_an_adapter_on_one_layer_acts_and_learns(kind: str) -> None:
+    """LoRA on each linear layer and each embedding alone: each is called in training, evaluation and decoding."""
+    peft = pytest.importorskip("peft")
+    model = made(kind)
+    before = {mode: run(model) for mode, run in MODES.items()}
+    for name in places(model):
+        original = model.get_submodule(name)
+        if not isinstance(original, nn.Linear | nn.Embedding):
+            continue
+        config = peft.LoraConfig(r=2, target_modules=re.escape(name), init_lora_weights=False)
+        peft.inject_adapter_in_model(config, model)
+        adapted = [part for part, module in model.named_modules() if hasattr(module, "lora_dropout")]
+        assert adapted == [name]
+        for mode, run in MODES.items():
+            assert not torch.allclose(run(model), before[mode]), (name, mode)
+        learned(model)
+        for part, parameter in model.get_submodule(name).named_parameters():
+            if "lora_" in part:
+                assert parameter.grad is not None, (name, part)
+                assert parameter.grad.abs().max() > 0, (name, part)
+        parent, _, attribute = name.rpartition(".")
+        setattr(model.get_submodule(parent), attribute, original)
+        for parameter in model.parameters():
+            parameter.requires_grad_()
+    for mode, run in MODES.items():
+        torch.testing.assert_close(run(model), before[mode], rtol=1e-4, atol=1e-4)
+
+
+@every_model
+@pytest.mark.parametrize("way", ["lora", "dora", "ia3"])
+def test_adapters_are_disabled_and_merged(kind: str, way: str) -> None:
+    """Through peft's own model: adapted, as before while disabled, and the adapted answers once merged."""
+    peft = pytest.importorskip("peft")
+    model = made(kind)
+    before = {mode: run(model) for mode, run in MODES.items()}
+    # A merged output layer would change the embedding that shares its weights.
+    embedded = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    names = [name for name, layer in layers.items() if id(layer.weight) not in embedded]
+    if not names:
+        return
+    if way == "ia3":
+        config = peft.IA3Config(target_modules=names, feedforward_modules=[], init_ia3_weights=False)
+    else:
+        config = peft.LoraConfig(r=2, target_modules=names, init_lora_weights=False, use_dora=way == "dora")
+    adapted = peft.get_peft_model(model, config)
+    # What is disabled or merged has no parameter that learns.
+    modes = {mode: MODES[mode] for mode in ("evaluation", "decoding")}
+    answers = {mode: run(adapted.get_base_model()) for mode, run in modes.items()}
+    for mode, run in modes.items():
+        assert not torch.allclose(answers[mode], before[mode]), mode
+        with adapted.disable_adapter():
+            torch.testing.assert_close(run(adapted.get_base_model()), before[mode], rtol=1e-4, atol=1e-4)
+    merged = adapted.merge_and_unload()
+    for mode, run in modes.items():
+        torch.testing.assert_close(run(merged), answers[mode], rtol=1e-3, atol=1e-3)
 
 
 @every_model

@@ -138,8 +138,7 @@ class _Decoder(nn.Module):
     def forward(self, memory: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
         blocks = parts_of(self.model.decoder, TransformerBlock, "decoder")
         state = TransformerState(tuple(block.begin(memory) for block in blocks), lengths, 0)
-        logits: Tensor = self.model.output(self.model.advance(target, state)[0])
-        return logits
+        return self.model.predict(target, state)[0]
 
 
 def _steps_of(model: TransformerTranslator, memory: Tensor, lengths: Tensor) -> dict[str, Graph]:

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, ShapeError
-from qkv.linalg.layers import apply_layer
 from qkv.linalg.session import DecodingSession
 from qkv.models.recurrent_translator import RecurrentState, RecurrentTranslator
 from qkv.models.translator import TransformerState, TransformerTranslator
 from qkv.nn.copy import Copyable, CopyHead
+from qkv.values.hooks import step_through_hooks
 
 
 class CopyingState(NamedTuple):
@@ -33,7 +33,8 @@ class CopyingTranslator(nn.Module):
     translator reads them as unknown, in source and target; only copying distinguishes them.
 
     Args:
-        inner: the translator; its `config.copy` selects how copies are combined with the vocabulary.
+        inner: the translator; its `config.copy` selects how copies are combined with the vocabulary. Its hooks see the
+            logits that it predicts, before copies are combined with them.
         unknown: the id of the unknown token.
 
     Raises:
@@ -104,9 +105,12 @@ class CopyingTranslator(nn.Module):
         return CopyingState(inner, self.copy.remember(memory, ids, inner.lengths))
 
     def step(self, tokens: Tensor, state: CopyingState) -> tuple[Tensor, CopyingState]:
-        """Read the newest token of each row (B,) and predict the log-probabilities of the next one (B, N + X)."""
-        logarithms, state = self._predict(tokens[:, None], state)
-        return logarithms[:, 0], state
+        """Read the newest token of each row (B,) and predict the log-probabilities of the next one (B, N + X).
+
+        Hooks of this model see the tokens (B, 1) and the log-probabilities (B, 1, N + X).
+        """
+        logarithms, after = step_through_hooks(self, self._predict, tokens[:, None], state)
+        return logarithms[:, 0], after
 
     def select(self, state: CopyingState, rows: Tensor) -> CopyingState:
         """Select rows of a state: fewer, repeated or reordered."""
@@ -125,8 +129,7 @@ class CopyingTranslator(nn.Module):
             both (B, T − 1).
         """
         state = self.start(source, lengths)
-        hidden, _ = self.inner.advance(self._known(target[:, :-1]), state.inner)  # type: ignore[arg-type]
-        logits = apply_layer(self.inner.output, hidden)
+        logits, (hidden, _) = self._predict_known(target[:, :-1], state)
         copied, row = self.copy.attend(hidden, state.source)
         generate = self.copy.share(logits, hidden, row)
         same = state.source.ids[:, None] == target[:, 1:, None]
@@ -137,10 +140,15 @@ class CopyingTranslator(nn.Module):
         return by_copy / total.clamp(min=torch.finfo(total.dtype).tiny), (copied * same).argmax(-1)
 
     def _predict(self, target: Tensor, state: CopyingState) -> tuple[Tensor, CopyingState]:
-        hidden, inner = self.inner.advance(self._known(target), state.inner)  # type: ignore[arg-type]
-        logits = apply_layer(self.inner.output, hidden, state.inner.session)
+        logits, (hidden, inner) = self._predict_known(target, state)
         logarithms: Tensor = self.copy(logits, hidden, state.source)
         return logarithms, CopyingState(inner, state.source)
+
+    def _predict_known(
+        self, target: Tensor, state: CopyingState
+    ) -> tuple[Tensor, tuple[Tensor, RecurrentState | TransformerState]]:
+        """Return the translator's logits, which its hooks see, and what its `advance` returns."""
+        return self.inner.predict(self._known(target), state.inner)  # type: ignore[arg-type]
 
     def _known(self, ids: Tensor) -> Tensor:
         """Map out-of-vocabulary words to unknown, as the translator reads them."""

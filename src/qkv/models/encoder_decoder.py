@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from qkv.linalg.layers import apply_layer
 from qkv.linalg.session import DecodingSession
 from qkv.models.checks import check_target
+from qkv.values.hooks import step_through_hooks
 
 
 class InSession(Protocol):
@@ -96,7 +97,9 @@ class EncoderDecoder(nn.Module, Generic[State]):
         return self.read(source, lengths, session)[0]
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read the newest token of each row and predict the next one.
+        """Read the newest token of each row and predict the next one, within the hooks of this model.
+
+        Hooks see the tokens (B, 1) and their scores (B, 1, N), as those of a target of length 1.
 
         Args:
             tokens: ids (B,), int64.
@@ -105,5 +108,21 @@ class EncoderDecoder(nn.Module, Generic[State]):
         Returns:
             Scores (B, N), and the state that includes `tokens`.
         """
-        states, after = self.advance(tokens[:, None], state)
-        return apply_layer(self.output, states, after.session)[:, 0], after
+        logits, (_, after) = self.predict(tokens[:, None], state)
+        return logits[:, 0], after
+
+    def predict(self, target: Tensor, state: State) -> tuple[Tensor, tuple[Tensor, State]]:
+        """Predict each next target token, within the hooks of this model, which see `target` and the scores.
+
+        Args:
+            target: ids (B, T), int64.
+            state: state after the previous tokens.
+
+        Returns:
+            Scores (B, T, N); and what `advance` returns.
+        """
+        return step_through_hooks(self, self._predict, target, state)
+
+    def _predict(self, target: Tensor, state: State) -> tuple[Tensor, tuple[Tensor, State]]:
+        states, after = self.advance(target, state)
+        return apply_layer(self.output, states, after.session), (states, after)

@@ -176,7 +176,7 @@ class LanguageModel(TokenPredictor[DecoderState]):
             tokens: ids (B, T), int64; T at most `context` if positions are learned.
             padding: tokens of padding at the left of each row (B,), int64: nothing sees them; None for none.
         """
-        return self.read(tokens, padding=padding)[0]
+        return self._predict(tokens, self._padded(tokens, padding))[0]
 
     def read(
         self,
@@ -187,10 +187,8 @@ class LanguageModel(TokenPredictor[DecoderState]):
         session: DecodingSession | None = None,
     ) -> tuple[Tensor, DecoderState]:
         """Read tokens that follow those of a state, as `TokenPredictor.read`; padding as for `forward`, initially."""
-        if state is None and padding is not None:
-            check_target(tokens, tokens.shape[0], self.parts.size)
-            state = self.begin(tokens, session, padding)
-        return super().read(tokens, state, session=session)
+        before = self._padded(tokens, padding, session) if state is None else state
+        return super().read(tokens, before, session=session)
 
     def logits(self, states: Tensor, session: DecodingSession | None = None) -> Tensor:
         """Apply the output layer and the bound of its logits: (..., M) to (..., N)."""
@@ -222,6 +220,15 @@ class LanguageModel(TokenPredictor[DecoderState]):
         rows = self.rows(rows)
         padding = None if state.padding is None else state.padding.index_select(0, rows)
         return state._replace(caches=tuple(cache.select(rows) for cache in state.caches), padding=padding)
+
+    def _padded(
+        self, tokens: Tensor, padding: Tensor | None, session: DecodingSession | None = None
+    ) -> DecoderState | None:
+        """Return the initial state for tokens with padding; None without padding."""
+        if padding is None:
+            return None
+        check_target(tokens, tokens.shape[0], self.parts.size)
+        return self.begin(tokens, session, padding)
 
     def _blocks(self) -> list[TransformerBlock]:
         return parts_of(self.blocks, TransformerBlock, "blocks")

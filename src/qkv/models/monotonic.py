@@ -29,6 +29,7 @@ from qkv.nn.monotonic import (
 from qkv.normalizers.dense import Identity
 from qkv.scores.products import Dot
 from qkv.values.catalog import as_flag
+from qkv.values.hooks import step_through_hooks
 from qkv.values.plain import has_hooks
 
 _POSITIONS, _WEIGHTS = Dot(), Identity()
@@ -233,7 +234,9 @@ class MonotonicTranslator(nn.Module):
         )
 
     def step(self, tokens: Tensor, state: MonotonicState) -> tuple[Tensor, MonotonicState]:
-        """Read the newest token of each row and predict the next one.
+        """Read the newest token of each row and predict the next one, within the hooks of this model.
+
+        Hooks see the tokens (B, 1) and their log-probabilities (B, 1, N), as those of a target of length 1.
 
         Args:
             tokens: ids (B,), int64.
@@ -242,11 +245,8 @@ class MonotonicTranslator(nn.Module):
         Returns:
             Log-probabilities (B, N), and the state that includes `tokens`.
         """
-        _, emitted, ahead, after = self._advance(tokens[:, None], state)
-        joint = _mixed(ahead, emitted)[:, 0]
-        if has_hooks(self.attention):
-            self._show(ahead.exp(), state)
-        return joint.logsumexp(1), after._replace(joint=joint)
+        logarithms, after = step_through_hooks(self, self._step, tokens[:, None], state)
+        return logarithms[:, 0], after
 
     def select(self, state: MonotonicState, rows: Tensor) -> MonotonicState:
         """Take rows of a state: fewer, repeated, or in another order."""
@@ -263,6 +263,13 @@ class MonotonicTranslator(nn.Module):
     def regroup(self, state: MonotonicState, rows: Tensor) -> MonotonicState:
         """Select rows of a forked state."""
         return self.select(state, rows)
+
+    def _step(self, tokens: Tensor, state: MonotonicState) -> tuple[Tensor, MonotonicState]:
+        _, emitted, ahead, after = self._advance(tokens, state)
+        joint = _mixed(ahead, emitted)
+        if has_hooks(self.attention):
+            self._show(ahead.exp(), state)
+        return joint.logsumexp(2), after._replace(joint=joint[:, 0])
 
     def _advance(self, target: Tensor, state: MonotonicState) -> tuple[Transitions, Tensor, Tensor, MonotonicState]:
         """Return transitions, log p(y_t | a_t) (B, T, S + 1, N), log P(a_t | tokens before) and the state after."""

@@ -17,6 +17,7 @@ from qkv.nn.dropout import Dropout
 from qkv.nn.mechanism import score_name
 from qkv.nn.pointer import Pointer, PointerScore
 from qkv.values.catalog import as_flag
+from qkv.values.hooks import step_through_hooks
 
 END = 0
 """Pointing here ends the sequence; the elements are 1 to S."""
@@ -177,7 +178,9 @@ class PointerNetwork(nn.Module):
         return PointerState(hidden, self.pointer.project(values), values, free)
 
     def step(self, tokens: Tensor, state: PointerState) -> tuple[Tensor, PointerState]:
-        """Read the newest position of each row and predict the next one.
+        """Read the newest position of each row and predict the next one, within the hooks of this model.
+
+        Hooks see the positions (B, 1) and the log-probabilities (B, 1, 1 + S), as those of a target of length 1.
 
         Args:
             tokens: positions (B,), `END` before the first.
@@ -186,20 +189,24 @@ class PointerNetwork(nn.Module):
         Returns:
             Log-probabilities (B, 1 + S), and the state that includes `tokens`.
         """
-        inputs = apply_layer(self.from_element, _taken(state.values, tokens[:, None])[:, 0])
-        hidden = STEPS[self.config.cell](inputs, apply_layer(self.from_hidden, state.hidden[0]), state.hidden)
-        free = state.free
-        if self.config.once:
-            indices = torch.arange(free.shape[1], device=free.device)
-            free = free & ((indices != tokens[:, None]) | (indices == END))
-        state = state._replace(hidden=hidden, free=free)
-        return self._point(hidden[0][:, None], state, free[:, None])[:, 0], state
+        logarithms, after = step_through_hooks(self, self._step, tokens[:, None], state)
+        return logarithms[:, 0], after
 
     def select(self, state: PointerState, rows: Tensor) -> PointerState:
         """Select rows of a state: fewer, repeated or reordered."""
         rows = self.rows(rows)
         hidden = tuple(part.index_select(0, rows) for part in state.hidden)
         return PointerState(hidden, *(part.index_select(0, rows) for part in state[1:]))
+
+    def _step(self, tokens: Tensor, state: PointerState) -> tuple[Tensor, PointerState]:
+        inputs = apply_layer(self.from_element, _taken(state.values, tokens)[:, 0])
+        hidden = STEPS[self.config.cell](inputs, apply_layer(self.from_hidden, state.hidden[0]), state.hidden)
+        free = state.free
+        if self.config.once:
+            indices = torch.arange(free.shape[1], device=free.device)
+            free = free & ((indices != tokens) | (indices == END))
+        after = state._replace(hidden=hidden, free=free)
+        return self._point(hidden[0][:, None], after, free[:, None]), after
 
     def _point(self, states: Tensor, state: PointerState, free: Tensor) -> Tensor:
         _, chances = self.pointer.point(states, state.keys, state.values, free)

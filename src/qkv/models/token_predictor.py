@@ -1,6 +1,7 @@
 """The methods that all language models share; each model advances its own state."""
 
 from abc import abstractmethod
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from qkv.linalg.session import DecodingSession
 from qkv.models.checks import check_target
 from qkv.models.encoder_decoder import InSession
 from qkv.nn.decoding.cache import BatchRows
+from qkv.values.hooks import step_through_hooks
 
 State = TypeVar("State", bound=InSession)
 
@@ -53,12 +55,14 @@ class TokenPredictor(nn.Module, Generic[State]):
         Raises:
             ShapeError: a shape, dtype or id is wrong.
         """
-        return self.read(tokens)[0]
+        return self._predict(tokens, None)[0]
 
     def read(
         self, tokens: Tensor, state: State | None = None, *, session: DecodingSession | None = None
     ) -> tuple[Tensor, State]:
-        """Read tokens that follow those of a state, and predict the one after each of them.
+        """Read tokens that follow those of a state, and predict the one after each, within the hooks of this model.
+
+        Hooks see what they see of `forward`: the tokens and their scores.
 
         Args:
             tokens: ids (B, T), int64.
@@ -71,6 +75,11 @@ class TokenPredictor(nn.Module, Generic[State]):
         Raises:
             ShapeError: a shape, dtype or id is wrong.
         """
+        return step_through_hooks(self, partial(self._predict, session=session), tokens, state)
+
+    def _predict(
+        self, tokens: Tensor, state: State | None, session: DecodingSession | None = None
+    ) -> tuple[Tensor, State]:
         states, after = self.advance(tokens, state, session)
         return self.logits(states, after.session), after
 
@@ -86,7 +95,7 @@ class TokenPredictor(nn.Module, Generic[State]):
         return apply_layer(self.output, states, session)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Read the newest token of each row and predict the next one.
+        """Read the newest token of each row and predict the next one, as `read`.
 
         Args:
             tokens: ids (B,), int64.

@@ -16,7 +16,7 @@ from qkv.nn.dropout import Dropout
 from qkv.nn.feed_forward import FeedForward, GatedFeedForward
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.norms import PRE_NORM, NormParts
-from qkv.values.plain import through_hooks
+from qkv.values.hooks import through_hooks
 
 
 @final

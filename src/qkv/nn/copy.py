@@ -10,7 +10,7 @@ from qkv.masks.patterns import Lengths
 from qkv.nn.attention import Attention
 from qkv.nn.scores import build_score, score_of, xavier_uniform
 from qkv.normalizers.row_state import RowState
-from qkv.values.plain import through_hooks
+from qkv.values.hooks import through_hooks
 
 Mixing = Literal["joint", "mixture"]
 MIXINGS = ("joint", "mixture")

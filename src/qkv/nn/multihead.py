@@ -27,7 +27,8 @@ from qkv.normalizers.row_state import RowState, merge
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
 from qkv.shapes import nearest_divisors
-from qkv.values.plain import plain_weights, through_hooks
+from qkv.values.hooks import through_hooks
+from qkv.values.plain import plain_weights
 
 Part = Literal["value", "output"]
 

@@ -11,7 +11,7 @@ from qkv.nn.distance_scores import KernelScore
 from qkv.nn.scores import FixedScore, ScoreModule, build_score, score_of
 from qkv.normalizers.dense import Softmax
 from qkv.scores.products import Cosine
-from qkv.values.plain import through_hooks
+from qkv.values.hooks import through_hooks
 
 PointerScore = Literal["additive", "bilinear", "dot", "scaled_dot", "cosine", "squared_distance"]
 _SHARPNESS = 10.0

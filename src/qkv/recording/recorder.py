@@ -26,6 +26,7 @@ from qkv.recording.passes import Setup, TokenNames
 from qkv.recording.row_states import RowStates
 from qkv.recording.torch_layers import call_of, check_layer, projections
 from qkv.recording.trace import Trace
+from qkv.values.hooks import is_step
 from qkv.view.scene import OPTIONS
 
 
@@ -125,32 +126,38 @@ class _Recorder:
         modules = dict(model.named_modules())
         for path in dict.fromkeys(["", *self.trace.setup.groups.values()]):
             hooks += self._around(modules[path], path)
-        hooks.append(model.register_forward_hook(first_time(self._done)))
+        hooks.append(model.register_forward_hook(first_time(self._done), with_kwargs=True))
         self.open = True
         return hooks
 
     def _around(self, module: nn.Module, path: str) -> list[RemovableHandle]:
-        """Register the hooks on the recorded model, or on a model of `transformers` inside."""
+        """Register the hooks on the recorded model, or on a model of `transformers` inside.
+
+        They divide calls of the model; the steps of a decoding are divided by their layers.
+        """
         group = path in self.trace.setup.groups.values()
 
         def enter(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+            if is_step(module, options):
+                return
             self.course.enter(module, not path)
             if group:
                 self.course.locate(path, position_of(module, arguments, options))
 
-        def leave(module: nn.Module, arguments: object, output: object) -> None:
-            self.course.leave(not path)
+        def leave(module: nn.Module, arguments: object, options: dict[str, Any], output: object) -> None:
+            if not is_step(module, options):
+                self.course.leave(not path)
 
         return [
             module.register_forward_pre_hook(first_time(enter), with_kwargs=True),
-            module.register_forward_hook(first_time(leave), always_call=True),
+            module.register_forward_hook(first_time(leave), with_kwargs=True, always_call=True),
         ]
 
     def _rows(self, module: nn.Module, arguments: tuple[Tensor, ...], options: dict[str, Any], rows: Tensor) -> None:
         self.course.follow(module, arguments, options, rows)
 
-    def _done(self, module: nn.Module, arguments: object, output: object) -> None:
-        self.ran = True
+    def _done(self, module: nn.Module, arguments: object, options: dict[str, Any], output: object) -> None:
+        self.ran = self.ran or not is_step(module, options)
 
 
 def _layers(model: nn.Module) -> dict[str, nn.Module]:

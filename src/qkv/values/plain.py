@@ -6,8 +6,7 @@ replaced `forward` can change what a call returns. Everything that reads the wei
 calls the module otherwise.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Iterable
 
 from torch import Tensor, nn
 from torch.nn.modules import module as modules
@@ -26,37 +25,6 @@ def has_hooks(module: nn.Module) -> bool:
         (True, False)
     """
     return has_module_hooks(module) or has_global_hooks()
-
-
-_T = TypeVar("_T")
-
-
-def through_hooks(module: nn.Module, method: Callable[..., _T], *args: Any, **options: Any) -> _T:
-    """Run a method that a model calls in place of a module's `forward`, with the hooks of the module around it.
-
-    Args:
-        module: the module.
-        method: what runs, such as one step of a decoding.
-        args, options: its arguments, which pre-hooks see.
-
-    Example:
-        >>> layer = nn.Linear(2, 3)
-        >>> handle = layer.register_forward_hook(lambda module, inputs, output: -output)
-        >>> through_hooks(layer, lambda x: 2 * x, 5)
-        -10
-    """
-    if not has_module_hooks(module):
-        return method(*args, **options)
-    replaced = module.__dict__.get("forward")
-    module.__dict__["forward"] = method
-    try:
-        result: _T = module(*args, **options)
-    finally:
-        if replaced is None:
-            del module.__dict__["forward"]
-        else:
-            module.__dict__["forward"] = replaced
-    return result
 
 
 def has_global_hooks() -> bool:

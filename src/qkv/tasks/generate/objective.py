@@ -19,6 +19,7 @@ from qkv.tasks.notes import counted
 from qkv.tasks.prepared.text import PreparedText, WindowBatches
 from qkv.training.loss import label_smoothed_loss
 from qkv.training.output_loss import layer_loss
+from qkv.values.plain import is_watched
 
 TextModel = LanguageModel | RecurrentLanguageModel
 _JUDGED_TOKENS = 8192
@@ -68,8 +69,9 @@ class LanguageTask:
 
     def objective(self, batch: Tensor) -> tuple[Tensor, int]:
         """Compute the smoothed cross entropy of each next token."""
-        if isinstance(self.model, LanguageModel) and self.model.parts.output_softcap is not None:
-            # The bound of the logits comes between the output layer and the loss.
+        capped = isinstance(self.model, LanguageModel) and self.model.parts.output_softcap is not None
+        if capped or is_watched(self.model):
+            # The bound of the logits comes between the output layer and the loss, and so do hooks of the model.
             return label_smoothed_loss(self.model(batch[:, :-1]), batch[:, 1:], self.tokenizer.pad, self.smoothing)
         states = self.model.advance(batch[:, :-1])[0]
         return layer_loss(states, self.model.output, batch[:, 1:], self.tokenizer.pad, self.smoothing)

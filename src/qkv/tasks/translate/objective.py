@@ -21,6 +21,7 @@ from qkv.tasks.translate.model import TranslationModel
 from qkv.tasks.translate.predict import Translator
 from qkv.training.loss import label_smoothed_loss
 from qkv.training.output_loss import layer_loss
+from qkv.values.plain import is_watched
 
 _VALIDATION_TOKENS = 8192
 
@@ -105,7 +106,7 @@ class TranslationTask:
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
         inputs = (batch.source, batch.source_lengths, batch.target[:, :-1])
         target, pad = batch.target[:, 1:], self.tokenizer.pad
-        if isinstance(self.model, CopyingTranslator | MonotonicTranslator):
+        if isinstance(self.model, CopyingTranslator | MonotonicTranslator) or is_watched(self.model):
             return label_smoothed_loss(self.model(*inputs), target, pad, smoothing)
         return layer_loss(self.model.states(*inputs), self.model.output, target, pad, smoothing)
 

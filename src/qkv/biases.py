@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qkv.errors import ConfigError
 from qkv.shapes import Shape
-from qkv.values.parameters import Parameter, item, pick, spread
+from qkv.values.parameters import Parameter, expect_real, item, pick, spread
 from qkv.values.pytree import value
 
 __all__ = ["Alibi", "Bias", "BiasRows", "Relative", "alibi", "relative"]
@@ -176,6 +176,7 @@ def relative(table: Tensor, *, offset: int = 0) -> Relative:
 
     Raises:
         ConfigError: a table whose last dimension is even or empty.
+        DtypeError: it is no dense tensor of real numbers.
 
     Source: Shaw et al. 2018, "Self-Attention with Relative Position Representations", section 3.2 (clipping); Raffel
         et al. 2020, "T5", section 2.1 (scalars added to the scores).
@@ -184,6 +185,8 @@ def relative(table: Tensor, *, offset: int = 0) -> Relative:
         >>> relative(torch.tensor([-1.0, 0.0, 1.0])).tile(torch.tensor([[1]]), torch.arange(4))
         tensor([[-1.,  0.,  1.,  1.]])
     """
+    if isinstance(table, Tensor):
+        expect_real("relative(table)", table)
     if not isinstance(table, Tensor) or table.ndim == 0 or table.shape[-1] % 2 == 0:
         got = f"shape {tuple(table.shape)}" if isinstance(table, Tensor) else repr(table)
         hint = "One number for each distance from -W to W: 2W + 1 of them."

@@ -26,7 +26,20 @@ from qkv.scores.kernels import Gaussian, SquaredDistance
 from qkv.scores.widened import HALVES, equation
 from qkv.shapes import Shape, broadcast, show
 from qkv.values.catalog import listed
-from qkv.values.parameters import Owner, Parameter, check_parameters, group, promoted, regroup, repeat_key_heads
+from qkv.values.parameters import (
+    DENSE,
+    Owner,
+    Parameter,
+    check_parameters,
+    expect_real,
+    group,
+    is_dense,
+    layout_of,
+    promoted,
+    regroup,
+    repeat_key_heads,
+    with_floats,
+)
 from qkv.values.plain import is_watched
 from qkv.values.pytree import parts_of, tensors_in
 
@@ -163,7 +176,7 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         and query.dtype == key.dtype == value.dtype
         and query.is_floating_point()
         and query.dtype.itemsize > 1
-        and all(map(_is_strided, (query, key, value)))
+        and all(map(is_dense, (query, key, value)))
         and query.device == key.device == value.device
         and min(query.ndim, key.ndim, value.ndim) >= 2
         and key.shape[-2] == value.shape[-2]
@@ -172,32 +185,35 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         _raise_tensor_error(query, key, value)
 
 
-def _is_strided(x: Tensor) -> bool:
-    return x.layout is torch.strided and not x.is_nested
+def expect_floats(name: str, x: Tensor) -> None:
+    """Check that an argument is a dense tensor of positions and widths, of floating-point numbers.
 
+    Raises:
+        ShapeError, DtypeError: it is none.
 
-def _layout(x: Tensor) -> str:
-    return "nested" if x.is_nested else f"{x.layout}"
-
-
-_DENSE = "a dense tensor, of the layout torch.strided"
+    Example:
+        >>> expect_floats("query", torch.zeros(3, 4, dtype=torch.int64))
+        Traceback (most recent call last):
+        qkv.errors.DtypeError: query: expected a floating-point dtype; got torch.int64. Use .float().
+    """
+    if not isinstance(x, Tensor):
+        raise DtypeError(name, "a torch.Tensor", type(x).__name__, "Use torch.as_tensor.")
+    if not is_dense(x):
+        hint = "Use .to_dense(); sequences of several lengths are padded, and masked by qkv.masks.lengths(...)."
+        raise DtypeError(name, DENSE, layout_of(x), "Use .dequantize()." if x.is_quantized else hint)
+    if x.ndim < 2:
+        hint = "The last two dimensions are positions and widths; add one with x[None]."
+        raise ShapeError(name, "at least two dimensions, (..., N, width)", show(tuple(x.shape)), hint)
+    if not x.is_floating_point():
+        raise DtypeError(name, "a floating-point dtype", f"{x.dtype}", "Use .float().")
+    if x.dtype.itemsize == 1:
+        hint = "Use .to(torch.bfloat16)."
+        raise DtypeError(name, "a floating-point dtype of at least 16 bits", f"{x.dtype}", hint)
 
 
 def _raise_tensor_error(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, x in (("query", query), ("key", key), ("value", value)):
-        if not isinstance(x, Tensor):
-            raise DtypeError(name, "a torch.Tensor", type(x).__name__, "Use torch.as_tensor.")
-        if not _is_strided(x):
-            hint = "Use .to_dense(); sequences of several lengths are padded, and masked by qkv.masks.lengths(...)."
-            raise DtypeError(name, _DENSE, _layout(x), hint)
-        if x.ndim < 2:
-            hint = "The last two dimensions are positions and widths; add one with x[None]."
-            raise ShapeError(name, "at least two dimensions, (..., N, width)", show(tuple(x.shape)), hint)
-        if not x.is_floating_point():
-            raise DtypeError(name, "a floating-point dtype", f"{x.dtype}", "Use .float().")
-        if x.dtype.itemsize == 1:
-            hint = "Use .to(torch.bfloat16)."
-            raise DtypeError(name, "a floating-point dtype of at least 16 bits", f"{x.dtype}", hint)
+        expect_floats(name, x)
         if x.device != query.device:
             hint = f"Use {name}.to(query.device)."
             raise DtypeError(name, f"device {query.device}, that of query", f"{x.device}", hint)
@@ -274,9 +290,9 @@ def _leading(query: Tensor, key: Tensor, value: Tensor, groups: tuple[int, int] 
 
 def _check_mask_layout(mask: Mask) -> None:
     for x in tensors_in(mask):
-        if not _is_strided(x):
+        if not is_dense(x):
             hint = "Use .to_dense(); qkv.masks.lengths(...) masks padded sequences of several lengths."
-            raise MaskError("mask", _DENSE, _layout(x), hint)
+            raise MaskError("mask", DENSE, layout_of(x), hint)
 
 
 def _check_mask_device(mask: Mask, grid: Grid) -> None:
@@ -296,9 +312,9 @@ def _bias(
             hint = "Use Softmax() over scores and biases, for example SquaredDistance() in place of Gaussian()."
             raise UnsupportedError("normalizer", "one that takes any number, beside a bias", "Sum()", hint)
         check_parameters(bias, bias.parameters, grid.leading, key_leading, grid.device)
-        return position_bias(bias, grid, query.dtype)
-    if isinstance(bias, Tensor) and not _is_strided(bias):
-        raise DtypeError("bias", _DENSE, _layout(bias), "Use .to_dense().")
+        return position_bias(with_floats(bias, bias.parameters, query.dtype), grid, query.dtype)
+    if isinstance(bias, Tensor) and not bias.is_complex():
+        expect_real("bias", bias)
     if not isinstance(bias, Tensor) or not bias.is_floating_point():
         got = f"dtype {bias.dtype}" if isinstance(bias, Tensor) else type(bias).__name__
         hint = "A bias is added to the scores; a bool tensor is a mask: pass mask=."

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 
 from qkv.argument_names import ATTENTION, explain_arguments
 from qkv.biases import Bias
-from qkv.engine.describe import Arguments, DescribedCall, describe
+from qkv.engine.describe import Arguments, DescribedCall, describe, expect_floats
 from qkv.engine.hidden_keys import zero_hidden_keys
 from qkv.engine.problem import Call
 from qkv.engine.winners import values_of, winners
@@ -503,6 +503,8 @@ def map_of(query: Tensor, key: Tensor, arguments: Arguments, state: RowState | N
         >>> map_of(query, key, Arguments(SCALED_DOT, None, None, None, 0.0, None, False)).row(0)
         tensor([0.3333, 0.3333, 0.3333])
     """
+    expect_floats("query", query)
+    expect_floats("key", key)
     bound = describe(query, key, values_of(key), arguments, state=True)
     bound = bound._replace(call=zero_hidden_keys(bound.call))
     hard = bound.problem.normalizer == "hard"

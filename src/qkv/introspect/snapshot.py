@@ -15,7 +15,7 @@ from qkv.engine.unchanged import tensors_of
 from qkv.errors import UnsupportedError
 from qkv.normalizers.kinds import as_normalizer
 from qkv.scores.free import as_score
-from qkv.values.parameters import Owner
+from qkv.values.parameters import Owner, is_dense
 
 
 def copied(query: Tensor, key: Tensor, arguments: Arguments) -> tuple[Tensor, Tensor, Arguments]:
@@ -35,13 +35,13 @@ def copied(query: Tensor, key: Tensor, arguments: Arguments) -> tuple[Tensor, Te
         >>> copies[0] is query, copies[2].bias is table
         (False, True)
     """
-    plain = all(isinstance(x, Tensor) and x.layout == torch.strided for x in (query, key))
+    plain = all(isinstance(x, Tensor) and is_dense(x) for x in (query, key))
     if not plain or mode_of(query, key) != "eager":
         return query, key, arguments
     most = _numbers(query) + _numbers(key)
 
     def copy(x: Tensor) -> Tensor:
-        return x if x.layout != torch.strided or _numbers(x) > most else _compact(x).clone().expand(x.shape)
+        return x if not is_dense(x) or _numbers(x) > most else _compact(x).clone().expand(x.shape)
 
     score = as_score(arguments.score)
     normalizer = None if arguments.normalizer is None else as_normalizer(arguments.normalizer)

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from qkv.argument_names import CALL, LAYER, explain_arguments
 from qkv.biases import Bias
-from qkv.errors import ConfigError, ShapeError, UnsupportedError, nearest
+from qkv.engine.describe import expect_floats
+from qkv.errors import ConfigError, DtypeError, ShapeError, UnsupportedError, nearest
 from qkv.functional import attention_with_state
 from qkv.linalg.layers import apply_layer
 from qkv.linalg.session import DecodingSession
@@ -162,6 +163,7 @@ class MultiHeadAttention(nn.Module):
 
         Raises:
             ShapeError: an input does not have the layer's width.
+            DtypeError: an input is no dense tensor of floating-point numbers, or on another device.
         """
         if key is None and value is None:
             q, memory = self.extend(query, None, session)
@@ -348,10 +350,16 @@ class MultiHeadAttention(nn.Module):
         )
 
     def _expect(self, name: str, x: Tensor, index: int) -> None:
+        expect_floats(name, x)
         if x.ndim < 2 or x.shape[-1] != self.input_widths[index]:
             expected = f"shape (B, N, {self.input_widths[index]})"
             hint = "The layer was created for that width: see key_width and value_width."
             raise ShapeError(name, expected, f"{tuple(x.shape)}", hint)
+        # Of a quantized layer the weight is a method.
+        weight = getattr(self.projections.layers[0], "weight", None)
+        if isinstance(weight, Tensor) and weight.device != x.device:
+            hint = f"Move one of the two: {name}.to(...), or the layer."
+            raise DtypeError(name, f"device {weight.device}, that of the layer", f"{x.device}", hint)
 
     @classmethod
     def from_torch(cls, other: nn.MultiheadAttention) -> "MultiHeadAttention":

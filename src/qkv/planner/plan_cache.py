@@ -37,7 +37,7 @@ from qkv.scores.base import Score
 from qkv.scores.catalog import SCORES
 from qkv.scores.products import SCALED_DOT
 from qkv.shapes import Shape
-from qkv.values.parameters import transformed
+from qkv.values.parameters import is_dense, transformed
 from qkv.values.pytree import tensors_in
 
 MOST = 512
@@ -120,6 +120,7 @@ def _plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
         and query.is_cpu
         and key.is_cpu
         and value.is_cpu
+        and query.layout is key.layout is value.layout is torch.strided
         and not (query.is_nested or key.is_nested or value.is_nested)
         and not _dispatch_modes()
         and not transformed()
@@ -236,7 +237,7 @@ def _add_bias(parts: list[Any], bias: Any) -> bool:
 def _add_tensor(parts: list[Any], x: Any) -> bool:
     if type(x) not in _PLAIN or not x.is_cpu or (x.is_inference() and torch.is_grad_enabled()):
         return False
-    if x.layout is not torch.strided or x.is_nested:
+    if not is_dense(x):
         return False
     parts += (x.shape, x.dtype, x.requires_grad)
     return True
@@ -253,7 +254,7 @@ def _lowered(query: Tensor, key: Tensor, value: Tensor, original: object) -> Vis
     for x in tensors_in(mask):
         if type(x) not in _PLAIN or not x.is_cpu or not (unsaved or not x.is_inference()):
             return None
-        if x.layout is not torch.strided or x.is_nested:
+        if not is_dense(x):
             return None
     grid = Grid(tuple(leading), query.shape[-2], key.shape[-2], query.device)
     expect_lengths(mask, grid)

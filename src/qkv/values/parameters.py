@@ -6,6 +6,7 @@ A parameter can be a number, a tensor, or a tensor per head: its head dimensions
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -15,6 +16,7 @@ from qkv.errors import ConfigError, DtypeError
 from qkv.shapes import Shape, align_right
 
 T = TypeVar("T")
+_NUMBERS = (int, float, torch.SymInt, torch.SymFloat, Real)
 
 
 class Owner(ABC):
@@ -33,17 +35,60 @@ class Parameter(NamedTuple):
     of_key: bool = False
 
 
+DENSE = "a dense tensor, of the layout torch.strided"
+"""What errors expect of any tensor."""
+
+
+def is_dense(x: Tensor) -> bool:
+    """Return whether a tensor is an array of numbers: not nested, sparse, or quantized.
+
+    Example:
+        >>> is_dense(torch.eye(2)), is_dense(torch.eye(2).to_sparse())
+        (True, False)
+    """
+    return x.layout is torch.strided and not x.is_nested and not x.is_quantized
+
+
+def layout_of(x: Tensor) -> str:
+    """Return the layout of a tensor that is not dense, for an error.
+
+    Example:
+        >>> layout_of(torch.eye(2).to_sparse())
+        'torch.sparse_coo'
+    """
+    return "nested" if x.is_nested else f"{x.dtype}" if x.is_quantized else f"{x.layout}"
+
+
+def expect_real(argument: str, x: Tensor) -> None:
+    """Raise DtypeError if a tensor is not dense, or not of real numbers that PyTorch computes with.
+
+    Example:
+        >>> expect_real("scale", torch.tensor(1j))
+        Traceback (most recent call last):
+        qkv.errors.DtypeError: scale: expected real numbers, of at least 16 bits if they are floating-point; ...
+    """
+    if not is_dense(x):
+        raise DtypeError(argument, DENSE, layout_of(x), "Use .to_dense(), or .dequantize().")
+    if x.is_complex() or (x.is_floating_point() and x.dtype.itemsize == 1):
+        expected = "real numbers, of at least 16 bits if they are floating-point"
+        hint = "Use .real or .abs()." if x.is_complex() else "Use .to(torch.bfloat16)."
+        raise DtypeError(argument, expected, f"{x.dtype}", hint)
+
+
 _TRACING = (torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE)
 
 
 def check_parameters(
     owner: object, parameters: Sequence[Parameter], leading: Shape, key_leading: Shape, device: torch.device
 ) -> None:
-    """Raise if a parameter is not a tensor, is on another device, or its heads do not match its side."""
+    """Raise if a parameter is neither a tensor of numbers nor, where it may be one, a number; if it is on another
+    device; or if its heads do not match its side.
+    """
     for name, rank, of_key in parameters:
         parameter = getattr(owner, name)
         if isinstance(parameter, Tensor):
             argument = f"{type(owner).__name__}({name})"
+            expect_real(argument, parameter)
             align_right(parameter, rank, key_leading if of_key else leading, argument)
             # As everywhere in PyTorch, a CPU scalar tensor works with any device.
             if parameter.device != device and (parameter.ndim or parameter.device.type != "cpu"):
@@ -52,6 +97,9 @@ def check_parameters(
         elif rank and parameter is not None:
             argument, got = f"{type(owner).__name__}({name})", type(parameter).__name__
             raise DtypeError(argument, "a torch.Tensor", got, "Use torch.as_tensor.")
+        elif not (parameter is None or isinstance(parameter, _NUMBERS)):
+            argument, got = f"{type(owner).__name__}({name})", type(parameter).__name__
+            raise DtypeError(argument, "a number or a torch.Tensor", got, "Use torch.as_tensor.")
 
 
 def group(owner: T, parameters: Sequence[Parameter], groups: int, repeats: int) -> T:
@@ -135,7 +183,8 @@ def promoted(owner: T, parameters: Sequence[Parameter], dtype: torch.dtype) -> T
     """Return the same value with each parameter in at least the type that a call computes in.
 
     This is the one rule for parameters: they are promoted before any arithmetic and never lowered, as rounding h to a
-    narrower type than that of the call would change every score, and so would h⁻² computed in that type.
+    narrower type than that of the call would change every score, and so would h⁻² computed in that type. Integers
+    become floating-point numbers.
 
     Args:
         owner: a frozen dataclass, such as a score.
@@ -153,7 +202,24 @@ def promoted(owner: T, parameters: Sequence[Parameter], dtype: torch.dtype) -> T
     changes = {
         name: x.to(torch.promote_types(x.dtype, torch.promote_types(dtype, torch.float32)))
         for name, _, _ in parameters
-        if isinstance(x := getattr(owner, name), Tensor) and x.dtype.itemsize < size and x.is_floating_point()
+        if isinstance(x := getattr(owner, name), Tensor) and (x.dtype.itemsize < size or not x.is_floating_point())
+    }
+    return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
+
+
+def with_floats(owner: T, parameters: Sequence[Parameter], dtype: torch.dtype) -> T:
+    """Return the same value with integer parameters converted to the type that a call of this dtype computes in.
+
+    Example:
+        >>> from qkv.biases import alibi
+        >>> bias = alibi(torch.tensor([1, 2]))
+        >>> with_floats(bias, bias.parameters, torch.float16).slopes
+        tensor([1., 2.])
+    """
+    changes = {
+        name: x.to(torch.promote_types(dtype, torch.float32))
+        for name, _, _ in parameters
+        if isinstance(x := getattr(owner, name), Tensor) and not x.is_floating_point()
     }
     return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
 
@@ -179,6 +245,8 @@ def above(argument: str, number: object, limit: float, hint: str) -> None:
         qkv.errors.ConfigError: bandwidth: expected a number above 0; got -1.0. Widths are above 0.
     """
     if isinstance(number, Tensor):
+        expect_real(argument, number)
+        number = number if number.is_floating_point() else number.double()
         good = not readable(number) or bool((number > limit).all())
     else:
         good = isinstance(number, (int, float, torch.SymFloat, torch.SymInt)) and number > limit

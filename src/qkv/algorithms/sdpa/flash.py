@@ -51,7 +51,7 @@ def refuses_mechanism(problem: Problem) -> str | None:
 def _refuses_call(problem: Problem) -> str | None:
     if problem.bias.endswith(("learned", "closure")):
         return "the fused kernel gives a bias no gradient"
-    if problem.state and (problem.device != "cpu" or problem.gradient):
+    if problem.state and (not _calls_kernel(problem) or problem.gradient):
         return "the row state is available from the CPU kernel only, and has no gradient"
     if problem.positional and problem.queries * problem.keys > BIAS_LIMIT:
         return f"a position bias would be materialized as a matrix of more than {BIAS_LIMIT} pairs"

@@ -7,8 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qkv.engine.describe import expect_floats
 from qkv.errors import ArgumentError, ConfigError, DtypeError, MaskError, ShapeError, UnsupportedError
 from qkv.shapes import show
+from qkv.values.parameters import expect_real
 
 _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
 _ONE_BLOCK = 1 << 30
@@ -46,11 +48,13 @@ def check_scale(scale: object) -> None:
     """Check the factor of the dot products.
 
     Raises:
-        ArgumentError: it is not a number.
+        ArgumentError, DtypeError: it is not a number.
     """
     if isinstance(scale, bool) or not isinstance(scale, Real | Tensor | torch.SymFloat | torch.SymInt | None):
         hint = "None stands for 1/√D."
         raise ArgumentError("scale", "a number or None", repr(scale)[:80], hint)
+    if isinstance(scale, Tensor):
+        expect_real("scale", scale)
 
 
 def check(
@@ -75,10 +79,10 @@ def check(
         if x.device != query.device:
             hint = f"Use {name}.to(query.device)."
             raise DeviceError(name, f"device {query.device}, that of query", f"{x.device}", hint)
-        if x.is_nested or x.ndim != 4:
-            got = "a nested tensor" if x.is_nested else f"shape {show(tuple(x.shape))}"
+        expect_floats(name, x)
+        if x.ndim != 4:
             hint = "Add dimensions of size 1, as in x[None]; qkv.attention takes any number of leading dimensions."
-            raise UnsupportedError(name, "four dimensions, (B, H, N, width)", got, hint)
+            raise UnsupportedError(name, "four dimensions, (B, H, N, width)", f"shape {show(tuple(x.shape))}", hint)
     _check_sizes(query, key, value, enable_gqa)
     if block_mask is not None and not callable(block_mask):
         _check_block_mask(query, key, block_mask)

@@ -10,7 +10,7 @@ from torch import Tensor
 from qkv import functional
 from qkv.biases import Bias
 from qkv.engine.describe import draw_seed
-from qkv.errors import UnsupportedError
+from qkv.errors import DtypeError, UnsupportedError
 from qkv.hub.flex import arguments, reads, tiles
 from qkv.hub.flex.biases import bias_of
 from qkv.hub.flex.conditions import conjuncts, joined, mask_of, per_row
@@ -253,6 +253,8 @@ def _functions(score_mod: ScoreMod | None, mask_mod: MaskMod | None, query: Tens
             return None
 
     score, mask = expression(score_mod, SCORE_ARGUMENTS), expression(mask_mod, MASK_ARGUMENTS)
+    if score is not None and score.dtype.is_complex:
+        raise DtypeError("score_mod", "real scores", f"{score.dtype}", "Return .real or .abs().")
     if mask is not None and mask.dtype != torch.bool:
         mask = operation("ne", mask, number(0), dtype=torch.bool)
     if score_mod is None:

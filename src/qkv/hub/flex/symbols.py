@@ -16,8 +16,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from qkv.errors import DtypeError
 from qkv.hub.flex import operations
-from qkv.hub.flex.expressions import Expression, captured, cast, number, symbol
+from qkv.hub.flex.expressions import Expression, captured, cast, number, parts, symbol
 from qkv.hub.flex.reads import beyond
+from qkv.values.parameters import DENSE, is_dense, layout_of
 
 SCORE_ARGUMENTS = ("score", "batch", "head", "query", "key")
 MASK_ARGUMENTS = ("batch", "head", "query", "key")
@@ -173,7 +174,24 @@ def traced(function: Callable[..., Any], names: Sequence[str], dtype: torch.dtyp
         if not isinstance(result, Tensor) or _sizes(result):
             raise UntraceableError
         expression: Expression = _expression(result)
-        return expression
+    _expect_device(expression, device)
+    return expression
+
+
+def _expect_device(expression: Expression, device: torch.device) -> None:
+    """Raise DtypeError if a tensor that a function closes over is on another device than the indices."""
+    pending, seen = [expression], set[int]()
+    while pending:
+        each = pending.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        pending += parts(each)
+        x = each.arguments[0].tensor if each.name == "captured" else None
+        # As everywhere in PyTorch, a CPU scalar tensor works with any device.
+        if x is not None and x.device != device and (x.ndim or x.device.type != "cpu"):
+            hint = "Move it there with .to(query.device)."
+            raise DtypeError("score_mod or mask_mod", f"tensors on {device}, that of query", f"{x.device}", hint)
 
 
 def _expression(x: Any) -> Any:
@@ -183,10 +201,8 @@ def _expression(x: Any) -> Any:
             raise UntraceableError
         return x.expression
     if isinstance(x, Tensor):
-        if x.layout is not torch.strided or x.is_nested:
-            got = "nested" if x.is_nested else f"{x.layout}"
-            expected = "dense tensors, of the layout torch.strided, to read from"
-            raise DtypeError("score_mod or mask_mod", expected, got, "Use .to_dense().")
+        if not is_dense(x):
+            raise DtypeError("score_mod or mask_mod", f"{DENSE}, to read from", layout_of(x), "Use .to_dense().")
         return captured(x)
     return number(x) if isinstance(x, (bool, int, float)) else x
 

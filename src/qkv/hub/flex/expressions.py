@@ -190,6 +190,10 @@ def _greatest(x: Any, y: Any) -> Any:
     return y.clamp(min=x) if isinstance(y, Tensor) else x.clamp(min=y) if isinstance(x, Tensor) else max(x, y)
 
 
+def _where(condition: Any, one: Any, other: Any) -> Tensor:
+    return torch.where(condition if isinstance(condition, Tensor) else torch.tensor(condition), one, other)
+
+
 def _read(table: Tensor, *indices: Any) -> Tensor:
     return table[tuple(indices)]
 
@@ -241,11 +245,12 @@ _EVALUATED: dict[str, Callable[..., Any]] = {
     "and": operator.and_,
     "or": operator.or_,
     "not": operator.invert,
-    "where": torch.where,
+    "where": _where,
     "index": _read,
     "guarded": _read_within,
     "outside": _outside,
     "cast": lambda x, dtype: x.to(dtype),
+    "tensor": torch.as_tensor,
     "call": _called,
 }
 
@@ -282,4 +287,15 @@ def _computed(each: Expression, value: Callable[[Argument], Any], indices: Mappi
         tensor: Tensor = each.arguments[0].tensor
         # A scalar tensor is a scalar like any other here: among tiles it would not widen their type.
         return tensor if tensor.ndim else tensor.reshape(1)
-    return _EVALUATED[each.name](*map(value, each.arguments))
+    values = [value(x) for x in each.arguments]
+    if not any(isinstance(x, Tensor) for x in values):
+        # PyTorch's rules hold for numbers too, such as those of ones_like: 1/0 is infinite, and where chooses.
+        first = next((index for index, x in enumerate(values) if isinstance(x, (bool, int, float))), None)
+        if first is not None:
+            values[first] = _scalar(values[first])
+    return _EVALUATED[each.name](*values)
+
+
+def _scalar(x: float) -> Tensor:
+    """Return a number as a tensor that widens the type of no other one."""
+    return torch.tensor(x, dtype=torch.float64 if isinstance(x, float) else None)

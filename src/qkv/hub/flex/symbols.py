@@ -216,11 +216,20 @@ def _recorded(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Express
     made = operations.of(func, [_expression(x) for x in args], {name: _expression(x) for name, x in kwargs.items()})
     if made is None:
         raise UntraceableError
+    if not isinstance(made, Expression) and made[0] == "call":
+        operator_, *arguments, named = made[1]
+        made = "call", (operator_, *map(_kept_tensor, args, arguments), named)
     # The function itself tells the type of its result.
     like = func(*_examples(args), **_examples(kwargs))
     if not isinstance(like, Tensor) or like.ndim:
         raise UntraceableError
     return cast(made, like.dtype) if isinstance(made, Expression) else Expression(*made, like.dtype)
+
+
+def _kept_tensor(original: Any, argument: Any) -> Any:
+    """Return an argument of a function that may tell tensors from numbers: ones_like(score) stays a tensor."""
+    known = isinstance(argument, Expression) and argument.name == "number" and isinstance(original, Tensor)
+    return Expression("tensor", (argument,), argument.dtype) if known else argument
 
 
 def _examples(arguments: Any) -> Any:

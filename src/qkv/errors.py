@@ -321,33 +321,36 @@ def harmless(text: str) -> str:
 
 
 class Place(str):
-    """A line of a file that an error is about; as text, FILE:LINE.
+    """The file that an error is about, or a line of it; as text, FILE or FILE:LINE.
 
     Example:
         >>> place = Place("pairs.tsv", 3)
         >>> place, place.file, place.line
         ('pairs.tsv:3', 'pairs.tsv', 3)
+        >>> Place("pairs.tsv"), Place("pairs.tsv").line
+        ('pairs.tsv', None)
         >>> Place(None, 3)
         'line 3'
     """
 
     file: str | None
-    line: int
+    line: int | None
     unit: str
 
-    def __new__(cls, file: object | None, line: int, unit: str = "line") -> "Place":
-        """Name a line of a file, counted from 1.
+    def __new__(cls, file: object | None, line: int | None = None, unit: str = "line") -> "Place":
+        """Name a file, or a line of it, counted from 1.
 
         Args:
             file: the file; None for lines that come from elsewhere.
-            line: the number of the line.
+            line: the number of the line; None for the file as a whole.
             unit: what a line is called if there is no file.
         """
-        location = super().__new__(cls, f"{unit} {line}" if file is None else f"{file}:{line}")
+        in_file = f"{file}" if line is None else f"{file}:{line}"
+        location = super().__new__(cls, f"{unit} {line}" if file is None else in_file)
         location.file, location.line, location.unit = None if file is None else str(file), line, unit
         return location
 
-    def __getnewargs__(self) -> tuple[str | None, int, str]:  # type: ignore[override]
+    def __getnewargs__(self) -> tuple[str | None, int | None, str]:  # type: ignore[override]
         return self.file, self.line, self.unit
 
 
@@ -359,7 +362,8 @@ def to_plain(error: QkvError) -> dict[str, object]:
         3
     """
     plain: dict[str, object] = {"kind": type(error).__name__, "texts": list(error.marked)}
-    return plain if error.line is None else plain | {"file": error.file, "line": error.line}
+    where = {"file": error.file, "line": error.line}
+    return plain if where == {"file": None, "line": None} else plain | where
 
 
 def from_plain(plain: Mapping[str, Any]) -> QkvError:

@@ -80,9 +80,9 @@ def test_one_carriage_return_before_the_newline_is_dropped(write: Callable[[str,
     assert read_lines(write("text", b"one\r\ntwo\r\r\nthree\r")) == ["one", "two\r", "three"]
 
 
-def test_byte_order_mark_is_dropped_at_the_start_only(write: Callable[[str, bytes], Path]) -> None:
+def test_byte_order_marks_of_joined_files_are_dropped(write: Callable[[str, bytes], Path]) -> None:
     path = write("text", "\ufeffone\n\ufefftwo\n".encode())
-    assert read_lines(path) == ["one", "\ufefftwo"]
+    assert read_lines(path) == ["one", "two"]
 
 
 def test_packed_file_reads_like_plain(write: Callable[[str, bytes], Path]) -> None:
@@ -185,7 +185,7 @@ def test_nul_names_line_and_character(write: Callable[[str, bytes], Path]) -> No
     assert message(lambda: read_lines(path)).startswith(f"{path}:2: expected text; got a NUL at character 3")
 
 
-@pytest.mark.parametrize(("line", "columns"), [(b"one", "1 column"), (b"a\tb\tc", "3 columns"), (b"", "1 column")])
+@pytest.mark.parametrize(("line", "columns"), [(b"one", "1 column"), (b"a\tb\tc", "3 columns"), (b"", "an empty line")])
 def test_tsv_with_another_number_of_columns(write: Callable[[str, bytes], Path], line: bytes, columns: str) -> None:
     path = write("a.tsv", b"x\ty\n" + line + b"\nx\ty\n")
     text = message(lambda: read_tsv(path))

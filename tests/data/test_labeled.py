@@ -26,7 +26,7 @@ def test_labels_come_before_their_texts(tmp_path: Path) -> None:
         ("1\ta\tb\n", 1, "got 3 columns"),
         ("\tgood\n", 1, "got an empty label"),
         ("1\t \n", 1, "got an empty text"),
-        ("1\tgood\n\n", 2, "got 1 column"),
+        ("1\tgood\n\n", 2, "got an empty line"),
         (b"1\t\xff\n", 1, "valid UTF-8"),
     ],
 )
@@ -146,7 +146,7 @@ def test_a_hash_is_a_word_where_columns_are_spaces(tmp_path: Path) -> None:
     [
         ("Ada B-PER\nwrote\n", 2, "expected a word and its tag; got one column"),
         ("Ada\tNNP\tO\nwrote\tO\n", 2, "expected 3 columns, as in earlier lines; got 2"),
-        ("Ada\t\n", 1, "got an empty column"),
+        ("Ada\t\n", 1, "got an empty last column"),
         ("Ada  O\n B O\n", 2, "got an empty column"),
     ],
 )

@@ -60,10 +60,10 @@ def test_a_feature_is_never_a_letter() -> None:
     [
         ("a", {}, r"words.tsv:2: expected text in column 2; got 1 column\. Correct this line, or choose another"),
         ("a\tb", {"features_col": 3}, r"words.tsv:2: expected text in column 3; got 2 columns"),
-        ("a\t ", {}, r"words.tsv:2, column 2: expected text; got an empty column"),
-        ("\tb", {}, r"words.tsv:2, column 1: expected text; got an empty column"),
-        ("a\tb  c", {"target_sep": " "}, r"words.tsv:2, column 2: expected symbols with one ' ' between two of them"),
-        ("a\tb\tV;", {"features_col": 3}, r"words.tsv:2, column 3: expected symbols with one ';' .* got 'V;'"),
+        ("a\t ", {}, r"words.tsv:2: expected text in column 2; got an empty one"),
+        ("\tb", {}, r"words.tsv:2: expected text in column 1; got an empty one"),
+        ("a\tb  c", {"target_sep": " "}, r"words.tsv:2: expected symbols with one ' ' between two of them in column 2"),
+        ("a\tb\tV;", {"features_col": 3}, r"words.tsv:2: expected symbols with one ';' .* in column 3; got 'V;'"),
     ],
 )
 def test_what_is_wrong_is_named_by_file_line_and_column(

@@ -2,7 +2,8 @@ r"""Text files: two parallel files, one TSV file, or plain lines.
 
 A line is the text up to the next "\n". Nothing else ends a line: U+2028, U+0085, vertical tab and form feed are
 ordinary characters. One "\r" right before the "\n" (or at the very end of the file) is dropped, so that files written
-on Windows read the same. A byte order mark at the start of a file is dropped. Everything else is preserved, including
+on Windows read the same. A byte order mark at the start of a file is dropped, and so is one at the start of a later
+line, where files were joined. Everything else is preserved, including
 leading, trailing and no-break spaces. Files named `*.gz` are decompressed while reading.
 
 Every problem with a file is a `DataError` that starts with `file:line` and ends with how to fix it.
@@ -17,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NoReturn, cast
 
-from qkv.data.layouts import old_line_ends, untabbed
+from qkv.data.layouts import QUOTED, all_quoted, column_problem, no_text
 from qkv.errors import ConfigError, DataError, Place, nearest, setting
 from qkv.files import open_file, room_for
 
@@ -131,22 +132,25 @@ def read_tsv(path: Path | Lines, *, longest: int = LONGEST_LINE, say: Callable[[
             shown = line.replace("\t", " ")
             say(f"{path}:1: a header, skipped: {shown}")
             continue
-        pairs.append(parse_pair(line, Place(path, number)))
+        pairs.append(parse_pair(line, Place(path, number), number))
+    if all_quoted((pair.source, pair.target) for pair in pairs):
+        say(f"{path}: {QUOTED}")
     return pairs
 
 
-def parse_pair(line: str, where: Place) -> Pair:
+def parse_pair(line: str, where: Place, number: int) -> Pair:
     r"""Split a line at its tab.
 
     Args:
         line: a source text, one tab and a target text.
-        where: file and line.
+        where: file and line, for messages.
+        number: the number of the pair.
 
     Raises:
         DataError: it does not have exactly two nonempty columns.
 
     Example:
-        >>> parse_pair("ein Hund\ta dog", Place("pairs.tsv", 7))
+        >>> parse_pair("ein Hund\ta dog", Place("pairs.tsv", 7), 7)
         Pair(source='ein Hund', target='a dog', line=7)
     """
     columns = line.split("\t")
@@ -156,13 +160,11 @@ def parse_pair(line: str, where: Place) -> Pair:
             "Correct this line; a tab inside a text must become a space. Or choose columns: "
             f"{setting('source_col', '1')}."
         )
-        seems = untabbed(line, "source<TAB>target") if len(columns) == 1 else None
-        hint = old_line_ends(line) or seems or usual
-        raise DataError(where, expected, _columns(len(columns)), hint)
+        raise DataError(where, expected, *column_problem(line, "source<TAB>target", usual))
     for name, column in zip(("source", "target"), columns, strict=True):
         if not column.strip():
             raise DataError(where, "text in both columns", f"an empty {name}", "Fill it or delete the line.")
-    return Pair(columns[0], columns[1], where.line)
+    return Pair(columns[0], columns[1], number)
 
 
 def names_columns(line: str) -> bool:
@@ -207,7 +209,7 @@ def read_lines(path: Path | Lines, *, longest: int = LONGEST_LINE, blank: bool =
     with room_for(path, "Give a smaller file, or a part of it."):
         lines = list(stream_lines(path, longest=longest, blank=blank))
     if not lines:
-        raise DataError(str(path), "at least one line", "an empty file", "Check how the file was made.")
+        raise DataError(Place(path), "at least one line", "an empty file", "Check how the file was made.")
     return lines
 
 
@@ -266,7 +268,9 @@ def iterate_lines(
         if len(raw) == most and not ended:
             refuse_long(where, longest)
         body = raw.removesuffix(b"\n").removesuffix(b"\r")
-        text = decode(body.removeprefix(_BOM) if number == 1 else body, where, first=number == 1)
+        if number == 1 and (known := no_text(raw, name)) is not None:
+            raise DataError(where, "text", *known)
+        text = decode(body.removeprefix(_BOM), where, first=number == 1)
         _expect_line(text, where, longest, blank=blank)
         yield text
 
@@ -317,8 +321,6 @@ def decode(body: bytes, where: str, *, first: bool) -> str:
 
 def _mend_encoding(start: bytes) -> str:
     """Suggest how to fix a file that is not UTF-8, judging by its first bytes; in later lines they mean nothing."""
-    if start.startswith(b"\x1f\x8b"):
-        return "The file seems to be compressed with gzip: give it a name that ends in .gz."
     if start.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         return "The file seems to be UTF-32: convert it with `iconv -f UTF-32 -t UTF-8`."
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -352,18 +354,21 @@ def open_text(path: Path, over: Callable[[BinaryIO], BinaryIO] = lambda stream: 
             with gzip.GzipFile(fileobj=stream) as unpacked:
                 yield cast("BinaryIO", unpacked)
     except FileNotFoundError:
-        raise DataError(str(path), "a file", "no such file", _mend_name(path)) from None
+        if path.is_symlink():
+            hint = "Correct the link, or give the file itself."
+            raise DataError(Place(path), "a file", "a link to a file that does not exist", hint) from None
+        raise DataError(Place(path), "a file", "no such file", _mend_name(path)) from None
     except IsADirectoryError:
-        raise DataError(str(path), "a file", "a folder", "Give a file inside it.") from None
+        raise DataError(Place(path), "a file", "a folder", "Give a file inside it.") from None
     except PermissionError:
         got = "a file without read permission"
-        raise DataError(str(path), "a readable file", got, "Change its permissions.") from None
+        raise DataError(Place(path), "a readable file", got, "Change its permissions.") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         hint = "Copy or compress it again; if it is plain text, remove .gz from its name."
-        raise DataError(str(path), "a complete gzip file", str(error), hint) from None
+        raise DataError(Place(path), "a complete gzip file", str(error), hint) from None
     except OSError as error:
         got = error.strerror or str(error)
-        raise DataError(str(path), "a readable file", got, "Check the path and the disk.") from None
+        raise DataError(Place(path), "a readable file", got, "Check the path and the disk.") from None
 
 
 def _mend_name(path: Path) -> str:
@@ -397,7 +402,3 @@ def refuse_empty_side(source: Path | Lines, target: Path | Lines, number: int, l
     got = f"an empty line{' in both files' if both else ''}"
     hint = f"Fill it, or delete line {number} of {empty} and of {other}."
     raise DataError(Place(empty, number), expected, got, hint)
-
-
-def _columns(count: int) -> str:
-    return "1 column" if count == 1 else f"{count} columns"

@@ -18,9 +18,18 @@ from pathlib import Path
 from typing import Literal
 
 from qkv.data.corpus import LONGEST_LINE, Lines, read_lines, silent
-from qkv.data.layouts import old_line_ends, untabbed
+from qkv.data.layouts import INVISIBLE, QUOTED, all_quoted, column_problem
 from qkv.data.normal_forms import normalize
-from qkv.data.tag_columns import TagColumns, TagLine, comments_of, layout_of, sentences_of, separator_of, tag_of
+from qkv.data.tag_columns import (
+    TagColumns,
+    TagLine,
+    comments_of,
+    layout_of,
+    more_lines,
+    sentences_of,
+    separator_of,
+    tag_of,
+)
 from qkv.errors import DataError, Place, brief
 
 _LABEL_NAMES = frozenset({"label", "labels", "class", "category", "sentiment", "target", "rating"})
@@ -89,13 +98,11 @@ def read_labeled(
         say(_header_message(path, 1, lines[0]))
     for number, line in list(enumerate(lines, start=1))[0 if header is None else 1 :]:
         columns = line.split("\t")
-        where = f"{path}:{number}"
+        where = Place(path, number)
         if len(columns) != 2:
-            got = "1 column" if len(columns) == 1 else f"{len(columns)} columns"
             usual = "Write label<TAB>text; replace tabs inside the text by spaces."
-            seems = untabbed(line, "label<TAB>text") if len(columns) == 1 else None
-            hint = old_line_ends(line) or seems or usual
-            raise DataError(where, "2 columns, label and text, with one tab between them", got, hint)
+            problem = column_problem(line, "label<TAB>text", usual)
+            raise DataError(where, "2 columns, label and text, with one tab between them", *problem)
         label, text = columns if header != "text first" else reversed(columns)
         label = normalize("NFC", label.strip())
         if not label or not text.strip():
@@ -119,6 +126,13 @@ def _doubts(items: list[Labeled]) -> Iterator[str]:
     for same in spellings.values():
         if len(same) > 1:
             yield f"labels that differ in capitals alone are different labels: {', '.join(map(brief, sorted(same)))}"
+    visible = Counter(INVISIBLE.sub("", label) for label in counts)
+    hidden = [label for label in sorted(counts) if INVISIBLE.search(label) and visible[INVISIBLE.sub("", label)] > 1]
+    if hidden:
+        names = ", ".join(map(ascii, hidden[:5]))
+        yield f"labels that differ in invisible characters alone are different labels: {names}"
+    if all_quoted((item.label, item.text) for item in items):
+        yield QUOTED
     if len(counts) > max(10, len(items) // 2):
         yield (
             f"{len(counts):,} different labels for {len(items):,} texts: most labels have one example, from which "
@@ -128,8 +142,10 @@ def _doubts(items: list[Labeled]) -> Iterator[str]:
     apart = [item for item in items if first.setdefault(item.text, item).label != item.label]
     if apart:
         one, other = apart[0], first[apart[0].text]
+        many = "1 text has" if len(apart) == 1 else f"{len(apart):,} texts have"
         yield (
-            f"{len(apart):,} texts have another label than the same text before, the first in line {one.line:,}: "
+            f"{many} another label than the same text before, "
+            f"the first in line {one.line:,}: "
             f'"{brief(one.label)}", and "{brief(other.label)}" in line {other.line:,}'
         )
 
@@ -156,7 +172,7 @@ def _check_each_order(items: list[Labeled], name: str) -> None:
     if exchanged and len(exchanged) <= len(items) / 2:
         first = exchanged[0]
         got = f'the label "{brief(first.label)}" of the text "{brief(first.text)}", which is a label of other lines'
-        also = f"; so are {len(exchanged) - 1:,} more lines" if len(exchanged) > 1 else ""
+        also = f"; so {more_lines(len(exchanged) - 1)}" if len(exchanged) > 1 else ""
         hint = f"Exchange the two columns of this line{also}."
         raise DataError(Place(name, first.line), "the label first and the text second", got, hint)
 
@@ -175,7 +191,7 @@ def _check_order(items: list[Labeled], name: str) -> None:
     if (fewer and words_of_labels >= 2 * words_of_texts) or len(labels) > max(10, 4 * len(texts)):
         got = f'{len(labels):,} different labels such as "{brief(items[0].label)}" for {len(texts):,} different texts'
         hint = "Exchange the columns, or write their order into a first line: text<TAB>label, or label<TAB>text."
-        raise DataError(name, "the label first and the text second", got, hint)
+        raise DataError(Place(name), "the label first and the text second", got, hint)
 
 
 def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str], None] = silent) -> list[Tagged]:
@@ -209,7 +225,8 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str],
         lines[header] = ""  # an empty line, so that every other line keeps its number
     comments = comments_of(lines)
     if comments and separator_of(lines) != "\t":
-        say(f"{path}:{min(comments) + 1}: a comment, skipped{_more(len(comments) - 1)}")
+        also = f", as {more_lines(len(comments) - 1)}" if len(comments) > 1 else ""
+        say(f"{path}:{min(comments) + 1}: a comment, skipped{also}")
     sentences = sentences_of(lines, str(path))
     layout = layout_of(sentences, str(path))
     tagged = [_tagged(rows, layout) for sentence in sentences if (rows := list(layout.words(sentence)))]
@@ -219,7 +236,7 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str],
     tell_odd_spans(tagged, str(path), say)
     if not tagged:
         hint = "Write one word per line: word, then tag."
-        raise DataError(str(path), "words with their tags", "none", hint)
+        raise DataError(Place(path), "words with their tags", "none", hint)
     if len(tagged) == 1 and len(tagged[0].words) > 1:
         say(
             f"{path}: all {len(tagged[0].words):,} lines are one sentence, because no line between them is empty. "
@@ -272,8 +289,12 @@ def _odd_spans(tags: Mapping[str, int]) -> list[str]:
     return odd if 2 * len(odd) <= len(names) or 2 * count <= total else []
 
 
-def labels_of(labels: Iterable[str]) -> tuple[str, ...]:
+def labels_of(labels: Iterable[str], name: object = "labels") -> tuple[str, ...]:
     """Return the distinct labels, sorted.
+
+    Args:
+        labels: the labels.
+        name: where they come from, for messages.
 
     Raises:
         DataError: there are fewer than two, so there is nothing to learn.
@@ -286,7 +307,7 @@ def labels_of(labels: Iterable[str]) -> tuple[str, ...]:
     if len(distinct) < 2:
         got = f'only "{distinct[0]}"' if distinct else "none"
         hint = "Is the label in the first column, or the tag in the last?"
-        raise DataError("labels", "at least two different labels", got, hint)
+        raise DataError(Place(name), "at least two different labels", got, hint)
     return distinct
 
 
@@ -314,10 +335,6 @@ def _header_of_tagged(lines: list[str]) -> int | None:
     named = len(first) > 1 and first[0] in _WORD_NAMES and first[-1] in _TAG_NAMES
     between = separator_of(below)
     return index if named and all(_cells(line, between)[-1] != first[-1] for line in below) else None
-
-
-def _more(count: int) -> str:
-    return "" if count == 0 else f", as {'is 1 more line' if count == 1 else f'are {count:,} more lines'}"
 
 
 def _cells(line: str, between: str) -> list[str]:

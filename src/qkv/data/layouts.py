@@ -1,9 +1,107 @@
-"""What a line seems to be that does not have the layout it should have, for hints in messages."""
+"""What a file, a line or a field seems to be that is not what it should be, for hints in messages."""
 
 import re
+from collections.abc import Iterable, Sequence
 
 _FASTTEXT = "__label__"
 _MARKS = ("|||", ";", ",", "|")
+_UNPACK = "Unpack it first; of compressed files only those whose name ends in .gz are read."
+_SAVE = "Save it as plain text in UTF-8."
+_BINARY = (
+    (b"\x1f\x8b", "a file compressed with gzip", "Give it a name that ends in .gz."),
+    (b"BZh", "a file compressed with bzip2", _UNPACK),
+    (b"\xfd7zXZ\0", "a file compressed with xz", _UNPACK),
+    (b"\x28\xb5\x2f\xfd", "a file compressed with zstd", _UNPACK),
+    (b"7z\xbc\xaf\x27\x1c", "an archive of 7-Zip", _UNPACK),
+    (
+        b"PK\x03\x04",
+        "a zip archive, as spreadsheets and text documents are",
+        "Unpack it, or save it as plain text in UTF-8.",
+    ),
+    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a spreadsheet or document of Office", _SAVE),
+    (b"%PDF-", "a PDF", _SAVE),
+    (b"PAR1", "a file of Parquet", _SAVE),
+    (b"ARROW1\0", "a file of Arrow", _SAVE),
+    (b"\x89HDF\r\n", "a file of HDF5", _SAVE),
+    (b"\x93NUMPY", "an array of NumPy", _SAVE),
+    (b"SQLite format 3\0", "a database of SQLite", _SAVE),
+)
+"""How files that are no text begin, what they are, and what to do."""
+_POINTERS = (
+    (b"version https://git-lfs.github.com/spec/", "a pointer of Git LFS in place of the file", "Run `git lfs pull`."),
+    (b"/annex/objects/", "a pointer of git-annex in place of the file", "Run `git annex get`."),
+)
+_WIDE = (
+    ("UTF-32LE", b"\1\0\0\0"),
+    ("UTF-32BE", b"\0\0\0\1"),
+    ("UTF-16LE", b"\1\0\1\0"),
+    ("UTF-16BE", b"\0\1\0\1"),
+)
+"""Which of the first four bytes are 0 in text of an encoding without a byte order mark."""
+_NOT_UTF8 = re.compile(rb"[\x00-\x08\x0e-\x1f\x80-\xff]")
+
+
+def no_text(start: bytes, name: str = "") -> tuple[str, str] | None:
+    """Say what a file is that begins with these bytes and is no text, and what to do; None if it may be text.
+
+    Args:
+        start: its first line, or more.
+        name: its name.
+
+    Example:
+        >>> no_text(b"%PDF-1.7\\n%\\xe2\\xe3")[0], no_text(b"PDF files"), no_text(b"a\\0 \\0b\\0")[1]
+        ('a PDF', None, 'The file seems to be UTF-16: convert it with `iconv -f UTF-16LE -t UTF-8`.')
+    """
+    for begin, kind, hint in _BINARY:
+        if start.startswith(begin) and (begin == b"%PDF-" or _NOT_UTF8.search(start)):
+            return kind, "It is compressed twice: unpack it once." if name.endswith(".gz") else hint
+    for begin, kind, hint in _POINTERS:
+        if start.startswith(begin):
+            return kind, hint
+    zeros = bytes(min(byte, 1) for byte in start[:4])
+    for encoding, pattern in _WIDE:
+        if zeros == pattern:
+            family = encoding[:6]
+            hint = f"The file seems to be {family}: convert it with `iconv -f {encoding} -t UTF-8`."
+            return "NUL bytes between the characters", hint
+    return None
+
+
+def misplaced(line: str) -> tuple[str, str] | None:
+    """Say what a line is that does not belong into a file of columns, and what to do; None if it may be a row.
+
+    Args:
+        line: the line.
+
+    Example:
+        >>> misplaced("<<<<<<< HEAD"), misplaced(" "), misplaced("a\\tb")
+        (('a mark of a merge conflict', 'Resolve the conflict in the file.'), ('an empty line', 'Delete it.'), None)
+    """
+    if not line.strip():
+        return "an empty line", "Delete it."
+    if line == "\x1a":
+        return "the mark that ends files of DOS", "Delete it."
+    if re.fullmatch(r"(<{7}|>{7}|\|{7}) .*|={7}", line):
+        return "a mark of a merge conflict", "Resolve the conflict in the file."
+    if "\r" in line:
+        hint = "Its lines seem to end in carriage returns, as on old Macs: convert it with tr '\\r' '\\n'."
+        return "a carriage return within a line", hint
+    return None
+
+
+def foreign_format(line: str) -> str | None:
+    """Return the format that a file of columns seems to have instead, by its first line; None for none.
+
+    Example:
+        >>> foreign_format('{"label": 1}'), foreign_format("<!DOCTYPE html>"), foreign_format("a\\tb")
+        ('JSON', 'HTML or XML', None)
+    """
+    start = line.lstrip().lower()
+    if re.match(r'\{\s*(["}]|$)|\[\s*([\[{"]|$)', start):
+        return "JSON"
+    if re.match(r"<(\?xml|!doctype|html|head|body|table)\b", start):
+        return "HTML or XML"
+    return None
 
 
 def untabbed(line: str, columns: str) -> str | None:
@@ -20,29 +118,82 @@ def untabbed(line: str, columns: str) -> str | None:
         >>> untabbed("good,a fine film", "label<TAB>text")
         'The columns seem to be separated by ",": write label<TAB>text, with a tab and without quotation marks.'
     """
-    start = line.lstrip()
-    if start.startswith(("{", "[{")):
-        return f"The file seems to be JSON: write {columns} on each line."
-    if start.startswith(_FASTTEXT):
+    if (known := foreign_format(line)) is not None:
+        return f"The file seems to be {known}: write {columns} on each line."
+    if line.lstrip().startswith(_FASTTEXT):
         return f"The file seems to be written for fastText: write {columns}, without {_FASTTEXT}."
     if "\\t" in line:
         return "The line has the two characters \\t: write a tab in their place, as printf does."
-    for mark in _MARKS:
-        if mark in line:
-            seems = f'The columns seem to be separated by "{mark}"'
-            return f"{seems}: write {columns}, with a tab and without quotation marks."
-    if re.search(r"\S {2,}\S", line):
-        return f"The columns seem to be separated by several spaces: write {columns}, with a tab."
-    return None
+    between = next((f'"{mark}"' for mark in _MARKS if mark in line), None)
+    after = " and without quotation marks" if between else ""
+    between = between or ("several spaces" if re.search(r"\S {2,}\S", line) else None)
+    between = between or ("no-break spaces" if "\u00a0" in line else None)
+    if between is None:
+        return None
+    return f"The columns seem to be separated by {between}: write {columns}, with a tab{after}."
 
 
-def old_line_ends(line: str) -> str | None:
-    """Say what to do with a line that has a carriage return in it; None if it has none.
+def column_problem(line: str, columns: str, usual: str) -> tuple[str, str]:
+    """Say what is wrong with a line that does not have its two columns, and what to do.
+
+    Args:
+        line: the line.
+        columns: the columns that it should have, as in "label<TAB>text".
+        usual: what to do if the line looks like nothing in particular.
 
     Example:
-        >>> old_line_ends("one\\rtwo")
-        "Its lines seem to end in carriage returns, as on old Macs: convert it with tr '\\\\r' '\\\\n'."
+        >>> column_problem("good\\ta film\\t", "label<TAB>text", "Correct it.")
+        ('3 columns, the last one empty', 'Remove the tab at the end of the line.')
     """
-    if "\r" not in line:
-        return None
-    return "Its lines seem to end in carriage returns, as on old Macs: convert it with tr '\\r' '\\n'."
+    if (known := misplaced(line)) is not None:
+        return known
+    cells = line.split("\t")
+    if len(cells) == 1:
+        return "1 column", untabbed(line, columns) or usual
+    if len(cells) == 3 and not cells[-1].strip():
+        return "3 columns, the last one empty", "Remove the tab at the end of the line."
+    if len(cells) == 3 and cells[0].strip().isdecimal():
+        return "3 columns, the first one a number", f"If it numbers the lines, cut -f2,3 leaves {columns}."
+    return f"{len(cells)} columns", usual
+
+
+def all_quoted(rows: Iterable[Sequence[str]]) -> bool:
+    """Whether every field stands in quotation marks, which a reader without them would take for text.
+
+    Example:
+        >>> all_quoted([('"a"', '"b"')]), all_quoted([('"a"', "b")]), all_quoted([])
+        (True, False, False)
+    """
+    fields = [field.strip() for row in rows for field in row]
+    return bool(fields) and all(len(field) > 1 and field[0] == field[-1] == '"' for field in fields)
+
+
+QUOTED = "every field is in quotation marks, which are read as parts of the texts: write it without them."
+
+_NUMBERS = (
+    (
+        re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([T ].*)?"),
+        "A date is no number: write the days, months or years since another one.",
+    ),
+    (re.compile("[\u2212\u2013\u2014].*"), "Write the minus sign as a hyphen: -."),
+    (re.compile(r"[-+]?\d+/\d+"), "A fraction is no number: write its value."),
+    (re.compile(r"[-+]?[\d.]+[dD][-+]?\d+"), "Write the exponent with e, as in 1e3."),
+    (re.compile(r"[-+]?0[xX][\da-fA-F]+"), "Write it in decimal digits."),
+    (re.compile("[-+]?(inf(inity)?|nan)", re.IGNORECASE), "Correct it, or delete the line."),
+    (re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?"), "It is too large: choose another unit."),
+)
+INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
+"""Characters that no one sees."""
+
+
+def number_hint(field: str) -> str | None:
+    """Say how to write a field that is no number, or too large a one; None if it looks like nothing in particular.
+
+    Example:
+        >>> number_hint("1/2"), number_hint("1.0D+3"), number_hint("dog")
+        ('A fraction is no number: write its value.', 'Write the exponent with e, as in 1e3.', None)
+    """
+    if INVISIBLE.search(field):
+        shown = INVISIBLE.sub(lambda match: f"U+{ord(match[0]):04X}", field)
+        return f"It has an invisible character in it: {shown}."
+    return next((hint for pattern, hint in _NUMBERS if pattern.fullmatch(field)), None)

@@ -13,6 +13,7 @@ import numpy as np
 
 from qkv.data.choices import Elements
 from qkv.data.corpus import Pair
+from qkv.data.layouts import number_hint
 from qkv.errors import DataError, Place, brief, setting
 
 Vectors = np.ndarray[Any, np.dtype[np.float64]]
@@ -113,6 +114,10 @@ def read_target(text: str, count: int, where: str, elements: str | None = None) 
                 hint += " The target seems to hold elements: write their positions."
             elif re.fullmatch(r"\d+([,;]\d+)+", part):
                 hint += " Separate them by spaces."
+            elif part.isdecimal() and not part.isascii():
+                hint += " Write them in the digits 0 to 9."
+            elif '"' in part:
+                hint += " Write them without quotation marks."
             expected = f"positions from 1 to {count}, the number of elements"
             raise DataError(where, expected, f'"{part[:40]}"', hint)
         positions.append(int(part))
@@ -144,12 +149,12 @@ def parse_pairs(
     items = []
     _expect_elements(pairs, names, kind)
     for pair in pairs:
-        elements = read_elements(pair.source, known, f"{names[0]}:{pair.line}", width)
+        elements = read_elements(pair.source, known, Place(names[0], pair.line), width)
         if width is None and known == "numbers":
             width = len(elements[0])
         items.append(
             Pointed(
-                elements, read_target(pair.target, len(elements), f"{names[1]}:{pair.line}", pair.source), pair.line
+                elements, read_target(pair.target, len(elements), Place(names[1], pair.line), pair.source), pair.line
             )
         )
     return items, known
@@ -166,7 +171,7 @@ def _expect_elements(pairs: Sequence[Pair], names: tuple[str, str], kind: Elemen
     if exchanged and not all(_is_target(pair.target, pair.source) for pair in pairs):
         got = f'"{brief(first.source)}", positions of "{brief(first.target)}", and so in every line'
         hint = f"Exchange the two columns, or {setting('source')} and {setting('target')}."
-        raise DataError(names[0], "the elements first and the positions second", got, hint)
+        raise DataError(Place(names[0]), "the elements first and the positions second", got, hint)
     if kind is None and kind_of(first.source) == "words" and _NUMERIC.fullmatch(first.source):
         hint = (
             "Write numbers as 0.3 1.5, vectors as 0.3,0.7 1,2; if elements are words, say so with "
@@ -189,9 +194,17 @@ def _vector(part: str, position: int, where: str) -> tuple[float, ...]:
     except ValueError:
         numbers = (math.nan,)
     if not all(abs(number) < _LARGEST for number in numbers) or "_" in part:
-        hint = (
-            "Write vectors as 0.3,0.7 without spaces; if elements are words, say so with "
-            f"{setting('elements', 'words')}."
+        words = f"if elements are words, say so with {setting('elements', 'words')}."
+        advice = next(
+            (hint for number in part.split(",") if (hint := number_hint(number)) and not _is_number(number)), None
         )
+        hint = f"{advice} Or {words}" if advice else f"Write vectors as 0.3,0.7 without spaces; {words}"
         raise DataError(where, f"a finite number as element {position}", f'"{part[:60]}"', hint)
     return numbers
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return abs(float(text)) < _LARGEST
+    except ValueError:
+        return False

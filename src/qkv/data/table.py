@@ -17,6 +17,7 @@ from typing import final
 
 from qkv.data.choices import Decimal, Missing
 from qkv.data.corpus import LONGEST_LINE, Lines, read_lines
+from qkv.data.layouts import foreign_format, misplaced, number_hint
 from qkv.data.normal_forms import normalize
 from qkv.data.parts import in_parts
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, setting
@@ -37,15 +38,12 @@ _ADVICE = (
     ),
     (re.compile("=.*"), "It is a formula: save the values."),
     (re.compile(r"\D*"), "It is text: correct it, delete the line, or choose a column of numbers."),
-    (
-        re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([T ].*)?"),
-        "A date is no number: write the days, months or years since another one.",
-    ),
-    (re.compile("[\u2212\u2013].*"), "Write the minus sign as a hyphen: -."),
 )
 """What to do with a field that is no number, by what it looks like."""
 _EXCEL = re.compile(r'"?sep=.?"?', re.IGNORECASE)
 """The line with which Excel names the separator."""
+_SEPARATED = "columns between commas, semicolons or tabs"
+_ROWS = "Write one row per line, with the names of the columns in the first."
 _QUOTED = re.compile(r'"[^"]*"?')
 
 
@@ -124,7 +122,7 @@ class FieldTable:
         if not rows:
             got = "a missing number in every row" if skipped else "no rows"
             hint = "Check the columns' names and the file."
-            raise DataError(self.name, f"numbers in {_listed(names)}", got, hint)
+            raise DataError(Place(self.name), f"numbers in {_listed(names)}", got, hint)
         return Columns(tuple(names), tuple(rows), tuple(lines), skipped)
 
     def expect(self, names: Sequence[str], flag: str = "columns") -> None:
@@ -166,7 +164,7 @@ class FieldTable:
                 got, hint = f"{count} columns of that name", "Give every column its own name."
             else:
                 continue
-            raise DataError(self.name, f'a column "{brief(name)}"', got, hint)
+            raise DataError(Place(self.name), f'a column "{brief(name)}"', got, hint)
 
     def _refuse_missing(self, line: int, cells: Sequence[str], names: Sequence[str]) -> None:
         index = next(index for index, field in enumerate(cells) if field.lower() in MISSING)
@@ -193,16 +191,19 @@ class FieldTable:
         """Advise on a field that is no number, in view of its whole column."""
         column = self.columns.index(name)
         fields = [row[column].strip() for _, row in self.rows]
+        if normalize("NFC", field) == name:
+            return "It is the name of the column: delete the line, which repeats the header."
         if not any(_DIGIT.search(each) for each in fields) and not _INFINITE.fullmatch(field):
             return "The column holds text: choose a column of numbers."
-        if (advice := next((advice for pattern, advice in _ADVICE if pattern.fullmatch(field)), None)) is not None:
+        matching = (advice for pattern, advice in _ADVICE if pattern.fullmatch(field))
+        if (advice := next(matching, None) or number_hint(field)) is not None:
             return advice
         other, mark = (",", "comma") if decimal == "point" else (".", "point")
         if decimal == "point" and any(_DECIMAL_COMMA.fullmatch(each) for each in fields):
             return f"If it has a decimal comma, say so with {setting('decimal', 'comma')}."
-        if _DIGIT.search(field) and other in field:
-            return f"Remove what groups thousands: each {mark} of the column is one."
-        return f"Write it with a decimal {decimal}, without units or thousands separators."
+        grouped = _DIGIT.search(field) and other in field
+        usual = f"Write it with a decimal {decimal}, without units or thousands separators."
+        return f"Remove what groups thousands: each {mark} of the column is one." if grouped else usual
 
 
 def read_table(path: Path | Lines, *, longest: int = LONGEST_LINE) -> FieldTable:
@@ -287,12 +288,12 @@ def _headed(lines: Iterable[str], name: str, between: str) -> tuple[FieldTable, 
     rows = _rows(lines, name, between)
     first = next(rows, None)
     if first is None:
-        raise DataError(name, "lines with columns", "none", "Check how the file was made.")
+        raise DataError(Place(name), "lines with columns", "none", "Check how the file was made.")
     if (excel := _EXCEL.fullmatch("".join(first[1]).strip())) is not None:
         hint = "Delete it: the separator is that of the line with the names."
         raise DataError(Place(name, first[0]), "names of columns", excel[0], hint)
     if (seems := _unseparated(first[1])) is not None:
-        raise DataError(Place(name, first[0]), "columns between commas, semicolons or tabs", *seems)
+        raise DataError(Place(name, first[0]), _SEPARATED, *seems)
     header = not all(_like_number(field) for field in first[1])
     columns = (
         tuple(normalize("NFC", field.strip()) for field in first[1])
@@ -307,9 +308,9 @@ def _unseparated(fields: Sequence[str]) -> tuple[str, str] | None:
     """Say what a first line seems to be that has no columns, and how to mend it; None if it has some."""
     line = "".join(fields).strip()
     if line.startswith(("{", "[")):
-        return "JSON", "Write one row per line, with the names of the columns in the first."
+        return "JSON", _ROWS
     if line.startswith("<"):
-        return "a page of the web", "Save the table as CSV."
+        return "HTML or XML", "Save the table as CSV."
     if line.startswith("|") or (len(fields) == 1 and "|" in line):
         return f'"{brief(line)}"', "The columns seem to be separated by |: write commas or tabs."
     return None
@@ -318,6 +319,8 @@ def _unseparated(fields: Sequence[str]) -> tuple[str, str] | None:
 def _expect_fields(row: Row, count: int, name: str) -> Row:
     line, fields = row
     if len(fields) != count:
+        if len(fields) == 1 and (known := misplaced(fields[0])) is not None:
+            raise DataError(Place(name, line), f"{count} fields, as in the first line", *known)
         hint = "Correct this line; a field that contains the separator must be quoted."
         if count == 1:
             hint += " Delete the first line if it is a title."
@@ -329,20 +332,35 @@ def _expect_fields(row: Row, count: int, name: str) -> Row:
 def _rows(lines: Iterable[str], name: str, between: str) -> Iterator[Row]:
     if between == " ":
         lines = (line.strip() for line in lines)
-    reader = csv.reader((f"{line}\n" for line in lines), delimiter=between, skipinitialspace=True, strict=True)
+    last = ""
+
+    def ended() -> Iterator[str]:
+        nonlocal last
+        for last in lines:
+            yield f"{last}\n"
+
+    reader = csv.reader(ended(), delimiter=between, skipinitialspace=True, strict=True)
     while True:
         start = reader.line_num + 1
         try:
             fields = next(reader, None)
         except csv.Error as error:
-            hint = "Close the quotation mark, and double those inside a quoted field."
-            if "limit" in str(error):
-                hint = f"Shorten the field; is the quotation mark in line {start} closed?"
-            raise DataError(Place(name, start), "fields as in RFC 4180", str(error), hint) from None
+            raise _refused(last, Place(name, start), str(error)) from None
         if fields is None:
             return
         if any(field.strip() for field in fields) or len(fields) > 1:
             yield start, tuple(fields)
+
+
+def _refused(line: str, where: Place, reason: str) -> DataError:
+    """Return the error about a line that is no row of CSV."""
+    known = foreign_format(line) if where.line == 1 else None
+    if known is not None:
+        return DataError(where, _SEPARATED, known, _ROWS)
+    hint = "Close the quotation mark, and double those inside a quoted field."
+    if "limit" in reason:
+        hint = f"Shorten the field; is the quotation mark in line {where.line} closed?"
+    return DataError(where, "fields as in RFC 4180", *(misplaced(line) or (reason, hint)))
 
 
 def _separator(lines: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from qkv.data.layouts import untabbed
+from qkv.data.layouts import foreign_format, misplaced, untabbed
 from qkv.data.normal_forms import normalize
 from qkv.errors import DataError, Place, brief
 
@@ -76,7 +76,7 @@ def sentences_of(lines: Sequence[str], name: str) -> list[list[TagLine]]:
         elif number - 1 not in comments:
             cells = tuple(line.rstrip(" ").split(separator))
             width = width or len(cells)
-            _check(cells, width, separator, f"{name}:{number}")
+            _check(line, cells, width, separator, Place(name, number))
             rows += [] if cells[0] == _DOCUMENT else [TagLine(number, cells)]
     return sentences
 
@@ -151,11 +151,11 @@ def layout_of(sentences: Sequence[Sequence[TagLine]], name: str) -> TagColumns:
     if tags == {_EMPTY}:
         column = len(rows[0]) if layout.tag < 0 else layout.tag + 1
         hint = "Write word<TAB>tag on each line: cut -f2,5 takes the columns FORM and XPOS of CoNLL-U."
-        raise DataError(f"{name}, column {column}", "tags", f'"{_EMPTY}" in every line', hint)
+        raise DataError(Place(name), f"tags in column {column}", f'"{_EMPTY}" in every line', hint)
     many = len(tags) >= _MANY and len(tags) > 4 * len(words)
     if many or (_are_spans(words) and not _are_spans(tags)):
         got = f"{len(words)} different words and {len(tags)} different tags"
-        raise DataError(name, "the word first and the tag last", got, "Exchange the columns.")
+        raise DataError(Place(name), "the word first and the tag last", got, "Exchange the columns.")
     _expect_words(sentences, name)
     _check_each_order([row for sentence in sentences for row in layout.words(sentence)], layout, name)
     return layout
@@ -178,9 +178,19 @@ def _check_each_order(rows: Sequence[TagLine], layout: TagColumns, name: str) ->
     if exchanged and 2 * len(exchanged) < len(rows):
         word, tag = exchanged[0].cells[layout.word], exchanged[0].cells[layout.tag]
         got = f'the word "{brief(word)}", which is a tag of other lines, with the tag "{brief(tag)}"'
-        also = f"; so are {len(exchanged) - 1:,} more lines" if len(exchanged) > 1 else ""
+        also = f"; so {more_lines(len(exchanged) - 1)}" if len(exchanged) > 1 else ""
         hint = f"Exchange the columns of this line{also}."
         raise DataError(Place(name, exchanged[0].number), "the word first and the tag last", got, hint)
+
+
+def more_lines(count: int) -> str:
+    """Count further lines, with their verb.
+
+    Example:
+        >>> more_lines(1), more_lines(1200)
+        ('is 1 more line', 'are 1,200 more lines')
+    """
+    return "is 1 more line" if count == 1 else f"are {count:,} more lines"
 
 
 def _are_spans(tags: Iterable[str]) -> bool:
@@ -200,8 +210,6 @@ def _expect_words(sentences: Sequence[Sequence[TagLine]], name: str) -> None:
         return
     hint = "Write one word and its tag per line, and an empty line after each sentence."
     expected = "one word and its tag per line"
-    if rows[0].cells[0].startswith(('{"', '[{"')):
-        raise DataError(Place(name, rows[0].number), expected, "JSON", hint)
     for mark in "/_|":
         if all(mark in cell[1:-1] for row in rows for cell in row.cells):
             got = f'words joined to their tags by "{mark}": {brief(" ".join(rows[0].cells))}'
@@ -224,11 +232,20 @@ def _is_numbered(rows: Sequence[TagLine]) -> bool:
     return start in (0, 1) and words == list(range(start, start + len(words)))
 
 
-def _check(cells: Sequence[str], width: int, separator: str, where: str) -> None:
+def _check(line: str, cells: Sequence[str], width: int, separator: str, where: str) -> None:
+    if (known := misplaced(line)) is not None:
+        raise DataError(where, "a word and its tag", *known)
+    if (known_format := foreign_format(line)) is not None and where.endswith(":1"):
+        hint = "Write one word and its tag per line, and an empty line after each sentence."
+        raise DataError(where, "one word and its tag per line", known_format, hint)
     if cells[0] == "#begin":
         hint = "Write word, then tag, on each line; the files of CoNLL-2012 hold several annotations."
         raise DataError(where, "a word and its tag", "a file of CoNLL-2012", hint)
     if len(cells) < 2 or not cells[0].strip() or not cells[-1].strip():
+        if line.endswith("\t"):
+            raise DataError(
+                where, "a word and its tag", "an empty last column", "Remove the tab at the end of the line."
+            )
         got = "one column" if len(cells) < 2 else "an empty column"
         seems = untabbed(" ".join(cells), "word<TAB>tag") if len(cells) < 2 else None
         between = "one tab, as in earlier lines" if separator == "\t" else "one space, as in earlier lines"

@@ -6,7 +6,7 @@ from random import Random
 
 from qkv.data.choices import Order
 from qkv.data.corpus import Lines, read_lines
-from qkv.errors import ConfigError, DataError, setting
+from qkv.errors import ConfigError, DataError, Place, setting
 
 
 def read_text(path: Path | Lines) -> str:
@@ -31,7 +31,7 @@ def read_text(path: Path | Lines) -> str:
     """
     lines = read_lines(path, blank=True)
     if not any(line.strip() for line in lines):
-        raise DataError(str(path), "text", "empty lines only", "Check how the file was made.")
+        raise DataError(Place(path), "text", "empty lines only", "Check how the file was made.")
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -139,12 +139,12 @@ def _symbols(cells: Sequence[str], column: int, separator: str, where: str) -> l
         got = f"{len(cells)} column{'s' if len(cells) > 1 else ''}"
         hint = "Correct this line, or choose another column: they count from 1, with one tab between them."
         raise DataError(where, f"text in column {column}", got, hint)
-    text, column_name = cells[column - 1], f"{where}, column {column}"
+    text = cells[column - 1]
     if not text.strip():
-        raise DataError(column_name, "text", "an empty column", "Fill it or delete the line.")
+        raise DataError(where, f"text in column {column}", "an empty one", "Fill it or delete the line.")
     parts = text.split(separator) if separator else list(text)
     if not all(parts):
-        expected = f"symbols with one {separator!r} between two of them"
+        expected = f"symbols with one {separator!r} between two of them in column {column}"
         hint = "Remove the separator that has no symbol on one side, or give another one."
-        raise DataError(column_name, expected, repr(text[:80]), hint)
+        raise DataError(where, expected, repr(text[:80]), hint)
     return [part.translate(_AS_SYMBOL) for part in parts]

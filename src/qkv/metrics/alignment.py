@@ -85,7 +85,7 @@ def parse_alignments(lines: Iterable[str], name: str, first: int = 0) -> list[Li
         >>> len(parse_alignments(["0-0 1p1", ""], "test.align"))
         2
     """
-    return [parse_links(line, f"{name}:{number}", first) for number, line in enumerate(lines, start=1)]
+    return [parse_links(line, Place(name, number), first) for number, line in enumerate(lines, start=1)]
 
 
 def expect_inside(references: Sequence[Links], sizes: Sequence[tuple[int, int]], name: str) -> None:

@@ -27,7 +27,7 @@ from qkv.checkpoint.manifest import StoredFile
 from qkv.checkpoint.plain import Plain, decode_mapping, encode, is_version
 from qkv.checkpoint.run import expect_same
 from qkv.data.fingerprints import fingerprint
-from qkv.errors import CheckpointError, ConfigError, DataError, QkvError, setting
+from qkv.errors import CheckpointError, ConfigError, DataError, Place, QkvError, setting
 from qkv.files import absolute, open_file, read_file
 from qkv.system import locked
 from qkv.tasks.notes import note, verbose
@@ -179,7 +179,7 @@ class Shards:
                 write(data)
             if _entry(source) != before:
                 hint = "Run the command again once it is complete."
-                raise DataError(str(source), "a file that nobody writes", "one that changed while it was read", hint)
+                raise DataError(Place(source), "a file that nobody writes", "one that changed while it was read", hint)
             # The note comes first: answers that it does not describe are not complete.
             replace_file(self._note(source, _NOTE), _described(before, StoredFile(size, total.hexdigest())))
 
@@ -237,7 +237,7 @@ def _entry(path: Path) -> StoredFile:
             return StoredFile(stream.tell(), digest)
     except OSError as error:
         got = error.strerror or str(error)
-        raise DataError(str(path), "a readable file", got, "Check the path and the disk.") from None
+        raise DataError(Place(path), "a readable file", got, "Check the path and the disk.") from None
 
 
 def _entries(source: StoredFile, answers: StoredFile) -> dict[str, Plain]:

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from torch import Tensor
 
 from qkv.data.corpus import iterate_lines
-from qkv.errors import DataError, harmless
+from qkv.errors import DataError, Place, harmless
 from qkv.system import forget_stdout, is_closed_pipe
 
 
@@ -27,7 +27,7 @@ def stream_stdin() -> Iterator[str]:
         yield from iterate_lines(_open(sys.stdin).buffer, "standard input")
     except OSError as error:
         got, hint = error.strerror or str(error), "Give it a file: `< FILE`, or a pipe."
-        raise DataError("standard input", "lines of text", got, hint) from None
+        raise DataError(Place("standard input"), "lines of text", got, hint) from None
 
 
 def write_lines(lines: Iterable[str]) -> None:

@@ -184,7 +184,7 @@ def _text_of(file: Path) -> str:
     except OSError as error:
         expected = f"a text file in UTF-8 of at most {_LARGEST >> 20} MiB"
         got, hint = error.strerror or str(error), "Give another file, or only the part to view."
-        raise DataError(str(file), expected, got, hint) from error
+        raise DataError(Place(file), expected, got, hint) from error
     lines = enumerate(data.split(b"\n"), start=1)
     text = "\n".join(decode(line, Place(file, number), first=number == 1) for number, line in lines)
     return text.replace("\r\n", "\n").replace("\r", "\n")

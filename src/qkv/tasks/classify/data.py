@@ -160,7 +160,7 @@ def read_for_training(
         )
         if message:
             tell(message)
-    labels = labels_of(label for text in train for label in text.labels)
+    labels = labels_of((label for text in train for label in text.labels), name)
     if tokenizer is None:
         texts = (word for text in train for word in text.words)
         tokenizer = learn_tokenizer(words, texts)

@@ -84,11 +84,11 @@ def read_for_training(
     if tokenizer is None:
         tokenizer = learn_tokenizer(words, [train])
     learned, held = passage(train, tokenizer), passage(valid, tokenizer)
-    _expect_window(learned.tokens, context, str(source), f"{len(learned.ids):,}")
+    _expect_window(learned.tokens, context, Place(source), f"{len(learned.ids):,}")
     total = f"{len(held.ids):,}"
     if files.valid_text is None:
         total = f"{len(held.ids):,} of {len(learned.ids) + len(held.ids):,}, the end of the text ({setting('holdout')})"
-    _expect_window(held.tokens, context, "the validation text", total)
+    _expect_window(held.tokens, context, Place(source if files.valid_text is None else files.valid_text), total)
     return TrainingText(tokenizer, learned, held, {"train": fingerprint([train]), "valid": fingerprint([valid])})
 
 
@@ -100,7 +100,7 @@ def _prepared(files: GenerateFiles, context: int, tokenizer: Tokenizer | None) -
         raise ConfigError("data.text", "no prepared corpus beside it", "both", hint)
     corpus = open_for_training(files.prepared, "text", tokenizer)
     train = PreparedText(corpus)
-    _expect_window(train.tokens, context, str(files.prepared), f"{train.tokens:,}")
+    _expect_window(train.tokens, context, Place(files.prepared), f"{train.tokens:,}")
     if files.valid_text is None:
         ids, shard = train.held_out()
         valid, name, digest = Passage(ids, shard.characters, shard.unknown), "what is held out", shard.ids.sha256

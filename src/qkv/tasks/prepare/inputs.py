@@ -113,7 +113,7 @@ class InputFiles:
                 yield block
                 line += block.lines
             if line == before:
-                raise DataError(str(files[0]), "at least one line", "an empty file", "Check how the file was made.")
+                raise DataError(Place(files[0]), "at least one line", "an empty file", "Check how the file was made.")
 
 
 def _read_files(

@@ -201,22 +201,22 @@ def pairs_of(blocks: Iterable[LineBlock], files: PrepareFiles) -> Iterator[tuple
 
 def _alone(block: LineBlock, files: PrepareFiles) -> Iterator[tuple[Pair, Place]]:
     objects = is_objects(block.files[0])
-    for number, (line, where) in enumerate(_lines(block, 0), start=block.line):
+    for index, (line, where) in enumerate(_lines(block, 0)):
+        number = block.line + index
         if objects:
             source, target = _fields(line, where, (files.source_field, files.target_field))
             for text, name in ((source, files.source_field), (target, files.target_field)):
                 if not text.strip():
                     raise DataError(where, "text on both sides", f"an empty {name}", "Fill it or delete the line.")
             yield Pair(source, target, number), where
-        elif where.line > 1 or not names_columns(line):
-            pair = parse_pair(line, where)
-            yield Pair(pair.source, pair.target, number), where
+        elif block.first + index > 1 or not names_columns(line):
+            yield parse_pair(line, where, number), where
 
 
 def _parallel(block: LineBlock) -> Iterator[tuple[Pair, Place]]:
     for number, ((source, where), (target, _)) in enumerate(zip(_lines(block, 0), _lines(block, 1), strict=True)):
         if not source.strip() or not target.strip():
-            refuse_empty_side(Path(block.files[0]), Path(block.files[1]), where.line, source, target)
+            refuse_empty_side(Path(block.files[0]), Path(block.files[1]), block.first + number, source, target)
         yield Pair(source, target, block.line + number), where
 
 

@@ -71,16 +71,16 @@ class Corpus:
         manifest = read_manifest(folder)
         if manifest.kind != kind:
             hint = {"text": "Prepare it without pairs.", "pairs": f"Prepare it with {setting('pairs')}."}[kind]
-            raise DataError(str(folder), f"a prepared corpus of {kind}", f"one of {manifest.kind}", hint)
+            raise DataError(Place(folder), f"a prepared corpus of {kind}", f"one of {manifest.kind}", hint)
         data = read_part(folder, TOKENIZER, _LARGEST_TOKENIZER)
         expect_sum(folder / TOKENIZER, manifest.tokenizer)
         try:
             tokenizer = Tokenizer.from_json(data.decode())
         except (DataError, UnicodeDecodeError) as error:
-            raise DataError(str(folder / TOKENIZER), "a tokenizer", str(error)[:200], AGAIN) from None
+            raise DataError(Place(folder / TOKENIZER), "a tokenizer", str(error)[:200], AGAIN) from None
         if max(tokenizer.size, tokenizer.source.size) > 1 << 8 * manifest.width:
             got = f"{tokenizer.size:,} tokens of {manifest.width} bytes"
-            raise DataError(str(folder / NAME), "a byte width that suits the tokenizer", got, AGAIN)
+            raise DataError(Place(folder / NAME), "a byte width that suits the tokenizer", got, AGAIN)
         return cls(folder, manifest, tokenizer)
 
     def verify(self) -> None:
@@ -112,7 +112,7 @@ class Corpus:
         """
         if ids.size and int(ids.max()) >= size:
             got = f"the number {int(ids.max()):,}"
-            raise DataError(str(self.folder), f"tokens below {size:,}, the size of the vocabulary", got, AGAIN)
+            raise DataError(Place(self.folder), f"tokens below {size:,}, the size of the vocabulary", got, AGAIN)
 
 
 def read_manifest(folder: Path) -> CorpusManifest:
@@ -197,12 +197,12 @@ def expect_sum(path: Path, entry: StoredFile) -> None:
     actual = sum_of(path)
     if actual != entry:
         got = f"{actual.bytes:,} bytes of sha256 {actual.sha256[:16]}…"
-        raise DataError(str(path), f"{entry.bytes:,} bytes of sha256 {entry.sha256[:16]}…", got, AGAIN)
+        raise DataError(Place(path), f"{entry.bytes:,} bytes of sha256 {entry.sha256[:16]}…", got, AGAIN)
 
 
 def _unreadable(path: Path, error: OSError) -> DataError:
     hint = "Give the folder that `qkv prepare` wrote; if it was interrupted, run the same command again."
-    return DataError(str(path), "a file of a prepared corpus", error.strerror or str(error), hint)
+    return DataError(Place(path), "a file of a prepared corpus", error.strerror or str(error), hint)
 
 
 def corpus_tables(folder: Path | None, task: TaskSettings) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any, Literal, cast, final, get_args
 
 from qkv.checkpoint.manifest import StoredFile
 from qkv.checkpoint.plain import Plain, decode_mapping, encode, is_version
-from qkv.errors import CheckpointError, DataError
+from qkv.errors import CheckpointError, DataError, Place
 
 NAME, TOKENIZER, VALID_TEXT, VALID_PAIRS = "MANIFEST.json", "tokenizer.json", "valid.ids", "valid.jsonl"
 FORMAT, VERSION = "qkv prepared corpus", 1
@@ -179,7 +179,7 @@ def parse(data: bytes, path: str) -> CorpusManifest:
     if value.get("format") != FORMAT or not is_version(value.get("version"), VERSION):
         got = f"{value.get('format')!r}, {value.get('version')!r}"[:80]
         hint = "Use the version of qkv that prepared it, or a newer one."
-        raise DataError(path, f'"format": "{FORMAT}", "version": {VERSION}', got, hint)
+        raise DataError(Place(path), f'"format": "{FORMAT}", "version": {VERSION}', got, hint)
     manifest = _built(value, path)
     if manifest.to_bytes() != data:
         raise _refused(path, f"the digest {manifest.digest[:16]}…", "altered content")
@@ -243,4 +243,4 @@ def _number(value: object, path: str) -> int:
 
 
 def _refused(path: str, expected: str, got: str) -> DataError:
-    return DataError(path, expected, got, AGAIN)
+    return DataError(Place(path), expected, got, AGAIN)

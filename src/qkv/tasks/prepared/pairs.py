@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from qkv.data.batches import FRAME, Example, cut_batches, expect_fitting
 from qkv.data.permutation import Permutation
-from qkv.errors import DataError
+from qkv.errors import DataError, Place
 from qkv.tasks.notes import counted
 from qkv.tasks.prepared.corpus import Corpus
 from qkv.tasks.prepared.manifest import AGAIN, index_name
@@ -120,7 +120,7 @@ class PreparedPairs:
         end = self.corpus.manifest.shards[number].tokens
         if rows.size and int(rows[:, :3].sum(1).max()) > end:
             path = self.corpus.folder / index_name(number)
-            raise DataError(str(path), f"pairs within {end:,} tokens", "one beyond", AGAIN)
+            raise DataError(Place(path), f"pairs within {end:,} tokens", "one beyond", AGAIN)
         return rows
 
 

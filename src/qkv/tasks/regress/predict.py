@@ -10,7 +10,7 @@ import torch
 
 from qkv.data.choices import Decimal
 from qkv.data.table import FieldTable
-from qkv.errors import CheckpointError, ConfigError, DataError, nearest, setting
+from qkv.errors import CheckpointError, ConfigError, DataError, Place, nearest, setting
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
 from qkv.scores.catalog import KERNELS
@@ -202,7 +202,7 @@ class Regressor:
             expected = f"the columns {', '.join(self.x)}" + (f" and {self.y}" if more else "")
             got = f"{len(table.columns)} columns without names"
             hint = "Name them in the first line, or give just these columns in this order."
-            raise DataError(table.name, expected, got, hint)
+            raise DataError(Place(table.name), expected, got, hint)
         return table.columns[: len(self.x)]
 
 

@@ -42,10 +42,10 @@ _SENTENCE = 'For example [("Ada", "B-PER"), ("wrote", "O")].'
 
 def _sentence(item: object, name: str, number: int) -> Tagged:
     """Return a sentence given as pairs of a word and its tag."""
-    where = f"{name}:{number}"
+    where = Place(name, number)
     if not isinstance(item, Iterable) or isinstance(item, str | bytes):
         got = type(item).__name__
-        raise DataError(Place(name, number), "a sentence: pairs of a word and its tag", got, _SENTENCE)
+        raise DataError(where, "a sentence: pairs of a word and its tag", got, _SENTENCE)
     rows = [pair_line(pair, f"{where}, word {position}").split("\t") for position, pair in enumerate(item, start=1)]
     for position, row in enumerate(rows, start=1):
         if not all(cell.strip() for cell in row):
@@ -53,5 +53,5 @@ def _sentence(item: object, name: str, number: int) -> Tagged:
                 f"{where}, word {position}", "a word and its tag", "an empty one", "Fill it or omit the word."
             )
     if not rows:
-        raise DataError(Place(name, number), "at least one word", "none", "Omit the sentence.")
+        raise DataError(where, "at least one word", "none", "Omit the sentence.")
     return Tagged(tuple(word for word, _ in rows), tuple(normalize("NFC", tag) for _, tag in rows), number)

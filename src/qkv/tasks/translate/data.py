@@ -103,7 +103,7 @@ def _prepared(files: TranslateFiles, tokenizer: Tokenizer | None, copies: bool) 
     corpus = open_for_training(files.prepared, "pairs", tokenizer)
     train = PreparedPairs(corpus)
     if not len(train):
-        raise DataError(str(files.prepared), "pairs to train on", "none", "Prepare more pairs.")
+        raise DataError(Place(files.prepared), "pairs to train on", "none", "Prepare more pairs.")
     sources = PairSources.of(files, "valid_")
     valid = held_pairs(corpus.folder) if sources is None else sources.read()
     names = (str(corpus.folder / VALID_PAIRS),) * 2 if sources is None else sources.names

@@ -2,9 +2,11 @@
 
 import gc
 import io
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 
@@ -199,3 +201,39 @@ def test_a_pipe_that_waits_for_the_first_answer_gets_it(shelf: Shelf) -> None:
         process.stdin.write(b"a dull film\n" * 3)
         process.stdin.close()
         assert len([first, *process.stdout.readlines()]) == 4
+
+
+_PEAK = """
+import runpy, sys
+from pathlib import Path
+sys.argv[0] = "qkv"
+try:
+    runpy.run_module("qkv", run_name="__main__", alter_sys=False)
+finally:
+    print(Path("/proc/self/status").read_text(), file=sys.stderr)
+"""
+"""A program that runs the command, and then says how much memory it took at most."""
+
+
+def peak_of(command: list[str], line: str, count: int) -> tuple[int, int]:
+    """Answer equal lines in a process of its own; return the lines written, and its peak in MiB."""
+    pipe = f'yes "$0" | head -n {count} | "$@" | wc -l'
+    program = [sys.executable, "-c", _PEAK, *command]
+    done = subprocess.run(["bash", "-c", pipe, line, *program], capture_output=True, text=True, check=True)
+    peak = re.search(r"VmHWM:\s*(\d+) kB", done.stderr)
+    assert peak is not None, done.stderr
+    return int(done.stdout), int(peak[1]) >> 10
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peaks are read from /proc")
+@pytest.mark.parametrize(
+    ("few", "many"), [(2_000, 12_000), pytest.param(20_000, 1_000_000, marks=pytest.mark.slow)], ids=str
+)
+@pytest.mark.parametrize("task", TASKS)
+def test_memory_does_not_grow_with_the_lines(task: str, few: int, many: int, shelf: Shelf) -> None:
+    """An answer that stays would take at least a KiB; 20,000 of them 20 MiB."""
+    command, line, _, size = TASKS[task]
+    arguments = [*command, shelf.run(task), *(["--max-tokens", "3"] if task == "translate" else [])]
+    results = [peak_of(arguments, line, count) for count in (few, many)]
+    assert [written for written, _ in results] == [size * count + (task == "regress") for count in (few, many)]
+    assert results[1][1] - results[0][1] < 10 + many / 50_000, results

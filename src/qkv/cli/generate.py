@@ -60,11 +60,13 @@ def generate(
         write_text(_remembered(pieces, written))
         write_text(["\n"])
     if show or attention is not None:
-        from qkv.tasks.drawing import draw_alignments
+        from qkv.tasks.drawing import Drawing
         from qkv.view.alignment import Alignment
 
         read, weights = generator.attention("".join([prompt, *written]))
-        draw_alignments([Alignment(read, read, weights)], attention, terminal=show)
+        drawing = Drawing(attention, terminal=show)
+        drawing.add([Alignment(read, read, weights)])
+        drawing.finish()
 
 
 def _remembered(pieces: Iterable[str], written: list[str]) -> Iterator[str]:

@@ -31,18 +31,18 @@ def classify(
     """
     from qkv.tasks.answering import answered, parts_of_stdin
     from qkv.tasks.classify.predict import Classification, Classifier
+    from qkv.tasks.drawing import Drawing, alignments
     from qkv.tasks.notes import as_json
     from qkv.tasks.streams import format_lines, format_results, write_text
 
     expect_output_file("--attention", attention, PICTURES)
     batch = expect_shards(shards, out, {"attention": attention, "show": show, "line_buffered": line_buffered})
     classifier = Classifier.load(run, device)
-    looks = show or attention is not None
+    drawing = Drawing(attention, terminal=show)
     every = len(classifier.labels) if probabilities else 1
-    maps: list[Classification] = []
 
     def answer(lines: list[str], first: int) -> list[Classification]:
-        return classifier.classify_fully(lines, attention=looks, first=first)
+        return classifier.classify_fully(lines, attention=drawing.active, first=first)
 
     def classified(parts: Iterable[list[str]], file: Path | None = None) -> Iterator[str]:
         for first, results in answered("classifying" if file is None else f"classifying {file}", parts, answer):
@@ -51,17 +51,14 @@ def classify(
             else:
                 shares = (list(each.probabilities.items())[:every] for each in results)
                 yield format_lines(_line(each, named=probabilities) for each in shares)
-            maps.extend(results if looks else [])
+            drawing.add(alignments(results))
 
     if batch is not None:
         work = {"command": "classify", "probabilities": probabilities}
         answer_shards(batch, "classified", work, [run], classified)
         return
     write_text(classified(parts_of_stdin(line_buffered=line_buffered)))
-    if looks:
-        from qkv.tasks.drawing import draw
-
-        draw(maps, attention, terminal=show)
+    drawing.finish()
 
 
 @guarded
@@ -79,6 +76,7 @@ def tag(
     Example: echo "Ada wrote the first program" | qkv tag runs/names
     """
     from qkv.tasks.answering import answered, parts_of_stdin
+    from qkv.tasks.drawing import Drawing, alignments
     from qkv.tasks.notes import as_json
     from qkv.tasks.streams import format_lines, format_results, write_text
     from qkv.tasks.tag.predict import Tagger, Tagging
@@ -86,11 +84,10 @@ def tag(
     expect_output_file("--attention", attention, PICTURES)
     batch = expect_shards(shards, out, {"attention": attention, "show": show, "line_buffered": line_buffered})
     tagger = Tagger.load(run, device)
-    looks = show or attention is not None
-    maps: list[Tagging] = []
+    drawing = Drawing(attention, terminal=show)
 
     def answer(lines: list[str], first: int) -> list[Tagging]:
-        return tagger.tag_fully([line.split() for line in lines], attention=looks, first=first)
+        return tagger.tag_fully([line.split() for line in lines], attention=drawing.active, first=first)
 
     def tagged(parts: Iterable[list[str]], file: Path | None = None) -> Iterator[str]:
         for first, results in answered("tagging" if file is None else f"tagging {file}", parts, answer):
@@ -99,16 +96,13 @@ def tag(
             else:
                 rows = (zip(each.words, each.tags, strict=True) for each in results)
                 yield format_lines(line for row in rows for line in (*map("\t".join, row), ""))
-            maps.extend(results if looks else [])
+            drawing.add(alignments(results))
 
     if batch is not None:
         answer_shards(batch, "tagged", {"command": "tag"}, [run], tagged)
         return
     write_text(tagged(parts_of_stdin(line_buffered=line_buffered)))
-    if looks:
-        from qkv.tasks.drawing import draw
-
-        draw(maps, attention, terminal=show)
+    drawing.finish()
 
 
 def _line(shares: list[tuple[str, float]], *, named: bool) -> str:

@@ -26,6 +26,7 @@ def point(
     """
     from qkv.errors import ConfigError, nearest
     from qkv.tasks.answering import answered, parts_of_stdin
+    from qkv.tasks.drawing import Drawing, alignments
     from qkv.tasks.notes import as_json
     from qkv.tasks.point.predict import ElementPointer, Pointing
     from qkv.tasks.streams import write_lines, write_results
@@ -35,19 +36,15 @@ def point(
         hint = nearest(write, ("positions", "elements"))
         raise ConfigError("--write", '"positions" or "elements"', f'"{write}"', hint)
     pointer = ElementPointer.load(run, device)
-    looks = show or attention is not None
-    maps: list[Pointing] = []
+    drawing = Drawing(attention, terminal=show)
 
     def answer(lines: list[str], first: int) -> list[Pointing]:
-        return pointer.point_fully(lines, beam=beam, attention=looks, first=first)
+        return pointer.point_fully(lines, beam=beam, attention=drawing.active, first=first)
 
     for first, results in answered("pointing", parts_of_stdin(line_buffered=line_buffered), answer):
         if as_json():
             write_results(results, first)
         else:
             write_lines(" ".join(map(str, each.positions) if write == "positions" else each.chosen) for each in results)
-        maps += results if looks else []
-    if looks:
-        from qkv.tasks.drawing import draw
-
-        draw(maps, attention, terminal=show)
+        drawing.add(alignments(results))
+    drawing.finish()

@@ -16,7 +16,6 @@ from qkv.tasks.regress.settings import LEVEL
 
 if TYPE_CHECKING:
     from qkv.tasks.regress.predict import Array, Prediction, Regressor
-    from qkv.view.alignment import Alignment
 
 
 @guarded
@@ -47,6 +46,7 @@ def regress(
     """
     from qkv.data.table import FieldTable, parse_table_in_parts
     from qkv.tasks.answering import answered, typed
+    from qkv.tasks.drawing import Drawing
     from qkv.tasks.notes import as_json, note
     from qkv.tasks.regress.predict import Regressor, as_decimal
     from qkv.tasks.streams import stream_stdin, write_json, write_lines
@@ -55,20 +55,19 @@ def regress(
     expect_output_file("--attention", attention, PICTURES)
     read = as_decimal(decimal)
     regressor = Regressor.load(run)
-    looks = show or attention is not None
+    drawing = Drawing(attention, terminal=show)
     parts: Iterable[FieldTable | Array]
     if curve is not None:
         parts = [regressor.curve(curve)]
     else:
         buffered = line_buffered or typed()
         parts = parse_table_in_parts(stream_stdin(), "standard input", line_buffered=buffered)
-    maps: list[Alignment] = []
     total = without = 0
 
     def answer(part: "FieldTable | Array", _: int) -> "list[Prediction]":
         rows = regressor.rows_of(part, read) if isinstance(part, FieldTable) else part
-        if looks:
-            maps.extend(regressor.alignments(rows))
+        if drawing.active:
+            drawing.add(regressor.alignments(rows))
         return regressor.predict_fully(rows, interval=interval, level=level, seed=seed)
 
     for first, results in answered("predicting", parts, answer):
@@ -81,10 +80,7 @@ def regress(
     if interval != "none" and without:
         reason = "they are far from all training points, or a single one has all the weight"
         note(f"qkv: {without:,} of {total:,} predictions have no interval: {reason}.")
-    if looks:
-        from qkv.tasks.drawing import draw_alignments
-
-        draw_alignments(maps, attention, terminal=show)
+    drawing.finish()
     if picture is not None:
         from qkv.tasks.regress.picture import save_picture
 

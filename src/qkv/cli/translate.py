@@ -68,6 +68,7 @@ def translate(
     from qkv.tasks.align.unknown import as_unknown
     from qkv.tasks.answering import answered, parts_of_stdin
     from qkv.tasks.cut import CutCounter
+    from qkv.tasks.drawing import Drawing, alignments
     from qkv.tasks.example import GrammarCheck, sentences
     from qkv.tasks.notes import as_json, note, working
     from qkv.tasks.streams import format_json, format_lines, write_text
@@ -94,8 +95,7 @@ def translate(
     for sentence in shown:
         note(f"qkv: translating {sentence!r}; a pipe gives sentences of your own")
     show = show or bool(shown)
-    drawn = show or attention is not None
-    maps: list[Translation] = []
+    drawing = Drawing(attention, terminal=show)
     grammar = GrammarCheck(runs)
 
     def translated(parts: Iterable[list[str]], file: Path | None = None) -> Iterator[str]:
@@ -103,7 +103,7 @@ def translate(
 
         def answer(lines: list[str], first: int) -> "list[list[Translation]]":
             grammar.check(lines, first, translator.tokenizer)
-            return translator.translate_best(lines, how, attention=drawn, first=first, keys=keys)
+            return translator.translate_best(lines, how, attention=drawing.active, first=first, keys=keys)
 
         for first, results in answered("translating" if file is None else f"translating {file}", parts, answer):
             if as_json():
@@ -113,7 +113,7 @@ def translate(
             else:
                 yield format_lines(_listed(results, start=first))
             cut.add(all(one.finished for one in best) for best in results)
-            maps.extend(best[0] for best in results if drawn)
+            drawing.add(alignments(best[0] for best in results))
         if (message := cut.message("--max-tokens")) is not None and not grammar.failed:
             note(f"qkv: {message}" if file is None else f"qkv: {file}: {message}")
 
@@ -123,10 +123,7 @@ def translate(
         return
     parts = [list(shown)] if shown else parts_of_stdin(line_buffered=line_buffered)
     write_text(translated(parts))
-    if drawn:
-        from qkv.tasks.drawing import draw
-
-        draw(maps, attention, terminal=show)
+    drawing.finish()
 
 
 def _listed(translations: "list[list[Translation]]", start: int) -> Iterator[str]:

@@ -15,12 +15,13 @@ from rich.console import Console
 from qkv.checkpoint.disk import make_folder, replace_file
 from qkv.data.corpus import Pair
 from qkv.data.dates import splits
-from qkv.tasks.drawing import alignments, draw
+from qkv.tasks.drawing import alignments
 from qkv.tasks.notes import as_json, note, working
 from qkv.tasks.streams import write_json
 from qkv.tasks.translate.objective import judge
 from qkv.tasks.translate.predict import Translation, Translator
 from qkv.tasks.translate.recipe import load_settings, train
+from qkv.view.export import save
 
 STEPS = 500
 SHOWN = 5
@@ -92,7 +93,7 @@ def _show(translator: Translator, unseen: Sequence[Pair], page: Path, run: Path)
         translations = translator.translate_fully([pair.source for pair in unseen])
     exact = read_exactly([each.text for each in translations], unseen)
     shown = translator.translate_fully([pair.source for pair in unseen[:SHOWN]], attention=True)
-    draw(shown, page, terminal=False)
+    save(page, alignments(shown))
     if as_json():
         write_json([{"run": str(run), "page": str(page), "exact_match": exact, "unseen": len(unseen)}])
         return

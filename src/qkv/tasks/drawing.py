@@ -1,14 +1,16 @@
 """Drawing what trained models attended to, in the terminal and in files."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, final
 
-from rich.console import Console
-
+from qkv.tasks.notes import note
 from qkv.view.alignment import Alignment
-from qkv.view.console import terminal as draw_in_terminal
-from qkv.view.export import save
+
+MOST_WEIGHTS = 1 << 22
+"""The most weights that a file of drawings holds: 32 MiB of float64 until it is written."""
+_LEAST = 1024
+"""What an answer with fewer weights counts as: it has tokens too."""
 
 
 class Drawable(Protocol):
@@ -24,26 +26,65 @@ def alignments(answers: Iterable[Drawable]) -> list[Alignment]:
     return [alignment for each in answers if (alignment := each.alignment) is not None]
 
 
-def draw(answers: Iterable[Drawable], file: Path | None, *, terminal: bool) -> None:
-    """Draw what answers attended to, as `draw_alignments`."""
-    draw_alignments(alignments(answers), file, terminal=terminal)
+@final
+class Drawing:
+    """What a command draws: in the terminal as soon as an answer is there, in a file at the end.
 
-
-def draw_alignments(drawn: Sequence[Alignment], file: Path | None, *, terminal: bool) -> None:
-    """Draw alignments.
+    Memory does not grow with the number of answers: the terminal keeps none, a file at most `MOST_WEIGHTS` weights.
 
     Args:
-        drawn: the alignments.
         file: output file: .html, .svg or .png; None for none.
         terminal: whether to draw on standard error.
 
-    Raises:
-        ConfigError: the file has a wrong suffix, or cannot be written.
+    Example:
+        >>> Drawing(None, terminal=False).active
+        False
     """
-    if file is not None:
-        save(file, drawn)
-    if terminal:
-        console = Console(stderr=True)
+
+    def __init__(self, file: Path | None, *, terminal: bool) -> None:
+        self._file, self._terminal = file, terminal
+        self._saved: list[Alignment] = []
+        self._weights = self._count = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is drawn, so that answers must have their weights."""
+        return self._file is not None or self._terminal
+
+    def add(self, drawn: Iterable[Alignment]) -> None:
+        """Draw further alignments."""
+        if not self.active:
+            return
         for alignment in drawn:
-            draw_in_terminal(alignment, console)
-            console.print()
+            self._count += 1
+            self._weights += max(_LEAST, alignment.weights.numel())
+            if self._file is not None and (self._weights <= MOST_WEIGHTS or not self._saved):
+                self._saved.append(alignment)
+            if self._terminal:
+                _draw_in_terminal(alignment)
+
+    def finish(self) -> None:
+        """Save the file.
+
+        Raises:
+            ConfigError: the file has a wrong suffix, or cannot be written.
+        """
+        if self._file is None:
+            return
+        from qkv.view.export import save
+
+        save(self._file, self._saved)
+        if len(self._saved) < self._count:
+            shown = f"the first {len(self._saved):,} of {self._count:,} answers"
+            note(f"qkv: {self._file} shows {shown}, and no more: a file holds {MOST_WEIGHTS:,} weights.")
+
+
+def _draw_in_terminal(alignment: Alignment) -> None:
+    """Draw on standard error."""
+    from rich.console import Console
+
+    from qkv.view.console import terminal
+
+    console = Console(stderr=True)
+    terminal(alignment, console)
+    console.print()

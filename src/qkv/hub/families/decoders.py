@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from qkv.hub.families.family import ACTIVATIONS, Family, Setting, read_settings, write_settings
+from qkv.hub.families.family import ACTIVATIONS, SIZES, Family, Setting, read_settings, write_settings
 from qkv.hub.families.keys import SettingsReader
 from qkv.hub.families.rules import HeadGain, Heads, LayoutChange, Same, WeightRule, named
 from qkv.models.parts import PositionParts, TransformerParts
@@ -24,28 +24,21 @@ _GPT2_SETTINGS = (
     Setting("attn_pdrop", "attention_dropout", "share"),
 )
 _NEOX_SETTINGS = (
-    Setting("vocab_size", "size"),
-    Setting("hidden_size", "width"),
-    Setting("num_attention_heads", "heads"),
-    Setting("intermediate_size", "feed_forward"),
-    Setting("num_hidden_layers", "layers", "layers"),
-    Setting("max_position_embeddings", "context"),
+    *SIZES,
     Setting("hidden_act", "activation", "choice"),
     Setting("attention_bias", "attention_bias", "flag"),
     Setting("hidden_dropout", "dropout", "share"),
     Setting("attention_dropout", "attention_dropout", "share"),
 )
+_LLAMA_SETTINGS = (*SIZES, Setting("attention_dropout", "attention_dropout", "share"))
 
 
 def _gpt2(keys: SettingsReader) -> TransformerParts:
     keys.expect(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
     same = read_settings(_GPT2_SETTINGS, keys)
-    width, heads = same["width"], same["heads"]
     return TransformerParts(
         **same,
-        key_heads=heads,
-        head_width=width // heads,
-        feed_forward=keys.maybe("n_inner") or 4 * width,
+        feed_forward=keys.maybe("n_inner") or 4 * same["width"],
         norms=NormParts("layer", keys.number("layer_norm_epsilon")),
         tied=tied(keys),
     )
@@ -76,12 +69,9 @@ def _gpt2_rules(config: TransformerParts) -> list[WeightRule]:
 
 
 def _neox(keys: SettingsReader) -> TransformerParts:
-    same = read_settings(_NEOX_SETTINGS, keys)
     norm_place: Place = "parallel" if keys.flag("use_parallel_residual") else "before"
     return TransformerParts(
-        **same,
-        key_heads=same["heads"],
-        head_width=same["width"] // same["heads"],
+        **read_settings(_NEOX_SETTINGS, keys),
         norms=NormParts("layer", keys.number("layer_norm_eps"), norm_place),
         positions=_rope(keys, base="rotary_emb_base", share="rotary_pct"),
         tied=tied(keys, "embed_out.weight"),
@@ -122,7 +112,7 @@ def _llama(keys: SettingsReader, **parts: Any) -> TransformerParts:
         keys: config.json.
         parts: those that differ; settings that only they replace are not read.
     """
-    heads, width = keys.size("num_attention_heads"), keys.size("hidden_size")
+    same = read_settings(_LLAMA_SETTINGS, keys)
     usual: dict[str, Callable[[], Any]] = {
         "norms": lambda: NormParts("rms", keys.number("rms_norm_eps")),
         "positions": lambda: _rope(keys),
@@ -130,18 +120,16 @@ def _llama(keys: SettingsReader, **parts: Any) -> TransformerParts:
         "attention_bias": lambda: keys.maybe_flag("attention_bias"),
     }
     return TransformerParts(
-        keys.size("vocab_size"),
-        width,
-        heads,
-        keys.maybe("num_key_value_heads") or heads,
-        keys.maybe("head_dim") or width // heads,
-        keys.size("intermediate_size"),
-        keys.layers("num_hidden_layers"),
-        context=keys.size("max_position_embeddings"),
-        gated=True,
-        tied=tied(keys),
-        attention_dropout=keys.share("attention_dropout"),
-        **{"feed_forward_bias": False, **{name: read() for name, read in usual.items() if name not in parts}, **parts},
+        **{
+            **same,
+            "key_heads": keys.maybe("num_key_value_heads") or same["heads"],
+            "head_width": keys.maybe("head_dim") or same["head_width"],
+            "gated": True,
+            "tied": tied(keys),
+            "feed_forward_bias": False,
+            **{name: read() for name, read in usual.items() if name not in parts},
+            **parts,
+        }
     )
 
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from qkv.hub.families.decoders import three
-from qkv.hub.families.family import ACTIVATIONS, Family
+from qkv.hub.families.family import SIZES, Family, Setting, read_settings
 from qkv.hub.families.keys import SettingsReader
 from qkv.hub.families.labels import labels_of
 from qkv.hub.families.rules import WeightRule, named
@@ -53,29 +53,36 @@ _DISTILBERT_BLOCK = _Block(
 )
 
 
+_BERT_SETTINGS = (
+    *SIZES,
+    Setting("hidden_act", "activation", "choice"),
+    Setting("type_vocab_size", "kinds"),
+    Setting("hidden_dropout_prob", "dropout", "share"),
+    Setting("attention_probs_dropout_prob", "attention_dropout", "share"),
+)
+_DISTILBERT_SETTINGS = (
+    Setting("vocab_size", "size"),
+    Setting("dim", "width"),
+    Setting("n_heads", "heads"),
+    Setting("hidden_dim", "feed_forward"),
+    Setting("n_layers", "layers", "layers"),
+    Setting("max_position_embeddings", "context"),
+    Setting("activation", "activation", "choice"),
+    Setting("dropout", "dropout", "share"),
+    Setting("attention_dropout", "attention_dropout", "share"),
+)
+
+
 def _bert(keys: SettingsReader, head: str = "bert", skipped: int = 0) -> TransformerParts:
     keys.expect(is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
-    width, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
-    context = keys.size("max_position_embeddings")
+    parts = read_settings(_BERT_SETTINGS, keys)
+    context = parts["context"]
     if skipped >= context:
         keys.refuse("pad_token_id", f"less than {context - 1}, where positions begin")
-    return TransformerParts(
-        keys.size("vocab_size"),
-        width,
-        heads,
-        heads,
-        width // heads,
-        keys.size("intermediate_size"),
-        keys.layers("num_hidden_layers"),
-        context=context - skipped,
-        norms=NormParts("layer", keys.number("layer_norm_eps"), "after", final=False, embedding=True),
-        positions=PositionParts("learned", skipped=skipped, count=context),
-        activation=keys.choice("hidden_act", ACTIVATIONS),
-        kinds=keys.size("type_vocab_size"),
-        dropout=keys.share("hidden_dropout_prob"),
-        attention_dropout=keys.share("attention_probs_dropout_prob"),
-        **_head(keys, head),
-    )
+    norms = NormParts("layer", keys.number("layer_norm_eps"), "after", final=False, embedding=True)
+    positions = PositionParts("learned", skipped=skipped, count=context)
+    more = {"context": context - skipped, "norms": norms, "positions": positions}
+    return TransformerParts(**{**parts, **more, **_head(keys, head)})
 
 
 def _roberta(keys: SettingsReader) -> TransformerParts:
@@ -84,22 +91,8 @@ def _roberta(keys: SettingsReader) -> TransformerParts:
 
 
 def _distilbert(keys: SettingsReader) -> TransformerParts:
-    width, heads = keys.size("dim"), keys.size("n_heads")
-    return TransformerParts(
-        keys.size("vocab_size"),
-        width,
-        heads,
-        heads,
-        width // heads,
-        keys.size("hidden_dim"),
-        keys.layers("n_layers"),
-        context=keys.size("max_position_embeddings"),
-        norms=NormParts("layer", 1e-12, "after", final=False, embedding=True),
-        activation=keys.choice("activation", ACTIVATIONS),
-        dropout=keys.share("dropout"),
-        attention_dropout=keys.share("attention_dropout"),
-        **_head(keys, "distilbert"),
-    )
+    norms = NormParts("layer", 1e-12, "after", final=False, embedding=True)
+    return TransformerParts(**read_settings(_DISTILBERT_SETTINGS, keys), norms=norms, **_head(keys, "distilbert"))
 
 
 def _head(keys: SettingsReader, name: str) -> dict[str, Any]:

@@ -44,9 +44,23 @@ class Setting:
     kind: Literal["size", "layers", "share", "flag", "choice"] = "size"
 
 
+SIZES = (
+    Setting("vocab_size", "size"),
+    Setting("hidden_size", "width"),
+    Setting("num_attention_heads", "heads"),
+    Setting("intermediate_size", "feed_forward"),
+    Setting("num_hidden_layers", "layers", "layers"),
+    Setting("max_position_embeddings", "context"),
+)
+"""The sizes by the names that most families give them."""
+
+
 def read_settings(table: Iterable[Setting], keys: SettingsReader) -> dict[str, Any]:
-    """Return the parts that the settings of a config.json stand for."""
-    return {
+    """Return the parts that the settings of a config.json stand for; heads have keys of their own and share the width.
+
+    The last two can be replaced: they follow from the others.
+    """
+    parts: dict[str, Any] = {
         setting.ours: (
             keys.choice(setting.theirs, ACTIVATIONS)
             if setting.kind == "choice"
@@ -54,6 +68,7 @@ def read_settings(table: Iterable[Setting], keys: SettingsReader) -> dict[str, A
         )
         for setting in table
     }
+    return {**parts, "key_heads": parts["heads"], "head_width": parts["width"] // parts["heads"]}
 
 
 def write_settings(table: Iterable[Setting], parts: TransformerParts) -> dict[str, Any]:
@@ -61,10 +76,10 @@ def write_settings(table: Iterable[Setting], parts: TransformerParts) -> dict[st
 
     Example:
         >>> parts = TransformerParts(20, 16, 4, 4, 4, 32, 2, activation="gelu_tanh")
-        >>> table = (Setting("n_embd", "width"), Setting("act", "activation", "choice"))
+        >>> table = (Setting("n_embd", "width"), Setting("n_head", "heads"), Setting("act", "activation", "choice"))
         >>> settings = write_settings(table, parts)
-        >>> settings, read_settings(table, SettingsReader(settings, {}, "config.json"))
-        ({'n_embd': 16, 'act': 'gelu_new'}, {'width': 16, 'activation': 'gelu_tanh'})
+        >>> settings, read_settings(table, SettingsReader(settings, {}, "config.json"))["activation"]
+        ({'n_embd': 16, 'n_head': 4, 'act': 'gelu_new'}, 'gelu_tanh')
     """
     values = ((setting, getattr(parts, setting.ours)) for setting in table)
     return {

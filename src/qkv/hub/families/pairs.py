@@ -33,17 +33,14 @@ def _bart(keys: SettingsReader, norm_place: Literal["before", "after"]) -> Trans
         if keys.size(f"encoder_{name}") != keys.size(f"decoder_{name}"):
             keys.refuse(f"decoder_{name}", f"{keys.size(f'encoder_{name}')}, as in the encoder")
     same = read_settings(_BART_SETTINGS, keys)
-    width, heads = same["width"], same["heads"]
     if keys.get("decoder_vocab_size") not in (None, keys.size("vocab_size")):
         keys.refuse("decoder_vocab_size", f"{keys.size('vocab_size')}, the size of the one vocabulary")
     shared = keys.flag("share_encoder_decoder_embeddings")
     return TransformerParts(
         **same,
-        key_heads=heads,
-        head_width=width // heads,
         norms=NormParts("layer", 1e-5, norm_place, final=norm_place == "before"),
         positions=PositionParts("halves"),
-        embed_scale=width**0.5 if keys.flag("scale_embedding") else 1.0,
+        embed_scale=same["width"] ** 0.5 if keys.flag("scale_embedding") else 1.0,
         tied=tied(keys),
         source_size=None if shared else keys.size("vocab_size"),
         output_bias=True,
@@ -92,19 +89,25 @@ def _bart_rules(config: TransformerParts) -> list[WeightRule]:
     return rules if config.tied else [*rules, WeightRule("output.weight", ("lm_head.weight",))]
 
 
+_T5_SETTINGS = (
+    Setting("vocab_size", "size"),
+    Setting("d_model", "width"),
+    Setting("num_heads", "heads"),
+    Setting("d_ff", "feed_forward"),
+    Setting("num_layers", "layers", "layers"),
+    Setting("n_positions", "context"),
+    Setting("dropout_rate", "dropout", "share"),
+    Setting("dropout_rate", "attention_dropout", "share"),
+)
+
+
 def _t5(keys: SettingsReader) -> TransformerParts:
-    width, heads = keys.size("d_model"), keys.size("num_heads")
+    same = read_settings(_T5_SETTINGS, keys)
     gated, activation = _t5_feed_forward(keys)
     # What their newer versions write beside the older setting is what their code reads.
     scaled = keys.table.get("scale_decoder_outputs", keys.get("tie_word_embeddings") is not False)
     return TransformerParts(
-        keys.size("vocab_size"),
-        width,
-        heads,
-        heads,
-        keys.size("d_kv"),
-        keys.size("d_ff"),
-        keys.layers("num_layers"),
+        **{**same, "head_width": keys.size("d_kv")},
         decoder_layers=keys.layers("num_layers" if keys.get("num_decoder_layers") is None else "num_decoder_layers"),
         norms=NormParts("rms", keys.number("layer_norm_epsilon")),
         positions=PositionParts(
@@ -112,17 +115,14 @@ def _t5(keys: SettingsReader) -> TransformerParts:
             buckets=keys.size("relative_attention_num_buckets"),
             farthest=keys.size("relative_attention_max_distance"),
         ),
-        context=keys.size("n_positions"),
         activation=activation,
         gated=gated,
         attention_bias=False,
         feed_forward_bias=False,
         scale=1.0,
-        output_scale=width**-0.5 if scaled else 1.0,
+        output_scale=same["width"] ** -0.5 if scaled else 1.0,
         tied="lm_head.weight" not in keys.tensors,
-        dropout=keys.share("dropout_rate"),
         end_dropout=True,
-        attention_dropout=keys.share("dropout_rate"),
     )
 
 

@@ -206,13 +206,15 @@ def alpha_gradient(scores: list[float], cotangent: list[float], alpha: float) ->
         p = 1 / (Decimal(alpha) - 1)
         tau = max(s) / p - 1  # there the sum is at least 1, and no Newton step of a convex function overshoots
         for _ in range(60):
-            t = [x / p - tau for x in s]
-            step = (sum(x**p for x in t if x > 0) - 1) / (p * sum(x ** (p - 1) for x in t if x > 0))
+            inside = [x / p - tau for x in s if x / p > tau]
+            powers = [t ** (p - 1) for t in inside]
+            step = (sum(t * power for t, power in zip(inside, powers, strict=True)) - 1) / (p * sum(powers))
             tau += step
             if abs(step) < Decimal("1e-36"):
                 break
-        inside = [(x, y / p - tau, y) for x, y in zip(c, s, strict=True) if y / p > tau]
-        steps = [p * t ** (p - 1) for _, t, _ in inside]
-        own = [step * y - p * p * t**p * t.ln() for step, (_, t, y) in zip(steps, inside, strict=True)]
+        rows = [(x, y / p - tau, y) for x, y in zip(c, s, strict=True) if y / p > tau]
+        powers = [t ** (p - 1) for _, t, _ in rows]
+        steps = [p * power for power in powers]
+        own = [p * power * (y - p * t * t.ln()) for power, (_, t, y) in zip(powers, rows, strict=True)]
         tau_step = sum(own) / sum(steps)
-        return float(sum(x * (one - step * tau_step) for (x, _, _), one, step in zip(inside, own, steps, strict=True)))
+        return float(sum(x * (one - step * tau_step) for (x, _, _), one, step in zip(rows, own, steps, strict=True)))

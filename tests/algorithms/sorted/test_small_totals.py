@@ -164,9 +164,9 @@ def test_every_row_is_within_its_own_bound(
 def crowd(keys: int, h: float, seed: int = 0) -> Line:
     """Many keys, of which each query reaches some."""
     g = torch.Generator().manual_seed(seed)
-    query, key = (torch.rand(n, 1, generator=g, dtype=torch.float64) * 2 for n in (100, keys))
+    query, key = (torch.rand(n, 1, generator=g, dtype=torch.float64) * 2 for n in (40, keys))
     value = 1 + torch.randn(keys, VALUES, generator=g, dtype=torch.float64)
-    return Line(query, key, value, torch.randn(100, VALUES, generator=g, dtype=torch.float64), h)
+    return Line(query, key, value, torch.randn(40, VALUES, generator=g, dtype=torch.float64), h)
 
 
 @pytest.mark.kernels

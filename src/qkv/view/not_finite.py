@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from qkv.errors import brief, harmless
 from qkv.view.scene import Layer, Scene
 
 
@@ -47,7 +48,8 @@ def first_not_finite(scene: Scene) -> NotFinite | None:
         if problem is not None:
             side, head, index, what = problem
             where = f"{'row' if side == 'weights' else side} {index}"
-            text = f"The first number that is not finite is {what}, in layer {layer.name}, head {head}, {where}."
+            name = harmless(brief(layer.name))
+            text = f"The first number that is not finite is {what}, in layer {name}, head {head}, {where}."
             return NotFinite(number, head, index, side, text)
     return None
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import prod
 from types import MappingProxyType
 from typing import Any, NamedTuple
-from urllib.parse import quote
 
 from qkv.errors import OutOfMemoryError, QkvError
 from qkv.view.answers.answer import Numbers
@@ -212,10 +211,10 @@ def _rounded(content: Any, number: Callable[[float], float]) -> Any:
 def _questions(scene: Scene) -> Iterator[_Question]:
     """List everything that the page can request, in order of first use; some of it twice."""
     yield _Question("scene")
-    for sequence, tokens in scene.sequences.items():
+    for number, tokens in enumerate(scene.sequences.values()):
         for start in range(0, len(tokens) if len(tokens) > LISTED else 0, PIECE):
             stop = min(start + PIECE, len(tokens))
-            yield _Question(f"tokens?sequence={quote(sequence)}&start={start}&stop={stop}")
+            yield _Question(f"tokens?sequence={number}&start={start}&stop={stop}")
     heads = [(index, head) for index, layer in enumerate(scene.layers) for head in range(layer.heads)]
     opened = _opened(scene)
     first = [(layer, head) for layer, head in heads if layer == opened]

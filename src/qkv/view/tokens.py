@@ -9,6 +9,8 @@ _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180e\u2800\u3164\uffa0")
 _STARTS, _UNKNOWN = ("▁", "Ġ"), "<unk>"
 _PICTURES = {"\n": "↵", "\t": "⇥"}
 _MOST_MARKS = 6
+_LONGEST = 200
+"""Characters of a token that its label shows: browsers take seconds to lay out a hundred thousand on one line."""
 _OUTSIDE = re.compile(r"</?s>|<(?:bos|eos|pad)>|\[(?:CLS|SEP|PAD)\]")
 _BYTES = re.compile("(?:<[0-9A-F]{2}>)+")
 
@@ -43,7 +45,8 @@ def labels(tokens: Sequence[str], indices: Iterable[int] | None = None) -> tuple
     """Convert the tokens of a sequence to labels.
 
     Tokenizers that mark the start of a word with "▁" or "Ġ" show words as they are written; the other pieces of a word
-    begin with "·". The first word of a text is a start without a mark.
+    begin with "·". The first word of a text is a start without a mark. Of a token only the first 200 characters are
+    shown.
 
     Args:
         tokens: all tokens of the sequence.
@@ -59,12 +62,16 @@ def labels(tokens: Sequence[str], indices: Iterable[int] | None = None) -> tuple
     start = _marked(tokens)
     first = next((index for index, token in enumerate(tokens) if token and not _OUTSIDE.fullmatch(token)), 0)
     chosen = range(len(tokens)) if indices is None else indices
-    return tuple(_of_word(tokens[index], start, first=index == first) for index in chosen)
+    return tuple(_of_word(_cut(tokens[index]), start, first=index == first) for index in chosen)
 
 
 def _marked(tokens: Sequence[str]) -> str:
     """Return the character that marks the start of a word in these tokens; "" if there is none."""
     return next((mark for mark in _STARTS if any(len(token) > 1 and token.startswith(mark) for token in tokens)), "")
+
+
+def _cut(token: str) -> str:
+    return token if len(token) <= _LONGEST else f"{token[:_LONGEST]}…"
 
 
 def _of_word(token: str, start: str, *, first: bool) -> str:

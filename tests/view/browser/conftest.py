@@ -18,8 +18,7 @@ def opened(browser):
         context = browser.new_context(**({"viewport": {"width": 1280, "height": 800}} | options))
         context.set_default_timeout(_PATIENCE)
         contexts.append(context)
-        origin = url.split("/", 3)[2]
-        context.route("**/*", lambda route: _judged(route, origin, troubles))
+        context.route("**/*", lambda route: _judged(route, url, troubles))
         page = context.new_page()
         page.on("console", lambda message: troubles.append(message.text))
         page.on("pageerror", lambda error: troubles.append(str(error)))
@@ -33,13 +32,15 @@ def opened(browser):
     assert troubles == []
 
 
-def _judged(route, origin, troubles):
-    """Allow requests that stay on this machine: to the server's own address, or a file."""
-    url = route.request.url
-    local = url.startswith(("file:", "data:")) or url.split("/", 3)[2] == origin
-    if not local:
-        troubles.append(url)
-    route.continue_() if local else route.abort()
+def _judged(route, url, troubles):
+    """Allow requests to the page's own server; of a saved page, only the page itself."""
+    asked, page = route.request.url, url.split("#")[0]
+    saved = page.startswith("file:")
+    home = asked.split("#")[0] == page if saved else asked.split("/", 3)[2:3] == page.split("/", 3)[2:3]
+    allowed = home or asked.startswith("data:")
+    if not allowed:
+        troubles.append(asked)
+    route.continue_() if allowed else route.abort()
 
 
 @pytest.fixture(scope="session")

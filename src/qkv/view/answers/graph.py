@@ -62,9 +62,7 @@ def graph(rows: Rows, followed: Followed) -> dict[str, Any]:
         links = [link for link in links if link["layer"] != level or link["from"] in masses]
         discarded[level] = max(0.0, total - sum(masses.values()))
         nodes += [{"layer": level, "token": token, "mass": mass} for token, mass in masses.items()]
-    tops = [scene.layers[followed.layers[-1]].queries]
-    sequences = [scene.layers[layer].keys for layer in followed.layers] + tops
-    return {"nodes": nodes, "links": links, "discarded": discarded, "sequences": sequences}
+    return {"nodes": nodes, "links": links, "discarded": discarded}
 
 
 def _check(scene: Scene, followed: Followed) -> None:

@@ -1,9 +1,9 @@
 """The contents of a scene: its sequences and layers, as the page lists them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from qkv.biases import Bias
-from qkv.errors import ConfigError, nearest
 from qkv.normalizers.steps import equation_of as normalizer_equation
 from qkv.scores.steps import equation_of as score_equation
 from qkv.view.answers.head import Head, head_of
@@ -12,12 +12,14 @@ from qkv.view.not_finite import first_not_finite
 from qkv.view.scene import Layer, Scene
 from qkv.view.tokens import label, labels, sentence
 
-VERSION = 1
+VERSION = 2
 """Version of the requests and answers between page and server."""
 LISTED = 20_000
 """Maximum length of a sequence that is listed in full."""
 _READ = 200
 """Maximum number of tokens of a translation that the page shows beside its title."""
+_LONGEST_NAME = 200
+"""Maximum number of characters of a title, or of the name of a layer or a sequence."""
 PIECE = 4_096
 """Maximum number of tokens per answer for a longer one."""
 
@@ -29,17 +31,20 @@ def listed(scene: Scene, live: bool) -> dict[str, Any]:
         scene: the scene.
         live: whether a server can answer further requests.
     """
-    sequences = {
-        name: {"length": len(tokens)} if len(tokens) > LISTED else piece(scene, name, 0, len(tokens))
+    # By number: a name, which a file may choose, is no name of a request nor of a JSON object.
+    numbers = {name: number for number, name in enumerate(scene.sequences)}
+    sequences: list[dict[str, Any]] = [
+        {"name": name_of(name), "length": len(tokens)}
+        | ({} if len(tokens) > LISTED else {"tokens": piece(scene, name, 0, len(tokens))})
         for name, tokens in scene.sequences.items()
-    }
-    layers = [_layer(layer) for layer in scene.layers]
+    ]
+    layers = [_layer(layer, numbers) for layer in scene.layers]
     crossing = any(layer.kind == "cross" for layer in scene.layers)
     diverged = first_not_finite(scene)
     written = sentence(scene.sequences["target"][:_READ]) if crossing and "target" in scene.sequences else ""
     return {
         "written": written,
-        "title": label_of(scene.title),
+        "title": name_of(scene.title),
         "version": VERSION,
         "live": live,
         "sequences": sequences,
@@ -49,14 +54,7 @@ def listed(scene: Scene, live: bool) -> dict[str, Any]:
 
 
 def piece(scene: Scene, sequence: str, start: int, stop: int) -> list[dict[str, str]]:
-    """Return some tokens of a sequence: raw, as labels, and their notes.
-
-    Raises:
-        ConfigError: the sequence is unknown.
-    """
-    if sequence not in scene.sequences:
-        hint = nearest(sequence[:40], scene.sequences)
-        raise ConfigError("sequence", "the name of a sequence", ascii(sequence[:40]), hint)
+    """Return some tokens of a sequence: raw, as labels, and their notes."""
     everything = scene.sequences[sequence]
     tokens = everything[start:stop]
     notes = scene.notes.get(sequence, ())[start:stop] or ("",) * len(tokens)
@@ -68,9 +66,10 @@ def piece(scene: Scene, sequence: str, start: int, stop: int) -> list[dict[str, 
     ]
 
 
-def label_of(title: str) -> str:
-    """Return a line of text with its spaces, with control characters escaped."""
-    return " ".join(label(word) for word in title.split(" ") if word)
+def name_of(text: str) -> str:
+    """Return a title or a name as one line of at most 200 characters, with control characters escaped."""
+    line = " ".join(label(word) for word in text[: _LONGEST_NAME + 1].split(" ") if word)
+    return line if len(line) <= _LONGEST_NAME else f"{line[: _LONGEST_NAME - 1]}…"
 
 
 def _sayable(token: str) -> str:
@@ -78,14 +77,14 @@ def _sayable(token: str) -> str:
     return token.encode("utf-8", "replace").decode("utf-8")
 
 
-def _layer(layer: Layer) -> dict[str, Any]:
+def _layer(layer: Layer, numbers: Mapping[str, int]) -> dict[str, Any]:
     heads, rows, columns = layer.shape
     head = head_of(layer, 0) if heads else None
     return {
-        "name": layer.name,
+        "name": name_of(layer.name),
         "kind": layer.kind,
-        "queries": layer.queries,
-        "keys": layer.keys,
+        "queries": numbers[layer.queries],
+        "keys": numbers[layer.keys],
         "heads": heads,
         "rows": rows,
         "columns": columns,

@@ -165,9 +165,10 @@ class RequestHandler:
         return JsonValue(listed(self.scene, self.live))
 
     def _tokens(self, request: RequestParameters) -> Answer:
+        sequence = list(self.scene.sequences)[request.number("sequence", len(self.scene.sequences))]
         start = request.number("start", 1 << 26)
         stop = request.number("stop", start + PIECE + 1, start)
-        return JsonValue(piece(self.scene, request.text("sequence"), start, stop))
+        return JsonValue(piece(self.scene, sequence, start, stop))
 
     def _tile(self, request: RequestParameters) -> Answer:
         level, row = request.number("level", _LEVELS), request.number("row", _TILES)

@@ -31,6 +31,7 @@ import { element } from "./dom.js";
 /** @typedef {{ text: string, shown: string, note: string }} Token */
 /**
  * @typedef {object} Sequence
+ * @property {string} name
  * @property {number} length
  * @property {(place: number) => Token | undefined} at
  * @property {(start: number, stop: number) => Promise<void>} need
@@ -47,22 +48,26 @@ export function path(name, parameters) {
   return `api/${name}?${pairs.join("&")}`;
 }
 
-/** @param {Source} source @param {string} name @param {Token[] | { length: number }} given @returns {Sequence} */
-export function sequence(source, name, given) {
-  if (Array.isArray(given)) return { length: given.length, at: (place) => given[place], need: async () => {} };
+/**
+ * @param {Source} source @param {{ name: string, length: number, tokens?: Token[] }} listed without tokens if it is long
+ * @param {number} number its place among the sequences @returns {Sequence}
+ */
+export function sequence(source, { name, length, tokens }, number) {
+  if (tokens) return { name, length, at: (place) => tokens[place], need: async () => {} };
   /** @type {Map<number, Token[]>} */
   const pieces = new Map();
   /** @type {Map<number, Promise<void>>} */
   const asked = new Map();
   const ask = async (piece) => {
-    const [start, stop] = [piece * PIECE, Math.min(given.length, (piece + 1) * PIECE)];
-    pieces.set(piece, await source.json(path("tokens", { sequence: name, start, stop })));
+    const [start, stop] = [piece * PIECE, Math.min(length, (piece + 1) * PIECE)];
+    pieces.set(piece, await source.json(path("tokens", { sequence: number, start, stop })));
   };
   return {
-    length: given.length,
+    name,
+    length,
     at: (place) => pieces.get(Math.floor(place / PIECE))?.[place % PIECE],
     need: async (start, stop) => {
-      for (let piece = Math.floor(start / PIECE); piece * PIECE < Math.min(stop, given.length); piece++) {
+      for (let piece = Math.floor(start / PIECE); piece * PIECE < Math.min(stop, length); piece++) {
         if (!asked.has(piece)) asked.set(piece, ask(piece));
         await asked.get(piece);
       }
@@ -108,8 +113,9 @@ export function latest(home) {
 
 /**
  * What the two sides of a layer's map are called: of self-attention by their part in it, else by their sequences.
- * @param {import("./shell.js").Named} layer @returns {[string, string]} what attends, and what it attends to
+ * @param {import("./shell.js").Page} page @param {import("./shell.js").Named} layer
+ * @returns {[string, string]} what attends, and what it attends to
  */
-export function sidesOf({ kind, queries, keys }) {
-  return kind === "self" ? ["queries", "keys"] : [queries, keys];
+export function sidesOf({ sequences }, { kind, queries, keys }) {
+  return kind === "self" ? ["queries", "keys"] : [sequences[queries].name, sequences[keys].name];
 }

@@ -39,7 +39,7 @@ export function alignments(home, page) {
       ...turner("queries", "rows", rows, layer.rows, page),
       ...turner("keys", "columns", columns, layer.columns, page),
     );
-    const sides = sidesOf(layer).reverse();
+    const sides = sidesOf(page, layer).reverse();
     const fill = (sentence) => {
       const inside = state.query !== undefined && state.key !== undefined;
       alignment(sentence, {

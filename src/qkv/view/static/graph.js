@@ -7,7 +7,7 @@ import { figure, finite, placeIn } from "./numbers.js";
 
 /** @typedef {{ layer: number, token: number, mass: number }} Node_ */
 /** @typedef {{ layer: number, from: number, to: number, weight: number }} Link */
-/** @typedef {{ nodes: Node_[], links: Link[], discarded: number[], sequences?: string[] }} Graph */
+/** @typedef {{ nodes: Node_[], links: Link[], discarded: number[] }} Graph */
 
 const [ROW, THICKEST, HEADER] = [26, 10, 92];
 const LINKS = { 2: "2 links", 4: "4 links", 8: "8 links" };
@@ -44,7 +44,7 @@ export function graph(home, page) {
       ribbon(picker, tokens, "follow", query, (place) => page.go({ follow: place }));
       const fill = async (answer) => {
         await Promise.all(
-          answer.nodes.map((node) => sequenceOf(page, chain, answer, node.layer).need(node.token, node.token + 1)),
+          answer.nodes.map((node) => sequenceOf(page, chain, node.layer).need(node.token, node.token + 1)),
         );
         stage.replaceChildren(
           drawn(answer, page, chain, home.clientWidth - 48, (text) => readout.replaceChildren(...text)),
@@ -61,25 +61,26 @@ export function graph(home, page) {
  * those below a cross-attention layer.
  * @param {import("./shell.js").Page} page @returns {Record<string, number[]>}
  */
-function ways({ layers, source }) {
-  /** @type {Record<string, number[]>} */
-  const found = {};
+function ways({ layers, sequences, source }) {
+  /** @type {Map<number, number[]>} */
+  const within = new Map();
   layers.forEach(({ kind, queries }, at) => {
-    if (kind === "self") found[queries] = [...(found[queries] ?? []), at];
+    if (kind === "self") within.set(queries, [...(within.get(queries) ?? []), at]);
   });
+  /** @type {[string, number[]][]} */
+  const chains = [...within].map(([number, chain]) => [sequences[number].name, chain]);
   layers.forEach(({ kind, queries, keys }, at) => {
-    if (kind === "cross" && source.live) found[`${queries} → ${keys}`] = [...(found[keys] ?? []), at];
+    const crossing = `${sequences[queries].name} → ${sequences[keys].name}`;
+    if (kind === "cross" && source.live) chains.push([crossing, [...(within.get(keys) ?? []), at]]);
   });
-  return Object.keys(found).length > 0 ? found : { [layers[0].name]: [0] };
+  return Object.fromEntries(chains.length > 0 ? chains : [[layers[0].name, [0]]]); // whatever a name is, `__proto__` too
 }
 
 /**
- * @param {import("./shell.js").Page} page @param {number[]} chain @param {Graph} graph
- * @param {number} layer position, 0 for the inputs
+ * @param {import("./shell.js").Page} page @param {number[]} chain @param {number} layer position, 0 for the inputs
  */
-function sequenceOf({ layers, sequences }, chain, graph, layer) {
-  const name = graph.sequences?.[layer] ?? (layer === 0 ? layers[chain[0]].keys : layers[chain[layer - 1]].queries);
-  return sequences[name];
+function sequenceOf({ layers, sequences }, chain, layer) {
+  return sequences[layer === 0 ? layers[chain[0]].keys : layers[chain[layer - 1]].queries];
 }
 
 /**
@@ -87,7 +88,7 @@ function sequenceOf({ layers, sequences }, chain, graph, layer) {
  * @param {(text: (Node | string)[]) => void} say @returns {HTMLElement}
  */
 function drawn(graph, page, chain, room, say) {
-  const name = ({ layer, token }) => nameOf(sequenceOf(page, chain, graph, layer), token);
+  const name = ({ layer, token }) => nameOf(sequenceOf(page, chain, layer), token);
   const places = [...new Set(graph.nodes.map(({ token }) => token))].sort((a, b) => a - b);
   const lines = new Map(places.map((place, line) => [place, line]));
   const gap = Math.max(150, Math.min(420, (room - 130) / chain.length));

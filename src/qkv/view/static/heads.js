@@ -36,7 +36,7 @@ export function heads(home, page) {
         gallery.replaceChildren(
           ...layers.map((layer) => {
             const cards = wanted.filter((head) => head.layer === layer).map((head) => card(head, state, page));
-            const [down, across] = sidesOf(page.layers[layer]);
+            const [down, across] = sidesOf(page, page.layers[layer]);
             const axes = element("p.caption", `${down} ↓ ${across} →`);
             return element("section.layer", element("h2", page.layers[layer].name), axes, element("div.cards", ...cards));
           }),

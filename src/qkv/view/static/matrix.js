@@ -89,7 +89,7 @@ export function matrix(page, listener) {
       return tile?.grid.values[(down % SIZE) * tile.grid.columns + (right % SIZE)];
     },
     token: (side, place) => ({ text: nameOf(tokens(side), place), marked: Boolean(tokens(side).at(place)?.note) }),
-    sides: () => sidesOf(layer()),
+    sides: () => sidesOf(page, layer()),
     need: (side, start, stop) => {
       const [first, last] = [Math.max(0, Math.floor(start)), Math.min(tokens(side).length, Math.ceil(stop)) - 1];
       if (tokens(side).at(first) && tokens(side).at(last)) return;

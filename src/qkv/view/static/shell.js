@@ -12,7 +12,7 @@ import { steps } from "./steps.js";
 import { whatif } from "./whatif.js";
 
 /** @typedef {Record<string, string>} State the contents of the URL: view, layer, head, query, key, … */
-/** @typedef {{ name: string, kind: string, queries: string, keys: string, equation: string }} Named */
+/** @typedef {{ name: string, kind: string, queries: number, keys: number, equation: string }} Named sequences by number */
 /** @typedef {Named & { heads: number, rows: number, columns: number }} Layer */
 /** @typedef {{ show: (state: State) => void, close?: () => void }} View */
 
@@ -20,7 +20,7 @@ import { whatif } from "./whatif.js";
  * @typedef {object} Page the interface for views
  * @property {import("./answers.js").Source} source
  * @property {Layer[]} layers
- * @property {Record<string, import("./answers.js").Sequence>} sequences
+ * @property {import("./answers.js").Sequence[]} sequences
  * @property {(state: State) => import("./colors.js").Color[]} ramp
  * @property {(changes: Record<string, string | number | null>) => void} go changes the URL and updates the page
  * @property {(changes: Record<string, string | number | null>) => void} note changes only the URL
@@ -113,9 +113,7 @@ export async function start(source, ramps) {
   const page = {
     source,
     layers: scene.layers.map((layer) => ({ ...layer, name: layer.name.replace(/(?<=.)\.attention$/, "") })),
-    sequences: Object.fromEntries(
-      Object.entries(scene.sequences).map(([name, given]) => [name, sequence(source, name, given)]),
-    ),
+    sequences: scene.sequences.map((listed, number) => sequence(source, listed, number)),
     ramp: ({ colors }) => (Object.hasOwn(ramps, colors) ? ramps[colors] : ramps.cividis),
     go: (changes) => {
       page.note(changes);

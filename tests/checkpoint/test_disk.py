@@ -43,6 +43,23 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one_and_no_litter(tmp_path
     assert os.listdir(tmp_path) == ["best"]
 
 
+@pytest.mark.parametrize("name", ["n" * 255, "é" * 127, "n" * 200, "n" * 201])
+def test_a_name_may_be_as_long_as_a_file_system_allows(tmp_path, name):
+    path = tmp_path / name
+    replace_file(path, b"one")
+    assert path.read_bytes() == b"one"
+    path.unlink()
+    with new_folder(path) as temporary:
+        write_file(temporary / "one", b"one")
+    os.rename(path, temporary)
+    assert remove_leftovers(tmp_path, f"{name[:-1]}x") == []
+    assert remove_leftovers(tmp_path, name) == [temporary]
+    with new_folder(path) as temporary:
+        write_file(temporary / "two", b"two")
+    remove_folder(path)
+    assert os.listdir(tmp_path) == []
+
+
 def test_writing_never_overwrites(tmp_path):
     (tmp_path / "a").write_bytes(b"old")
     with pytest.raises(FileExistsError):

@@ -33,6 +33,7 @@ from qkv.system import (
 SAVING = ".saving-"
 REMOVING = ".removing-"
 REPLACED = ".replaced"
+_LONGEST_STEM = 200
 _CHUNK = 1 << 20
 _LARGEST_READ = 1 << 30  # in one call, so that a file is in memory only once
 
@@ -134,7 +135,7 @@ def replacing(path: Path) -> Iterator[Callable[[bytes], None]]:
     Raises:
         CheckpointError: the folder is not writable, or the disk is full.
     """
-    temporary = path.with_name(f".{path.name}{SAVING}{secrets.token_hex(6)}")
+    temporary = name_beside(path, SAVING)
     with typed(path, "a writable file"):
         try:
             handle = create(temporary)
@@ -231,7 +232,7 @@ def remove_folder(folder: Path) -> None:
         CheckpointError: it cannot be removed.
     """
     with typed(folder, "a folder that can be removed"):
-        doomed = folder.with_name(f".{folder.name}{REMOVING}{secrets.token_hex(6)}")
+        doomed = name_beside(folder, REMOVING)
         try:
             rename(folder, doomed)
         except FileNotFoundError:
@@ -266,9 +267,25 @@ def remove_leftovers(parent: Path, name: str = "") -> list[Path]:
 def _is_leftover(entry: str, name: str) -> bool:
     for mark in (SAVING, REMOVING):
         head, separator, tail = entry.rpartition(mark)
-        if separator and head.startswith("." + name) and (not name or head == "." + name):
+        if separator and head.startswith(".") and (not name or head == f".{_stem(name)}"):
             return len(tail) == 12 and set(tail) <= set("0123456789abcdef")
     return False
+
+
+def name_beside(path: Path, mark: str) -> Path:
+    """Return a new name in the folder of a path, under which something is written or removed.
+
+    Args:
+        path: the path, by which `remove_leftovers` knows whose it is.
+        mark: `SAVING` or `REMOVING`.
+    """
+    return path.with_name(f".{_stem(path.name)}{mark}{secrets.token_hex(6)}")
+
+
+def _stem(name: str) -> str:
+    """Return a name, or its digest if nothing more could be appended: file systems allow 255 bytes."""
+    encoded = os.fsencode(name)
+    return name if len(encoded) <= _LONGEST_STEM else sha256(encoded).hexdigest()
 
 
 @contextmanager
@@ -291,7 +308,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
             hint = "Choose another folder: nothing in this one was changed."
             raise CheckpointError(str(folder), "a new or empty folder", "one with contents", hint)
         remove_leftovers(folder.parent, folder.name)
-        temporary = folder.with_name(f".{folder.name}{SAVING}{secrets.token_hex(6)}")
+        temporary = name_beside(folder, SAVING)
         try:
             make(temporary)
             yield temporary

@@ -1,7 +1,6 @@
 """One checkpoint: a folder that is written and replaced atomically."""
 
 import os
-import secrets
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -17,6 +16,7 @@ from qkv.checkpoint.disk import (
     SAVING,
     FolderReader,
     make_folder,
+    name_beside,
     remove_folder,
     remove_leftovers,
     typed,
@@ -62,7 +62,7 @@ def save(folder: Path, contents: Contents, *, replace: bool = False) -> Manifest
     recover(folder)
     occupied = _occupied(folder, replace)
     remove_leftovers(folder.parent, folder.name)
-    temporary = folder.with_name(f".{folder.name}{SAVING}{secrets.token_hex(6)}")
+    temporary = name_beside(folder, SAVING)
     try:
         with typed(folder, "a writable folder"):
             _write(temporary, files | {manifests.NAME: manifest.to_bytes()})

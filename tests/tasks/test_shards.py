@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.errors import ConfigError, DataError
+from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.system import locked
 from qkv.tasks.shards import Done, Shards
 
@@ -139,6 +139,15 @@ def test_files_of_others_are_not_replaced(shards: Shards) -> None:
     with pytest.raises(ConfigError, match="out"):
         shards.answer(WORK, capitals)
     assert [path.name for path in shards.out.iterdir()] == ["c"]
+
+
+def test_no_note_is_written_through_a_link(shards: Shards, tmp_path: Path) -> None:
+    shards.out.mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (shards.out / ".shards").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match="a link"):
+        shards.answer(WORK, capitals)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_two_shards_never_share_a_name(shards: Shards) -> None:

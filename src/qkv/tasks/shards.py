@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast, final
 import torch
 
 from qkv._version import VERSION as QKV
-from qkv.checkpoint.disk import make_folder, remove_leftovers, replace_file, replacing, typed
+from qkv.checkpoint.disk import expect_inside, make_folder, remove_leftovers, replace_file, replacing, typed
 from qkv.checkpoint.manifest import StoredFile
 from qkv.checkpoint.plain import Plain, decode_mapping, encode, is_version
 from qkv.checkpoint.run import expect_same
@@ -128,10 +128,11 @@ class Shards:
 
         Raises:
             ConfigError: the folder holds answers of another model or with other settings, or a file that is not one.
-            CheckpointError: the folder is not writable, or the disk is full.
+            CheckpointError: the folder is not writable, the disk is full, or `.shards` is a link to elsewhere.
         """
         for source in self.sources:
             self._expect_written_here(source)
+        expect_inside(self.out / _NOTES)
         make_folder(self.out / _NOTES)
         self._expect_same_work(work)
         done, remaining = Done([], [], [], []), self._in_turn()

@@ -187,7 +187,7 @@ RULES = {
         "open files through `qkv.files`, which refuses pipes, devices, folders and links",
         opening,
         {
-            "system.py": frozenset({"open"}),  # the reader itself; new files and folders
+            "system.py": frozenset({"open", "mmap"}),  # the reader itself; new files and folders; no file, addresses
             "files.py": frozenset({"mmap"}),  # a handle of the reader
             "compiled/target.py": frozenset({"open"}),  # this machine's processor
             "checkpoint/disk.py": frozenset({"open"}),  # a handle of the reader
@@ -215,7 +215,7 @@ RULES = {
         "leave what operating systems do differently to `qkv.system`",
         systems,
         {
-            "system.py": DIFFERENT | {"os.ST_RDONLY", "os.geteuid", "os.statvfs", "fcntl"},
+            "system.py": DIFFERENT | {"os.ST_RDONLY", "os.geteuid", "os.statvfs", "fcntl", "resource"},
             "forks.py": frozenset({"os.register_at_fork"}),  # where it exists
             "compiled/thread_pool.py": frozenset({"os.register_at_fork"}),
         },

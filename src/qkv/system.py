@@ -8,6 +8,7 @@ a function is decided by its name in `os`, not by the system's name, so that a s
 
 import errno
 import io
+import mmap
 import os
 import shutil
 import stat
@@ -444,6 +445,29 @@ def is_read_only(folder: Path) -> bool:
     if sys.platform == "win32" or not hasattr(os, "statvfs"):
         return False
     return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+
+
+def has_addresses(size: int) -> bool:
+    """Return whether the limit of this process's address space (`ulimit -v`) leaves so much of it.
+
+    Args:
+        size: bytes; none of them is used.
+
+    Example:
+        >>> has_addresses(1 << 20)
+        True
+    """
+    if sys.platform == "win32":
+        return True
+    import resource
+
+    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+        return True
+    try:
+        mmap.mmap(-1, size, access=mmap.ACCESS_READ).close()
+    except OSError:
+        return False
+    return True
 
 
 def cores() -> int:

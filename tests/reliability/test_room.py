@@ -36,6 +36,7 @@ class Panic(BaseException):
     """Of a library in Rust, as PyO3 raises it."""
 
 
+SLOW = (120, 340, 460, 700, 1000)
 NO_REASON = "error return without exception set"
 LIMITED = """
 import resource, sys, torch
@@ -54,6 +55,23 @@ try:
 except QkvError as error:
     print(type(error).__name__, error)
 """
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="without a limit of address space")
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        pytest.param(size, words, marks=pytest.mark.slow if size in SLOW else ())
+        for size in (420, 520, *SLOW)
+        for words in (("translate", "example"), ("train", "regress", "--data", "none.csv", "--x", "x", "--y", "y"))
+    ],
+)
+def test_no_library_ends_a_command_whose_address_space_ends_while_it_is_loaded(size: int, words: list[str]) -> None:
+    command = ["bash", "-c", f'ulimit -v {size << 10}; exec "$@"', "bash", sys.executable, "-m", "qkv", *words]
+    done = subprocess.run(command, input=b"ein Hund\n", capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (BAD_INPUT, b""), done.stderr
+    assert done.stderr.startswith(b"qkv: memory: expected ")
+    assert done.stderr.count(b"\n") == 1
 
 
 @pytest.mark.slow

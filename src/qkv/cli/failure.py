@@ -15,7 +15,7 @@ import typer
 
 from qkv._version import VERSION
 from qkv.cli.interruption import INTERRUPTED, interruptible
-from qkv.cli.room import BAD_INPUT, tell_if_out_of_memory
+from qkv.cli.room import BAD_INPUT, expect_addresses, tell_if_out_of_memory
 from qkv.cli.signature import keywords, signed
 from qkv.errors import MEMORY_ERRORS, ConfigError, QkvError, harmless, on_command_line
 
@@ -98,6 +98,7 @@ def _ready(*, quiet: bool, verbose: bool, json: bool) -> "Iterator[None]":
     if quiet and verbose:
         raise ConfigError("--quiet", "no --verbose beside it", "both", "Omit one of them.")
     _expect_folder()
+    expect_addresses()
     start = time.monotonic()
     import torch
 

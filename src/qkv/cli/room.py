@@ -3,7 +3,8 @@
 import os
 import sys
 
-from qkv.errors import QkvError, out_of_memory_text
+from qkv.errors import OutOfMemoryError, QkvError, out_of_memory_text
+from qkv.system import has_addresses
 
 BAD_INPUT = 2
 """The exit code of a command that refuses its input, or finds no room for it."""
@@ -13,6 +14,21 @@ _LESS = (
 )
 _NAME, _EXPECTED = "memory", "room for this"
 _PLAIN = f"qkv: {QkvError(_NAME, _EXPECTED, 'none left', _LESS)}\n".encode()
+
+
+_LOADED = 1 << 30
+"""Bytes of address space. PyTorch 2.13 takes 564 MiB while it is imported, scikit-learn for a regression 200 more."""
+
+
+def expect_addresses() -> None:
+    """Refuse a limit of address space in which libraries cannot be imported: some end the process without a word.
+
+    Raises:
+        OutOfMemoryError: it leaves less, and PyTorch has not been imported yet.
+    """
+    if "torch" not in sys.modules and not has_addresses(_LOADED):
+        expected = "1 GiB of address space, in which PyTorch and other libraries are loaded"
+        raise OutOfMemoryError(_NAME, expected, "a limit that leaves less", "Raise it: `ulimit -v`.")
 
 
 def tell_if_out_of_memory(error: BaseException) -> bool:

@@ -19,7 +19,8 @@ def restored(item: Any, shared: list[Any]) -> Any:
     """What `packed.js` does: lists and texts that occurred before are numbers; weighted values are products."""
     if isinstance(item, list):
         item = [restored(one, shared) for one in item]
-    if (isinstance(item, list) and len(item) >= 6) or (isinstance(item, str) and len(item) >= 64):
+    units = len(item.encode("utf-16-le", "surrogatepass")) // 2 if isinstance(item, str) else 0
+    if (isinstance(item, list) and len(item) >= 6) or units >= 64:
         shared.append(item)
     if not isinstance(item, dict):
         return item

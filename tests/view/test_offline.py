@@ -53,6 +53,22 @@ def test_it_carries_the_answers_of_the_server_under_their_addresses():
         assert f"api/{asked}" in found
 
 
+@pytest.mark.parametrize("long", ["w" * 64, "字" * 65, "\U0001f468" * 32, "\ud800" * 64, "x" * 100_000], ids=range(5))
+def test_long_tokens_leave_every_number_in_its_place(long):
+    """Lists and texts that occur twice are numbered: a text within a list of texts counts as well."""
+    given = scene([long, *(f"{long}{letter}" for letter in "abc"), "d", "e", "f", long])
+    found = answers(page(given).text)
+    desk = RequestHandler(given, live=False)
+    for query in range(8):
+        steps = found[f"api/steps?layer=0&head=0&query={query}"]["stages"]
+        for ours, theirs in zip(
+            steps, desk.ask("steps", f"layer=0&head=0&query={query}").content["stages"], strict=True
+        ):
+            assert ours.get("labels") == theirs.get("labels")
+            assert isinstance(ours["values"], type(theirs["values"]))
+    assert found["api/scene"] == desk.ask("scene", "").content
+
+
 def test_what_has_no_room_is_counted():
     made = page(scene("abcdefgh", heads=2), budget=2_000)
     assert made.left_out > 0

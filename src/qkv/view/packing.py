@@ -80,7 +80,7 @@ class Packing:
             return document
         if document in self._numbers:
             return f'{{"$":{self._numbers[document]}}}'
-        nested = not isinstance(item, str) and any(isinstance(one, (dict, list, tuple)) for one in item)
+        nested = not isinstance(item, str) and any(isinstance(one, (dict, list, tuple, str)) for one in item)
         text = "[" + ",".join([self._shared(one) for one in item]) + "]" if nested else document
         if _length(item) >= (SHARED_TEXT if isinstance(item, str) else SHARED):
             self._numbers[document] = len(self._numbers)

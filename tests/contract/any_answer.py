@@ -441,7 +441,9 @@ def _graph_passes(trial: Trial, output: Tensor, found: Tensor) -> None:
     value = torch.where(trial.visible.any(-2)[..., None], value, 0.0)
     g, low = trial.cotangent.to(trial.call.dtype).double(), max(unit(torch.float32), unit(trial.call.dtype))
     low = unit(torch.float64) if trial.call.dtype == torch.float64 else low
-    limit = (value.shape[-1] + 2) * low * (g.abs() @ value.abs().mT)
+    # A number below the least normal one is rounded by up to half of the least number above 0.
+    kind = torch.finfo(trial.call.dtype)
+    limit = (value.shape[-1] + 2) * low * (g.abs() @ value.abs().mT) + kind.smallest_normal * kind.eps
     if bool(((slope.double() - g @ value.mT).abs() > limit).any()):
         raise Wrong("the gradient of the weights is not that of the output times the values")
 

@@ -1,7 +1,7 @@
 """Every two settings of a mechanism, in every task and model: trained for two steps, or refused before any reading."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from itertools import combinations, product
 from random import Random
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch import Tensor
 
 from qkv.errors import ConfigError
 from qkv.nn.first_batch import start_from_first_batch
@@ -172,7 +173,21 @@ def trains(recipe: Recipe[Any, Any, Any, Any], table: Mapping[str, Any], tables:
         optimizer.step()
         assert bool(loss.isfinite())
     assert all(bool(weight.isfinite().all()) for weight in model.parameters())
+    sees_hooks(model, lambda: task.objective(task.collate(places))[0])
     return True
+
+
+def sees_hooks(model: torch.nn.Module, objective: Callable[[], Tensor]) -> None:
+    """Expect a hook on the whole model to run, and the loss to be the same whether the model is called or read."""
+    called: list[bool] = []
+    with torch.no_grad():
+        torch.manual_seed(0)
+        loss = objective()
+        handle = model.register_forward_hook(lambda *_: called.append(True))
+        torch.manual_seed(0)
+        torch.testing.assert_close(objective(), loss, rtol=1e-4, atol=1e-4)
+        handle.remove()
+    assert called
 
 
 def check(name: str, texts: Mapping[str, Any], chosen: list[dict[str, Any]]) -> None:

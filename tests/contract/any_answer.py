@@ -267,6 +267,9 @@ class Trial:
         """The error relative to the limit."""
         if not r.numel():
             return 0.0
+        # What the call's type cannot hold is infinite in it.
+        beyond = o.isinf() & (r.abs() > torch.finfo(self.call.dtype).max) & (o.sign() == r.sign())
+        o = torch.where(beyond, r.to(o.dtype), o)
         finite = r.isfinite()
         if not torch.equal(o.isfinite(), finite) or not torch.equal(o[~finite], r[~finite]):
             return torch.inf

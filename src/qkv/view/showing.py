@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from qkv.checkpoint.disk import replace_file
-from qkv.errors import CheckpointError, ConfigError, UnsupportedError, expect_room
+from qkv.errors import CheckpointError, ConfigError, DataError, UnsupportedError, expect_room
 from qkv.notebooks import in_notebook
 from qkv.view.alignment import Alignment
 from qkv.view.bundle import compressed
@@ -93,9 +93,18 @@ def write_page(scene: Scene, path: Path) -> str:
 
 @torch.no_grad()
 def write_picture(scene: Scene, path: Path) -> None:
-    """Save a picture of the last cross-attention, or else of the last layer, averaged over its heads."""
+    """Save a picture of the last cross-attention, or else of the last layer, averaged over its heads.
+
+    Raises:
+        DataError: a weight is not finite; the message gives the first number of all layers that is not.
+        ConfigError: the file cannot be written.
+    """
     layer = next((layer for layer in reversed(scene.layers) if layer.kind == "cross"), scene.layers[-1])
     weights = layer.map().dense().float().mean(0)
+    if not bool(weights.isfinite().all()) and (diverged := first_not_finite(scene)) is not None:
+        at = f"layer {scene.layers[diverged.layer].name}, head {diverged.head}, {diverged.side} {diverged.place}"
+        hint = "Save it as .html or .safetensors, which show the rest."
+        raise DataError("weights", "finite numbers to draw", f"others, the first in {at}", hint)
     save(path, Alignment(scene.sequences[layer.keys], scene.sequences[layer.queries], weights))
 
 

@@ -1,0 +1,96 @@
+"""A part of a model with NaN or infinity in it: recorded, saved and shown, with the first layer that it reaches."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import qkv
+from qkv.errors import DataError
+from qkv.models.language_model import DecoderConfig, LanguageModel
+from qkv.models.reader import ReaderConfig, TextClassifier
+from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.view.answers.answer import Numbers
+from qkv.view.answers.requests import RequestHandler
+from qkv.view.not_finite import first_not_finite
+from qkv.view.offline import _questions
+
+TOKENS = torch.tensor([[4, 7, 5, 9, 6]])
+LENGTHS = torch.tensor([5])
+SMALL = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 20}
+
+
+def translator() -> nn.Module:
+    sizes = {"size": 20, "width": 8, "heads": 2, "feed_forward": 8, "encoder_layers": 1, "decoder_layers": 2}
+    return TransformerTranslator(TransformerConfig(**sizes))
+
+
+def language_model() -> nn.Module:
+    return LanguageModel(DecoderConfig(size=20, width=8, heads=2, layers=2, feed_forward=8))
+
+
+def classifier() -> nn.Module:
+    return TextClassifier(ReaderConfig(size=20, labels=2, encoder="transformer", width=8, heads=2), 3)
+
+
+def attached(config: str, model: str) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        transformers = pytest.importorskip("transformers")
+        settings = SMALL | ({"num_key_value_heads": 1} if config == "LlamaConfig" else {})
+        return qkv.hub.attach(getattr(transformers, model)(getattr(transformers, config)(**settings)).eval())
+
+    return build
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], Any]]] = {
+    "translator": (translator, lambda model: model(TOKENS, LENGTHS, TOKENS[:, :3])),
+    "language model": (language_model, lambda model: model(TOKENS)),
+    "classifier": (classifier, lambda model: model(TOKENS, LENGTHS)),
+    "Llama": (attached("LlamaConfig", "LlamaForCausalLM"), lambda model: model(TOKENS)),
+    "BERT": (attached("BertConfig", "BertModel"), lambda model: model(TOKENS)),
+}
+FIRST_AND_MIDDLE = [pytest.param(share, marks=[pytest.mark.slow] * (share not in (0, 4))) for share in range(9)]
+
+
+@pytest.mark.parametrize("eighth", FIRST_AND_MIDDLE)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_part_that_diverged_is_named_everywhere(name: str, eighth: int, tmp_path: Path) -> None:
+    build, forward = MODELS[name]
+    torch.manual_seed(0)
+    model = build().eval()
+    parts = [part for part in model.modules() if part._parameters]
+    weight = next(iter(parts[eighth * (len(parts) - 1) // 8]._parameters.values()))
+    assert weight is not None
+    number = (math.nan, math.inf)[eighth % 2]
+    with torch.no_grad():
+        weight.view(-1)[weight.numel() // 2 :] = number
+        with qkv.record(model) as trace:
+            forward(model)
+    scene = trace.scene(0)
+    reached = [
+        layer.name
+        for layer in scene.layers
+        if not all(bool(side.isfinite().all()) for side in (layer.query, layer.key, layer.value))
+    ]
+    first = first_not_finite(scene)
+    assert ([] if first is None else [scene.layers[first.layer].name]) == reached[:1]
+    trace.save(tmp_path / "trace.safetensors")
+    qkv.recording.read(tmp_path / "trace.safetensors").save(tmp_path / "trace.html")
+    page = (tmp_path / "trace.html").read_text(encoding="utf-8")
+    assert len(page) > 10_000
+    if reached:
+        with pytest.raises(DataError) as caught:
+            trace.save(tmp_path / "trace.svg")
+        assert f"layer {reached[0]}," in caught.value.got
+    handler = RequestHandler(scene)
+    for question in _questions(scene):
+        path, _, parameters = question.path.partition("?")
+        answer = handler.ask(path, parameters)
+        if not isinstance(answer, Numbers):
+            json.dumps(answer.content, allow_nan=False)
+    handler.close()

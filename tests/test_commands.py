@@ -1,4 +1,4 @@
-"""Commands in the README and the documentation: each exists with its flags, and the main pages run as printed."""
+"""Commands in the README and the documentation: each exists with its flags."""
 
 import importlib.util
 import re
@@ -9,13 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from tests.cli.command import run, succeeded
 from typer.main import get_command
 
-import qkv
 from qkv.cli.app import app
-from qkv.nn.attention import Attention
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "src" / "qkv" / "algorithms" / "README.md"]
@@ -102,74 +98,3 @@ def expect_pip(words: list[str]) -> None:
             assert all(re.search(rf"^{name} = \[", PROJECT, flags=re.MULTILINE) for name in extra.split(",")), word
     if "-c" in words:
         assert (ROOT / words[words.index("-c") + 1]).exists()
-
-
-NUMBERS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four"}
-FEW = {"translate": 16, "generate": 12, "classify": 8, "tag": 8, "point": 8}
-"""Widths of small models, a multiple of the default number of heads."""
-
-
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the files that the pages name, a few lines each."""
-    monkeypatch.chdir(tmp_path)
-    pairs = [(f"Ein Hund läuft {a} {b}.", f"A dog runs {NUMBERS[a]} {NUMBERS[b]}.") for a in NUMBERS for b in NUMBERS]
-    german, english = ("".join(f"{side}\n" for side in sides) for sides in zip(*pairs, strict=True))
-    texts = {
-        **{f"{name}.de": german for name in ("train", "test")},
-        **{f"{name}.en": english for name in ("train", "test")},
-        **{name: "".join(f"{a}\t{b}\n" for a, b in pairs) for name in ("pairs.tsv", "words.tsv")},
-        **dict.fromkeys(("plays.txt", "play.txt"), "KING: who goes there?\n" * 300),
-        "films.tsv": "good\ta stirring , funny film\nbad\ta dull film\n" * 8,
-        "names.conll": "Ada B-PER\nwrote O\nthe O\nfirst O\nprogram O\n\n" * 16,
-        "sort.tsv": "30 10 20\t2 3 1\n1 2 3\t1 2 3\n" * 8,
-        "rents.csv": "area,rent\n" + "".join(f"{area},{300 + 8 * area}\n" for area in range(60, 90)),
-    }
-    for name, text in texts.items():
-        Path(name).write_text(text, encoding="utf-8")
-    seam = Attention()
-    with qkv.record(seam) as trace:
-        seam(*torch.randn(3, 1, 2, 5, 4))
-    trace.save("trace.safetensors")
-    return tmp_path
-
-
-def run_line(line: str) -> None:
-    """Run a line as printed, but train two steps of a small model, and write a page where it would serve one."""
-    *before, words = piped(shlex.split(line, comments=True))
-    if words[0] != "qkv":
-        return
-    if words[1] == "train" and words[2] in FEW:
-        words += ["--steps", "2", "--width", str(FEW[words[2]])]
-    if words[1] == "view" and "--export" not in words:
-        words += ["--export", "page.html"]
-    feed = "".join(f"{given}\n" for name, given in before if name == "echo")
-    succeeded(run(*words[1:], feed=feed))
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::qkv.tasks.cut.CutWarning")  # two steps teach no end
-def test_the_readme_runs_from_top_to_bottom(place: Path) -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    lines = blocks(ROOT / "README.md")
-    assert len(lines) > 15
-    for line in lines:
-        run_line(line)
-    assert {"dog.html", "curve.svg"} <= {path.name for path in place.iterdir()}
-    (later,) = (block for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) if "qkv.load" in block)
-    exec(compile(later.replace("steps=200", "steps=2, width=16"), "README.md", "exec"), {"qkv": qkv})
-    (exported,) = re.findall(r"`(qkv export [^`]*)`", text)
-    run_line(exported)
-    run_line("echo 'Ein Hund.' | qkv translate runs/de-en runs/de-en --beam 5 --n-best 3")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["train", "export", "view"])
-def test_a_page_runs_from_top_to_bottom(name: str, place: Path) -> None:
-    if name == "view":  # after the README
-        run_line("qkv train translate --source train.de --target train.en --out runs/de-en --model gru")
-        run_line("qkv train generate --text plays.txt --out runs/plays")
-    lines = [line for line in blocks(ROOT / "docs" / "how_to" / f"{name}.md") if "war" not in line]
-    assert len(lines) > 3
-    for line in lines:
-        run_line(line)

@@ -1,10 +1,9 @@
-"""The documentation: its scripts and code run, and its figures exist."""
+"""The documentation: its scripts run, its commands for several processes do, its figures exist, its links lead on."""
 
 import gzip
 import os
 import re
 import runpy
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -20,9 +19,6 @@ SCRIPTS = sorted(path for path in (ROOT / "examples" / "mechanisms").glob("*.py"
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 GENERATED = {f"docs/reference/{page}.md" for page in ("api/index", "command_line", "settings")}
 """Pages that `make docs` writes."""
-WITH_COMMANDS = [ROOT / "docs" / "how_to" / "point.md", ROOT / "docs" / "how_to" / "regress.md"]
-_FEW = {"count": 60, "steps": 2}
-WITH_CODE = [page for page in PAGES if "```python" in page.read_text(encoding="utf-8")]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
@@ -42,69 +38,9 @@ def test_the_figure_of_looking_is_drawn(tmp_path: Path, monkeypatch: pytest.Monk
     assert (ROOT / "docs" / "pictures" / "looking.svg").exists(), "the page's figure is committed"
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda path: path.stem)
-def test_code_on_page_runs(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    if "import transformers" in text or "from transformers" in text:
-        pytest.importorskip("transformers")
-    monkeypatch.chdir(tmp_path)
-    scope: dict[str, object] = {}
-    for block in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL):
-        exec(compile(block, f"<{page.name}>", "exec"), scope)
-
-
-@pytest.mark.parametrize("page", WITH_COMMANDS, ids=lambda path: path.stem)
-def test_commands_on_page_run(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Commands run in the page's order, with fewer lines and steps."""
-    monkeypatch.chdir(tmp_path)
-    for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
-        for line in block.strip().splitlines():
-            _run_line(re.sub(r"--(count|steps) \d+", lambda found: f"--{found[1]} {_FEW[found[1]]}", line), monkeypatch)
-
-
-def _run_line(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    given, _, command = line.rpartition(" | ")
-    words = shlex.split(given)
-    feed = "" if not words else words[1].encode().decode("unicode_escape") + ("\n" if words[0] == "echo" else "")
-    name, *arguments = shlex.split(command)
-    match name, arguments:
-        case "qkv", _:
-            succeeded(run(*arguments, feed=feed))
-        case "python", ["-m", module, *rest]:
-            monkeypatch.setattr(sys, "argv", [module, *rest])
-            monkeypatch.delitem(sys.modules, module, raising=False)
-            runpy.run_module(module, run_name="__main__")
-        case "python", [script, *rest]:
-            monkeypatch.setattr(sys, "argv", [script, *rest])
-            runpy.run_path(str(ROOT / script), run_name="__main__")
-        case _:
-            assert name == "head", f"what runs {line!r}?"
-
-
 def blocks(page: str, language: str) -> list[str]:
     text = (ROOT / "docs" / "how_to" / page).read_text(encoding="utf-8")
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
-
-
-def test_commands_for_linguists_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With the settings of the page, fewer steps, and a few words."""
-    monkeypatch.chdir(tmp_path)
-    words = "".join(f"{a}{b}\t{a} {b}ː\n" for a in "maison" for b in "chatek")
-    verbs = "".join(f"{a}{b}\t{a}{b}ed\tV;PST\n" for a in "walkop" for b in "talkus")
-    for name, text in (("words.tsv", words), ("others.tsv", words), ("verbs.tsv", verbs)):
-        Path(name).write_text(text, encoding="utf-8")
-    (settings,) = blocks("pronounce.md", "toml")
-    shorter, count = re.subn(r"(steps|validate_every|warmup|hidden|embedding) = \d+", r"\1 = 4", settings)
-    assert count == 5
-    Path("speech.toml").write_text(shorter, encoding="utf-8")
-    commands = [line for block in blocks("pronounce.md", "sh") for line in block.splitlines()]
-    assert len(commands) >= 10
-    for command in commands:
-        feed, _, rest = command.rpartition(" | ")
-        said = "".join(shlex.split(feed)[1:]).replace("\\t", "\t").replace("\\n", "") + "\n" if feed else ""
-        succeeded(run(*shlex.split(rest)[1:], feed=said))
-    assert Path("maison.html").stat().st_size > 1000
-    assert Path("page.html").stat().st_size > 1000
 
 
 def test_commands_for_shards_run(tmp_path: Path) -> None:
@@ -114,6 +50,8 @@ def test_commands_for_shards_run(tmp_path: Path) -> None:
     in_shell(blocks("scale.md", "sh")[0], tmp_path)
     alone = succeeded(run("translate", "example", "--beam", "5", feed="".join(f"{pair.source}\n" for pair in pairs)))
     assert (tmp_path / "translations.txt").read_text(encoding="utf-8") == alone.stdout
+    right = [line == pair.target for line, pair in zip(alone.stdout.splitlines(), pairs, strict=True)]
+    assert sum(right) > 0.9 * len(right)
     assert sum(1 for path in (tmp_path / "out").iterdir() if path.is_file()) == 8
 
 
@@ -171,13 +109,6 @@ def test_commands_for_prepared_corpora_run(tmp_path: Path) -> None:
     said = in_shell("\n".join(["export OMP_NUM_THREADS=1", *commands]), tmp_path)
     assert said.count("step 2:") == 2
     assert (tmp_path / "prepared" / "MANIFEST.json").exists()
-
-
-def test_first_code_of_the_readme_runs() -> None:
-    block = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert block is not None
-    assert len(block[1].splitlines()) <= 10
-    exec(compile(block[1], "README.md", "exec"), {})
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda path: path.stem)

@@ -40,6 +40,20 @@ USES: dict[str, Callable[[Any], Any]] = {
     "matrix product": lambda x: x @ x.transpose(-1, -2),
     "matrix product from the left": lambda x: OTHER.mT @ x,
     "compared": lambda x: x > 0.1,
+    "equal": lambda x: x == 0,
+    "equal to a tensor": lambda x: x == OTHER,
+    "unequal": lambda x: x != 0,
+    "between": lambda x: (x > 0.1) & (x < 0.5),
+    "with a sign": lambda x: +x,
+    "power": lambda x: 2**x,
+    "rounded": lambda x: torch.round(x, decimals=2),
+    "softmax": lambda x: torch.nn.functional.softmax(x, -1),
+    "interpolated": lambda x: torch.nn.functional.interpolate(x, size=(3, 3)),
+    "largest of rows": lambda x: torch.topk(x, 2).values,
+    "masked": lambda x: x.masked_fill(OTHER > 0.5, 0),
+    "of heads": lambda x: x.index_select(1, torch.tensor([0, 2])),
+    "rolled out": lambda x: (x[..., :5] + torch.eye(5)) @ x,
+    "concatenated arrays": lambda x: np.concatenate([x, x]),
     "einsum": lambda x: torch.einsum("bhqk->bk", x),
     "where": lambda x: torch.where(x > 0.1, x, 0.0),
     "allclose": lambda x: torch.allclose(x, x),
@@ -107,6 +121,8 @@ def test_a_large_map_knows_its_sizes(large: AttentionMap) -> None:
     assert not hasattr(amap, "no_such_name")
     assert hasattr(amap, "mean")
     assert copy.copy(amap).shape == amap.shape
+    assert copy.deepcopy(amap).row(0).shape == amap.row(0).shape
+    assert len({amap, amap}) == 1
 
 
 def test_gradients_pass_through() -> None:

@@ -109,6 +109,10 @@ class AttentionMap:
     def __len__(self) -> int:
         return self.shape[0]
 
+    def __deepcopy__(self, memo: object) -> "AttentionMap":
+        """Return the map itself: its numbers never change, and it checks that its tensors are those it was made of."""
+        return self
+
     def __bool__(self) -> bool:
         return True
 
@@ -429,7 +433,7 @@ def _operator(name: str) -> Callable[..., Any]:
 for _name in ("add", "sub", "mul", "truediv", "pow", "matmul", "mod", "floordiv"):
     for _form in (f"__{_name}__", f"__r{_name}__"):
         setattr(AttentionMap, _form, _operator(_form))
-for _name in ("neg", "abs", "lt", "le", "gt", "ge"):
+for _name in ("neg", "pos", "abs", "eq", "ne", "lt", "le", "gt", "ge"):
     setattr(AttentionMap, f"__{_name}__", _operator(f"__{_name}__"))
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, setting
+from qkv.errors import ConfigError, UnsupportedError, setting
 from qkv.linalg.layers import apply_layer
 from qkv.linalg.session import DecodingSession
 from qkv.masks.patterns import Lengths
@@ -294,7 +294,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
             memory = self.multihead.project_memory(keys, values, session)
             keys, values = memory.key, memory.value
         keys = keys if self.narrow is None else apply_layer(self.narrow, keys, session)
-        keys = keys if self.score is None else _key_score(self.score).project_key(keys, session)
+        keys = keys if self.score is None else _key_score(self.score, self.config).project_key(keys, session)
         if self.head_values is not None:
             by_head = apply_layer(self.head_values, values, session)
             values = by_head.view(*by_head.shape[:2], self.config.heads, -1).transpose(1, 2)
@@ -457,8 +457,13 @@ def _features_attention(config: RecurrentConfig) -> MultiHeadAttention | None:
     return MultiHeadAttention(config.hidden, config.heads, key_width=config.embedding, score=mechanism)
 
 
-def _key_score(score: nn.Module) -> ScoreParts | LocationScore:
-    return score if isinstance(score, LocationScore) else score_of(score)
+def _key_score(score: nn.Module, config: RecurrentConfig) -> ScoreParts | LocationScore:
+    if isinstance(score, LocationScore):
+        return score
+    if config.score == LOCATION:
+        hint = "Another module in its place would not get the weights of the step before."
+        raise UnsupportedError("score", "the LocationScore that the decoder was built with", type(score).__name__, hint)
+    return score_of(score)
 
 
 def _score(config: RecurrentConfig, key_width: int) -> ScoreModule | LocationScore:

@@ -331,9 +331,11 @@ class MultiHeadAttention(nn.Module):
 
     def _score(self) -> ScoreParts:
         score = score_of(self.score)
-        if isinstance(score, CalledScore) and isinstance(self.score, ScoreModule) and self.key_heads != self.heads:
-            hint = "Remove the hook, or give each head its own keys."
-            got = f"{type(self.score).__name__} with hooks or another forward, and {self.key_heads} key heads"
+        if isinstance(score, CalledScore) and self.key_heads != self.heads:
+            hint = "Give each head its own keys, or take the hook away and pass another score when the layer is built."
+            ours = isinstance(self.score, ScoreModule)
+            changed = "with hooks or another forward" if ours else "in the place of the layer's score"
+            got = f"{type(self.score).__name__} {changed}, and {self.key_heads} key heads"
             raise UnsupportedError("score", "parameters that are read, with grouped heads", got, hint)
         return score
 

@@ -13,10 +13,11 @@ import torch
 from qkv.data.corpus import Pair
 from qkv.data.introductions import splits
 from qkv.metrics.matches import exact_match
-from qkv.tasks.drawing import draw
+from qkv.tasks.drawing import alignments
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.recipe import load_settings, train
+from qkv.view.export import save
 from results.row import ResultRow
 
 _BEAM = 4
@@ -50,7 +51,7 @@ def run_row(row: ResultRow, data: Path, run: Path, *, train: bool) -> None:
     row.kept.mkdir(parents=True, exist_ok=True)
     row.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     first = Translator.load(run / next(iter(settings["models"])))
-    draw(first.translate_fully([sets.test[0].source], attention=True), row.kept / "origin.png", terminal=False)
+    save(row.kept / "origin.png", alignments(first.translate_fully([sets.test[0].source], attention=True)))
     print(json.dumps(figures, indent=1))
 
 

@@ -14,7 +14,8 @@ import torch
 from qkv.data.labeled import read_labeled
 from qkv.metrics.matches import accuracy
 from qkv.tasks.classify.predict import Classifier
-from qkv.tasks.drawing import draw
+from qkv.tasks.drawing import alignments
+from qkv.view.export import save
 from results.row import QKV, ROOT, ResultRow
 from results.usage import run as timed
 
@@ -107,7 +108,7 @@ def run_row(row: LabelRow, data: Path, run: Path, *, train: bool) -> None:
     }
     row.record.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     texts = [each.text for each in read_labeled(data / row.test)[:_SHOWN]]
-    draw(classifiers[0].classify_fully(texts, attention=True), row.kept / "attention.png", terminal=False)
+    save(row.kept / "attention.png", alignments(classifiers[0].classify_fully(texts, attention=True)))
     print(json.dumps(record["figures"], indent=1))
 
 

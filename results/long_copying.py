@@ -13,9 +13,10 @@ from qkv.data import reverse
 from qkv.data.corpus import Pair
 from qkv.metrics.edits import token_error_rate
 from qkv.metrics.matches import exact_match
-from qkv.tasks.drawing import draw
+from qkv.tasks.drawing import alignments
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.predict import Translator
+from qkv.view.export import save
 from results.row import QKV, ResultRow
 from results.transduction import shown
 from results.transduction_data import write
@@ -106,7 +107,7 @@ def _name(flags: tuple[str, str]) -> str:
 def _draw(run: Path, picture: Path) -> None:
     translator = Translator.load(run)
     made = picture.with_name("drawn.png")
-    draw(translator.translate_fully([strings(1, 4, _DRAWN, _DRAWN)[0].source], attention=True), made, terminal=False)
+    save(made, alignments(translator.translate_fully([strings(1, 4, _DRAWN, _DRAWN)[0].source], attention=True)))
     shutil.move(made, picture)
 
 

@@ -16,10 +16,11 @@ from qkv.data.corpus import Pair
 from qkv.data.word_table import WordTable
 from qkv.metrics.edits import token_error_rate
 from qkv.metrics.matches import exact_match
-from qkv.tasks.drawing import draw
+from qkv.tasks.drawing import alignments
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.members import members_of
 from qkv.tasks.translate.predict import Translation, Translator
+from qkv.view.export import save
 from results.row import QKV, ROOT, ResultRow
 from results.transduction import shown
 from results.usage import run as timed
@@ -99,7 +100,7 @@ def run_row(row: SpokenRow, data: Path, run: Path, *, train: bool) -> None:
     for member in runs:
         shutil.copy(member / "metrics.jsonl", row.kept / f"metrics-{member.name}.jsonl")
     drawn = Translator.load(runs[0]).over(None).translate_fully(_sources(pairs[:_SHOWN]), attention=True)
-    draw(drawn[:1], row.kept / "alignment.png", terminal=False)
+    save(row.kept / "alignment.png", alignments(drawn[:1]))
     print(json.dumps(record["ensemble"], indent=1))
 
 

@@ -15,8 +15,9 @@ from qkv.data.corpus import Pair
 from qkv.metrics.edits import token_error_rate
 from qkv.metrics.matches import accuracy, exact_match
 from qkv.metrics.translation import tokenized_bleu
-from qkv.tasks.drawing import draw
+from qkv.tasks.drawing import alignments
 from qkv.tasks.translate.predict import Translation, Translator
+from qkv.view.export import save
 from results.row import QKV, ROOT, ResultRow
 from results.transduction_data import Parts, date_parts, reverse_parts, scan_parts, write
 from results.usage import run as timed
@@ -132,8 +133,8 @@ def run_row(row: ShortRow, data: Path, run: Path, *, train: bool) -> None:
     }
     row.record.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     drawn = translator.translate_fully([pair.source for pair in parts.test[:_SHOWN]], attention=True)
-    draw(drawn, row.kept / "alignment.html", terminal=False)
-    draw(drawn[:1], row.kept / "alignment.png", terminal=False)
+    save(row.kept / "alignment.html", alignments(drawn))
+    save(row.kept / "alignment.png", alignments(drawn[:1]))
     print(json.dumps(record["figures"], indent=1))
 
 

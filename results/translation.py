@@ -15,9 +15,10 @@ import qkv
 from qkv.checkpoint.disk import replace_file
 from qkv.data.corpus import Pair, read_pairs
 from qkv.metrics.figure import Figure
-from qkv.tasks.drawing import draw
+from qkv.tasks.drawing import alignments
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.predict import Translator
+from qkv.view.export import save
 from results.row import QKV, ROOT
 from results.rows import ROWS, Row
 from results.scoring import score
@@ -66,8 +67,8 @@ def run_row(row: Row, data: Path, run: Path, *, train: bool) -> None:
     }
     row.record.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     shown = translator.translate_fully([pair.source for pair in pairs[:_SHOWN]], attention=True)
-    draw(shown, kept / "alignment.html", terminal=False)
-    draw(shown[:1], kept / "alignment.png", terminal=False)
+    save(kept / "alignment.html", alignments(shown))
+    save(kept / "alignment.png", alignments(shown[:1]))
     print(json.dumps(record["figures"], indent=2))
 
 

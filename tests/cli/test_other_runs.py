@@ -55,9 +55,7 @@ def test_names_are_equal_in_any_form_of_unicode(tmp_path: Path) -> None:
 def test_a_short_text_says_which_part_is_too_short(tmp_path: Path) -> None:
     (tmp_path / "t.txt").write_text("a few words here\n" * 40)
     done = run("train", "generate", "--text", tmp_path / "t.txt", "--out", tmp_path / "run", "--steps", "1")
-    refused(
-        done, "the validation text: expected more than 256 tokens", "got 68 of 680, the end of the text (--holdout)"
-    )
+    refused(done, "t.txt: expected more than 256 tokens", "got 68 of 680, the end of the text (--holdout)")
 
 
 def test_ways_to_choose_a_bandwidth_have_one_name(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ class Shell:
         Raises:
             AssertionError: the output is not what the page shows, or not the answer.
         """
-        words = command.words
+        words = [str(ROOT / word) if word.startswith("examples/") else word for word in command.words]
         match words:
             case ["qkv", "view", *_] if "--export" not in words:
                 words = [*words, "--export", "page.html"]

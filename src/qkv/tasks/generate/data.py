@@ -12,8 +12,8 @@ from qkv.data.text import divide, read_text
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.generate.settings import GenerateFiles
-from qkv.tasks.prepared.corpus import open_for_training
 from qkv.tasks.prepared.text import PreparedText
+from qkv.tasks.prepared.training import open_for_training
 from qkv.tasks.settings import Texts, TokenizerSettings
 from qkv.tasks.tokenizing import learn_tokenizer
 

@@ -16,7 +16,7 @@ from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.files import absolute, map_file, open_file, read_file
 from qkv.settings import merge
 from qkv.strict_json import parse_json
-from qkv.tasks.notes import counted, working
+from qkv.tasks.notes import counted
 from qkv.tasks.prepared.manifest import (
     AGAIN,
     INDEX,
@@ -31,7 +31,6 @@ from qkv.tasks.prepared.manifest import (
     parse,
 )
 from qkv.tasks.settings import TaskSettings
-from qkv.training.processes import current
 
 if TYPE_CHECKING:
     from io import FileIO
@@ -248,27 +247,3 @@ def with_corpus(tables: Mapping[str, Any], task: TaskSettings) -> dict[str, Any]
                 hint = "Omit it, or prepare the corpus with it."
                 raise ConfigError(f"{table}.{name}", f"{item}, as the corpus was prepared", f"{value}", hint)
     return merge(tables, ours)
-
-
-def open_for_training(folder: Path, kind: Kind, tokenizer: Tokenizer | None) -> Corpus:
-    """Open a prepared corpus; a new run compares every byte with its sha256, one that resumes need not.
-
-    Args:
-        folder: the corpus.
-        kind: text or pairs.
-        tokenizer: that of the run to resume or to start from; None for a new run.
-
-    Raises:
-        DataError: there is no such corpus, or it is damaged.
-        ConfigError: it was made with another tokenizer.
-    """
-    corpus = Corpus.load(folder, kind)
-    if tokenizer is None:
-        if current().leads:
-            with working("verifying the files of the corpus"):
-                corpus.verify()
-    elif tokenizer.to_json() != corpus.tokenizer.to_json():
-        got = f"{folder}, which has another one"
-        hint = f"Prepare it with that tokenizer ({setting('tokenizer_from')})."
-        raise ConfigError(setting("prepared"), "a corpus with the tokenizer of the run", got, hint)
-    return corpus

@@ -21,7 +21,7 @@ from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.members import members_of
 from qkv.tasks.translate.predict import Translation, Translator
 from qkv.view.export import save
-from results.row import QKV, ROOT, ResultRow
+from results.row import QKV, ResultRow
 from results.transduction import shown
 from results.usage import run as timed
 
@@ -69,7 +69,7 @@ def run_row(row: SpokenRow, data: Path, run: Path, *, train: bool) -> None:
         train: whether to train, or only score a finished run again.
     """
     files = {part: data / _FOLDER / f"{row.file}_{part}.tsv" for part in ("train", "dev")}
-    settings = ROOT / "results" / row.settings
+    settings = row.config.with_name(row.settings)
     command = [str(QKV), "train", "translate", "--data", str(files["train"]), "--config", str(settings)]
     command += ["--ensemble", str(row.models), "--both-directions", "--out", str(run)]
     if train:

@@ -112,6 +112,14 @@ SMALL: Mapping[str, Sequence[str]] = {
 """Flags that make a small model of each task: it learns the files of `corpora` in seconds."""
 
 
+def _small(task: str, words: Sequence[str]) -> list[str]:
+    """Return the flags that make a small model; a monotonic alignment has one layer in any case."""
+    flags = SMALL[task]
+    fixed = "layers" if any(word.startswith("monotonic") for word in words) else None
+    pairs = zip(flags[::2], flags[1::2], strict=True)
+    return [part for pair in pairs if fixed is None or not pair[0].endswith(fixed) for part in pair]
+
+
 _train = qkv.train
 
 
@@ -142,14 +150,14 @@ class Shell:
         match words:
             case ["qkv", "view", *_] if "--export" not in words:
                 words = [*words, "--export", "page.html"]
-            case ["qkv", "train", task, *_] if task in SMALL:
-                words = [*words, *SMALL[task]]
+            case ["qkv", "train", task, *_] if task in SMALL and "--print-config" not in words:
+                words = [*words, *_small(task, words)]
             case ["qkv", *_]:
                 pass
             case _:
                 self._run_other(words)
                 return
-        if words[1] == "train":
+        if words[1] == "train" and "--out" in words:
             self.trained[words[words.index("--out") + 1]] = words
         done = succeeded(run(*words[1:], feed=command.feed))
         for flag in ("--out", "--attention", "--export", "--picture"):

@@ -14,7 +14,7 @@ from qkv.metrics.alignment import Links, alignment_error_rate, parse_links
 from qkv.metrics.figure import Figure
 from qkv.tasks.align.predict import Aligner, Sentences, likeliest
 from qkv.tasks.translate.reading import AlignmentReading
-from results import alignment, row
+from results import alignment
 
 _PAIRS = [Sentences("a red house", "une maison rouge")]
 _GOLD = [parse_links("0-0 1-2 2-1 0p1")]
@@ -68,5 +68,5 @@ def test_gold_is_read_from_three_files_beside_each_other(tmp_path: Path) -> None
 
 
 def test_a_row_without_figures_is_shown_as_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row, "ROOT", tmp_path)
+    monkeypatch.setattr("results.row.ROOT", tmp_path)
     assert "| not run |" in alignment.section()

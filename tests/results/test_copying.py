@@ -26,7 +26,7 @@ model = { kind = "gru", copy = "mixture", embedding = 4, hidden = 4, attention =
 
 
 def test_a_row_goes_from_its_settings_to_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "ROOT", tmp_path)
+    monkeypatch.setattr("results.row.ROOT", tmp_path)
     (row,) = copying.ROWS
     assert "Not run." in copying.section()
     row.config.parent.mkdir()

@@ -42,7 +42,7 @@ def test_held_out_texts_are_not_trained_on_and_nothing_is_lost(tmp_path: Path) -
 
 
 def test_the_page_says_mean_and_each_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labels, "ROOT", tmp_path)
+    monkeypatch.setattr("results.row.ROOT", tmp_path)
     assert "| not run |" in labels.section()
     record = {
         "figures": {"each": [79.0, 80.0, 81.0], "mean": 80.0, "spread": 0.82},

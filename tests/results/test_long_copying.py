@@ -45,7 +45,7 @@ def test_the_section_shows_mean_and_range_of_the_seeds(tmp_path: Path, monkeypat
         }
 
     record = {"machine": "two cores", **{name: {"0": cell(1.0), "1": cell(3.0)} for name in MECHANISMS}}
-    monkeypatch.setattr(long_copying, "ROOT", tmp_path)
+    monkeypatch.setattr("results.row.ROOT", tmp_path)
     place = tmp_path / "results" / "runs" / "long_copying" / "figures.json"
     assert section() == "", "not run yet"
     place.parent.mkdir(parents=True)

@@ -59,7 +59,7 @@ def test_the_hull_is_that_of_the_written_points() -> None:
 @pytest.mark.parametrize("task", ["sort", "hull"])
 @pytest.mark.slow
 def test_a_row_goes_from_its_settings_to_the_page(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pointing, "ROOT", tmp_path)
+    monkeypatch.setattr("results.row.ROOT", tmp_path)
     monkeypatch.chdir(tmp_path)
     row = PointingRow("pointer_hull", "a row", "none", task, size=4, count=60, beam=2, test=5)
     monkeypatch.setattr(pointing, "ROWS", (row,))

@@ -45,7 +45,7 @@ def test_a_row_trains_by_its_command_and_stands_on_the_page(tmp_path: Path, monk
     row = SpokenRow("pronunciation_xxx", "Language", "xxx", "speech.toml", 2, 7.4, "9", (50.0, 1.0))
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "speech.toml").write_text(SETTINGS)
-    monkeypatch.setattr(pronunciation, "ROOT", tmp_path)
+    monkeypatch.setattr("results.row.ROOT", tmp_path)
     monkeypatch.setattr(pronunciation, "ROWS", (row,))
     assert section() == "", "not run yet"
     run_row(row, tmp_path / "data", tmp_path / "run", train=True)
@@ -61,6 +61,6 @@ def test_a_row_trains_by_its_command_and_stands_on_the_page(tmp_path: Path, monk
 
 def test_every_language_has_settings() -> None:
     for row in ROWS:
-        assert (pronunciation.ROOT / "results" / row.settings).exists()
+        assert row.config.with_name(row.settings).exists()
         assert row.models % 2 == 0
     assert len({row.name for row in ROWS}) == len(ROWS)

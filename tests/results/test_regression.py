@@ -8,7 +8,7 @@ import pytest
 from results.regression import NAMES, ROWS, Draw, mistake, one_draw, summary, truth
 
 from qkv.models.regression import NadarayaWatson
-from results import regression, row
+from results import regression
 
 _DATA = {"points": 40, "least": 0.0, "most": 5.0, "noise": 0.2}
 
@@ -41,7 +41,7 @@ def test_summaries_are_means_over_draws_and_the_least_error_is_each_draws_own() 
 
 
 def test_the_page_says_what_is_kept_and_what_was_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row, "ROOT", tmp_path)
+    monkeypatch.setattr("results.row.ROOT", tmp_path)
     assert "Not run." in regression.section()
     draws = [one_draw(0, _DATA, [0.1, 1.0])]
     record = {

@@ -54,7 +54,7 @@ def test_a_row_is_decoded_by_the_beam_it_names() -> None:
 
 
 def test_the_page_shows_another_decoding_beside_the_rivals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "HERE", tmp_path)
+    monkeypatch.setattr("results.row.ROOT", tmp_path)
     kept = {"tokenized_bleu": {"value": 31.25, "signature": "one"}, "bleu": {"value": 30.5, "signature": "two"}}
     also = {name: {**figure, "value": figure["value"] + 1} for name, figure in kept.items()}
     record = {
@@ -79,10 +79,11 @@ def test_the_page_shows_another_decoding_beside_the_rivals(tmp_path: Path, monke
 
 
 def test_a_row_may_go_on_from_its_own_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows, "HERE", tmp_path)
+    monkeypatch.setattr("results.row.ROOT", tmp_path)
     row = replace(_row("multi30k_en_de"), length_penalty=1.4, note="It goes on.")
     for name in ("multi30k_en_de", "multi30k_en_de_then"):
-        (tmp_path / f"{name}.toml").write_text("", encoding="utf-8")
+        (tmp_path / "results").mkdir(exist_ok=True)
+        (tmp_path / "results" / f"{name}.toml").write_text("", encoding="utf-8")
     commands = _commands(row, Path("data"), [Path("runs/one"), Path("runs/two")])
     assert [command[command.index("--out") + 1] for command in commands] == ["runs/one", "runs/two"]
     assert ["--from" in command for command in commands] == [False, True]

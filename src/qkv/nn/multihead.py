@@ -353,7 +353,7 @@ class MultiHeadAttention(nn.Module):
 
     def _expect(self, name: str, x: Tensor, index: int) -> None:
         expect_floats(name, x)
-        if x.ndim < 2 or x.shape[-1] != self.input_widths[index]:
+        if x.shape[-1] != self.input_widths[index]:
             expected = f"shape (B, N, {self.input_widths[index]})"
             hint = "The layer was created for that width: see key_width and value_width."
             raise ShapeError(name, expected, f"{tuple(x.shape)}", hint)

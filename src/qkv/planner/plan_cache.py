@@ -56,21 +56,17 @@ class CachedPlan(NamedTuple):
 
     Attributes:
         plan: the algorithms that compute them.
-        leading: the leading shape.
         visibility: the lowered mask, if it depends on the sizes alone.
         mechanism: the score and the normalizer as algorithms take them, if neither holds a tensor.
         direct: computes a call from query, key and value alone, if the algorithm can.
     """
 
     plan: Plan
-    leading: Shape
     visibility: Visibility | None
     mechanism: tuple[Score, Normalizer] | None
     direct: Callable[[Tensor, Tensor, Tensor], Tensor] | None
 
 
-_USUAL = ("scaled dot",)
-"""The key of the default mechanism."""
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _TRACES_NOTHING = TorchVersion(torch.__version__) < "2.11"
 PLANS: dict[CacheKey, CachedPlan] = {}
@@ -105,9 +101,10 @@ def attend(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, back
         if lookup is not None:
             _store(lookup, plan, call, arguments)
         return plan.run(call).output, leading
+    leading = cached.plan.problem.leading
     if cached.direct is not None and not forks.lost:
-        return cached.direct(query, key, value), cached.leading
-    return cached.plan.run(_call(query, key, value, arguments, cached, visibility)).output, cached.leading
+        return cached.direct(query, key, value), leading
+    return cached.plan.run(_call(query, key, value, arguments, cached, visibility)).output, leading
 
 
 def _plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -165,7 +162,7 @@ def _store(lookup: CacheKey, plan: Plan, call: Call, arguments: Arguments) -> No
     mechanism = _mechanism(arguments, call.query.dtype) if numbers else None
     direct = plan.candidates[0].direct
     alone = None if direct is None or not (numbers and fixed) else direct(plan.problem, call)
-    PLANS[lookup] = CachedPlan(plan, plan.problem.leading, call.visibility if fixed else None, mechanism, alone)
+    PLANS[lookup] = CachedPlan(plan, call.visibility if fixed else None, mechanism, alone)
 
 
 def cache_key(
@@ -195,9 +192,9 @@ def cache_key(
     shape, other = query.shape, key.shape
     if len(shape) < 2 or len(other) < 2 or not 0 < other[-2] <= LONGEST or not 0 < shape[-2] <= LONGEST:
         return None
-    # Nearly every plain call has the default score, whose key is known.
-    usual = score is SCALED_DOT and normalizer is None and bias is None
-    mechanism = _USUAL if usual else _mechanism_key(score, normalizer, bias)
+    # Nearly every plain call has the default mechanism, whose key is known.
+    default = score is SCALED_DOT and normalizer is None and bias is None
+    mechanism = _DEFAULT if default else _mechanism_key(score, normalizer, bias)
     if mechanism is None:
         return None
     masked = mask is not None, None if visibility is None else visibility.kind
@@ -235,12 +232,20 @@ def _add_bias(parts: list[Any], bias: Any) -> bool:
 
 
 def _add_tensor(parts: list[Any], x: Any) -> bool:
-    if type(x) not in _PLAIN or not x.is_cpu or (x.is_inference() and torch.is_grad_enabled()):
-        return False
-    if not is_dense(x):
+    if not _may_be_read(x):
         return False
     parts += (x.shape, x.dtype, x.requires_grad)
     return True
+
+
+_DEFAULT = _mechanism_key(SCALED_DOT, None, None)
+"""What the mechanism of a call that names none adds to a key."""
+
+
+def _may_be_read(x: Any) -> bool:
+    """Return whether a tensor of a mechanism or a mask is plain, dense, on the CPU, and may be saved for backward."""
+    may_be_saved = type(x) in _PLAIN and not (x.is_inference() and torch.is_grad_enabled())
+    return may_be_saved and x.is_cpu and is_dense(x)
 
 
 def _lowered(query: Tensor, key: Tensor, value: Tensor, original: object) -> Visibility | None:
@@ -248,14 +253,11 @@ def _lowered(query: Tensor, key: Tensor, value: Tensor, original: object) -> Vis
     if is_plain_causal(original):
         return None
     mask = as_mask(original)
-    leading, unsaved = query.shape[:-2], not torch.is_grad_enabled()
+    leading = query.shape[:-2]
     if query.ndim < 2 or leading != key.shape[:-2] or leading != value.shape[:-2]:
         return None
-    for x in tensors_in(mask):
-        if type(x) not in _PLAIN or not x.is_cpu or not (unsaved or not x.is_inference()):
-            return None
-        if not is_dense(x):
-            return None
+    if not all(map(_may_be_read, tensors_in(mask))):
+        return None
     grid = Grid(tuple(leading), query.shape[-2], key.shape[-2], query.device)
     expect_lengths(mask, grid)
     return lower(mask, grid, readable=True)

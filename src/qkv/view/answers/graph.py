@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import ConfigError, UnsupportedError
-from qkv.view.answers.rows import Rows
+from qkv.view.answers.rows import SceneRows
 from qkv.view.scene import Scene
 
 MOST = 64
@@ -31,7 +31,7 @@ class Followed(NamedTuple):
     frontier: int
 
 
-def graph(rows: Rows, followed: Followed) -> dict[str, Any]:
+def graph(rows: SceneRows, followed: Followed) -> dict[str, Any]:
     """Follow a token from the top layer down; weights are averaged over the heads.
 
     The token starts with a mass of 1, which is distributed over the keys in proportion to their weights. Only the
@@ -74,7 +74,7 @@ def _check(scene: Scene, followed: Followed) -> None:
             raise ConfigError("layers", expected, ascii(scene.layers[below].name), hint)
 
 
-def _mean(rows: Rows, number: int, query: int) -> Tensor:
+def _mean(rows: SceneRows, number: int, query: int) -> Tensor:
     layer = rows.scene.layers[number]
     if not all(rows.head(number, head).non_negative for head in range(layer.heads)):
         hint = "Use its map instead."

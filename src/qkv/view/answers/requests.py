@@ -16,7 +16,7 @@ from qkv.view.answers.listing import PIECE, listed, piece
 from qkv.view.answers.maps import Maps, Quantity
 from qkv.view.answers.mechanisms import mechanisms
 from qkv.view.answers.pyramid import How, TilePlace, What
-from qkv.view.answers.rows import Rows
+from qkv.view.answers.rows import SceneRows
 from qkv.view.answers.steps import cell, steps
 from qkv.view.answers.weights import MOST, largest_of_column, largest_of_row
 from qkv.view.answers.whatif import whatif
@@ -111,7 +111,7 @@ class RequestHandler:
         self.scene = scene
         self.live = live
         self.maps = Maps(scene, self._broken)
-        self.rows = Rows(scene)
+        self.rows = SceneRows(scene)
         self._heads: Answer | None = None
         self.questions: Mapping[str, RequestKind] = {
             "scene": RequestKind("GET", (), self._scene),

@@ -47,7 +47,7 @@ class ScoredRow(NamedTuple):
 
 
 @final
-class Rows:
+class SceneRows:
     """The rows of all heads of a scene; the most recent ones are cached.
 
     Steps, cells and graphs of one query need the same rows: all heads of its layer, and each key of its head.
@@ -58,7 +58,7 @@ class Rows:
     Example:
         >>> from qkv.view.scene import Layer
         >>> layer = Layer("one", "self", "text", "text", *torch.ones(3, 1, 2, 8))
-        >>> Rows(Scene("two words", {"text": ("a", "dog")}, (layer,))).attended(0, 0, 1).weights
+        >>> SceneRows(Scene("two words", {"text": ("a", "dog")}, (layer,))).attended(0, 0, 1).weights
         tensor([0.5000, 0.5000])
     """
 

@@ -12,7 +12,7 @@ from qkv.normalizers.steps import NormalizedRow, equation_of, weighing
 from qkv.scores.base import Score
 from qkv.scores.steps import steps as score_steps
 from qkv.view.answers.head import Head
-from qkv.view.answers.rows import Rows, wide
+from qkv.view.answers.rows import SceneRows, wide
 from qkv.view.answers.stage import DisplayedKeys, Stage, number, stage_of, written
 from qkv.view.scene import Layer
 from qkv.view.tokens import labels
@@ -34,7 +34,7 @@ class _ExplainedQuery(NamedTuple):
     biases: Tensor | None
 
 
-def steps(rows: Rows, layer: int, head: int, query: int) -> dict[str, Any]:
+def steps(rows: SceneRows, layer: int, head: int, query: int) -> dict[str, Any]:
     """Return the stages from the input of one query to the output of its layer.
 
     The weights, the sum and later stages are the layer's own numbers; earlier ones are computed in float64.
@@ -51,7 +51,7 @@ def steps(rows: Rows, layer: int, head: int, query: int) -> dict[str, Any]:
     return {"stages": [stage.described(keys) for stage in stages]}
 
 
-def cell(rows: Rows, layer: int, head: int, query: int, key: int) -> dict[str, Any]:
+def cell(rows: SceneRows, layer: int, head: int, query: int, key: int) -> dict[str, Any]:
     """Return the equation of one weight, filled with its numbers.
 
     Args:
@@ -67,7 +67,7 @@ def cell(rows: Rows, layer: int, head: int, query: int, key: int) -> dict[str, A
     return {"lines": [stage.line(0) for stage in stages], "weight": weight}
 
 
-def _explained(rows: Rows, layer: int, head: int, query: int, keys: Tensor | None = None) -> _ExplainedQuery:
+def _explained(rows: SceneRows, layer: int, head: int, query: int, keys: Tensor | None = None) -> _ExplainedQuery:
     output, weights = rows.attended(layer, head, query)
     if keys is None:
         keys = weights.abs().topk(min(SHOWN, len(weights))).indices.sort().values
@@ -76,7 +76,7 @@ def _explained(rows: Rows, layer: int, head: int, query: int, keys: Tensor | Non
     return _ExplainedQuery(rows.scene.layers[layer], rows.head(layer, head), head, query, output, row, biases)
 
 
-def _keys(rows: Rows, explained: _ExplainedQuery) -> DisplayedKeys:
+def _keys(rows: SceneRows, explained: _ExplainedQuery) -> DisplayedKeys:
     tokens = rows.scene.sequences[explained.layer.keys]
     shown = labels(tokens, explained.row.keys.tolist())
     return DisplayedKeys(explained.row.keys, shown, explained.head.shape[1])

@@ -283,7 +283,7 @@ def name_beside(path: Path, mark: str) -> Path:
 
 
 def _stem(name: str) -> str:
-    """Return a name, or its digest if nothing more could be appended: file systems allow 255 bytes."""
+    """Return a name, or its digest if a suffix would exceed the 255 bytes that file systems allow."""
     encoded = os.fsencode(name)
     return name if len(encoded) <= _LONGEST_STEM else sha256(encoded).hexdigest()
 

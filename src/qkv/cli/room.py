@@ -21,7 +21,7 @@ _LOADED = 1 << 30
 
 
 def expect_addresses() -> None:
-    """Refuse a limit of address space in which libraries cannot be imported: some end the process without a word.
+    """Refuse an address-space limit too low to import PyTorch, under which some libraries abort without a message.
 
     Raises:
         OutOfMemoryError: it leaves less, and PyTorch has not been imported yet.

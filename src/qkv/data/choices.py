@@ -15,7 +15,7 @@ Decimal = Literal["point", "comma"]
 Missing = Literal["refuse", "skip"]
 """What happens to rows that lack a number."""
 SHARE, LABELED_SHARE, MOST_HELD_OUT = 20, 10, 1000
-"""For validation, one example in so many is held out by default, of labeled texts one in fewer; at most a thousand."""
+"""Held out for validation by default: one example in `SHARE`, one labeled text in `LABELED_SHARE`; 1,000 at most."""
 HELD_OUT = f"one in {SHARE}, at most {MOST_HELD_OUT:,}"
 """The same, for help."""
 LABELED_HELD_OUT = f"one in {LABELED_SHARE} is held out if not given, at most {MOST_HELD_OUT:,}"

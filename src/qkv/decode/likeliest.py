@@ -14,7 +14,7 @@ _MANY = 1 << 18
 """Scores from which on the compiled search runs; a process that decodes little need not load kernels."""
 
 _EACH = 3e-4
-"""Microseconds of one thread per score in the compiled search."""
+"""Microseconds that the compiled search takes per score, on one thread."""
 
 _ROWS = 64
 """Rows that are searched at a time, so that their scores stay in the cache between two reads."""

@@ -108,7 +108,7 @@ def draw(lines: Sequence[Mapping[str, Any]], monitor: str | None = None) -> byte
         panel.ticklabel_format(axis="y", scilimits=(-2, 5))
         panel.spines[["top", "right"]].set_visible(False)
     picture = BytesIO()
-    # No date and no version in the file: the same run gives the same picture. To compress it more takes twice as long.
+    # No date and no version in the file: the same run gives the same picture. Higher compression takes twice as long.
     figure.savefig(picture, format="png", metadata={"Software": None}, pil_kwargs={"compress_level": 1})
     return picture.getvalue()
 

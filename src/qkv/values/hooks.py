@@ -154,20 +154,20 @@ class _HookedCall:
 
 
 def _before(module: nn.Module) -> list[tuple[_Hook, bool]]:
-    """Return the pre-hooks, those for all modules first, and whether each takes keywords."""
+    """Return each pre-hook, global ones first, and whether it takes keyword arguments."""
     with_options = module._forward_pre_hooks_with_kwargs
     own = [(hook, number in with_options) for number, hook in [*module._forward_pre_hooks.items()]]
     return [*((hook, False) for hook in [*modules._global_forward_pre_hooks.values()]), *own]
 
 
 def _after(module: nn.Module) -> list[tuple[_Hook, bool, bool]]:
-    """Return the hooks, those for all modules first, whether each takes keywords, and whether it always runs."""
+    """Return each hook, global ones first, whether it takes keyword arguments, and whether it always runs."""
     tables = (
         (modules._global_forward_hooks, modules._global_forward_hooks_with_kwargs),
         (module._forward_hooks, module._forward_hooks_with_kwargs),
     )
     always = {*modules._global_forward_hooks_always_called, *module._forward_hooks_always_called}
-    # Numbers are unique, and a list is made at once: other threads may register hooks and remove them.
+    # Ids are unique over all tables. Lists are copies, as other threads may register and remove hooks meanwhile.
     return [
         (hook, number in with_options, number in always)
         for hooks, with_options in tables

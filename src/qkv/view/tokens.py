@@ -10,7 +10,7 @@ _STARTS, _UNKNOWN = ("▁", "Ġ"), "<unk>"
 _PICTURES = {"\n": "↵", "\t": "⇥"}
 _MOST_MARKS = 6
 _LONGEST = 200
-"""Characters of a token that its label shows: browsers take seconds to lay out a hundred thousand on one line."""
+"""The most characters of a token that its label shows: browsers need seconds to lay out a line of 100,000."""
 _OUTSIDE = re.compile(r"</?s>|<(?:bos|eos|pad)>|\[(?:CLS|SEP|PAD)\]")
 _BYTES = re.compile("(?:<[0-9A-F]{2}>)+")
 

@@ -297,5 +297,5 @@ def _computed(each: Expression, value: Callable[[Argument], Any], indices: Mappi
 
 
 def _scalar(x: float) -> Tensor:
-    """Return a number as a tensor that widens the type of no other one."""
+    """Return a number as a tensor that does not promote the dtype of other tensors."""
     return torch.tensor(x, dtype=torch.float64 if isinstance(x, float) else None)

@@ -85,7 +85,7 @@ def by_pair(function: Callable[..., Tensor], leads: bool) -> OnTile:
     def on_tile(x: Tensor, indices: Mapping[str, Tensor]) -> Tensor:
         numbers = [indices[name].flatten() for name in names]
         if not torch.compiler.is_compiling() and not all(len(each) for each in numbers):
-            # Not every operator of PyTorch can be mapped over nothing, as in a tile whose keys are all hidden.
+            # vmap does not support every operator on an empty tensor, as in a tile whose keys are all hidden.
             return x.new_zeros([len(each) for each in numbers])
         # PyTorch's compiler lets no checkpoint enter a mode: there all stripes lie within one.
         with nullcontext() if torch.compiler.is_compiling() else IndexByTensors():

@@ -19,7 +19,7 @@ from qkv.normalizers.base import (
     weighted_sum,
 )
 from qkv.shapes import broadcast
-from qkv.values.parameters import Parameter, finite, readable, spread
+from qkv.values.parameters import Parameter, finite, logaddexp, readable, spread
 from qkv.values.pytree import value
 
 Placed = tuple[Tensor, Tensor, Tensor]
@@ -75,7 +75,7 @@ class Softmax(Normalizer):
             lse = s.new_full(s.shape[:-1], -torch.inf)
         if self.sink is None:
             return lse
-        return torch.logaddexp(lse, torch.as_tensor(spread(self.sink, by=1), dtype=s.dtype, device=s.device))
+        return logaddexp(lse, torch.as_tensor(spread(self.sink, by=1), dtype=s.dtype, device=s.device))
 
     @staticmethod
     def merge(left: Partial, right: Partial) -> Partial:
@@ -85,7 +85,7 @@ class Softmax(Normalizer):
             "FlashAttention", section 3.1.
         """
         (left_output, a), (right_output, b) = left, right
-        total = torch.logaddexp(a, b)
+        total = logaddexp(a, b)
         # With an infinite state (no keys, or an infinite sink) the output is 0, whatever its weight.
         base, a, b = finite(total), finite(a), finite(b)
         return weighted_sum(left_output, torch.exp(a - base), right_output, torch.exp(b - base)), total

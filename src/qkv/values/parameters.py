@@ -312,6 +312,19 @@ def finite(exponents: Tensor) -> Tensor:
     return torch.where(exponents < -largest, -largest, above)
 
 
+def logaddexp(one: Tensor, other: Tensor) -> Tensor:
+    """Return log(eᵃ + eᵇ); where both are −∞, or both ∞, the gradient is 0, where PyTorch's is NaN.
+
+    Example:
+        >>> empty = torch.tensor([-torch.inf, 0.0], requires_grad=True)
+        >>> total = logaddexp(empty, torch.tensor([-torch.inf, 0.0]))
+        >>> total.tolist(), torch.autograd.grad(total.sum(), empty)[0].tolist()
+        ([-inf, 0.6931471824645996], [0.0, 0.5])
+    """
+    both = (one == other) & one.isinf()
+    return torch.where(both, one.detach(), torch.logaddexp(torch.where(both, 0.0, one), other))
+
+
 def readable(tensor: Tensor) -> bool:
     """Return whether a tensor can be read without synchronization: on the CPU, outside tracing and transformations.
 

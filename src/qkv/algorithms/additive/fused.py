@@ -22,7 +22,7 @@ from qkv.engine.problem import Call, Problem
 from qkv.engine.work import is_hidden, memory_traffic, pairs_of
 from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.shapes import Shape, broadcast
-from qkv.values.parameters import finite, spread
+from qkv.values.parameters import finite, logaddexp, spread
 
 _RULES = {"softmax": "softmax", "mean": "identity", "identity": "identity", "sigmoid": "sigmoid"}
 
@@ -220,7 +220,7 @@ def _with_sink(call: Call, output: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]
     sink = torch.as_tensor(spread(sink, by=1), dtype=lse.dtype, device=lse.device)
     # The gradient of log σ(x) is σ(−x), exact where 1 − σ(x) would cancel.
     factor = F.logsigmoid(lse - finite(sink)).exp()
-    return output * factor.to(output.dtype).unsqueeze(-1), torch.logaddexp(lse, sink.expand_as(lse))
+    return output * factor.to(output.dtype).unsqueeze(-1), logaddexp(lse, sink.expand_as(lse))
 
 
 def _state(problem: Problem, lse: Tensor, count: Tensor | None) -> Tensor:

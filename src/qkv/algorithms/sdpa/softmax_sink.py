@@ -22,7 +22,7 @@ from qkv.engine.problem import Call, Problem
 from qkv.normalizers.dense import Softmax
 from qkv.scores.pointwise import Linear
 from qkv.scores.widened import as_it_is
-from qkv.values.parameters import finite, spread
+from qkv.values.parameters import finite, logaddexp, spread
 
 
 def refuses(problem: Problem) -> str | None:
@@ -129,7 +129,7 @@ class _SoftmaxWithSink(torch.autograd.Function):
         scale: float,
     ) -> tuple[Tensor, Tensor]:
         output, lse = plain
-        state = torch.logaddexp(lse, sink)
+        state = logaddexp(lse, sink)
         output *= torch.sigmoid(lse - finite(sink)).unsqueeze(-1)
         ctx.save_for_backward(query, key, value, sink, output, state)
         ctx.causal, ctx.scale = causal, scale

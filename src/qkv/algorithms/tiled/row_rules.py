@@ -24,7 +24,7 @@ from qkv.scores.pointwise import (
     Pointwise,
     Softcap,
 )
-from qkv.values.parameters import finite
+from qkv.values.parameters import finite, logaddexp
 
 _SATURATED = 40.0
 """Twice the argument from which on tanh is 1 in float64."""
@@ -145,7 +145,7 @@ def _lse(row: ScoreRows, w: Tensor) -> Tensor:
     s, _, sink = row
     s = s.double()
     lse = s.logsumexp(-1) if s.shape[-1] else s.new_full(s.shape[:-1], -torch.inf)
-    return lse if sink is None else torch.logaddexp(lse, _per_row(sink).to(lse.dtype).expand_as(lse))
+    return lse if sink is None else logaddexp(lse, _per_row(sink).to(lse.dtype).expand_as(lse))
 
 
 def _softmax_backward(row: ScoreRows, w: Tensor, upstream: Upstream) -> RowGradients:

@@ -1,8 +1,9 @@
 """Run the tests that judge by errors as on other processors: `make test-processors`.
 
 A processor is simulated by the settings of every library that chooses its code by the processor: PyTorch, MKL, oneDNN
-and ours. Each is run on one thread and on two, with several seeds of the inputs; the host with more. A setting that
-this processor lacks is skipped, with a line that says so. Runs on one thread go side by side, one on each core.
+and ours. Each is run on one thread and on two, with several seeds of the inputs; the host with more, in turn on one
+thread and on two. A setting that this processor lacks is skipped, with a line that says so. Runs go side by side, as
+many as there are cores, and their threads wait without spinning.
 
     python -m tests.processors [--setting avx2] [--seeds 3] [--minutes 60]
 """
@@ -44,7 +45,7 @@ class Setting:
 
     def environment(self, seed: int, threads: int) -> dict[str, str]:
         counts = {"QKV_TEST_SEED": str(seed), "QKV_TEST_THREADS": str(threads)}
-        return {**os.environ, **dict(self.variables), **counts}
+        return {**os.environ, **dict(self.variables), **counts, "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 def _variables(torch: str, mkl: str, onednn: str, kernels: str) -> tuple[tuple[str, str], ...]:
@@ -97,16 +98,17 @@ class Run(NamedTuple):
 
 def runs(chosen: Iterable[Setting], seeds: int | None) -> list[Run]:
     """Every run: each setting once before any is repeated."""
-    counts = {setting: seeds or (HOST_SEEDS if setting.name == "host" else SEEDS) for setting in chosen}
-    every = [Run(setting, seed, n) for setting, n in product(counts, THREADS) for seed in range(counts[setting])]
-    return sorted(every, key=lambda run: run.seed)
+    settings, common = tuple(chosen), seeds or SEEDS
+    every = [Run(setting, seed, n) for seed in range(common) for setting, n in product(settings, THREADS)]
+    hosts = [setting for setting in settings if setting.name == "host" and not seeds]
+    return every + [Run(host, seed, THREADS[seed % 2]) for host in hosts for seed in range(common, HOST_SEEDS)]
 
 
 def main() -> None:
     """Run everything, and exit with 1 if any test failed or anything was left out for lack of time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--setting", choices=[setting.name for setting in SETTINGS], default="")
-    parser.add_argument("--seeds", type=int, help=f"instead of {SEEDS}, on the host {HOST_SEEDS}")
+    parser.add_argument("--seeds", type=int, help=f"instead of {SEEDS}, on the host {HOST_SEEDS} in all")
     parser.add_argument("--minutes", type=float, default=60.0, help="start no run after that many")
     parsed = parser.parse_args()
     present, until = flags(), time.monotonic() + 60 * parsed.minutes
@@ -115,10 +117,8 @@ def main() -> None:
         if setting.needs and setting.needs not in present:
             print(f"{setting.name:7} SKIPPED: this processor has no {setting.needs}", flush=True)  # noqa: T201
     every = runs((setting for setting in chosen if setting.needs in ("", *present)), parsed.seeds)
-    verdicts: list[bool | None] = []
-    for threads in THREADS:
-        with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // threads)) as pool:
-            verdicts += pool.map(lambda run: run.judge(until), (run for run in every if run.threads == threads))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        verdicts = list(pool.map(lambda run: run.judge(until), every))
     failures, left = verdicts.count(False), verdicts.count(None)
     print(f"{failures} of {len(verdicts)} runs failed, {left} were not started for lack of time.")  # noqa: T201
     sys.exit(failures > 0 or left > 0)

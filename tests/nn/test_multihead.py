@@ -3,6 +3,8 @@
 import copy
 import inspect
 import re
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -289,3 +291,19 @@ def test_explaining_arguments_changes_no_way_to_run_a_layer() -> None:
     layer.register_forward_hook(lambda module, given, named, output: seen.append(named), with_kwargs=True)
     layer(x, mask=causal())
     assert list(seen[0]) == ["mask"]
+
+
+def test_threads_may_ask_one_layer_for_its_weights_and_its_output() -> None:
+    layer, x = MultiHeadAttention(8, 2).eval(), torch.randn(1, 3, 8)
+    expected = layer(x).detach()
+    memory, query = layer.project_memory(x), layer.project_query(x)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            pairs = [pool.submit(layer.attend_with_weights, query, memory) for _ in range(400)]
+            outputs = [pool.submit(layer, x) for _ in range(400)]
+    finally:
+        sys.setswitchinterval(before)
+    for output in (*(pair.result()[0] for pair in pairs), *(each.result() for each in outputs)):
+        torch.testing.assert_close(output, expected)

@@ -13,7 +13,7 @@ from qkv.functional import attention_with_state
 from qkv.linalg.layers import apply_layer
 from qkv.linalg.session import DecodingSession
 from qkv.masks.base import Mask
-from qkv.nn.attention import Attention
+from qkv.nn.attention import Also, Attention
 from qkv.nn.biases import BiasModule, at_positions, bias_of
 from qkv.nn.decoding.cache import Memory
 from qkv.nn.mechanism import MechanismConfig
@@ -269,11 +269,7 @@ class MultiHeadAttention(nn.Module):
         if self.extra_key is not None:
             hint = "Call attend, or qkv.record the layer."
             raise UnsupportedError("attend_with_weights", "a layer without an extra key", "one", hint)
-        self.attention.also = "weights"
-        try:
-            heads, weights = self._call(query, memory, mask, bias)
-        finally:
-            self.attention.also = None
+        heads, weights = self._call(query, memory, mask, bias, also="weights")
         return self._join(heads), weights
 
     def _call(
@@ -283,6 +279,7 @@ class MultiHeadAttention(nn.Module):
         mask: Mask | Tensor | None,
         bias: Tensor | Bias | None,
         indices: Tensor | None = None,
+        also: Also | None = None,
     ) -> Any:
         """Return what the attention returns, by head."""
         if self.positions is not None and not isinstance(self.positions, Rotary):
@@ -303,6 +300,8 @@ class MultiHeadAttention(nn.Module):
             mask=mask,
             bias=bias,
             enable_gqa=self.key_heads != self.heads,
+            # Not by the attribute: another thread may call the module at the same time.
+            **({} if also is None else {"also": also}),
         )
 
     def _join(self, heads: Tensor, session: DecodingSession | None = None) -> Tensor:

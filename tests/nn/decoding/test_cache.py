@@ -1,5 +1,8 @@
 """Cached keys and values are values: nothing done with them changes them."""
 
+from itertools import product
+
+import pytest
 import torch
 
 from qkv.nn.decoding.cache import Memory
@@ -55,3 +58,23 @@ def test_rows_that_were_chosen_grow_apart_from_those_they_came_from() -> None:
     assert first.key[:, :, 0].tolist() == [[0, 2, 7], [0, 2, 7], [0, 1, 7]]
     assert second.key[0, :, 0].tolist() == [0, 2, 8]
     assert past.append(Memory(new.key[:2], new.value[:2])).length == 3
+
+
+MODES = (torch.enable_grad, torch.no_grad, torch.inference_mode)
+
+
+@pytest.mark.parametrize("modes", list(product(MODES, repeat=4)), ids=lambda modes: "-".join(x.__name__ for x in modes))
+def test_steps_may_run_in_different_modes(modes: tuple[type, ...]) -> None:
+    """PyTorch writes tensors made in inference mode only there: a cache filled there goes on elsewhere."""
+    key, value = torch.randn(3, 2, 5, 4), torch.randn(3, 2, 5, 6)
+    parts = [Memory(key[..., at : at + 1, :], value[..., at : at + 1, :]) for at in range(5)]
+    memory, rows = parts[0], torch.tensor([2, 0, 0])
+    for mode, part in zip(modes, parts[1:], strict=True):
+        with mode():
+            memory = memory.append(part)
+    assert torch.equal(memory.key, key)
+    assert torch.equal(memory.value, value)
+    with modes[0]():
+        chosen = memory.select(rows)
+    with modes[1]():
+        assert torch.equal(chosen.append(parts[0].select(rows)).key[..., :5, :], key[rows])

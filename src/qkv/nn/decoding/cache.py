@@ -159,7 +159,9 @@ class _GrowingBuffer:
 
     def fits(self, memory: Memory, more: int) -> bool:
         """Return whether a memory may grow in place by `more` positions."""
-        return memory.end - self.start == self.filled and self.filled + more <= self.key.shape[-2]
+        # PyTorch writes tensors made in inference mode only there.
+        writable = not self.key.is_inference() or torch.is_inference_mode_enabled()
+        return writable and memory.end - self.start == self.filled and self.filled + more <= self.key.shape[-2]
 
     def extend(self, memory: Memory, count: int) -> Memory:
         """Return the memory with `count` more positions, in this room."""

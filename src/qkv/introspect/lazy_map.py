@@ -94,6 +94,14 @@ class AttentionMap:
         array = (tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()).numpy()
         return array if dtype is None else array.astype(dtype)
 
+    def __dlpack__(self, **options: Any) -> Any:
+        """Compute the matrix for `torch.as_tensor`, `torch.tensor` and other libraries' `from_dlpack`."""
+        return self._tensor().detach().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        """Return where the matrix will be."""
+        return torch.empty(0, device=self.device).__dlpack_device__()
+
     def __getattr__(self, name: str) -> Any:
         """Return what a tensor has under a name, of the matrix."""
         if name.startswith("_") or not hasattr(Tensor, name):

@@ -340,6 +340,46 @@ def test_a_graph_of_operators_gives_what_the_call_gives(score: Any, normalizer: 
     torch.testing.assert_close(make_fx(attends)(*tensors(gradient=False))(*others), attends(*others))
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_graph_with_varying_sizes_gives_what_the_call_gives(name: str) -> None:
+    """Also where the mask is among the inputs, whose numbers must not decide what the graph is."""
+    given = CASES[name].given
+    parts, structure = torch.utils._pytree.tree_flatten(given)
+    held = [x for x in parts if isinstance(x, Tensor)]
+
+    def attends(query: Tensor, key: Tensor, value: Tensor, *tensors: Tensor) -> Tensor:
+        new = iter(tensors)
+        filled = [next(new) if isinstance(x, Tensor) else x for x in parts]
+        return qkv.attention(query, key, value, **torch.utils._pytree.tree_unflatten(filled, structure))
+
+    graph = make_fx(attends, tracing_mode="symbolic")(*tensors(gradient=False), *held)
+    other = tensors(gradient=False)
+    torch.testing.assert_close(graph(*other, *held), attends(*other, *held))
+
+
+def test_the_sigmoid_of_a_traced_graph_counts_the_keys_of_its_call() -> None:
+    graph = make_fx(lambda *x: qkv.attention(*x, normalizer=Sigmoid()), tracing_mode="symbolic")(
+        *tensors(gradient=False)
+    )
+    other = tensors(B, 9, 21, gradient=False)
+    torch.testing.assert_close(graph(*other), qkv.attention(*other, normalizer=Sigmoid()))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+@pytest.mark.parametrize("how", ["make_fx", "jit"])
+def test_documents_of_a_traced_graph_are_those_of_its_call(how: str) -> None:
+    """Ids that form runs lower to bounds; a graph of such ids must serve others."""
+
+    def attends(query: Tensor, key: Tensor, value: Tensor, ids: Tensor) -> Tensor:
+        return qkv.attention(query, key, value, mask=documents(ids))
+
+    runs, scattered = torch.arange(Q) // 3, torch.arange(Q) % 3
+    inputs = tensors(B, Q, Q, gradient=False)
+    trace = make_fx(attends) if how == "make_fx" else lambda *x: torch.jit.trace(attends, x, check_trace=False)
+    graph = trace(*inputs, runs)
+    torch.testing.assert_close(graph(*inputs, scattered), attends(*inputs, scattered))
+
+
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.parametrize("name", CASES)
 def test_tensors_without_numbers_give_the_shapes_of_the_call(name: str, gradient: bool) -> None:

@@ -1,15 +1,19 @@
 """Positions match the papers' equations, at any offset and length."""
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from qkv.errors import ConfigError, ShapeError
-from qkv.nn.positions import PositionEmbedding, rotary, sinusoidal
+from qkv.nn.positions import PositionEmbedding, RopeScaling, Rotary, rotary, sinusoidal
 
 
 @pytest.mark.parametrize("width", [1, 6, 7])
@@ -122,3 +126,28 @@ def test_learned_positions_end_and_say_so() -> None:
         PositionEmbedding("learned", 8, 4)(torch.zeros(1, 3, 8), start=2)
     with pytest.raises(ConfigError, match="sinusoidal"):
         PositionEmbedding("lerned", 8, 4)  # type: ignore[arg-type]
+
+
+POSITIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sinusoidal": lambda x: x + sinusoidal(x.shape[-2], x.shape[-1]),
+    "embedding": lambda x: PositionEmbedding("halves", x.shape[-1])(x),
+    "rotary": lambda x: rotary(x, start=1),
+    "rotary share": lambda x: Rotary(share=0.5)(x, 3),
+    "rotary scaled": Rotary(scaling=RopeScaling("yarn", 4.0)),
+}
+
+
+@pytest.mark.parametrize("width", [44, 52])
+@pytest.mark.parametrize("kind", ["fake", "real", "symbolic"])
+@pytest.mark.parametrize("name", POSITIONS)
+def test_tables_are_not_kept_from_tensors_without_numbers(name: str, kind: str, width: int) -> None:
+    """What was traced, or computed with fake tensors, is right, and so is every later call of that size."""
+    positions, x = POSITIONS[name], torch.randn(2, 7, width)
+    if kind == "fake":
+        with FakeTensorMode():
+            assert positions(torch.empty(2, 7, width)).shape == x.shape
+    else:
+        graph = make_fx(positions, tracing_mode=kind)(torch.randn(2, 7, width))
+        torch.testing.assert_close(graph(x), positions(x))
+    assert type(positions(x)) is Tensor
+    torch.testing.assert_close(positions(x), torch.func.vmap(positions)(x))

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from qkv.errors import MaskError, ShapeError
 from qkv.masks.base import Both, Bounds, Dense, Either, Grid, Inverse, Mask
 from qkv.shapes import Shape, align_left, show
+from qkv.values.parameters import traced
 from qkv.values.pytree import value
 
 FAR = 1 << 62
@@ -186,7 +187,9 @@ class Documents(Pattern):
 
     def bounds(self, grid: Grid) -> Bounds | None:
         """Return the run of keys with the query's id, if each id forms one run; reads the values, so only eagerly."""
-        hidden = torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(self.queries)
+        wrapped = torch._C._functorch.is_functorch_wrapped_tensor(self.queries)
+        recorded = torch._C._get_tracing_state() is not None
+        hidden = torch.compiler.is_compiling() or traced() or recorded or wrapped
         if hidden or self.keys is not None or self.queries.numel() == 0:
             return None
         ids = self._ids(grid)[0]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, ShapeError
+from qkv.values.parameters import traced
 
 Embedded = Literal["sinusoidal", "halves", "learned"]
 _LEAST_TABLE, _LARGEST_TABLE = 256, 4096
@@ -45,7 +46,7 @@ def sinusoidal(
                 [0.8415, 0.5403, 0.0100, 0.9999]])
     """
     device = torch.get_default_device() if device is None else torch.device(device)
-    if torch.compiler.is_compiling() or start + length > _LARGEST_TABLE:
+    if _is_traced() or start + length > _LARGEST_TABLE:
         return _waves(_angles(start, length, width, 10_000.0, device), width).to(dtype)
     return _wave_table(_table_rows(start + length), width, device, dtype)[start : start + length].clone()
 
@@ -76,7 +77,7 @@ def rotary(x: Tensor, *, start: int = 0, base: float = 10_000.0) -> Tensor:
         hint = "Choose another number of heads."
         raise ShapeError("x", "an even width, because positions rotate pairs", f"{width}", hint)
     wide = x if x.dtype == torch.float64 else x.float()
-    if torch.compiler.is_compiling():
+    if _is_traced():
         return _rotated_by_parts(wide, _angles(start, length, width, base, x.device)).to(x.dtype)
     turn = _turns(_table_rows(start + length), width, base, x.device, wide.dtype)[start : start + length]
     return torch.view_as_real(_as_complex(wide) * turn).flatten(-2).to(x.dtype)
@@ -185,7 +186,7 @@ class Rotary(nn.Module):
         wide, rest = x[..., :turned], x[..., turned:]
         wide = wide if x.dtype == torch.float64 else wide.float()
         end = start + x.shape[-2]
-        if torch.compiler.is_compiling():
+        if _is_traced():
             angle = _angles(start, x.shape[-2], turned, self.base, x.device, self.scaling)
             rotated = _rotated_by_parts(wide, angle) * (1.0 if self.scaling is None else self.scaling.gain)
         else:
@@ -289,6 +290,11 @@ def _angles(
 def _rates(width: int, base: float, device: torch.device | str | None) -> Tensor:
     """Compute base^(−2j/width), (⌈width/2⌉,), float64."""
     return torch.exp(torch.arange(0, width, 2, device=device, dtype=torch.float64) * (-math.log(base) / width))
+
+
+def _is_traced() -> bool:
+    """Return whether a table would hold no numbers, or sizes that vary: none is cached then."""
+    return torch.compiler.is_compiling() or traced()
 
 
 def _table_rows(end: int) -> int:

@@ -19,7 +19,7 @@ from qkv.normalizers.base import (
     weighted_sum,
 )
 from qkv.shapes import broadcast
-from qkv.values.parameters import Parameter, finite, logaddexp, readable, spread
+from qkv.values.parameters import Parameter, finite, logaddexp, readable, spread, traced
 from qkv.values.pytree import value
 
 Placed = tuple[Tensor, Tensor, Tensor]
@@ -214,7 +214,7 @@ class Sigmoid(Normalizer):
 
     def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
         """Compute σ(s + b)."""
-        if self.bias is None and (visible is not None or torch.compiler.is_compiling()):
+        if self.bias is None and (visible is not None or torch.compiler.is_compiling() or traced()):
             shift: float | Tensor = -count(visible, scores).clamp(min=1).log()
         else:
             shift = self.shift(scores.shape[-1])

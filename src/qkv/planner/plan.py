@@ -19,6 +19,7 @@ from qkv.notebooks import folded, table
 from qkv.planner.costs import times
 from qkv.planner.registry import ALGORITHMS, BACKENDS, algorithms_of
 from qkv.shapes import show
+from qkv.values.parameters import traced
 
 QUADRATIC_LIMIT = 1 << 18
 """The most (query, key) pairs per head for which `auto` may hold a full matrix: 512 × 512.
@@ -222,7 +223,8 @@ def plan_for(problem: Problem, backend: str = AUTO, repeated: bool = False) -> P
     Raises:
         UnsupportedError: an unknown backend, or one that cannot serve; its reason is in the message.
     """
-    plan = _planned if torch.compiler.is_compiling() else _remembered
+    # Sizes that vary have no hash.
+    plan = _planned if torch.compiler.is_compiling() or traced() else _remembered
     return plan(problem, backend, repeated)
 
 

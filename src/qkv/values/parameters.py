@@ -273,7 +273,7 @@ def transformed() -> bool:
         or _interpreters() is not None
         or torch.autograd.forward_ad._current_level >= 0
         # The length of the stack counts modes that only observe too, and nearly always is 0.
-        or (_dispatch_modes() > 0 and _traced())
+        or (_dispatch_modes() > 0 and traced())
     )
 
 
@@ -287,8 +287,15 @@ def forward_mode() -> bool:
     return torch.autograd.forward_ad._current_level >= 0
 
 
-def _traced() -> bool:
-    """Return whether `make_fx` or fake tensors are active; modes that only observe do not count."""
+def traced() -> bool:
+    """Return whether `make_fx` or fake tensors are active, whose tensors have no numbers and whose sizes may vary.
+
+    Modes that only observe do not count.
+
+    Example:
+        >>> traced()
+        False
+    """
     # The length of the stack counts both kinds of modes, and nearly always is 0.
     if not torch._C._len_torch_dispatch_stack():
         return False
@@ -332,7 +339,7 @@ def readable(tensor: Tensor) -> bool:
         >>> readable(torch.zeros(2)), readable(torch.zeros(2, device="meta"))
         (True, False)
     """
-    if tensor.device.type != "cpu" or torch.compiler.is_compiling() or _traced():
+    if tensor.device.type != "cpu" or torch.compiler.is_compiling() or traced():
         return False
     return type(tensor) in (Tensor, torch.nn.Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 

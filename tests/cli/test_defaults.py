@@ -64,14 +64,12 @@ TWINS: list[tuple[str, Callable[..., Any], int]] = [
     *((f"train {task}", qkv.train, 1) for task in TASKS if task != "regress"),
 ]
 """Commands, what does the same in Python, and how many settings of one name both have at least."""
-LONGER = {("generate", "tokens"), ("generate", "temperature")}
-"""The command writes a page to read, and so draws more tokens, likelier ones."""
 
 
 @pytest.mark.parametrize(("command", "code", "least"), TWINS)
 def test_flags_and_python_have_the_same_defaults(command: str, code: Callable[..., Any], least: int) -> None:
     python = {name: value for name, value in python_defaults(code).items() if value is not inspect.Parameter.empty}
-    shared = {name for name in DEFAULTS[command].keys() & python.keys() if (command, name) not in LONGER}
+    shared = DEFAULTS[command].keys() & python.keys()
     assert len(shared) >= least, shared
     assert {name: DEFAULTS[command][name] for name in shared} == {name: python[name] for name in shared}
 

@@ -72,7 +72,7 @@ def test_words_are_aligned_as_the_model_attends(run: Path, tmp_path: Path) -> No
     reading, figure = aligner.choose(pairs, gold)
     assert figure.value < 10
     assert alignment_error_rate(aligner.align(pairs, reading), gold).value == figure.value
-    found = align_files(run, None, _write(tmp_path, pairs), _NO_FILES, _NOT_CHOSEN, "union")
+    found = align_files(run, None, _write(tmp_path, pairs), _NO_FILES, _NOT_CHOSEN, "mutual")
     assert found.said[1].startswith("alignment_error_rate ")
     assert parse_alignments(found.as_pharaoh(), "out")[0].sure == found.links[0]
 
@@ -80,18 +80,18 @@ def test_words_are_aligned_as_the_model_attends(run: Path, tmp_path: Path) -> No
 def test_manual_alignments_that_count_from_1(run: Path, tmp_path: Path) -> None:
     pairs = _mirrored(10, 1)
     files = _write(tmp_path, pairs)
-    expected = align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union").said
+    expected = align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "mutual").said
     lines = [
         " ".join("-".join(str(int(n) + 1) for n in link.split("-")) for link in line.split()) for line in _gold(pairs)
     ]
     assert files.gold is not None
     files.gold.write_text("\n".join(lines) + "\n")
     with pytest.raises(DataError, match=r"gold:1: expected links to .* gold_from=1"):
-        align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union")
+        align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "mutual")
     files = files._replace(gold_from=1)
-    assert align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union").said == expected
+    assert align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "mutual").said == expected
     with pytest.raises(DataError, match=r"gold:1: expected links to .* gold_from=1"):
-        align_files(run, None, files, files._replace(gold_from=0), _NOT_CHOSEN, "union")
+        align_files(run, None, files, files._replace(gold_from=0), _NOT_CHOSEN, "mutual")
 
 
 @pytest.mark.parametrize(("sentences", "first", "told"), [(4, 1, False), (5, 1, True), (30, 1, True), (30, 0, False)])
@@ -102,9 +102,9 @@ def test_links_from_1_that_are_inside_their_sentences_are_doubted(
     files = _write(tmp_path, _mirrored(sentences, 4))
     assert files.gold is not None
     files.gold.write_text(f"{first}-{first}\n" * sentences)
-    align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union")
+    align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "mutual")
     assert ("--gold-from 1" in capsys.readouterr().err) == told
-    align_files(run, None, files._replace(gold_from=first), _NO_FILES, _NOT_CHOSEN, "union")
+    align_files(run, None, files._replace(gold_from=first), _NO_FILES, _NOT_CHOSEN, "mutual")
     assert "--gold-from" not in capsys.readouterr().err
 
 
@@ -125,18 +125,18 @@ def test_two_directions_agree(run: Path, tmp_path: Path) -> None:
 def test_bad_settings_and_files_are_named(run: Path, tmp_path: Path) -> None:
     files = _write(tmp_path, _mirrored(3, 4))
     with pytest.raises(ConfigError, match='layer: expected an attention over the source; got "atention"'):
-        align_files(run, None, files, _NO_FILES, Chosen("atention", None, "at"), "union")
+        align_files(run, None, files, _NO_FILES, Chosen("atention", None, "at"), "mutual")
     with pytest.raises(ConfigError, match="head: expected from 0 to 0; got 3"):
-        align_files(run, None, files, _NO_FILES, Chosen("attention", 3, "at"), "union")
+        align_files(run, None, files, _NO_FILES, Chosen("attention", 3, "at"), "mutual")
     with pytest.raises(ConfigError, match='when: expected "at" or "after"'):
         AlignmentReading("attention", when="before")  # type: ignore[arg-type]
     with pytest.raises(
         ConfigError, match=r'source: expected source="FILE" and target="FILE", or data="FILE.tsv"; got source'
     ):
-        align_files(run, None, SentenceFiles(files.source), _NO_FILES, _NOT_CHOSEN, "union")
+        align_files(run, None, SentenceFiles(files.source), _NO_FILES, _NOT_CHOSEN, "mutual")
     (tmp_path / "gold").write_text("0-0\n")
     with pytest.raises(DataError, match="expected one line of links per sentence; got 1 for 3 sentences"):
-        align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "union")
+        align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "mutual")
 
 
 def test_a_line_that_is_too_long_is_named(run: Path) -> None:

@@ -88,7 +88,8 @@ def test_an_ensemble_of_equals_is_each_of_them(kind: str) -> None:
     for mean in ("probability", "log_probability"):
         how = Decoding(beam=3, mean=mean)
         both, alone = Translator(one, TOKENIZER, 64, [one]), Translator(one, TOKENIZER)
-        found = [[each.text for each in some.translate_fully(LINES, how)] for some in (both, alone)]
+        ways = ((both, how), (alone, Decoding(beam=3)))
+        found = [[each.text for each in some.translate_fully(LINES, way)] for some, way in ways]
         assert found[0] == found[1]
 
 

@@ -23,7 +23,10 @@ def align(
     ] = None,
     reverse: Annotated[Path | None, typer.Option(help="Run folder of a model of the other direction.")] = None,
     symmetrize: Annotated[
-        str, typer.Option(help="How to combine two directions: mutual, intersection, union, grow-diagonal, ...")
+        str,
+        typer.Option(
+            help="With --reverse, how to combine both: mutual, intersection, union, grow-diagonal or grow-diagonal-final."
+        ),
     ] = "mutual",
     gold: Annotated[Path | None, typer.Option(help="Manual alignments, to report the error rate.")] = None,
     gold_from: Annotated[
@@ -47,11 +50,15 @@ def align(
 
     Example: qkv align runs/en-fr --source test.en --target test.fr --gold test.align
     """
+    from qkv.errors import ConfigError
     from qkv.tasks.align.data import Aligned, Chosen, FileAligner, SentenceFiles
     from qkv.tasks.notes import as_json, note, working
     from qkv.tasks.shards import model_digest
     from qkv.tasks.streams import format_lines, write_text
 
+    if gold_from and gold is None and valid_gold is None:
+        hint = "It says how they count words."
+        raise ConfigError("--gold-from", "--gold or --valid-gold as well", "neither", hint)
     batch = expect_shards(shards, out, {"source": source, "target": target, "data": data, "gold": gold})
     chosen = Chosen(layer, head, when)
     valid = SentenceFiles(valid_source, valid_target, valid_gold, valid_data, gold_from)

@@ -66,7 +66,10 @@ def evaluate(
         raise as_typed(error, TRANSLATE, typed) from error
     how = Decoding(beam, length_penalty, max_tokens=max_tokens, mean=as_mean(mean))
     with working("evaluating"):
-        figures = evaluate_text(run, text, files, device) if text is not None else score(run, files, device, out, how)
+        if text is not None:
+            figures = evaluate_text(run, text, files, device, out, how)
+        else:
+            figures = score(run, files, device, out, how)
     if as_json():
         write_json({**fields_of(figure), "unit": figure.unit} for figure in figures)
         return

@@ -9,22 +9,26 @@ import typer
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.output_files import PICTURES, expect_output_file
+from qkv.tasks.generate.settings import TEMPERATURE, TOKENS
 
 
 @guarded
 def generate(
     run: f.Run,
-    prompt: Annotated[str, typer.Option(help="The text to continue.")] = "\n",
-    tokens: Annotated[int, typer.Option(help="Number of tokens to add.")] = 500,
+    prompt: Annotated[str, typer.Option(help="The text to continue.", show_default="a line end")] = "\n",
+    tokens: Annotated[int, typer.Option(help="Number of tokens to add.")] = TOKENS,
     temperature: Annotated[
-        float, typer.Option(help="Below 1 for more likely text; 0 takes the most likely token.")
-    ] = 0.8,
+        float,
+        typer.Option(
+            help="Below 1 for likelier text, 1 for the model's own distribution; 0 takes the likeliest token."
+        ),
+    ] = TEMPERATURE,
     top_k: Annotated[int | None, typer.Option(help="Sample from the k most likely tokens only.")] = None,
     top_p: Annotated[
         float | None, typer.Option(help="Sample from the most likely tokens with this total probability.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed of sampling.")] = 0,
-    beam: Annotated[int, typer.Option(help="Beam width: more than 1 takes the likeliest text, and draws nothing.")] = 1,
+    beam: Annotated[int, typer.Option(help="Beam width: more than 1 takes the likeliest text and draws nothing.")] = 1,
     long_prompt: Annotated[
         str, typer.Option(help="If the prompt exceeds the model's context: refuse, or window (read its end).")
     ] = "refuse",
@@ -34,7 +38,7 @@ def generate(
 ) -> None:
     """Continue a prompt; the text appears as it is generated.
 
-    Example: qkv generate runs/plays --prompt "KING:" --temperature 0.8
+    Example: qkv generate runs/plays --prompt "KING:" --tokens 500
     """
     from qkv.tasks.generate.predict import Generator, check_long_prompt
     from qkv.tasks.notes import as_json, working

@@ -27,8 +27,8 @@ def regress(
     ] = None,
     interval: Annotated[str, typer.Option(help="Confidence interval: normal (default), bootstrap or none.")] = "normal",
     level: Annotated[float, typer.Option(help="Probability that the interval covers the smoothed curve.")] = LEVEL,
-    seed: Annotated[int, typer.Option(help="Random seed of the bootstrap.")] = 0,
-    decimal: Annotated[str, typer.Option(help="What separates decimals in the input: point or comma.")] = "point",
+    seed: Annotated[int, typer.Option(help="With --interval bootstrap: random seed.")] = 0,
+    decimal: Annotated[str, typer.Option(help="What separates decimals in the rows: point or comma.")] = "point",
     picture: Annotated[
         Path | None, typer.Option(help="Also draw points, curve and interval: FILE.svg or FILE.png.")
     ] = None,
@@ -45,6 +45,7 @@ def regress(
     Example: echo 75 | qkv regress runs/rent --show
     """
     from qkv.data.table import FieldTable, parse_table_in_parts
+    from qkv.errors import ConfigError
     from qkv.tasks.answering import answered, typed
     from qkv.tasks.drawing import Drawing
     from qkv.tasks.notes import as_json, note
@@ -54,6 +55,9 @@ def regress(
     expect_output_file("--picture", picture, (".svg", ".png"))
     expect_output_file("--attention", attention, PICTURES)
     read = as_decimal(decimal)
+    if curve is not None and read != "point":
+        hint = "--curve reads no rows: omit one of them."
+        raise ConfigError("--decimal", "rows to read", "--curve", hint)
     regressor = Regressor.load(run)
     drawing = Drawing(attention, terminal=show)
     parts: Iterable[FieldTable | Array]

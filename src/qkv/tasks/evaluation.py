@@ -1,6 +1,7 @@
 """Scoring a trained model on files."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from qkv.checkpoint.disk import replace_file
@@ -77,7 +78,14 @@ def _expect_no_columns(files: TranslateFiles, expected: str, got: str) -> None:
         raise ConfigError(setting("source_col"), expected, got, hint)
 
 
-def evaluate_text(run: Path, text: Path, others: TranslateFiles, device: str = "cpu") -> list[Figure]:
+def evaluate_text(
+    run: Path,
+    text: Path,
+    others: TranslateFiles,
+    device: str = "cpu",
+    out: Path | None = None,
+    how: Decoding = _GREEDY,
+) -> list[Figure]:
     """Score a language model on a file of plain text.
 
     Args:
@@ -85,6 +93,8 @@ def evaluate_text(run: Path, text: Path, others: TranslateFiles, device: str = "
         text: the file.
         others: files of other tasks; must not be given.
         device: compute device.
+        out: must not be given, because a language model writes no answers here.
+        how: must be the default.
 
     Returns:
         The metrics.
@@ -92,11 +102,15 @@ def evaluate_text(run: Path, text: Path, others: TranslateFiles, device: str = "
     Raises:
         CheckpointError: the checkpoint is invalid, or is not a language model.
         DataError: the file is invalid.
-        ConfigError: other files are given too.
+        ConfigError: other files, an output file or settings of decoding are given too.
     """
     if others != TranslateFiles():
         hint = "A language model only reads text."
         raise ConfigError(setting("text"), "no other file", "other files too", hint)
+    if out is not None:
+        hint = "A language model is scored by the probability of each token: it writes nothing."
+        raise ConfigError(setting("out"), f"no output file with {setting('text')}", str(out), hint)
+    _expect_decoding(how, "generate")
     return Generator.load(run, device).evaluate(read_text(text))
 
 
@@ -121,9 +135,7 @@ def evaluate(
         ConfigError: the task does not accept these files or settings.
     """
     task = open_run(members_of(run)[0]).task
-    if task != "translate" and how != (Decoding(how.beam) if task == "point" else _GREEDY):
-        hint = "Only translations use it, and pointer networks a beam."
-        raise ConfigError(setting("beam"), "no decoding setting", f"one with a run of `qkv train {task}`", hint)
+    _expect_decoding(how, task)
     if task != "translate":
         _expect_no_columns(files, "no columns", f"some with a run of `qkv train {task}`")
     match task:
@@ -140,6 +152,19 @@ def evaluate(
             raise ConfigError(setting("text"), "a file of plain text", "none", hint)
         case _:
             return evaluate_translation(run, files, device, out, how)
+
+
+def _expect_decoding(how: Decoding, task: str) -> None:
+    """Refuse a setting of decoding that a task does not use.
+
+    Raises:
+        ConfigError: there is one; the message names it.
+    """
+    used = {"translate": {field.name for field in fields(Decoding)}, "point": {"beam"}}.get(task, set())
+    for field in fields(Decoding):
+        if field.init and field.name not in used and getattr(how, field.name) != field.default:
+            hint = "Only translations use it, and pointer networks a beam."
+            raise ConfigError(setting(field.name), "no setting of decoding", f"a run of `qkv train {task}`", hint)
 
 
 def evaluate_pointing(

@@ -21,7 +21,7 @@ from qkv.metrics.alignment import (
     lacks_first_words,
     parse_alignments,
 )
-from qkv.tasks.align.predict import WAYS, Aligner, Sentences, join, likeliest
+from qkv.tasks.align.predict import MUTUAL, WAYS, Aligner, Sentences, join, likeliest
 from qkv.tasks.notes import note
 from qkv.tasks.pairs import PairSources
 from qkv.tasks.translate.members import expect_single
@@ -109,7 +109,7 @@ class FileAligner:
     def __init__(
         self, run: Path, reverse: Path | None, valid: SentenceFiles, chosen: Chosen, how: str, device: str
     ) -> None:
-        _expect_choice(valid, chosen, how)
+        _expect_choice(valid, chosen, how, reverse)
         self._how = how
         self._table = (first := _loaded(run, device)).table
         trial = _read(valid, "valid_", self._table) if valid.named else None
@@ -158,7 +158,7 @@ def _loaded(run: Path, device: str) -> Translator:
     return Translator.load(run, device)
 
 
-def _expect_choice(valid: SentenceFiles, chosen: Chosen, how: str) -> None:
+def _expect_choice(valid: SentenceFiles, chosen: Chosen, how: str, reverse: Path | None) -> None:
     for name, value in ((setting("head"), chosen.head), (setting("when"), chosen.when)):
         if value is not None and chosen.layer is None:
             hint = (
@@ -171,6 +171,9 @@ def _expect_choice(valid: SentenceFiles, chosen: Chosen, how: str) -> None:
         raise ConfigError(setting("layer"), f"no {setting('valid_source')}", "both", hint)
     if how not in WAYS:
         join(how, (), ())
+    if how != MUTUAL and reverse is None:
+        hint = f"It combines two directions: give {setting('reverse', 'RUN')}, or omit it."
+        raise ConfigError(setting("symmetrize"), f"{setting('reverse')} as well", "none", hint)
 
 
 class _Direction(NamedTuple):

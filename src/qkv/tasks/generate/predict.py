@@ -24,7 +24,7 @@ from qkv.tasks.devices import as_device
 from qkv.tasks.generate.data import passage
 from qkv.tasks.generate.model import build_language_model
 from qkv.tasks.generate.objective import TextModel, judge
-from qkv.tasks.generate.settings import GENERATE
+from qkv.tasks.generate.settings import GENERATE, TEMPERATURE, TOKENS
 from qkv.tasks.reading_attention import last_self_attention
 from qkv.tasks.runs import expect_task, open_run, rebuild
 
@@ -78,8 +78,8 @@ class Generator:
         self,
         prompts: Sequence[str],
         *,
-        tokens: int = 200,
-        temperature: float = 1.0,
+        tokens: int = TOKENS,
+        temperature: float = TEMPERATURE,
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int = 0,
@@ -94,7 +94,8 @@ class Generator:
         Args:
             prompts: texts of at least one token each.
             tokens: number of tokens to add.
-            temperature: scores are divided by it; 0 takes the most likely token.
+            temperature: scores are divided by it: below 1 for likelier text, 1 for the model's own distribution; 0 takes the
+                most likely token.
             top_k: sample from the k most likely tokens only.
             top_p: sample from the most likely tokens with this total probability only.
             seed: random seed.
@@ -107,13 +108,15 @@ class Generator:
 
         Raises:
             DataError: a prompt is empty, too long, or has characters that the model does not know.
-            ConfigError: a number is outside its range.
+            ConfigError: a number is outside its range, or a setting of sampling is given with a beam.
         """
         sampling = Sampling(temperature, top_k, top_p, seed)
         sources = [self._encode(prompt, long_prompt) for prompt in prompts]
         if not 1 <= beam <= _WIDEST:
             got, hint = f"{beam}", "1 is without a beam."
             raise ConfigError("beam", f"from 1 to {_WIDEST:,}", got, hint)
+        if beam != 1:
+            _expect_no_draws(sampling)
         if beam != 1 or self.tokenizer.published is not None:
             added = self.continuations(sources, tokens=tokens, sampling=sampling, beam=beam)
             texts = ("".join(self._texts(*pair)) for pair in zip(sources, map(iter, added), strict=True))
@@ -132,8 +135,8 @@ class Generator:
         self,
         prompt: str,
         *,
-        tokens: int = 200,
-        temperature: float = 1.0,
+        tokens: int = TOKENS,
+        temperature: float = TEMPERATURE,
         top_k: int | None = None,
         top_p: float | None = None,
         seed: int = 0,
@@ -158,7 +161,7 @@ class Generator:
         return self._texts(source, (next(draws)[0] for _ in range(_count(tokens))))
 
     def continuations(
-        self, sources: Sequence[list[int]], *, tokens: int = 200, sampling: Sampling | None = None, beam: int = 1
+        self, sources: Sequence[list[int]], *, tokens: int = TOKENS, sampling: Sampling | None = None, beam: int = 1
     ) -> list[list[int]]:
         """Continue prompts that are token ids, to the end token at most.
 
@@ -342,6 +345,20 @@ def check_long_prompt(name: str) -> LongPrompt:
         hint = nearest(name, get_args(LongPrompt))
         raise ConfigError(setting("long_prompt"), '"refuse" or "window"', f'"{name}"', hint)
     return cast("LongPrompt", name)
+
+
+def _expect_no_draws(sampling: Sampling) -> None:
+    """Refuse settings of sampling with a beam, which draws nothing.
+
+    Raises:
+        ConfigError: there is one; the message names it.
+    """
+    usual = Sampling(TEMPERATURE)
+    for name in ("temperature", "top_k", "top_p", "seed"):
+        value = getattr(sampling, name)
+        if value != getattr(usual, name) and (name, value) != ("temperature", 0):
+            hint = "A beam takes the likeliest text and draws nothing: use either."
+            raise ConfigError(setting(name), f"no setting of sampling with {setting('beam')}", f"{value:g}", hint)
 
 
 def _expect_possible(gains: Tensor, step: int) -> None:

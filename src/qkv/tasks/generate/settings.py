@@ -10,6 +10,12 @@ from qkv.tasks.settings import ATTENTION, MechanismSettings, TaskSettings, Texts
 from qkv.training.settings import Settings as Training
 
 
+TOKENS = 200
+"""How many tokens are added to a prompt, by default."""
+TEMPERATURE = 0.8
+"""What scores are divided by, by default: likelier text than the model's own distribution gives, as most tools have."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GenerateFiles:
     """Plain text."""

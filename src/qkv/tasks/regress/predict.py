@@ -115,11 +115,17 @@ class Regressor:
             One prediction per row.
 
         Raises:
-            ConfigError: the interval is unknown, or the level is outside its range.
+            ConfigError: the interval is unknown or does not use a setting, or the level is outside its range.
         """
         if interval not in INTERVALS:
             hint = nearest(interval, INTERVALS)
             raise ConfigError(setting("interval"), '"normal", "bootstrap" or "none"', f'"{interval}"', hint)
+        if seed and interval != "bootstrap":
+            hint = f"Only {setting('interval', 'bootstrap')} draws by chance."
+            raise ConfigError(setting("seed"), f"no seed for the interval {interval}", f"{seed}", hint)
+        if level != LEVEL and interval == "none":
+            hint = f"Omit it, or {setting('interval', 'none')}."
+            raise ConfigError(setting("level"), "no level without an interval", f"{level:g}", hint)
         inputs = np.asarray(rows, dtype=np.float64)
         if not len(inputs):
             return []

@@ -86,12 +86,15 @@ class Decoding:
         if self.sampling is not None and self.beam != 1:
             hint = "Use either a beam or sampling."
             raise ConfigError("beam", "1 with sampling", f"{self.beam}", hint)
-        if self.coverage and self.beam == 1:
-            hint = f"It ranks the hypotheses of a beam: use {setting('beam', '5')}."
-            raise ConfigError("coverage", "0 without a beam", f"{self.coverage}", hint)
-        if self.stop != "proved" and self.beam == 1:
-            hint = f"It ends the search of a beam: use {setting('beam', '5')}."
-            raise ConfigError("stop", '"proved" without a beam', f'"{self.stop}"', hint)
+        for name in ("length_penalty", "normalization", "coverage", "stop"):
+            if self.beam == 1 and getattr(self, name) != getattr(Decoding, name):
+                usual, got = (
+                    f'"{value}"' if isinstance(value, str) else f"{value:g}"
+                    for value in (getattr(Decoding, name), getattr(self, name))
+                )
+                does = "ends the search" if name == "stop" else "ranks the hypotheses"
+                hint = f"It {does} of a beam: use {setting('beam', '5')}."
+                raise ConfigError(name, f"{usual} without a beam", got, hint)
         if self.sampling is None and self.n_best > self.beam:
             hint = f"Use {setting('beam', f'{self.n_best}')} or wider, or {setting('sample')}."
             raise ConfigError("n_best", f"from 1 to the beam width {self.beam}", f"{self.n_best}", hint)

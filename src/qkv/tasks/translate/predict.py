@@ -1,5 +1,6 @@
 """A trained translation model: translates source lines, and returns what each target token attended to."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -234,13 +235,16 @@ class Translator:
 
         Raises:
             DataError: a line is too long; the message gives its number.
-            ConfigError: attention is requested of a model without attention.
+            ConfigError: attention is requested of a model without attention, or a setting needs other models.
         """
         texts = [self.symbols(line, number) for number, line in enumerate(lines, start=first)]
         sources = [self._encode(text, number) for number, text in enumerate(texts, start=first)]
         if how.sampling is not None and len(set(self.back)) > 1:
             hint = "Translate with the runs of one direction."
             raise ConfigError(setting("sample"), "models of one direction", "models of both", hint)
+        if how.mean != Decoding.mean and max(Counter(self.back).values()) == 1:
+            hint = "There is nothing to average: omit it, or give several runs."
+            raise ConfigError(setting("mean"), "several models of one direction", "one", hint)
         hypotheses = self._decode([source.ids for source in sources], how, keys or RowKeys())
         rows = zip(lines, texts, sources, hypotheses, strict=True)
         return [

@@ -50,6 +50,7 @@ LABELED: list[Row] = [
     (GOOD.encode() + b"bad\ta\0b\n", 3, "", "a NUL at character 6", ""),
     ("good\tx\ngood\ty\n", None, "", 'only "good"', ""),
     (GOOD * 9 + "a fine film\tgood\na dull one\tbad\n" * 9, 19, "", "", "Exchange the two columns of this line"),
+    (f"label\ttext\n{GOOD * 9}Label\tText\n{GOOD}", 20, "", "the names of the columns again", "Delete it"),
     (
         "".join(f"Ada{n}\tgood\nBob{n}\tbad\n" for n in range(9)),
         None,
@@ -63,11 +64,14 @@ LABELED_SAID: list[tuple[str | bytes, list[str]]] = [
     (f"Good\tx\n{GOOD}", ["{f}", "capitals", "Good, good"]),
     ("".join(f"{n / 7}\ttext {n}\n" for n in range(30)), ["{f}", "30 different labels", "qkv train regress"]),
     ("good\tx y\nbad\tx y\n", ["{f}", "1 text has", "line 2", '"bad"', "line 1"]),
+    (f"polarity\ttweet\n{GOOD * 5}", ["{f}", "line 1", '"polarity"', "nowhere else", "delete it"]),
     ("label\ttext\n" + GOOD, ["{f}:1", "a header, skipped"]),
     ("text\tlabel\na film\tgood\none\tbad\n", ["{f}:1", "a header, skipped"]),
 ]
 
 SENTENCE = "Ada B-PER\nwrote O\n\n"
+UD = "1\tShe\tshe\tPRON\t_\t_\t2\tnsubj\t_\t_\n2\tran\trun\tVERB\t_\t_\t0\troot\t_\tSpaceAfter=No\n\n"
+"""A sentence of CoNLL-U."""
 
 TAGGED: list[Row] = [
     ("Ada\nwrote\n", 1, "", "one column", "word, then tag"),
@@ -94,6 +98,13 @@ TAGGED: list[Row] = [
     (f"{SENTENCE * 3}B-PER Bonn\n\n", 10, "", '"B-PER"', "Exchange the columns of this line"),
     (f"{SENTENCE * 9}O wrote\nO Ada\n\n", 28, "", '"O"', ""),
     ("dog NN\ncat NN\nruns VB\n\n" * 3 + "NN dog\n\n", 13, "", '"NN"', "Exchange the columns of this line"),
+    (f"word tag\n{SENTENCE * 3}word tag\n{SENTENCE}", 11, "", "the names of the columns again", "Delete it"),
+    (f"token\tner\n{SENTENCE}".replace(" ", "\t") + "token\tner\n", 5, "", "columns again", "Delete it"),
+    ("id word tag\n" + "a Ada B-PER\na is O\n\n" * 3, 1, "the first column", 'calls column 2 "word"', "cut -f2,3"),
+    (UD * 9 + UD[:-1] + UD, 30, "numbers in their order", "1, which does not follow", "empty line ... missing"),
+    (UD * 9 + UD.replace("\n2\t", "\n3\t") + UD, 29, "", "3, which does not follow", "one by one"),
+    ((UD * 4).replace("\n\n", "\n"), 3, "", "1, which does not follow", "empty line"),
+    ("Ada     B-PER\nwrote   O\n\n", 2, "6 columns", "4", "several spaces: write word<TAB>tag"),
 ]
 
 TAGGED_SAID: list[tuple[str | bytes, list[str]]] = [
@@ -109,6 +120,9 @@ TAGGED_SAID: list[tuple[str | bytes, list[str]]] = [
     ("Ada S-PER\nNew B-LOC\nYork L-LOC\n\n" * 2, ["{f}", "F1 is missing", "IOBES", "BILOU"]),
     (f"# Ada wrote it\n{SENTENCE * 2}", ["{f}:1: a comment, skipped"]),
     (f"{SENTENCE}#note\n# and one\n{SENTENCE}", ["{f}:4: a comment, skipped, as is 1 more line"]),
+    (f"{SENTENCE * 3}Bonn b-per\n\n", ["{f}", "capitals", "B-PER, b-per"]),
+    (f"{SENTENCE * 3}Bonn\tB-PER\n\n".replace(" ", "\t").replace("Bonn\tB", "Bonn\tB\u200b"), ["{f}", "invisible"]),
+    (f"Wort Klasse\n{SENTENCE * 5}", ["{f}", "line 1", '"Klasse"', "delete it"]),
 ]
 
 PAIRS: list[Row] = [
@@ -126,11 +140,15 @@ PAIRS: list[Row] = [
     ('{"translation": {"de": "a", "en": "b"}}\n', 1, "", "1 column", "JSON"),
     ("a\tb\n".encode("utf-16"), 1, "", "byte 0xFF at byte 1 of the line", "UTF-16"),
     (b"a\tb\nc\t\xff\n", 2, "", "0xFF", ""),
+    ("source\ttarget\na\tb\nsource\ttarget\nc\td\n", 3, "", "the names of the columns again", "Delete it"),
+    ("target\tsource\na\tb\n", 1, "the source first", '"target source"', "Exchange the columns"),
+    ("elements\tpositions\n3 1\t2 1\nElements\tPositions\n", 3, "", "columns again", "Delete it"),
     ("a\t" + "x" * (2**20 + 1) + "\n", 1, "at most 1,048,576 characters", "a longer line", ""),
 ]
 
 PAIRS_SAID: list[tuple[str | bytes, list[str]]] = [
     ("source\ttarget\nein Hund\ta dog\n", ["{f}:1", "a header, skipped"]),
+    ("elements\tpositions\n3 1\t2 1\n", ["{f}:1", "a header, skipped"]),
 ]
 
 TABLES: list[Row] = [
@@ -172,6 +190,11 @@ TABLES: list[Row] = [
     ("a,b\n=B2*2,1\n", 2, "", '"=B2*2"', "a formula"),
     ("a,b\ninf,1\n", 2, "", '"inf"', "--missing skip"),
     ("a,b\n1e999,1\n", 2, "finite", '"1e999"', ""),
+    ("a,b\n2e150,1\n", 2, "finite", '"2e150"', "too large"),
+    ("a,b\n-9e307,1\n", 2, "finite", '"-9e307"', "too large"),
+    ('"a" "b"\n"1" 2 3\n"2" 4 5\n', 2, "2 fields", "3", "row.names = FALSE"),
+    ("a\tb\n1\t2\t3\n2\t4\t5\n", 2, "2 fields", "3", "row.names = FALSE"),
+    ("a,b\n1,2,\n3,4,\n", 2, "2 fields", "3", "Remove the separator at the end"),
     ("a,b\n\u22125,1\n", 2, "", '"−5"', "minus sign as a hyphen"),
     ("a,b\n1'200,1\n", 2, "", "1'200", "thousands"),
     ("a,b\n1\u202f200,1\n", 2, "", '"1 200"', "thousands"),

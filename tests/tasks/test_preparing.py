@@ -347,3 +347,11 @@ def test_each_block_is_as_likely_in_the_sample() -> None:
             counts[block.line - 1] += 1
     assert counts.sum() == 20_000
     assert abs(counts - 500).max() < 5 * (2000 * 0.25 * 0.75) ** 0.5
+
+
+def test_a_header_in_the_middle_of_a_prepared_file_is_refused(tmp_path: Path) -> None:
+    rows = "source\ttarget\n" + "".join(f"ein {n}\ta {n}\n" for n in range(40))
+    (tmp_path / "pairs.tsv").write_text(rows + rows)
+    with pytest.raises(DataError) as caught:
+        prepared([tmp_path / "pairs.tsv"], tmp_path / "out", pairs=True)
+    assert (caught.value.file, caught.value.line) == (str(tmp_path / "pairs.tsv"), 42)

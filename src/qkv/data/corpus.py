@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn, cast
 
 from qkv.data.layouts import QUOTED, all_quoted, column_problem, no_text
-from qkv.errors import ConfigError, DataError, Place, nearest, setting
+from qkv.errors import ConfigError, DataError, Place, brief, nearest, setting
 from qkv.files import open_file, room_for
 
 LONGEST_LINE = 2**20
@@ -28,8 +28,8 @@ LONGEST_LINE = 2**20
 _WIDEST_CHARACTER = 4
 _BOM = b"\xef\xbb\xbf"
 _SIBLINGS = 1000
-_SOURCE_NAMES = frozenset({"source", "src", "input"})
-_TARGET_NAMES = frozenset({"target", "tgt", "trg", "output", "translation"})
+_SOURCE_NAMES = frozenset({"source", "src", "input", "elements"})
+_TARGET_NAMES = frozenset({"target", "tgt", "trg", "output", "translation", "positions"})
 """Names of columns, in lower case, that make the first line of pairs a header."""
 
 
@@ -127,11 +127,14 @@ def read_tsv(path: Path | Lines, *, longest: int = LONGEST_LINE, say: Callable[[
     """
     pairs = []
     lines = read_lines(path, longest=longest, blank=True)
+    headed = len(lines) > 1 and not isinstance(path, Lines) and names_columns(lines[0])
     for number, line in enumerate(lines, start=1):
-        if number == 1 and len(lines) > 1 and not isinstance(path, Lines) and names_columns(line):
+        if number == 1 and headed:
             shown = line.replace("\t", " ")
             say(f"{path}:1: a header, skipped: {shown}")
             continue
+        if not isinstance(path, Lines):
+            expect_no_header(line, Place(path, number), headed=headed)
         pairs.append(parse_pair(line, Place(path, number), number))
     if all_quoted((pair.source, pair.target) for pair in pairs):
         say(f"{path}: {QUOTED}")
@@ -165,6 +168,34 @@ def parse_pair(line: str, where: Place, number: int) -> Pair:
         if not column.strip():
             raise DataError(where, "text in both columns", f"an empty {name}", "Fill it or delete the line.")
     return Pair(columns[0], columns[1], number)
+
+
+def expect_no_header(line: str, where: Place, *, headed: bool) -> None:
+    r"""Refuse a line that names the columns where files with headers were joined, or names the target first.
+
+    Args:
+        line: a line that is not a header to be skipped.
+        where: file and line.
+        headed: whether the first line of the file is a header.
+
+    Raises:
+        DataError: it does.
+
+    Example:
+        >>> expect_no_header("ein Hund\ta dog", Place("pairs.tsv", 7), headed=True)
+    """
+    if headed and names_columns(line):
+        raise repeated_header(line, where)
+    if where.line == 1 and names_columns("\t".join(reversed(line.split("\t")))):
+        hint = "Exchange the columns of all lines, or delete this line if they are not as it says."
+        got = f'"{brief(" ".join(line.split()))}"'
+        raise DataError(where, "the source first and the target second", got, hint)
+
+
+def repeated_header(line: str, where: Place) -> DataError:
+    """Return the error about a line that names the columns again, where files with headers were joined."""
+    got = f'the names of the columns again: "{brief(" ".join(line.split()))}"'
+    return DataError(where, "data", got, "Delete it: files with headers seem to be joined.")
 
 
 def names_columns(line: str) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from qkv.data.corpus import LONGEST_LINE, Lines, read_lines, silent
+from qkv.data.corpus import LONGEST_LINE, Lines, read_lines, repeated_header, silent
 from qkv.data.layouts import INVISIBLE, QUOTED, all_quoted, column_problem
 from qkv.data.normal_forms import normalize
 from qkv.data.tag_columns import (
@@ -99,6 +99,8 @@ def read_labeled(
     for number, line in list(enumerate(lines, start=1))[0 if header is None else 1 :]:
         columns = line.split("\t")
         where = Place(path, number)
+        if header is not None and _cells(line, "\t") == _cells(lines[0], "\t"):
+            raise repeated_header(line, where)
         if len(columns) != 2:
             usual = "Write label<TAB>text; replace tabs inside the text by spaces."
             problem = column_problem(line, "label<TAB>text", usual)
@@ -120,17 +122,8 @@ def read_labeled(
 def _doubts(items: list[Labeled]) -> Iterator[str]:
     """What is odd in labels: spellings of one, more of them than can be learned, texts with several."""
     counts = Counter(item.label for item in items)
-    spellings: dict[str, list[str]] = {}
-    for label in counts:
-        spellings.setdefault(label.casefold(), []).append(label)
-    for same in spellings.values():
-        if len(same) > 1:
-            yield f"labels that differ in capitals alone are different labels: {', '.join(map(brief, sorted(same)))}"
-    visible = Counter(INVISIBLE.sub("", label) for label in counts)
-    hidden = [label for label in sorted(counts) if INVISIBLE.search(label) and visible[INVISIBLE.sub("", label)] > 1]
-    if hidden:
-        names = ", ".join(map(ascii, hidden[:5]))
-        yield f"labels that differ in invisible characters alone are different labels: {names}"
+    yield from _spellings(counts, "labels")
+    yield from _seems_header((item.label for item in items), f"the label of line {items[0].line}")
     if all_quoted((item.label, item.text) for item in items):
         yield QUOTED
     if len(counts) > max(10, len(items) // 2):
@@ -148,6 +141,34 @@ def _doubts(items: list[Labeled]) -> Iterator[str]:
             f"the first in line {one.line:,}: "
             f'"{brief(one.label)}", and "{brief(other.label)}" in line {other.line:,}'
         )
+
+
+def _spellings(counts: Mapping[str, int], names: str) -> Iterator[str]:
+    """Say which labels or tags are likely to be one."""
+    spellings: dict[str, list[str]] = {}
+    for label in counts:
+        spellings.setdefault(label.casefold(), []).append(label)
+    for same in spellings.values():
+        if len(same) > 1:
+            shown = ", ".join(map(brief, sorted(same)))
+            yield f"{names} that differ in capitals alone are different {names}: {shown}"
+    visible = Counter(INVISIBLE.sub("", label) for label in counts)
+    hidden = [label for label in sorted(counts) if INVISIBLE.search(label) and visible[INVISIBLE.sub("", label)] > 1]
+    if hidden:
+        shown = ", ".join(map(ascii, hidden[:5]))
+        yield f"{names} that differ in invisible characters alone are different {names}: {shown}"
+
+
+def _seems_header(labels: Iterable[str], what: str) -> Iterator[str]:
+    """Say if the first label or tag alone occurs once, as the name of a column does that is not known as one."""
+    first, *rest = labels
+    counts = Counter(rest)
+    if len(rest) > _FEW and first not in counts and min(counts.values()) > 1:
+        yield f'{what}, "{brief(first)}", occurs nowhere else: if the line names the columns, delete it.'
+
+
+_FEW = 8
+"""Lines from which on a label that only the first one has is odd."""
 
 
 def _check_each_order(items: list[Labeled], name: str) -> None:
@@ -219,9 +240,13 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str],
         [('Ada', 'wrote'), ('Yes',)]
     """
     lines = read_lines(path, longest=longest, blank=True)
-    header = _header_of_tagged(lines)
+    header, names = _header_of_tagged(lines), list[str]()
     if header is not None:
         say(_header_message(path, header + 1, lines[header]))
+        names = _cells(lines[header], separator_of([lines[header]]))
+        for number, line in enumerate(lines[header + 1 :], start=header + 2):
+            if _cells(line, separator_of([line])) == names:
+                raise repeated_header(line, Place(path, number))
         lines[header] = ""  # an empty line, so that every other line keeps its number
     comments = comments_of(lines)
     if comments and separator_of(lines) != "\t":
@@ -229,10 +254,19 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str],
         say(f"{path}:{min(comments) + 1}: a comment, skipped{also}")
     sentences = sentences_of(lines, str(path))
     layout = layout_of(sentences, str(path))
+    if header is not None and names[layout.word] not in _WORD_NAMES:
+        column = next(place for place, cell in enumerate(names, start=1) if cell in _WORD_NAMES)
+        hint = f"Write word, then tag: cut -f{column},{len(names)} takes these columns."
+        got = f'a header that calls column {column} "{names[column - 1]}"'
+        raise DataError(Place(path, header + 1), "the word in the first column", got, hint)
     tagged = [_tagged(rows, layout) for sentence in sentences if (rows := list(layout.words(sentence)))]
     if layout.numbered:
-        tags = "the last column" if layout.tag < 0 else f"column {layout.tag + 1}"
-        say(f"{path}: {layout.name}: words from column {layout.word + 1}, tags from {tags}")
+        column = "the last column" if layout.tag < 0 else f"column {layout.tag + 1}"
+        say(f"{path}: {layout.name}: words from column {layout.word + 1}, tags from {column}")
+    if tagged:
+        tags = [tag for sentence in tagged for tag in sentence.tags]
+        for message in (*_spellings(Counter(tags), "tags"), *_seems_header(tags, f"the tag of line {tagged[0].line}")):
+            say(f"{path}: {message}")
     tell_odd_spans(tagged, str(path), say)
     if not tagged:
         hint = "Write one word per line: word, then tag."
@@ -313,7 +347,8 @@ def labels_of(labels: Iterable[str], name: object = "labels") -> tuple[str, ...]
 
 def _header_of_labeled(lines: list[str]) -> Literal["label first", "text first"] | None:
     """Return what the first line says about the columns; None if it is data."""
-    first, *rest = ([cell.strip().lower() for cell in line.split("\t")] for line in lines)
+    first, *rest = (_cells(line, "\t") for line in lines)
+    rest = [row for row in rest if row != first]
     if len(first) != 2 or not rest:
         return None
     for order, (label, text) in (("label first", first), ("text first", first[::-1])):
@@ -332,9 +367,10 @@ def _header_of_tagged(lines: list[str]) -> int | None:
     index, *rest = written
     below = [lines[at] for at in rest]
     first = _cells(lines[index], separator_of([lines[index]]))
-    named = len(first) > 1 and first[0] in _WORD_NAMES and first[-1] in _TAG_NAMES
+    named = len(first) > 1 and not _WORD_NAMES.isdisjoint(first) and first[-1] in _TAG_NAMES
     between = separator_of(below)
-    return index if named and all(_cells(line, between)[-1] != first[-1] for line in below) else None
+    rows = (_cells(line, between) for line in below)
+    return index if named and all(row[-1] != first[-1] for row in rows if row != first) else None
 
 
 def _cells(line: str, between: str) -> list[str]:

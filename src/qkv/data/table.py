@@ -26,6 +26,8 @@ Row = tuple[int, tuple[str, ...]]
 """The line of a row, from 1, and its fields."""
 MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "?", ".", "-", "\u2013", "\u2014"})
 """Fields that count as missing, in lower case."""
+_LARGEST = 1e150
+"""Squares of larger numbers are beyond float64."""
 _DIGIT = re.compile(r"\d")
 _DECIMAL_COMMA = re.compile(r"[-+]?(\d*,(\d{1,2}|\d{4,})|0\d*,\d+|\d{4,},\d+)")
 """Numbers whose comma cannot group thousands."""
@@ -181,7 +183,7 @@ class FieldTable:
             number = float(text) if "_" not in text else math.nan
         except ValueError:
             number = math.nan
-        if not math.isfinite(number):
+        if not abs(number) < _LARGEST:
             expected = f'a finite number in column "{brief(name)}"'
             hint = self._mend(field, name, decimal)
             raise DataError(Place(self.name, line), expected, f'"{brief(field)}"', hint)
@@ -324,6 +326,10 @@ def _expect_fields(row: Row, count: int, name: str) -> Row:
         hint = "Correct this line; a field that contains the separator must be quoted."
         if count == 1:
             hint += " Delete the first line if it is a title."
+        elif len(fields) == count + 1 and line == 2:
+            hint += " If rows begin with a name, as R writes them, name that column too, or write row.names = FALSE."
+            if not fields[-1].strip():
+                hint = "Remove the separator at the end of the line."
         expected = f"{count} field{'s' if count > 1 else ''}, as in the first line"
         raise DataError(Place(name, line), expected, f"{len(fields)}", hint)
     return row
@@ -367,8 +373,9 @@ def _separator(lines: Sequence[str]) -> str:
     filled = [line for line in lines if line.strip()]
     mark = _mark(filled[0]) if filled else None
     if mark is None:
-        sizes = {len(_words(line)) for line in filled}
-        mark = " " if len(sizes) == 1 and sizes != {1} else ","
+        first, *rest = (len(_words(line)) for line in filled or [""])
+        # R writes a name in front of each row, and none in front of those of the columns.
+        mark = " " if first > 1 and set(rest) <= {first} or first > 1 and set(rest) == {first + 1} else ","
     return mark
 
 

@@ -48,7 +48,7 @@ class TagColumns(NamedTuple):
 
 
 def sentences_of(lines: Sequence[str], name: str) -> list[list[TagLine]]:
-    """Split lines into sentences of rows, without comments and the marks between documents.
+    """Split lines into sentences of rows, without comments, the marks between documents and spaces around cells.
 
     Columns are separated as in the first row; `comments_of` tells which lines are comments.
 
@@ -74,10 +74,11 @@ def sentences_of(lines: Sequence[str], name: str) -> list[list[TagLine]]:
             sentences += [rows] if rows else []
             rows = []
         elif number - 1 not in comments:
-            cells = tuple(line.rstrip(" ").split(separator))
-            width = width or len(cells)
-            _check(line, cells, width, separator, Place(name, number))
-            rows += [] if cells[0] == _DOCUMENT else [TagLine(number, cells)]
+            cells = tuple(cell.strip() for cell in line.rstrip(" ").split(separator))
+            if cells[0] != _DOCUMENT:
+                width = width or len(cells)
+                _check(line, cells, width, separator, Place(name, number))
+                rows.append(TagLine(number, cells))
     return sentences
 
 
@@ -88,7 +89,7 @@ def separator_of(lines: Sequence[str]) -> str:
         >>> separator_of(["# a comment", "EU\\tB-ORG"]), separator_of(["EU B-ORG", "rejects\\tO"])
         ('\\t', ' ')
     """
-    written = [line for line in lines if line.strip()]
+    written = [line for line in lines if line.strip() and not line.startswith(_DOCUMENT)]
     first = next((line for line in written if not line.startswith("#")), written[0] if written else "")
     return "\t" if "\t" in first else " "
 
@@ -107,7 +108,8 @@ def comments_of(lines: Sequence[str]) -> frozenset[int]:
     marked = {index: line for index, line in enumerate(lines) if line.startswith("#")}
     if not marked:
         return frozenset()
-    rows = [line.rstrip(" ").split(separator) for line in lines if line.strip() and not line.startswith("#")]
+    others = (line for line in lines if line.strip() and not line.startswith(("#", _DOCUMENT)))
+    rows = [line.rstrip(" ").split(separator) for line in others]
     tags, width = {cells[-1] for cells in rows}, len(rows[0]) if rows else 0
 
     def is_comment(line: str) -> bool:
@@ -135,7 +137,8 @@ def layout_of(sentences: Sequence[Sequence[TagLine]], name: str) -> TagColumns:
         The layout.
 
     Raises:
-        DataError: the column of tags is empty in every row, or words and tags are exchanged.
+        DataError: the column of tags is empty in every row, words and tags are exchanged, or most words are numbered and
+            some are not in their order.
 
     Example:
         >>> row = "1 They they PRON PRP _ 2 nsubj _ _".split()
@@ -143,7 +146,7 @@ def layout_of(sentences: Sequence[Sequence[TagLine]], name: str) -> TagColumns:
         'CoNLL-U'
     """
     layout = TagColumns()
-    if sentences and all(_is_numbered(rows) for rows in sentences):
+    if _are_numbered(sentences, name):
         wide = len(sentences[0][0].cells) == _UD_WIDTH
         layout = TagColumns("CoNLL-U", 1, 3, True) if wide else TagColumns("numbered columns", 1, -1, True)
     rows = [row.cells for sentence in sentences for row in layout.words(sentence)]
@@ -220,16 +223,36 @@ def _expect_words(sentences: Sequence[Sequence[TagLine]], name: str) -> None:
         raise DataError(Place(name, several[0].number), expected, got, hint)
 
 
-def _is_numbered(rows: Sequence[TagLine]) -> bool:
-    """Return whether the first column numbers the words from 1 or 0, with room for a word and a tag beside it."""
-    comment = len(rows) > 1 and rows[0].cells[0] == "#"  # GermEval names the source of each sentence
-    rows = rows[comment:]
-    numbers = [_NUMBER.fullmatch(row.cells[0]) for row in rows]
-    if not all(numbers) or len(rows[0].cells) < 3:
+def _are_numbered(sentences: Sequence[Sequence[TagLine]], name: str) -> bool:
+    """Return whether the first column numbers the words from 1 or 0, with room for a word and a tag beside it.
+
+    Raises:
+        DataError: it numbers most words, but not all of them in their order, as where an empty line is missing.
+    """
+    # GermEval names the source of each sentence in a row of its own.
+    parts = [rows[len(rows) > 1 and rows[0].cells[0] == "#" :] for rows in sentences]
+    rows = [row for part in parts for row in part]
+    if not rows or len(rows[0].cells) < 3 or not all(_NUMBER.fullmatch(row.cells[0]) for row in rows):
         return False
-    words = [int(row.cells[0]) for row in rows if row.cells[0].isdecimal()]
-    start = min(words[:1], default=1)
-    return start in (0, 1) and words == list(range(start, start + len(words)))
+    words, out_of_order = 0, list[TagLine]()
+    for part in parts:
+        expected = (0, 1)
+        for row in part:
+            if row.cells[0].isdecimal():
+                number = int(row.cells[0])
+                out_of_order += [] if number in expected else [row]
+                expected = (number + 1, number + 1)
+                words += 1
+    if 2 * len(out_of_order) > words:
+        return False
+    if out_of_order:
+        first = out_of_order[0]
+        hint = "Is the empty line between two sentences missing before it?"
+        if first.cells[0] not in ("0", "1"):
+            hint = "Number the words of a sentence one by one, from 1."
+        got = f"{first.cells[0]}, which does not follow"
+        raise DataError(Place(name, first.number), "words that the first column numbers in their order", got, hint)
+    return True
 
 
 def _check(line: str, cells: Sequence[str], width: int, separator: str, where: str) -> None:
@@ -254,6 +277,8 @@ def _check(line: str, cells: Sequence[str], width: int, separator: str, where: s
         raise DataError(where, "a word and its tag", got, seems or hint)
     if len(cells) != width:
         hint = "Give every word the same number of columns, separated by tabs if a column has spaces in it."
+        if separator == " " and "" in cells:
+            hint = "The columns seem to be separated by several spaces: write word<TAB>tag."
         raise DataError(where, f"{width} columns, as in earlier lines", f"{len(cells)}", hint)
 
 

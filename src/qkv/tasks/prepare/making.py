@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 from qkv.checkpoint.disk import remove_leftovers, replace_file
 from qkv.checkpoint.manifest import StoredFile
 from qkv.checkpoint.plain import Plain, decode_mapping, encode
-from qkv.data.corpus import Pair, iterate_lines, names_columns, parse_pair, refuse_empty_side
+from qkv.data.corpus import (
+    Pair,
+    expect_no_header,
+    iterate_lines,
+    names_columns,
+    parse_pair,
+    refuse_empty_side,
+    stream_lines,
+)
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, DataError, Place, setting
 from qkv.settings import build
@@ -210,6 +218,8 @@ def _alone(block: LineBlock, files: PrepareFiles) -> Iterator[tuple[Pair, Place]
                     raise DataError(where, "text on both sides", f"an empty {name}", "Fill it or delete the line.")
             yield Pair(source, target, number), where
         elif block.first + index > 1 or not names_columns(line):
+            headed = names_columns(line) and names_columns(next(stream_lines(Path(block.files[0]))))
+            expect_no_header(line, where, headed=headed)
             yield parse_pair(line, where, number), where
 
 

@@ -49,7 +49,7 @@ def test_a_flag_without_effect_is_refused(words: str, flag: str, shelf: Shelf, t
     command, task, *rest = words.split()
     known = {"DATA": shelf.folder / TRAININGS[task][1], "OUT": tmp_path / "out"}
     done = run(command, shelf.run(task), *(known.get(word, word) for word in rest), feed="25\n")
-    refused(done, f"qkv: {flag.split()[0]}: expected")
+    refused(done, f"qkv: {flag.split(maxsplit=1)[0]}: expected")
     assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []
 

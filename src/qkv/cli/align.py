@@ -24,9 +24,7 @@ def align(
     reverse: Annotated[Path | None, typer.Option(help="Run folder of a model of the other direction.")] = None,
     symmetrize: Annotated[
         str,
-        typer.Option(
-            help="With --reverse, how to combine both: mutual, intersection, union, grow-diagonal or grow-diagonal-final."
-        ),
+        typer.Option(help="With --reverse: mutual, intersection, union, grow-diagonal or grow-diagonal-final."),
     ] = "mutual",
     gold: Annotated[Path | None, typer.Option(help="Manual alignments, to report the error rate.")] = None,
     gold_from: Annotated[

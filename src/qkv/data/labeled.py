@@ -240,25 +240,16 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str],
         [('Ada', 'wrote'), ('Yes',)]
     """
     lines = read_lines(path, longest=longest, blank=True)
-    header, names = _header_of_tagged(lines), list[str]()
-    if header is not None:
-        say(_header_message(path, header + 1, lines[header]))
-        names = _cells(lines[header], separator_of([lines[header]]))
-        for number, line in enumerate(lines[header + 1 :], start=header + 2):
-            if _cells(line, separator_of([line])) == names:
-                raise repeated_header(line, Place(path, number))
-        lines[header] = ""  # an empty line, so that every other line keeps its number
+    header = _header_of_tagged(lines)
+    names = [] if header is None else _without_header(lines, header, path, say)
     comments = comments_of(lines)
     if comments and separator_of(lines) != "\t":
         also = f", as {more_lines(len(comments) - 1)}" if len(comments) > 1 else ""
         say(f"{path}:{min(comments) + 1}: a comment, skipped{also}")
     sentences = sentences_of(lines, str(path))
     layout = layout_of(sentences, str(path))
-    if header is not None and names[layout.word] not in _WORD_NAMES:
-        column = next(place for place, cell in enumerate(names, start=1) if cell in _WORD_NAMES)
-        hint = f"Write word, then tag: cut -f{column},{len(names)} takes these columns."
-        got = f'a header that calls column {column} "{names[column - 1]}"'
-        raise DataError(Place(path, header + 1), "the word in the first column", got, hint)
+    if header is not None:
+        _expect_words_named(names, layout, Place(path, header + 1))
     tagged = [_tagged(rows, layout) for sentence in sentences if (rows := list(layout.words(sentence)))]
     if layout.numbered:
         column = "the last column" if layout.tag < 0 else f"column {layout.tag + 1}"
@@ -277,6 +268,34 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str],
             "Write one word and its tag per line, and an empty line after each sentence."
         )
     return tagged
+
+
+def _without_header(lines: list[str], header: int, path: Path, say: Callable[[str], None]) -> list[str]:
+    """Make the header an empty line, so that every other line keeps its number, and return its cells.
+
+    Raises:
+        DataError: it occurs again.
+    """
+    say(_header_message(path, header + 1, lines[header]))
+    names = _cells(lines[header], separator_of([lines[header]]))
+    lines[header] = ""
+    for number, line in enumerate(lines[header + 1 :], start=header + 2):
+        if _cells(line, separator_of([line])) == names:
+            raise repeated_header(line, Place(path, number))
+    return names
+
+
+def _expect_words_named(names: list[str], layout: TagColumns, where: Place) -> None:
+    """Refuse a header that names another column for the words.
+
+    Raises:
+        DataError: it does.
+    """
+    if names[layout.word] not in _WORD_NAMES:
+        column = next(place for place, cell in enumerate(names, start=1) if cell in _WORD_NAMES)
+        hint = f"Write word, then tag: cut -f{column},{len(names)} takes these columns."
+        got = f'a header that calls column {column} "{names[column - 1]}"'
+        raise DataError(where, "the word in the first column", got, hint)
 
 
 def tell_odd_spans(sentences: Iterable[Tagged], name: str, say: Callable[[str], None]) -> None:

@@ -375,7 +375,7 @@ def _separator(lines: Sequence[str]) -> str:
     if mark is None:
         first, *rest = (len(_words(line)) for line in filled or [""])
         # R writes a name in front of each row, and none in front of those of the columns.
-        mark = " " if first > 1 and set(rest) <= {first} or first > 1 and set(rest) == {first + 1} else ","
+        mark = " " if (first > 1 and set(rest) <= {first}) or (first > 1 and set(rest) == {first + 1}) else ","
     return mark
 
 

@@ -137,8 +137,8 @@ def layout_of(sentences: Sequence[Sequence[TagLine]], name: str) -> TagColumns:
         The layout.
 
     Raises:
-        DataError: the column of tags is empty in every row, words and tags are exchanged, or most words are numbered and
-            some are not in their order.
+        DataError: the column of tags is empty in every row, words and tags are exchanged, or most words are numbered
+            and some are not in their order.
 
     Example:
         >>> row = "1 They they PRON PRP _ 2 nsubj _ _".split()

@@ -94,8 +94,8 @@ class Generator:
         Args:
             prompts: texts of at least one token each.
             tokens: number of tokens to add.
-            temperature: scores are divided by it: below 1 for likelier text, 1 for the model's own distribution; 0 takes the
-                most likely token.
+            temperature: scores are divided by it: below 1 for likelier text, 1 for the model's own distribution; 0
+                takes the most likely token.
             top_k: sample from the k most likely tokens only.
             top_p: sample from the most likely tokens with this total probability only.
             seed: random seed.

@@ -9,7 +9,6 @@ from qkv.settings import Option
 from qkv.tasks.settings import ATTENTION, MechanismSettings, TaskSettings, Texts, TokenizerSettings
 from qkv.training.settings import Settings as Training
 
-
 TOKENS = 200
 """How many tokens are added to a prompt, by default."""
 TEMPERATURE = 0.8

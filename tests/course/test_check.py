@@ -56,6 +56,45 @@ def test_a_function_that_makes_no_known_mistake_is_probed() -> None:
     assert all(verdict.named for verdict in (halved, after, alone))
 
 
+def test_a_query_that_reads_the_wrong_keys_is_named() -> None:
+    """Whatever mask an answer uses in place of the right one, the first wrong pair is named."""
+
+    def under(change):  # type: ignore[no-untyped-def]
+        def answer(query, key, value, mask):  # type: ignore[no-untyped-def]
+            scores = (query @ key.mT / query.shape[-1] ** 0.5).masked_fill(~change(mask), -math.inf)
+            return scores.softmax(-1).nan_to_num(0.0) @ value
+
+        return answer
+
+    causal = check("masked_attention", under(lambda mask: torch.ones_like(mask).tril()))
+    assert "may not see" in causal.message
+    fewer = check("masked_attention", under(lambda mask: mask & (torch.arange(mask.shape[-1]) > 0)))
+    assert "query 1 of item 0 does not read key 0" in fewer.message
+    blind = check("attention", lambda query, key, value: query @ key.mT.softmax(-1)[..., :-1] @ value[..., :-1, :])
+    assert "does not read key 4" in blind.message
+    assert all(verdict.named for verdict in (causal, fewer, blind))
+
+
+def test_the_first_wrong_entry_of_a_mask_is_said() -> None:
+    def corner(new, past):  # type: ignore[no-untyped-def]
+        mask = torch.ones(new, past + new, dtype=torch.bool).tril(past)
+        mask[0, 0] = False
+        return mask
+
+    assert (
+        "new = 3, past = 4, row 0, column 0 is False and should be True; 1 of 21"
+        in check("causal_mask", corner).message
+    )
+
+
+def test_the_rounding_of_large_angles_hides_no_mistake() -> None:
+    def times(length, width):  # type: ignore[no-untyped-def]
+        angle = torch.arange(length)[:, None] * 10000 ** (torch.arange(0, width, 2) / width)
+        return torch.stack([angle.sin(), angle.cos()], -1).flatten(1)
+
+    assert "it is multiplied" in check("positions", times).message
+
+
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_every_wrong_form_is_refused_and_named(exercise: str) -> None:
     """Each form by itself: its own message, unless another form gives the same numbers."""
@@ -94,6 +133,7 @@ def test_two_mistakes_at_once_are_both_named(exercise: str) -> None:
         (lambda query, key, value: query.mul_(2.0), "changes its arguments"),
         (lambda query, key: query, "TypeError"),
         (lambda query, key, value: query @ key @ value, "transposed?"),
+        (lambda query, key, value: (query @ key.transpose(0, 1)).softmax(-1) @ value, "leading dimensions"),
         (lambda query, key, value: 2 * torch.nn.functional.scaled_dot_product_attention(query, key, value), "2 times"),
     ],
 )

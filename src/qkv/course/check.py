@@ -23,6 +23,8 @@ Form = Callable[..., Tensor]
 
 _TRIALS = 6
 _NEAR = 1e-4
+_ROUGHLY = 0.03
+"""How far an answer may be from a wrong form whose own rounding is large: the sine of a large angle, in float32."""
 
 
 @final
@@ -92,9 +94,10 @@ def _judge(task: Exercise, form: Form, trials: list[tuple[Any, ...]], answers: l
     expected = [task.solve(*inputs) for inputs in trials]
     if all(map(_same, answers, expected)):
         return Verdict(True, f"right, for {len(trials)} random inputs")
-    for message, wrong in _wrong_forms(task, trials[0]):
-        if _gives(wrong, trials, answers) and not _gives(wrong, trials, expected):
-            return Verdict(False, message)
+    for near in (_NEAR, _ROUGHLY):
+        for message, wrong in _wrong_forms(task, trials[0]):
+            if _gives(wrong, trials, answers, near) and not _gives(wrong, trials, expected, near):
+                return Verdict(False, message)
     if (factor := _common_factor(answers, expected)) is not None:
         return Verdict(False, f"all numbers are {factor:.4g} times what they should be")
     for answer, right, inputs in zip(answers, expected, trials, strict=True):
@@ -105,10 +108,10 @@ def _judge(task: Exercise, form: Form, trials: list[tuple[Any, ...]], answers: l
     raise AssertionError("one of them differs")
 
 
-def _gives(form: Form, trials: list[tuple[Any, ...]], answers: list[Tensor]) -> bool:
+def _gives(form: Form, trials: list[tuple[Any, ...]], answers: list[Tensor], near: float) -> bool:
     """Return whether a form gives these answers; some cannot be computed with inputs of these sizes."""
     try:
-        return all(_same(answer, form(*inputs)) for inputs, answer in zip(trials, answers, strict=True))
+        return all(_same(answer, form(*inputs), near) for inputs, answer in zip(trials, answers, strict=True))
     except (RuntimeError, IndexError, KeyError):
         return False
 
@@ -172,13 +175,13 @@ _CHANGED_RESULTS: dict[str, Callable[[Tensor], Tensor]] = {
 """What may be done to a result by mistake, and what is said about it."""
 
 
-def _same(answer: Tensor, right: Tensor) -> bool:
+def _same(answer: Tensor, right: Tensor, near: float = _NEAR) -> bool:
     if answer.shape != right.shape or (answer.dtype == torch.bool) != (right.dtype == torch.bool):
         return False
     if right.dtype == torch.bool:
         return torch.equal(answer, right)
     scale = max(1.0, float(right.nan_to_num(0.0, 0.0, 0.0).abs().max()))
-    return torch.allclose(answer.double(), right.double(), rtol=_NEAR, atol=_NEAR * scale, equal_nan=True)
+    return torch.allclose(answer.double(), right.double(), rtol=near, atol=near * scale, equal_nan=True)
 
 
 def _unusable(result: object) -> str | None:
@@ -203,39 +206,77 @@ def _raised(error: Exception, task: Exercise, inputs: tuple[Any, ...]) -> str:
         hint = (
             "\nIn a matrix product the last size of the first must be the first of the second: is one to be transposed?"
         )
+    if "must match" in text and any(isinstance(item, Tensor) and item.ndim > 2 for item in inputs):
+        hint = (
+            "\nThere may be leading dimensions: x.mT transposes the last two, x.T and transpose(0, 1) move the leading."
+        )
     return f"it stops with {type(error).__name__}: {text}\nThe arguments: {', '.join(sizes)}{hint}"
 
 
 def _probe(task: Exercise, form: Form, trials: list[tuple[Any, ...]]) -> str | None:
     """Ask a function that makes no known mistake what it depends on, and whether it mixes values."""
     names = task.signature.strip("()").split(", ")
-
-    def both(change: Callable[[Any], Any], at: int) -> tuple[list[Tensor], list[Tensor]]:
-        changed = [(*inputs[:at], change(inputs[at]), *inputs[at + 1 :]) for inputs in trials]
-        return [form(*inputs) for inputs in changed], [task.solve(*inputs) for inputs in changed]
-
     try:
         usual = [form(*inputs) for inputs in trials]
         for at, name in enumerate(names):
-            if _can_change(trials[0][at]):
-                changed, _ = both(_changed, at)
-                if all(map(_same, changed, usual)):
-                    return f"`{name}` is not used: another one gives the same result"
-        for at in (at for at, name in enumerate(names) if name in ("value", "annotations")):
-            sums, right = both(torch.ones_like, at)
-            if not all(_same(each, torch.ones_like(each)) for each in right if bool((each != 0).all())):
-                return None  # values are not mixed here
-            if not all(map(_same, sums, right)):
-                low, high = min(float(each.min()) for each in sums), max(float(each.max()) for each in sums)
-                return (
-                    f"the weights of a query do not sum to 1: where every value is 1, the result is {low:.3g} to "
-                    f"{high:.3g}, not 1"
-                )
-            doubled, _ = both(lambda values: 2 * values, at)
-            if not all(_same(each, 2 * once) for each, once in zip(doubled, usual, strict=True)):
-                return "twice the values do not give twice the result: nothing follows the weighted sum of values"
+            if _can_change(trials[0][at]) and all(map(_same, _with(form, trials, at, _changed), usual)):
+                return f"`{name}` is not used: another one gives the same result"
+        values = [at for at, name in enumerate(names) if name in ("value", "annotations")]
+        problems = (_mixing_problem(task, form, trials, usual, at) for at in values)
+        return next((problem for problem in problems if problem is not None), None)
     except Exception:  # a function may refuse what the exercise never asks of it
         return None
+
+
+def _with(form: Form, trials: list[tuple[Any, ...]], at: int, change: Callable[[Any], Any]) -> list[Tensor]:
+    """The results with one argument changed."""
+    return [form(*inputs[:at], change(inputs[at]), *inputs[at + 1 :]) for inputs in trials]
+
+
+def _mixing_problem(
+    task: Exercise, form: Form, trials: list[tuple[Any, ...]], usual: list[Tensor], at: int
+) -> str | None:
+    """Say in what the result is no weighted sum of the values, argument number `at`."""
+    sums, right = (_with(each, trials, at, torch.ones_like) for each in (form, task.solve))
+    if not all(_same(each, torch.ones_like(each)) for each in right if bool((each != 0).all())):
+        return None  # values are not mixed here
+    wrong_pairs = (_wrong_pair(task, form, inputs, at) for inputs in trials)
+    if (problem := next((pair for pair in wrong_pairs if pair is not None), None)) is not None:
+        return problem
+    if not all(map(_same, sums, right)):
+        off = torch.cat([one[(one - other).abs() > _NEAR] for one, other in zip(sums, right, strict=True)])
+        return (
+            f"the weights of a query do not sum to 1: where every value is 1, the result is {float(off.min()):.3g} to "
+            f"{float(off.max()):.3g}, not 1"
+        )
+    doubled = _with(form, trials, at, lambda values: 2 * values)
+    if not all(_same(each, 2 * once) for each, once in zip(doubled, usual, strict=True)):
+        return "twice the values do not give twice the result: nothing follows the weighted sum of values"
+    return None
+
+
+_LARGE = 1e4
+
+
+def _wrong_pair(task: Exercise, form: Form, inputs: tuple[Any, ...], at: int) -> str | None:
+    """Name a query that reads a key that it may not see, or does not read one that it may see: change its value."""
+    values = inputs[at]
+    keys = max(values.ndim - 2, 0)  # the dimension of the keys
+    for number in range(values.shape[keys]):
+        change = torch.zeros_like(values).index_fill_(keys, torch.tensor(number), _LARGE)
+        moved, expected = (
+            (each(*inputs[:at], values + change, *inputs[at + 1 :]) - each(*inputs)).abs()
+            for each in (form, task.solve)
+        )
+        for differs, what in (
+            ((moved > 1) & (expected == 0), "reads key {}, which it may not see"),
+            ((moved == 0) & (expected > 1), "does not read key {}, which it may see"),
+        ):
+            if bool(differs.any()):
+                row = differs.nonzero()[0, : differs.ndim - (values.ndim > 1)].tolist()
+                query = f"query {row[-1]}" if row else "the query"
+                leading = f" of item {row[0]}" if len(row) > 1 else ""
+                return f"{query}{leading} {what.format(number)} (both counted from 0)"
     return None
 
 
@@ -263,13 +304,16 @@ def _difference(task: Exercise, answer: Tensor, right: Tensor, inputs: tuple[Any
             return Verdict(False, f"it has a dimension of size 1 too many{same}: {sizes}")
         shape = f"shape {tuple(answer.shape)}, expected {tuple(right.shape)}: {task.shape}"
         return Verdict(False, shape, named=False)
-    return Verdict(False, _numbers_differ(answer, right, inputs), named=False)
+    return Verdict(False, _numbers_differ(task, answer, right, inputs), named=False)
 
 
-def _numbers_differ(answer: Tensor, right: Tensor, inputs: tuple[Any, ...]) -> str:
+def _numbers_differ(task: Exercise, answer: Tensor, right: Tensor, inputs: tuple[Any, ...]) -> str:
     if right.dtype == torch.bool:
-        count = int((answer != right).sum())
-        return f"{count} of {right.numel()} entries differ, for {_numbers(inputs)}"
+        row, column = (answer != right).nonzero()[0].tolist()
+        return (
+            f"with {_numbers(task, inputs)}, row {row}, column {column} is {bool(answer[row, column])} and should be "
+            f"{bool(right[row, column])}; {int((answer != right).sum())} of {right.numel()} entries differ"
+        )
     if bool(answer.isnan().any()):
         where = int(answer.isnan().flatten(1).any(1).nonzero()[0]) if answer.ndim > 1 else 0
         return f"it has NaN, first in item {where}: 0/0, or −∞ in every score of a row"
@@ -295,5 +339,6 @@ def _factor(answer: Tensor, right: Tensor) -> float | None:
     return middle if torch.allclose(ratios, torch.full_like(ratios, middle), rtol=1e-3) else None
 
 
-def _numbers(inputs: tuple[Any, ...]) -> str:
-    return ", ".join(str(item) for item in inputs if isinstance(item, int))
+def _numbers(task: Exercise, inputs: tuple[Any, ...]) -> str:
+    names = task.signature.strip("()").split(", ")
+    return ", ".join(f"{name} = {item}" for name, item in zip(names, inputs, strict=True) if isinstance(item, int))

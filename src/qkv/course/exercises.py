@@ -166,14 +166,15 @@ def _draw_masked(g: Generator, trial: int) -> tuple[Any, ...]:
     return query, key, value, mask
 
 
-_SCALES: Mapping[str, Callable[[Tensor, Tensor], float]] = {
-    "right": lambda q, k: q.shape[-1] ** -0.5,
-    "none": lambda q, k: 1.0,
-    "width": lambda q, k: 1 / q.shape[-1],
-    "keys": lambda q, k: k.shape[-2] ** -0.5,
-    "queries": lambda q, k: q.shape[-2] ** -0.5,
-    "times": lambda q, k: q.shape[-1] ** 0.5,
-    "after": lambda q, k: 1.0,
+_SCALES: Mapping[str, Callable[[Tensor, Tensor, Tensor], float]] = {
+    "right": lambda q, k, v: q.shape[-1] ** -0.5,
+    "none": lambda q, k, v: 1.0,
+    "width": lambda q, k, v: 1 / q.shape[-1],
+    "keys": lambda q, k, v: k.shape[-2] ** -0.5,
+    "queries": lambda q, k, v: q.shape[-2] ** -0.5,
+    "values": lambda q, k, v: v.shape[-1] ** -0.5,
+    "times": lambda q, k, v: q.shape[-1] ** 0.5,
+    "after": lambda q, k, v: 1.0,
 }
 
 
@@ -191,7 +192,7 @@ def _attention(
     weights: str = "softmax",
     output: str = "mixed",
 ) -> Tensor:
-    scores = _SCORES[compare](query, key) * _SCALES[scale](query, key)
+    scores = _SCORES[compare](query, key) * _SCALES[scale](query, key, value)
     if mask is not None:
         scores = _hide(scores, mask, hide)
     shares = _shared_axis(scores, axis, weights)
@@ -243,6 +244,7 @@ _ATTENTION_SCALE = {
     "width": "the scores are divided by d, not by √d",
     "keys": "the scores are divided by the square root of the number of keys; it is that of the width d",
     "queries": "the scores are divided by the square root of the number of queries; it is that of the width d",
+    "values": "the scores are divided by the root of the width of a value; d is the width of a query and of a key",
     "times": "the scores are multiplied by √d; divide them",
     "after": "√d divides the weights, after the softmax; it must divide the scores, before it",
 }
@@ -403,7 +405,12 @@ def _context(
 
 _CONTEXT = {
     "squash": _SQUASH,
-    "combine": {**_COMBINE, "dot": "that is the dot product; Bahdanau's score is vᵀ tanh(s + k)"},
+    "combine": {
+        **_COMBINE,
+        "query": "all annotations have the same weight: the keys are not used",
+        "key": "the state is not used",
+        "dot": "that is the dot product; Bahdanau's score is vᵀ tanh(s + k)",
+    },
     "reduce": {name: text for name, text in _REDUCE.items() if name != "none"},
     "weights": _NO_SOFTMAX,
     "values": {"keys": "the projected keys are mixed; the weights belong to the annotations"},
@@ -559,6 +566,7 @@ def _causal(new: int, past: int, *, start: str = "right", sense: str = "right", 
         "bias": lambda: torch.zeros(mask.shape).masked_fill(~mask, -math.inf),
         "float": mask.float,
         "no past": lambda: mask & (torch.arange(columns)[None] >= past),
+        "past alone": lambda: mask & (torch.arange(columns)[None] < past),
         "past last": lambda: mask.roll(-past, 1),
         "diagonal": lambda: torch.arange(columns)[None] == offset + torch.arange(new)[:, None],
         "first diagonal": lambda: torch.eye(new, columns, dtype=torch.bool),
@@ -582,6 +590,7 @@ _CAUSAL = {
         "bias": "0 and −∞ are a bias, which is added to scores; a mask is bool, True where a token may attend",
         "float": "it is made of the numbers 0 and 1; a mask is bool, True where a token may attend",
         "no past": "the `past` older tokens are hidden; every new token may see all of them",
+        "past alone": "a new token sees the `past` older ones alone; it sees itself and the new ones before it too",
         "diagonal": "each token sees itself alone; it sees all before it too",
         "first diagonal": "that is a diagonal: each row is True once; a token sees itself and all before it",
         "past last": "the `past` older tokens are the last columns; they come first",
@@ -779,20 +788,22 @@ def _influence(
 ) -> Tensor:
     root = {"right": query.shape[-1] ** 0.5, "none": 1.0, "width": query.shape[-1]}[scale]
     w = (key @ query / root).softmax(-1)
-    factors = {"right": w / (1 - w), "weight": w, "one": torch.ones_like(w), "odds": 1 / (1 - w), "rest": 1 - w}[factor]
+    factors = {"right": w / (1 - w), "weight": w, "one": torch.ones_like(w), "odds": 1 / (1 - w), "rest": 1 - w}
+    factors["times"] = w * (1 - w)
     changes = {
         "right": w @ value - value,
         "value": value,
         "none": torch.ones_like(value[:, :1]),
         "mean": value.mean(0) - value,
     }
-    moved = factors[:, None] * changes.get(change, value)
+    moved = factors[factor][:, None] * changes.get(change, value)
     if change == "zero key":
         scores = (key @ query / root).expand(len(key), -1)
         moved = scores.masked_fill(torch.eye(len(key), dtype=torch.bool), 0.0).softmax(-1) @ value - w @ value
     sizes: dict[str, Tensor] = {
         "norm": moved.norm(dim=-1),
         "squared": moved.square().sum(-1),
+        "squared distance": factors[factor] * changes.get(change, value).square().sum(-1),
         "absolute": moved.abs().sum(-1),
         "largest": moved.abs().amax(-1),
         "mean": moved.square().mean(-1),
@@ -810,6 +821,7 @@ _INFLUENCE = {
         "one": "the weight is not used",
         "rest": "that is 1 − w, the weight of all other keys; the factor is w / (1 − w)",
         "odds": "the weight itself is missing: w / (1 − w)",
+        "times": "the weight is multiplied by 1 − w; divide it",
     },
     "change": {
         "value": "that is the size of the removed value; the output moves by its distance from the output",
@@ -819,6 +831,7 @@ _INFLUENCE = {
     },
     "size": {
         "squared": "the norm is squared",
+        "squared distance": "the distance is squared: take the root of the sum of squares",
         "absolute": "that is the sum of absolute differences; the norm is the root of the sum of squares",
         "largest": "that is the largest difference; the norm is the root of the sum of squares",
         "mean": "that is a mean of squares; the norm is the root of their sum",

@@ -152,3 +152,12 @@ def test_a_verdict_is_shown_in_a_notebook() -> None:
     shown = check("attention", lambda query, key, value: (query @ key.mT).softmax(-1) @ value)._repr_html_()
     assert "√d" in shown
     assert shown.startswith("<p")
+
+
+def test_the_nearest_mistake_is_named() -> None:
+    """−10⁹ for −∞ is wrong only where nothing is seen; −10 comes within the tolerance of it, and is another mistake."""
+
+    def very_small(query, key, value, mask):  # type: ignore[no-untyped-def]
+        return (query @ key.mT / query.shape[-1] ** 0.5).masked_fill(~mask, -1e9).softmax(-1) @ value
+
+    assert "average of all values" in check("masked_attention", very_small).message

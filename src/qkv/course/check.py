@@ -23,6 +23,7 @@ Form = Callable[..., Tensor]
 
 _TRIALS = 6
 _NEAR = 1e-4
+_ROUNDING = 3e-6
 _ROUGHLY = 0.03
 """How far an answer may be from a wrong form whose own rounding is large: the sine of a large angle, in float32."""
 
@@ -94,10 +95,8 @@ def _judge(task: Exercise, form: Form, trials: list[tuple[Any, ...]], answers: l
     expected = [task.solve(*inputs) for inputs in trials]
     if all(map(_same, answers, expected)):
         return Verdict(True, f"right, for {len(trials)} random inputs")
-    for near in (_NEAR, _ROUGHLY):
-        for message, wrong in _wrong_forms(task, trials[0]):
-            if _gives(wrong, trials, answers, near) and not _gives(wrong, trials, expected, near):
-                return Verdict(False, message)
+    if (message := _nearest_mistake(task, trials, answers, expected)) is not None:
+        return Verdict(False, message)
     if (factor := _common_factor(answers, expected)) is not None:
         return Verdict(False, f"all numbers are {factor:.4g} times what they should be")
     for answer, right, inputs in zip(answers, expected, trials, strict=True):
@@ -106,6 +105,21 @@ def _judge(task: Exercise, form: Form, trials: list[tuple[Any, ...]], answers: l
             probed = None if verdict.named else _probe(task, form, trials)
             return verdict if probed is None else Verdict(False, probed)
     raise AssertionError("one of them differs")
+
+
+def _nearest_mistake(
+    task: Exercise, trials: list[tuple[Any, ...]], answers: list[Tensor], expected: list[Tensor]
+) -> str | None:
+    """Name the mistake that gives these answers; of several the first of those that come nearest."""
+    levels = [_ROUNDING, _NEAR, _ROUGHLY]
+    best = None
+    for message, wrong in _wrong_forms(task, trials[0]):
+        while levels and _gives(wrong, trials, answers, levels[-1]) and not _gives(wrong, trials, expected, levels[-1]):
+            best = message
+            levels.pop()
+        if not levels:
+            break
+    return best
 
 
 def _gives(form: Form, trials: list[tuple[Any, ...]], answers: list[Tensor], near: float) -> bool:

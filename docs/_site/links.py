@@ -1,4 +1,4 @@
-"""Check a built site: every link and picture leads to a file and an anchor, and no page loads from another host."""
+"""Check a built site: links lead to a file and an anchor, pictures have a text, nothing loads from outside."""
 
 import re
 from functools import cache
@@ -17,15 +17,24 @@ def check(site: Path) -> list[str]:
         site: the folder of a site.
 
     Returns:
-        One line for each broken link, and for each request that a page would send to another host.
+        One line for each broken link, for each picture without a text for those who do not see it, and for each
+        request that a page would send to another host.
     """
     broken = []
     for page in sorted(site.rglob("*.html")):
-        for tag, target in _REFERENCE.findall(page.read_text(encoding="utf-8")):
+        text = page.read_text(encoding="utf-8")
+        for tag, target in _REFERENCE.findall(text):
             if problem := _problem(page, tag, unescape(target)):
                 broken.append(f"{page.relative_to(site)}: {problem}")
+        broken += [f"{page.relative_to(site)}: no text for {picture[:80]}" for picture in _silent(text)]
     sheets = (sheet for sheet in site.rglob("*.css") if _LOADED.search(sheet.read_text(encoding="utf-8")))
     return broken + [f"{sheet.relative_to(site)}: loads from another host" for sheet in sheets]
+
+
+def _silent(text: str) -> list[str]:
+    """Return the pictures of a page that have no text, or the name of their file in its place."""
+    pictures = re.findall(r"<img\b[^>]*>", text)
+    return [picture for picture in pictures if not re.search(r'\salt="(?!\.\.?/|_images/)[^"]', picture)]
 
 
 def _problem(page: Path, tag: str, target: str) -> str:

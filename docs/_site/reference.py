@@ -82,7 +82,10 @@ def _kind(item: Any) -> str:
 
 def _module_page(module: str, what: str) -> str:
     loaded = importlib.import_module(module)
-    names = public_names(module)
+    names = sorted(
+        public_names(module),
+        key=lambda name: ("function", "class", "data", "exception").index(_kind(getattr(loaded, name))),
+    )
     if module != "qkv":  # documented where it is defined
         names = [name for name in names if name not in public_names("qkv")]
     lines = [f"# {module}: {what}", "", "```{eval-rst}", f".. currentmodule:: {module}", "", ".. autosummary::", ""]
@@ -90,8 +93,16 @@ def _module_page(module: str, what: str) -> str:
     for name in names:
         kind = _kind(getattr(loaded, name))
         members = ["   :members:", "   :show-inheritance:"] if kind in ("class", "exception") else []
+        if members and (hidden := _described_above(getattr(loaded, name), [getattr(loaded, other) for other in names])):
+            members.append(f"   :exclude-members: {', '.join(hidden)}")
         lines += ["", f".. auto{kind}:: {module}.{name}", *members]
     return "\n".join([*lines, "```", ""])
+
+
+def _described_above(kind: type, public: list[Any]) -> list[str]:
+    """Return the members that a class takes from a public class of its module and only computes in its own way."""
+    bases = [base for base in kind.__mro__[1:] if any(base is item for item in public)]
+    return sorted({name for base in bases for name in vars(base) if name in vars(kind) and not name.startswith("_")})
 
 
 def _commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:

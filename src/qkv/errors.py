@@ -80,14 +80,9 @@ class QkvError(Exception):
         key: expected width 64, that of query; got width 32. Use Bilinear to relate two widths.
         >>> error.argument, error.got
         ('key', 'width 32')
-        >>> hint = f"Give {setting('valid_data')}, or {setting('score', 'dot')}."
-        >>> error = DataError(Place("pairs.tsv", 3), "two texts", "one", hint)
+        >>> error = DataError(Place("pairs.tsv", 3), "two texts", "one", "Separate them by a tab.")
         >>> error.file, error.line, str(error)
-        ('pairs.tsv', 3, 'pairs.tsv:3: expected two texts; got one. Give valid_data, or score="dot".')
-        >>> error.hint
-        'Give valid_data, or score="dot".'
-        >>> error.render(on_command_line)
-        'pairs.tsv:3: expected two texts; got one. Give --valid-data, or --score dot.'
+        ('pairs.tsv', 3, 'pairs.tsv:3: expected two texts; got one. Separate them by a tab.')
     """
 
     # Properties, and no `__init__`: torch.compile traces the raising of errors.
@@ -158,6 +153,11 @@ class QkvError(Exception):
 
         Line feeds in the argument, which can be the name of a file, are escaped; of each part at most 2,000 characters
         are shown.
+
+        Example:
+            >>> hint = f"Give {setting('valid_data')}, or {setting('score', 'dot')}."
+            >>> DataError(Place("pairs.tsv", 3), "two texts", "one", hint).render(on_command_line)
+            'pairs.tsv:3: expected two texts; got one. Give --valid-data, or --score dot.'
         """
         texts = (_on_one_line("".join(self.marked[:1])), *self.marked[1:], "", "", "")
         argument, expected, got, hint = (_clipped(_cleaned(text, spell)) for text in texts[:4])

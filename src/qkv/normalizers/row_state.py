@@ -41,7 +41,9 @@ Kind = Literal["softmax", "sum", "mean", "identity", "hard", "sigmoid", "sparsem
 @value
 @dataclass(frozen=True, eq=False)
 class RowState:
-    """What a normalizer stores about the keys of a row.
+    """What a normalizer stores about the keys of a row, for example the log-sum-exp of a softmax.
+
+    `attention_with_state` returns it, and `merge` joins the states of disjoint sets of keys.
 
     Attributes:
         kind: the normalizer; "softmax" also for a Gaussian under its sum.
@@ -50,6 +52,10 @@ class RowState:
         winner: of hard, the position of the first key with the largest score, int64 (..., Q), −1 for a fully masked
             row; None if it is not known.
         keys: of hard, the number of keys, masked ones included; None if it is not known.
+
+    Example:
+        >>> RowState("softmax", torch.tensor([0.5, -torch.inf], dtype=torch.float64)).lse
+        tensor([0.5000,   -inf], dtype=torch.float64)
     """
 
     kind: Kind

@@ -72,6 +72,8 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, task: Task | No
         ConfigError: there is no such task.
 
     Example:
+        >>> load("example", task="translate").translate(["Die alte Frau hat einen kleinen Hund gesehen ."])
+        ['The old woman has seen a small dog .']
         >>> load("/dev/null/run")
         Traceback (most recent call last):
         qkv.errors.CheckpointError: /dev/null/run: expected a checkpoint or a run folder; got no such folder. ...

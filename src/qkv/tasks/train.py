@@ -31,6 +31,7 @@ from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.settings import MemberSettings, TranslateFiles, TranslateModel, TranslateTokenizer
 from qkv.training.events import Event
 from qkv.training.outcome import Outcome
+from qkv.training.screen import show_figures
 from qkv.training.settings import Settings as Training
 
 Callback = Callable[[Event], object]
@@ -104,10 +105,11 @@ class Run(Generic[M]):
 
     def _rows(self) -> list[tuple[str, str]]:
         outcome = self.outcome
-        rows = [("folder", str(self.folder)), ("ended", f"{outcome.reason}, after {outcome.step:,} steps")]
+        steps = f"{outcome.step:,} step{'' if outcome.step == 1 else 's'}"
+        rows = [("folder", str(self.folder)), ("ended", f"{outcome.reason}, after {steps}")]
         if outcome.best is not None:
-            rows.append(("best", f"{outcome.best.name} {outcome.best.value:.4g}, at step {outcome.best_step:,}"))
-        return [*rows, *((figure.name, f"{figure.value:.4g}") for figure in outcome.figures)]
+            rows.append(("best", f"{show_figures([outcome.best])}, at step {outcome.best_step:,}"))
+        return [*rows, *((figure.name, f"{figure.value:.4g} {figure.unit}".rstrip()) for figure in outcome.figures)]
 
     def __repr__(self) -> str:
         """Return folder, end and figures; `outcome` has everything."""
@@ -196,6 +198,12 @@ def train(
         QkvError: any other bad input; nothing already saved is lost.
 
     Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> table = [(float(x), 2.0 * x) for x in range(20)]  # y = 2x
+        >>> with TemporaryDirectory() as folder:
+        ...     run = train("regress", data=table, out=folder, bandwidth=0.5, quiet=True)
+        ...     print(run.outcome.reason, round(float(run.load().predict([[7.5]])[0]), 2))
+        finished 15.0
         >>> train("translate", out="run", stepz=5)
         Traceback (most recent call last):
         qkv.errors.ConfigError: stepz: expected a setting of translate; got an unknown one. Did you mean "steps"?

@@ -9,7 +9,6 @@ from qkv.algorithms.matrix import reference
 from qkv.argument_names import ATTENTION, explain_arguments
 from qkv.biases import Bias
 from qkv.engine.describe import Arguments, describe
-from qkv.engine.hidden_keys import zero_hidden_keys
 from qkv.engine.returned_weights import product_of_weights, through_weights
 from qkv.engine.winners import winners, with_positions
 from qkv.errors import UnsupportedError
@@ -150,7 +149,7 @@ def attention_with_weights(
     """
     arguments = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
     problem, call, leading = describe(query, key, value, arguments)
-    plan, call = plan_for(problem, backend), zero_hidden_keys(call)
+    plan, call = plan_for(problem, backend), call.without_hidden_keys()
     weights = reference.weights(problem, call)
     if plan.candidates[0] is reference.REFERENCE:
         output = reference.output(problem, call, weights)

@@ -69,7 +69,7 @@ def test_other_algorithms_serve_and_the_plan_says_why(name: str, reason: str) ->
 
 @pytest.mark.parametrize("reason", [nothing], indirect=True)
 @pytest.mark.usefixtures("reason")
-@pytest.mark.filterwarnings("ignore::qkv.tasks.cut.CutWarning")
+@pytest.mark.filterwarnings("ignore::qkv.tasks.length.CutWarning")
 @pytest.mark.parametrize("model", ["gru", "lstm", "transformer"])
 def test_models_train_and_decode(model: str, tmp_path: Path) -> None:
     pairs = [(f"{a}{b}", f"{b}{a}") for a in "abcdefgh" for b in "abcdefgh"]

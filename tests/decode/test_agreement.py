@@ -5,10 +5,9 @@ import torch
 from tests.models.test_translators import BOS, EOS, KINDS, batch, made
 
 from qkv.decode.agreement import Agreement, turned
-from qkv.decode.beam import Beam, beam
+from qkv.decode.beam import Beam, Ranking, beam
 from qkv.decode.forced import forced
 from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.ranking import Ranking
 
 ROWS = [[3, 4, 5], [7], [8, 9]]
 MARKS = {"bos": BOS, "eos": EOS}

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from tests.decode.scripts import BOS, EOS, SIZE, Script, batch, sources
 from torch import Tensor
 
-from qkv.decode.beam import Beam, beam
+from qkv.decode.beam import Beam, Ranking, beam
 from qkv.decode.greedy import greedy
 from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.ranking import Ranking
 from qkv.errors import ConfigError, QkvError, ShapeError
 
 Found = tuple[tuple[int, ...], float, bool]

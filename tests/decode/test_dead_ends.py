@@ -14,13 +14,12 @@ from tests.decode.test_beam import GARDEN, Table
 from torch import Tensor
 
 from qkv.decode import likeliest as room
-from qkv.decode.beam import Beam, beam
+from qkv.decode.beam import Beam, Ranking, beam
 from qkv.decode.ensemble import Ensemble
 from qkv.decode.forced import forced
 from qkv.decode.greedy import greedy
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.likeliest import likeliest
-from qkv.decode.ranking import Ranking
 from qkv.decode.sampling import Sampling, row_keys, sample
 from qkv.errors import QkvError
 

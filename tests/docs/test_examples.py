@@ -53,7 +53,7 @@ def _trainings() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("page", _parameters())
-@pytest.mark.filterwarnings("ignore::qkv.tasks.cut.CutWarning")
+@pytest.mark.filterwarnings("ignore::qkv.tasks.length.CutWarning")
 def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In one folder, with small models; what models say is judged."""
     if "transformers import" in page.read_text(encoding="utf-8"):

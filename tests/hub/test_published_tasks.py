@@ -109,7 +109,7 @@ def test_sentencepieces_are_those_of_their_library() -> None:
             assert tokenizer.decode(ids) == " ".join(text.split())
 
 
-@pytest.mark.filterwarnings("ignore::qkv.tasks.cut.CutWarning")
+@pytest.mark.filterwarnings("ignore::qkv.tasks.length.CutWarning")
 def test_it_translates(translator: Translator) -> None:
     found = translator.translate_fully(TEXTS, attention=True)
     assert [one.text for one in found] == translator.translate(TEXTS)

@@ -11,8 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from qkv.compiled import openmp
 from qkv.linalg import matmul, mkl
-from qkv.linalg.layers import apply_layer
-from qkv.linalg.matmul import batched, contiguous_rows, kept_weight, linear, onednn_serves, product
+from qkv.linalg.matmul import apply_layer, batched, contiguous_rows, kept_weight, linear, onednn_serves, product
 from qkv.linalg.packed import PackedWeight
 from qkv.linalg.session import DecodingSession
 from qkv.nn.blocks import TransformerBlock

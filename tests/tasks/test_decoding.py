@@ -17,7 +17,7 @@ from qkv.errors import ConfigError, DataError, QkvError
 from qkv.models.copying import CopyingTranslator
 from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
 from qkv.models.translator import TransformerConfig, TransformerTranslator
-from qkv.tasks.cut import CutWarning
+from qkv.tasks.length import CutWarning
 from qkv.tasks.translate.decoding import Decoding, as_mean, as_sampling, as_stop
 from qkv.tasks.translate.predict import Translator
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.journal import StepJournal
 from qkv.decode.likeliest import log_probability
 from qkv.decode.protocol import State, Stepper
+from qkv.decode.walk import StepJournal
 from qkv.errors import ShapeError
 
 

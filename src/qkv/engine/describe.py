@@ -76,7 +76,7 @@ class Arguments(NamedTuple):
 def describe(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, state: bool = False) -> DescribedCall:
     """Check the arguments of a call, align them, and describe the problem.
 
-    Keys that no query may see are left unchanged here; `zero_hidden_keys` zeroes them.
+    Keys that no query may see are left unchanged here; `Call.without_hidden_keys` zeroes them.
 
     Raises:
         ShapeError, DtypeError, MaskError, ConfigError, UnsupportedError: an argument does not fit; see the message.

@@ -13,7 +13,6 @@ from torch.utils._pytree import tree_map_only
 from qkv.argument_names import ATTENTION, explain_arguments
 from qkv.biases import Bias
 from qkv.engine.describe import Arguments, DescribedCall, describe, expect_floats
-from qkv.engine.hidden_keys import zero_hidden_keys
 from qkv.engine.problem import Call
 from qkv.engine.winners import values_of, winners
 from qkv.errors import ConfigError, ShapeError, UnsupportedError
@@ -518,7 +517,7 @@ def map_of(query: Tensor, key: Tensor, arguments: Arguments, state: RowState | N
     expect_floats("query", query)
     expect_floats("key", key)
     bound = describe(query, key, values_of(key), arguments, state=True)
-    bound = bound._replace(call=zero_hidden_keys(bound.call))
+    bound = bound._replace(call=bound.call.without_hidden_keys())
     hard = bound.problem.normalizer == "hard"
     if state is None and bound.problem.normalizer not in KNOWN:
         zeros = query.new_zeros(*bound.problem.leading, bound.problem.queries, dtype=torch.float64)

@@ -8,6 +8,8 @@ Which code that is was measured for each kind of product (docs/understanding/pla
   operator is missing or answers wrongly, PyTorch computes the product.
 - Products of few rows with a weight that comes again: with the weight packed for our own kernel, on every processor
   whose registers hold 256 bits or more.
+
+`apply_layer` and `apply_columns` compute linear layers so; a layer that is more than its weights is called.
 """
 
 from collections.abc import Callable, Hashable
@@ -16,7 +18,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qkv.errors import out_of_memory_text
@@ -25,6 +27,7 @@ from qkv.linalg.memory_pool import MemoryPool
 from qkv.linalg.session import DecodingSession
 from qkv.shapes import Shape, broadcast
 from qkv.values.parameters import forward_mode, numbers, readable
+from qkv.values.plain import is_plain
 
 if TYPE_CHECKING:
     from qkv.linalg.packed import PackedWeight
@@ -378,3 +381,50 @@ class _Linear(torch.autograd.Function):
             times(g_rows.mT, x_rows) if wants_weight else None,
             g_rows.sum(0) if wants_bias else None,
         )
+
+
+def apply_layer(layer: nn.Module, x: Tensor, session: DecodingSession | None = None) -> Tensor:
+    """Return layer(x).
+
+    Args:
+        layer: a plain `nn.Linear`, computed by `qkv.linalg.matmul.linear`; any other module is called.
+        x: (..., M).
+        session: keeps the weight of a plain layer packed.
+
+    Returns:
+        (..., N).
+
+    Example:
+        >>> import torch
+        >>> apply_layer(nn.Linear(3, 4), torch.zeros(2, 3)).shape
+        torch.Size([2, 4])
+        >>> apply_layer(nn.ReLU(), torch.tensor([-1.0]))
+        tensor([0.])
+    """
+    if is_plain(layer, nn.Linear):
+        return linear(x, layer.weight, layer.bias, kept_weight(session, layer))  # type: ignore[arg-type]
+    output: Tensor = layer(x)
+    return output
+
+
+def apply_columns(
+    layer: nn.Module, columns: slice, x: Tensor, session: DecodingSession | None = None, owner: Hashable = None
+) -> Tensor:
+    """Return layer(x)[..., columns], computing only those columns if the layer is plain.
+
+    Args:
+        layer, x, session: as for `apply_layer`.
+        columns: of the output.
+        owner: what the session keeps the rows of the weight under.
+
+    Example:
+        >>> import torch
+        >>> layer, x = nn.Linear(3, 4), torch.randn(2, 3)
+        >>> torch.allclose(apply_columns(layer, slice(1, 3), x), layer(x)[:, 1:3], atol=1e-6)
+        True
+    """
+    if is_plain(layer, nn.Linear):
+        bias = None if layer.bias is None else layer.bias[columns]  # type: ignore[index]
+        return linear(x, layer.weight[columns], bias, kept_weight(session, owner))  # type: ignore[index]
+    output: Tensor = layer(x)[..., columns]
+    return output

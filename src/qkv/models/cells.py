@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from qkv.linalg.layers import apply_layer
+from qkv.linalg.matmul import apply_layer
 from qkv.linalg.session import DecodingSession
 from qkv.nn.dropout import Dropout
 from qkv.nn.recurrent.gated import gated

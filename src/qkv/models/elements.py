@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ShapeError
-from qkv.linalg.layers import apply_layer
+from qkv.linalg.matmul import apply_layer
 from qkv.models import recurrence
 from qkv.models.checks import clean_source, padding_of
 from qkv.models.encoders import CELLS, encode

@@ -5,7 +5,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from torch import Tensor, nn
 
-from qkv.linalg.layers import apply_layer
+from qkv.linalg.matmul import apply_layer
 from qkv.linalg.session import DecodingSession
 from qkv.models.checks import check_target
 from qkv.values.hooks import step_through_hooks

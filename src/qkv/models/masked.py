@@ -4,7 +4,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from qkv.linalg.layers import apply_layer
+from qkv.linalg.matmul import apply_layer
 from qkv.models.parts import TransformerParts
 from qkv.models.reader import Reader
 from qkv.nn.feed_forward import Activation, activated, activation_of

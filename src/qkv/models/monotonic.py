@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, setting
-from qkv.linalg.layers import apply_layer
+from qkv.linalg.matmul import apply_layer
 from qkv.models import recurrence
 from qkv.models.cells import Hidden, first_hidden, gates, run_cells
 from qkv.models.checks import check_config, check_target, clean_source

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, ShapeError, setting
-from qkv.linalg.layers import apply_layer
+from qkv.linalg.matmul import apply_layer
 from qkv.models.cells import STEPS, Hidden, first_hidden, gates, run_cells
 from qkv.models.checks import check_config
 from qkv.models.elements import ElementEncoder

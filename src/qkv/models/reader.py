@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, ShapeError, setting
-from qkv.linalg.layers import apply_layer
+from qkv.linalg.matmul import apply_layer
 from qkv.masks.base import Mask
 from qkv.masks.patterns import Lengths
 from qkv.models import recurrence

@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple, final
 
 from torch import Tensor, nn
 
-from qkv.linalg.layers import apply_layer
+from qkv.linalg.matmul import apply_layer
 from qkv.linalg.session import DecodingSession
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, window

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, UnsupportedError, setting
-from qkv.linalg.layers import apply_layer
+from qkv.linalg.matmul import apply_layer
 from qkv.linalg.session import DecodingSession
 from qkv.masks.patterns import Lengths
 from qkv.models import recurrence

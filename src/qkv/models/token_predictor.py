@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor, nn
 
-from qkv.linalg.layers import apply_layer
+from qkv.linalg.matmul import apply_layer
 from qkv.linalg.session import DecodingSession
 from qkv.models.checks import check_target
 from qkv.models.encoder_decoder import InSession

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qkv.errors import ConfigError, nearest
-from qkv.linalg.layers import apply_layer
+from qkv.linalg.matmul import apply_layer
 from qkv.linalg.session import DecodingSession
 from qkv.nn.dropout import Dropout
 from qkv.nn.scores import xavier_uniform

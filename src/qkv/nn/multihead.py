@@ -10,7 +10,7 @@ from qkv.biases import Bias
 from qkv.engine.describe import expect_floats
 from qkv.errors import ConfigError, DtypeError, ShapeError, UnsupportedError, nearest
 from qkv.functional import attention_with_state
-from qkv.linalg.layers import apply_layer
+from qkv.linalg.matmul import apply_layer
 from qkv.linalg.session import DecodingSession
 from qkv.masks.base import Mask
 from qkv.nn.attention import Also, Attention

@@ -4,7 +4,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from qkv.linalg.layers import apply_columns, apply_layer
+from qkv.linalg.matmul import apply_columns, apply_layer
 from qkv.linalg.session import DecodingSession
 from qkv.nn.scores import xavier_uniform
 from qkv.values.plain import plain_weights

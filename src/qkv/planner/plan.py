@@ -10,7 +10,6 @@ import torch
 
 from qkv import forks
 from qkv.engine.algorithm import Algorithm, Facts, Result
-from qkv.engine.hidden_keys import zero_hidden_keys
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import matrix_numbers, product_operations
 from qkv.errors import UnsupportedError, nearest
@@ -100,7 +99,7 @@ class Plan:
         for algorithm in self.candidates:
             inputs = call
             if algorithm.reads_hidden_keys:
-                inputs = zeroed = zero_hidden_keys(call) if zeroed is None else zeroed
+                inputs = zeroed = call.without_hidden_keys() if zeroed is None else zeroed
             if algorithm.inspect is None:
                 return algorithm, inputs, None
             if algorithm.inspect not in inspected:

@@ -13,8 +13,8 @@ from qkv.metrics.figure import Figure
 from qkv.tasks.classify.data import Kind, TextAndLabels, read_texts
 from qkv.tasks.classify.objective import judge_labels
 from qkv.tasks.classify.predict import Classifier
-from qkv.tasks.cut import CutCounter
 from qkv.tasks.generate.predict import Generator
+from qkv.tasks.length import CutCounter
 from qkv.tasks.notes import note
 from qkv.tasks.pairs import PairSources
 from qkv.tasks.point.predict import ElementPointer

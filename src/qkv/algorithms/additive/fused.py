@@ -15,7 +15,6 @@ from qkv.algorithms.additive import decoding, operators
 from qkv.algorithms.additive.few_queries import few
 from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
-from qkv.engine.hidden_keys import zero_hidden_keys
 from qkv.engine.mechanism import full_rank
 from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
@@ -102,7 +101,7 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
 
 
 def _items(problem: Problem, call: Call, count: Tensor | None) -> operators.Items:
-    call, leading = zero_hidden_keys(call, keys=not _reads_only_seen_keys(problem, call)), problem.leading
+    call, leading = call.without_hidden_keys(keys=not _reads_only_seen_keys(problem, call)), problem.leading
     query, key, _, vector = call.score.prepare(call.query, call.key)
     assert vector is not None
     dtype = _compute_dtype(problem.dtype)

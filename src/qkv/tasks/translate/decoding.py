@@ -7,12 +7,11 @@ from typing import Any, NamedTuple, TypeVar, cast, final, get_args
 import torch
 from torch import Tensor
 
-from qkv.decode.beam import Beam, Stop, beam
+from qkv.decode.beam import Beam, Normalization, Ranking, Stop, beam
 from qkv.decode.ensemble import Ensemble, Mean
 from qkv.decode.greedy import greedy
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.protocol import Stepper, as_beam_stepper, start_in
-from qkv.decode.ranking import Normalization, Ranking
 from qkv.decode.sampling import Sampling, sample
 from qkv.errors import ConfigError, nearest, setting
 from qkv.linalg.session import DecodingSession

@@ -21,9 +21,8 @@ from qkv.linalg.session import DecodingSession
 from qkv.models.copying import CopyingTranslator
 from qkv.notebooks import table
 from qkv.recording import record
-from qkv.tasks.cut import warn_cut
 from qkv.tasks.devices import as_device
-from qkv.tasks.length import expect_length
+from qkv.tasks.length import expect_length, warn_cut
 from qkv.tasks.notes import counted
 from qkv.tasks.translate.decoding import Decoding, as_stepper, decode
 from qkv.tasks.translate.members import members_of

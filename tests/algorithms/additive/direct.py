@@ -172,4 +172,6 @@ def drawn(c: Case, turn: int, grad_lse: bool) -> Draw:
         with order.summing():
             return judged(c, torch.float32, grad, of_lse, order)
 
-    return Draw(answer, exact, literal, scales, single=frozenset({"vector", "lse", "shift"}))
+    # The gradient of a bias that the queries share: each number is a sum over all of them, with an error of its own.
+    shared = {"bias"} if c.sight.bias.shape[-2] == 1 else set()
+    return Draw(answer, exact, literal, scales, single=frozenset({"vector", "lse", "shift"} | shared))

@@ -12,6 +12,7 @@ from tests.contract.calls import MECHANISMS, Call, drawn, near
 from tests.contract.mechanisms import NORMALIZER, ON_CPU, SCORE
 from tests.contract.served import by_served
 from tests.here import here
+from tests.pairs import every_pair
 from torch import Tensor
 from torch.autograd import gradgradcheck
 from torch.autograd.functional import hessian, hvp, vhp
@@ -196,8 +197,10 @@ SLOWER = [("mapped", "lengths", 6), ("mapped", "not", 7), ("exported", "lengths"
 """The way, the mask, and of how many mechanisms one is drawn."""
 
 
-@pytest.mark.parametrize("bias", BIASES)
-@pytest.mark.parametrize(("way", "mask", "step"), [*PLAIN, *SLOWER])
+@pytest.mark.parametrize(
+    ("way", "mask", "step", "bias"),
+    every_pair((*how, bias) for how, bias in product([*PLAIN, *SLOWER], BIASES)),
+)
 def test_every_bias_and_way_agrees_or_refuses(way: str, mask: str, step: int, bias: str) -> None:
     shape, build = BIASES[bias]
     agreed = refused = 0

@@ -2,11 +2,13 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from tests.contract.changes import WAYS, other
+from tests.pairs import every_pair
 from torch import Tensor, nn
 
 from qkv.compiled import available
@@ -27,7 +29,10 @@ from qkv.models.translator import TransformerConfig, TransformerTranslator
 SIZE, ROWS, BOS, EOS, LIMIT = 40, 24, 1, 2, 10
 
 
-@pytest.fixture(autouse=True, params=["MKL", "oneDNN"])
+PRODUCTS = ("MKL", "oneDNN")
+
+
+@pytest.fixture(autouse=True, params=PRODUCTS)
 def packed_products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every weight is packed, as on a processor where MKL's products are the fastest, and where oneDNN's are."""
     if available.why_unavailable() is not None:
@@ -113,8 +118,11 @@ class Plain:
         self.start, self.step, self.select = model.start, model.step, model.select
 
 
-@every
-@pytest.mark.parametrize("how", ["greedy", "beam", "sample"])
+@pytest.mark.parametrize(
+    ("packed_products", "how", "kind"),
+    every_pair(product(PRODUCTS, ("greedy", "beam", "sample"), MAKERS)),
+    indirect=["packed_products"],
+)
 def test_ids_are_those_without_a_session(kind: str, how: str) -> None:
     model = made(kind)
     expected = {seed: decoded(Plain(model), kind, seed, how) for seed in range(3)}
@@ -125,8 +133,9 @@ def test_ids_are_those_without_a_session(kind: str, how: str) -> None:
         assert bool(session._stored) == (kind != "pointer")
 
 
-@every
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("packed_products", "way", "kind"), every_pair(product(PRODUCTS, WAYS, MAKERS)), indirect=["packed_products"]
+)
 def test_weights_may_change_in_any_way_between_decodings(kind: str, way: str) -> None:
     """A session that stays open may go by the versions of weights, a new one sees all that has changed."""
     model = made(kind)

@@ -1,9 +1,11 @@
 """A repeated plain call runs the kernel alone; it has the bits, the gradients and the refusals of the first one."""
 
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
+from tests.pairs import every_pair
 
 import qkv
 from qkv import forks
@@ -37,10 +39,10 @@ def _answers(tensors: list[torch.Tensor], backend: str, **options: Any) -> list[
     return [output.detach(), *torch.autograd.grad(output.square().sum(), tensors)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize(
+    ("score", "size", "layout", "dtype"),
+    every_pair(product(SCORES, SIZES, LAYOUTS, (torch.float32, torch.float64, torch.bfloat16))),
+)
 def test_the_second_call_has_the_bits_of_a_first_one(score: str, size: str, layout: str, dtype: torch.dtype) -> None:
     if score == "scale per head" and layout in ("3", "2"):
         layout = "4"

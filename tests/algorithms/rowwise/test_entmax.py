@@ -1,10 +1,13 @@
 """Sparsemax and entmax rows: the equation's weights, exact for any contents, and their derivatives."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.pairs import every_pair
 
 from qkv.algorithms.rowwise.row_passes import project, project_back
 from qkv.normalizers.sparse import Entmax, Sparsemax
@@ -15,7 +18,7 @@ EQUATION = {1.1: Entmax(1.1), 1.3: Entmax(1.3), 1.5: Entmax(), 2.0: Sparsemax(),
 # The equation in float64 judges both; it sorts and subtracts running sums, which costs it a few digits.
 ATOL = {np.float32: 5e-7, np.float64: 1e-13}
 by_alpha = pytest.mark.parametrize("alpha", EQUATION)
-by_dtype = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda d: d.__name__)
+by_dtype = pytest.mark.parametrize("dtype", ATOL, ids=lambda d: d.__name__)
 
 
 def weights(scores: np.ndarray, alpha: float) -> np.ndarray:
@@ -34,10 +37,10 @@ def exact(scores: np.ndarray, alpha: float) -> np.ndarray:
     return EQUATION[alpha](s, s != -torch.inf).numpy()
 
 
-@by_alpha
-@by_dtype
-@pytest.mark.parametrize("scale", [1e-3, 0.3, 3.0, 1e3])
-@pytest.mark.parametrize("keys", [1, 2, 63, 64, 65, 1000])
+@pytest.mark.parametrize(
+    ("keys", "scale", "dtype", "alpha"),
+    every_pair(product((1, 2, 63, 64, 65, 1000), (1e-3, 0.3, 3.0, 1e3), ATOL, EQUATION)),
+)
 def test_weights_of_the_equation(alpha, dtype, scale, keys):
     scores = (np.random.default_rng(keys).normal(size=(50, keys)) * scale).astype(dtype)
     found = weights(scores, alpha)

@@ -1,11 +1,13 @@
 """Backend `rowwise` against `reference` in float64, with tiles so small that every kind of edge occurs."""
 
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
 from tests.contract.criterion import distances_by_subtraction
 from tests.here import here
+from tests.pairs import every_pair
 from torch import Tensor
 
 import qkv
@@ -40,14 +42,18 @@ KERNELS = [
 ]
 
 
-@pytest.fixture(params=["one tile", "many tiles"], autouse=True)
+TILES = ("one tile", "many tiles")
+PRODUCTS = ("single", "double")
+
+
+@pytest.fixture(params=TILES, autouse=True)
 def _tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "many tiles":
         monkeypatch.setattr(row_tiles, "SIZE", tiles.TileSize(24, 2))
         monkeypatch.setattr(tiles, "MAX_SCORES", 64)
 
 
-@pytest.fixture(params=["single", "double"])
+@pytest.fixture(params=PRODUCTS)
 def _products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways to compute distances as products."""
     for name in ("NEAR", "NEAR_EDGES"):
@@ -76,16 +82,19 @@ def same(
         torch.testing.assert_close(got.double(), expected.double(), atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("mask", MASKS)
+NORMALIZERS = (Softmax(), Softmax(0.5), Mean(), Identity(), Sparsemax(), Entmax(), Entmax(1.7))
+
+
 @pytest.mark.parametrize(
-    "normalizer", [Softmax(), Softmax(0.5), Mean(), Identity(), Sparsemax(), Entmax(), Entmax(1.7)], ids=repr
+    ("_tiles", "normalizer", "mask"), every_pair(product(TILES, NORMALIZERS, MASKS)), indirect=["_tiles"]
 )
 def test_a_mask_hides_in_every_tile(mask: str, normalizer: qkv.normalizers.Normalizer) -> None:
     same(inputs(), mask=MASKS[mask], normalizer=normalizer, tolerance=1e-9)
 
 
-@pytest.mark.parametrize("backend", here("rowwise", "blocked"))
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(
+    ("_tiles", "mask", "backend"), every_pair(product(TILES, MASKS, here("rowwise", "blocked"))), indirect=["_tiles"]
+)
 def test_products_by_onednn_differ_by_rounding(backend: str, mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not torch._C._has_mkldnn:
         pytest.skip("PyTorch without oneDNN")
@@ -98,8 +107,11 @@ def test_products_by_onednn_differ_by_rounding(backend: str, mask: str, monkeypa
 
 
 @pytest.mark.usefixtures("_products")
-@pytest.mark.parametrize("score", KERNELS, ids=repr)
-@pytest.mark.parametrize("mask", ["none", "lengths", "dense"])
+@pytest.mark.parametrize(
+    ("_tiles", "_products", "mask", "score"),
+    every_pair(product(TILES, PRODUCTS, ("none", "lengths", "dense"), KERNELS)),
+    indirect=["_tiles", "_products"],
+)
 def test_kernels_of_distances(score: qkv.scores.Score, mask: str) -> None:
     torch.manual_seed(0)
     for normalizer in (None, Mean(), Identity(), Sparsemax()):

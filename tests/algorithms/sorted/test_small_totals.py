@@ -6,6 +6,7 @@ outside a row's support have no part in its bound: neither how many there are, n
 """
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.here import here
+from tests.pairs import every_pair
 
 import qkv
 from qkv.errors import UnsupportedError
@@ -143,10 +145,10 @@ def shares(line: Line, name: str, normalizer: str, way: str) -> dict[str, float]
     return result
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("normalizer", NORMALIZERS)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    ("name", "normalizer", "way", "dtype"),
+    every_pair(product(KERNELS, NORMALIZERS, WAYS, (torch.float32, torch.float64))),
+)
 @settings(deadline=None, max_examples=40)
 @given(st.data())
 def test_every_row_is_within_its_own_bound(

@@ -1,9 +1,11 @@
 """Backend `blocked` against `reference`, with tiles so small that every kind of edge occurs."""
 
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 import torch
+from tests.pairs import every_pair
 from torch import Tensor
 
 import qkv
@@ -17,7 +19,10 @@ B, H, Q, K, D, V = 2, 3, 11, 13, 5, 4
 LEAD = (B, H)
 
 
-@pytest.fixture(params=["one tile", "many tiles"], autouse=True)
+TILES = ("one tile", "many tiles")
+
+
+@pytest.fixture(params=TILES, autouse=True)
 def _tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "many tiles":
         monkeypatch.setattr(tiles, "CACHED", tiles.TileSize(24, 2))
@@ -64,8 +69,12 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("normalizer", [Softmax(), Softmax(0.5), Mean(), Sigmoid(), Sparsemax(), Entmax(1.7), Hard()])
+NORMALIZERS = (Softmax(), Softmax(0.5), Mean(), Sigmoid(), Sparsemax(), Entmax(1.7), Hard())
+
+
+@pytest.mark.parametrize(
+    ("_tiles", "normalizer", "mask"), every_pair(product(TILES, NORMALIZERS, MASKS)), indirect=["_tiles"]
+)
 def test_a_mask_hides_in_every_tile(mask: str, normalizer: qkv.normalizers.Normalizer) -> None:
     q, k, v = inputs(*LEAD)
     same(lambda b: with_state(b, q, k, v, mask=MASKS[mask], normalizer=normalizer), q, k, v)

@@ -1,6 +1,8 @@
 """Columns of a TSV file in `qkv train translate`, `qkv evaluate` and `qkv translate`."""
 
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -67,26 +69,42 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 every = pytest.mark.parametrize("name", WAYS)
 
 
+@pytest.fixture(scope="module")
+def evaluated(folder: Path) -> Callable[[str], tuple[str, str]]:
+    """The figures of each run on its own table, and what it writes there."""
+
+    @cache
+    def evaluate(name: str) -> tuple[str, str]:
+        out = folder / f"{name}.out"
+        done = succeeded(run("evaluate", folder / name, "--data", folder / "verbs.tsv", "--out", out))
+        return done.stdout, out.read_text()
+
+    return evaluate
+
+
 @every
-def test_evaluation_reads_the_columns_of_training_and_writes_words(folder: Path, tmp_path: Path, name: str) -> None:
-    done = succeeded(run("evaluate", folder / name, "--data", folder / "verbs.tsv", "--out", tmp_path / "out"))
-    assert "exact_match" in done.stdout
-    lines = (tmp_path / "out").read_text().splitlines()
+def test_evaluation_reads_the_columns_of_training_and_writes_words(
+    folder: Path, evaluated: Callable[[str], tuple[str, str]], tmp_path: Path, name: str
+) -> None:
+    figures, written = evaluated(name)
+    assert "exact_match" in figures
+    lines = written.splitlines()
     assert len(lines) == 8
     assert not any(" " in line for line in lines), "symbols are joined as the table does"
     moved = tmp_path / "moved.tsv"
     rows = [line.split("\t") for line in (folder / "verbs.tsv").read_text().splitlines()]
     moved.write_text("".join(f"{source}\t{marks}\t{target}\n" for target, source, _, marks in rows))
     columns = ["--source-col", "1", "--features-col", "2", "--target-col", "3"]
-    assert succeeded(run("evaluate", folder / name, "--data", moved, *columns)).stdout == done.stdout
+    assert succeeded(run("evaluate", folder / name, "--data", moved, *columns)).stdout == figures
 
 
 @every
-def test_translation_takes_rows_of_the_table_or_columns_of_its_own(folder: Path, tmp_path: Path, name: str) -> None:
-    succeeded(run("evaluate", folder / name, "--data", folder / "verbs.tsv", "--out", tmp_path / "out"))
+def test_translation_takes_rows_of_the_table_or_columns_of_its_own(
+    folder: Path, evaluated: Callable[[str], tuple[str, str]], tmp_path: Path, name: str
+) -> None:
     rows = (folder / "verbs.tsv").read_text()
     whole = succeeded(run("translate", folder / name, "--attention", tmp_path / "map.html", feed=rows))
-    assert whole.stdout == (tmp_path / "out").read_text()
+    assert whole.stdout == evaluated(name)[1]
     assert "[PST]" in (tmp_path / "map.html").read_text()
     short = "".join("{1}\t{3}\n".format(*row.split("\t")) for row in rows.splitlines())
     given = ["--source-col", "1", "--features-col", "2"]

@@ -43,7 +43,7 @@ def test_a_closed_stream_is_one_message(name: str, monkeypatch: pytest.MonkeyPat
         next(stream_stdin()) if name == "stdin" else write_lines([""])
 
 
-@pytest.mark.parametrize("how", ["2>&-", "2>/dev/full", "0<&- 2>&-"])
+@pytest.mark.parametrize("how", ["2>/dev/full", "0<&- 2>&-", pytest.param("2>&-", marks=pytest.mark.slow)])
 def test_messages_that_cannot_be_told_end_nothing_and_are_no_output(how: str, tmp_path: Path) -> None:
     """Nor does a file that a command opens become what libraries take for standard error."""
     (tmp_path / "films.tsv").write_text("good\ta funny film\nbad\ta dull film\n" * 8)

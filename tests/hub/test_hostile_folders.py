@@ -300,15 +300,16 @@ STRANGE: list[Any] = [
 ]
 
 
+@pytest.mark.parametrize("draws", [16, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CASES)
-def test_any_strange_setting_is_read_or_refused(name: str, tmp_path: Path) -> None:
+def test_any_strange_setting_is_read_or_refused(name: str, draws: int, tmp_path: Path) -> None:
     """Settings are replaced at random, from a fixed seed: what is not refused by name computes numbers."""
-    draws, folder = random.Random(name), tmp_path / "model"
+    drawn, folder = random.Random(name), tmp_path / "model"
     shutil.copytree(HERE / name, folder)
     table, given = json.loads((folder / CONFIG).read_text()), inputs()
-    for _ in range(40):
-        key = draws.choice(sorted(table))
-        (folder / CONFIG).write_text(json.dumps({**table, key: draws.choice(STRANGE)}))
+    for _ in range(draws):
+        key = drawn.choice(sorted(table))
+        (folder / CONFIG).write_text(json.dumps({**table, key: drawn.choice(STRANGE)}))
         try:
             model = read_folder(Folder(folder)).build()
         except CheckpointError as error:

@@ -528,9 +528,8 @@ def test_a_parametrization_acts_and_learns(kind: str) -> None:
             if module._parameters[parameter] is None:
                 continue
             parametrize.register_parametrization(module, parameter, Noised())
-            for mode in MODES:
+            for mode in ("evaluation", "decoding", "training"):
                 refused_or_seen(model, module, mode, before[mode])
-            learned(model)
             gradient = module.parametrizations[parameter].original.grad
             assert gradient is not None, (name, parameter)
             assert gradient.isfinite().all()

@@ -37,8 +37,8 @@ def _jobs() -> dict[str, Callable[[], int]]:
 
     from qkv.decode.greedy import greedy
     from qkv.models.translator import TransformerConfig, TransformerTranslator
+    from qkv.training.loss import output_loss
     from qkv.training.optimizer import build_optimizer, clip_gradient
-    from qkv.training.output_loss import output_loss
     from qkv.training.settings import Settings
 
     torch.manual_seed(0)

@@ -30,8 +30,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from qkv.linalg.matmul import product
 from qkv.models.language_model import DecoderConfig, LanguageModel
 from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.training.loss import output_loss
 from qkv.training.optimizer import build_optimizer, clip_gradient
-from qkv.training.output_loss import output_loss
 from qkv.training.settings import Settings
 
 RESULTS = Path(__file__).parent / "results" / "train.json"

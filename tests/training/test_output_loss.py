@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qkv.training.loss import label_smoothed_loss
-from qkv.training.output_loss import output_loss
+from qkv.training.loss import label_smoothed_loss, output_loss
 
 
 def drawn(rows: int, width: int, size: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.likeliest import likeliest
+from qkv.decode.likeliest import expect_numbers, likeliest
 from qkv.decode.protocol import BeamStepper, State, Stepper, as_beam_stepper, start_in
 from qkv.decode.walk import as_limits, as_never
-from qkv.errors import ConfigError, QkvError, nearest
+from qkv.errors import ConfigError, nearest
 from qkv.linalg.session import DecodingSession, opened
 
 Stop = Literal["proved", "filled"]
@@ -479,12 +479,7 @@ def _choose(logits_MN: Tensor, totals_Rw: Tensor, width: int, eos: int, never: S
 
 def _check(choice: _Choice, sources: Tensor, step: int) -> None:
     # NaN sorts first: among the best that go on, or among the ends if nothing else may be chosen.
-    lost = choice.totals[:, 0].isnan() | choice.end_totals[:, 0].isnan()
+    best_2R = torch.stack([choice.totals[:, 0], choice.end_totals[:, 0]])
+    lost = best_2R.isnan().any(0)
     if lost.any():
-        row = int(sources[lost][0])
-        raise QkvError(
-            "model",
-            "scores that are numbers",
-            f"NaN for row {row} at step {step}",
-            "The parameters hold NaN or Inf: take an earlier checkpoint.",
-        )
+        expect_numbers(best_2R, f"row {int(sources[lost][0])} at step {step}")

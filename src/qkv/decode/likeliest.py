@@ -1,4 +1,4 @@
-"""The likeliest tokens of each row, and their log-probabilities."""
+"""The likeliest tokens of each row, and their log-probabilities; scores that are not numbers are refused."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv.compiled.available import why_unavailable
+from qkv.errors import QkvError
 from qkv.values.parameters import readable
 
 _MANY = 1 << 18
@@ -166,3 +167,25 @@ def _top(scores_RN: Tensor, count: int) -> tuple[Tensor, Tensor]:
         return top, tokens
     top, tokens = scores_RN.topk(count, -1)
     return top, tokens
+
+
+def expect_numbers(scores: Tensor, where: str) -> None:
+    """Raise an error if scores hold NaN.
+
+    Args:
+        scores: any shape.
+        where: the line or token that they belong to, for the message.
+
+    Raises:
+        QkvError: there is a NaN.
+
+    Example:
+        >>> expect_numbers(torch.tensor([0.0, float("-inf")]), "line 1")
+        >>> expect_numbers(torch.tensor([float("nan")]), "line 1")
+        Traceback (most recent call last):
+        qkv.errors.QkvError: model: expected scores that are numbers; got NaN for line 1. The parameters hold NaN or
+        Inf: take an earlier checkpoint.
+    """
+    if scores.isnan().any():
+        hint = "The parameters hold NaN or Inf: take an earlier checkpoint."
+        raise QkvError("model", "scores that are numbers", f"NaN for {where}", hint)

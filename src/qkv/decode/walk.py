@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.likeliest import expect_numbers
 from qkv.decode.protocol import State, Stepper, start_in
-from qkv.errors import ConfigError, QkvError, ShapeError
+from qkv.errors import ConfigError, ShapeError
 from qkv.linalg.session import DecodingSession, opened
 
 Choose = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
@@ -156,14 +157,8 @@ class StepJournal:
         Raises:
             QkvError: the model's scores are not numbers.
         """
-        if torch.isnan(gains).any():
-            row = int(rows[torch.isnan(gains)][0])
-            raise QkvError(
-                "model",
-                "scores that are numbers",
-                f"NaN for row {row} at step {len(self.steps)}",
-                "The parameters hold NaN or Inf: take an earlier checkpoint.",
-            )
+        if gains.isnan().any():
+            expect_numbers(gains, f"row {int(rows[gains.isnan()][0])} at step {len(self.steps)}")
         self.steps.append((rows, tokens, gains))
 
     def hypotheses(self, eos: int) -> list[Hypothesis]:

@@ -19,11 +19,10 @@ from qkv.masks.patterns import PATTERNS, expect_lengths
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax, Sum
 from qkv.normalizers.kinds import KNOWN, as_normalizer, kind_of
-from qkv.scores.base import Score
+from qkv.scores.base import HALVES, Score, equation
 from qkv.scores.catalog import SCORES
 from qkv.scores.free import Learned, Uniform, as_score
 from qkv.scores.kernels import Gaussian, SquaredDistance
-from qkv.scores.widened import HALVES, equation
 from qkv.shapes import Shape, broadcast, show
 from qkv.values.catalog import listed
 from qkv.values.parameters import (

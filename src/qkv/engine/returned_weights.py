@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from qkv.scores.widened import as_it_is, wide
+from qkv.scores.base import as_it_is, wide
 
 
 def through_weights(output: Tensor, weights: Tensor, value: Tensor) -> Tensor:

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from qkv.linalg.matmul import KeptWeight, linear
-from qkv.scores.base import Core, Operands, Score, expect_width
+from qkv.scores.base import HALVES, Core, Operands, Score, expect_width, prepared_wide
 from qkv.scores.pointwise import Linear, Pointwise, Softcap
-from qkv.scores.widened import HALVES, prepared_wide
 from qkv.shapes import Shape
 from qkv.values.parameters import Parameter, above, forward_mode, readable, spread
 from qkv.values.pytree import value

@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from qkv.errors import ConfigError, nearest
-from qkv.scores.base import Core, Operands, Score, expect_width
+from qkv.scores.base import HALVES, Core, Operands, Score, expect_width, prepared_wide
 from qkv.scores.pointwise import Leaky, Pointwise
 from qkv.scores.products import project
-from qkv.scores.widened import HALVES, prepared_wide
 from qkv.shapes import Shape
 from qkv.values.parameters import Parameter
 from qkv.values.pytree import value

@@ -16,6 +16,8 @@ from qkv.checkpoint.rotation import latest_complete, locate
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.files import FREE, room_for
+from qkv.hub.families.load import PublishedConfig
+from qkv.settings import build
 from qkv.tasks.published import open_published, published_digest, published_folder, vocabulary_of
 from qkv.tasks.trained import Trained
 
@@ -187,3 +189,29 @@ def learned_tokenizer(out: Path) -> Tokenizer | None:
 def _tokenizer(contents: Contents) -> Tokenizer | None:
     text = contents.tokenizer
     return None if text is None else Tokenizer.from_json(text, vocabulary_of(contents.config))
+
+
+Reads = TypeVar("Reads", bound=nn.Module)
+
+
+def rebuild_reader(trained: Trained, kind: type[Reads]) -> Reads:
+    """Create the reader of a published model.
+
+    Args:
+        trained: as `qkv.tasks.published.open_published` reads it.
+        kind: the class that it must have.
+
+    Raises:
+        CheckpointError: it has another class, or the weights do not fit.
+    """
+    table = trained.contents.config.get("model")
+    sizes = {name: item for name, item in (table if isinstance(table, dict) else {}).items() if name != "kind"}
+    return rebuild(lambda: _reader(build(PublishedConfig, sizes, "model"), kind), trained)
+
+
+def _reader(config: PublishedConfig, kind: type[Reads]) -> Reads:
+    model = config.build()
+    if not isinstance(model, kind):
+        got = type(model).__name__
+        raise ConfigError("model.settings", "a reader", got, "Use its own task.")
+    return model

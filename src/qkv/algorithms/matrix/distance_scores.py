@@ -13,10 +13,9 @@ from qkv.engine.autograd import with_zero_gradients
 from qkv.engine.tracing import mode_of
 from qkv.engine.work import DIFFERENCES
 from qkv.linalg.centering import REACH, center
-from qkv.scores.base import Score
+from qkv.scores.base import Score, as_it_is, wide
 from qkv.scores.kernels import Boxcar
 from qkv.scores.pointwise import Pointwise, rooted, steepness
-from qkv.scores.widened import as_it_is, wide
 
 
 def scores(score: Score, query: Tensor, key: Tensor) -> Tensor | None:

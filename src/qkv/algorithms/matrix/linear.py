@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import memory_traffic
+from qkv.scores.base import as_it_is, wide
 from qkv.scores.pointwise import Linear
-from qkv.scores.widened import as_it_is, wide
 
 CHUNK = 128
 """Rows of a causal chunk: for usual widths of a head its matrix takes as long as the running sum."""

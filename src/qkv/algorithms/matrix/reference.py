@@ -18,7 +18,7 @@ from qkv.engine.work import (
     product_operations,
 )
 from qkv.normalizers.dense import Hard, Sigmoid
-from qkv.scores.widened import as_it_is, equation, wide
+from qkv.scores.base import as_it_is, equation, wide
 
 IN_CACHE = 1 << 20
 """How many numbers stay in the cache from one operator to the next."""

@@ -21,8 +21,8 @@ from qkv.algorithms.tiled import blocked
 from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Result, Work
 from qkv.engine.problem import Call, Problem
+from qkv.scores.base import as_it_is
 from qkv.scores.pointwise import Linear, NegativeHalf
-from qkv.scores.widened import as_it_is
 
 
 def refuses(problem: Problem) -> str | None:

@@ -27,8 +27,8 @@ from qkv.engine.derivatives import Terms, differentiable_gradients, visibility_o
 from qkv.engine.mechanism import Inputs, Mechanism
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import memory_traffic, pairs_of, product_operations
+from qkv.scores.base import as_it_is
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, NegativeHalf, Pointwise
-from qkv.scores.widened import as_it_is
 
 DEPTH = 12.0
 """Largest magnitude of a Gaussian's exponent if rows are divided by their sums at the end.

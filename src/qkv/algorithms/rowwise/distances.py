@@ -34,8 +34,8 @@ from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inpu
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import pairs_of
 from qkv.linalg.centering import center, median_key
+from qkv.scores.base import as_it_is
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, NegativeHalf, rooted, steepness
-from qkv.scores.widened import as_it_is
 
 DEPTH = 80.0
 """The largest magnitude of an exponent: e^−87 is the smallest normal number of float32."""

@@ -24,10 +24,10 @@ from qkv.engine.derivatives import Terms, differentiable_gradients, visibility_o
 from qkv.engine.mechanism import Inputs, Mechanism
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import memory_traffic, pairs_of, product_operations
-from qkv.linalg.buffers import Workspace, borrow_workspace
 from qkv.linalg.matmul import batched
+from qkv.linalg.memory_pool import Workspace, borrow_workspace
+from qkv.scores.base import as_it_is
 from qkv.scores.pointwise import BoxcarShape, NegativeHalf, rooted
-from qkv.scores.widened import as_it_is
 
 if TYPE_CHECKING:
     from qkv.algorithms.rowwise.row_passes import RowInputs, RowOperation

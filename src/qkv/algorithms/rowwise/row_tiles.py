@@ -16,8 +16,8 @@ from qkv.algorithms.tiled.cores import recompute_small_distances
 from qkv.engine.dropout import threshold
 from qkv.engine.mechanism import Gradients, Inputs, Mechanism, row_major, zero_gradients
 from qkv.engine.tiles import Tile, TileSize, TileSlices, Tiling, take
-from qkv.linalg.buffers import Workspace
 from qkv.linalg.matmul import batched, contiguous_rows, onednn_favored
+from qkv.linalg.memory_pool import Workspace
 from qkv.linalg.toeplitz import diagonal_sums, window
 from qkv.masks.lower import Visibility
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, rooted

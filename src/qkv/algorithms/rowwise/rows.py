@@ -21,12 +21,12 @@ from qkv.engine.derivatives import Constants, differentiable_gradients, terms_of
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import is_hidden, memory_traffic, pairs_of, passes, product_operations
-from qkv.linalg.buffers import borrow_workspace
+from qkv.linalg.memory_pool import borrow_workspace
 from qkv.masks.lower import Visibility
 from qkv.normalizers.sparse import Entmax
 from qkv.normalizers.steep import is_steep
+from qkv.scores.base import as_it_is
 from qkv.scores.pointwise import Linear, rooted
-from qkv.scores.widened import as_it_is
 
 _LARGEST = torch.finfo(torch.float32).max
 """Replaces an infinite sink, beside which all weights are 0, and marks the infinite row state that results."""

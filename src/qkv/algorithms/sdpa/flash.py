@@ -17,8 +17,8 @@ from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import memory_traffic
 from qkv.masks.lower import Visibility
+from qkv.scores.base import as_it_is
 from qkv.scores.pointwise import Linear
-from qkv.scores.widened import as_it_is
 
 DENSE_LIMIT = 1 << 22
 """The largest mask or position bias, in numbers over all batch items, that may be materialized as a matrix."""

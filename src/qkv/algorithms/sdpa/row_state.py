@@ -13,7 +13,7 @@ from qkv.engine.mechanism import full_rank
 from qkv.engine.problem import Call, Problem
 from qkv.engine.tiles import Tiling, take
 from qkv.linalg.matmul import batched
-from qkv.scores.widened import wide
+from qkv.scores.base import wide
 
 SAYS = "a second pass over the scores, as PyTorch's kernel rounds log Σ exp(s) to float32"
 """For `explain`."""

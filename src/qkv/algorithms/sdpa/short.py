@@ -29,8 +29,8 @@ from qkv.engine.problem import Call, Problem
 from qkv.engine.work import memory_traffic, pairs_of, passes, product_operations
 from qkv.masks.lower import Visibility
 from qkv.normalizers.dense import Softmax
+from qkv.scores.base import as_it_is
 from qkv.scores.pointwise import Linear
-from qkv.scores.widened import as_it_is
 from qkv.shapes import Shape
 
 LONGEST = 256

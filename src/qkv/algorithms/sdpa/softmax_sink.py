@@ -20,8 +20,8 @@ from qkv.engine.derivatives import Terms, causal_bounds, differentiable_gradient
 from qkv.engine.mechanism import Mechanism, full_rank
 from qkv.engine.problem import Call, Problem
 from qkv.normalizers.dense import Softmax
+from qkv.scores.base import as_it_is
 from qkv.scores.pointwise import Linear
-from qkv.scores.widened import as_it_is
 from qkv.values.parameters import finite, logaddexp, spread
 
 

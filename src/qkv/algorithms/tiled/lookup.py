@@ -23,7 +23,7 @@ from qkv.engine.tiles import take
 from qkv.engine.work import full_tensor, pairs_of
 from qkv.masks.lower import Visibility
 from qkv.normalizers.base import hide
-from qkv.scores.widened import equation
+from qkv.scores.base import equation
 
 MAX_MATRIX = 1 << 20
 """The most numbers, over all leading indices, that the equation of all scores may hold: it is then computed at once."""

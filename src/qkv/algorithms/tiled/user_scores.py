@@ -20,7 +20,7 @@ from qkv.engine.unchanged import Reads, tensors_of
 from qkv.linalg.heap import Release
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard
-from qkv.scores.widened import equation
+from qkv.scores.base import equation
 
 MAX_ELEMENTS = 1 << 24
 """The most elements of a tile if the function stores a query and a key for each pair: 64 MiB of float32."""

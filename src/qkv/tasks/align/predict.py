@@ -10,7 +10,7 @@ from qkv.data import segments
 from qkv.data.batches import collate_sources, inference_batches, restore_order
 from qkv.data.open_vocabulary import encode_source, encode_target
 from qkv.data.tokenizer import Tokenizer
-from qkv.decode.numbers import expect_numbers
+from qkv.decode.likeliest import expect_numbers
 from qkv.errors import ConfigError, DataError, Place, nearest, setting
 from qkv.metrics.alignment import Link, Links, alignment_error_rate
 from qkv.metrics.figure import Figure

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from qkv.data.batches import Example, collate_sources, inference_batches, restore_order, token_batches
 from qkv.data.tokenizer import Tokenizer
-from qkv.decode.numbers import expect_numbers
+from qkv.decode.likeliest import expect_numbers
 from qkv.metrics.figure import Figure
 from qkv.metrics.matches import accuracy, macro_f1
 from qkv.metrics.spans import names_spans, span_f1

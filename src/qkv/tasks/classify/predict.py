@@ -16,9 +16,8 @@ from qkv.tasks.classify.model import build_reader
 from qkv.tasks.classify.objective import LabelModel, predict
 from qkv.tasks.devices import as_device
 from qkv.tasks.length import expect_length
-from qkv.tasks.published_reader import rebuild_reader
 from qkv.tasks.reading_attention import last_self_attention
-from qkv.tasks.runs import expect_task, open_run, rebuild
+from qkv.tasks.runs import expect_task, open_run, rebuild, rebuild_reader
 from qkv.tasks.trained import Trained
 from qkv.view.alignment import Alignment
 

@@ -12,7 +12,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError
 from qkv.models.masked import MaskedLanguageModel
 from qkv.tasks.devices import as_device
-from qkv.tasks.published_reader import rebuild_reader
+from qkv.tasks.runs import rebuild_reader
 from qkv.tasks.trained import Trained
 
 _ROWS = 32

@@ -17,8 +17,7 @@ from qkv.models.recurrent_language_model import RecurrentLanguageModel
 from qkv.tasks.generate.data import Passage
 from qkv.tasks.notes import counted
 from qkv.tasks.prepared.text import PreparedText, WindowBatches
-from qkv.training.loss import label_smoothed_loss
-from qkv.training.output_loss import layer_loss
+from qkv.training.loss import label_smoothed_loss, layer_loss
 from qkv.values.plain import is_watched
 
 TextModel = LanguageModel | RecurrentLanguageModel

@@ -14,7 +14,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.decode.beam import Beam
 from qkv.decode.beam import beam as search
 from qkv.decode.greedy import greedy
-from qkv.decode.numbers import expect_numbers
+from qkv.decode.likeliest import expect_numbers
 from qkv.decode.prompted import PaddedReader, Prompted
 from qkv.decode.sampling import Sampling, row_keys, sample
 from qkv.errors import ConfigError, DataError, QkvError, nearest, setting

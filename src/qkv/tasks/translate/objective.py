@@ -19,8 +19,7 @@ from qkv.models.monotonic import MonotonicTranslator
 from qkv.tasks.prepared.pairs import PairBatches, PreparedPairs
 from qkv.tasks.translate.model import TranslationModel
 from qkv.tasks.translate.predict import Translator
-from qkv.training.loss import label_smoothed_loss
-from qkv.training.output_loss import layer_loss
+from qkv.training.loss import label_smoothed_loss, layer_loss
 from qkv.values.plain import is_watched
 
 _VALIDATION_TOKENS = 8192

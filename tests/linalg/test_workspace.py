@@ -6,13 +6,13 @@ import pytest
 import torch
 
 import qkv
-from qkv.linalg import buffers
-from qkv.linalg.buffers import Workspace, borrow_workspace
+from qkv.linalg import memory_pool
+from qkv.linalg.memory_pool import Workspace, borrow_workspace
 
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
-    buffers._of_thread.__dict__.clear()
+    memory_pool._of_thread.__dict__.clear()
 
 
 def test_the_same_memory_comes_back() -> None:
@@ -34,7 +34,7 @@ def test_who_asks_meanwhile_gets_other_memory() -> None:
 
 def test_much_memory_is_not_kept() -> None:
     with borrow_workspace() as workspace:
-        workspace.take("weights", (buffers.MAX_RETAINED + 1,), torch.uint8)
+        workspace.take("weights", (memory_pool.MAX_RETAINED + 1,), torch.uint8)
     with borrow_workspace() as fresh:
         assert fresh.bytes == 0
 

@@ -461,8 +461,12 @@ def test_an_error_reaches_who_compiles(name: str, fullgraph: bool) -> None:
     assert isinstance(error, QkvError)
     assert (type(error), error.argument) == (type(expected.value), expected.value.argument)
     assert str(raised.value).removeprefix(f"{type(error).__name__}: ").startswith(str(error))
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_an_error_reaches_who_exports(name: str) -> None:
     with pytest.raises(QkvError):
-        torch.export.export(Attention(BAD[name]), inputs)
+        torch.export.export(Attention(BAD[name]), tensors(B, Q, Q, gradient=False))
 
 
 class Attention(torch.nn.Module):

@@ -110,7 +110,7 @@ def compare_journals(first, second):
     assert lines[0] == lines[1]
 
 
-@pytest.mark.parametrize(("accumulate", "at"), [(1, 2), (3, 4), (3, 5), (3, 6)])
+@pytest.mark.parametrize(("accumulate", "at"), [(1, 2), pytest.param(3, 4, marks=pytest.mark.slow), (3, 5), (3, 6)])
 def test_stopped_in_every_update_is_as_never_stopped(tmp_path, accumulate, at):
     """In any of the batches of an accumulated update."""
     settings = replace(SETTINGS, steps=8, accumulate=accumulate)

@@ -45,7 +45,8 @@ def test_sizes_at_the_edge(shape: tuple[int, ...]) -> None:
 
 
 def test_numbers_with_the_same_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qkv.engine.ties._hashes", lambda key: torch.zeros(key.shape[:-1], dtype=torch.int64))
+    monkeypatch.setattr(ties, "_FEW", 0)
+    monkeypatch.setattr(ties, "_hashes", lambda key: torch.zeros(key.shape[:-1], dtype=torch.int64))
     key = torch.tensor([[1.0], [2.0], [1.0], [2.0]])
     assert first_equals(key).tolist() == [0, 1, 0, 3]
 

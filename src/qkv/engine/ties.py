@@ -5,6 +5,7 @@ equal keys can differ in their last bits, and the largest is then any of them. S
 one that equals it.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,8 +37,10 @@ def first_equals(key: Tensor) -> Tensor | None:
         True
     """
     key = key.detach()
-    if _few_and_different(key):
-        return None
+    is_few = 0 < key.numel() and key.shape[:-1].numel() <= _FEW and numbers(key) and _seen(key)
+    # A NaN equals nothing, whatever its bytes are.
+    if is_few and not bool(key.sum().isnan()):
+        return _first_of_few(key)
     hashes = _hashes(key)
     order = hashes.argsort(dim=-1, stable=True)
     hashes = hashes.gather(-1, order)
@@ -57,22 +60,24 @@ def _seen(key: Tensor) -> bool:
     return readable(key) and torch._C._get_tracing_state() is None
 
 
-def _few_and_different(key: Tensor) -> bool:
-    """Return whether there are few keys, which all differ: a set takes a tenth of the time of a sort.
+def _first_of_few(key: Tensor) -> Tensor | None:
+    """Compute `first_equals` of few keys of numbers, by a dictionary: a tenth of the time of a sort.
 
     Most keys differ in their first number already; if not, whole keys are compared as bytes.
     """
-    if key.numel() == 0 or key.shape[:-1].numel() > _FEW or not numbers(key) or not _seen(key):
-        return False
     leading_numbers = key[..., 0].flatten().tolist()
     if len(set(leading_numbers)) == len(leading_numbers):
-        return True
+        return None
     # Adding 0 makes 0 of −0.
-    rows = (key + 0).reshape(-1, key.shape[-1]).float() if key.dtype.itemsize == 2 else key + 0
-    count, data = key.shape[-2], rows.numpy().tobytes()
-    size = key.shape[-1] * rows.element_size()
-    items = range(0, len(data), max(1, count * size))
-    return all(len({data[at : at + size] for at in range(item, item + count * size, size)}) == count for item in items)
+    rows = ((key.float() if key.dtype.itemsize == 2 else key) + 0).contiguous()
+    count, size = key.shape[-2], key.shape[-1] * rows.element_size()
+    keys = rows.numpy().reshape(-1, key.shape[-1]).view(np.dtype((np.void, size))).ravel().tolist()
+    firsts: list[int] = []
+    for start in range(0, len(keys), count):
+        seen: dict[bytes, int] = {}
+        firsts += [seen.setdefault(one, index) for index, one in enumerate(keys[start : start + count])]
+    first = torch.from_numpy(np.array(firsts, dtype=np.int64)).view(key.shape[:-1])
+    return None if torch.equal(first, torch.arange(count).expand_as(first)) else first
 
 
 def _hashes(key: Tensor) -> Tensor:

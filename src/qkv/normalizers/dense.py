@@ -256,6 +256,11 @@ class Hard(Normalizer):
         if scores.shape[-1] == 0:
             return scores
         s = hide(scores, visible, -torch.inf)
+        if readable(s) and not s.requires_grad:
+            top, winner = s.max(-1, keepdim=True)
+            # False for NaN too.
+            if bool((top > -torch.inf).all()):
+                return torch.zeros_like(s).scatter_(-1, winner, 1.0)
         top = s.amax(-1, keepdim=True)
         # If all visible scores are -inf, masked ones look the same: check visibility again.
         winners = (s == top) if visible is None else (s == top) & visible

@@ -606,20 +606,30 @@ def picture(rows: list[dict[str, Any]], coefficients: costs.Coefficients, path: 
 
 
 def kept(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file."""
-    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    return rows
+    """Return the rows of a file, one for each time; the file has a line for each mechanism and size."""
+    lines: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return [
+        {**line, "direction": direction, "threads": int(threads), "algorithm": algorithm, "us": us}
+        for line in lines
+        for direction, by_threads in line.pop("us").items()
+        for threads, by_algorithm in by_threads.items()
+        for algorithm, us in by_algorithm.items()
+    ]
 
 
 def keep(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write rows, one to a line, in place of those of the same problems."""
+    """Write rows in place of those of the same problems."""
 
     def place(row: dict[str, Any]) -> str:
         return json.dumps([row[name] for name in ("mechanism", "mask", "dtype", "size", "direction", "threads")])
 
     measured = {place(row) for row in rows}
-    rows = [row for row in kept(path) if place(row) not in measured] + rows
-    path.write_text("[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n", encoding="utf-8")
+    lines: dict[str, dict[str, Any]] = {}
+    for row in [row for row in kept(path) if place(row) not in measured] + rows:
+        line = {name: x for name, x in row.items() if name not in ("direction", "threads", "algorithm", "us")}
+        times = lines.setdefault(json.dumps(line), {**line, "us": {}})["us"]
+        times.setdefault(row["direction"], {}).setdefault(str(row["threads"]), {})[row["algorithm"]] = row["us"]
+    path.write_text("[\n" + ",\n".join(map(json.dumps, lines.values())) + "\n]\n", encoding="utf-8")
 
 
 def main() -> None:

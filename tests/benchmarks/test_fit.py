@@ -32,8 +32,7 @@ def test_algorithms_that_were_not_timed_take_a_similar_table_times_one_factor() 
 def test_a_table_names_the_models_of_its_times_and_what_it_was_measured_by(path: Path) -> None:
     table = json.loads(path.read_text(encoding="utf-8"))
     assert table["measured"]
-    times = RESULTS / f"fit-{table['name']}.json"
-    rows = json.loads(times.read_text(encoding="utf-8")) if times.exists() else []
+    rows = fit.kept(RESULTS / f"fit-{table['name']}.json")
     assert tuple(table["processor"]["models"]) == (models_of(rows) if rows else ())
 
 
@@ -66,3 +65,15 @@ def test_a_coefficient_at_its_limit_leaves_the_rest_to_other_work() -> None:
     ]
     assert fit._least_squares(rows, {}, most=1.0)["numbers of keys in memory"] == pytest.approx(0.5)
     assert fit._least_squares(rows, {}, most=0.1)["numbers of keys in memory"] == pytest.approx(0.1)
+
+
+def test_times_that_are_measured_again_replace_those_of_the_same_problem(tmp_path: Path) -> None:
+    path, rows = tmp_path / "fit.json", fit.kept(RESULTS / "fit-amd-zen3-avx2.json")
+    fit.keep(path, rows)
+    assert fit.kept(path) == rows
+    place = [(row["mechanism"], row["mask"], row["size"], row["direction"]) for row in rows]
+    again = [{**row, "us": 1.0} for row, at in zip(rows, place, strict=True) if at == place[0]]
+    fit.keep(path, again)
+    times = [row["us"] for row in fit.kept(path)]
+    assert len(times) == len(rows)
+    assert times.count(1.0) == len(again)

@@ -37,7 +37,7 @@ def first_equals(key: Tensor) -> Tensor | None:
         True
     """
     key = key.detach()
-    is_few = 0 < key.numel() and key.shape[:-1].numel() <= _FEW and numbers(key) and _seen(key)
+    is_few = key.numel() > 0 and key.shape[:-1].numel() <= _FEW and numbers(key) and _seen(key)
     # A NaN equals nothing, whatever its bytes are.
     if is_few and not bool(key.sum().isnan()):
         return _first_of_few(key)

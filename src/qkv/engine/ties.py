@@ -74,7 +74,7 @@ def _first_of_few(key: Tensor) -> Tensor | None:
     keys = rows.numpy().reshape(-1, key.shape[-1]).view(np.dtype((np.void, size))).ravel().tolist()
     firsts: list[int] = []
     for start in range(0, len(keys), count):
-        seen: dict[bytes, int] = {}
+        seen: dict[object, int] = {}
         firsts += [seen.setdefault(one, index) for index, one in enumerate(keys[start : start + count])]
     first = torch.from_numpy(np.array(firsts, dtype=np.int64)).view(key.shape[:-1])
     return None if torch.equal(first, torch.arange(count).expand_as(first)) else first

@@ -83,9 +83,11 @@ def plain_docstring(lines: list[str]) -> list[str]:
     Example:
         >>> plain_docstring(["|q| * k, at FILE:LINE, `a*b`", ">>> 2 * 3", "6 * 1"])
         ['\\\\|q\\\\| \\\\* k, at FILE\\\\:LINE, ``a*b``', '>>> 2 * 3', '6 * 1']
+        >>> plain_docstring(["Args:", "    key, mask, bias: as `attention`.", "", "Source: one,", "    two."])
+        ['``key``, ``mask``, ``bias``: as ``attention``.', '', '', 'Source: one, two.']
     """
     plain, example = [], False
-    for line in lines:
+    for line in _with_shared_arguments(_with_sources_on_one_line(lines)):
         example = line.lstrip().startswith(">>>") or (example and bool(line.strip()))
         parts = re.split(r"(`+[^`]*`+)", line)
         if not example:
@@ -93,6 +95,34 @@ def plain_docstring(lines: list[str]) -> list[str]:
             parts[1::2] = [re.sub(r"^`([^`]+)`$", r"``\1``", part) for part in parts[1::2]]
         plain.append("".join(parts))
     return plain
+
+
+def _with_sources_on_one_line(lines: list[str]) -> list[str]:
+    """Join the lines of "Source: ...", of which the later ones are indented."""
+    joined: list[str] = []
+    source = False
+    for line in lines:
+        source = line.startswith(("Source: ", "Sources: ")) or (source and line.startswith(" "))
+        if source and line.startswith(" "):
+            joined[-1] += f" {line.strip()}"
+        else:
+            joined.append(line)
+    return joined
+
+
+_SHARED = re.compile(r"\s+(\w+(?:, \w+){2,}): (as (?:for )?`[\w.]+`)\.")
+
+
+def _with_shared_arguments(lines: list[str]) -> list[str]:
+    """Say in one sentence which arguments are those of another function, in place of a line for each."""
+    for at, line in enumerate(lines):
+        if shared := _SHARED.fullmatch(line):
+            heading = lines.index("Args:")
+            rest = lines[heading + 1 : at] + lines[at + 1 :]
+            arguments = ["Args:", *rest] if rest and rest[0].strip() else rest
+            names = ", ".join(f"`{name}`" for name in shared[1].split(", "))
+            return [*lines[:heading], f"{names}: {shared[2]}.", "", *arguments]
+    return lines
 
 
 def _skip_foreign(app: Any, what: str, name: str, value: Any, skipped: bool, options: Any) -> bool | None:

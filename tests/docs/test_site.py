@@ -119,3 +119,19 @@ def test_broken_links_and_outside_requests_are_seen(tmp_path: Path) -> None:
         '<img alt="a map" src="a.png"><img alt="./a.png" src="a.png"><img src="a.png">', "utf-8"
     )
     assert len(check(tmp_path)) == 6
+
+
+def test_arguments_of_another_function_are_one_sentence() -> None:
+    plain = load("extension").plain_docstring
+    lines = [
+        "Do it.",
+        "",
+        "Args:",
+        "    query: (Q, D).",
+        "    key, mask, bias: as for `qkv.attention`.",
+        "    state: its state.",
+    ]
+    shown = plain([*lines, "", "Returns:", "    The map."])
+    assert shown[2] == "``key``, ``mask``, ``bias``: as for ``qkv.attention``."
+    assert shown[4:7] == ["Args:", "    query: (Q, D).", "    state: its state."]
+    assert plain(["Args:", "    key: as `attention`."]) == ["Args:", "    key: as ``attention``."]

@@ -147,6 +147,21 @@ def test_what_is_wrong_is_named_by_its_line(task: str, word: str, shelf: Shelf) 
     assert done.stdout.splitlines()[0]
 
 
+@pytest.mark.parametrize("task", ["translate", "classify", "tag", "point"])
+def test_tabs_in_lines_are_reported_once(task: str, shelf: Shelf, tmp_path: Path) -> None:
+    line = TASKS[task][1]
+    plain = succeeded(run(task, shelf.run(task), feed=f"{line}\n" * 9))
+    assert ": a tab" not in plain.stderr
+    lines = f"{line}\n{line}\t\n" + f"{line.replace(' ', chr(9), 1)}\n" * 9
+    told = succeeded(run(task, shelf.run(task), feed=lines))
+    assert re.findall(r"standard input:(\d+): a tab", told.stderr) == ["3"]
+    if task != "point":
+        (tmp_path / "a.txt").write_text(lines)
+        shards = ["--shards", str(tmp_path / "*.txt"), "--out", tmp_path / "out"]
+        done = succeeded(run(task, shelf.run(task), *shards))
+        assert re.findall(r"a.txt:(\d+): a tab", done.stderr) == ["3"]
+
+
 def test_rows_of_a_table_are_named_by_their_lines(shelf: Shelf) -> None:
     done = run("regress", shelf.run("regress"), feed="area,x\n" + "25,1\n" * 9 + "many,2\n")
     refused(done, "standard input:11", "many")

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +54,19 @@ def test_a_command_sets_what_the_user_has_not_set_before_it_imports_pytorch(
 ) -> None:
     done = _explain("-c", AT_IMPORT, "explain", *NAMES, **chosen)
     assert done.stdout.split() == expected.split(), done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows writes names in UTF-16")
+def test_a_name_that_the_locale_cannot_write_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('[data]\ndata = "größe.csv"\nx = ["x"]\ny = "y"\n', encoding="utf-8")
+    ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    for out in ("out", "größe"):
+        command = ["-m", "qkv", "train", "regress", "--config", "run.toml", "--out", out]
+        done = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, capture_output=True, check=False, env=os.environ | ascii_only
+        )
+        assert done.returncode == 2
+        assert re.fullmatch(rb"qkv: file name: expected [^\n]*gr\\xf6\\xdfe.csv[^\n]*LC_ALL=C.UTF-8.\n", done.stderr)
 
 
 @pytest.mark.skipif(not openmp.available(), reason="PyTorch does not use GNU's OpenMP here")

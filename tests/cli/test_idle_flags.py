@@ -1,5 +1,6 @@
 """A flag that would change nothing is refused by its name, and nothing is written."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,10 @@ IDLE = [
     ("regress regress --interval none --seed 1", "--seed"),
     ("regress regress --interval none --level 0.5", "--level"),
     ("regress regress --curve 3 --decimal comma", "--decimal"),
+    ("prepare translate --out OUT --pairs --field a", "--field"),
+    ("prepare translate --out OUT --pairs --source-field a", "--source-field"),
+    ("prepare translate --out OUT --pairs --target-field a", "--target-field"),
+    *((f"prepare generate --out OUT {flag}", flag) for flag in ("--field a", "--longest 9", "--too-long skip")),
 ]
 
 
@@ -48,8 +53,10 @@ def in_the_folder(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_flag_without_effect_is_refused(words: str, flag: str, shelf: Shelf, tmp_path: Path) -> None:
     command, task, *rest = words.split()
     known = {"DATA": shelf.folder / TRAININGS[task][1], "OUT": tmp_path / "out"}
-    done = run(command, shelf.run(task), *(known.get(word, word) for word in rest), feed="25\n")
-    refused(done, f"qkv: {flag.split(maxsplit=1)[0]}: expected")
+    first = known["DATA"] if command == "prepare" else shelf.run(task)
+    done = run(command, first, *(known.get(word, word) for word in rest), feed="25\n")
+    refused(done)
+    assert re.match(rf"qkv: {flag.split(maxsplit=1)[0]}( \(.*\))?: expected", done.stderr), done.stderr
     assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []
 

@@ -78,6 +78,46 @@ def test_other_settings_are_refused_by_their_flags_before_data_are_read(shelf: S
     refused(run("train", "classify", *flags), "no such file")
 
 
+def test_a_hint_names_no_flag_that_the_command_lacks(shelf: Shelf, tmp_path: Path) -> None:
+    run_folder = shelf.run("regress")
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    for field in ("NA", "", "inf", "#REF!", "1,5", "1,234", "2e200", "x"):
+        rows = f'area,rent\n25,1\n"{field}",2\n'
+        (tmp_path / "rows.csv").write_text(rows)
+        for command, done in (
+            ("regress", run("regress", run_folder, feed=rows)),
+            ("evaluate", run("evaluate", run_folder, "--data", tmp_path / "rows.csv")),
+        ):
+            refused(done, ":3: expected")
+            known = {name for option in commands[command].params for name in option.opts}
+            assert set(re.findall(r"--[a-z-]+", done.stderr)) <= known, done.stderr
+
+
+def test_settings_of_another_preparation_are_refused_by_their_flags(shelf: Shelf, tmp_path: Path) -> None:
+    prepare = ["prepare", shelf.folder / "plays.txt", "--out", tmp_path / "out"]
+    succeeded(run(*prepare, "--tokenizer", "char"))
+    refused(done := run(*prepare, "--tokenizer", "word"), "--tokenizer", "word (it was char)")
+    assert len(done.stderr.splitlines()) == 1
+    assert "settings." not in done.stderr
+
+
+def test_lists_of_another_run_stand_in_one_line(shelf: Shelf, tmp_path: Path) -> None:
+    train = ["train", "regress", "--data", shelf.folder / "rents.csv", "--y", "rent", "--out", tmp_path / "out"]
+    succeeded(run(*train, "--x", "area"))
+    (tmp_path / "two.csv").write_text("area,age,rent\n1,2,3\n2,5,4\n3,4,6\n")
+    done = run(*[tmp_path / "two.csv" if part == shelf.folder / "rents.csv" else part for part in train], "--x", "age")
+    refused(done, '--x ["age"] (it was ["area"])')
+
+
+@pytest.mark.parametrize(("task", "flag"), [("generate", "--text plays.txt"), ("translate", "--data pairs.tsv")])
+def test_a_file_in_place_of_a_prepared_corpus_is_told_its_flag(
+    task: str, flag: str, shelf: Shelf, tmp_path: Path
+) -> None:
+    file = flag.rsplit(maxsplit=1)[-1]
+    refused(run("train", task, file, "--out", tmp_path / "out"), "a folder that `qkv prepare` wrote", "a file", flag)
+    assert not (tmp_path / "out").exists()
+
+
 def test_settings_files_take_the_names_of_flags() -> None:
     tables = {
         "model": {"model": "gru"},

@@ -3,6 +3,7 @@
 RUN/run.json    what this folder is, and the configuration it was started with
 """
 
+import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -157,7 +158,7 @@ def _is_sum(value: Plain) -> bool:
 
 
 def _show(value: Plain) -> str:
-    text = encode(value, "value").decode().strip() if not isinstance(value, str) else value
+    text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
     if _is_sum(value):
         return text[:16] + "…"
     return text if len(text) <= 60 else text[:59] + "…"

@@ -71,13 +71,10 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             if not tell_if_out_of_memory(error):
                 raise
             raise typer.Exit(BAD_INPUT) from None
-        except OSError as error:
-            if error.filename is None:  # not about a file: the reader of a pipe has closed it, or a bug
+        except (OSError, UnicodeEncodeError) as error:
+            if (about_file := _about_file(error)) is None:  # the reader of a pipe has closed it, or a bug
                 raise
-            hint = "Check the name and its permissions."
-            report_failure(
-                str(QkvError(str(error.filename), "an accessible file or folder", f"{error.strerror}", hint))
-            )
+            report_failure(str(about_file))
             raise typer.Exit(BAD_INPUT) from None
         except KeyboardInterrupt:
             report_failure("interrupted")
@@ -136,6 +133,20 @@ def _silenced(quiet: bool) -> "Iterator[None]":
         yield
     finally:
         logger.setLevel(before)
+
+
+def _about_file(error: OSError | UnicodeEncodeError) -> QkvError | None:
+    """Return the typed error where a file is inaccessible, or the locale cannot write its name; None for others."""
+    if isinstance(error, UnicodeEncodeError):
+        if error.encoding != sys.getfilesystemencoding():
+            return None
+        got = f"{error.object[error.start : error.end]!a} in {error.object!a}"
+        hint = "Choose a locale of UTF-8, such as LC_ALL=C.UTF-8."
+        return QkvError("file name", f"characters of the locale's {error.encoding}", got, hint)
+    if error.filename is None:
+        return None
+    hint = "Check the name and its permissions."
+    return QkvError(str(error.filename), "an accessible file or folder", f"{error.strerror}", hint)
 
 
 def _as_typed(command: Callable[..., object], arguments: Mapping[str, object], error: QkvError) -> QkvError:

@@ -66,6 +66,7 @@ def answer_shards(
     answer: Callable[[Iterable[list[str]], Path], Iterator[str]],
     *,
     average: int = 1,
+    tabs: bool = False,
 ) -> None:
     """Answer the lines of shards.
 
@@ -76,16 +77,19 @@ def answer_shards(
         runs: the models.
         answer: yields the answers to the parts of a file as text.
         average: how many of the newest checkpoints of each run are averaged; 1 uses the best one.
+        tabs: whether lines may have columns; otherwise the first tab is reported.
 
     Raises:
         QkvError: a shard cannot be answered; the others are.
     """
     from qkv.data.corpus import stream_lines
     from qkv.data.parts import in_parts
+    from qkv.tasks.answering import telling_of_tabs
     from qkv.tasks.shards import model_digest
 
     def answers(source: Path) -> Iterator[str]:
-        return answer(in_parts(stream_lines(source), size=len), source)
+        lines = stream_lines(source) if tabs else telling_of_tabs(stream_lines(source), str(source))
+        return answer(in_parts(lines, size=len), source)
 
     finish_shards(shards, what, {**work, "model": model_digest(runs, average)}, answers)
 

@@ -91,6 +91,7 @@ def translate(
             as_mean(mean),
             as_unknown(translator, replace_unknown, valid_source, valid_target),
         )
+    tabs = translator.table is not None
     shown = sentences(runs) if batch is None else ()
     for sentence in shown:
         note(f"qkv: translating {sentence!r}; a pipe gives sentences of your own")
@@ -119,9 +120,9 @@ def translate(
 
     if batch is not None:
         work = {"command": "translate", "source_col": source_col, "features_col": features_col, **how.as_plain()}
-        answer_shards(batch, "translated", work, runs, translated, average=average)
+        answer_shards(batch, "translated", work, runs, translated, average=average, tabs=tabs)
         return
-    parts = [list(shown)] if shown else parts_of_stdin(line_buffered=line_buffered)
+    parts = [list(shown)] if shown else parts_of_stdin(line_buffered=line_buffered, tabs=tabs)
     write_text(translated(parts))
     drawing.finish()
 

@@ -9,7 +9,7 @@ Unicode's form NFC. Every problem is a `DataError` that starts with `file:line`.
 import csv
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -33,11 +33,8 @@ _DECIMAL_COMMA = re.compile(r"[-+]?(\d*,(\d{1,2}|\d{4,})|0\d*,\d+|\d{4,},\d+)")
 """Numbers whose comma cannot group thousands."""
 _INFINITE = re.compile("[-+]?inf(inity)?", re.IGNORECASE)
 _ADVICE = (
-    (_INFINITE, f"Correct it, delete the line, or leave the field empty and give {setting('missing', 'skip')}."),
-    (
-        re.compile("#.*"),
-        f"It is an error of a spreadsheet: correct it, or leave it empty and give {setting('missing', 'skip')}.",
-    ),
+    (_INFINITE, "Correct it, or delete the line."),
+    (re.compile("#.*"), "It is an error of a spreadsheet: correct it, or delete the line."),
     (re.compile("=.*"), "It is a formula: save the values."),
     (re.compile(r"\D*"), "It is text: correct it, delete the line, or choose a column of numbers."),
 )
@@ -88,13 +85,21 @@ class FieldTable:
         """The number of rows."""
         return len(self.rows)
 
-    def numbers(self, names: Sequence[str], *, decimal: Decimal = "point", missing: Missing = "refuse") -> Columns:
+    def numbers(
+        self,
+        names: Sequence[str],
+        *,
+        decimal: Decimal = "point",
+        missing: Missing = "refuse",
+        fixed: Collection[str] = (),
+    ) -> Columns:
         """Read columns as numbers.
 
         Args:
             names: the columns; at least one.
             decimal: what separates the decimals, in every field.
             missing: whether to refuse a row with a missing number, or to skip it.
+            fixed: which of these two settings the user cannot choose, so that no message proposes it.
 
         Returns:
             The columns, in the given order.
@@ -117,9 +122,10 @@ class FieldTable:
             if any(field.lower() in MISSING for field in cells):
                 skipped += 1
                 if missing == "refuse":
-                    self._refuse_missing(line, cells, names)
+                    self._refuse_missing(line, cells, names, fixed)
                 continue
-            rows.append(tuple(self._number(*item, line, decimal) for item in zip(cells, names, strict=True)))
+            items = zip(cells, names, strict=True)
+            rows.append(tuple(self._number(field, name, line, decimal, fixed) for field, name in items))
             lines.append(line)
         if not rows:
             got = "a missing number in every row" if skipped else "no rows"
@@ -168,13 +174,15 @@ class FieldTable:
                 continue
             raise DataError(Place(self.name), f'a column "{brief(name)}"', got, hint)
 
-    def _refuse_missing(self, line: int, cells: Sequence[str], names: Sequence[str]) -> None:
+    def _refuse_missing(self, line: int, cells: Sequence[str], names: Sequence[str], fixed: Collection[str]) -> None:
         index = next(index for index, field in enumerate(cells) if field.lower() in MISSING)
         got = f'"{cells[index]}"' if cells[index] else "an empty field"
         hint = f"Fill it, delete the line, or leave such lines out with {setting('missing', 'skip')}."
+        if "missing" in fixed:
+            hint = "Fill it, or delete the line."
         raise DataError(Place(self.name, line), f'a number in column "{brief(names[index])}"', got, hint)
 
-    def _number(self, field: str, name: str, line: int, decimal: Decimal) -> float:
+    def _number(self, field: str, name: str, line: int, decimal: Decimal, fixed: Collection[str]) -> float:
         text = field
         if decimal == "comma":
             # A point would be a thousands separator: 1.234 is not read as 1 and some.
@@ -185,11 +193,11 @@ class FieldTable:
             number = math.nan
         if not abs(number) < _LARGEST:
             expected = f'a finite number in column "{brief(name)}"'
-            hint = self._mend(field, name, decimal)
+            hint = self._mend(field, name, decimal, fixed)
             raise DataError(Place(self.name, line), expected, f'"{brief(field)}"', hint)
         return number
 
-    def _mend(self, field: str, name: str, decimal: Decimal) -> str:
+    def _mend(self, field: str, name: str, decimal: Decimal, fixed: Collection[str]) -> str:
         """Advise on a field that is no number, in view of its whole column."""
         column = self.columns.index(name)
         fields = [row[column].strip() for _, row in self.rows]
@@ -199,9 +207,11 @@ class FieldTable:
             return "The column holds text: choose a column of numbers."
         matching = (advice for pattern, advice in _ADVICE if pattern.fullmatch(field))
         if (advice := next(matching, None) or number_hint(field)) is not None:
-            return advice
+            skip = f" Or leave it empty and give {setting('missing', 'skip')}."
+            may_be_empty = field.startswith("#") or _INFINITE.fullmatch(field)
+            return advice + (skip if may_be_empty and "missing" not in fixed else "")
         other, mark = (",", "comma") if decimal == "point" else (".", "point")
-        if decimal == "point" and any(_DECIMAL_COMMA.fullmatch(each) for each in fields):
+        if decimal == "point" and "decimal" not in fixed and any(map(_DECIMAL_COMMA.fullmatch, fields)):
             return f"If it has a decimal comma, say so with {setting('decimal', 'comma')}."
         grouped = _DIGIT.search(field) and other in field
         usual = f"Write it with a decimal {decimal}, without units or thousands separators."

@@ -5,20 +5,44 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import TypeVar
 
 from qkv.data.parts import in_parts
-from qkv.tasks.notes import working
+from qkv.tasks.notes import note, working
 from qkv.tasks.streams import stream_stdin
 
 Part = TypeVar("Part", bound=Sized)
 Answers = TypeVar("Answers", bound=Sized)
 
 
-def parts_of_stdin(*, line_buffered: bool = False) -> Iterator[list[str]]:
+def parts_of_stdin(*, line_buffered: bool = False, tabs: bool = False) -> Iterator[list[str]]:
     """Split standard input into parts, see `qkv.data.parts`; each line that is typed in a terminal is a part.
+
+    Args:
+        line_buffered: whether each line is a part.
+        tabs: whether lines may have columns; otherwise the first tab is reported.
 
     Raises:
         DataError: a line is not UTF-8, or standard input cannot be read.
     """
-    return in_parts(stream_stdin(), size=len, line_buffered=line_buffered or typed())
+    lines = stream_stdin() if tabs else telling_of_tabs(stream_stdin(), "standard input")
+    return in_parts(lines, size=len, line_buffered=line_buffered or typed())
+
+
+def telling_of_tabs(lines: Iterable[str], name: str) -> Iterator[str]:
+    """Yield lines, and report the first one with a tab, as files for training have: all of a line is read as one text.
+
+    Args:
+        lines: the lines.
+        name: where they come from.
+
+    Example:
+        >>> list(telling_of_tabs(["good a film"], "films.txt"))
+        ['good a film']
+    """
+    told = False
+    for number, line in enumerate(lines, start=1):
+        if not told and "\t" in line.strip():
+            note(f"qkv: {name}:{number}: a tab, read as a space: `cut -f1`, or -f2, takes one column of a table.")
+            told = True
+        yield line
 
 
 def typed() -> bool:

@@ -117,6 +117,7 @@ class Preparation:
         two = known.source is not None or known.target is not None
         kind: Kind = "pairs" if known.pairs or two else "text"
         inputs = _inputs(files, known)
+        _expect_used(known, inputs, kind)
         origin = open_origin(None, PREPARE.name, tokenizer_from)
         task = _task_of(kind)
         if origin is not None:
@@ -189,7 +190,7 @@ class Preparation:
         }
         before = _work_of(folder)
         if before is not None:
-            expect_same(folder, {name: before.get(name) for name in described}, described)
+            expect_same(folder, _by_flag(before), _by_flag(described))
         make_folder(folder / NOTES)
         held = self.kind == "text" or (before is not None and _is_whole(folder, VALID_PAIRS, before.get("valid")))
         if before is not None and held and _is_whole(folder, TOKENIZER, before.get("tokenizer")):
@@ -344,6 +345,32 @@ class Sample:
     def blocks(self) -> list[LineBlock]:
         """Return the blocks that are drawn, in the order in which they came."""
         return [block for _, _, block in sorted(self._drawn, key=lambda item: item[1])]
+
+
+def _by_flag(work: Mapping[str, Plain]) -> dict[str, Plain]:
+    """Return settings and inputs such that a setting has the dotted name by which its flag is known."""
+    settings = work.get("settings")
+    return {**(settings if isinstance(settings, dict) else {}), "inputs": work.get("inputs")}
+
+
+def _expect_used(known: PrepareFiles, inputs: InputFiles, kind: Kind) -> None:
+    """Refuse settings that would change nothing.
+
+    Raises:
+        ConfigError: there is one; the message names it.
+    """
+    objects = inputs.documents
+    pairs, json_lines = f"pairs ({setting('pairs')})", "files named .jsonl"
+    needs = {
+        "longest": (kind == "pairs", pairs, "texts"),
+        "too_long": (kind == "pairs", pairs, "texts"),
+        "field": (objects and kind == "text", f"texts in {json_lines}", "others"),
+        "source_field": (objects and kind == "pairs", f"pairs in {json_lines}", "others"),
+        "target_field": (objects and kind == "pairs", f"pairs in {json_lines}", "others"),
+    }
+    for name, (used, expected, got) in needs.items():
+        if not used and getattr(known, name) != getattr(PrepareFiles, name):
+            raise ConfigError(f"data.{name}", expected, got, "Omit it: it would change nothing.")
 
 
 def _inputs(files: Sequence[Path], known: PrepareFiles) -> InputFiles:

@@ -212,10 +212,15 @@ def corpus_tables(folder: Path | None, task: TaskSettings) -> dict[str, dict[str
         task: the task.
 
     Raises:
+        ConfigError: it is a file.
         DataError: there is no such corpus, or it is damaged.
     """
     if folder is None:
         return {}
+    if folder.is_file():
+        flag = "text" if "text" in task.table_of else "data"
+        hint = f"To train from a file of text, write {setting(flag, str(folder))}."
+        raise ConfigError("data.prepared", "a folder that `qkv prepare` wrote", "a file", hint)
     settings = read_manifest(absolute(folder)).work.get("settings")
     tables = settings if isinstance(settings, Mapping) else {}
     shared = {"data": _SHARED, "tokenizer": tuple(task.table_of)}
@@ -234,7 +239,7 @@ def with_corpus(tables: Mapping[str, Any], task: TaskSettings) -> dict[str, Any]
         task: the task.
 
     Raises:
-        ConfigError: one of them differs from that of the corpus.
+        ConfigError: one of them differs from that of the corpus, or the corpus is a file.
         DataError: there is no such corpus, or it is damaged.
     """
     data = tables.get("data")

@@ -160,7 +160,7 @@ class Regressor:
         Raises:
             DataError: a column is missing, or a field is not a number; the message gives file and line.
         """
-        return np.array(table.numbers(self._names_in(table), decimal=decimal).rows)
+        return np.array(table.numbers(self._names_in(table), decimal=decimal, fixed=("missing",)).rows)
 
     def evaluate(self, table: FieldTable) -> tuple[Array, tuple[Figure, ...]]:
         """Score predictions on a table with inputs and target, in the format of training.
@@ -172,7 +172,8 @@ class Regressor:
             DataError: as for `rows_of`.
         """
         names = (*self._names_in(table, more=1), self.y if table.header else table.columns[-1])
-        numbers = np.array(table.numbers(names, decimal=self.decimal).rows)
+        read = table.numbers(names, decimal=self.decimal, fixed=("decimal", "missing"))
+        numbers = np.array(read.rows)
         predicted = self.predict(numbers[:, :-1])
         return predicted, judge_regression(predicted, numbers[:, -1], "")
 
@@ -205,8 +206,10 @@ class Regressor:
             table.expect_all((*self.x, self.y) if more else self.x)
             return self.x
         if len(table.columns) != len(self.x) + more:
-            expected = f"the columns {', '.join(self.x)}" + (f" and {self.y}" if more else "")
-            got = f"{len(table.columns)} columns without names"
+            columns = "column" if len(self.x) + more == 1 else "columns"
+            expected = f"the {columns} {', '.join(self.x)}" + (f" and {self.y}" if more else "")
+            count = len(table.columns)
+            got = f"{count} column{'s' if count > 1 else ''} without names"
             hint = "Name them in the first line, or give just these columns in this order."
             raise DataError(Place(table.name), expected, got, hint)
         return table.columns[: len(self.x)]

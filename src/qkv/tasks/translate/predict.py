@@ -237,7 +237,10 @@ class Translator:
             ConfigError: attention is requested of a model without attention, or a setting needs other models.
         """
         texts = [self.symbols(line, number) for number, line in enumerate(lines, start=first)]
-        sources = [self._encode(text, number) for number, text in enumerate(texts, start=first)]
+        sources = list[OpenSource]()
+        for number, text in enumerate(texts, start=first):
+            sources.append(self.encode(text))
+            expect_length(Place(None, number), len(sources[-1].ids), self.longest, self.tokenizer)
         if how.sampling is not None and len(set(self.back)) > 1:
             hint = "Translate with the runs of one direction."
             raise ConfigError(setting("sample"), "models of one direction", "models of both", hint)
@@ -330,11 +333,6 @@ class Translator:
             return encode_source(text, self.tokenizer)
         return OpenSource(tuple(self.tokenizer.source.encode(text)), ())
 
-    def _encode(self, line: str, number: int) -> OpenSource:
-        source = self.encode(line)
-        expect_length(Place(None, number), len(source.ids), self.longest, self.tokenizer)
-        return source
-
     def _decode(self, sources: Sequence[Sequence[int]], how: Decoding, row_keys: RowKeys) -> list[list[Hypothesis]]:
         filled = [index for index, ids in enumerate(sources) if ids]
         hypotheses = [[Hypothesis((), 0.0)] for _ in sources]
@@ -383,9 +381,10 @@ class Translator:
         ids, unknown = hypothesis.ids, source.unknown
         if how.unknown is not None and source.ids and self.tokenizer.unk in ids:
             ids, unknown = self._replaced(symbols, source, ids, how.unknown)
+        written = decode_open(ids, self.tokenizer, unknown)
         return Translation(
             source=line,
-            text=self._written(decode_open(ids, self.tokenizer, unknown)),
+            text=written if self.table is None else self.table.target_text(written),
             score=hypothesis.score,
             finished=hypothesis.finished,
             source_tokens=tuple(pieces_open(source.ids, self.tokenizer.source, source.unknown)),
@@ -397,9 +396,6 @@ class Translator:
             ranked=hypothesis.ranked,
             origins=self.origins(source.ids, hypothesis.ids) if look else None,
         )
-
-    def _written(self, symbols: str) -> str:
-        return symbols if self.table is None else self.table.target_text(symbols)
 
     def _replaced(
         self, line: str, source: OpenSource, target: tuple[int, ...], reading: AlignmentReading

@@ -152,6 +152,8 @@ def test_a_verdict_is_shown_in_a_notebook() -> None:
     shown = check("attention", lambda query, key, value: (query @ key.mT).softmax(-1) @ value)._repr_html_()
     assert "√d" in shown
     assert shown.startswith("<p")
+    code = check("causal_mask", lambda new, past: torch.ones(new, past + new, dtype=torch.bool).tril())._repr_html_()
+    assert "<code>past</code>" in code
 
 
 def test_the_nearest_mistake_is_named() -> None:

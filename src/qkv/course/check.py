@@ -6,6 +6,7 @@ one is compared with every wrong form and every pair of them; the first that giv
 
 import html
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -49,6 +50,7 @@ class Verdict:
     def _repr_html_(self) -> str:
         color = "#2a8a45" if self.right else "#d9463c"  # readable on white and on black
         text = html.escape(self.message).replace("\n", "<br>")
+        text = re.sub(r"`([^`]+)`", r"<code>\1</code>", re.sub(r"\*(may attend)\*", r"<em>\1</em>", text))
         return f'<p style="color: {color}; font-weight: 600">{"✓" if self.right else "✗"} {text}</p>'
 
 

@@ -16,6 +16,7 @@ from tests.cli.shelf import Shelf
 from typer.main import get_command
 
 import qkv.data.parts
+import qkv.tasks.drawing
 from qkv.cli.app import app
 from qkv.data.parts import in_parts
 from qkv.data.table import parse_table, parse_table_in_parts
@@ -25,6 +26,7 @@ from qkv.tasks.point.predict import Pointing
 from qkv.tasks.regress.predict import Prediction
 from qkv.tasks.tag.predict import Tagging
 from qkv.tasks.translate.predict import Translation
+from qkv.view.alignment import Alignment
 
 TASKS = {
     "translate": (["translate"], "a b", Translation, 1),
@@ -98,6 +100,33 @@ def test_answers_are_not_collected(task: str, shelf: Shelf, monkeypatch: pytest.
 
     feed(monkeypatch, [*command, shelf.run(task)], [line] * 50, before)
     assert max(held) <= 10 + held[0]
+
+
+@pytest.mark.parametrize("show", [False, True])
+@pytest.mark.parametrize("task", TASKS)
+def test_a_file_of_drawings_holds_the_first_answers_alone(
+    task: str,
+    show: bool,
+    shelf: Shelf,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """Each answer here counts as 1,024 weights, the least; the terminal keeps none."""
+    monkeypatch.setattr(qkv.data.parts, "_LARGEST", 4)
+    monkeypatch.setattr(qkv.tasks.drawing, "MOST_WEIGHTS", 6 * 1024 + 1023)
+    command, line, _, _ = TASKS[task]
+    held = []
+
+    def before(_: int) -> None:
+        held.append(sum(type(each) is Alignment for each in gc.get_objects()))
+
+    arguments = [*command, shelf.run(task), "--attention", str(tmp_path / "a.svg"), *(["--show"] if show else [])]
+    before(0)
+    feed(monkeypatch, arguments, [line] * 40, before)
+    assert max(held) - held[0] <= 6 + 4
+    assert "the first 6 of 40 answers" in capsys.readouterr().err
+    assert (tmp_path / "a.svg").read_text(encoding="utf-8").count("<image") >= 6
 
 
 @pytest.mark.parametrize("task", TASKS)

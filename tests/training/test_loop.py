@@ -1,5 +1,6 @@
 import json
 import math
+import re
 import signal
 import threading
 from dataclasses import replace
@@ -391,6 +392,23 @@ def test_another_number_of_threads_is_said(tmp_path):
         torch.set_num_threads(threads)
     assert numbers["threads"] == threads
     assert f"PyTorch now has {threads + 1} threads instead of {threads}" in stream.text
+
+
+def test_other_kernels_or_instructions_are_said(tmp_path, monkeypatch):
+    settings = replace(SETTINGS, steps=6)
+    monkeypatch.setenv("QKV_KERNELS", "none")
+    run_training(tmp_path, settings, task=stopping(3))
+    stream = Quiet()
+    run_training(tmp_path, settings, task=stopping(4), stream=stream)
+    assert "last bits" not in stream.text
+    monkeypatch.setenv("QKV_KERNELS", "python")
+    run_training(tmp_path, settings, task=stopping(5), stream=stream)
+    assert re.search(
+        r"Kernels: python, PyTorch: (\w+) instead of Kernels: none, PyTorch: \1: the last bits", stream.text
+    )
+    stream = Quiet()
+    run_training(tmp_path, settings, stream=stream)
+    assert "last bits" not in stream.text
 
 
 def test_two_trainings_cannot_share_a_folder(tmp_path):

@@ -14,7 +14,8 @@ from qkv.checkpoint.contents import Contents, TrainerState
 from qkv.checkpoint.folder import load
 from qkv.checkpoint.plain import Plain
 from qkv.checkpoint.rotation import best_step, latest_complete, mark_best, steps
-from qkv.errors import CheckpointError, setting
+from qkv.compiled import target
+from qkv.errors import CheckpointError, harmless, setting
 from qkv.files import FREE, room_for
 from qkv.metrics.figure import Figure
 from qkv.training.feed import Feed
@@ -125,13 +126,20 @@ def begin(job: TrainingJob, run: Path, say: Callable[[str], None]) -> TrainingSe
 def _anew(job: TrainingJob, say: Callable[[str], None]) -> TrainingSession:
     settings = job.settings
     seed_everything(settings.seed)
-    state = State(threads=torch.get_num_threads(), sums=_sums(settings))
+    state = State(threads=torch.get_num_threads(), arithmetic=_arithmetic(), sums=_sums(settings))
     if settings.precision == "auto":
         few = Feed(job.task, settings).take(3)
         state.precision = choose(job.task, job.model, few, say)
     else:
         state.precision = settings.precision
     return TrainingSession(job, build_optimizer(job.model, settings), Feed(job.task, settings), state)
+
+
+def _arithmetic() -> str:
+    """Name what decides the last bits of numbers: the compiled kernels, and the instructions of PyTorch's operators."""
+    choice = target.choose()
+    kernels = choice.target.name if choice.target is not None else target.PYTHON if choice.python else target.NONE
+    return f"Kernels: {kernels}, PyTorch: {torch.backends.cpu.get_cpu_capability()}"
 
 
 def _sums(settings: Settings) -> Sums:
@@ -156,6 +164,9 @@ def _resumed(job: TrainingJob, run: Path, folder: Path, say: Callable[[str], Non
     if threads != state.threads:
         say(f"PyTorch now has {threads} threads instead of {state.threads}: the last bits of the result may differ.")
         state.threads = threads
+    if state.arithmetic not in ("", arithmetic := _arithmetic()):
+        say(f"{arithmetic} instead of {harmless(state.arithmetic[:80])}: the last bits of the result may differ.")
+    state.arithmetic = arithmetic
     _point_to_best(run, state)
     return TrainingSession(job, optimizer, feed, state, folder, tuple(contents.figures))
 

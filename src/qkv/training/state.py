@@ -36,6 +36,7 @@ class State:
         window_count: number of units in that sum.
         precision: precision of the computation.
         threads: number of PyTorch threads; only the same number gives the same bits.
+        arithmetic: the kernels, and the instructions of PyTorch's operators; "" in states of older versions.
         sums: the order in which gradients of an update's batches are added: "tree", with chance of its own for each
             batch, so that any number of processes gives the same bits; or "sequence", as in runs with one batch an
             update, and in those that older versions began.
@@ -53,6 +54,7 @@ class State:
     window_count: int = 0
     precision: Chosen = "float32"
     threads: int = 1
+    arithmetic: str = ""
     sums: Sums = "sequence"
 
     def judge(self, figures: tuple[Figure, ...], monitor: str | None) -> bool:
@@ -125,9 +127,11 @@ def read_state(plain: Mapping[str, Plain]) -> State:
     sums = _field({"sums": "sequence", **plain}, "sums", str)
     if sums not in {"sequence", "tree"}:
         raise _damaged("sums", "sequence or tree", sums)
+    arithmetic = _field({"arithmetic": "", **plain}, "arithmetic", str)
     loss = _field(plain, "window_loss", float)
     best = None if plain.get("best") is None else from_plain(plain["best"], f"{_WHERE}: best")
-    return State(**values, best=best, window_loss=loss, precision=precision, sums=sums)  # type: ignore[arg-type]
+    values |= {"best": best, "window_loss": loss, "precision": precision, "arithmetic": arithmetic, "sums": sums}
+    return State(**values)
 
 
 def fingerprint(plain: Mapping[str, Plain]) -> str:

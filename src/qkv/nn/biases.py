@@ -2,7 +2,8 @@
 
 import math
 from abc import abstractmethod
-from typing import final
+from collections.abc import Callable
+from typing import Any, Self, final
 
 import torch
 from torch import Tensor, nn
@@ -59,11 +60,26 @@ class AlibiBias(BiasModule):
         super().__init__()
         if heads < 1:
             raise ConfigError("heads", "at least 1", f"{heads}", "It is the number of query heads.")
-        logarithms = torch.tensor(alibi_slopes(heads)).log()
+        logarithms = torch.empty(heads)
         if learned:
             self.log_slopes = nn.Parameter(logarithms)
         else:
             self.register_buffer("log_slopes", logarithms, persistent=False)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Set the slopes of the paper."""
+        slopes = alibi_slopes(len(self.log_slopes))
+        self.log_slopes.copy_(torch.tensor(slopes, device=self.log_slopes.device).log())
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        """Fill in the slopes when a layer made on the device `meta` gets memory: no checkpoint holds them."""
+        empty = self.log_slopes.is_meta
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if empty and not self.log_slopes.is_meta:
+            self.reset_parameters()
+        return self
 
     def value(self, offset: int = 0) -> Bias:
         """Build ALiBi with the current slopes."""
@@ -94,6 +110,10 @@ class RelativeBias(BiasModule):
         if reach < 1:
             raise ConfigError("reach", "at least 1", f"{reach}", "It is the largest distance with its own number.")
         self.table = nn.Parameter(torch.zeros(*(() if heads is None else (heads,)), 2 * reach + 1))
+
+    def reset_parameters(self) -> None:
+        """Set all numbers to 0."""
+        nn.init.zeros_(self.table)
 
     def value(self, offset: int = 0) -> Bias:
         """Build the relative bias with the current table."""
@@ -136,6 +156,10 @@ class BucketedBias(BiasModule):
             raise ConfigError("buckets", expected, f"{buckets} and {farthest}", hint)
         self.side, self.farthest, self.causal = side, farthest, causal
         self.weight = nn.Parameter(torch.zeros(buckets, heads))
+
+    def reset_parameters(self) -> None:
+        """Set all numbers to 0."""
+        nn.init.zeros_(self.weight)
 
     def bucket_of(self, distance: Tensor) -> Tensor:
         """Return the bucket of each distance j − i, int64."""

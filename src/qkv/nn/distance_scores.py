@@ -75,8 +75,13 @@ class KernelScore(ScoreModule):
         super().__init__()
         above("bandwidth", bandwidth, 0, "It is the initial value.")
         self.kernel, self.power = kernel, power
-        self.log_bandwidth = nn.Parameter(torch.full(() if heads is None else (heads,), math.log(bandwidth)))
+        self._first = math.log(bandwidth)
+        self.log_bandwidth = nn.Parameter(torch.full(() if heads is None else (heads,), self._first))
         self.value()  # report an unknown kernel here rather than in the first forward pass
+
+    def reset_parameters(self) -> None:
+        """Set the initial bandwidths."""
+        nn.init.constant_(self.log_bandwidth, self._first)
 
     def value(self) -> Score:
         """Build the kernel with the current bandwidth."""

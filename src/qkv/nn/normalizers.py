@@ -44,7 +44,12 @@ class SinkSoftmax(NormalizerModule):
 
     def __init__(self, heads: int | None = None, sink: float = 0.0) -> None:
         super().__init__()
+        self._first = sink
         self.sink = nn.Parameter(_full(heads, sink))
+
+    def reset_parameters(self) -> None:
+        """Set the initial sinks."""
+        nn.init.constant_(self.sink, self._first)
 
     def value(self) -> Normalizer:
         """Build the softmax with the current sink."""
@@ -73,7 +78,12 @@ class LearnedSigmoid(NormalizerModule):
         super().__init__()
         if keys < 1:
             raise ConfigError("keys", "a number from 1", f"{keys}", "It is how many keys a row sees.")
-        self.bias = nn.Parameter(_full(heads, -math.log(keys)))
+        self._first = -math.log(keys)
+        self.bias = nn.Parameter(_full(heads, self._first))
+
+    def reset_parameters(self) -> None:
+        """Set the initial biases."""
+        nn.init.constant_(self.bias, self._first)
 
     def value(self) -> Normalizer:
         """Build the sigmoid with the current bias."""
@@ -103,7 +113,12 @@ class LearnedEntmax(NormalizerModule):
         if not 1 < alpha < 2:
             hint = "For alpha = 1 use Softmax(), for alpha = 2 Sparsemax()."
             raise ConfigError("alpha", "a number between 1 and 2", f"{alpha:g}", hint)
-        self.logit = nn.Parameter(_full(heads, math.log((alpha - 1) / (2 - alpha))))
+        self._first = math.log((alpha - 1) / (2 - alpha))
+        self.logit = nn.Parameter(_full(heads, self._first))
+
+    def reset_parameters(self) -> None:
+        """Set the initial alphas."""
+        nn.init.constant_(self.logit, self._first)
 
     def value(self) -> Normalizer:
         """Build entmax with the current alpha."""

@@ -34,6 +34,10 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.full((width,), 1.0 - shift))
         self.eps, self.shift = eps, shift
 
+    def reset_parameters(self) -> None:
+        """Set all gains to 1."""
+        nn.init.constant_(self.weight, 1.0 - self.shift)
+
     def forward(self, x: Tensor) -> Tensor:
         """(..., M) to (..., M), in x's dtype."""
         wide = x if x.dtype == torch.float64 else x.float()

@@ -285,7 +285,12 @@ class CosineScore(ScoreModule):
     def __init__(self, scale: float = 10.0, *, heads: int | None = None) -> None:
         super().__init__()
         above("scale", scale, 0, "It is the initial value.")
-        self.log_scale = nn.Parameter(torch.full(_per(heads), math.log(scale)))
+        self._first = math.log(scale)
+        self.log_scale = nn.Parameter(torch.full(_per(heads), self._first))
+
+    def reset_parameters(self) -> None:
+        """Set the initial scales."""
+        nn.init.constant_(self.log_scale, self._first)
 
     def value(self) -> Score:
         """Build the cosine with the current scale."""

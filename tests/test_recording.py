@@ -7,6 +7,7 @@ import resource
 import sys
 import urllib.request
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -70,6 +71,51 @@ def test_recording_changes_no_bit_and_leaves_nothing(name: str) -> None:
     for module in model.modules():
         assert not module._forward_hooks
         assert not module._forward_hooks_with_kwargs
+
+
+class _Mixed(nn.Module):
+    """Two layers of ours and one of PyTorch's, with what makes float32 of half precision between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = MultiHeadAttention(8, 2), MultiHeadAttention(8, 2)
+        self.norm, self.third = nn.LayerNorm(8), nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.second(self.norm(x + self.first(x)))
+        return self.third(x, x, x)[0]
+
+
+@pytest.mark.parametrize("how", ["autocast", "bfloat16", "float16", "float64"])
+def test_a_model_of_any_precision_is_a_page_a_picture_and_a_file(how: str, tmp_path: Path) -> None:
+    model, x = _Mixed(), torch.randn(2, 5, 8)
+    autocast = partial(torch.autocast, "cpu", torch.bfloat16, enabled=how == "autocast")
+    if how != "autocast":
+        model, x = model.to(getattr(torch, how)), x.to(getattr(torch, how))
+    with autocast(), record(model) as trace:
+        model(x)
+    outside = [trace.weights(layer) for layer in trace.layers]
+    for context in (contextlib.nullcontext, autocast):
+        with context():
+            for name in ("page.html", "picture.svg", "trace.safetensors"):
+                trace.save(tmp_path / name)
+            for layer, weights in zip(trace.layers, outside, strict=True):
+                assert torch.equal(trace.weights(layer), weights)
+                (statistics,) = trace.statistics(layer, "entropy", "total")
+                assert statistics.total is not None
+                torch.testing.assert_close(statistics.total, torch.ones_like(statistics.total))
+
+
+@pytest.mark.parametrize("layer", [MultiHeadAttention(8, 2), nn.MultiheadAttention(8, 2, batch_first=True)], ids=type)
+@pytest.mark.parametrize("transform", [torch.func.vmap, torch.func.grad])
+def test_a_transformed_call_is_refused(transform: Callable[..., Any], layer: nn.Module) -> None:
+    def call(x: Tensor) -> Tensor:
+        x = x if x.ndim == 3 else x[None]
+        output = layer(x, x, x)
+        return (output if isinstance(output, Tensor) else output[0]).sum()
+
+    with pytest.raises(UnsupportedError, match=r"record.*outside of torch\.func"), record(layer):
+        transform(call)(torch.randn(2, 5, 8))
 
 
 def test_hooks_go_when_the_model_fails() -> None:

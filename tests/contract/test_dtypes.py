@@ -12,12 +12,15 @@ from tests.contract.mechanisms import ON_CPU
 from tests.contract.orders import Order
 from tests.contract.served import by_served
 from tests.seed import generator
+from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.errors import DtypeError
 from qkv.functional import attention, attention_with_state, attention_with_weights
+from qkv.introspect.lazy_map import AttentionMap, attention_map
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Mean, Softmax
+from qkv.normalizers.kinds import KNOWN
 from qkv.normalizers.sparse import Entmax, Sparsemax
 from qkv.scores.base import Score
 from qkv.scores.kernels import Gaussian, SquaredDistance
@@ -57,6 +60,47 @@ def test_autocast_gives_what_casting_gives(backend: str, half: torch.dtype) -> N
         assert output.dtype == half, call
         assert near(output, expected, 8), call
         assert all(x.dtype == torch.float32 and x.isfinite().all() for x in gradients.values()), call
+
+
+@by_half
+@by_backend
+def test_autocast_changes_no_state(backend: str, half: torch.dtype) -> None:
+    """Neither of a call of cast tensors, nor of one that casts them."""
+    made = [
+        Call.draw(score, normalizer, ((2, 2), 9, 70), half)
+        for score, normalizer in MECHANISMS
+        if normalizer.name in KNOWN and score.name != "learned"
+    ]
+    asked = [call for call in made if backend == "auto" or call.refusal(backend, state=True, gradient=False) is None]
+    for call in asked:
+        expected = call.state(backend)[1].value
+        wider = {name: call.leaves[name].float() for name in ("query", "key", "value")}
+        with torch.autocast("cpu", half):
+            assert torch.equal(call.state(backend)[1].value, expected), call
+            assert torch.equal(call.with_leaves(**wider).state(backend)[1].value, expected), call
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_autocast_changes_no_map(dtype: torch.dtype) -> None:
+    """A map that was made before, and one that is made there of half precision."""
+    for score, normalizer in MECHANISMS:
+        if score.name == "learned":  # a user's function runs under autocast
+            continue
+        call = Call.draw(score, normalizer, ((2, 2), 9, 70), dtype)
+        inputs, given = (call.leaves["query"], call.leaves["key"]), call.arguments(call.leaves)
+        amap = attention_map(*inputs, **given)
+        expected = _of_map(amap)
+        with torch.autocast("cpu", torch.bfloat16):
+            maps = [amap] if dtype == torch.float32 else [amap, attention_map(*inputs, **given)]
+            for each in maps:
+                for one, other in zip(_of_map(each), expected, strict=True):
+                    assert torch.equal(one, other), call
+
+
+def _of_map(amap: AttentionMap) -> list[Tensor]:
+    statistics = amap.statistics("received", "total", "peak", topk=3)
+    parts = [statistics.received, statistics.total, statistics.peak, statistics.weights]
+    return [*(x for x in parts if x is not None), amap.dense(), amap[..., 2:5, 3:9], amap.pooled(3, 4), amap.received()]
 
 
 @by_backend

@@ -12,6 +12,7 @@ from torch import Tensor
 from qkv.compiled.available import why_unavailable
 from qkv.engine.mechanism import full_rank
 from qkv.engine.problem import Call
+from qkv.scores.base import as_it_is
 from qkv.scores.pointwise import Linear
 from qkv.shapes import Shape
 
@@ -86,6 +87,11 @@ def sums(call: Call, state: Tensor, shape: Shape, count: int) -> MapSums:
     Returns:
         The sums.
     """
+    with as_it_is(call.query):
+        return _sums(call, state, shape, count)
+
+
+def _sums(call: Call, state: Tensor, shape: Shape, count: int) -> MapSums:
     leading, (queries, keys) = shape[:-2], shape[-2:]
     operands = call.score.prepare(call.query.float(), call.key.float())
     factor = operands.scale if isinstance(operands.scale, Tensor) else None

@@ -17,6 +17,7 @@ from qkv.normalizers.kinds import KNOWN
 from qkv.notebooks import folded, table
 from qkv.planner.costs import times
 from qkv.planner.registry import ALGORITHMS, BACKENDS, algorithms_of
+from qkv.scores.base import as_it_is
 from qkv.shapes import show
 from qkv.values.parameters import traced
 
@@ -79,7 +80,11 @@ class Plan:
         algorithm, call, facts = self._select(call, [])
         if forks.lost and algorithm.backend != "fused" and call.query.numel() + call.key.numel() >= _PARALLEL:
             forks.expect_threads("attention")
-        return algorithm.run(self.problem, call, facts)
+        if self.problem.core == "tile":
+            # A user's function runs under the caller's autocast.
+            return algorithm.run(self.problem, call, facts)
+        with as_it_is(call.query):
+            return algorithm.run(self.problem, call, facts)
 
     def inspected(self, call: Call) -> "Plan":
         """Return the plan after inspection of a call's tensor values."""

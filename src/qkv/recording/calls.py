@@ -60,6 +60,9 @@ class RecordedCall:
     _versions: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        if any(map(torch._C._functorch.is_functorch_wrapped_tensor, (self.query, self.key, self.value))):
+            hint = "Record a call without vmap, grad or jvp, whose tensors end with it."
+            raise UnsupportedError("record", "a call outside of torch.func", "a transformed one", hint)
         object.__setattr__(self, "_versions", self._now())
 
     @torch.no_grad()

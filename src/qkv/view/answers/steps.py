@@ -94,7 +94,7 @@ def _inputs(explained: _ExplainedQuery) -> list[Stage]:
         if weight is not None:
             projected = _of_head(_linear(x, weight, bias), explained)
             equation, note = ("q = W x" if bias is None else "q = W x + b"), ""
-            if projected.shape != q.shape or not torch.allclose(projected, q, rtol=1e-3, atol=1e-4):
+            if projected.shape != q.shape or not _is_close(projected, q):
                 stages.append(Stage("projected", "W x", equation, "vector", projected))
                 equation, note = (
                     "q",
@@ -114,7 +114,15 @@ def _of_head(projected: Tensor, explained: _ExplainedQuery) -> Tensor:
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return F.linear(x, weight.detach(), None if bias is None else bias.detach())
+    # Under autocast the two have different types.
+    return F.linear(x.to(weight.dtype), weight.detach(), None if bias is None else bias.detach())
+
+
+def _is_close(projected: Tensor, q: Tensor) -> bool:
+    """Return whether a query is what the projection gives, but for the roundings of its type."""
+    rounding = 2 * torch.finfo(q.dtype).eps
+    relative, absolute = max(1e-3, rounding), max(1e-4, rounding * float(q.abs().max()))
+    return torch.allclose(projected.to(q.dtype), q, rtol=relative, atol=absolute)
 
 
 def _scores(explained: _ExplainedQuery) -> list[Stage]:

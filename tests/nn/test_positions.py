@@ -13,6 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from qkv.errors import ConfigError, ShapeError
+from qkv.masks.patterns import causal
+from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.positions import PositionEmbedding, RopeScaling, Rotary, rotary, sinusoidal
 
 
@@ -151,3 +153,20 @@ def test_tables_are_not_kept_from_tensors_without_numbers(name: str, kind: str, 
         torch.testing.assert_close(graph(x), positions(x))
     assert type(positions(x)) is Tensor
     torch.testing.assert_close(positions(x), torch.func.vmap(positions)(x))
+
+
+@pytest.mark.parametrize("width", [2, 4, 6, 10])
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize("scaling", [None, RopeScaling("linear", 2.0)])
+def test_a_share_that_is_no_pairs_is_refused(share: float, width: int, scaling: RopeScaling | None) -> None:
+    """A share of no feature at all would leave a layer without positions."""
+    positions, x = Rotary(share=share, scaling=scaling), torch.randn(1, 5, 2 * width)
+    count = int(width * share)
+    if count % 2 == 0 and count:
+        layer = MultiHeadAttention(2 * width, 2, positions=positions)
+        assert layer(x, mask=causal()).isfinite().all()
+        return
+    with pytest.raises(ConfigError, match=rf"heads.*{count} of {width}"):
+        MultiHeadAttention(2 * width, 2, positions=positions)
+    with pytest.raises(ShapeError, match=f"even.*got {count}"):
+        positions(x[..., :width])

@@ -485,9 +485,10 @@ def _check_positions(positions: Rotary | BiasModule | None, score: ScoreModule, 
         got = type(score.projected()).__name__
         hint = "Of rotated vectors, only dot products and distances depend just on the difference of positions."
         raise ConfigError("score", "a dot product or a distance, with rotary positions", got, hint)
-    if head % 2:
-        hint = "Rotary positions rotate pairs: choose another number of heads."
-        raise ConfigError("heads", "an even width per head", f"{head}", hint)
+    turned = positions.rotated(head)
+    if turned % 2 or not turned:
+        hint = "Rotary positions rotate pairs: choose another number of heads, or another share."
+        raise ConfigError("heads", "an even number of rotated features per head", f"{turned} of {head}", hint)
 
 
 def _check(width: int, heads: int, groups: int, leave_out: tuple[str, ...], *, divides: bool) -> None:

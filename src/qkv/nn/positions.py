@@ -179,10 +179,19 @@ class Rotary(nn.Module):
         self.base, self.share, self.scaling = base, share, scaling
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """Rotate queries or keys (..., N, D) whose first position is `start`."""
+        """Rotate queries or keys (..., N, D) whose first position is `start`.
+
+        Raises:
+            ShapeError: the number of rotated features is odd or 0.
+        """
         if self.share == 1 and self.scaling is None:
             return rotary(x, start=start, base=self.base)
-        turned = int(x.shape[-1] * self.share)
+        turned = self.rotated(x.shape[-1])
+        if turned % 2 or not turned:
+            hint = "Choose another share, or another number of heads."
+            raise ShapeError(
+                "x", "an even number of rotated features, because positions rotate pairs", f"{turned}", hint
+            )
         wide, rest = x[..., :turned], x[..., turned:]
         wide = wide if x.dtype == torch.float64 else wide.float()
         end = start + x.shape[-2]
@@ -193,6 +202,10 @@ class Rotary(nn.Module):
             table = _turns(_table_rows(end), turned, self.base, x.device, wide.dtype, self.scaling)
             rotated = torch.view_as_real(_as_complex(wide) * table[start:end]).flatten(-2)
         return torch.cat([rotated.to(x.dtype), rest], -1)
+
+    def rotated(self, width: int) -> int:
+        """Return how many of so many features are rotated."""
+        return int(width * self.share)
 
     def extra_repr(self) -> str:
         """Show the base, and what differs from the defaults."""

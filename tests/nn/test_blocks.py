@@ -7,7 +7,7 @@ from torch import nn
 from qkv.errors import UnsupportedError
 from qkv.masks.patterns import lengths
 from qkv.models.translator import TransformerConfig
-from qkv.nn.blocks import TransformerBlock
+from qkv.nn.blocks import BlockCache, TransformerBlock
 from qkv.nn.dropout import Dropout
 from qkv.nn.feed_forward import FeedForward
 from qkv.nn.multihead import MultiHeadAttention
@@ -95,3 +95,23 @@ def test_dropout_is_where_it_was_asked_for() -> None:
 def test_a_block_without_a_source_says_so() -> None:
     with pytest.raises(UnsupportedError, match="cross"):
         block(norm_first=True).begin(torch.randn(2, 7, 8))
+
+
+@pytest.mark.parametrize("score", ["scaled_dot", "additive", "gaussian"])
+@pytest.mark.parametrize("reach", [None, 1, 3])
+@pytest.mark.parametrize("counts", [(9,), (1,) * 9, (2, 1, 3, 3), (4, 5)], ids=str)
+def test_padding_at_the_left_may_come_in_any_steps(score: str, reach: int | None, counts: tuple[int, ...]) -> None:
+    """Also where the first positions of a row are all padding, and a window has dropped some of it."""
+    layer = block(True, score=score)
+    layer.reach = reach
+    x, padding = torch.randn(4, 9, 8, dtype=torch.float64), torch.tensor([0, 1, 5, 8])
+    i, j = torch.arange(9)[:, None], torch.arange(9)
+    seen = (j <= i) & (j >= i - (9 if reach is None else reach)) & (j >= padding[:, None, None])
+    expected = layer(x, seen[:, None])
+    cache, outputs, start = BlockCache(), [], 0
+    for count in counts:
+        output, cache = layer.step(x[:, start : start + count], cache, padding=padding)
+        outputs.append(output)
+        start += count
+    real = j >= padding[:, None]
+    torch.testing.assert_close(torch.cat(outputs, 1)[real], expected[real], rtol=1e-10, atol=1e-12)

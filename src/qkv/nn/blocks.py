@@ -278,7 +278,8 @@ class TransformerBlock(nn.Module):
             mask = causal(offset=past.length - count)
         if padding is None:
             return mask
-        real = ~lengths((padding - past.first).clamp(min=0))
+        # The first positions that are computed can all be padding.
+        real = ~lengths((padding - past.first).clamp(0, past.length))
         return real if mask is None else mask & real
 
 

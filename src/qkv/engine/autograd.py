@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import UnsupportedError
+from qkv.values.mapped import by_sample
 
 Backward = Callable[..., tuple[Any, ...]]
 
@@ -44,7 +45,8 @@ def differentiable_by(again: Backward) -> Callable[[Backward], Backward]:
     """
 
     def decorate(backward: Backward) -> Backward:
-        def run(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        @by_sample
+        def run(ctx: Any, *grads: Any) -> Any:
             return again(ctx, *grads) if torch.is_grad_enabled() else backward(ctx, *grads)
 
         return run

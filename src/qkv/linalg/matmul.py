@@ -26,6 +26,7 @@ from qkv.linalg import mkl
 from qkv.linalg.memory_pool import MemoryPool
 from qkv.linalg.session import DecodingSession
 from qkv.shapes import Shape, broadcast
+from qkv.values.mapped import by_sample
 from qkv.values.parameters import forward_mode, numbers, readable
 from qkv.values.plain import is_plain
 
@@ -370,6 +371,7 @@ class _Linear(torch.autograd.Function):
         return _product(x, weight, bias)
 
     @staticmethod
+    @by_sample
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         g_rows, x_rows = grad.flatten(0, -2), x.flatten(0, -2)

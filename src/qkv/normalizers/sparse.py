@@ -9,6 +9,7 @@ from torch import Tensor
 
 from qkv.normalizers import steep
 from qkv.normalizers.base import Normalizer, hide, state_scores
+from qkv.values.mapped import by_sample
 from qkv.values.parameters import Parameter, above, readable, spread
 from qkv.values.pytree import value
 
@@ -163,6 +164,7 @@ class _Projection(torch.autograd.Function):
         return weights
 
     @staticmethod
+    @by_sample
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         z, q = ctx.saved_tensors
         if torch.is_grad_enabled():

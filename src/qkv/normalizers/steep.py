@@ -17,6 +17,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from qkv.values.mapped import by_sample
 from qkv.values.parameters import forward_mode, readable, transformed
 
 MIDDLE = 1.25, 2.0
@@ -156,6 +157,7 @@ class _Weights(torch.autograd.Function):
         return w
 
     @staticmethod
+    @by_sample
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         w, alpha = ctx.saved_tensors
         g_scores, g_alpha = slopes(w, g, ctx.alpha if alpha is None else alpha)

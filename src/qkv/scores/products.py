@@ -10,6 +10,7 @@ from qkv.linalg.matmul import KeptWeight, linear
 from qkv.scores.base import HALVES, Core, Operands, Score, expect_width, prepared_wide
 from qkv.scores.pointwise import Linear, Pointwise, Softcap
 from qkv.shapes import Shape
+from qkv.values.mapped import by_sample
 from qkv.values.parameters import Parameter, above, forward_mode, readable, spread
 from qkv.values.pytree import value
 
@@ -177,6 +178,7 @@ class _Unit(torch.autograd.Function):
         return unit
 
     @staticmethod
+    @by_sample
     def backward(ctx: Any, g: Tensor) -> Tensor:
         x, unit, norm, first = ctx.saved_tensors
         if torch.is_grad_enabled():

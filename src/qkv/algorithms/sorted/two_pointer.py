@@ -23,6 +23,7 @@ from qkv.algorithms.sorted import prefix_sums
 from qkv.algorithms.sorted.prefix_sums import LineOperands
 from qkv.engine.problem import Problem
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, Leaky
+from qkv.values.mapped import by_sample
 
 if TYPE_CHECKING:
     from qkv.algorithms.sorted.light_rows import BoundedKernel, LightRows
@@ -116,6 +117,7 @@ class _TwoPointer(torch.autograd.Function):
         return output, torch.from_numpy(saved.state.copy()).view(a.shape)
 
     @staticmethod
+    @by_sample
     def backward(ctx: Any, grad: Tensor | None, grad_state: Tensor | None) -> Any:
         visible, count, a, b, value, scale, output = ctx.saved_tensors
         operands, needs_grad = LineOperands(a, b, value, scale, visible, count), ctx.needs_input_grad[3:]

@@ -1,0 +1,55 @@
+"""Several gradients of one output at once are those of one after another, in every backend."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.contract.calls import MECHANISMS, Call
+from tests.contract.mechanisms import ON_CPU
+from torch import Tensor
+
+from qkv.functional import attention
+from qkv.masks.patterns import causal
+
+CALLS = {f"{score.name}-{normalizer.name}": (score, normalizer) for score, normalizer in MECHANISMS}
+SIZES = {"few": ((2, 2), 5, 7), "many": ((2,), 130, 140)}
+Leaves = dict[str, Tensor]
+
+
+def batched(output: Tensor, leaves: Leaves, cotangents: Tensor) -> tuple[Tensor, ...]:
+    options = {"retain_graph": True, "materialize_grads": True}
+    return torch.autograd.grad(output, list(leaves.values()), cotangents, is_grads_batched=True, **options)
+
+
+def mapped(output: Tensor, leaves: Leaves, cotangents: Tensor) -> tuple[Tensor, ...]:
+    def gradients(cotangent: Tensor) -> tuple[Tensor, ...]:
+        options = {"retain_graph": True, "materialize_grads": True}
+        return torch.autograd.grad(output, list(leaves.values()), cotangent, **options)
+
+    return torch.func.vmap(gradients)(cotangents)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", CALLS)
+def test_gradients_at_once_are_those_of_one_after_another(name: str, size: str, dtype: torch.dtype) -> None:
+    call = Call.draw(*CALLS[name], SIZES[size], dtype, mask=causal(1))
+    for backend in (*ON_CPU, "auto"):
+        if backend != "auto" and call.refusal(backend) is not None:
+            continue
+        leaves = {leaf: x.detach().requires_grad_() for leaf, x in call.leaves.items()}
+        tensors = (leaves["query"], leaves["key"], leaves["value"])
+        output = attention(*tensors, **call.arguments(leaves), backend=backend)
+        cotangents = torch.randn(3, *output.shape, dtype=dtype, generator=torch.Generator().manual_seed(0))
+        alone = [
+            torch.autograd.grad(output, list(leaves.values()), x, retain_graph=True, materialize_grads=True)
+            for x in cotangents
+        ]
+        expected = [torch.stack(parts) for parts in zip(*alone, strict=True)]
+        ways: list[Callable[[Tensor, Leaves, Tensor], tuple[Tensor, ...]]] = [batched, mapped]
+        for way in ways:
+            for leaf, one, other in zip(leaves, way(output, leaves, cotangents), expected, strict=True):
+                scale = float(other.abs().max())
+                near = torch.allclose(one, other, rtol=1e-4, atol=1e-5 * scale + 1e-12)
+                assert near, (backend, way.__name__, leaf)

@@ -97,6 +97,18 @@ def test_a_default_in_the_help_of_a_command_is_that_of_the_flag() -> None:
     assert seen >= 5
 
 
+def test_columns_of_a_run_are_by_default_those_of_its_training() -> None:
+    shown = {
+        (command, option.name): option.help
+        for command, parts in COMMANDS.items()
+        for option in parts.params
+        if option.name.endswith(("_col", "_sep")) and not command.startswith("train ")
+    }
+    assert {command for command, _ in shown} == {"translate", "evaluate", "view"}
+    assert len(shown) >= 10
+    assert all(text.endswith(" (as in training).") for text in shown.values()), shown
+
+
 def test_two_directions_are_combined_as_the_flag_says_by_default() -> None:
     assert DEFAULTS["align"]["symmetrize"] == MUTUAL
 

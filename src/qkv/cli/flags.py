@@ -50,9 +50,14 @@ def option_of(table: type, name: str, help: str = "", topic: str | None = None) 
     return typer.Option(*names, help=help or help_of(table, name), rich_help_panel=topic)
 
 
-SourceColumn = Annotated[int | None, option_of(ColumnNames, "source_col")]
-TargetColumn = Annotated[int | None, option_of(ColumnNames, "target_col")]
-FeaturesColumn = Annotated[int | None, option_of(ColumnNames, "features_col")]
-SourceSeparator = Annotated[str | None, option_of(ColumnNames, "source_sep")]
-TargetSeparator = Annotated[str | None, option_of(ColumnNames, "target_sep")]
-FeaturesSeparator = Annotated[str | None, option_of(ColumnNames, "features_sep")]
+def _column(name: str) -> Any:
+    """Return the flag of a column or separator in a command that reads a run, whose training had its own."""
+    return option_of(ColumnNames, name, help_of(ColumnNames, name, "as in training"))
+
+
+SourceColumn = Annotated[int | None, _column("source_col")]
+TargetColumn = Annotated[int | None, _column("target_col")]
+FeaturesColumn = Annotated[int | None, _column("features_col")]
+SourceSeparator = Annotated[str | None, _column("source_sep")]
+TargetSeparator = Annotated[str | None, _column("target_sep")]
+FeaturesSeparator = Annotated[str | None, _column("features_sep")]

@@ -97,7 +97,9 @@ def test_settings_and_models_are_not_mixed(shelf: Shelf, tmp_path: Path, monkeyp
     refused(run("translate", model, *given, "--beam", "3"), "--out", "--beam 3 (it was 1)")
     refused(run("translate", model, model, *given), "--out", "model")
     refused(run("translate", "example", *given), "--out", "model")
-    refused(run("align", model, *given), "--out", "command align (it was translate)")
+    done = run("align", model, *given)
+    refused(done, "--out", "`qkv align`", "`qkv translate`")
+    assert "--command" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from qkv.checkpoint.manifest import StoredFile
 from qkv.checkpoint.plain import Plain, decode_mapping, encode, is_version
 from qkv.checkpoint.run import expect_same
 from qkv.data.fingerprints import fingerprint
-from qkv.errors import CheckpointError, ConfigError, DataError, Place, QkvError, setting
+from qkv.errors import CheckpointError, ConfigError, DataError, Place, QkvError, harmless, setting
 from qkv.files import absolute, open_file, read_file
 from qkv.system import locked
 from qkv.tasks.notes import note, verbose
@@ -214,7 +214,16 @@ class Shards:
         if value.get("format") != _FORMAT or not is_version(value.get("version"), _VERSION):
             hint = f"Give another {setting('out')}, or use the version of qkv that began this one."
             raise CheckpointError(str(path), f'"format": "{_FORMAT}", "version": {_VERSION}', "something else", hint)
-        expect_same(self.out, value.get("work"), work)
+        stored = value.get("work")
+        before: Mapping[str, Plain] = stored if isinstance(stored, dict) else {}
+        known = {"command": f"of `qkv {work.get('command')}`", "model": "of this model"}
+        others = {"command": f"of `qkv {before.get('command')}`", "model": "of another model"}
+        for name, expected in known.items():
+            if before.get(name) != work.get(name):
+                hint = f"Give another {setting('out')}: nothing in this folder was changed."
+                got = f"{self.out}, {harmless(others[name][:80])}"
+                raise ConfigError(setting("out"), f"a folder of answers {expected}", got, hint)
+        expect_same(self.out, before, work)
 
 
 @contextmanager

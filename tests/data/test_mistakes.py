@@ -46,7 +46,7 @@ LABELED: list[Row] = [
     ("good\tx\n".encode("utf-16"), 1, "", "byte 0xFF at byte 1 of the line", "UTF-16 ... iconv"),
     ("good\tx\n".encode("utf-32"), 1, "", "byte 0xFF at byte 1 of the line", "UTF-32"),
     (GOOD.encode() + "bad\tnaïve\n".encode("latin-1"), 3, "valid UTF-8", "0xEF", ""),
-    (gzip.compress(GOOD.encode()), 1, "", "gzip", ".gz"),
+    (gzip.compress(GOOD.encode(), mtime=0), 1, "", "gzip", ".gz"),
     (GOOD.encode() + b"bad\ta\0b\n", 3, "", "a NUL at character 6", ""),
     ("good\tx\ngood\ty\n", None, "", 'only "good"', ""),
     (GOOD * 9 + "a fine film\tgood\na dull one\tbad\n" * 9, 19, "", "", "Exchange the two columns of this line"),

@@ -77,7 +77,7 @@ def _first_of_few(key: Tensor) -> Tensor | None:
         seen: dict[object, int] = {}
         firsts += [seen.setdefault(one, index) for index, one in enumerate(keys[start : start + count])]
     first = torch.from_numpy(np.array(firsts, dtype=np.int64)).view(key.shape[:-1])
-    return None if torch.equal(first, torch.arange(count).expand_as(first)) else first
+    return None if torch.equal(first, torch.arange(count, device=key.device).expand_as(first)) else first
 
 
 def _hashes(key: Tensor) -> Tensor:

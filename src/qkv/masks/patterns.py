@@ -187,9 +187,13 @@ class Documents(Pattern):
 
     def bounds(self, grid: Grid) -> Bounds | None:
         """Return the run of keys with the query's id, if each id forms one run; reads the values, so only eagerly."""
-        wrapped = torch._C._functorch.is_functorch_wrapped_tensor(self.queries)
-        recorded = torch._C._get_tracing_state() is not None
-        hidden = torch.compiler.is_compiling() or traced() or recorded or wrapped
+        # Dynamo can follow the first of these questions only.
+        hidden = (
+            torch.compiler.is_compiling()
+            or traced()
+            or torch._C._get_tracing_state() is not None
+            or torch._C._functorch.is_functorch_wrapped_tensor(self.queries)
+        )
         if hidden or self.keys is not None or self.queries.numel() == 0:
             return None
         ids = self._ids(grid)[0]

@@ -36,6 +36,11 @@ WIDER = ((8, 16.0), (64, 8.0), (2048, 2.0), (4096, 1.5))
 """With fewer numbers than the first of a pair, the limit is wider by the second: a random call is judged once."""
 
 NOISY = 2
+CANCELING = 8
+"""Samples of a gradient that is 0 by symmetry: the literal form at other inputs."""
+ZERO = 2.0**-40
+"""The share of the largest gradient below which one is 0 by symmetry."""
+
 SPARSE = ("sparsemax", "entmax", "entmax_1.3", "entmax_learned")
 """Normalizers whose row state is a threshold: judged through the weights of a map."""
 
@@ -76,7 +81,7 @@ class Trial:
         off = unit(self.call.low) if noise is not None else 0.0
         held = self.call.leaves
         leaves = {name: _off(x, off, noise).to(dtype).requires_grad_(name in wanted) for name, x in held.items()}
-        output, weights, state = self._steps(leaves, off, noise)
+        output, weights, state = self._steps(leaves, off, noise if dtype == torch.float64 else None)
         found = {"output": output, "weights": weights}
         if state is not None:
             found["state"] = state
@@ -218,6 +223,9 @@ class Trial:
                 continue
             scale = self.scale(name, r, largest)
             draws = [x[name] for x in noisy]
+            if name.startswith("gradient") and r.abs().max().item() <= largest * ZERO:
+                # The gradient is 0 for any inputs, so noise in float64 shows nothing; what cancels is rounded here.
+                draws += [self.equation(self.call.low, wanted, g)[name] for _ in range(CANCELING)]
             if not name.startswith("gradient"):
                 rows = self.settled if only is None else self.settled & only
                 numbers = [x[rows] for x in (answer, r, m, *draws)]
@@ -260,7 +268,7 @@ class Trial:
             return value.abs().max().item() if value.numel() else 0.0
         own = torch.where(r.isfinite(), r, 0).abs().max().item()
         if name.startswith("gradient"):
-            return own if own > largest * 2.0**-40 else largest
+            return own if own > largest * ZERO else largest
         return max(own, 1.0)
 
     def ratio(self, o: Tensor, r: Tensor, m: Tensor, noisy: list[Tensor], scale: float, slope: bool = False) -> float:

@@ -182,8 +182,8 @@ def test_tabs_in_lines_are_reported_once(task: str, shelf: Shelf, tmp_path: Path
     plain = succeeded(run(task, shelf.run(task), feed=f"{line}\n" * 9))
     assert ": a tab" not in plain.stderr
     lines = f"{line}\n{line}\t\n" + f"{line.replace(' ', chr(9), 1)}\n" * 9
-    told = succeeded(run(task, shelf.run(task), feed=lines))
-    assert re.findall(r"standard input:(\d+): a tab", told.stderr) == ["3"]
+    done = succeeded(run(task, shelf.run(task), feed=lines))
+    assert re.findall(r"standard input:(\d+): a tab", done.stderr) == ["3"]
     if task != "point":
         (tmp_path / "a.txt").write_text(lines)
         shards = ["--shards", str(tmp_path / "*.txt"), "--out", tmp_path / "out"]

@@ -84,11 +84,11 @@ def answer_shards(
     """
     from qkv.data.corpus import stream_lines
     from qkv.data.parts import in_parts
-    from qkv.tasks.answering import telling_of_tabs
+    from qkv.tasks.answering import reporting_tabs
     from qkv.tasks.shards import model_digest
 
     def answers(source: Path) -> Iterator[str]:
-        lines = stream_lines(source) if tabs else telling_of_tabs(stream_lines(source), str(source))
+        lines = stream_lines(source) if tabs else reporting_tabs(stream_lines(source), str(source))
         return answer(in_parts(lines, size=len), source)
 
     finish_shards(shards, what, {**work, "model": model_digest(runs, average)}, answers)

@@ -23,6 +23,7 @@ Form = Callable[..., Tensor]
 """A right or wrong function of an exercise's inputs."""
 
 _TRIALS = 6
+_LARGE = 1e4
 _NEAR = 1e-4
 _ROUNDING = 3e-6
 _ROUGHLY = 0.03
@@ -252,7 +253,7 @@ def _with(form: Form, trials: list[tuple[Any, ...]], at: int, change: Callable[[
 def _mixing_problem(
     task: Exercise, form: Form, trials: list[tuple[Any, ...]], usual: list[Tensor], at: int
 ) -> str | None:
-    """Say in what the result is no weighted sum of the values, argument number `at`."""
+    """Describe how the result fails to be a weighted sum of the values, argument number `at`; None if it is one."""
     sums, right = (_with(each, trials, at, torch.ones_like) for each in (form, task.solve))
     if not all(_same(each, torch.ones_like(each)) for each in right if bool((each != 0).all())):
         return None  # values are not mixed here
@@ -269,9 +270,6 @@ def _mixing_problem(
     if not all(_same(each, 2 * once) for each, once in zip(doubled, usual, strict=True)):
         return "twice the values do not give twice the result: nothing follows the weighted sum of values"
     return None
-
-
-_LARGE = 1e4
 
 
 def _wrong_pair(task: Exercise, form: Form, inputs: tuple[Any, ...], at: int) -> str | None:

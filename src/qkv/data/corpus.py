@@ -193,7 +193,7 @@ def expect_no_header(line: str, where: Place, *, headed: bool) -> None:
 
 
 def repeated_header(line: str, where: Place) -> DataError:
-    """Return the error about a line that names the columns again, where files with headers were joined."""
+    """Return the error for a second header line, which a file has if files with headers were joined."""
     got = f'the names of the columns again: "{brief(" ".join(line.split()))}"'
     return DataError(where, "data", got, "Delete it: files with headers seem to be joined.")
 

@@ -37,6 +37,8 @@ _TEXT_NAMES = frozenset({"text", "sentence", "document", "review", "comment", "c
 _WORD_NAMES = frozenset({"word", "words", "token", "tokens", "form"})
 _TAG_NAMES = frozenset({*_LABEL_NAMES, "tag", "tags", "ner", "pos", "upos", "xpos", "ner_tag", "ner_tags", "pos_tag"})
 """Names of columns, in lower case, that make the first line a header."""
+_FEW = 8
+"""With more lines than this, a label that only the first line has is reported as a likely header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +167,6 @@ def _seems_header(labels: Iterable[str], what: str) -> Iterator[str]:
     counts = Counter(rest)
     if len(rest) > _FEW and first not in counts and min(counts.values()) > 1:
         yield f'{what}, "{brief(first)}", occurs nowhere else: if the line names the columns, delete it.'
-
-
-_FEW = 8
-"""Lines from which on a label that only the first one has is odd."""
 
 
 def _check_each_order(items: list[Labeled], name: str) -> None:

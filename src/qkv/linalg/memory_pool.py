@@ -104,7 +104,7 @@ class Workspace:
     """
 
     def __init__(self) -> None:
-        """Begin without buffers."""
+        """Create an empty workspace."""
         self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
 
     @property

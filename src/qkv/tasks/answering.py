@@ -22,26 +22,26 @@ def parts_of_stdin(*, line_buffered: bool = False, tabs: bool = False) -> Iterat
     Raises:
         DataError: a line is not UTF-8, or standard input cannot be read.
     """
-    lines = stream_stdin() if tabs else telling_of_tabs(stream_stdin(), "standard input")
+    lines = stream_stdin() if tabs else reporting_tabs(stream_stdin(), "standard input")
     return in_parts(lines, size=len, line_buffered=line_buffered or typed())
 
 
-def telling_of_tabs(lines: Iterable[str], name: str) -> Iterator[str]:
-    """Yield lines, and report the first one with a tab, as files for training have: all of a line is read as one text.
+def reporting_tabs(lines: Iterable[str], name: str) -> Iterator[str]:
+    """Yield lines, and report the first tab: training files have columns, but here a whole line is one text.
 
     Args:
         lines: the lines.
         name: where they come from.
 
     Example:
-        >>> list(telling_of_tabs(["good a film"], "films.txt"))
+        >>> list(reporting_tabs(["good a film"], "films.txt"))
         ['good a film']
     """
-    told = False
+    is_reported = False
     for number, line in enumerate(lines, start=1):
-        if not told and "\t" in line.strip():
+        if not is_reported and "\t" in line.strip():
             note(f"qkv: {name}:{number}: a tab, read as a space: `cut -f1`, or -f2, takes one column of a table.")
-            told = True
+            is_reported = True
         yield line
 
 

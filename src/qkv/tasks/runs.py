@@ -195,7 +195,7 @@ Reads = TypeVar("Reads", bound=nn.Module)
 
 
 def rebuild_reader(trained: Trained, kind: type[Reads]) -> Reads:
-    """Create the reader of a published model.
+    """Build the encoder of a published model and load its weights.
 
     Args:
         trained: as `qkv.tasks.published.open_published` reads it.

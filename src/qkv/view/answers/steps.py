@@ -119,7 +119,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _is_close(projected: Tensor, q: Tensor) -> bool:
-    """Return whether a query is what the projection gives, but for the roundings of its type."""
+    """Return whether a projected input equals the recorded query, up to rounding in the type of the query."""
     rounding = 2 * torch.finfo(q.dtype).eps
     relative, absolute = max(1e-3, rounding), max(1e-4, rounding * float(q.abs().max()))
     return torch.allclose(projected.to(q.dtype), q, rtol=relative, atol=absolute)

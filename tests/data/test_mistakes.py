@@ -105,6 +105,15 @@ TAGGED: list[Row] = [
     (UD * 9 + UD.replace("\n2\t", "\n3\t") + UD, 29, "", "3, which does not follow", "one by one"),
     ((UD * 4).replace("\n\n", "\n"), 3, "", "1, which does not follow", "empty line"),
     ("Ada     B-PER\nwrote   O\n\n", 2, "6 columns", "4", "several spaces: write word<TAB>tag"),
+    (
+        "Ada lives in Bonn.\nBob was in Ulm.\n",
+        1,
+        "one word and its tag",
+        '"Ada lives in Bonn."',
+        "one word and its tag",
+    ),
+    ("Ada was here .\nWas it Bob ?\n", 1, "one word and its tag", '"Ada was here ."', "one word and its tag"),
+    ("Ada lives in Bonn.\nBob wrote a letter.\nIt rains.\n", 3, "4 columns", "2", "a sentence ... one word"),
 ]
 
 TAGGED_SAID: list[tuple[str | bytes, list[str]]] = [
@@ -233,6 +242,14 @@ READERS: dict[str, Callable[[Path, Say], Any]] = {
     "pairs": lambda path, say: read_tsv(path, say=say),
     "tables": lambda path, _: read_table(path).numbers(["a"]),
 }
+FOREIGN = {
+    "JSON": '{"text": "Ada"}\n',
+    "HTML or XML": '<?xml version="1.0"?>\n<tmx version="1.4"/>\n',
+    "an annotation file of brat": "T1\tPER 0 3\tAda\nT2\tLOC 12 16\tBonn\nR1\tLives Arg1:T1 Arg2:T2\n",
+    "an annotation file of brat ": "T3\tPER 0 3;9 12\tAda Lou\n" * 3,
+    "trees in brackets": "(S (NP (NNP Ada)) (VP (VBZ is)))\n( (S (NP (NNP Bob)) (VP (VBZ is))))\n",
+}
+"""Files of other formats, by the name that a message gives them."""
 REFUSED = {"labeled": LABELED, "tagged": TAGGED, "pairs": PAIRS, "tables": TABLES}
 SAID = {"labeled": LABELED_SAID, "tagged": TAGGED_SAID, "pairs": PAIRS_SAID}
 
@@ -265,6 +282,16 @@ def test_a_mistake_is_refused_by_its_fields(reader: str, row: Row, tmp_path: Pat
     with pytest.raises(QkvError) as caught:
         READERS[reader](path, silent)
     judge(caught.value, path, line, *fields)
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+@pytest.mark.parametrize("reader", ["labeled", "tagged", "pairs"])
+def test_a_file_of_another_format_is_refused_by_its_name(reader: str, kind: str, tmp_path: Path) -> None:
+    path = written(tmp_path, FOREIGN[kind])
+    with pytest.raises(DataError) as caught:
+        READERS[reader](path, silent)
+    assert (caught.value.file, caught.value.line) == (str(path), 1)
+    assert kind.strip() in f"{caught.value.got} {caught.value.hint}"
 
 
 @pytest.mark.parametrize(("pairs", "line", "expected", "got", "hint"), POINTS, ids=range(len(POINTS)))

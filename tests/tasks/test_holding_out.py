@@ -86,6 +86,18 @@ def test_a_number_of_pairs_that_cannot_be_kept_is_reported(tmp_path: Path, capsy
 
 
 @pytest.mark.parametrize(
+    ("line", "words"), [("a {0}\ta {0}\n", "every target equals"), ("a {0}\tb\n", 'all 30 targets are "b"')]
+)
+def test_pairs_from_which_nothing_can_be_learned_are_reported(
+    line: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "p.tsv"
+    path.write_text("".join(line.format(n) for n in range(30)))
+    read_training(TranslateFiles(data=path), TranslateTokenizer(tokenizer="word"), 0)
+    assert f"{path}: {words}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("target", "monitor"), [("yes", "chrf"), ("a very big dog", "bleu"), ("no one.", "chrf"), ("Oh no !!", "bleu")]
 )
 def test_the_best_checkpoint_is_chosen_by_a_figure_that_can_change(target: str, monitor: str, tmp_path: Path) -> None:

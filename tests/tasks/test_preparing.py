@@ -349,6 +349,19 @@ def test_each_block_is_as_likely_in_the_sample() -> None:
     assert abs(counts - 500).max() < 5 * (2000 * 0.25 * 0.75) ** 0.5
 
 
+def test_each_header_that_is_skipped_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "".join(f"ein {n}\ta {n}\n" for n in range(40))
+    files = [tmp_path / f"{n}.tsv" for n in range(3)]
+    for file, header in zip(files, ["\ufeffSource\tTarget\r\n", "", "src\ttgt\n"], strict=True):
+        file.write_text(header + rows)
+    prepared(files, tmp_path / "out", pairs=True)
+    said = [line for line in capsys.readouterr().err.splitlines() if "a header, skipped" in line]
+    assert said == [
+        f"qkv: {files[0]}:1: a header, skipped: Source Target",
+        f"qkv: {files[2]}:1: a header, skipped: src tgt",
+    ]
+
+
 def test_a_header_in_the_middle_of_a_prepared_file_is_refused(tmp_path: Path) -> None:
     rows = "source\ttarget\n" + "".join(f"ein {n}\ta {n}\n" for n in range(40))
     (tmp_path / "pairs.tsv").write_text(rows + rows)

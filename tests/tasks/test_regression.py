@@ -67,6 +67,19 @@ def test_copies_of_rows_are_reported(
     assert [f"{path}: {copies:,} of {40 + copies:,} rows" in line for line in said] == [True] * told
 
 
+@pytest.mark.parametrize("column", ["area", "age", "rent"])
+def test_a_column_of_one_number_is_reported(column: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, _ = _table(tmp_path / "rents.csv")
+    header, *rows = (line.split(",") for line in path.read_text().splitlines())
+    index = header.index(column)
+    lines = [header, *([*row[:index], "7", *row[index + 1 :]] for row in rows)]
+    path.write_text("".join(",".join(line) + "\n" for line in lines))
+    train(load_settings({"data": {"data": path, "x": ["age", "area"], "y": "rent"}}), tmp_path / "run")
+    said = [line for line in capsys.readouterr().err.splitlines() if "nothing can be learned" in line]
+    assert len(said) == 1
+    assert f'{path}: column "{column}" is 7 in each of {len(rows)} rows' in said[0]
+
+
 def test_the_stored_figures_are_of_leave_one_out_predictions(rents: tuple[Path, np.ndarray]) -> None:
     run, numbers = rents
     stored = {figure.name: figure for figure in load_checkpoint(locate(run)).figures}

@@ -130,8 +130,7 @@ def read_tsv(path: Path | Lines, *, longest: int = LONGEST_LINE, say: Callable[[
     headed = len(lines) > 1 and not isinstance(path, Lines) and names_columns(lines[0])
     for number, line in enumerate(lines, start=1):
         if number == 1 and headed:
-            shown = line.replace("\t", " ")
-            say(f"{path}:1: a header, skipped: {shown}")
+            say(header_message(path, 1, line))
             continue
         if not isinstance(path, Lines):
             expect_no_header(line, Place(path, number), headed=headed)
@@ -190,6 +189,11 @@ def expect_no_header(line: str, where: Place, *, headed: bool) -> None:
         hint = "Exchange the columns of all lines, or delete this line if they are not as it says."
         got = f'"{brief(" ".join(line.split()))}"'
         raise DataError(where, "the source first and the target second", got, hint)
+
+
+def header_message(path: object, number: int, line: str) -> str:
+    """Return what is said about a line that only names the columns."""
+    return f"{path}:{number}: a header, skipped: {' '.join(line.split())}"
 
 
 def repeated_header(line: str, where: Place) -> DataError:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from qkv.data.corpus import LONGEST_LINE, Lines, read_lines, repeated_header, silent
+from qkv.data.corpus import LONGEST_LINE, Lines, header_message, read_lines, repeated_header, silent
 from qkv.data.layouts import INVISIBLE, QUOTED, all_quoted, column_problem
 from qkv.data.normal_forms import normalize
 from qkv.data.tag_columns import (
@@ -97,7 +97,7 @@ def read_labeled(
     lines = read_lines(path, longest=longest, blank=True)
     header = None if isinstance(path, Lines) else _header_of_labeled(lines)
     if header is not None:
-        say(_header_message(path, 1, lines[0]))
+        say(header_message(path, 1, lines[0]))
     for number, line in list(enumerate(lines, start=1))[0 if header is None else 1 :]:
         columns = line.split("\t")
         where = Place(path, number)
@@ -274,7 +274,7 @@ def _without_header(lines: list[str], header: int, path: Path, say: Callable[[st
     Raises:
         DataError: it occurs again.
     """
-    say(_header_message(path, header + 1, lines[header]))
+    say(header_message(path, header + 1, lines[header]))
     names = _cells(lines[header], separator_of([lines[header]]))
     lines[header] = ""
     for number, line in enumerate(lines[header + 1 :], start=header + 2):
@@ -393,10 +393,6 @@ def _header_of_tagged(lines: list[str]) -> int | None:
 def _cells(line: str, between: str) -> list[str]:
     """Return the cells of a line, in lower case."""
     return [cell.strip().lower() for cell in line.rstrip(" ").split(between)]
-
-
-def _header_message(path: object, number: int, line: str) -> str:
-    return f"{path}:{number}: a header, skipped: {' '.join(line.split())}"
 
 
 def _tagged(rows: list[TagLine], layout: TagColumns) -> Tagged:

@@ -89,19 +89,33 @@ def misplaced(line: str) -> tuple[str, str] | None:
     return None
 
 
+_FOREIGN = (
+    ("JSON", re.compile(r'\s*(\{\s*(["}]|$)|\[\s*([\[{"]|$))')),
+    ("HTML or XML", re.compile(r"\s*<(\?xml|!doctype|html|head|body|table|tmx|xliff)\b", re.IGNORECASE)),
+    (
+        "an annotation file of brat",
+        re.compile(r"T\d+\t\S+ \d+ \d+(;\d+ \d+)*\t|#\d+\t\S+ [TREAM]\d+\t|R\d+\t\S+ \w+:T\d+"),
+    ),
+    ("trees in brackets", re.compile(r"\s*\(\s*(\w+\s+)?\(\S+ ")),
+)
+"""Formats that are no columns, and how their files begin."""
+
+
 def foreign_format(line: str) -> str | None:
     """Return the format that a file of columns seems to have instead, by its first line; None for none.
 
     Example:
         >>> foreign_format('{"label": 1}'), foreign_format("<!DOCTYPE html>"), foreign_format("a\\tb")
         ('JSON', 'HTML or XML', None)
+        >>> foreign_format("T1\\tPERSON 0 3\\tAda")
+        'an annotation file of brat'
     """
-    start = line.lstrip().lower()
-    if re.match(r'\{\s*(["}]|$)|\[\s*([\[{"]|$)', start):
-        return "JSON"
-    if re.match(r"<(\?xml|!doctype|html|head|body|table)\b", start):
-        return "HTML or XML"
-    return None
+    return next((name for name, begins in _FOREIGN if begins.match(line)), None)
+
+
+def _foreign_hint(line: str, columns: str) -> str | None:
+    known = foreign_format(line)
+    return None if known is None else f"The file seems to be {known}: write {columns} on each line."
 
 
 def untabbed(line: str, columns: str) -> str | None:
@@ -118,8 +132,8 @@ def untabbed(line: str, columns: str) -> str | None:
         >>> untabbed("good,a fine film", "label<TAB>text")
         'The columns seem to be separated by ",": write label<TAB>text, with a tab and without quotation marks.'
     """
-    if (known := foreign_format(line)) is not None:
-        return f"The file seems to be {known}: write {columns} on each line."
+    if (known := _foreign_hint(line, columns)) is not None:
+        return known
     if line.lstrip().startswith(_FASTTEXT):
         return f"The file seems to be written for fastText: write {columns}, without {_FASTTEXT}."
     if "\\t" in line:
@@ -150,6 +164,8 @@ def column_problem(line: str, columns: str, usual: str) -> tuple[str, str]:
     cells = line.split("\t")
     if len(cells) == 1:
         return "1 column", untabbed(line, columns) or usual
+    if (foreign := _foreign_hint(line, columns)) is not None:
+        return f"{len(cells)} columns", foreign
     if len(cells) == 3 and not cells[-1].strip():
         return "3 columns, the last one empty", "Remove the tab at the end of the line."
     if len(cells) == 3 and cells[0].strip().isdecimal():

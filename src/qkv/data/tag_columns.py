@@ -16,6 +16,9 @@ _UD_WIDTH = 10
 """Columns of CoNLL-X and CoNLL-U: ID, FORM, LEMMA, UPOS, XPOS, FEATS, HEAD, DEPREL, DEPS, MISC."""
 _EMPTY = "_"
 _DOCUMENT = "-DOCSTART-"
+_PERIOD = re.compile(r"(\w{2,})?[.!?…]+")
+"""How the last word of a sentence is written, with its mark or apart from it; few tags are written so."""
+_ONE_WORD = "Write one word and its tag per line, and an empty line after each sentence."
 _MANY = 20
 """Different tags from which on a file with few different words has its columns exchanged."""
 
@@ -206,21 +209,27 @@ def _expect_words(sentences: Sequence[Sequence[TagLine]], name: str) -> None:
     """Refuse files with a sentence on each line.
 
     Raises:
-        DataError: words are joined to their tags, or each row has several words and as many tags.
+        DataError: words are joined to their tags, each row has several words and as many tags, or words alone.
     """
     rows = [row for sentence in sentences for row in sentence]
     if not rows:
         return
-    hint = "Write one word and its tag per line, and an empty line after each sentence."
     expected = "one word and its tag per line"
     for mark in "/_|":
         if all(mark in cell[1:-1] for row in rows for cell in row.cells):
             got = f'words joined to their tags by "{mark}": {brief(" ".join(rows[0].cells))}'
-            raise DataError(Place(name, rows[0].number), expected, got, hint)
+            raise DataError(Place(name, rows[0].number), expected, got, _ONE_WORD)
     several = [row for row in rows if len(row.cells[0].split()) > 1]
     if several and all(len(row.cells[0].split()) == len(row.cells[-1].split()) for row in rows):
         got = f'{len(several[0].cells[0].split())} words and as many tags: "{brief(several[0].cells[0])}"'
-        raise DataError(Place(name, several[0].number), expected, got, hint)
+        raise DataError(Place(name, several[0].number), expected, got, _ONE_WORD)
+    if len(rows[0].cells) > 2 and all(map(_ends_sentence, (row.cells for row in rows))):
+        got = f'a sentence: "{brief(" ".join(rows[0].cells))}"'
+        raise DataError(Place(name, rows[0].number), expected, got, _ONE_WORD)
+
+
+def _ends_sentence(cells: Sequence[str]) -> bool:
+    return cells[0] != cells[-1] and _PERIOD.fullmatch(cells[-1]) is not None
 
 
 def _are_numbered(sentences: Sequence[Sequence[TagLine]], name: str) -> bool:
@@ -259,8 +268,7 @@ def _check(line: str, cells: Sequence[str], width: int, separator: str, where: s
     if (known := misplaced(line)) is not None:
         raise DataError(where, "a word and its tag", *known)
     if (known_format := foreign_format(line)) is not None and where.endswith(":1"):
-        hint = "Write one word and its tag per line, and an empty line after each sentence."
-        raise DataError(where, "one word and its tag per line", known_format, hint)
+        raise DataError(where, "one word and its tag per line", known_format, _ONE_WORD)
     if cells[0] == "#begin":
         hint = "Write word, then tag, on each line; the files of CoNLL-2012 hold several annotations."
         raise DataError(where, "a word and its tag", "a file of CoNLL-2012", hint)
@@ -279,6 +287,8 @@ def _check(line: str, cells: Sequence[str], width: int, separator: str, where: s
         hint = "Give every word the same number of columns, separated by tabs if a column has spaces in it."
         if separator == " " and "" in cells:
             hint = "The columns seem to be separated by several spaces: write word<TAB>tag."
+        elif separator == " " and _ends_sentence(cells):
+            hint = f"It seems to be a sentence. {_ONE_WORD}"
         raise DataError(where, f"{width} columns, as in earlier lines", f"{len(cells)}", hint)
 
 

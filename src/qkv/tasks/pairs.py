@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from qkv.data.corpus import Lines, Pair, read_pairs, read_tsv
 from qkv.data.holdout import hold_out, split
 from qkv.data.word_table import WordTable
-from qkv.errors import ConfigError, setting
+from qkv.errors import ConfigError, brief, setting
 from qkv.tasks.notes import note
 from qkv.tasks.values import as_source, pair_line, text_line
 
@@ -95,6 +95,10 @@ def _noted(pairs: list[Pair], name: str) -> list[Pair]:
     """Return the pairs, and say if all of them are odd."""
     if len(pairs) > 1 and all(pair.source == pair.target for pair in pairs):
         note(f"qkv: {name}: every target equals its source.")
+    if len(pairs) > 1 and len({pair.target for pair in pairs}) == 1:
+        note(
+            f'qkv: {name}: all {len(pairs):,} targets are "{brief(pairs[0].target)}": nothing can be learned from them.'
+        )
     return pairs
 
 

@@ -207,6 +207,14 @@ def pairs_of(blocks: Iterable[LineBlock], files: PrepareFiles) -> Iterator[tuple
         yield from _parallel(block) if len(block.files) == 2 else _alone(block, files)
 
 
+def header_of(block: LineBlock) -> str | None:
+    """Return the first line of a file of pairs if it only names the columns, so that it is skipped."""
+    if block.first > 1 or len(block.files) > 1 or is_objects(block.files[0]):
+        return None
+    line = block.bodies[0].partition(b"\n")[0].decode(errors="replace").removeprefix("\ufeff")
+    return line if names_columns(line) else None
+
+
 def _alone(block: LineBlock, files: PrepareFiles) -> Iterator[tuple[Pair, Place]]:
     objects = is_objects(block.files[0])
     for index, (line, where) in enumerate(_lines(block, 0)):

@@ -14,6 +14,7 @@ from qkv.checkpoint.manifest import StoredFile
 from qkv.checkpoint.plain import Plain, decode_mapping, encode
 from qkv.checkpoint.run import expect_same
 from qkv.data.choices import MOST_HELD_OUT, SHARE
+from qkv.data.corpus import header_message
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, DataError, setting
 from qkv.files import absolute
@@ -29,6 +30,7 @@ from qkv.tasks.prepare.making import (
     NOTES,
     WORK,
     ShardJob,
+    header_of,
     note_of,
     pairs_of,
     read_work,
@@ -169,10 +171,16 @@ class Preparation:
         lines = 0
         with working("reading lines") as progress:
             for block in self.inputs.blocks(self._block, sums):
+                self._tell_header(block)
                 sample.offer(block)
                 lines += block.lines
                 progress.done = lines
         return Survey(sums, lines, sample.blocks())
+
+    def _tell_header(self, block: LineBlock) -> None:
+        """Say that the first line of a file of pairs is skipped."""
+        if self.kind == "pairs" and block.first == 1 and (header := header_of(block)) is not None:
+            note(f"qkv: {header_message(block.files[0], 1, header)}")
 
     @property
     def _block(self) -> int:

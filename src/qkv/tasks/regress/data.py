@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.data.table import Columns, FieldTable, read_table
-from qkv.errors import ConfigError, DataError, Place, setting
+from qkv.errors import ConfigError, DataError, Place, brief, setting
 from qkv.tasks.notes import note
 from qkv.tasks.regress.settings import RegressFiles
 
@@ -37,8 +37,18 @@ def read_columns(data: RegressFiles) -> Columns:
     if both.skipped:
         total = both.skipped + len(both.rows)
         note(f"qkv: {table.name}: {both.skipped:,} of {total:,} rows lack a number and are skipped.")
+    _tell_constants(both, table.name)
     _tell_copies(both, table.name)
     return both
+
+
+def _tell_constants(columns: Columns, name: str) -> None:
+    for column, numbers in zip(columns.names, zip(*columns.rows, strict=True), strict=True):
+        if len(numbers) > 1 and len(set(numbers)) == 1:
+            note(
+                f'qkv: {name}: column "{brief(column)}" is {numbers[0]:g} in each of {len(numbers):,} rows: nothing '
+                "can be learned from it."
+            )
 
 
 def _tell_copies(columns: Columns, name: str) -> None:

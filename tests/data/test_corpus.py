@@ -171,7 +171,7 @@ def test_only_the_start_of_a_file_tells_another_encoding(write: Callable[[str, b
         path = write("a.de", body)
         told = message(lambda path=path: read_lines(path))
         assert told.startswith(f"{path}{where}: expected valid UTF-8; got byte 0x")
-        assert "ISO-8859-1" in told
+        assert ("CP1252" if b"\x8b" in body else "ISO-8859-1") in told
 
 
 def test_utf_32_is_not_taken_for_utf_16(write: Callable[[str, bytes], Path]) -> None:

@@ -47,6 +47,7 @@ LABELED: list[Row] = [
     ("good\tx\n".encode("utf-32"), 1, "", "byte 0xFF at byte 1 of the line", "UTF-32"),
     (GOOD.encode() + "bad\tnaïve\n".encode("latin-1"), 3, "valid UTF-8", "0xEF", ""),
     (gzip.compress(GOOD.encode(), mtime=0), 1, "", "gzip", ".gz"),
+    (GOOD.encode() + "bad\t\u201cx\u201d\n".encode("cp1252"), 3, "valid UTF-8", "0x93", "CP1252"),
     (GOOD.encode() + b"bad\ta\0b\n", 3, "", "a NUL at character 6", ""),
     ("good\tx\ngood\ty\n", None, "", 'only "good"', ""),
     (GOOD * 9 + "a fine film\tgood\na dull one\tbad\n" * 9, 19, "", "", "Exchange the two columns of this line"),
@@ -64,6 +65,9 @@ LABELED_SAID: list[tuple[str | bytes, list[str]]] = [
     (f"Good\tx\n{GOOD}", ["{f}", "capitals", "Good, good"]),
     ("".join(f"{n / 7}\ttext {n}\n" for n in range(30)), ["{f}", "30 different labels", "qkv train regress"]),
     ("good\tx y\nbad\tx y\n", ["{f}", "1 text has", "line 2", '"bad"', "line 1"]),
+    (f"{GOOD * 20}goood\tz\n", ["{f}", "occur once: goood", "spelled"]),
+    (f"{GOOD * 3}bad.\tz\n", ["{f}", "punctuation alone", "bad, bad."]),
+    (f"very good\tx\nvery_good\ty\n{GOOD}", ["{f}", "spaces or punctuation", "very good, very_good"]),
     (f"polarity\ttweet\n{GOOD * 5}", ["{f}", "line 1", '"polarity"', "nowhere else", "delete it"]),
     ("label\ttext\n" + GOOD, ["{f}:1", "a header, skipped"]),
     ("text\tlabel\na film\tgood\none\tbad\n", ["{f}:1", "a header, skipped"]),
@@ -131,6 +135,7 @@ TAGGED_SAID: list[tuple[str | bytes, list[str]]] = [
     (f"{SENTENCE}#note\n# and one\n{SENTENCE}", ["{f}:4: a comment, skipped, as is 1 more line"]),
     (f"{SENTENCE * 3}Bonn b-per\n\n", ["{f}", "capitals", "B-PER, b-per"]),
     (f"{SENTENCE * 3}Bonn\tB-PER\n\n".replace(" ", "\t").replace("Bonn\tB", "Bonn\tB\u200b"), ["{f}", "invisible"]),
+    (f"{SENTENCE * 20}Bonn B-PRE\n\n", ["{f}", "occur once: B-PRE"]),
     (f"Wort Klasse\n{SENTENCE * 5}", ["{f}", "line 1", '"Klasse"', "delete it"]),
 ]
 
@@ -158,6 +163,8 @@ PAIRS: list[Row] = [
 PAIRS_SAID: list[tuple[str | bytes, list[str]]] = [
     ("source\ttarget\nein Hund\ta dog\n", ["{f}:1", "a header, skipped"]),
     ("elements\tpositions\n3 1\t2 1\n", ["{f}:1", "a header, skipped"]),
+    ("German\tEnglish\nein Hund\ta dog\n", ["{f}:1", '"German English" is trained on', "delete it"]),
+    ("de\ten\nein Hund\ta dog\n", ["{f}:1", '"de en"']),
 ]
 
 TABLES: list[Row] = [
@@ -207,6 +214,7 @@ TABLES: list[Row] = [
     ("a,b\n\u22125,1\n", 2, "", '"−5"', "minus sign as a hyphen"),
     ("a,b\n1'200,1\n", 2, "", "1'200", "thousands"),
     ("a,b\n1\u202f200,1\n", 2, "", '"1 200"', "thousands"),
+    ("a,b\n12:30,1\n", 2, "", '"12:30"', "A time is no number"),
     ("a,b\n0x10,1\n", 2, "", '"0x10"', ""),
     ("a,b\n1_000,1\n", 2, "", '"1_000"', "thousands separators"),
 ]

@@ -80,6 +80,27 @@ def test_a_column_of_one_number_is_reported(column: str, tmp_path: Path, capsys:
     assert f'{path}: column "{column}" is 7 in each of {len(rows)} rows' in said[0]
 
 
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ([-999, 1, 2, 3, 2, -999], "is -999 in 2 rows, far from all others"),
+        ([1, 2, 3, 9999, 4, 5], "is 9999 in 1 row, far from all others"),
+        ([95, 99, 97, 96, 98, 94], None),
+        ([-99, 400, 100, 1, 2, -300], None),
+        ([2e-200, 1e-200, 0, 3e-200, 5e-200, 4e-200], "varies by 5e-200 at most"),
+    ],
+    ids=str,
+)
+def test_numbers_that_mislead_a_fit_are_reported(
+    numbers: list[float], words: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n" + "".join(f"{number},{n}\n" for n, number in enumerate(numbers)))
+    train(load_settings({"data": {"data": path, "x": ["a"], "y": "b"}}), tmp_path / "run")
+    said = [line for line in capsys.readouterr().err.splitlines() if "column" in line]
+    assert [f'{path}: column "a" {words}' in line for line in said] == [True] * (words is not None), said
+
+
 def test_the_stored_figures_are_of_leave_one_out_predictions(rents: tuple[Path, np.ndarray]) -> None:
     run, numbers = rents
     stored = {figure.name: figure for figure in load_checkpoint(locate(run)).figures}

@@ -10,6 +10,7 @@ Every problem with a file is a `DataError` that starts with `file:line` and ends
 """
 
 import gzip
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -137,6 +138,8 @@ def read_tsv(path: Path | Lines, *, longest: int = LONGEST_LINE, say: Callable[[
         pairs.append(parse_pair(line, Place(path, number), number))
     if all_quoted((pair.source, pair.target) for pair in pairs):
         say(f"{path}: {QUOTED}")
+    if len(lines) > 1 and (message := names_languages(lines[0])) is not None:
+        say(f"{path}:1: {message}")
     return pairs
 
 
@@ -211,6 +214,27 @@ def names_columns(line: str) -> bool:
     """
     names = [column.strip().lower() for column in line.split("\t")]
     return len(names) == 2 and names[0] in _SOURCE_NAMES and names[1] in _TARGET_NAMES
+
+
+_LANGUAGES = """
+arabic chinese czech danish dutch english finnish french german greek hebrew hindi hungarian italian japanese korean
+norwegian persian polish portuguese romanian russian spanish swedish turkish ukrainian vietnamese
+ar cs da de el en es fa fi fr he hi hu it ja ko nl no pl pt ro ru sv tr uk vi zh
+"""
+"""Names of languages, in lower case: a first line of two of them is likely to name the columns."""
+
+
+def names_languages(line: str) -> str | None:
+    r"""Say if a first line seems to name the languages of the columns, though it may be words of a dictionary.
+
+    Example:
+        >>> names_languages("German\tEnglish"), names_languages("ein Hund\ta dog")
+        ('"German English" is trained on: if the line names the columns, delete it.', None)
+    """
+    names = [column.strip().lower() for column in line.split("\t")]
+    if len(names) != 2 or not set(_LANGUAGES.split()).issuperset(names) or names[0] == names[1]:
+        return None
+    return f'"{" ".join(line.split())}" is trained on: if the line names the columns, delete it.'
 
 
 def read_lines(path: Path | Lines, *, longest: int = LONGEST_LINE, blank: bool = False) -> list[str]:
@@ -351,16 +375,18 @@ def decode(body: bytes, where: str, *, first: bool) -> str:
         got = f"byte 0x{body[error.start]:02X} at byte {error.start + 1} of the line"
         if truncated:
             got += ", the start of an incomplete character"
-        raise DataError(where, "valid UTF-8", got, _mend_encoding(body if first else b"")) from None
+        # In ISO-8859-1 these are control characters, in Windows' encoding quotation marks, dashes and the euro.
+        encoding = "CP1252" if re.search(rb"[\x80-\x9f]", body) else "ISO-8859-1"
+        raise DataError(where, "valid UTF-8", got, _mend_encoding(body if first else b"", encoding)) from None
 
 
-def _mend_encoding(start: bytes) -> str:
+def _mend_encoding(start: bytes, encoding: str) -> str:
     """Suggest how to fix a file that is not UTF-8, judging by its first bytes; in later lines they mean nothing."""
     if start.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         return "The file seems to be UTF-32: convert it with `iconv -f UTF-32 -t UTF-8`."
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "The file seems to be UTF-16: convert it with `iconv -f UTF-16 -t UTF-8`."
-    return "Convert the file to UTF-8, for example with `iconv -f ISO-8859-1 -t UTF-8`."
+    return f"Convert the file to UTF-8, for example with `iconv -f {encoding} -t UTF-8`."
 
 
 @contextmanager

@@ -89,7 +89,7 @@ def split(
     if held:
         return Split(*_divided(items, inputs, held))
     unit, inputs_name = names
-    few = f"with {len(counts):,} different {inputs_name}, fewer than {share}"
+    few = f"with fewer than {share} different {inputs_name} ({len(counts):,})"
     reason = few if len(counts) < share else "because every label must remain in training"
     message = (
         f"{reason}, no {unit} are held out: the figures of validation are those of {unit} that are trained on. Give "

@@ -37,6 +37,11 @@ _TEXT_NAMES = frozenset({"text", "sentence", "document", "review", "comment", "c
 _WORD_NAMES = frozenset({"word", "words", "token", "tokens", "form"})
 _TAG_NAMES = frozenset({*_LABEL_NAMES, "tag", "tags", "ner", "pos", "upos", "xpos", "ner_tag", "ner_tags", "pos_tag"})
 """Names of columns, in lower case, that make the first line a header."""
+_BETWEEN_WORDS = re.compile(r"(?<=\w)[\s_-]+(?=\w)")
+_PUNCTUATION = " .,;:!?\"'"
+_FEW_SINGLE = 5
+_MANY_TIMES = 10
+"""So few labels that occur once are reported where a label occurs so often on average."""
 _FEW = 8
 """With more lines than this, a label that only the first line has is reported as a likely header."""
 
@@ -149,11 +154,18 @@ def _spellings(counts: Mapping[str, int], names: str) -> Iterator[str]:
     """Say which labels or tags are likely to be one."""
     spellings: dict[str, list[str]] = {}
     for label in counts:
-        spellings.setdefault(label.casefold(), []).append(label)
+        words = _BETWEEN_WORDS.sub(" ", label.casefold())
+        spellings.setdefault(words.strip(_PUNCTUATION) or words, []).append(label)
     for same in spellings.values():
         if len(same) > 1:
+            how = "capitals" if len({label.casefold() for label in same}) == 1 else "capitals, spaces or punctuation"
             shown = ", ".join(map(brief, sorted(same)))
-            yield f"{names} that differ in capitals alone are different {names}: {shown}"
+            yield f"{names} that differ in {how} alone are different {names}: {shown}"
+    _, *others = counts  # the first one can be a header, which has a message of its own
+    single = [label for label in sorted(others) if counts[label] == 1]
+    if 0 < len(single) <= _FEW_SINGLE and sum(counts.values()) >= _MANY_TIMES * len(counts):
+        shown = ", ".join(map(brief, single))
+        yield f"{names} that occur once: {shown}. Are they spelled as the others?"
     visible = Counter(INVISIBLE.sub("", label) for label in counts)
     hidden = [label for label in sorted(counts) if INVISIBLE.search(label) and visible[INVISIBLE.sub("", label)] > 1]
     if hidden:

@@ -191,6 +191,7 @@ _NUMBERS = (
         re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([T ].*)?"),
         "A date is no number: write the days, months or years since another one.",
     ),
+    (re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?"), "A time is no number: write hours, minutes or seconds."),
     (re.compile("[\u2212\u2013\u2014].*"), "Write the minus sign as a hyphen: -."),
     (re.compile(r"[-+]?\d+/\d+"), "A fraction is no number: write its value."),
     (re.compile(r"[-+]?[\d.]+[dD][-+]?\d+"), "Write the exponent with e, as in 1e3."),

@@ -207,12 +207,11 @@ def pairs_of(blocks: Iterable[LineBlock], files: PrepareFiles) -> Iterator[tuple
         yield from _parallel(block) if len(block.files) == 2 else _alone(block, files)
 
 
-def header_of(block: LineBlock) -> str | None:
-    """Return the first line of a file of pairs if it only names the columns, so that it is skipped."""
+def first_line_of(block: LineBlock) -> str | None:
+    """Return the first line of a file with a pair on each line; None for other files and later blocks."""
     if block.first > 1 or len(block.files) > 1 or is_objects(block.files[0]):
         return None
-    line = block.bodies[0].partition(b"\n")[0].decode(errors="replace").removeprefix("\ufeff")
-    return line if names_columns(line) else None
+    return block.bodies[0].partition(b"\n")[0].decode(errors="replace").removeprefix("\ufeff")
 
 
 def _alone(block: LineBlock, files: PrepareFiles) -> Iterator[tuple[Pair, Place]]:

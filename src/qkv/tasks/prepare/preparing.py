@@ -14,7 +14,7 @@ from qkv.checkpoint.manifest import StoredFile
 from qkv.checkpoint.plain import Plain, decode_mapping, encode
 from qkv.checkpoint.run import expect_same
 from qkv.data.choices import MOST_HELD_OUT, SHARE
-from qkv.data.corpus import header_message
+from qkv.data.corpus import header_message, names_columns, names_languages
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, DataError, setting
 from qkv.files import absolute
@@ -30,7 +30,7 @@ from qkv.tasks.prepare.making import (
     NOTES,
     WORK,
     ShardJob,
-    header_of,
+    first_line_of,
     note_of,
     pairs_of,
     read_work,
@@ -178,9 +178,12 @@ class Preparation:
         return Survey(sums, lines, sample.blocks())
 
     def _tell_header(self, block: LineBlock) -> None:
-        """Say that the first line of a file of pairs is skipped."""
-        if self.kind == "pairs" and block.first == 1 and (header := header_of(block)) is not None:
-            note(f"qkv: {header_message(block.files[0], 1, header)}")
+        """Say that the first line of a file of pairs is skipped, or should be."""
+        line = first_line_of(block) if self.kind == "pairs" else None
+        if line is not None and names_columns(line):
+            note(f"qkv: {header_message(block.files[0], 1, line)}")
+        elif line is not None and (message := names_languages(line)) is not None:
+            note(f"qkv: {block.files[0]}:1: {message}")
 
     @property
     def _block(self) -> int:

@@ -1,5 +1,6 @@
 """Columns of a table, from a file or from rows of numbers."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from numbers import Real
@@ -13,6 +14,8 @@ from qkv.tasks.regress.settings import RegressFiles
 
 _MANY = 20
 """Copies are reported if they are more than one row in so many; a few measurements may well agree."""
+_CODE = re.compile(r"-?9{2,}")
+"""Numbers by which tables often say that one is missing."""
 
 
 def read_columns(data: RegressFiles) -> Columns:
@@ -37,18 +40,29 @@ def read_columns(data: RegressFiles) -> Columns:
     if both.skipped:
         total = both.skipped + len(both.rows)
         note(f"qkv: {table.name}: {both.skipped:,} of {total:,} rows lack a number and are skipped.")
-    _tell_constants(both, table.name)
+    _tell_odd_columns(both, table.name)
     _tell_copies(both, table.name)
     return both
 
 
-def _tell_constants(columns: Columns, name: str) -> None:
+def _tell_odd_columns(columns: Columns, name: str) -> None:
+    """Say which columns are constant, or have numbers that are likely to stand for missing ones."""
     for column, numbers in zip(columns.names, zip(*columns.rows, strict=True), strict=True):
-        if len(numbers) > 1 and len(set(numbers)) == 1:
-            note(
-                f'qkv: {name}: column "{brief(column)}" is {numbers[0]:g} in each of {len(numbers):,} rows: nothing '
-                "can be learned from it."
-            )
+        what = f'qkv: {name}: column "{brief(column)}"'
+        ordered = sorted(set(numbers))
+        width = ordered[-1] - ordered[0]
+        if len(ordered) == 1 and len(numbers) > 1:
+            note(f"{what} is {ordered[0]:g} in each of {len(numbers):,} rows: nothing can be learned from it.")
+        elif width and not width * width:
+            note(f"{what} varies by {width:g} at most, and the square of that is 0: choose another unit.")
+        for code, others in ((ordered[0], ordered[1:]), (ordered[-1], ordered[:-1])):
+            far = len(others) > 1 and min(abs(code - other) for other in others) > others[-1] - others[0]
+            if far and _CODE.fullmatch(f"{code:g}"):
+                count = numbers.count(code)
+                note(
+                    f"{what} is {code:g} in {count:,} row{'s' if count > 1 else ''}, far from all others: if that "
+                    "stands for a missing number, delete it."
+                )
 
 
 def _tell_copies(columns: Columns, name: str) -> None:

@@ -325,8 +325,9 @@ def test_scores_that_are_not_numbers_are_an_error_that_names_row_and_step() -> N
         (lambda: Beam(width=0), "width: expected at least 1; got 0"),
         (lambda: Beam(width=2, n_best=3), "n_best: expected from 1 to the width 2; got 3"),
         (lambda: Beam(stop="soon"), 'stop: expected "proved" or "filled"; got \'soon\''),
-        (lambda: Ranking(-0.5), "length_penalty: expected 0 or more; got -0.5"),
-        (lambda: Ranking(coverage=math.nan), "coverage: expected 0 or more; got nan"),
+        (lambda: Ranking(-0.5), "length_penalty: expected from 0 to 40; got -0.5"),
+        (lambda: Ranking(400.0), "length_penalty: expected from 0 to 40; got 400"),
+        (lambda: Ranking(coverage=math.nan), "coverage: expected from 0 to 40; got nan"),
         (lambda: Ranking(1.0, "wuu"), 'normalization: .*Did you mean "wu"'),
     ],
 )
@@ -338,3 +339,10 @@ def test_settings_outside_their_range_are_named(make: Any, message: str) -> None
 def test_a_limit_of_the_wrong_shape_is_named() -> None:
     with pytest.raises(ShapeError, match="limit: expected one number, or one for each of 2 rows"):
         beam(Script(0, []), *batch([[3], [5]]), bos=BOS, eos=EOS, limit=torch.tensor([1, 2, 3]))
+
+
+@pytest.mark.parametrize("normalization", ["plain", "wu"])
+def test_the_largest_penalty_of_the_longest_hypothesis_is_a_number(normalization: Any) -> None:
+    scores = [Ranking(40.0, normalization, 40.0).score(-5.0, length, -1e4) for length in (1, 3, 1_000_000)]
+    assert all(map(math.isfinite, scores))
+    assert scores == sorted(scores)

@@ -78,6 +78,27 @@ def test_a_temperature_of_zero_is_the_likeliest_token() -> None:
     assert tokens.tolist() == [1, 0]
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-300, 1e-40, 1e-20, 1e-10, 1e10, 1e20, 1e39, 1e300, 1.7e308])
+@pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.6}], ids=str)
+def test_any_temperature_gives_the_distribution_of_the_equation(temperature: float, options: dict[str, Any]) -> None:
+    """Divided by almost 0 the likeliest token remains, by almost infinity all have the same share, hidden ones none."""
+    logits = torch.tensor([[30.0, -2.0, 1e4, -torch.inf, 3.0], [-1e4, -9.0, -8.0, -7.0, 5e3]])
+    never = [0]
+    chances = Sampling(temperature, **options).filtered(logits, never).double().softmax(-1)
+    assert (chances[0, 3], *chances[:, 0].tolist()) == (0, 0, 0)
+    if temperature < 1:
+        assert chances.argmax(-1).tolist() == [2, 4]
+        assert (chances.amax(-1) == 1).all()
+    else:
+        kept = (3, 4) if not options else (2, 2) if "top_k" in options else (2, 3)
+        for row, count in zip(chances, kept, strict=True):
+            torch.testing.assert_close(
+                row[row > 0], torch.full((count,), 1 / count, dtype=torch.float64), atol=1e-5, rtol=0
+            )
+    tokens, _ = Sampling(temperature, **options).pick(logits, torch.tensor([1, 2]), 0, never)
+    assert (chances.gather(-1, tokens[:, None]) > 0).all()
+
+
 @settings(max_examples=12)
 @given(sources, st.integers(0, 50), st.data())
 def test_each_row_draws_what_it_would_draw_alone(rows: list[list[int]], seed: int, data: Any) -> None:

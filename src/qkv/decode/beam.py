@@ -17,6 +17,8 @@ from qkv.linalg.session import DecodingSession, opened
 
 Stop = Literal["proved", "filled"]
 Normalization = Literal["plain", "wu"]
+_STRONGEST = 40
+"""The largest penalty: the length of a million tokens to the power of it is still a number."""
 _NORMALIZATIONS: tuple[str, ...] = get_args(Normalization)
 
 
@@ -49,8 +51,8 @@ class Ranking:
 
     def __post_init__(self) -> None:
         for name, number in (("length_penalty", self.length_penalty), ("coverage", self.coverage)):
-            if not 0 <= number < math.inf:
-                raise ConfigError(name, "0 or more", f"{number}", "0 switches it off.")
+            if not 0 <= number <= _STRONGEST:
+                raise ConfigError(name, f"from 0 to {_STRONGEST}", f"{number:g}", "0 switches it off.")
         if self.normalization not in _NORMALIZATIONS:
             got, hint = repr(self.normalization), nearest(str(self.normalization), _NORMALIZATIONS)
             raise ConfigError("normalization", '"plain" or "wu"', got, hint)

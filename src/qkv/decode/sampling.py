@@ -19,6 +19,7 @@ from qkv.linalg.session import DecodingSession
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 _WORD = 1 << 64
+_EXTREME = 2.0**-60
 
 
 @final
@@ -71,7 +72,10 @@ class Sampling:
             scores = scores.index_fill(-1, torch.tensor(never, device=scores.device), -torch.inf)
         if self.temperature == 0:
             return _at_least(scores, scores.amax(-1, keepdim=True))
-        if self.temperature != 1:
+        if not _EXTREME <= self.temperature <= 1 / _EXTREME:  # or quotients overflow, and become NaN
+            scores = scores.double()
+            scores = (scores - scores.amax(-1, keepdim=True)) / self.temperature
+        elif self.temperature != 1:
             scores = scores / self.temperature
         if self.top_k is not None and self.top_k < scores.shape[-1]:
             scores = _at_least(scores, scores.topk(self.top_k, -1).values[..., -1:])

@@ -332,7 +332,7 @@ CASES: dict[str, tuple[Callable[[], object], type[QkvError], str, tuple[str, ...
         lambda: scores.Concat(zeros(4), zeros(4), "leaky"),
         ConfigError,
         "Concat(activation)",
-        ('"relu" or "leaky_relu"', "'leaky'", '"leaky_relu"'),
+        ('"relu" or "leaky_relu"', '"leaky"', '"leaky_relu"'),
     ),
     "bandwidth for other heads": (
         attend({"score": scores.Gaussian(torch.ones(3))}),

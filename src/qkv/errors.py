@@ -6,7 +6,7 @@ Python and a command line spell settings differently.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ __all__ = [
     "TrainingError",
     "UnsupportedError",
     "brief",
+    "expect_name",
     "expect_room",
     "from_plain",
     "harmless",
@@ -61,6 +62,7 @@ _NO_MEMORY = (
     "returned NULL without setting an exception",
     "PyObject pointer is null",  # the panic of a library in Rust
 )
+Name = TypeVar("Name", bound=str)
 MEMORY_ERRORS = (MemoryError, RuntimeError, SystemError)
 """Exception types that may mean out of memory; `out_of_memory_text` tells."""
 
@@ -466,6 +468,39 @@ def nearest(name: str, valid: Iterable[str]) -> str:
         return f'Did you mean "{brief(close[0])}"?'
     more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
     return f"Valid: {', '.join(map(brief, names[:_MOST]))}{more}."
+
+
+def expect_name(argument: str, name: object, valid: Collection[Name], expected: str | None = None) -> Name:
+    """Return a name if it is among the valid ones.
+
+    Args:
+        argument: what it is the value of, for the message.
+        name: the name, as given.
+        valid: the valid names.
+        expected: a description of them; None to list them.
+
+    Raises:
+        ConfigError: it is not; the message suggests the valid name closest to it.
+
+    Example:
+        >>> expect_name("mean", "arithmetic", ("arithmetic", "geometric"))
+        'arithmetic'
+        >>> expect_name("mean", "geometrical", ("arithmetic", "geometric"))
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: mean: expected "arithmetic" or "geometric"; got "geometrical". Did you mean "geometric"?
+    """
+    for known in valid:
+        if known == name:
+            return known
+    got = f'"{brief(name)}"' if isinstance(name, str) else brief(repr(name))
+    raise ConfigError(argument, expected or _choice(valid), got, nearest(str(name), valid))
+
+
+def _choice(names: Collection[str]) -> str:
+    if len(names) > 3:
+        return f"one of {', '.join(names)}"
+    *others, last = (f'"{name}"' for name in names)
+    return f"{', '.join(others)} or {last}"
 
 
 def value_named(value: object, package: str, names: Iterable[str]) -> str | None:

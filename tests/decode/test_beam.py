@@ -324,7 +324,7 @@ def test_scores_that_are_not_numbers_are_an_error_that_names_row_and_step() -> N
     [
         (lambda: Beam(width=0), "width: expected at least 1; got 0"),
         (lambda: Beam(width=2, n_best=3), "n_best: expected from 1 to the width 2; got 3"),
-        (lambda: Beam(stop="soon"), 'stop: expected "proved" or "filled"; got \'soon\''),
+        (lambda: Beam(stop="soon"), 'stop: expected "proved" or "filled"; got "soon"'),
         (lambda: Ranking(-0.5), "length_penalty: expected from 0 to 40; got -0.5"),
         (lambda: Ranking(400.0), "length_penalty: expected from 0 to 40; got 400"),
         (lambda: Ranking(coverage=math.nan), "coverage: expected from 0 to 40; got nan"),

@@ -629,7 +629,7 @@ def test_what_is_ignored_has_a_name_of_the_model() -> None:
     model = model_of(*DECODERS["gpt2"])
     with pytest.raises(ConfigError, match=r"attach\(ignore\): .*; got 'Mixed'\. Write ignore=\['Mixed'\]\."):
         qkv.hub.attach(model, ignore="Mixed")
-    with pytest.raises(ConfigError, match=r"got 'transformer\.h\.0\.at'\. Did you mean \"transformer\.h\.0\.attn\"\?"):
+    with pytest.raises(ConfigError, match=r'got "transformer\.h\.0\.at"\. Did you mean "transformer\.h\.0\.attn"\?'):
         qkv.hub.attach(model, ignore=["transformer.h.0.at"])
     with pytest.raises(ConfigError, match=r"attach\(ignore\): expected a list of names; got \[0\]\."):
         qkv.hub.attach(model, ignore=[0])  # type: ignore[list-item]

@@ -1,11 +1,13 @@
 """The non-local block matches its equations and keeps its promises."""
 
+from typing import get_args
+
 import pytest
 import torch
 from torch import nn
 
 from qkv.errors import ConfigError, ShapeError
-from qkv.nn.non_local import FORMS, NonLocalBlock
+from qkv.nn.non_local import Form, NonLocalBlock
 
 
 def _awake(channels: int, form: str, inner: int | None = None) -> NonLocalBlock:
@@ -29,27 +31,27 @@ def _by_hand(block: NonLocalBlock, x: torch.Tensor) -> torch.Tensor:
     return block.output(weights @ block.g(flat)).mT.reshape(x.shape) + x
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", get_args(Form))
 @pytest.mark.parametrize("shape", [(2, 4, 9), (2, 4, 3, 5), (1, 4, 2, 3, 2), (1, 4, 1)])
 def test_each_form_is_its_equation(form: str, shape: tuple[int, ...]) -> None:
     block, x = _awake(4, form), torch.randn(shape, dtype=torch.float64)
     torch.testing.assert_close(block(x), _by_hand(block, x), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", get_args(Form))
 def test_a_new_block_changes_nothing(form: str) -> None:
     x = torch.randn(2, 6, 4, 4)
     assert torch.equal(NonLocalBlock(6, form=form)(x), x)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", get_args(Form))
 def test_positions_may_come_in_any_order(form: str) -> None:
     block, x = _awake(4, form), torch.randn(1, 4, 12, dtype=torch.float64)
     order = torch.randperm(12)
     torch.testing.assert_close(block(x)[..., order], block(x[..., order]))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", get_args(Form))
 def test_every_parameter_learns(form: str) -> None:
     block = _awake(4, form)
     block(torch.randn(2, 4, 6, dtype=torch.float64)).square().sum().backward()

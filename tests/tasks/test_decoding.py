@@ -18,7 +18,7 @@ from qkv.models.copying import CopyingTranslator
 from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
 from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.tasks.length import CutWarning
-from qkv.tasks.translate.decoding import Decoding, as_mean, as_sampling, as_stop
+from qkv.tasks.translate.decoding import Decoding, as_sampling
 from qkv.tasks.translate.predict import Translator
 
 LINES = ["abc", "", "cabbage", "a", "fade", "deaf bed", "abc", "ggggggg"]
@@ -149,8 +149,8 @@ def test_coverage_needs_attention() -> None:
         (lambda: Decoding(stop="filled"), 'stop: expected "proved" without a beam; got "filled"'),
         (lambda: Decoding(coverage=0.5), "coverage: expected 0 without a beam; got 0.5"),
         (lambda: as_sampling(False, None, 3, None, None), "top_k: expected sample as well; got no sample"),
-        (lambda: as_mean("probabilty"), 'Did you mean "probability"?'),
-        (lambda: as_stop("proven"), 'Did you mean "proved"?'),
+        (lambda: Decoding(mean="probabilty"), 'Did you mean "probability"?'),
+        (lambda: Decoding(beam=5, stop="proven"), 'Did you mean "proved"?'),
     ],
 )
 def test_settings_that_make_no_sense_are_named(make: Any, message: str) -> None:

@@ -19,7 +19,7 @@ TEXT = {"text": tuple("abcd")}
         (
             (X, X, X, {"maks": None}),
             ConfigError,
-            "options: expected an option of `attention`; got 'maks'. Did you mean",
+            'options: expected an option of `attention`; got "maks". Did you mean',
         ),
         ((X[0], X, X), ShapeError, "query: expected (heads, positions, width); got (4, 8)"),
         ((X, X, X[None]), ShapeError, "value: expected (heads, positions, width); got (1, 2, 4, 8)"),
@@ -52,5 +52,5 @@ def test_a_scene_names_what_does_not_fit(
 def test_a_layer_is_found_by_its_name() -> None:
     scene = Scene("a scene", TEXT, (ONE,))
     assert scene.layer("one") is ONE
-    with pytest.raises(ConfigError, match=r"got 'on'\. Did you mean \"one\""):
+    with pytest.raises(ConfigError, match=r'got "on"\. Did you mean "one"'):
         scene.layer("on")

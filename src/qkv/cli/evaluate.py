@@ -55,7 +55,7 @@ def evaluate(
     from qkv.tasks.evaluation import evaluate_text
     from qkv.tasks.notes import as_json, working
     from qkv.tasks.streams import fields_of, write_json, write_lines
-    from qkv.tasks.translate.decoding import Decoding, as_mean
+    from qkv.tasks.translate.decoding import Decoding
     from qkv.tasks.translate.settings import TRANSLATE, TranslateFiles
 
     expect_output_file("--out", out)
@@ -64,7 +64,7 @@ def evaluate(
         files = build(TranslateFiles, typed, "data")
     except ConfigError as error:
         raise as_typed(error, TRANSLATE, typed) from error
-    how = Decoding(beam, length_penalty, max_tokens=max_tokens, mean=as_mean(mean))
+    how = Decoding(beam, length_penalty, max_tokens=max_tokens, mean=mean)  # type: ignore[arg-type]  # it checks names
     with working("evaluating"):
         if text is not None:
             figures = evaluate_text(run, text, files, device, out, how)

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.output_files import PICTURES, expect_output_file
+from qkv.errors import expect_name
 from qkv.tasks.generate.settings import TEMPERATURE, TOKENS
 
 
@@ -40,12 +41,12 @@ def generate(
 
     Example: qkv generate runs/plays --prompt "KING:" --tokens 500
     """
-    from qkv.tasks.generate.predict import Generator, check_long_prompt
+    from qkv.tasks.generate.predict import Generator, LongPrompt
     from qkv.tasks.notes import as_json, working
     from qkv.tasks.streams import write_json, write_text
 
     expect_output_file("--attention", attention, PICTURES)
-    reading = check_long_prompt(long_prompt)
+    reading: LongPrompt = expect_name("--long-prompt", long_prompt, get_args(LongPrompt))
     generator = Generator.load(run, device)
     how = {"tokens": tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if beam == 1:

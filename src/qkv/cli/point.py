@@ -24,7 +24,7 @@ def point(
 
     Example: echo "30 10 20" | qkv point runs/sort --show
     """
-    from qkv.errors import ConfigError, nearest
+    from qkv.errors import expect_name
     from qkv.tasks.answering import answered, parts_of_stdin
     from qkv.tasks.drawing import Drawing, alignments
     from qkv.tasks.notes import as_json
@@ -32,9 +32,7 @@ def point(
     from qkv.tasks.streams import write_lines, write_results
 
     expect_output_file("--attention", attention, PICTURES)
-    if write not in ("positions", "elements"):
-        hint = nearest(write, ("positions", "elements"))
-        raise ConfigError("--write", '"positions" or "elements"', f'"{write}"', hint)
+    expect_name("--write", write, ("positions", "elements"))
     pointer = ElementPointer.load(run, device)
     drawing = Drawing(attention, terminal=show)
 

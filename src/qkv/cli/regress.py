@@ -5,13 +5,14 @@ import io
 import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.output_files import PICTURES, expect_output_file
+from qkv.data.choices import Decimal
 from qkv.tasks.regress.settings import LEVEL
 
 if TYPE_CHECKING:
@@ -45,16 +46,16 @@ def regress(
     Example: echo 75 | qkv regress runs/rent --show
     """
     from qkv.data.table import FieldTable, parse_table_in_parts
-    from qkv.errors import ConfigError
+    from qkv.errors import ConfigError, expect_name
     from qkv.tasks.answering import answered, typed
     from qkv.tasks.drawing import Drawing
     from qkv.tasks.notes import as_json, note
-    from qkv.tasks.regress.predict import Regressor, as_decimal
+    from qkv.tasks.regress.predict import Regressor
     from qkv.tasks.streams import stream_stdin, write_json, write_lines
 
     expect_output_file("--picture", picture, (".svg", ".png"))
     expect_output_file("--attention", attention, PICTURES)
-    read = as_decimal(decimal)
+    read: Decimal = expect_name("--decimal", decimal, get_args(Decimal))
     if curve is not None and read != "point":
         hint = "--curve reads no rows: omit one of them."
         raise ConfigError("--decimal", "rows to read", "--curve", hint)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -72,24 +72,23 @@ def translate(
     from qkv.tasks.length import CutCounter
     from qkv.tasks.notes import as_json, note, working
     from qkv.tasks.streams import format_json, format_lines, write_text
-    from qkv.tasks.translate.decoding import Decoding, as_mean, as_normalization, as_sampling, as_stop
+    from qkv.tasks.translate.decoding import Decoding, as_sampling
     from qkv.tasks.translate.predict import Translator, columns_of
 
     expect_output_file("--attention", attention, PICTURES)
     batch = expect_shards(shards, out, {"attention": attention, "show": show, "line_buffered": line_buffered})
     with working("loading the model"):
         translator = columns_of(Translator.load(runs, device, average=average), source_col, features_col)
+        names: dict[str, Any] = {"normalization": normalization, "stop": stop, "mean": mean}
         how = Decoding(
             beam,
             length_penalty,
-            as_normalization(normalization),
-            coverage,
-            n_best,
-            as_sampling(sample, temperature, top_k, top_p, seed),
-            as_stop(stop),
-            max_tokens,
-            as_mean(mean),
-            as_unknown(translator, replace_unknown, valid_source, valid_target),
+            coverage=coverage,
+            n_best=n_best,
+            sampling=as_sampling(sample, temperature, top_k, top_p, seed),
+            max_tokens=max_tokens,
+            unknown=as_unknown(translator, replace_unknown, valid_source, valid_target),
+            **names,
         )
     tabs = translator.table is not None
     shown = sentences(runs) if batch is None else ()

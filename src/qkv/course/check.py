@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from qkv.course.exercises import EXERCISES, Exercise
-from qkv.errors import ConfigError, nearest
+from qkv.errors import expect_name
 
 Form = Callable[..., Tensor]
 """A right or wrong function of an exercise's inputs."""
@@ -75,9 +75,7 @@ def check(exercise: str, answer: Callable[..., Any]) -> Verdict:
         >>> check("causal_mask", lambda new, past: torch.ones(new, past + new, dtype=torch.bool).tril(past)).right
         True
     """
-    if exercise not in EXERCISES:
-        raise ConfigError("exercise", "a known exercise", f'"{exercise}"', nearest(exercise, list(EXERCISES)))
-    task = EXERCISES[exercise]
+    task = EXERCISES[expect_name("exercise", exercise, EXERCISES, "a known exercise")]
     trials = [task.draw(torch.Generator().manual_seed(seed), seed) for seed in range(_TRIALS)]
     answers = []
     for inputs in trials:

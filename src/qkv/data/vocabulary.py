@@ -11,7 +11,7 @@ from typing import NoReturn, cast, get_args
 from qkv.data.choices import Form, Kind
 from qkv.data.normal_forms import normalize
 from qkv.data.segments import SPECIALS, byte_alphabet
-from qkv.errors import ConfigError, DataError, nearest
+from qkv.errors import DataError, expect_name
 from qkv.strict_json import parse_json
 
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -151,9 +151,7 @@ def check_kind(name: str) -> Kind:
         >>> check_kind("word")
         'word'
     """
-    if name not in KINDS:
-        raise ConfigError("kind", _LISTED, _shown(name), nearest(str(name), KINDS))
-    return cast("Kind", name)
+    return expect_name("kind", name, get_args(Kind), _LISTED)
 
 
 def check_form(name: str) -> Form:
@@ -172,9 +170,7 @@ def check_form(name: str) -> Form:
         >>> check_form("NFC")
         'NFC'
     """
-    if name not in FORMS:
-        raise ConfigError("unicode", f"one of {', '.join(FORMS)}", _shown(name), nearest(name, FORMS))
-    return cast("Form", name)
+    return expect_name("unicode", name, get_args(Form))
 
 
 def parse(text: str, what: str = "tokenizer") -> object:

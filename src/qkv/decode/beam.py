@@ -12,14 +12,13 @@ from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.likeliest import expect_numbers, likeliest
 from qkv.decode.protocol import BeamStepper, State, Stepper, as_beam_stepper, start_in
 from qkv.decode.walk import as_limits, as_never
-from qkv.errors import ConfigError, nearest
+from qkv.errors import ConfigError, expect_name
 from qkv.linalg.session import DecodingSession, opened
 
 Stop = Literal["proved", "filled"]
 Normalization = Literal["plain", "wu"]
 _STRONGEST = 40
 """The largest penalty: the length of a million tokens to the power of it is still a number."""
-_NORMALIZATIONS: tuple[str, ...] = get_args(Normalization)
 
 
 @final
@@ -53,9 +52,7 @@ class Ranking:
         for name, number in (("length_penalty", self.length_penalty), ("coverage", self.coverage)):
             if not 0 <= number <= _STRONGEST:
                 raise ConfigError(name, f"from 0 to {_STRONGEST}", f"{number:g}", "0 switches it off.")
-        if self.normalization not in _NORMALIZATIONS:
-            got, hint = repr(self.normalization), nearest(str(self.normalization), _NORMALIZATIONS)
-            raise ConfigError("normalization", '"plain" or "wu"', got, hint)
+        expect_name("normalization", self.normalization, get_args(Normalization))
 
     def divisor(self, length: int) -> float:
         """Return lp for a length of at least 1."""
@@ -134,9 +131,7 @@ class Beam:
         if not 1 <= self.n_best <= self.width:
             hint = "Widen the beam, or ask for fewer."
             raise ConfigError("n_best", f"from 1 to the width {self.width}", f"{self.n_best}", hint)
-        if self.stop not in get_args(Stop):
-            hint = "Only the first is sure to miss nothing."
-            raise ConfigError("stop", '"proved" or "filled"', repr(self.stop), hint)
+        expect_name("stop", self.stop, get_args(Stop))
 
 
 @torch.inference_mode()

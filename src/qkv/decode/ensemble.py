@@ -1,14 +1,14 @@
 """Several models as one, by the mean of their predictions."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, final
+from typing import Any, Literal, final, get_args
 
 import torch
 from torch import Tensor
 
 from qkv.decode.likeliest import log_probabilities
 from qkv.decode.protocol import Stepper, as_beam_stepper, start_in
-from qkv.errors import ConfigError
+from qkv.errors import ConfigError, expect_name
 from qkv.linalg.session import DecodingSession
 
 Mean = Literal["probability", "log_probability"]
@@ -49,9 +49,7 @@ class Ensemble:
     def __post_init__(self) -> None:
         if not self.models:
             raise ConfigError("models", "at least one", "none", "Give the models to decode together.")
-        if self.mean not in ("probability", "log_probability"):
-            hint = 'Valid: "probability", "log_probability".'
-            raise ConfigError("mean", "a known mean", repr(self.mean), hint)
+        expect_name("mean", self.mean, get_args(Mean))
 
     def start(self, source: Tensor, lengths: Tensor) -> tuple[Any, ...]:
         """Read the source with each model."""

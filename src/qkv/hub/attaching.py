@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.decode.hypothesis import Hypothesis
-from qkv.errors import AttachError, ConfigError, UnsupportedError, expect_room, nearest
+from qkv.errors import AttachError, ConfigError, UnsupportedError, expect_name, expect_room
 from qkv.hub.interface import CALLED, attend, seam_of
 from qkv.hub.mask_functions import make_mask, register_closures
 from qkv.nn.decoding.cache import BatchRows
@@ -127,9 +127,7 @@ def _check_ignored(model: nn.Module, ignore: Sequence[str]) -> None:
     modules = dict(model.named_modules())
     valid = [*filter(None, modules), *dict.fromkeys(type(module).__name__ for module in modules.values())]
     for name in ignore:
-        if name not in valid:
-            expected = "paths or class names of the model's modules"
-            raise ConfigError("attach(ignore)", expected, repr(name)[:80], nearest(name, valid))
+        expect_name("attach(ignore)", name, valid, "paths or class names of the model's modules")
 
 
 def _with_projections(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

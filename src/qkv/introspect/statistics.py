@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv.engine.problem import Call
-from qkv.errors import ConfigError, ShapeError, UnsupportedError, nearest
+from qkv.errors import ConfigError, ShapeError, UnsupportedError, expect_name
 from qkv.introspect import compiled
 from qkv.introspect.sweep import Entropy, Largest, Pooled, Received, Tally, Total, sweep
 from qkv.introspect.tiles import weight_type
@@ -119,8 +119,7 @@ def pool(source: WeightSource, size: tuple[int, int], how: Literal["mean", "max"
     Raises:
         ConfigError: there are more blocks than rows or keys, or `how` is unknown.
     """
-    if how not in ("mean", "max"):
-        raise ConfigError("how", '"mean" or "max"', repr(how), nearest(str(how), ("mean", "max")))
+    expect_name("how", how, ("mean", "max"))
     if not all(1 <= blocks <= count for blocks, count in zip(size, source.shape[-2:], strict=True)):
         got, most = show(size), show(source.shape[-2:])
         raise ConfigError("height, width", f"from 1 up to {most}", got, "Each block must contain at least one weight.")
@@ -202,8 +201,7 @@ def _by_tiles(source: WeightSource, entropy: bool, count: int) -> compiled.MapSu
 
 def _check(source: WeightSource, names: Sequence[str], count: int) -> None:
     for name in names:
-        if name not in NAMES:
-            raise ConfigError("statistics", "names of statistics", repr(name), nearest(name, NAMES))
+        expect_name("statistics", name, NAMES, "names of statistics")
     if not 0 <= count <= source.shape[-1]:
         hint = "A row has only as many weights as there are keys."
         raise ConfigError("topk", f"from 0 to {source.shape[-1]} keys", str(count), hint)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-from qkv.errors import ConfigError, nearest, setting
+from qkv.errors import expect_name, setting
 
 Link = tuple[int, int]
 _NEIGHBORS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
@@ -105,7 +105,5 @@ def symmetrize(how: str, forward: Iterable[Link], backward: Iterable[Link]) -> s
         >>> sorted(symmetrize("union", [(0, 0)], [(1, 0)]))
         [(0, 0), (1, 0)]
     """
-    if how not in SYMMETRIZATIONS:
-        hint = nearest(how, SYMMETRIZATIONS)
-        raise ConfigError(setting("symmetrize"), "the name of a combination", f'"{how}"', hint)
+    expect_name(setting("symmetrize"), how, SYMMETRIZATIONS, "the name of a combination")
     return SYMMETRIZATIONS[how](set(forward), set(backward))

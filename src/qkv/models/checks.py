@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from qkv.errors import ConfigError, ShapeError, UnsupportedError, nearest, setting
+from qkv.errors import ConfigError, ShapeError, UnsupportedError, expect_name, setting
 from qkv.nn.mechanism import MechanismConfig
 from qkv.shapes import nearest_divisors
 from qkv.values.catalog import as_flag
@@ -35,15 +35,13 @@ def check_config(config: Any) -> None:
         ...     cell: Literal["gru", "lstm"]
         >>> check_config(Sizes("gur"))
         Traceback (most recent call last):
-        qkv.errors.ConfigError: model.cell: expected one of its names; got 'gur'. Did you mean "gru"?
+        qkv.errors.ConfigError: model.cell: expected one of its names; got "gur". Did you mean "gru"?
     """
     hints = get_type_hints(type(config))
     for field in fields(config):
         kind, value, name = hints[field.name], getattr(config, field.name), f"model.{field.name}"
         if get_origin(kind) is Literal:
-            if value not in get_args(kind):
-                hint = nearest(str(value), get_args(kind))
-                raise ConfigError(name, "one of its names", repr(value), hint)
+            expect_name(name, value, get_args(kind), "one of its names")
         elif kind is int and value < 1:
             raise ConfigError(name, "at least 1", str(value), "Use more.")
         elif kind is int and name.endswith("layers") and value > _LAYERS:
@@ -60,8 +58,8 @@ def _check_optional(name: str, kind: Any, value: Any) -> None:
     names = [known for part in choices if get_origin(part) is Literal for known in get_args(part)]
     if int in choices and value < 1:
         raise ConfigError(name, "at least 1", str(value), "Omit it for the default.")
-    if names and len(choices) == 1 and value not in names:
-        raise ConfigError(name, "one of its names", repr(value), nearest(str(value), names))
+    if names and len(choices) == 1:
+        expect_name(name, value, names, "one of its names")
 
 
 def expect_attention(score: str) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, expect_room, nearest
+from qkv.errors import ConfigError, expect_name, expect_room
 
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
@@ -142,9 +142,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             ConfigError: the level is outside its range, or the way is unknown.
             ValueError: scikit-learn refuses the inputs.
         """
-        if how not in ("normal", "bootstrap"):
-            hint = nearest(str(how), ("normal", "bootstrap"))
-            raise ConfigError("interval", '"normal" or "bootstrap"', f'"{how}"', hint)
+        expect_name("interval", how, ("normal", "bootstrap"))
         query, smoother = self._query(X), self.smoother()
         if how == "normal":
             low, high = normal_interval(smoother, query, self._stored_residuals(), level)
@@ -256,17 +254,11 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _check(kernel: str, bandwidth: float | Sequence[float] | str, beyond: str) -> None:
-    if kernel not in KERNELS:
-        raise ConfigError("kernel", "the name of a kernel", f'"{kernel}"', nearest(str(kernel), KERNELS))
-    if beyond not in ("nearest", "mean", "nan"):
-        hint = nearest(str(beyond), ("nearest", "mean", "nan"))
-        raise ConfigError("beyond", '"nearest", "mean" or "nan"', f'"{beyond}"', hint)
+    expect_name("kernel", kernel, KERNELS, "the name of a kernel")
+    expect_name("beyond", beyond, ("nearest", "mean", "nan"))
     if not isinstance(bandwidth, str):
         return
-    if bandwidth not in _CHOICES:
-        hint = nearest(bandwidth, _CHOICES)
-        expected = "a number, or the name of a way to choose it"
-        raise ConfigError("bandwidth", expected, f'"{bandwidth}"', hint)
+    expect_name("bandwidth", bandwidth, _CHOICES, "a number, or the name of a way to choose it")
     if bandwidth == "gradient" and SCORES[kernel].cls.piecewise_constant:
         hint = 'Use "leave-one-out", which needs no gradient.'
         expected = "a kernel that is differentiable in its bandwidth"

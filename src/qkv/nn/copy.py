@@ -1,11 +1,11 @@
 """Copying: probabilities over the vocabulary and over the words of the source, combined."""
 
-from typing import Literal, NamedTuple, final
+from typing import Literal, NamedTuple, final, get_args
 
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, nearest
+from qkv.errors import expect_name
 from qkv.masks.patterns import Lengths
 from qkv.nn.attention import Attention
 from qkv.nn.scores import build_score, score_of, xavier_uniform
@@ -13,7 +13,6 @@ from qkv.normalizers.row_state import RowState
 from qkv.values.hooks import through_hooks
 
 Mixing = Literal["joint", "mixture"]
-MIXINGS = ("joint", "mixture")
 
 
 class Copyable(NamedTuple):
@@ -83,9 +82,7 @@ class CopyHead(nn.Module):
         score: str = "additive",
     ) -> None:
         super().__init__()
-        if mixing not in MIXINGS:
-            raise ConfigError("mixing", '"joint" or "mixture"', f'"{mixing}"', nearest(str(mixing), MIXINGS))
-        self.vocabulary, self.mixing = vocabulary, mixing
+        self.vocabulary, self.mixing = vocabulary, expect_name("mixing", mixing, get_args(Mixing))
         self.score = build_score(score, query_width, key_width, hidden=hidden)
         self.attention = Attention(also="state")
         self.switch = nn.Linear(query_width, 1) if mixing == "mixture" else None

@@ -6,7 +6,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, nearest
+from qkv.errors import ConfigError, expect_name
 from qkv.nn.scores import ScoreModule, xavier_uniform
 from qkv.scores.base import Score
 from qkv.scores.catalog import DISTANCES, POWERS, SCORES
@@ -33,8 +33,7 @@ def kernel_value(kernel: str, bandwidth: float | Tensor, power: float | None = N
         >>> kernel_value("triangular", 2.0)
         Epanechnikov(bandwidth=2.0, power=1)
     """
-    if kernel not in DISTANCES:
-        raise ConfigError("kernel", "the name of a kernel", f'"{kernel}"', nearest(kernel, DISTANCES))
+    expect_name("kernel", kernel, DISTANCES, "the name of a kernel")
     if power is None:
         return SCORES[kernel].make(bandwidth=bandwidth)
     if not SCORES[kernel].number("power"):

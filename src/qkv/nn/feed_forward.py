@@ -6,7 +6,7 @@ from typing import Literal, final
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from qkv.errors import ConfigError, nearest
+from qkv.errors import expect_name
 from qkv.linalg.matmul import apply_layer
 from qkv.linalg.session import DecodingSession
 from qkv.nn.dropout import Dropout
@@ -35,10 +35,7 @@ def activation_of(name: str) -> Callable[[Tensor], Tensor]:
         >>> activation_of("squared_relu")(torch.tensor([-1.0, 2.0]))
         tensor([0., 4.])
     """
-    if name not in _ACTIVATIONS:
-        known = ", ".join(_ACTIVATIONS)
-        raise ConfigError("activation", f"one of {known}", repr(name), nearest(name, _ACTIVATIONS))
-    return _ACTIVATIONS[name]
+    return _ACTIVATIONS[expect_name("activation", name, _ACTIVATIONS)]
 
 
 def activated(

@@ -1,6 +1,6 @@
 """Multi-head attention: several attentions in parallel, each in its own subspace."""
 
-from typing import Any, Literal, final
+from typing import Any, Literal, final, get_args
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from qkv.argument_names import CALL, LAYER, explain_arguments
 from qkv.biases import Bias
 from qkv.engine.describe import expect_floats
-from qkv.errors import ConfigError, DtypeError, ShapeError, UnsupportedError, nearest
+from qkv.errors import ConfigError, DtypeError, ShapeError, UnsupportedError, expect_name
 from qkv.functional import attention_with_state
 from qkv.linalg.matmul import apply_layer
 from qkv.linalg.session import DecodingSession
@@ -498,6 +498,4 @@ def _check(width: int, heads: int, groups: int, leave_out: tuple[str, ...], *, d
     if groups < 1 or heads % groups:
         raise ConfigError("key_heads", f"a divisor of {heads} heads", str(groups), "1 means one shared key head.")
     for name in leave_out:
-        if name not in ("value", "output"):
-            valid = ("value", "output")
-            raise ConfigError("leave_out", '"value" or "output"', repr(name), nearest(name, valid))
+        expect_name("leave_out", name, get_args(Part))

@@ -1,11 +1,11 @@
 """The non-local block: every position of a sequence, image or video attends to every other."""
 
-from typing import Literal, final
+from typing import Literal, final, get_args
 
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, ShapeError, nearest
+from qkv.errors import ConfigError, ShapeError, expect_name
 from qkv.nn.attention import Attention
 from qkv.nn.distance_scores import ConcatScore
 from qkv.nn.scores import FixedScore, ScoreModule, score_of, xavier_uniform
@@ -14,7 +14,6 @@ from qkv.normalizers.dense import Mean, Softmax
 from qkv.scores.products import Dot
 
 Form = Literal["gaussian", "embedded_gaussian", "dot", "concat"]
-FORMS = ("gaussian", "embedded_gaussian", "dot", "concat")
 
 
 @final
@@ -52,8 +51,7 @@ class NonLocalBlock(nn.Module):
     def __init__(self, channels: int, inner: int | None = None, form: Form = "embedded_gaussian") -> None:
         super().__init__()
         inner = max(1, channels // 2) if inner is None else inner
-        if form not in FORMS:
-            raise ConfigError("form", "the name of a form", f'"{form}"', nearest(str(form), FORMS))
+        expect_name("form", form, get_args(Form), "the name of a form")
         if channels < 1 or inner < 1:
             got = f"{channels} channels, {inner} inner ones"
             raise ConfigError("channels", "at least 1", got, "Use more.")

@@ -4,7 +4,7 @@ from typing import Literal, final, get_args
 
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, nearest
+from qkv.errors import ConfigError, expect_name
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.distance_scores import KernelScore
@@ -89,9 +89,7 @@ class Pointer(nn.Module):
 
 
 def _score(name: str, query_width: int, key_width: int, hidden: int) -> ScoreModule:
-    if name not in get_args(PointerScore):
-        hint = nearest(name, get_args(PointerScore))
-        raise ConfigError("score", "a score whose softmax can point", f'"{name}"', hint)
+    expect_name("score", name, get_args(PointerScore), "a score whose softmax can point")
     if name not in ("cosine", "squared_distance"):
         return build_score(name, query_width, key_width, hidden=hidden)
     if query_width != key_width:

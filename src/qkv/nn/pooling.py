@@ -1,11 +1,11 @@
 """Pooling the states of a sequence to one vector: attention with a learned query, or the mean."""
 
-from typing import Literal, final
+from typing import Literal, final, get_args
 
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, nearest
+from qkv.errors import expect_name
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.mechanism import MechanismConfig
@@ -16,7 +16,6 @@ from qkv.scores.free import Uniform
 from qkv.scores.sums import Additive
 
 Pooling = Literal["attention", "mean"]
-POOLINGS = ("attention", "mean")
 
 
 @final
@@ -43,9 +42,7 @@ class Pool(nn.Module):
 
     def __init__(self, width: int, kind: Pooling = "attention", mechanism: MechanismConfig | None = None) -> None:
         super().__init__()
-        if kind not in POOLINGS:
-            raise ConfigError("kind", "attention or mean", f'"{kind}"', nearest(str(kind), POOLINGS))
-        self.kind = kind
+        self.kind = expect_name("kind", kind, get_args(Pooling))
         learns = kind == "attention"
         mechanism = MechanismConfig(score="additive") if mechanism is None else mechanism
         additive = mechanism.score == "additive"

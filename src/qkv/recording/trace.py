@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, final
 from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
-from qkv.errors import ConfigError, nearest
+from qkv.errors import ConfigError, expect_name, nearest
 from qkv.introspect.statistics import Statistics
 from qkv.recording.calls import RecordedCall
 from qkv.recording.passes import Pass, Setup
@@ -116,9 +116,7 @@ class Trace:
             ConfigError: a layer was not recorded.
         """
         for layer in layers:
-            if layer not in self.layers:
-                hint = nearest(layer, self.layers)
-                raise ConfigError("layers", "recorded layers", repr(layer), hint)
+            expect_name("layers", layer, self.layers, "recorded layers")
         setup = replace(self.setup, layers=[layer for layer in self.layers if layer in layers])
         passes = [
             replace(one, calls={layer: one.calls[layer] for layer in one.calls if layer in layers}, setup=setup)

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, nearest
+from qkv.errors import expect_name
 from qkv.scores.base import HALVES, Core, Operands, Score, expect_width, prepared_wide
 from qkv.scores.pointwise import Leaky, Pointwise
 from qkv.scores.products import project
@@ -116,9 +116,7 @@ class Concat(Score):
     activation: Literal["relu", "leaky_relu"] = "relu"
 
     def __post_init__(self) -> None:
-        if self.activation not in _ACTIVATIONS:
-            hint = nearest(str(self.activation), [*_ACTIVATIONS])
-            raise ConfigError("Concat(activation)", '"relu" or "leaky_relu"', repr(self.activation), hint)
+        expect_name("Concat(activation)", self.activation, _ACTIVATIONS)
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         """relu(w_q·q + w_k·k)."""

@@ -1,13 +1,13 @@
 """A mechanism described by names, for `qkv explain`."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 
-from qkv.errors import ConfigError, nearest, setting
+from qkv.errors import ConfigError, expect_name, setting
 from qkv.functional import explain
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, dense, lengths, window
@@ -80,14 +80,14 @@ def answer(question: Question) -> Plan:
         'sdpa'
     """
     _expect_countable(question)
-    dtype = _named(setting("dtype"), question.dtype, _DTYPES)
+    dtype = _DTYPES[expect_name(setting("dtype"), question.dtype, _DTYPES, "a known name")]
     name = score_name(question.score, setting("score"))
     if name in ("none", "location"):
         hint = "It is a part of a recurrent decoder (qkv train), not a score of one call."
         raise ConfigError(setting("score"), "a score of queries and keys", f'"{name}"', hint)
     score = _score(name, question.width, dtype)
     normalizer = _normalizer(question.normalizer)
-    mask = _named(setting("mask"), question.mask, _MASKS)(question)
+    mask = _MASKS[expect_name(setting("mask"), question.mask, _MASKS, "a known name")](question)
     # Expanded zeros act as tensors of any size without allocating memory.
     query, key = (
         torch.zeros((), dtype=dtype).expand(question.batch, question.heads, count, question.width)
@@ -112,7 +112,7 @@ def _score(name: str, width: int, dtype: torch.dtype) -> Score:
 
 
 def _normalizer(name: str) -> Normalizer | None:
-    return _named(setting("normalizer"), name, NORMALIZERS).make() if name else None
+    return NORMALIZERS[expect_name(setting("normalizer"), name, NORMALIZERS, "a known name")].make() if name else None
 
 
 def _expect_countable(question: Question) -> None:
@@ -125,9 +125,3 @@ def _expect_countable(question: Question) -> None:
         got = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
         hint = "PyTorch does not support larger tensors: use smaller sizes."
         raise ConfigError("sizes", f"a product of at most {_LARGEST:,}", got, hint)
-
-
-def _named(flag: str, name: str, table: Mapping[str, T]) -> T:
-    if name not in table:
-        raise ConfigError(flag, "a known name", f'"{name}"', nearest(name, table))
-    return table[name]

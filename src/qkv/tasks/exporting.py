@@ -8,7 +8,7 @@ from torch import nn
 from qkv.checkpoint.disk import expect_writable, new_folder, write_file
 from qkv.checkpoint.plain import Plain, encode
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, UnsupportedError, nearest, setting
+from qkv.errors import ConfigError, UnsupportedError, expect_name, setting
 from qkv.files import absolute
 from qkv.hub.ctranslate import to_ctranslate2
 from qkv.hub.families.save import save
@@ -53,11 +53,9 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
     Example:
         >>> export("runs/de-en", "onx", Path("out"))
         Traceback (most recent call last):
-        qkv.errors.ConfigError: to: expected ctranslate2, onnx or transformers; got 'onx'. Did you mean "onnx"?
+        qkv.errors.ConfigError: to: expected "ctranslate2", "onnx" or "transformers"; got "onx". Did you mean "onnx"?
     """
-    if to not in TARGETS:
-        names = f"{', '.join(TARGETS[:-1])} or {TARGETS[-1]}"
-        raise ConfigError(setting("to"), names, repr(to), nearest(to, TARGETS))
+    expect_name(setting("to"), to, TARGETS)
     if out.suffix == ".onnx":
         hint = f"A model is several files; for example {setting('out')} {out.with_suffix('')}-onnx."
         raise ConfigError(setting("out"), "the name of a folder", f"that of a file, {out.name}", hint)

@@ -7,7 +7,7 @@ from typing import Literal, overload
 
 import torch
 
-from qkv.errors import CheckpointError, ConfigError, nearest
+from qkv.errors import CheckpointError, expect_name, nearest
 from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.fill.predict import MaskFiller
 from qkv.tasks.generate.predict import Generator
@@ -78,8 +78,8 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, task: Task | No
         Traceback (most recent call last):
         qkv.errors.CheckpointError: /dev/null/run: expected a checkpoint or a run folder; got no such folder. ...
     """
-    if task is not None and task not in _LOADERS:
-        raise ConfigError("task", "a known task", f'"{task}"', nearest(task, _LOADERS))
+    if task is not None:
+        expect_name("task", task, _LOADERS, "a known task")
     members = members_of(Path(run))
     trained = open_run(members[0])
     if task is not None:

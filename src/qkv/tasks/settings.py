@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, final
 
 from qkv.data.choices import Form, Kind
-from qkv.errors import ConfigError, setting
+from qkv.errors import ConfigError, nearest, setting
 from qkv.normalizers.catalog import NORMALIZERS
 from qkv.scores.catalog import POWERS, SCORES
 from qkv.settings import Option, help_of, hints_of, options_of
@@ -193,6 +193,17 @@ class TaskSettings:
         """Return the part of the help in which the flag of a setting stands."""
         table = self.table_of[name]
         return options_of(self.tables[table])[name].topic or _TOPIC_OF.get(table, table.capitalize())
+
+    def expect_settings(self, names: Iterable[str]) -> None:
+        """Refuse settings that the task does not have.
+
+        Raises:
+            ConfigError: there is one; the message suggests the closest setting of the task.
+        """
+        for name in names:
+            if name not in self.table_of:
+                hint = nearest(name, self.table_of)
+                raise ConfigError(name, f"a setting of {self.name}", "an unknown one", hint)
 
     def in_tables(self, settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Return settings by table and name; None is left out.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, final, overload
 
-from qkv.errors import ConfigError, QkvError, in_python, nearest
+from qkv.errors import ConfigError, QkvError, expect_name, in_python
 from qkv.notebooks import table
 from qkv.settings import merge
 from qkv.tasks.catalog import TASKS, recipe_of
@@ -208,13 +208,8 @@ def train(
         Traceback (most recent call last):
         qkv.errors.ConfigError: stepz: expected a setting of translate; got an unknown one. Did you mean "steps"?
     """
-    if task not in TASKS:
-        expected = f"one of {', '.join(TASKS)}"
-        raise ConfigError("task", expected, repr(task)[:80], nearest(str(task), TASKS))
-    known = TASKS[task]
-    for name in settings:
-        if name not in known.table_of:
-            raise ConfigError(name, f"a setting of {task}", "an unknown one", nearest(name, known.table_of))
+    known = TASKS[expect_name("task", task, TASKS)]
+    known.expect_settings(settings)
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         got = "one function" if callable(callbacks) else ascii(callbacks)[:80]
         raise ConfigError("callbacks", "a sequence of functions", got, "Write callbacks=[function].")

@@ -6,7 +6,7 @@ from typing import Any, Literal, final
 
 from torch import Tensor
 
-from qkv.errors import ConfigError, DtypeError, ShapeError, nearest
+from qkv.errors import ConfigError, DtypeError, ShapeError, expect_name
 from qkv.introspect.lazy_map import AttentionMap, attention_map
 from qkv.normalizers.row_state import RowState
 from qkv.shapes import show
@@ -87,8 +87,7 @@ class Layer:
 
     def __post_init__(self) -> None:
         for name in self.options:
-            if name not in OPTIONS:
-                raise ConfigError("options", "an option of `attention`", repr(name), nearest(name, OPTIONS))
+            expect_name("options", name, OPTIONS, "an option of `attention`")
         for argument, tensor in (("query", self.query), ("key", self.key), ("value", self.value)):
             if tensor.ndim != 3:
                 hint = "A layer of a scene is one item: its heads, positions, widths."
@@ -171,16 +170,11 @@ class Scene:
         Raises:
             ConfigError: there is none; the message suggests the closest name.
         """
-        match = next((layer for layer in self.layers if layer.name == name), None)
-        if match is None:
-            hint = nearest(name, [layer.name for layer in self.layers])
-            raise ConfigError("layer", "the name of a layer", repr(name), hint)
-        return match
+        layers = {layer.name: layer for layer in self.layers}
+        return layers[expect_name("layer", name, layers, "the name of a layer")]
 
     def _expect(self, sequence: str, count: int, what: str) -> None:
-        if sequence not in self.sequences:
-            hint = nearest(sequence, self.sequences)
-            raise ConfigError(what, "the name of a sequence", repr(sequence), hint)
+        expect_name(what, sequence, self.sequences, "the name of a sequence")
         tokens = len(self.sequences[sequence])
         if tokens != count:
             hint = "Give one token per position."

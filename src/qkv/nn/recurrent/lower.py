@@ -5,7 +5,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, nearest
+from qkv.errors import ConfigError, expect_name
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal
 from qkv.nn.attention import Attention
@@ -48,11 +48,8 @@ class RecurrentSelfAttention(nn.Module):
         memory: Literal["whole", "split"] = "whole",
     ) -> None:
         super().__init__()
-        if cell not in _CELLS:
-            raise ConfigError("cell", "gru, lstm or rnn", f'"{cell}"', nearest(str(cell), _CELLS))
-        if memory not in ("whole", "split"):
-            hint = nearest(str(memory), ("whole", "split"))
-            raise ConfigError("memory", '"whole" or "split"', f'"{memory}"', hint)
+        expect_name("cell", cell, _CELLS)
+        expect_name("memory", memory, ("whole", "split"))
         if memory == "split" and width % 2:
             raise ConfigError("width", "an even width, to split", f"{width}", "Choose an even width.")
         self.width, self.memory = width, memory

@@ -11,7 +11,7 @@ from qkv.data.batches import collate_sources, inference_batches, restore_order
 from qkv.data.open_vocabulary import encode_source, encode_target
 from qkv.data.tokenizer import Tokenizer
 from qkv.decode.likeliest import expect_numbers
-from qkv.errors import ConfigError, DataError, Place, nearest, setting
+from qkv.errors import ConfigError, DataError, Place, expect_name, nearest, setting
 from qkv.metrics.alignment import Link, Links, alignment_error_rate
 from qkv.metrics.figure import Figure
 from qkv.metrics.symmetrize import SYMMETRIZATIONS, symmetrize
@@ -273,8 +273,7 @@ def join(how: str, forward: Sequence[Tensor], backward: Sequence[Tensor]) -> lis
     Raises:
         ConfigError: the name is unknown.
     """
-    if how not in WAYS:
-        raise ConfigError(setting("symmetrize"), f"one of {', '.join(WAYS)}", f'"{how}"', nearest(how, WAYS))
+    expect_name(setting("symmetrize"), how, WAYS)
     if how == MUTUAL:
         return [mutual(there, back) for there, back in zip(forward, backward, strict=True)]
     return [

@@ -17,7 +17,7 @@ from qkv.decode.greedy import greedy
 from qkv.decode.likeliest import expect_numbers
 from qkv.decode.prompted import PaddedReader, Prompted
 from qkv.decode.sampling import Sampling, row_keys, sample
-from qkv.errors import ConfigError, DataError, QkvError, nearest, setting
+from qkv.errors import ConfigError, DataError, QkvError, expect_name, setting
 from qkv.metrics.figure import Figure
 from qkv.models.language_model import LanguageModel
 from qkv.tasks.devices import as_device
@@ -227,7 +227,7 @@ class Generator:
         return figures
 
     def _encode(self, prompt: str, long_prompt: LongPrompt) -> list[int]:
-        check_long_prompt(long_prompt)
+        expect_name(setting("long_prompt"), long_prompt, get_args(LongPrompt))
         ids = self.tokenizer.encode(prompt)
         context = self.model.config.context
         if not ids:
@@ -329,22 +329,6 @@ class Generator:
             shown = len(self.tokenizer.decode(before))
         if pending:
             yield self.tokenizer.decode(before + pending)[shown:]
-
-
-def check_long_prompt(name: str) -> LongPrompt:
-    """Check the setting for long prompts.
-
-    Raises:
-        ConfigError: it is neither "refuse" nor "window".
-
-    Example:
-        >>> check_long_prompt("window")
-        'window'
-    """
-    if name not in get_args(LongPrompt):
-        hint = nearest(name, get_args(LongPrompt))
-        raise ConfigError(setting("long_prompt"), '"refuse" or "window"', f'"{name}"', hint)
-    return cast("LongPrompt", name)
 
 
 def _expect_no_draws(sampling: Sampling) -> None:

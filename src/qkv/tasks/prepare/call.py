@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from qkv.errors import ConfigError, nearest
 from qkv.tasks.notes import Verbosity, speaking
 from qkv.tasks.prepare.preparing import Preparation, Prepared
 from qkv.tasks.prepare.settings import PREPARE
@@ -48,10 +47,7 @@ def prepare(
         ...     prepare(text, out=Path(folder, "corpus"), tokenizer="char", quiet=True).tokens
         1008
     """
-    known = PREPARE.table_of
-    for name in settings:
-        if name not in known:
-            raise ConfigError(name, "a setting of prepare", "an unknown one", nearest(name, known))
+    PREPARE.expect_settings(settings)
     names = [files] if isinstance(files, str | Path) else files
     with speaking(Verbosity("quiet" if quiet else "normal")), named_as_given(PREPARE):
         origin = None if tokenizer_from is None else Path(tokenizer_from)

@@ -10,7 +10,7 @@ import torch
 
 from qkv.data.choices import Decimal
 from qkv.data.table import FieldTable
-from qkv.errors import CheckpointError, ConfigError, DataError, Place, nearest, setting
+from qkv.errors import CheckpointError, ConfigError, DataError, Place, expect_name, setting
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
 from qkv.scores.catalog import KERNELS
@@ -117,9 +117,7 @@ class Regressor:
         Raises:
             ConfigError: the interval is unknown or does not use a setting, or the level is outside its range.
         """
-        if interval not in INTERVALS:
-            hint = nearest(interval, INTERVALS)
-            raise ConfigError(setting("interval"), '"normal", "bootstrap" or "none"', f'"{interval}"', hint)
+        expect_name(setting("interval"), interval, INTERVALS)
         if seed and interval != "bootstrap":
             hint = f"Only {setting('interval', 'bootstrap')} draws by chance."
             raise ConfigError(setting("seed"), f"no seed for the interval {interval}", f"{seed}", hint)
@@ -213,18 +211,6 @@ class Regressor:
             hint = "Name them in the first line, or give just these columns in this order."
             raise DataError(Place(table.name), expected, got, hint)
         return table.columns[: len(self.x)]
-
-
-def as_decimal(name: str) -> Decimal:
-    """Check the setting of `--decimal`.
-
-    Raises:
-        ConfigError: it is neither "point" nor "comma".
-    """
-    if name not in get_args(Decimal):
-        hint = nearest(name, get_args(Decimal))
-        raise ConfigError(setting("decimal"), '"point" or "comma"', f'"{name}"', hint)
-    return cast("Decimal", name)
 
 
 def shown_row(row: Sequence[float]) -> str:

@@ -13,7 +13,7 @@ from qkv.decode.greedy import greedy
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.protocol import Stepper, as_beam_stepper, start_in
 from qkv.decode.sampling import Sampling, sample
-from qkv.errors import ConfigError, nearest, setting
+from qkv.errors import ConfigError, expect_name, setting
 from qkv.linalg.session import DecodingSession
 from qkv.recording.recorder import record
 from qkv.settings import plain
@@ -85,6 +85,9 @@ class Decoding:
         if self.sampling is not None and self.beam != 1:
             hint = "Use either a beam or sampling."
             raise ConfigError("beam", "1 with sampling", f"{self.beam}", hint)
+        expect_name("normalization", self.normalization, get_args(Normalization))
+        expect_name("stop", self.stop, get_args(Stop))
+        expect_name("mean", self.mean, get_args(Mean))
         for name in ("length_penalty", "normalization", "coverage", "stop"):
             if self.beam == 1 and getattr(self, name) != getattr(Decoding, name):
                 usual, got = (
@@ -179,37 +182,6 @@ def as_sampling(
         name, sample = setting(next(iter(named))), setting("sample")
         raise ConfigError(name, f"{sample} as well", f"no {sample}", "It only applies to sampling.")
     return None
-
-
-def as_normalization(name: str) -> Normalization:
-    """Check the name of a length normalization."""
-    return cast("Normalization", name)
-
-
-def as_stop(name: str) -> Stop:
-    """Check the stopping rule of a beam.
-
-    Raises:
-        ConfigError: the rule is unknown.
-
-    Example:
-        >>> as_stop("filled")
-        'filled'
-    """
-    if name not in get_args(Stop):
-        raise ConfigError(setting("stop"), '"proved" or "filled"', f'"{name}"', nearest(name, get_args(Stop)))
-    return cast("Stop", name)
-
-
-def as_mean(name: str) -> Mean:
-    """Check the name of a mean.
-
-    Raises:
-        ConfigError: the name is unknown.
-    """
-    if name not in get_args(Mean):
-        raise ConfigError(setting("mean"), "probability or log_probability", repr(name), nearest(name, get_args(Mean)))
-    return cast("Mean", name)
 
 
 def as_stepper(models: Sequence[TranslationModel], mean: Mean, *, watch: bool = False) -> Stepper[Any]:

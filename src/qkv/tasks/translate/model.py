@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import MARK, WordTable
-from qkv.errors import ConfigError, nearest, setting
+from qkv.errors import ConfigError, expect_name, setting
 from qkv.hub.families.load import PublishedConfig
 from qkv.models.copying import CopyingTranslator
 from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
@@ -146,11 +146,9 @@ def expect_features(config: TranslationConfig) -> None:
 
 
 def _alignment(name: object, kind: str) -> Alignment:
-    if name not in get_args(Alignment):
-        hint = nearest(str(name), get_args(Alignment))
-        raise ConfigError("model.alignment", "one of its names", repr(name), hint)
-    if name != "soft" and kind == "transformer":
-        expected = f'gru, lstm or rnn with the alignment "{name}"'
+    alignment: Alignment = expect_name("model.alignment", name, get_args(Alignment), "one of its names")
+    if alignment != "soft" and kind == "transformer":
+        expected = f'gru, lstm or rnn with the alignment "{alignment}"'
         hint = f"Use {setting('model', 'gru')}: the decoder may not attend to anything but the aligned position."
         raise ConfigError("model.kind", expected, kind, hint)
-    return name  # type: ignore[return-value]
+    return alignment

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal, final, get_args
 
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, nearest, setting
+from qkv.errors import ConfigError, expect_name, setting
 from qkv.tasks.translate.model import TranslationModel
 
 When = Literal["at", "after"]
@@ -32,9 +32,7 @@ class AlignmentReading:
     when: When = "at"
 
     def __post_init__(self) -> None:
-        if self.when not in ("at", "after"):
-            hint = nearest(str(self.when), ("at", "after"))
-            raise ConfigError(setting("when"), '"at" or "after"', f'"{self.when}"', hint)
+        expect_name(setting("when"), self.when, get_args(When))
 
     def of(self, weights: Tensor) -> Tensor:
         """Read the weights of one sentence.

@@ -10,13 +10,14 @@ import torch
 from results.alignment import Choice, Gold, choose, figures, read_both, read_gold
 from torch import Tensor
 
+from qkv.data.corpus import Pair
 from qkv.metrics.alignment import Links, alignment_error_rate, parse_links
 from qkv.metrics.figure import Figure
-from qkv.tasks.align.predict import Aligner, Sentences, likeliest
+from qkv.tasks.align.predict import Aligner, likeliest
 from qkv.tasks.translate.reading import AlignmentReading
 from results import alignment
 
-_PAIRS = [Sentences("a red house", "une maison rouge")]
+_PAIRS = [Pair("a red house", "une maison rouge", 1)]
 _GOLD = [parse_links("0-0 1-2 2-1 0p1")]
 _READING = AlignmentReading("decoder.0")
 
@@ -27,10 +28,10 @@ class _Fixed:
     def __init__(self, weights: list[list[float]]) -> None:
         self.fixed = torch.tensor(weights)
 
-    def weights(self, pairs: Sequence[Sentences], reading: AlignmentReading) -> list[Tensor]:
+    def weights(self, pairs: Sequence[Pair], reading: AlignmentReading) -> list[Tensor]:
         return [self.fixed for _ in pairs]
 
-    def choose(self, pairs: Sequence[Sentences], gold: Sequence[Links]) -> tuple[AlignmentReading, Figure]:
+    def choose(self, pairs: Sequence[Pair], gold: Sequence[Links]) -> tuple[AlignmentReading, Figure]:
         return _READING, alignment_error_rate([likeliest(self.fixed) for _ in pairs], gold)
 
 
@@ -63,7 +64,7 @@ def test_gold_is_read_from_three_files_beside_each_other(tmp_path: Path) -> None
     for ending, text in (("en", "a house"), ("fr", "une maison"), ("align", "0-0 1p1")):
         (tmp_path / f"trial.{ending}").write_text(f"{text}\n", encoding="utf-8")
     gold = read_gold(tmp_path / "trial", ("en", "fr"))
-    assert gold.pairs == [Sentences("a house", "une maison")]
+    assert gold.pairs == [Pair("a house", "une maison", 1)]
     assert (gold.links[0].sure, gold.links[0].possible) == ({(0, 0)}, {(0, 0), (1, 1)})
 
 

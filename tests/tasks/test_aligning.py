@@ -8,35 +8,35 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qkv.data.corpus import Pair
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError
 from qkv.metrics.alignment import alignment_error_rate, parse_alignments
-from qkv.tasks.align.data import Aligned, Chosen, FileAligner, SentenceFiles
-from qkv.tasks.align.predict import Aligner, Sentences, join, likeliest, mutual, words_of_tokens
+from qkv.tasks.align.data import Aligned, FileAligner, SentenceFiles
+from qkv.tasks.align.predict import Aligner, join, likeliest, mutual, words_of_tokens
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.reading import AlignmentReading
 from qkv.tasks.translate.recipe import load_settings, train
 
-_NOT_CHOSEN = Chosen(None, None, None)
 _NO_FILES = SentenceFiles()
 
 
-def _mirrored(count: int, seed: int) -> list[Sentences]:
+def _mirrored(count: int, seed: int) -> list[Pair]:
     """Sentences whose translation has the words in the opposite order."""
     random = Random(seed)
     found = []
     for _ in range(count):
         words = [random.choice("abcdefghij") for _ in range(random.randint(2, 6))]
-        found.append(Sentences(" ".join(words), " ".join(word.upper() for word in reversed(words))))
+        found.append(Pair(" ".join(words), " ".join(word.upper() for word in reversed(words)), len(found) + 1))
     return found
 
 
-def _gold(pairs: list[Sentences]) -> list[str]:
+def _gold(pairs: list[Pair]) -> list[str]:
     counts = (len(pair.source.split()) for pair in pairs)
     return [" ".join(f"{n - 1 - place}-{place}" for place in range(n)) for n in counts]
 
 
-def _write(folder: Path, pairs: list[Sentences]) -> SentenceFiles:
+def _write(folder: Path, pairs: list[Pair]) -> SentenceFiles:
     files = SentenceFiles(folder / "source", folder / "target", folder / "gold")
     for path, lines in zip(
         files[:3], ([p.source for p in pairs], [p.target for p in pairs], _gold(pairs)), strict=True
@@ -46,7 +46,12 @@ def _write(folder: Path, pairs: list[Sentences]) -> SentenceFiles:
 
 
 def align_files(
-    run: Path, reverse: Path | None, files: SentenceFiles, valid: SentenceFiles, chosen: Chosen, how: str
+    run: Path,
+    reverse: Path | None,
+    files: SentenceFiles,
+    valid: SentenceFiles,
+    chosen: AlignmentReading | None,
+    how: str,
 ) -> Aligned:
     return FileAligner(run, reverse, valid, chosen, how, "cpu").align(files)
 
@@ -72,7 +77,7 @@ def test_words_are_aligned_as_the_model_attends(run: Path, tmp_path: Path) -> No
     reading, figure = aligner.choose(pairs, gold)
     assert figure.value < 10
     assert alignment_error_rate(aligner.align(pairs, reading), gold).value == figure.value
-    found = align_files(run, None, _write(tmp_path, pairs), _NO_FILES, _NOT_CHOSEN, "mutual")
+    found = align_files(run, None, _write(tmp_path, pairs), _NO_FILES, None, "mutual")
     assert found.said[1].startswith("alignment_error_rate ")
     assert parse_alignments(found.as_pharaoh(), "out")[0].sure == found.links[0]
 
@@ -80,18 +85,18 @@ def test_words_are_aligned_as_the_model_attends(run: Path, tmp_path: Path) -> No
 def test_manual_alignments_that_count_from_1(run: Path, tmp_path: Path) -> None:
     pairs = _mirrored(10, 1)
     files = _write(tmp_path, pairs)
-    expected = align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "mutual").said
+    expected = align_files(run, None, files, _NO_FILES, None, "mutual").said
     lines = [
         " ".join("-".join(str(int(n) + 1) for n in link.split("-")) for link in line.split()) for line in _gold(pairs)
     ]
     assert files.gold is not None
     files.gold.write_text("\n".join(lines) + "\n")
     with pytest.raises(DataError, match=r"gold:1: expected links to .* gold_from=1"):
-        align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "mutual")
+        align_files(run, None, files, _NO_FILES, None, "mutual")
     files = files._replace(gold_from=1)
-    assert align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "mutual").said == expected
+    assert align_files(run, None, files, _NO_FILES, None, "mutual").said == expected
     with pytest.raises(DataError, match=r"gold:1: expected links to .* gold_from=1"):
-        align_files(run, None, files, files._replace(gold_from=0), _NOT_CHOSEN, "mutual")
+        align_files(run, None, files, files._replace(gold_from=0), None, "mutual")
 
 
 @pytest.mark.parametrize(("sentences", "first", "told"), [(4, 1, False), (5, 1, True), (30, 1, True), (30, 0, False)])
@@ -102,9 +107,9 @@ def test_links_from_1_that_are_inside_their_sentences_are_doubted(
     files = _write(tmp_path, _mirrored(sentences, 4))
     assert files.gold is not None
     files.gold.write_text(f"{first}-{first}\n" * sentences)
-    align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "mutual")
+    align_files(run, None, files, _NO_FILES, None, "mutual")
     assert ("--gold-from 1" in capsys.readouterr().err) == told
-    align_files(run, None, files._replace(gold_from=first), _NO_FILES, _NOT_CHOSEN, "mutual")
+    align_files(run, None, files._replace(gold_from=first), _NO_FILES, None, "mutual")
     assert "--gold-from" not in capsys.readouterr().err
 
 
@@ -117,7 +122,7 @@ def test_alignments_do_not_depend_on_the_batch(run: Path) -> None:
 def test_two_directions_agree(run: Path, tmp_path: Path) -> None:
     # The mirror uses a different alphabet: the model is its own reverse only in form.
     files = _write(tmp_path, _mirrored(5, 3))
-    found = align_files(run, run, files, files, _NOT_CHOSEN, "intersection")
+    found = align_files(run, run, files, files, None, "intersection")
     assert len(found.links) == 5
     assert any(line.startswith("reverse: read from attention") for line in found.said)
 
@@ -125,18 +130,18 @@ def test_two_directions_agree(run: Path, tmp_path: Path) -> None:
 def test_bad_settings_and_files_are_named(run: Path, tmp_path: Path) -> None:
     files = _write(tmp_path, _mirrored(3, 4))
     with pytest.raises(ConfigError, match='layer: expected an attention over the source; got "atention"'):
-        align_files(run, None, files, _NO_FILES, Chosen("atention", None, "at"), "mutual")
+        align_files(run, None, files, _NO_FILES, AlignmentReading("atention"), "mutual")
     with pytest.raises(ConfigError, match="head: expected from 0 to 0; got 3"):
-        align_files(run, None, files, _NO_FILES, Chosen("attention", 3, "at"), "mutual")
+        align_files(run, None, files, _NO_FILES, AlignmentReading("attention", 3), "mutual")
     with pytest.raises(ConfigError, match='when: expected "at" or "after"'):
         AlignmentReading("attention", when="before")  # type: ignore[arg-type]
     with pytest.raises(
         ConfigError, match=r'source: expected source="FILE" and target="FILE", or data="FILE.tsv"; got source'
     ):
-        align_files(run, None, SentenceFiles(files.source), _NO_FILES, _NOT_CHOSEN, "mutual")
+        align_files(run, None, SentenceFiles(files.source), _NO_FILES, None, "mutual")
     (tmp_path / "gold").write_text("0-0\n")
     with pytest.raises(DataError, match="expected one line of links per sentence; got 1 for 3 sentences"):
-        align_files(run, None, files, _NO_FILES, _NOT_CHOSEN, "mutual")
+        align_files(run, None, files, _NO_FILES, None, "mutual")
 
 
 def test_a_line_that_is_too_long_is_named(run: Path) -> None:
@@ -144,7 +149,7 @@ def test_a_line_that_is_too_long_is_named(run: Path) -> None:
     aligner = Aligner(Translator(loaded.model, loaded.tokenizer, longest=4))
     for pair, name in ((("a b c d", "A B C D E"), "target"), (("a b c d e", "A"), "source")):
         with pytest.raises(DataError, match=f"{name} line 2: expected from 1 to 4 tokens; got 5. Remove or split"):
-            aligner.align([Sentences("a", "A"), Sentences(*pair)])
+            aligner.align([Pair("a", "A", 1), Pair(*pair, 2)])
 
 
 @pytest.mark.parametrize(("kind", "size"), [("bpe", 300), ("word", 8000), ("char", 8000)])

@@ -10,8 +10,9 @@ import torch
 from tests.fuzz.models import families
 
 from qkv.checkpoint.folder import save
+from qkv.data.corpus import Pair
 from qkv.errors import QkvError
-from qkv.tasks.align.predict import Aligner, Sentences
+from qkv.tasks.align.predict import Aligner
 from qkv.tasks.load import load
 
 TOLD = r"model: expected scores that are numbers; got NaN for {}\. The parameters hold NaN or Inf"
@@ -22,7 +23,7 @@ TOLD = r"model: expected scores that are numbers; got NaN for {}\. The parameter
     [
         ("gru", lambda model: model.translate(["the cat"]), "row 0 at step 0"),
         ("transformer", lambda model: model.translate(["the cat"], beam=3), "row 0 at step 0"),
-        ("gru", lambda model: Aligner(model).align([Sentences("the cat", "mat")]), "the attention attention"),
+        ("gru", lambda model: Aligner(model).align([Pair("the cat", "mat", 1)]), "the attention attention"),
         ("language", lambda model: model.generate(["the"], tokens=2), "token 1 after the prompt"),
         ("language", lambda model: next(model.stream("the", temperature=0)), "token 1 after the prompt"),
         ("language", lambda model: model.evaluate("the cat sat"), "this text"),

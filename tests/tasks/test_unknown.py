@@ -11,7 +11,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError
 from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
 from qkv.models.translator import TransformerConfig, TransformerTranslator
-from qkv.tasks.align.predict import Aligner, Sentences
+from qkv.tasks.align.predict import Aligner
 from qkv.tasks.align.unknown import as_unknown, choose_reading, identical_links
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.predict import Translator
@@ -105,7 +105,7 @@ def test_the_reading_is_chosen_by_words_that_are_the_same() -> None:
     tokenizer = Tokenizer.learn(["a b c d"] * 9, kind="word")
     sizes = {"width": 8, "heads": 2, "feed_forward": 8, "encoder_layers": 1, "decoder_layers": 2}
     aligner = Aligner(Translator(TransformerTranslator(TransformerConfig(tokenizer.size, **sizes)), tokenizer))
-    pairs = [Sentences("a b Zuri", "Zuri c d"), Sentences("a", "b")]
+    pairs = [Pair("a b Zuri", "Zuri c d", 1), Pair("a", "b", 2)]
     chosen = choose_reading(aligner, pairs)
     assert chosen.layer in aligner.layers
     gold = identical_links(pairs[0])
@@ -127,4 +127,4 @@ def test_flags_that_do_not_fit_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="pieces of bytes, which can write any word"):
         as_unknown(_translator("bpe"), True, None, None)
     with pytest.raises(ConfigError, match="words that occur on both sides; got none"):
-        choose_reading(Aligner(translator), [Sentences("hello", "name")])
+        choose_reading(Aligner(translator), [Pair("hello", "name", 1)])

@@ -49,7 +49,7 @@ def align(
     Example: qkv align runs/en-fr --source test.en --target test.fr --gold test.align
     """
     from qkv.errors import ConfigError
-    from qkv.tasks.align.data import Aligned, Chosen, FileAligner, SentenceFiles
+    from qkv.tasks.align.data import Aligned, FileAligner, SentenceFiles, as_reading
     from qkv.tasks.notes import as_json, note, working
     from qkv.tasks.shards import model_digest
     from qkv.tasks.streams import format_lines, write_text
@@ -58,7 +58,7 @@ def align(
         hint = "It says how they count words."
         raise ConfigError("--gold-from", "--gold or --valid-gold as well", "neither", hint)
     batch = expect_shards(shards, out, {"source": source, "target": target, "data": data, "gold": gold})
-    chosen = Chosen(layer, head, when)
+    chosen = as_reading(layer, head, when)
     valid = SentenceFiles(valid_source, valid_target, valid_gold, valid_data, gold_from)
     with working("aligning"):
         aligner = FileAligner(run, reverse, valid, chosen, symmetrize, device)

@@ -26,11 +26,11 @@ _LOADERS: Mapping[str, Callable[[Trained, str | torch.device], Model]] = Mapping
     {
         "classify": Classifier,
         "fill": MaskFiller,
-        "generate": lambda trained, device: Generator.load(trained.folder, device),
+        "generate": Generator.of,
         "point": ElementPointer,
         "regress": lambda trained, device: Regressor(trained),
         "tag": Tagger,
-        "translate": lambda trained, device: Translator.load(trained.folder, device),
+        "translate": lambda trained, device: Translator.of([(trained.folder, trained)], device),
     }
 )
 
@@ -80,12 +80,12 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, task: Task | No
     """
     if task is not None:
         expect_name("task", task, _LOADERS, "a known task")
-    members = members_of(Path(run))
-    trained = open_run(members[0])
+    runs = [(path, open_run(path)) for path in members_of(Path(run))]
+    trained = runs[0][1]
     if task is not None:
         expect_task(trained, task, f"a checkpoint of `qkv train {task}`")
-    if len(members) > 1:
-        return Translator.load(run, device)
+    if len(runs) > 1:
+        return Translator.of(runs, device)
     if trained.task not in _LOADERS:
         got, hint = f'"{trained.task[:80]}"', nearest(trained.task[:80], _LOADERS)
         raise CheckpointError(str(trained.folder), "a task that this version knows", got, hint)

@@ -8,9 +8,9 @@ from typing import NamedTuple, cast, final
 
 from torch import Tensor
 
-from qkv.data.corpus import read_lines
+from qkv.data.corpus import Pair, read_lines
 from qkv.data.word_table import WordTable
-from qkv.errors import ConfigError, DataError, setting
+from qkv.errors import ConfigError, DataError, expect_name, setting
 from qkv.metrics.alignment import (
     Link,
     Links,
@@ -21,7 +21,7 @@ from qkv.metrics.alignment import (
     lacks_first_words,
     parse_alignments,
 )
-from qkv.tasks.align.predict import MUTUAL, WAYS, Aligner, Sentences, join, likeliest
+from qkv.tasks.align.predict import MUTUAL, WAYS, Aligner, join, likeliest
 from qkv.tasks.notes import note
 from qkv.tasks.pairs import PairSources
 from qkv.tasks.translate.members import expect_single
@@ -48,14 +48,6 @@ class SentenceFiles(NamedTuple):
         return any((self.source, self.target, self.gold, self.data))
 
 
-class Chosen(NamedTuple):
-    """A reading chosen by the user; no layer if unspecified."""
-
-    layer: str | None
-    head: int | None
-    when: str | None
-
-
 @dataclass(frozen=True)
 class Aligned:
     """The result of an alignment.
@@ -66,7 +58,7 @@ class Aligned:
         said: lines to report: the readings and the figures.
     """
 
-    pairs: list[Sentences]
+    pairs: list[Pair]
     links: list[set[Link]]
     said: list[str]
 
@@ -93,7 +85,7 @@ class FileAligner:
         run: a translation model.
         reverse: a model of the other direction, or None.
         valid: sentences with manual alignments for choosing layer, head and step; all files or none.
-        chosen: a fixed reading instead.
+        chosen: a fixed reading instead, or None.
         how: how the two directions are combined.
         device: compute device.
 
@@ -107,7 +99,13 @@ class FileAligner:
     """
 
     def __init__(
-        self, run: Path, reverse: Path | None, valid: SentenceFiles, chosen: Chosen, how: str, device: str
+        self,
+        run: Path,
+        reverse: Path | None,
+        valid: SentenceFiles,
+        chosen: AlignmentReading | None,
+        how: str,
+        device: str,
     ) -> None:
         _expect_choice(valid, chosen, how, reverse)
         self._how = how
@@ -158,19 +156,29 @@ def _loaded(run: Path, device: str) -> Translator:
     return Translator.load(run, device)
 
 
-def _expect_choice(valid: SentenceFiles, chosen: Chosen, how: str, reverse: Path | None) -> None:
-    for name, value in ((setting("head"), chosen.head), (setting("when"), chosen.when)):
-        if value is not None and chosen.layer is None:
+def as_reading(layer: str | None, head: int | None, when: str | None) -> AlignmentReading | None:
+    """Return the reading that the user chose by flags, or None.
+
+    Raises:
+        ConfigError: head or step are given without a layer, or there is no such step.
+    """
+    if layer is not None:
+        return AlignmentReading(layer, head, cast("When", when or AlignmentReading.when))
+    for name, value in (("head", head), ("when", when)):
+        if value is not None:
             hint = (
                 f"Give {setting('layer')} too, or {setting('valid_source')}, {setting('valid_target')} and "
                 f"{setting('valid_gold')} to choose layer, head and step."
             )
-            raise ConfigError(name, f"{setting('layer')} as well", "none", hint)
-    if chosen.layer is not None and valid.named:
+            raise ConfigError(setting(name), f"{setting('layer')} as well", "none", hint)
+    return None
+
+
+def _expect_choice(valid: SentenceFiles, chosen: AlignmentReading | None, how: str, reverse: Path | None) -> None:
+    if chosen is not None and valid.named:
         hint = f"Either give {setting('layer')}, or choose it by these sentences."
         raise ConfigError(setting("layer"), f"no {setting('valid_source')}", "both", hint)
-    if how not in WAYS:
-        join(how, (), ())
+    expect_name(setting("symmetrize"), how, WAYS)
     if how != MUTUAL and reverse is None:
         hint = f"It combines two directions: give {setting('reverse', 'RUN')}, or omit it."
         raise ConfigError(setting("symmetrize"), f"{setting('reverse')} as well", "none", hint)
@@ -185,18 +193,20 @@ class _Direction(NamedTuple):
 
     @classmethod
     def chosen(
-        cls, model: Translator, trial: tuple[Sequence[Sentences], list[Links] | None] | None, chosen: Chosen
+        cls,
+        model: Translator,
+        trial: tuple[Sequence[Pair], list[Links] | None] | None,
+        chosen: AlignmentReading | None,
     ) -> "_Direction":
         aligner = Aligner(model)
-        if chosen.layer is not None:
-            reading = AlignmentReading(chosen.layer, chosen.head, cast("When", chosen.when or AlignmentReading.when))
-            return cls(aligner, reading, "as asked")
+        if chosen is not None:
+            return cls(aligner, chosen, "as asked")
         if trial is not None and trial[1] is not None:
             reading, figure = aligner.choose(trial[0], trial[1])
             return cls(aligner, reading, f"{figure.value:.2f} % alignment error on the validation sentences")
         return cls(aligner, aligner.default, "by default")
 
-    def weights(self, pairs: Sequence[Sentences]) -> list[Tensor]:
+    def weights(self, pairs: Sequence[Pair]) -> list[Tensor]:
         return self.aligner.weights(pairs, self.reading)
 
 
@@ -204,9 +214,9 @@ _SOME = 5
 """Sentences of which at least one has a link of its first word, if words are counted from 0."""
 
 
-def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> tuple[list[Sentences], list[Links] | None]:
+def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> tuple[list[Pair], list[Links] | None]:
     sources = PairSources(files.source, files.target, files.data, prefix)
-    pairs = [Sentences(pair.source, pair.target) for pair in sources.read(table)]
+    pairs = sources.read(table)
     if files.gold is None:
         if not prefix:
             return pairs, None
@@ -241,8 +251,8 @@ def _expect_turned(table: WordTable | None, other: WordTable | None) -> None:
     raise ConfigError(setting("reverse"), expected, "one of others", hint)
 
 
-def _turned_pairs(pairs: Sequence[Sentences]) -> list[Sentences]:
-    return [Sentences(pair.target, pair.source) for pair in pairs]
+def _turned_pairs(pairs: Sequence[Pair]) -> list[Pair]:
+    return [Pair(pair.target, pair.source, pair.line) for pair in pairs]
 
 
 def _turned(gold: Sequence[Links]) -> list[Links]:

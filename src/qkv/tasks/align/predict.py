@@ -8,6 +8,7 @@ from torch import Tensor
 
 from qkv.data import segments
 from qkv.data.batches import collate_sources, inference_batches, restore_order
+from qkv.data.corpus import Pair
 from qkv.data.open_vocabulary import encode_source, encode_target
 from qkv.data.tokenizer import Tokenizer
 from qkv.decode.likeliest import expect_numbers
@@ -26,13 +27,6 @@ NO_WORD = -1
 MUTUAL = "mutual"
 WAYS = (MUTUAL, *SYMMETRIZATIONS)
 """How two directions are combined: by the sum of their weights, or by combining the links of each."""
-
-
-class Sentences(NamedTuple):
-    """A source and its translation, words separated by spaces."""
-
-    source: str
-    target: str
 
 
 class _Numbers(NamedTuple):
@@ -60,7 +54,7 @@ class Aligner:
     Example:
         >>> import qkv  # doctest: +SKIP
         >>> aligner = Aligner(qkv.load("runs/de-en"))  # doctest: +SKIP
-        >>> aligner.align([Sentences("ein Hund", "a dog")])  # doctest: +SKIP
+        >>> aligner.align([Pair("ein Hund", "a dog", 1)])  # doctest: +SKIP
         [{(0, 0), (1, 1)}]
     """
 
@@ -76,7 +70,7 @@ class Aligner:
         """The default reading: for a Transformer, the layer before the last, after the step."""
         return default_reading(self.layers)
 
-    def align(self, pairs: Sequence[Sentences], reading: AlignmentReading | None = None) -> list[set[Link]]:
+    def align(self, pairs: Sequence[Pair], reading: AlignmentReading | None = None) -> list[set[Link]]:
         """Align sentences with their translations.
 
         Args:
@@ -92,7 +86,7 @@ class Aligner:
         """
         return [likeliest(weights) for weights in self.weights(pairs, reading)]
 
-    def weights(self, pairs: Sequence[Sentences], reading: AlignmentReading | None = None) -> list[Tensor]:
+    def weights(self, pairs: Sequence[Pair], reading: AlignmentReading | None = None) -> list[Tensor]:
         """Return the weights of each target word on the source words.
 
         Args:
@@ -113,7 +107,7 @@ class Aligner:
             raise ConfigError(setting("layer"), "an attention over the source", f'"{reading.layer}"', hint)
         return [_read(weights, reading) for weights in self._weights(pairs, [reading.layer])]
 
-    def choose(self, pairs: Sequence[Sentences], gold: Sequence[Links]) -> tuple[AlignmentReading, Figure]:
+    def choose(self, pairs: Sequence[Pair], gold: Sequence[Links]) -> tuple[AlignmentReading, Figure]:
         """Find the layer, head and step whose links are closest to manual alignments.
 
         Args:
@@ -139,7 +133,7 @@ class Aligner:
             for when in ("at", "after")
         ]
 
-    def _weights(self, pairs: Sequence[Sentences], layers: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+    def _weights(self, pairs: Sequence[Pair], layers: Sequence[str]) -> Iterator[dict[str, Tensor]]:
         """Return, for each pair and layer, the weights between words; see `_between_words`."""
         numbered = [self._numbers(pair, number) for number, pair in enumerate(pairs, start=1)]
         batches = inference_batches([max(len(one.source), len(one.target)) for one in numbered], _BATCH_TOKENS)
@@ -162,7 +156,7 @@ class Aligner:
             for row, one in enumerate(numbers)
         ]
 
-    def _numbers(self, pair: Sentences, number: int) -> _Numbers:
+    def _numbers(self, pair: Pair, number: int) -> _Numbers:
         marks = self.translator.tokenizer
         if isinstance(self.translator.model, CopyingTranslator):
             source, unknown = encode_source(pair.source, marks)

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from qkv.data.corpus import read_pairs
+from qkv.data.corpus import Pair, read_pairs
 from qkv.errors import ConfigError, setting
 from qkv.metrics.alignment import Links
-from qkv.tasks.align.predict import Aligner, Sentences
+from qkv.tasks.align.predict import Aligner
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.reading import AlignmentReading
 
@@ -49,10 +49,10 @@ def as_unknown(
         raise ConfigError(
             setting("valid_source"), f"{setting('valid_source')} and {setting('valid_target')}", got, "Give both files."
         )
-    return choose_reading(aligner, [Sentences(pair.source, pair.target) for pair in read_pairs(source, target)])
+    return choose_reading(aligner, read_pairs(source, target))
 
 
-def choose_reading(aligner: Aligner, pairs: Sequence[Sentences]) -> AlignmentReading:
+def choose_reading(aligner: Aligner, pairs: Sequence[Pair]) -> AlignmentReading:
     """Find the layer, head and step that best link identical words on both sides, such as names and numbers.
 
     Args:
@@ -76,11 +76,11 @@ def choose_reading(aligner: Aligner, pairs: Sequence[Sentences]) -> AlignmentRea
     return aligner.choose([pairs[index] for index in linked], gold)[0]
 
 
-def identical_links(pair: Sentences) -> set[tuple[int, int]]:
+def identical_links(pair: Pair) -> set[tuple[int, int]]:
     """Link words that occur exactly once on each side and are identical.
 
     Example:
-        >>> sorted(identical_links(Sentences("Zuri ist 7 , sagt Ada ,", "Zuri is 7 , Ada says ,")))
+        >>> sorted(identical_links(Pair("Zuri ist 7 , sagt Ada ,", "Zuri is 7 , Ada says ,", 1)))
         [(0, 0), (2, 2), (5, 4)]
     """
     source, target = pair.source.split(), pair.target.split()

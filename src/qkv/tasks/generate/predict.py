@@ -27,6 +27,7 @@ from qkv.tasks.generate.objective import TextModel, judge
 from qkv.tasks.generate.settings import GENERATE, TEMPERATURE, TOKENS
 from qkv.tasks.reading_attention import last_self_attention
 from qkv.tasks.runs import expect_task, open_run, rebuild
+from qkv.tasks.trained import Trained
 
 LongPrompt = Literal["refuse", "window"]
 _ROWS, _WIDEST = 64, 1_000_000
@@ -66,13 +67,17 @@ class Generator:
             CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
             ConfigError: the device is not available.
         """
-        torch_device = as_device(str(device))
-        trained = open_run(run)
+        return cls.of(open_run(run), device)
+
+    @classmethod
+    def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "Generator":
+        """Build the model of a checkpoint; arguments and errors as for `load`."""
+        compute_device = as_device(str(device))
         expect_task(trained, GENERATE.name, "a language model")
         table = trained.contents.config.get("model")
         sizes = table if isinstance(table, dict) else {}
         model = rebuild(lambda: build_language_model(sizes, trained.tokenizer.size), trained)
-        return cls(model.to(torch_device), trained.tokenizer)
+        return cls(model.to(compute_device), trained.tokenizer)
 
     def generate(
         self,

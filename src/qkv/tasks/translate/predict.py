@@ -1,7 +1,7 @@
 """A trained translation model: translates source lines, and returns what each target token attended to."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -9,6 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from qkv.checkpoint.folder import is_checkpoint
 from qkv.data.batches import collate_sources, inference_batches, restore_order
 from qkv.data.open_vocabulary import OpenSource, decode_open, encode_source, pieces_open, surfaces
 from qkv.data.tokenizer import Tokenizer
@@ -21,14 +22,17 @@ from qkv.linalg.session import DecodingSession
 from qkv.models.copying import CopyingTranslator
 from qkv.notebooks import table
 from qkv.recording import record
+from qkv.settings import build
 from qkv.tasks.devices import as_device
 from qkv.tasks.length import expect_length, warn_cut
 from qkv.tasks.notes import counted
+from qkv.tasks.runs import expect_task, open_run, rebuild
+from qkv.tasks.trained import Trained
 from qkv.tasks.translate.decoding import Decoding, as_stepper, decode
 from qkv.tasks.translate.members import members_of
-from qkv.tasks.translate.model import TranslationModel
+from qkv.tasks.translate.model import TranslationModel, build_model
 from qkv.tasks.translate.reading import AlignmentReading
-from qkv.tasks.translate.trained import load_translation
+from qkv.training.average import average_checkpoints, last_checkpoints
 from qkv.view.alignment import Alignment
 
 _BATCH_TOKENS = 4096
@@ -153,23 +157,30 @@ class Translator:
                 `average`; or the runs have different tokenizers or columns.
             ConfigError: the device is not available.
         """
-        compute_device = as_device(str(device))
         paths = [run] if isinstance(run, str | Path) else run
-        runs = [member for each in paths for member in members_of(Path(each))]
-        if not runs:
+        members = [member for path in paths for member in members_of(Path(path))]
+        if not members:
             raise CheckpointError("run", "at least one", "none", "Give the folder that training wrote.")
-        members = [load_translation(Path(each), average) for each in runs]
+        return cls.of([(path, open_run(path)) for path in members], device, average=average)
+
+    @classmethod
+    def of(
+        cls, runs: Sequence[tuple[Path, Trained]], device: str | torch.device = "cpu", *, average: int = 1
+    ) -> "Translator":
+        """Build the models of runs and their checkpoints; arguments and errors as for `load`."""
+        compute_device = as_device(str(device))
+        members = [_member(path, trained, average) for path, trained in runs]
         first, *others = members
-        for each, other in zip(runs[1:], others, strict=True):
+        for (path, _), other in zip(runs[1:], others, strict=True):
             if other.tokenizer.to_json() != first.tokenizer.to_json():
                 hint = f"Train the others with {setting('tokenizer_from')} the first, or use each run alone."
-                raise CheckpointError(str(each), f"the tokenizer of {runs[0]}", "another one", hint)
+                raise CheckpointError(str(path), f"the tokenizer of {runs[0][0]}", "another one", hint)
             if other.table != first.table:
                 hint = "Train all of them with the same columns and separators, or use each run alone."
-                raise CheckpointError(str(each), f"the columns of {runs[0]}", "other ones", hint)
-        longest = min(each.longest for each in members)
-        models = [each.model.to(compute_device) for each in others]
-        back = [each.back for each in members]
+                raise CheckpointError(str(path), f"the columns of {runs[0][0]}", "other ones", hint)
+        longest = min(member.longest for member in members)
+        models = [member.model.to(compute_device) for member in others]
+        back = [way for member in members for way in member.back]
         return cls(first.model.to(compute_device), first.tokenizer, longest, models, first.table, back)
 
     def translate(self, lines: Sequence[str], how: Decoding | None = None, *, beam: int = 1) -> list[str]:
@@ -402,11 +413,44 @@ class Translator:
     ) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Number each unknown token of the target by the source word it was aligned to, and return these words."""
         marks = self.tokenizer
-        index = self.attention(source.ids, target, reading).argmax(-1).tolist()
+        aligned = self.attention(source.ids, target, reading).argmax(-1).tolist()
         written = surfaces(line, marks.source)
-        words = (*source.unknown, *(written[index] for index in index))
+        words = (*source.unknown, *(written[index] for index in aligned))
         first = marks.size + len(source.unknown)
         return tuple(first + at if number == marks.unk else number for at, number in enumerate(target)), words
+
+
+def _member(run: Path, trained: Trained, average: int) -> Translator:
+    """Build one model: of the best checkpoint of a run, of one checkpoint, or the average of the newest ones."""
+    expect_task(trained, "translate", "a translation model")
+    if average < 1:
+        raise ConfigError(setting("average"), "at least 1", f"{average}", "1 uses the best checkpoint.")
+    weights = trained.contents.model
+    if average > 1:
+        weights = average_checkpoints(last_checkpoints(_expect_run_folder(run), average))
+    config = trained.contents.config
+    sizes, longest, columns = config.get("model"), config.get("longest"), config.get("table")
+    table = None if columns is None else _word_table(columns, trained.folder)
+    known = sizes if isinstance(sizes, Mapping) else {}
+    model = rebuild(lambda: build_model(known, trained.tokenizer, table), trained, weights)
+    longest = longest if isinstance(longest, int) else 256
+    return Translator(model, trained.tokenizer, longest, table=table, back=(config.get("direction") == "back",))
+
+
+def _word_table(columns: object, folder: Path) -> WordTable:
+    try:
+        return build(WordTable, columns if isinstance(columns, Mapping) else {"table": columns}, "table")
+    except ConfigError as error:
+        hint = "It was written by another version: retrain, or install that version."
+        raise CheckpointError(str(folder), "columns in config.json", str(error)[:200], hint) from error
+
+
+def _expect_run_folder(run: Path) -> Path:
+    """Check that a run folder is given if several checkpoints are to be averaged."""
+    if is_checkpoint(run):
+        hint = "Give the run folder."
+        raise CheckpointError(str(run), "a run folder, whose checkpoints can be averaged", "one checkpoint", hint)
+    return run
 
 
 def columns_of(translator: Translator, source_col: int | None, features_col: int | None) -> Translator:

@@ -11,7 +11,7 @@ import torch
 from examples.mechanisms.drawing import BLUE, GRAY, ORANGE, keep, panels
 from matplotlib.axes import Axes
 
-from qkv.data.corpus import read_lines, read_pairs
+from qkv.data.corpus import Pair, read_lines, read_pairs
 from qkv.metrics.alignment import (
     Link,
     Links,
@@ -20,7 +20,7 @@ from qkv.metrics.alignment import (
     alignment_recall,
     parse_alignments,
 )
-from qkv.tasks.align.predict import WAYS, Aligner, Sentences, join, likeliest
+from qkv.tasks.align.predict import WAYS, Aligner, join, likeliest
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.reading import AlignmentReading
 from results.row import QKV, ResultRow
@@ -63,7 +63,7 @@ ROWS = (
 class Gold(NamedTuple):
     """Sentences with their manual alignments: `links[n]` belongs to `pairs[n]`."""
 
-    pairs: list[Sentences]
+    pairs: list[Pair]
     links: list[Links]
 
 
@@ -136,7 +136,7 @@ def read_gold(stem: Path, languages: tuple[str, str]) -> Gold:
     """Read `STEM.en`, `STEM.fr` and `STEM.align`."""
     source, target = (stem.with_name(f"{stem.name}.{language}") for language in languages)
     links = stem.with_name(f"{stem.name}.align")
-    pairs = [Sentences(pair.source, pair.target) for pair in read_pairs(source, target)]
+    pairs = read_pairs(source, target)
     return Gold(pairs, parse_alignments(read_lines(links, blank=True), str(links)))
 
 
@@ -161,7 +161,7 @@ def choose(forward: Aligner, backward: Aligner, trial: Gold) -> Choice:
     return Choice(one, two, best, {"forward": first.value, "backward": second.value, **ways})
 
 
-def read_both(forward: Aligner, backward: Aligner, pairs: list[Sentences], choice: Choice) -> Found:
+def read_both(forward: Aligner, backward: Aligner, pairs: list[Pair], choice: Choice) -> Found:
     """Align sentences with both models.
 
     Args:
@@ -185,8 +185,8 @@ def figures(found: list[set[Link]], gold: list[Links]) -> dict[str, float]:
     }
 
 
-def _turned(pairs: list[Sentences]) -> list[Sentences]:
-    return [Sentences(pair.target, pair.source) for pair in pairs]
+def _turned(pairs: list[Pair]) -> list[Pair]:
+    return [Pair(pair.target, pair.source, pair.line) for pair in pairs]
 
 
 def _turned_links(links: list[Links]) -> list[Links]:
@@ -237,7 +237,7 @@ def _picture(folder: Path, gold: Gold, found: list[set[Link]]) -> None:
     keep(figure, folder, "links")
 
 
-def _grid(axis: Axes, pair: Sentences, gold: Links, found: set[Link]) -> None:
+def _grid(axis: Axes, pair: Pair, gold: Links, found: set[Link]) -> None:
     source, target = pair.source.split(), pair.target.split()
     drawn = (
         (gold.possible - gold.sure, {"marker": "s", "s": 90, "facecolors": "none", "edgecolors": GRAY}, "possible"),

@@ -8,7 +8,7 @@ from tests.cli.command import run, succeeded
 from tests.cli.shelf import Shelf
 
 from qkv.tasks import notes
-from qkv.tasks.notes import Verbosity, counted, speaking, working
+from qkv.tasks.notes import Verbosity, counted, use_verbosity, working
 from qkv.training.heartbeat import Heartbeat
 
 
@@ -43,7 +43,7 @@ def _until(capsys: pytest.CaptureFixture[str], words: str) -> None:
 def test_nothing_is_said_to_who_asked_for_quiet_or_calls_a_function(
     impatient: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with speaking(Verbosity("quiet")), working("translating"):
+    with use_verbosity(Verbosity("quiet")), working("translating"):
         pass
     assert list(counted([[1], [2, 3]])) == [[1], [2, 3]]
     assert capsys.readouterr().err == ""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from qkv.view.alignment import Alignment
-from qkv.view.page import html
+from qkv.view.export import html
 from qkv.view.tokens import labels
 
 

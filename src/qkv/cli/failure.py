@@ -26,7 +26,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _OUTPUT = "Output"
-_VOLUME: Mapping[str, Any] = {
+_OUTPUT_FLAGS: Mapping[str, Any] = {
     "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but errors.", rich_help_panel=_OUTPUT)],
     "verbose": Annotated[
         bool,
@@ -57,7 +57,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        flags = {name: bool(kwargs.pop(name, False)) for name in _VOLUME}
+        flags = {name: bool(kwargs.pop(name, False)) for name in _OUTPUT_FLAGS}
         try:
             with _ready(**flags):
                 return command(*args, **kwargs)
@@ -81,7 +81,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(INTERRUPTED) from None
 
     parameters = inspect.signature(command).parameters.values()
-    return signed(run, [*parameters, *keywords(_VOLUME, dict.fromkeys(_VOLUME, False))])
+    return signed(run, [*parameters, *keywords(_OUTPUT_FLAGS, dict.fromkeys(_OUTPUT_FLAGS, False))])
 
 
 def report_failure(text: str) -> None:
@@ -100,9 +100,9 @@ def _ready(*, quiet: bool, verbose: bool, json: bool) -> "Iterator[None]":
     import torch
 
     interruptible()
-    from qkv.tasks.notes import Verbosity, note, speaking
+    from qkv.tasks.notes import Verbosity, note, use_verbosity
 
-    with _silenced(quiet), speaking(Verbosity("quiet" if quiet else "verbose" if verbose else "normal", json)):
+    with _silenced(quiet), use_verbosity(Verbosity("quiet" if quiet else "verbose" if verbose else "normal", json)):
         if verbose:
             threads = torch.get_num_threads()
             note(f"qkv {VERSION}, PyTorch {torch.__version__}, Python {sys.version.split()[0]}, {threads} threads")

@@ -62,12 +62,12 @@ def together(count: int | None, device: str) -> Iterator[None]:
 @contextmanager
 def _joined(rank: int, size: int, store: "Store") -> Iterator[None]:
     """Connect to the others; those that do not lead say nothing, and end without a message."""
-    from qkv.tasks.notes import Verbosity, speaking
+    from qkv.tasks.notes import Verbosity, use_verbosity
     from qkv.training.processes import joined
 
     with ExitStack() as silence:
         if rank:
-            silence.enter_context(speaking(Verbosity("quiet")))
+            silence.enter_context(use_verbosity(Verbosity("quiet")))
         try:
             with joined(rank, size, store):
                 yield

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, NoReturn, cast
+from typing import BinaryIO, NamedTuple, NoReturn, cast
 
 from qkv.data.layouts import QUOTED, all_quoted, column_problem, no_text
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, setting
@@ -66,6 +66,14 @@ class Lines:
 
     def __str__(self) -> str:
         return self.name
+
+
+class Splits(NamedTuple):
+    """Generated pairs for training, validation and testing, which share nothing that could be learned by heart."""
+
+    train: list[Pair]
+    validation: list[Pair]
+    test: list[Pair]
 
 
 def read_pairs(source: Path | Lines, target: Path | Lines, *, longest: int = LONGEST_LINE) -> list[Pair]:

@@ -11,11 +11,10 @@ If a format includes the day of the week, it is the correct one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date, timedelta
 from random import Random
 
-from qkv.data.corpus import Pair
+from qkv.data.corpus import Pair, Splits
 from qkv.errors import ConfigError
 
 FIRST = date(1950, 1, 1)
@@ -144,20 +143,6 @@ FORMATS = (
 
 _CASES = (str, str, str, str.lower, str.upper)
 """Variations in spelling: three of five texts follow the format exactly."""
-
-
-@dataclass(frozen=True, slots=True)
-class Splits:
-    """Training, validation and test pairs, which share no date and no text.
-
-    Example:
-        >>> len(splits(30, 5, 5, seed=0).train)
-        30
-    """
-
-    train: list[Pair]
-    validation: list[Pair]
-    test: list[Pair]
 
 
 def generate(count: int, seed: int) -> list[Pair]:

@@ -7,9 +7,8 @@ Belmo !". Names are random syllables, so a model can only answer by copying.
 from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
-from typing import NamedTuple
 
-from qkv.data.corpus import Pair
+from qkv.data.corpus import Pair, Splits
 from qkv.errors import ConfigError
 
 FORMS = (
@@ -28,15 +27,7 @@ _CODAS = ("", "", "", "n", "r", "l", "s", "k")
 _MOST = 200_000
 
 
-class IntroductionSplits(NamedTuple):
-    """Training, validation and test pairs; no name of one occurs in another."""
-
-    train: list[Pair]
-    validation: list[Pair]
-    test: list[Pair]
-
-
-def splits(train: int, validation: int, test: int, seed: int) -> IntroductionSplits:
+def splits(train: int, validation: int, test: int, seed: int) -> Splits:
     """Generate three sets of pairs such that no name of one occurs in another.
 
     Args:
@@ -63,7 +54,7 @@ def splits(train: int, validation: int, test: int, seed: int) -> IntroductionSpl
     random = Random(f"introductions:{seed}")
     names = _names(3 * sum(counts), random)
     ends = [3 * sum(counts[:start]) for start in range(4)]
-    return IntroductionSplits(*(_pairs(names[start:stop], random) for start, stop in pairwise(ends)))
+    return Splits(*(_pairs(names[start:stop], random) for start, stop in pairwise(ends)))
 
 
 def _pairs(names: Sequence[str], random: Random) -> list[Pair]:

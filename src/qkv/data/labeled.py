@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from qkv.data.corpus import LONGEST_LINE, Lines, header_message, read_lines, repeated_header, silent
+from qkv.data.corpus import Lines, header_message, read_lines, repeated_header, silent
 from qkv.data.layouts import INVISIBLE, QUOTED, all_quoted, column_problem
 from qkv.data.normal_forms import normalize
 from qkv.data.tag_columns import (
@@ -74,14 +74,11 @@ class Tagged:
     line: int
 
 
-def read_labeled(
-    path: Path | Lines, *, longest: int = LONGEST_LINE, say: Callable[[str], None] = silent
-) -> list[Labeled]:
+def read_labeled(path: Path | Lines, *, say: Callable[[str], None] = silent) -> list[Labeled]:
     """Read a file with a label, one tab and a text on each line.
 
     Args:
         path: the file; `.gz` is unpacked.
-        longest: maximum characters per line.
         say: called with a message if the first line is skipped because it names the columns.
 
     Returns:
@@ -99,7 +96,7 @@ def read_labeled(
         [Labeled(text='a stirring film', label='good', line=1)]
     """
     texts = []
-    lines = read_lines(path, longest=longest, blank=True)
+    lines = read_lines(path, blank=True)
     header = None if isinstance(path, Lines) else _header_of_labeled(lines)
     if header is not None:
         say(header_message(path, 1, lines[0]))
@@ -225,12 +222,11 @@ def _check_order(items: list[Labeled], name: str) -> None:
         raise DataError(Place(name), "the label first and the text second", got, hint)
 
 
-def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str], None] = silent) -> list[Tagged]:
+def read_tagged(path: Path, *, say: Callable[[str], None] = silent) -> list[Tagged]:
     """Read a file of words in columns, with an empty line after each sentence.
 
     Args:
         path: the file; `.gz` is unpacked.
-        longest: maximum characters per line.
         say: called with a message if the first line is skipped because it names the columns, if the first column
             numbers the words, or if no empty line ends a sentence.
 
@@ -249,7 +245,7 @@ def read_tagged(path: Path, *, longest: int = LONGEST_LINE, say: Callable[[str],
         ...     [sentence.words for sentence in read_tagged(path)]
         [('Ada', 'wrote'), ('Yes',)]
     """
-    lines = read_lines(path, longest=longest, blank=True)
+    lines = read_lines(path, blank=True)
     header = _header_of_tagged(lines)
     names = [] if header is None else _without_header(lines, header, path, say)
     comments = comments_of(lines)

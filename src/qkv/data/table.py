@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import final
 
 from qkv.data.choices import Decimal, Missing
-from qkv.data.corpus import LONGEST_LINE, Lines, read_lines
+from qkv.data.corpus import Lines, read_lines
 from qkv.data.layouts import foreign_format, misplaced, number_hint
 from qkv.data.normal_forms import normalize
 from qkv.data.parts import in_parts
@@ -218,12 +218,11 @@ class FieldTable:
         return f"Remove what groups thousands: each {mark} of the column is one." if grouped else usual
 
 
-def read_table(path: Path | Lines, *, longest: int = LONGEST_LINE) -> FieldTable:
+def read_table(path: Path | Lines) -> FieldTable:
     """Read the fields of a CSV file.
 
     Args:
         path: the file; `.gz` is decompressed.
-        longest: maximum characters per line.
 
     Returns:
         Its fields.
@@ -232,7 +231,7 @@ def read_table(path: Path | Lines, *, longest: int = LONGEST_LINE) -> FieldTable
         DataError: the file cannot be read or is not UTF-8, a quotation mark is not closed, or a row does not have as
             many fields as the first line.
     """
-    return parse_table(read_lines(path, longest=longest, blank=True), str(path))
+    return parse_table(read_lines(path, blank=True), str(path))
 
 
 def parse_table(lines: Sequence[str], name: str) -> FieldTable:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
-from qkv.data.corpus import LONGEST_LINE, Lines, Pair, read_lines
+from qkv.data.corpus import Lines, Pair, read_lines
 from qkv.errors import ConfigError, DataError, Place, setting
 
 MARK = "|"
@@ -82,12 +82,11 @@ class WordTable:
             hint = f"Give the column: {setting('features_col', '3')}."
             raise ConfigError("features", "a column of features to separate", "none", hint)
 
-    def read(self, path: Path | Lines, *, longest: int = LONGEST_LINE) -> list[Pair]:
+    def read(self, path: Path | Lines) -> list[Pair]:
         """Read a table.
 
         Args:
             path: the TSV file; `.gz` is decompressed.
-            longest: maximum characters per line.
 
         Returns:
             One pair of texts of symbols per line, in order.
@@ -104,7 +103,7 @@ class WordTable:
             ...     WordTable(target_sep=" ").read(path)
             [Pair(source='c h a t', target='ʃ a', line=1)]
         """
-        lines = read_lines(path, longest=longest, blank=True)
+        lines = read_lines(path, blank=True)
         return [
             Pair(self.source_symbols(line, where := Place(path, number)), self.target_symbols(line, where), number)
             for number, line in enumerate(lines, start=1)

@@ -13,7 +13,7 @@ from qkv.engine.problem import Call
 from qkv.engine.tracing import mode_of
 from qkv.engine.unchanged import tensors_of
 from qkv.errors import UnsupportedError
-from qkv.normalizers.kinds import as_normalizer
+from qkv.normalizers.kinds import optional_normalizer
 from qkv.scores.free import as_score
 from qkv.values.parameters import Owner, is_dense
 
@@ -44,7 +44,7 @@ def copied(query: Tensor, key: Tensor, arguments: Arguments) -> tuple[Tensor, Te
         return x if not is_dense(x) or _numbers(x) > most else _compact(x).clone().expand(x.shape)
 
     score = as_score(arguments.score)
-    normalizer = None if arguments.normalizer is None else as_normalizer(arguments.normalizer)
+    normalizer = optional_normalizer(arguments.normalizer)
     bias = arguments.bias.value() if isinstance(arguments.bias, Owner) else arguments.bias
     score, normalizer, mask, bias = tree_map_only(Tensor, copy, (score, normalizer, arguments.mask, bias))
     return copy(query), copy(key), arguments._replace(score=score, normalizer=normalizer, mask=mask, bias=bias)

@@ -139,13 +139,13 @@ def encode(
     Returns:
         (B, S, M), arbitrary in the padding.
     """
-    mask = near(lengths, reach)
+    mask = self_attention_mask(lengths, reach)
     for block in blocks:
         x_BSM = block(x_BSM, mask, bias=bias, session=session)
     return x_BSM
 
 
-def near(lengths: Tensor | None, reach: int | None) -> Mask | None:
+def self_attention_mask(lengths: Tensor | None, reach: int | None) -> Mask | None:
     """Return the mask of self-attention over rows of some lengths, within a window.
 
     Args:
@@ -153,7 +153,7 @@ def near(lengths: Tensor | None, reach: int | None) -> Mask | None:
         reach: how many positions to either side are seen; None for all.
 
     Example:
-        >>> near(None, None) is None, type(near(None, 1)).__name__
+        >>> self_attention_mask(None, None) is None, type(self_attention_mask(None, 1)).__name__
         (True, 'Window')
     """
     padding = None if lengths is None else Lengths(lengths)

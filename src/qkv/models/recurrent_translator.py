@@ -34,11 +34,12 @@ from qkv.nn.dropout import Dropout
 from qkv.nn.location import LocationScore, LocationSteps
 from qkv.nn.mechanism import LOCATION, MechanismConfig
 from qkv.nn.multihead import MultiHeadAttention
-from qkv.nn.normalizers import NormalizerModule, normalizer_of
+from qkv.nn.normalizers import NormalizerModule
 from qkv.nn.recurrent.kept_attention import KeptAttention
 from qkv.nn.recurrent.repeated import repeat_layer
 from qkv.nn.recurrent.repeated_attention import RepeatedAttention
 from qkv.nn.scores import ScoreModule, ScoreParts, score_of
+from qkv.normalizers.kinds import optional_normalizer
 from qkv.scores.base import Score
 
 
@@ -412,7 +413,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         assert self.attention is not None
         mask = None if state.lengths is None else Lengths(state.lengths)
         alignment = score.first_alignment(state.keys) if state.alignment is None else state.alignment
-        normalizer = normalizer_of(self.normalizer)
+        normalizer = optional_normalizer(self.normalizer)
         return LocationSteps(self.attention, score, mask, state.keys, state.values, alignment, normalizer)
 
     def _attends(self, state: RecurrentState, steps: int) -> Callable[[Tensor], Tensor] | None:
@@ -428,7 +429,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         if self.normalizer is None:
             attend = _one_head(self.attention, score, mask, state, steps)
         else:
-            keep = {"score": score, "normalizer": normalizer_of(self.normalizer), "mask": mask}
+            keep = {"score": score, "normalizer": optional_normalizer(self.normalizer), "mask": mask}
             attend = partial(_with_keys, self.attention, state.keys, state.values, keep)
         return lambda s: attend(ask(s))
 

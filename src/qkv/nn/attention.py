@@ -13,7 +13,7 @@ from qkv.errors import ConfigError
 from qkv.functional import attention, attention_with_rounded_state, attention_with_state, attention_with_weights
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
-from qkv.normalizers.kinds import as_normalizer
+from qkv.normalizers.kinds import optional_normalizer
 from qkv.scores.base import Score
 from qkv.scores.products import SCALED_DOT
 
@@ -65,7 +65,7 @@ class Attention(nn.Module):
         if not 0.0 <= dropout < 1.0:
             raise ConfigError("dropout", "a fraction in [0, 1)", f"{dropout}", "0 disables it.")
         self.score = score
-        self.normalizer = None if normalizer is None else as_normalizer(normalizer)
+        self.normalizer = optional_normalizer(normalizer)
         self.dropout = dropout
         self.backend = backend
         self.also: Also | None = also

@@ -17,13 +17,13 @@ from qkv.nn.attention import Also, Attention
 from qkv.nn.biases import BiasModule, at_positions, bias_of
 from qkv.nn.decoding.cache import Memory
 from qkv.nn.mechanism import MechanismConfig
-from qkv.nn.normalizers import NormalizerModule, normalizer_of
+from qkv.nn.normalizers import NormalizerModule
 from qkv.nn.positions import Rotary
 from qkv.nn.projections import Projections
 from qkv.nn.scores import CalledScore, DotScore, FixedScore, ScoreModule, ScoreParts, score_of, xavier_uniform
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax
-from qkv.normalizers.kinds import as_normalizer
+from qkv.normalizers.kinds import as_normalizer, optional_normalizer
 from qkv.normalizers.row_state import RowState, merge
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
@@ -296,7 +296,7 @@ class MultiHeadAttention(nn.Module):
             memory.key,
             memory.value,
             score=self._score().projected(),
-            normalizer=normalizer_of(self.normalizer),
+            normalizer=optional_normalizer(self.normalizer),
             mask=mask,
             bias=bias,
             enable_gqa=self.key_heads != self.heads,
@@ -315,7 +315,7 @@ class MultiHeadAttention(nn.Module):
         assert self.extra_value is not None
         key = self._score().project_key(self.extra_key).to(query.dtype)
         value = self.extra_value.to(query.dtype)
-        normalizer = normalizer_of(self.normalizer) or self.attention.normalizer
+        normalizer = optional_normalizer(self.normalizer) or self.attention.normalizer
         alone = attention_with_state(
             query,
             key.expand(*query.shape[:-3], *key.shape),

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Sigmoid, Softmax
-from qkv.normalizers.kinds import as_normalizer
 from qkv.normalizers.sparse import Entmax
 from qkv.values.parameters import Owner
 
@@ -123,21 +122,6 @@ class LearnedEntmax(NormalizerModule):
     def value(self) -> Normalizer:
         """Build entmax with the current alpha."""
         return Entmax(1 + self.logit.sigmoid())
-
-
-def normalizer_of(module: nn.Module | None) -> Normalizer | None:
-    """Build the value of a normalizer's module; None for none.
-
-    Raises:
-        UnsupportedError: the module has hooks.
-        ConfigError: it is of another class.
-
-    Example:
-        >>> normalizer_of(LearnedSigmoid(keys=1)), normalizer_of(None)
-        (Sigmoid(bias=Parameter containing:
-        tensor(-0., requires_grad=True)), None)
-    """
-    return None if module is None else as_normalizer(module)
 
 
 def _full(heads: int | None, number: float) -> Tensor:

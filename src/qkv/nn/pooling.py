@@ -9,8 +9,9 @@ from qkv.errors import expect_name
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.mechanism import MechanismConfig
-from qkv.nn.normalizers import NormalizerModule, normalizer_of
+from qkv.nn.normalizers import NormalizerModule
 from qkv.nn.scores import score_of, xavier_uniform
+from qkv.normalizers.kinds import optional_normalizer
 from qkv.scores.base import Score
 from qkv.scores.free import Uniform
 from qkv.scores.sums import Additive
@@ -81,7 +82,7 @@ class Pool(nn.Module):
             pooled: Tensor = self.attention(query, key, states, score=score, mask=mask)
         else:
             query = self.query.to(states.dtype).expand(states.shape[0], 1, -1)
-            normalizer = normalizer_of(self.normalizer)
+            normalizer = optional_normalizer(self.normalizer)
             pooled = self.attention(
                 query, self.key(states), states, score=self._score(), normalizer=normalizer, mask=mask
             )

@@ -26,6 +26,16 @@ def kind_of(normalizer: Normalizer) -> str:
     return KINDS.get(type(normalizer)) or f"user-defined {type(normalizer).__name__}"
 
 
+def optional_normalizer(normalizer: object) -> Normalizer | None:
+    """Check that a value is a normalizer or a module that builds one; None stands for the default of a score.
+
+    Example:
+        >>> optional_normalizer(None) is None
+        True
+    """
+    return None if normalizer is None else as_normalizer(normalizer)
+
+
 def as_normalizer(normalizer: object) -> Normalizer:
     """Check that a value is a normalizer.
 

@@ -13,9 +13,9 @@ from qkv.engine.describe import Arguments
 from qkv.errors import ConfigError, ShapeError, nearest
 from qkv.introspect.lazy_map import AttentionMap, map_of
 from qkv.introspect.statistics import Statistics
-from qkv.recording.around import LayerProjections
 from qkv.recording.calls import RecordedCall
 from qkv.recording.lineage import Lineage
+from qkv.recording.projections import LayerProjections
 from qkv.recording.scenes import CallRow, scene_of, sides_of
 from qkv.scores.products import ScaledDot
 from qkv.view.scene import Scene

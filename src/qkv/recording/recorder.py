@@ -16,13 +16,13 @@ from qkv.nn.attention import SEAM, Attention
 from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.normalizers.row_state import RowState
-from qkv.recording.around import around
 from qkv.recording.calls import LastInputs, RecordedCall
 from qkv.recording.checks import check_all_ran, check_any, check_arguments, chosen
 from qkv.recording.dividing import Course
 from qkv.recording.hooks import PerThread, first_time
 from qkv.recording.origins import ProjectionHooks, model_above, position_of
 from qkv.recording.passes import Setup, TokenNames
+from qkv.recording.projections import projections_of
 from qkv.recording.row_states import RowStates
 from qkv.recording.torch_layers import call_of, check_layer, projections
 from qkv.recording.trace import Trace
@@ -125,12 +125,12 @@ class _Recorder:
             hooks += _watch(model, name, module, self)
         modules = dict(model.named_modules())
         for path in dict.fromkeys(["", *self.trace.setup.groups.values()]):
-            hooks += self._around(modules[path], path)
+            hooks += self._watch_model(modules[path], path)
         hooks.append(model.register_forward_hook(first_time(self._done), with_kwargs=True))
         self.open = True
         return hooks
 
-    def _around(self, module: nn.Module, path: str) -> list[RemovableHandle]:
+    def _watch_model(self, module: nn.Module, path: str) -> list[RemovableHandle]:
         """Register the hooks on the recorded model, or on a model of `transformers` inside.
 
         They divide calls of the model; the steps of a decoding are divided by their layers.
@@ -199,7 +199,7 @@ def _watch(model: nn.Module, name: str, module: nn.Module, recorder: _Recorder) 
         if above is not None:
             setup.groups[name] = above
     elif (parent := _parent(model, name)) is not None:
-        if (surrounding := around(parent)) is not None:
+        if (surrounding := projections_of(parent)) is not None:
             setup.surroundings[name] = surrounding
         hooks.append(parent.projections.inputs.register_forward_hook(first_time(watch.project)))
     return hooks

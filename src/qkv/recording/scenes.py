@@ -15,8 +15,8 @@ from qkv.masks.lower import factors, matrix, part
 from qkv.masks.patterns import Causal, Lengths, Span, causal, dense, span
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.row_state import RowState
-from qkv.recording.around import LayerProjections
 from qkv.recording.calls import RecordedCall
+from qkv.recording.projections import LayerProjections
 from qkv.recording.sequences import Ends, name_sequences
 from qkv.scores.base import Score
 from qkv.shapes import Shape, show

@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from qkv.errors import UnsupportedError
 from qkv.nn.pytorch import masks_of
-from qkv.recording.around import LayerProjections, Projection
 from qkv.recording.calls import LastInputs, RecordedCall
+from qkv.recording.projections import LayerProjections, Projection
 
 _SIGNATURE = signature(nn.MultiheadAttention.forward)
 

@@ -15,10 +15,10 @@ from qkv.engine.describe import Arguments, describe
 from qkv.errors import CheckpointError, DataError, OutOfMemoryError, QkvError
 from qkv.files import FREE, open_file, room_for
 from qkv.normalizers.row_state import RowState
-from qkv.recording.around import LayerProjections, Projection
 from qkv.recording.calls import LastInputs, RecordedCall
 from qkv.recording.lineage import Lineage, Moment
 from qkv.recording.passes import Pass, Setup
+from qkv.recording.projections import LayerProjections, Projection
 from qkv.recording.trace import Trace
 from qkv.recording.trace_writer import KEY, VERSION
 from qkv.recording.values import ValueReader, brief

@@ -28,54 +28,54 @@ class Verbosity(NamedTuple):
 Items = TypeVar("Items", bound=Sized)
 SILENCE = 10.0
 """Maximum seconds between two progress lines of a long operation."""
-_VOLUME = ContextVar("volume", default=Verbosity())  # noqa: B039  # a tuple of constants
+_VERBOSITY = ContextVar("verbosity", default=Verbosity())  # noqa: B039  # a tuple of constants
 
 
 @contextmanager
-def speaking(volume: Verbosity) -> Iterator[None]:
-    """Use a volume for everything inside.
+def use_verbosity(verbosity: Verbosity) -> Iterator[None]:
+    """Use a verbosity for everything inside.
 
     Example:
-        >>> with speaking(Verbosity(json=True)):
+        >>> with use_verbosity(Verbosity(json=True)):
         ...     as_json()
         True
     """
-    token = _VOLUME.set(volume)
+    token = _VERBOSITY.set(verbosity)
     try:
         yield
     finally:
-        _VOLUME.reset(token)
+        _VERBOSITY.reset(token)
 
 
 def as_json() -> bool:
     """Whether results are written as JSON."""
-    return _VOLUME.get().json
+    return _VERBOSITY.get().json
 
 
 def quiet() -> bool:
     """Whether only errors are said."""
-    return _VOLUME.get().messages == "quiet"
+    return _VERBOSITY.get().messages == "quiet"
 
 
 def verbose() -> bool:
     """Whether details are said too."""
-    return _VOLUME.get().messages == "verbose"
+    return _VERBOSITY.get().messages == "verbose"
 
 
 def note(text: str) -> None:
     """Write a message to standard error, unless the user asked for quiet.
 
     Example:
-        >>> with speaking(Verbosity("quiet")):
+        >>> with use_verbosity(Verbosity("quiet")):
         ...     note("nothing of this is written")
     """
-    if _VOLUME.get().messages != "quiet":
+    if _VERBOSITY.get().messages != "quiet":
         print(harmless(text), file=standard_error(), flush=True)
 
 
 def progress() -> TextIO | None:
     """Return where progress is shown: None for standard error, or nowhere if the user asked for quiet."""
-    return io.StringIO() if _VOLUME.get().messages == "quiet" else None
+    return io.StringIO() if _VERBOSITY.get().messages == "quiet" else None
 
 
 @final
@@ -123,7 +123,7 @@ def working(what: str, *, endless: bool = False) -> Iterator[Progress]:
         ...     pass
     """
     work = Progress(what, endless)
-    token, context = _WORK.set(work), copy_context()  # so that the reporting thread sees the volume
+    token, context = _WORK.set(work), copy_context()  # so that the reporting thread sees the verbosity
     heartbeat = Heartbeat(lambda: context.run(work.tell), SILENCE)
     try:
         yield work

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from inspect import Parameter
 from pathlib import Path
 from types import MappingProxyType
@@ -148,7 +149,7 @@ class TaskSettings:
     defaults: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     options: type[RunOptions] = TextOptions
 
-    @property
+    @cached_property
     def table_of(self) -> dict[str, str]:
         """The table of each setting."""
         return {name: table for table, cls in self.tables.items() for name in options_of(cls)}
@@ -167,7 +168,7 @@ class TaskSettings:
         """Return the dotted names of a setting: today's, and that of earlier versions."""
         table = self.table_of[name]
         stored = options_of(self.tables[table])[name].stored
-        return [f"{table}.{each}" for each in (name, stored) if each]
+        return [f"{table}.{spelling}" for spelling in (name, stored) if spelling]
 
     def names(self) -> dict[str, str]:
         """Return the settings by dotted name, also by those of earlier versions.

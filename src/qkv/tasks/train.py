@@ -17,7 +17,7 @@ from qkv.tasks.events import listening
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.generate.settings import GenerateFiles, GenerateModel, GenerateTokenizer
 from qkv.tasks.load import Model, load
-from qkv.tasks.notes import Verbosity, speaking
+from qkv.tasks.notes import Verbosity, use_verbosity
 from qkv.tasks.origin import open_origin, origin_tables
 from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.point.settings import PointFiles, PointModel
@@ -215,7 +215,7 @@ def train(
         raise ConfigError("callbacks", "a sequence of functions", got, "Write callbacks=[function].")
     recipe = recipe_of(task)
     origin = open_origin(None if start is None else Path(start), task, None)
-    with listening(callbacks), speaking(Verbosity("quiet" if quiet else "normal")), named_as_given(known):
+    with listening(callbacks), use_verbosity(Verbosity("quiet" if quiet else "normal")), named_as_given(known):
         tables = with_corpus(merge(origin_tables(origin, known), known.in_tables(settings)), known)
         outcome = recipe.train(recipe.load_settings(tables), Path(out), device, tensorboard=False, origin=origin)
     return Run(Path(out), outcome)

@@ -15,8 +15,7 @@ from qkv._lazy import lazy
 if TYPE_CHECKING:
     from qkv.view.alignment import Alignment
     from qkv.view.console import terminal
-    from qkv.view.export import save
-    from qkv.view.page import html
+    from qkv.view.export import html, save
 
 __all__ = ["Alignment", "html", "save", "terminal"]
 
@@ -24,7 +23,7 @@ __getattr__ = lazy(
     __name__,
     {
         "Alignment": "qkv.view.alignment",
-        "html": "qkv.view.page",
+        "html": "qkv.view.export",
         "save": "qkv.view.export",
         "terminal": "qkv.view.console",
     },

@@ -6,8 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 from qkv.hub.families.decoders import three
 from qkv.hub.families.family import SIZES, Family, Setting, read_settings
-from qkv.hub.families.keys import SettingsReader
-from qkv.hub.families.labels import labels_of
+from qkv.hub.families.keys import SettingsReader, labels_of
 from qkv.hub.families.rules import WeightRule, named
 from qkv.models.parts import PositionParts, TransformerParts
 from qkv.nn.norms import NormParts

@@ -13,8 +13,7 @@ from qkv.errors import CheckpointError, ConfigError, QkvError, nearest
 from qkv.hub.families.decoders import DECODERS
 from qkv.hub.families.encoders import ENCODERS, LABELERS
 from qkv.hub.families.family import Family
-from qkv.hub.families.keys import SettingsReader
-from qkv.hub.families.labels import labels_of
+from qkv.hub.families.keys import SettingsReader, labels_of
 from qkv.hub.families.pairs import PAIRS
 from qkv.hub.families.rules import to_ours, to_theirs
 from qkv.hub.folder import CONFIG, Folder, FolderWeights

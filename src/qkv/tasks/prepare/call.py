@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from qkv.tasks.notes import Verbosity, speaking
+from qkv.tasks.notes import Verbosity, use_verbosity
 from qkv.tasks.prepare.preparing import Preparation, Prepared
 from qkv.tasks.prepare.settings import PREPARE
 from qkv.tasks.settings import parameters
@@ -49,7 +49,7 @@ def prepare(
     """
     PREPARE.expect_settings(settings)
     names = [files] if isinstance(files, str | Path) else files
-    with speaking(Verbosity("quiet" if quiet else "normal")), named_as_given(PREPARE):
+    with use_verbosity(Verbosity("quiet" if quiet else "normal")), named_as_given(PREPARE):
         origin = None if tokenizer_from is None else Path(tokenizer_from)
         preparation = Preparation.of([Path(name) for name in names], PREPARE.in_tables(settings), origin)
         return preparation.prepare(Path(out), processes)

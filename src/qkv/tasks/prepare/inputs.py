@@ -194,11 +194,11 @@ class _Summed:
 
     def over(self, stream: BinaryIO) -> BinaryIO:
         """Return a stream with the same bytes, which are counted and summed."""
-        return cast("BinaryIO", io.BufferedReader(_Passed(stream, self), 1 << 18))
+        return cast("BinaryIO", io.BufferedReader(_CountingStream(stream, self), 1 << 18))
 
 
 @final
-class _Passed(io.RawIOBase):
+class _CountingStream(io.RawIOBase):
     def __init__(self, stream: BinaryIO, total: _Summed) -> None:
         super().__init__()
         self._stream, self._total = stream, total

@@ -258,7 +258,7 @@ class Translator:
         if how.mean != Decoding.mean and max(Counter(self.back).values()) == 1:
             hint = "There is nothing to average: omit it, or give several runs."
             raise ConfigError(setting("mean"), "several models of one direction", "one", hint)
-        hypotheses = self._decode([source.ids for source in sources], how, keys or RowKeys())
+        hypotheses = self._decode([source.ids for source in sources], how, keys)
         rows = zip(lines, texts, sources, hypotheses, strict=True)
         return [
             [self._translation(line, text, source, one, attention, how) for one in ranked]
@@ -344,13 +344,17 @@ class Translator:
             return encode_source(text, self.tokenizer)
         return OpenSource(tuple(self.tokenizer.source.encode(text)), ())
 
-    def _decode(self, sources: Sequence[Sequence[int]], how: Decoding, row_keys: RowKeys) -> list[list[Hypothesis]]:
+    def _decode(
+        self, sources: Sequence[Sequence[int]], how: Decoding, row_keys: RowKeys | None
+    ) -> list[list[Hypothesis]]:
         filled = [index for index, ids in enumerate(sources) if ids]
         hypotheses = [[Hypothesis((), 0.0)] for _ in sources]
         if filled:
             filled_sources = [sources[index] for index in filled]
-            draws = range(how.n_best if how.sampling is not None else 0)
-            keys = [row_keys.of(filled_sources, draw) for draw in draws]
+            keys = list[list[int]]()
+            if how.sampling is not None:
+                row_keys = row_keys or RowKeys()
+                keys = [row_keys.of(filled_sources, draw) for draw in range(how.n_best)]
             # A beam repeats each source as many times as it is wide.
             batches = inference_batches([len(ids) * how.beam for ids in filled_sources], _BATCH_TOKENS)
             results = []

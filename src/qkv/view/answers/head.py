@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, TypeVar, final
+from typing import Any, NamedTuple, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -24,6 +24,18 @@ from qkv.values.parameters import item, pick
 from qkv.view.scene import Layer
 
 Owner = TypeVar("Owner", Score, Normalizer)
+
+
+class AttendedRow(NamedTuple):
+    """What a head computes for one query.
+
+    Attributes:
+        output: (V).
+        weights: (K).
+    """
+
+    output: Tensor
+    weights: Tensor
 
 
 @final
@@ -107,11 +119,11 @@ class Head:
         score, normalizer = in_log_space(self.score, self.normalizer, self.bias is not None)
         return self if score is self.score else replace(self, score=score, normalizer=normalizer)
 
-    def attend(self, query: int) -> tuple[Tensor, Tensor]:
-        """Return the output of one query, (V), and its weights, (K)."""
+    def attend(self, query: int) -> AttendedRow:
+        """Return the output of one query and its weights."""
         rows = torch.tensor([query], device=self.query.device)
         result = attention_with_weights(self.query[rows], self.key, self.value, **self.options(rows))
-        return result[0][0], result[1][0]
+        return AttendedRow(result[0][0], result[1][0])
 
     def bounds(self) -> Bounds | None:
         """Return the keys each query may see as an interval, if the mask is one."""

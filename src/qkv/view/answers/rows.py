@@ -9,25 +9,13 @@ from qkv.biases import Bias
 from qkv.scores.base import Score
 from qkv.scores.free import Learned
 from qkv.view.answers.byte_lru import ByteLRU
-from qkv.view.answers.head import Head, head_of
+from qkv.view.answers.head import AttendedRow, Head, head_of
 from qkv.view.scene import Scene
 
 _BYTES = 16 << 20
 """Maximum bytes of the cached rows of one kind."""
 _CHUNK = 4_096
 """How many keys are scored at a time."""
-
-
-class AttendedRow(NamedTuple):
-    """What a head computes for one query.
-
-    Attributes:
-        output: (V).
-        weights: (K).
-    """
-
-    output: Tensor
-    weights: Tensor
 
 
 class ScoredRow(NamedTuple):
@@ -76,7 +64,7 @@ class SceneRows:
 
     def attended(self, layer: int, head: int, query: int) -> AttendedRow:
         """Return the output of one query and its weights."""
-        return self._attended.get((layer, head, query), lambda: AttendedRow(*self.head(layer, head).attend(query)))
+        return self._attended.get((layer, head, query), lambda: self.head(layer, head).attend(query))
 
     def scored(self, layer: int, head: int, query: int) -> ScoredRow:
         """Return the scores of one query."""

@@ -111,7 +111,7 @@ def largest_of_row(scene: Scene, layer: int, head: int, query: int, top: int) ->
         keys, weights, contributions, the remaining weight, and the entropy in nats (None if weights can be negative).
     """
     one = head_of(scene.layers[layer], head)
-    weights = one.attend(query)[1].double()
+    weights = one.attend(query).weights.double()
     return _largest("keys", weights, norms(scene.layers[layer], head), top) | {"entropy": _entropy(one, weights)}
 
 

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -12,18 +12,13 @@ from qkv.errors import ConfigError, UnsupportedError, nearest
 from qkv.scores.base import Score
 from qkv.scores.free import Learned
 from qkv.view.answers.answer import plain
-from qkv.view.answers.head import Head, default_normalizer, head_of
+from qkv.view.answers.head import AttendedRow, Head, default_normalizer, head_of
 from qkv.view.answers.mechanisms import checked, chosen_mask, chosen_normalizer, chosen_score
 from qkv.view.scene import Scene
 
 MOST = 128
 """Maximum number of keys whose weights are returned."""
 NAMES = ("layer", "head", "query", "vector", "temperature", "score", "normalizer", "mask", "bandwidth")
-
-
-class _Attended(NamedTuple):
-    weights: Tensor
-    output: Tensor
 
 
 def whatif(scene: Scene, body: object) -> dict[str, Any]:
@@ -44,9 +39,9 @@ def whatif(scene: Scene, body: object) -> dict[str, Any]:
     layer = _index(request, "layer", len(scene.layers))
     head = head_of(scene.layers[layer], _index(request, "head", scene.layers[layer].heads))
     query = _index(request, "query", head.shape[0])
-    before = _Attended(*reversed(head.attend(query)))
+    before = head.attend(query)
     try:
-        after = _Attended(*reversed(_changed(head, query, request).attend(query)))
+        after = _changed(head, query, request).attend(query)
     except UnsupportedError as error:
         return _difference(before, before) | {"error": str(error)}
     return _difference(before, after)
@@ -135,7 +130,7 @@ class _Tempered:
         return self.score(query, key) / self.temperature
 
 
-def _difference(before: _Attended, after: _Attended) -> dict[str, Any]:
+def _difference(before: AttendedRow, after: AttendedRow) -> dict[str, Any]:
     both = torch.maximum(before.weights.abs(), after.weights.abs())
     keys = both.topk(min(MOST, len(both))).indices.sort().values
     return {
@@ -150,7 +145,7 @@ def _difference(before: _Attended, after: _Attended) -> dict[str, Any]:
     }
 
 
-def _side(attended: _Attended, keys: Tensor) -> dict[str, Any]:
+def _side(attended: AttendedRow, keys: Tensor) -> dict[str, Any]:
     weights = attended.weights.double()
     rest = float(weights.sum() - weights[keys].sum()) if len(keys) < len(weights) else 0.0
     return {

@@ -30,11 +30,11 @@ class LayerProjections(NamedTuple):
     output: Projection
 
 
-def around(layer: MultiHeadAttention) -> LayerProjections | None:
+def projections_of(layer: MultiHeadAttention) -> LayerProjections | None:
     """Return the projections of a layer, as views of its parameters; None if one of them is more than its parameters.
 
     Example:
-        >>> around(MultiHeadAttention(8, 2)).key.weight.shape
+        >>> projections_of(MultiHeadAttention(8, 2)).key.weight.shape
         torch.Size([8, 8])
     """
     try:

@@ -15,7 +15,7 @@ import qkv
 from qkv.checkpoint.contents import Contents
 from qkv.cli.failure import guarded
 from qkv.cli.main import main
-from qkv.cli.room import BAD_INPUT
+from qkv.cli.memory import BAD_INPUT
 from qkv.errors import ConfigError, OutOfMemoryError, UnsupportedError, expect_room, out_of_memory_text
 from qkv.hub import ctranslate, onnx_graphs
 from qkv.nn.attention import Attention

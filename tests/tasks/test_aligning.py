@@ -78,14 +78,14 @@ def test_words_are_aligned_as_the_model_attends(run: Path, tmp_path: Path) -> No
     assert figure.value < 10
     assert alignment_error_rate(aligner.align(pairs, reading), gold).value == figure.value
     found = align_files(run, None, _write(tmp_path, pairs), _NO_FILES, None, "mutual")
-    assert found.said[1].startswith("alignment_error_rate ")
+    assert found.report[1].startswith("alignment_error_rate ")
     assert parse_alignments(found.as_pharaoh(), "out")[0].sure == found.links[0]
 
 
 def test_manual_alignments_that_count_from_1(run: Path, tmp_path: Path) -> None:
     pairs = _mirrored(10, 1)
     files = _write(tmp_path, pairs)
-    expected = align_files(run, None, files, _NO_FILES, None, "mutual").said
+    expected = align_files(run, None, files, _NO_FILES, None, "mutual").report
     lines = [
         " ".join("-".join(str(int(n) + 1) for n in link.split("-")) for link in line.split()) for line in _gold(pairs)
     ]
@@ -94,7 +94,7 @@ def test_manual_alignments_that_count_from_1(run: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"gold:1: expected links to .* gold_from=1"):
         align_files(run, None, files, _NO_FILES, None, "mutual")
     files = files._replace(gold_from=1)
-    assert align_files(run, None, files, _NO_FILES, None, "mutual").said == expected
+    assert align_files(run, None, files, _NO_FILES, None, "mutual").report == expected
     with pytest.raises(DataError, match=r"gold:1: expected links to .* gold_from=1"):
         align_files(run, None, files, files._replace(gold_from=0), None, "mutual")
 
@@ -124,7 +124,7 @@ def test_two_directions_agree(run: Path, tmp_path: Path) -> None:
     files = _write(tmp_path, _mirrored(5, 3))
     found = align_files(run, run, files, files, None, "intersection")
     assert len(found.links) == 5
-    assert any(line.startswith("reverse: read from attention") for line in found.said)
+    assert any(line.startswith("reverse: read from attention") for line in found.report)
 
 
 def test_bad_settings_and_files_are_named(run: Path, tmp_path: Path) -> None:

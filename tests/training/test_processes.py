@@ -197,6 +197,6 @@ def test_an_error_of_a_process_keeps_its_class_and_texts(tmp_path: Path) -> None
     def work(rank: int) -> Sequence[object]:
         if rank:
             raise ConfigError("beam", "1", "2", "Omit it.")
-        return current().hear(1)
+        return current().receive(1)
 
     assert together(tmp_path, 2, work) == [["ConfigError", "beam", "1"]] * 2

@@ -76,9 +76,9 @@ def typed(path: Path, wish: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        said = error.strerror or str(error)
+        reason = error.strerror or str(error)
         hint = _MENDS.get(error.errno or 0, "Check the disk and the path.")
-        raise CheckpointError(str(path), wish, f'"{said}"', hint) from error
+        raise CheckpointError(str(path), wish, f'"{reason}"', hint) from error
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -130,10 +130,10 @@ def load_weights_later(folder: Path) -> Contents:
     shapes |= {name: shapes[home] for name, home in tied.items() if home in shapes}
 
     def read() -> dict[str, Tensor]:
-        with FolderReader(folder) as again:
+        with FolderReader(folder) as reader:
             for name in trainers & manifest.files.keys():
-                _compare(folder / name, manifest.files[name], manifests.StoredFile(*_digest(again, name, manifest)))
-            return _read_tensors(again, MODEL, manifest)
+                _compare(folder / name, manifest.files[name], manifests.StoredFile(*_digest(reader, name, manifest)))
+            return _read_tensors(reader, MODEL, manifest)
 
     return unpack_contents(folder, files, {MODEL: StoredWeights(shapes, read)})
 

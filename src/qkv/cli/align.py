@@ -73,12 +73,12 @@ def align(
     if batch is not None:
         runs = [run] if reverse is None else [run, reverse]
         work = {"command": "align", "readings": aligner.readings, "symmetrize": symmetrize}
-        for line in aligner.said:
+        for line in aligner.report:
             note(line)
         work["model"] = model_digest(runs)
         finish_shards(batch, "aligned", work, lambda path: [written(aligned(SentenceFiles(data=path)))])
         return
     result = aligned(SentenceFiles(source, target, gold, data, gold_from))
     write_text([written(result)])
-    for line in result.said:
+    for line in result.report:
         note(line)

@@ -15,7 +15,7 @@ import typer
 
 from qkv._version import VERSION
 from qkv.cli.interruption import INTERRUPTED, interruptible
-from qkv.cli.room import BAD_INPUT, expect_addresses, tell_if_out_of_memory
+from qkv.cli.memory import BAD_INPUT, expect_addresses, tell_if_out_of_memory
 from qkv.cli.signature import keywords, signed
 from qkv.errors import MEMORY_ERRORS, ConfigError, QkvError, harmless, on_command_line
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import MutableMapping
 
 from qkv.cli.interruption import end_quietly
-from qkv.cli.room import BAD_INPUT, tell_if_out_of_memory
+from qkv.cli.memory import BAD_INPUT, tell_if_out_of_memory
 from qkv.errors import QkvError
 from qkv.system import forget_stdout, is_closed_pipe, open_standard_streams
 

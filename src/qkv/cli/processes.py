@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from qkv.cli.room import BAD_INPUT
+from qkv.cli.memory import BAD_INPUT
 from qkv.errors import ConfigError, QkvError, setting
 
 if TYPE_CHECKING:

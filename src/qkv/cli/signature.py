@@ -40,8 +40,8 @@ def flagged(
 
     Example:
         >>> @flagged({"steps": int | None, "device": str}, {"device": "cpu"})
-        ... def train(**given: Any) -> None:
-        ...     print(given)
+        ... def train(**settings: Any) -> None:
+        ...     print(settings)
         >>> train(steps=3)
         {'steps': 3, 'device': 'cpu'}
     """

@@ -123,10 +123,10 @@ def _nearest_mistake(
     return best
 
 
-def _gives(form: Form, trials: list[tuple[Any, ...]], answers: list[Tensor], near: float) -> bool:
+def _gives(form: Form, trials: list[tuple[Any, ...]], answers: list[Tensor], tolerance: float) -> bool:
     """Return whether a form gives these answers; some cannot be computed with inputs of these sizes."""
     try:
-        return all(_same(answer, form(*inputs), near) for inputs, answer in zip(trials, answers, strict=True))
+        return all(_same(answer, form(*inputs), tolerance) for inputs, answer in zip(trials, answers, strict=True))
     except (RuntimeError, IndexError, KeyError):
         return False
 
@@ -190,13 +190,13 @@ _CHANGED_RESULTS: dict[str, Callable[[Tensor], Tensor]] = {
 """What may be done to a result by mistake, and what is said about it."""
 
 
-def _same(answer: Tensor, right: Tensor, near: float = _NEAR) -> bool:
+def _same(answer: Tensor, right: Tensor, tolerance: float = _NEAR) -> bool:
     if answer.shape != right.shape or (answer.dtype == torch.bool) != (right.dtype == torch.bool):
         return False
     if right.dtype == torch.bool:
         return torch.equal(answer, right)
     scale = max(1.0, float(right.nan_to_num(0.0, 0.0, 0.0).abs().max()))
-    return torch.allclose(answer.double(), right.double(), rtol=near, atol=near * scale, equal_nan=True)
+    return torch.allclose(answer.double(), right.double(), rtol=tolerance, atol=tolerance * scale, equal_nan=True)
 
 
 def _unusable(result: object) -> str | None:

@@ -195,8 +195,8 @@ def beam(
         ...         return state[rows]
         >>> source, lengths = torch.tensor([[5]]), torch.tensor([1])
         >>> search = Beam(width=9, n_best=3, ranking=Ranking(length_penalty=0.0))
-        >>> (found,) = beam(Fixed(), source, lengths, bos=0, eos=1, limit=3, search=search)
-        >>> [(one.ids, round(math.exp(one.score), 2)) for one in found]
+        >>> (hypothesis,) = beam(Fixed(), source, lengths, bos=0, eos=1, limit=3, search=search)
+        >>> [(one.ids, round(math.exp(one.score), 2)) for one in hypothesis]
         [((), 0.5), ((2,), 0.15), ((3,), 0.1)]
     """
     if search.ranking.coverage and attended is None:
@@ -330,7 +330,7 @@ class _Leaf(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False)
 class _Search(Generic[State]):
-    """A search: its settings, and the hypotheses found so far for each original row."""
+    """A search: its settings, and the hypotheses hypothesis so far for each original row."""
 
     model: BeamStepper[State]
     search: Beam

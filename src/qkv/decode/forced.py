@@ -48,7 +48,7 @@ def forced(
         ...     def select(self, state, rows):
         ...         return state[rows]
         >>> source, lengths = torch.tensor([[5], [3]]), torch.tensor([1, 1])
-        >>> [round(found.score, 2) for found in forced(Even(), source, lengths, [[2, 3, 1], [2]], bos=0, eos=1)]
+        >>> [round(row.score, 2) for row in forced(Even(), source, lengths, [[2, 3, 1], [2]], bos=0, eos=1)]
         [-4.16, -1.39]
     """
     if len(targets) != source.shape[0]:

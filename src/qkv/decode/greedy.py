@@ -59,7 +59,7 @@ def greedy(
         ...     def select(self, state, rows):
         ...         return state[rows]
         >>> source, lengths = torch.tensor([[5], [3]]), torch.tensor([1, 1])
-        >>> [found.ids for found in greedy(Counter(), source, lengths, bos=0, eos=1, limit=3)]
+        >>> [hypothesis.ids for hypothesis in greedy(Counter(), source, lengths, bos=0, eos=1, limit=3)]
         [(5, 6), (3, 4, 5)]
     """
     ruled_out = as_never(never, eos)

@@ -60,7 +60,7 @@ class Prompted:
         >>> from qkv.models.language_model import DecoderConfig, LanguageModel
         >>> model = Prompted(LanguageModel(DecoderConfig(size=20, width=16, heads=2)).eval())
         >>> prompts, lengths = torch.tensor([[5, 6, 7], [8, 0, 0]]), torch.tensor([3, 1])
-        >>> [len(found.ids) <= 4 for found in greedy(model, prompts, lengths, bos=0, eos=1, limit=4)]
+        >>> [len(hypothesis.ids) <= 4 for hypothesis in greedy(model, prompts, lengths, bos=0, eos=1, limit=4)]
         [True, True]
     """
 

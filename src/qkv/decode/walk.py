@@ -139,7 +139,7 @@ class StepJournal:
         >>> journal = StepJournal(rows=2)
         >>> journal.note(torch.tensor([0, 1]), torch.tensor([5, 2]), torch.tensor([-0.5, -0.25]))
         >>> journal.note(torch.tensor([0]), torch.tensor([2]), torch.tensor([-1.0]))
-        >>> [(found.ids, found.score) for found in journal.hypotheses(eos=2)]
+        >>> [(hypothesis.ids, hypothesis.score) for hypothesis in journal.hypotheses(eos=2)]
         [((5,), -1.5), ((), -0.25)]
     """
 

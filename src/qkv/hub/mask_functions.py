@@ -226,8 +226,8 @@ def _in_documents(functions: tuple[MaskFunction, ...]) -> tuple[MaskFunction, ..
     if positions.shape != ids.shape or not _of_distances(held["mask_function"]):
         return None
     apart = (ids.diff(dim=-1) != 0) | (positions.diff(dim=-1) == 1)
-    again = (ids.diff(dim=-1) < 0).any()
-    return None if bool(again) or not bool(apart.all()) else (functions[0], held["mask_function"])
+    restarts = (ids.diff(dim=-1) < 0).any()
+    return None if bool(restarts) or not bool(apart.all()) else (functions[0], held["mask_function"])
 
 
 def _of_distances(function: MaskFunction) -> bool:

@@ -148,12 +148,12 @@ class Window(Pattern):
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         """Return whether the key is within the window."""
         distance = columns_K - rows_Q1
-        near = torch.ones((), dtype=torch.bool, device=grid.device)
+        inside = torch.ones((), dtype=torch.bool, device=grid.device)
         if self.left is not None:
-            near = near & (distance >= _column(_moved(self.offset, -self.left), grid, "offset"))
+            inside = inside & (distance >= _column(_moved(self.offset, -self.left), grid, "offset"))
         if self.right is not None:
-            near = near & (distance <= _column(_moved(self.offset, self.right), grid, "offset"))
-        return near
+            inside = inside & (distance <= _column(_moved(self.offset, self.right), grid, "offset"))
+        return inside
 
     def bounds(self, grid: Grid) -> Bounds:
         """Return the window around the query's own position."""

@@ -33,8 +33,8 @@ def best_on_grid(error: Error, inputs: Tensor) -> tuple[Tensor, float]:
         The bandwidths (D,), and their error.
 
     Example:
-        >>> found, least = best_on_grid(lambda h: (h - 0.5).square().sum(), torch.arange(5.0)[:, None])
-        >>> found
+        >>> best, least = best_on_grid(lambda h: (h - 0.5).square().sum(), torch.arange(5.0)[:, None])
+        >>> best
         tensor([0.5...])
     """
     scales = _scales(inputs)
@@ -67,7 +67,7 @@ def by_gradient(error: Error, inputs: Tensor) -> tuple[Tensor, float]:
 
     Example:
         >>> error = lambda h: (h - torch.tensor([0.5, 2.0])).square().sum()
-        >>> found, least = by_gradient(error, torch.rand(9, 2, dtype=torch.float64))
+        >>> best, least = by_gradient(error, torch.rand(9, 2, dtype=torch.float64))
         >>> least < 1e-3
         True
     """
@@ -127,5 +127,5 @@ def _range(inputs: Tensor) -> tuple[float, float]:
     _, state = attention_with_state(inputs, inputs, value, score=score, normalizer=Hard(), mask=~window(0, 0))
     # The hard normalizer's state is the largest score: −d²/2 of the nearest neighbor.
     nearest = (-2 * state.value[state.value < 0]).sqrt()
-    near = nearest[nearest.isfinite()]
-    return (0.5 * float(near.min()) if near.numel() else widest / 100), widest
+    finite = nearest[nearest.isfinite()]
+    return (0.5 * float(finite.min()) if finite.numel() else widest / 100), widest

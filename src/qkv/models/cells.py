@@ -144,8 +144,8 @@ def run_cells(
         (torch.Size([2, 3, 4]), 2)
     """
     inputs = inputs_BTG.unbind(1)
-    again = repeat_layer(from_hidden, len(inputs))
-    states, hidden = unrolled(cell, inputs, stacked(cell, again, above, len(inputs)), hidden)
+    recurrent = repeat_layer(from_hidden, len(inputs))
+    states, hidden = unrolled(cell, inputs, stacked(cell, recurrent, above, len(inputs)), hidden)
     return torch.stack(states, 1), hidden
 
 
@@ -199,9 +199,9 @@ def stacked(
 
     def step(x: Tensor, hidden: Hidden) -> Hidden:
         after = one(x, lowest(hidden[0]), hidden[:parts])
-        for depth, (layer, (below, again)) in enumerate(zip(above, pairs, strict=True), start=1):
+        for depth, (layer, (below, recurrent)) in enumerate(zip(above, pairs, strict=True), start=1):
             hidden_of_layer = hidden[parts * depth : parts * (depth + 1)]
-            after += one(below(layer.dropout(after[-parts])), again(hidden_of_layer[0]), hidden_of_layer)
+            after += one(below(layer.dropout(after[-parts])), recurrent(hidden_of_layer[0]), hidden_of_layer)
         return after
 
     return step

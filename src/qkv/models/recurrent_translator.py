@@ -357,14 +357,14 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         inputs = apply_layer(self.from_embedding, y_BTE, state.session).unbind(1)
         looks = self._looks(state, len(inputs) if self.config.wiring == "bahdanau" else 1)
         read = self._reads(looks, state)
-        look = None if self.from_context is None else self._early(self.from_context, state, len(inputs), read)
+        attend = None if self.from_context is None else self._early(self.from_context, state, len(inputs), read)
         from_hidden = repeat_layer(self.from_hidden, len(inputs), state.session)
         step = stacked(self.config.cell, from_hidden, self._above(), len(inputs), state.session)
         hidden, states, contexts = state.hidden, [], []
         for step_input in inputs:
             x = step_input
-            if look is not None:
-                context, share = look(top(self.config.cell, hidden))
+            if attend is not None:
+                context, share = attend(top(self.config.cell, hidden))
                 contexts.append(context)
                 x = step_input + share
             hidden = step(x, hidden)
@@ -375,13 +375,13 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         return s_BTM, c_BTV, state._replace(hidden=hidden, alignment=alignment)
 
     def _early(
-        self, from_context: nn.Module, state: RecurrentState, steps: int, look: Callable[[Tensor], Tensor]
+        self, from_context: nn.Module, state: RecurrentState, steps: int, attend: Callable[[Tensor], Tensor]
     ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """What a step takes from the source by the state before it (B, M): context, and its share of gates."""
         gates_of = repeat_layer(from_context, steps, state.session)
 
         def early(s_BM: Tensor) -> tuple[Tensor, Tensor]:
-            c_B1V = look(s_BM[:, None])
+            c_B1V = attend(s_BM[:, None])
             return c_B1V, gates_of(c_B1V[:, 0])
 
         return early

@@ -163,10 +163,10 @@ class BucketedBias(BiasModule):
 
     def bucket_of(self, distance: Tensor) -> Tensor:
         """Return the bucket of each distance j − i, int64."""
-        near, length = self.side // 2, (-distance).clamp(min=0) if self.causal else distance.abs()
+        exact, length = self.side // 2, (-distance).clamp(min=0) if self.causal else distance.abs()
         # In float32, as in the source: the bucket of a distance on an edge depends on the rounding.
-        grown = torch.log(length.clamp(min=1).float() / near) / math.log(self.farthest / near) * (self.side - near)
-        bucket = torch.where(length < near, length, (near + grown.long()).clamp(max=self.side - 1))
+        grown = torch.log(length.clamp(min=1).float() / exact) / math.log(self.farthest / exact) * (self.side - exact)
+        bucket = torch.where(length < exact, length, (exact + grown.long()).clamp(max=self.side - 1))
         return bucket if self.causal else bucket + (distance > 0) * self.side
 
     def value(self, offset: int = 0) -> Bias:

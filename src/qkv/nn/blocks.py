@@ -268,8 +268,8 @@ class TransformerBlock(nn.Module):
         if seen is not None:
             seen = seen[..., past.first :]
             # The keys that a position sees stand in the order of time: the last of them are the nearest.
-            near = seen if self.reach is None else seen & (seen.flip(-1).cumsum(-1).flip(-1) <= self.reach + 1)
-            return near[:, None]
+            recent = seen if self.reach is None else seen & (seen.flip(-1).cumsum(-1).flip(-1) <= self.reach + 1)
+            return recent[:, None]
         mask: Mask | None = None
         if self.reach is not None and past.length > self.reach + 1:
             mask = window(self.reach, 0, offset=past.length - count)

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qkv.recording.calls import RecordedCall
+from qkv.recording.key_value_buffer import KeyValueBuffer, moved, same_numbers
 from qkv.recording.lineage import Lineage, Moment
 from qkv.recording.origins import Position, length_of
 from qkv.recording.passes import Pass, Setup
-from qkv.recording.rooms import KeyValueBuffer, moved, same_numbers
 
 _REMEMBERED = 8
 """Texts that a program may continue in turn, each with a cache of its own."""
@@ -58,11 +58,11 @@ class OpenPass:
     def __init__(self, recorded: Pass) -> None:
         self.recorded = recorded
         self.root: object | None = None
-        self._rooms: dict[str, KeyValueBuffer] = {}
+        self._buffers: dict[str, KeyValueBuffer] = {}
         for layer, calls in recorded.calls.items():
             if calls[-1].start is not None:
-                self._rooms[layer] = KeyValueBuffer()
-                self._rooms[layer].keep(calls[-1].key, calls[-1].value, calls[-1].query.shape[-2])
+                self._buffers[layer] = KeyValueBuffer()
+                self._buffers[layer].keep(calls[-1].key, calls[-1].value, calls[-1].query.shape[-2])
 
     @property
     def calls(self) -> dict[str, list[RecordedCall]]:
@@ -71,8 +71,8 @@ class OpenPass:
 
     def select(self, rows: Tensor) -> None:
         """Take rows of the batch, as a beam search does with its cache."""
-        for room in self._rooms.values():
-            room.select(rows)
+        for buffer in self._buffers.values():
+            buffer.select(rows)
 
     def add(self, run: ForwardPass) -> None:
         """Append the calls of a run."""
@@ -124,7 +124,7 @@ class OpenPass:
         if generation:
             return True
         if call.self_attention and keys <= call.start + queries:
-            return layer in self._rooms and self._rooms[layer].continues(call.key, queries, call.start)
+            return layer in self._buffers and self._buffers[layer].continues(call.key, queries, call.start)
         return call.self_attention or same_numbers(call.key, last.key)
 
     def cut(self, position: int, layers: Collection[str]) -> None:
@@ -136,20 +136,20 @@ class OpenPass:
         """
         for layer in [layer for layer in self.calls if layer in layers]:
             self.calls[layer] = first_positions(self.calls[layer], position)
-            if layer in self._rooms and self.calls[layer] and self.calls[layer][-1].self_attention:
-                self._rooms[layer].crop(position)
+            if layer in self._buffers and self.calls[layer] and self.calls[layer][-1].self_attention:
+                self._buffers[layer].crop(position)
             if not self.calls[layer]:
                 del self.calls[layer]
 
     def _sharing_memory(self, layer: str, call: RecordedCall) -> RecordedCall:
         """Return a call whose keys and values are in memory shared with earlier calls that they continue."""
-        if layer not in self._rooms:
+        if layer not in self._buffers:
             call = _from_first_key(call)
         queries, keys = call.query.shape[-2], call.key.shape[-2]
         if call.start is None or (call.self_attention and keys > call.start + queries) or not call.unchanged:
             return call  # a cache of fixed size is written in place
-        room = self._rooms.setdefault(layer, KeyValueBuffer())
-        stored = room.keep(call.key, call.value, queries)
+        buffer = self._buffers.setdefault(layer, KeyValueBuffer())
+        stored = buffer.keep(call.key, call.value, queries)
         options = moved(dict(call.options), stored.dropped)
         return call if options is None else replace(call, key=stored.key, value=stored.value, options=options)
 

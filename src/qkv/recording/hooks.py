@@ -51,10 +51,10 @@ def first_time(hook: Callable[..., Result]) -> Callable[..., Result | None]:
 
     Example:
         >>> from torch.utils.checkpoint import checkpoint
-        >>> layer, seen = torch.nn.Linear(2, 2), []
-        >>> handle = layer.register_forward_hook(first_time(lambda module, given, output: seen.append(given)))
+        >>> layer, calls = torch.nn.Linear(2, 2), []
+        >>> handle = layer.register_forward_hook(first_time(lambda module, inputs, output: calls.append(inputs)))
         >>> checkpoint(layer, torch.ones(1, 2, requires_grad=True), use_reentrant=False).sum().backward()
-        >>> len(seen)
+        >>> len(calls)
         1
     """
 

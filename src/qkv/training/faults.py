@@ -87,7 +87,7 @@ def show_lines(lines: Sequence[int]) -> str:
 
 
 @contextmanager
-def room(step: int, tokens: int) -> Iterator[None]:
+def suggest_smaller_batches(step: int, tokens: int) -> Iterator[None]:
     """Turn an out-of-memory error into one that says which setting reduces the need.
 
     Args:

@@ -16,7 +16,7 @@ from qkv.checkpoint.plain import decode_mapping, encode
 from qkv.checkpoint.rotation import step_folder
 from qkv.errors import ConfigError
 from qkv.strict_json import parse_json
-from qkv.training.faults import room
+from qkv.training.faults import suggest_smaller_batches
 from qkv.training.feed import Feed
 from qkv.training.interrupts import SIGNALS
 from qkv.training.optimizer import build_optimizer, optimizer_state, set_optimizer_state
@@ -55,7 +55,7 @@ class Order(NamedTuple):
     @classmethod
     def received(cls, processes: Processes) -> "Order":
         """Wait for the next order."""
-        kind, reason, number = processes.hear(len(cls._fields))
+        kind, reason, number = processes.receive(len(cls._fields))
         return cls(_KINDS[kind], _REASONS[reason], number)
 
 
@@ -147,7 +147,7 @@ def follow(job: TrainingJob, processes: Processes, run: Path) -> Outcome:
                 expect_same_weights(job.model, processes)
                 continue
             step = session.state.step + 1
-            with room(step, job.settings.batch_tokens):
+            with suggest_smaller_batches(step, job.settings.batch_tokens):
                 updates.apply(updates.differentiate(step), step)
     step = session.state.step
     return Outcome(order.reason, step, step_folder(run, step), "", signal=order.signal or None)

@@ -19,7 +19,7 @@ from qkv.metrics.figure import Figure
 from qkv.training.board import Board
 from qkv.training.curve import Curve
 from qkv.training.events import Event, Listener, Logged, Said, Saved, Saving, Updated, Validated, Validating
-from qkv.training.faults import room, weights_not_finite
+from qkv.training.faults import suggest_smaller_batches, weights_not_finite
 from qkv.training.following import Order, expect_same_job, expect_same_weights, follow, send
 from qkv.training.interrupts import Interrupted, Interrupts
 from qkv.training.journal import Journal
@@ -202,7 +202,7 @@ class _Loop:
     def _update(self) -> None:
         start, step = time.monotonic(), self._state.step + 1
         Order("update").send(self._processes)
-        with room(step, self._settings.batch_tokens):
+        with suggest_smaller_batches(step, self._settings.batch_tokens):
             with self._breakable():
                 gradient = self._updates.differentiate(step)
             rate, norm = self._updates.apply(gradient, step)

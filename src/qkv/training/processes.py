@@ -126,13 +126,13 @@ class Processes:
         """Tell the others what comes next; called by process 0.
 
         Args:
-            order: as many numbers as `hear` expects.
+            order: as many numbers as `receive` expects.
         """
         if self.size > 1:
             with self._connected():
                 dist.broadcast(torch.tensor(order, dtype=torch.int64), 0)
 
-    def hear(self, count: int) -> list[int]:
+    def receive(self, count: int) -> list[int]:
         """Wait until process 0 announces what comes next; called by the others."""
         order = torch.zeros(count, dtype=torch.int64)
         with self._connected():

@@ -132,10 +132,10 @@ class Bar:
                     self._progress.console.print(text, markup=False, soft_wrap=isinstance(event, Said))
 
     def _fitting(self, event: Logged) -> str:
-        room = self._progress.console.width - len(f"train {'━' * _SHORTEST} {self._steps}/{self._steps} loss 0.0000 ")
+        width = self._progress.console.width - len(f"train {'━' * _SHORTEST} {self._steps}/{self._steps} loss 0.0000 ")
         rate, speed, left = _rates(event, self._unit)
         texts = ("".join(f"  {part}" for part in parts) for parts in ((rate, speed, left), (speed, left), (left,)))
-        return next((text for text in texts if len(text) <= room), "")
+        return next((text for text in texts if len(text) <= width), "")
 
     def close(self) -> None:
         """Leave the bar in its last state."""

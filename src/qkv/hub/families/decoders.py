@@ -283,7 +283,9 @@ def _rotated_share(keys: SettingsReader, rope: SettingsReader, kind: str, name: 
 def _two_ropes(keys: SettingsReader) -> PositionParts:
     """Read the positions of Gemma 3: blocks with a window have their own, without scaling."""
     table = keys.table_of("rope_parameters")
-    full, near = (None if table is None else table.table_of(kind) for kind in ("full_attention", "sliding_attention"))
+    full, sliding = (
+        None if table is None else table.table_of(kind) for kind in ("full_attention", "sliding_attention")
+    )
     # An older table of the scaling is one of changes to the parameters of blocks without a window.
     changes = keys.table_of("rope_scaling")
     merged = {
@@ -293,10 +295,10 @@ def _two_ropes(keys: SettingsReader) -> PositionParts:
     rope = SettingsReader(merged, {}, f"{keys.where}: rope_scaling" if full is None else full.where)
     rope.expect(truncate=True)
     base = _rope(keys, rope)
-    if near is not None and near.get("rope_type") not in (None, "default"):
-        near.refuse("rope_type", "default for blocks with a window")
-    rated = near is not None and near.get("rope_theta") is not None
-    local = near.number("rope_theta") if rated else keys.number("rope_local_base_freq")  # type: ignore[union-attr]
+    if sliding is not None and sliding.get("rope_type") not in (None, "default"):
+        sliding.refuse("rope_type", "default for blocks with a window")
+    rated = sliding is not None and sliding.get("rope_theta") is not None
+    local = sliding.number("rope_theta") if rated else keys.number("rope_local_base_freq")  # type: ignore[union-attr]
     return PositionParts("rotary", base=base.base, share=base.share, scaling=base.scaling, local_base=local)
 
 

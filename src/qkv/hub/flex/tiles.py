@@ -290,10 +290,10 @@ class _Again:
 
 def _gradients_again(ctx: Any, g_output: Tensor, g_lse: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     """Return the gradients with a graph."""
-    needed, again = ctx.needs_input_grad[1:], _Again(ctx.stripes, ctx.captured)
+    needed, recomputed = ctx.needs_input_grad[1:], _Again(ctx.stripes, ctx.captured)
     chosen = tuple(index for index, want in enumerate(needed) if want)
-    cotangents = [g_output, g_lse][: len(again.results)]
-    gradients = iter(gradients_of(again, ctx.saved_tensors, chosen, cotangents))
+    cotangents = [g_output, g_lse][: len(recomputed.results)]
+    gradients = iter(gradients_of(recomputed, ctx.saved_tensors, chosen, cotangents))
     return None, *(next(gradients) if want else None for want in needed)
 
 

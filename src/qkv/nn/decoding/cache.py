@@ -25,7 +25,7 @@ class Memory:
         key: (B, K, E) or (B, G, K, E).
         value: (B, K, V) or (B, G, K, V).
         first: the position of the first key that is kept; more than 0 if earlier ones were dropped.
-        room: the longer tensors that `key` and `value` are views of; None if they are not. `append` makes it.
+        buffer: the longer tensors that `key` and `value` are views of; None if they are not. `append` makes it.
 
     Example:
         >>> memory = Memory(torch.zeros(2, 3, 4), torch.zeros(2, 3, 5))
@@ -36,7 +36,7 @@ class Memory:
     key: Tensor
     value: Tensor
     first: int = 0
-    room: "_GrowingBuffer | None" = field(default=None, repr=False)
+    buffer: "_GrowingBuffer | None" = field(default=None, repr=False)
 
     @property
     def length(self) -> int:
@@ -72,37 +72,37 @@ class Memory:
             count: how many.
             session: as for `append`.
         """
-        room = self.room
-        if room is None or not room.fits(self, count):
+        buffer = self.buffer
+        if buffer is None or not buffer.fits(self, count):
             size = max(2 * (self.length + count), _LEAST_ROOM)
-            room = _GrowingBuffer.copied(self, size, None if session is None else session.memory)
-        return room.extend(self, count)
+            buffer = _GrowingBuffer.copied(self, size, None if session is None else session.memory)
+        return buffer.extend(self, count)
 
     def last(self, count: int) -> "Memory":
         """Drop all but the last keys; those that stay keep their positions."""
         dropped = max(0, self.length - count)
-        return Memory(self.key[..., dropped:, :], self.value[..., dropped:, :], self.first + dropped, self.room)
+        return Memory(self.key[..., dropped:, :], self.value[..., dropped:, :], self.first + dropped, self.buffer)
 
     def select(self, rows: Tensor) -> "Memory":
         """Take rows of the batch: fewer, repeated or reordered; rows (R,), int64."""
-        if self.room is None or torch.is_grad_enabled():
+        if self.buffer is None or torch.is_grad_enabled():
             return Memory(self.key.index_select(0, rows), self.value.index_select(0, rows), self.first)
         # Room for one more key: a beam selects rows before each step, and should copy them once.
-        return _GrowingBuffer.copied(self, self.length + 1, self.room.pool, rows).extend(self, 0)
+        return _GrowingBuffer.copied(self, self.length + 1, self.buffer.pool, rows).extend(self, 0)
 
     @cached_property
     def arrays(self) -> tuple[StridedArray, StridedArray] | None:
         """Keys (B, H, K, E) and values (B, H, K, V) as compiled kernels read them; None if they cannot."""
-        if self.room is None:
+        if self.buffer is None:
             both = _readable(self.key) and _readable(self.value)
             return (as_strided_array(self.key), as_strided_array(self.value)) if both else None
-        buffers = self.room.arrays
+        buffers = self.buffer.arrays
         if buffers is None:
             return None
         parts = []
         for part, numbers in zip((self.key, self.value), buffers, strict=True):
             strides = part.stride()[:3]
-            parts.append(StridedArray(numbers[(self.first - self.room.start) * strides[2] :], strides))
+            parts.append(StridedArray(numbers[(self.first - self.buffer.start) * strides[2] :], strides))
         return parts[0], parts[1]
 
 
@@ -135,7 +135,7 @@ class _GrowingBuffer:
     """Tensors with free space behind their keys and values, shared by the memories that grew in them.
 
     Only a memory that ends where the filled part ends may grow in place. An earlier one, which a later one has already
-    continued, is copied to a room of its own. So no memory ever changes.
+    continued, is copied to a buffer of its own, so that no memory ever changes.
     """
 
     key: Tensor

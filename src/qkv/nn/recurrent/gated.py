@@ -105,11 +105,11 @@ def differentiable(
     Returns:
         A gradient for each operand that needs one, None for the others.
     """
-    again = torch.is_grad_enabled()
+    create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
         alone = [None if x is None else x.view_as(x) for x in inputs]
         learned = [x for x, want in zip(alone, needed, strict=True) if want and x is not None]
-        each = iter(torch.autograd.grad(compute(*alone), learned, grad, create_graph=again))
+        each = iter(torch.autograd.grad(compute(*alone), learned, grad, create_graph=create_graph))
     return tuple(next(each) if want else None for want in needed)
 
 

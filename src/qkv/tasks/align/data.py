@@ -55,12 +55,12 @@ class Aligned:
     Args:
         pairs: the sentences.
         links: the links of each.
-        said: lines to report: the readings and the figures.
+        report: what is read from each model, and the figures, line by line.
     """
 
     pairs: list[Pair]
     links: list[set[Link]]
-    said: list[str]
+    report: list[str]
 
     def as_pharaoh(self) -> list[str]:
         """Format lines such as "0-0 1-2"."""
@@ -90,7 +90,7 @@ class FileAligner:
         device: compute device.
 
     Attributes:
-        said: what is read, and why.
+        report: what is read from each model, and why.
 
     Raises:
         ConfigError: settings are inconsistent, or the models read other columns.
@@ -113,13 +113,13 @@ class FileAligner:
         trial = _read(valid, "valid_", self._table) if valid.named else None
         self._there = _Direction.chosen(first, trial, chosen)
         self._back: _Direction | None = None
-        self.said = [f"read from {self._there.reading}: {self._there.why}"]
+        self.report = [f"read from {self._there.reading}: {self._there.why}"]
         if reverse is not None:
             second = _loaded(reverse, device)
             _expect_turned(self._table, second.table)
             turned = None if trial is None else (_turned_pairs(trial[0]), _turned(trial[1] or []))
             self._back = _Direction.chosen(second, turned, chosen)
-            self.said.append(f"reverse: read from {self._back.reading}: {self._back.why}")
+            self.report.append(f"reverse: read from {self._back.reading}: {self._back.why}")
 
     @property
     def readings(self) -> list[str]:
@@ -148,7 +148,7 @@ class FileAligner:
             links = join(self._how, there, self._back.weights(_turned_pairs(pairs)))
         figures = (alignment_error_rate, alignment_precision, alignment_recall)
         judged = [] if gold is None else [str(figure(links, gold)) for figure in figures]
-        return Aligned(pairs, links, [*self.said, *judged])
+        return Aligned(pairs, links, [*self.report, *judged])
 
 
 def _loaded(run: Path, device: str) -> Translator:

@@ -183,10 +183,10 @@ class Generator:
             DataError: a prompt leaves no room for so many tokens in the context.
             ConfigError: a number is outside its range.
         """
-        room = self.model.config.context - max(map(len, sources), default=0)
-        if _count(tokens) > room:
+        most = self.model.config.context - max(map(len, sources), default=0)
+        if _count(tokens) > most:
             got, hint = f"{tokens:,}", "Ask for fewer, or shorten the longest prompt."
-            raise DataError("tokens", f"at most {room:,}, to the end of the context", got, hint)
+            raise DataError("tokens", f"at most {most:,}, to the end of the context", got, hint)
         sampling, keys = sampling or Sampling(temperature=0), row_keys(sources)
         continuations: list[list[int]] = [[] for _ in sources]
         padded = isinstance(self.model, LanguageModel)
@@ -265,10 +265,10 @@ class Generator:
 
     def _drawn(self, source: list[int], sampling: Sampling, tokens: int) -> Iterator[int]:
         """Draw tokens one at a time, to the end token; the same as of `continuations`."""
-        room = self.model.config.context - len(source)
-        if _count(tokens) > room:
+        most = self.model.config.context - len(source)
+        if _count(tokens) > most:
             got, hint = f"{tokens:,}", "Ask for fewer, or shorten the prompt."
-            raise DataError("tokens", f"at most {room:,}, to the end of the context", got, hint)
+            raise DataError("tokens", f"at most {most:,}, to the end of the context", got, hint)
         draws = self._draws([source], row_keys([source]), sampling)
         return takewhile(lambda token: token not in self._ends(), (next(draws)[0] for _ in range(tokens)))
 

@@ -52,10 +52,10 @@ class LineBlock(NamedTuple):
 
 
 def _after_lines(body: bytes, count: int) -> int:
-    place = 0
+    position = 0
     for _ in range(count):
-        place = body.index(b"\n", place) + 1
-    return place
+        position = body.index(b"\n", position) + 1
+    return position
 
 
 def is_objects(name: str) -> bool:
@@ -106,7 +106,7 @@ class InputFiles:
         line, number = 1, 0
         sums = {} if sums is None else sums
         for files in self.files:
-            names = [f"{number + place} {file.name}" for place, file in enumerate(files, start=1)]
+            names = [f"{number + position} {file.name}" for position, file in enumerate(files, start=1)]
             number += len(files)
             before = line
             for block in _read_files(files, size, line, names, sums):

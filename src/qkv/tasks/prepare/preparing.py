@@ -241,13 +241,13 @@ class Preparation:
 
     def _learned(self, sample: Sequence[LineBlock]) -> tuple[Tokenizer, bool, bytes]:
         """Return the tokenizer, whether held-out pairs are trained on by nothing, and these pairs as a file."""
-        given = None if self.origin is None else self.origin.trained.tokenizer
+        known = None if self.origin is None else self.origin.trained.tokenizer
         if self.kind == "text":
             texts = (text for block in sample for text in texts_of(block, self.files))
-            return given or learn_tokenizer(self.words, texts), True, b""
+            return known or learn_tokenizer(self.words, texts), True, b""
         pairs = [pair for pair, _ in pairs_of(sample, self.files)]
         train, valid = divided(pairs, self.files.seed, self.files.holdout)
-        tokenizer = given or learn_tokenizers(train, self.words)
+        tokenizer = known or learn_tokenizers(train, self.words)
         return tokenizer, len(train) + len(valid) == len(pairs), written_pairs(valid)
 
     def _shards(self, folder: Path, survey: "Survey", processes: int) -> tuple[dict[int, Shard], int]:

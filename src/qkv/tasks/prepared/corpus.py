@@ -148,8 +148,8 @@ def held_pairs(folder: Path) -> list[Pair]:
         except (ValueError, RecursionError):
             value = None
         match value:
-            case {"source": str(source), "target": str(target), "line": int(place)}:
-                pairs.append(Pair(source, target, place))
+            case {"source": str(source), "target": str(target), "line": int(line_number)}:
+                pairs.append(Pair(source, target, line_number))
             case _:
                 where = Place(folder / VALID_PAIRS, number)
                 raise DataError(where, "a pair that was held out", "something else", AGAIN)

@@ -71,12 +71,12 @@ class PreparedPairs:
                 self._rows(number, local),
                 self.corpus.manifest.shards[number].line,
             )
-            for place, (start, source, target, offset) in zip(chosen.tolist(), rows.tolist(), strict=True):
+            for index, (start, source, target, offset) in zip(chosen.tolist(), rows.tolist(), strict=True):
                 tokens = ids[start : start + source + target].tolist()
                 written = tokens[source:][::-1] if self._back else tokens[source:]
-                examples[place] = Example(tuple(tokens[:source]), tuple(written), line + offset)
+                examples[index] = Example(tuple(tokens[:source]), tuple(written), line + offset)
         tokenizer = self.corpus.tokenizer
-        taken = [examples[place] for place in range(len(places))]
+        taken = [examples[index] for index in range(len(places))]
         for size, sides in ((tokenizer.source.size, "source"), (tokenizer.size, "target")):
             self.corpus.expect_ids(np.array([n for each in taken for n in getattr(each, sides)], dtype=np.int64), size)
         return taken
@@ -186,5 +186,5 @@ class PairBatches:
             grouped = [order[first : first + self._count] for first in range(0, len(order), self._count)]
         shuffled = Permutation(len(grouped), f"{self._key}:{window}").at(0, len(grouped)).tolist()
         numbers = places.tolist()
-        batches: list[list[Any]] = [[numbers[place] for place in grouped[batch]] for batch in shuffled]
+        batches: list[list[Any]] = [[numbers[index] for index in grouped[batch]] for batch in shuffled]
         return batches

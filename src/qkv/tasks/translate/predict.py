@@ -392,7 +392,7 @@ class Translator:
     def _translation(
         self, line: str, symbols: str, source: OpenSource, hypothesis: Hypothesis, attention: bool, how: Decoding
     ) -> Translation:
-        look = attention and bool(source.ids)
+        shows = attention and bool(source.ids)
         ids, unknown = hypothesis.ids, source.unknown
         if how.unknown is not None and source.ids and self.tokenizer.unk in ids:
             ids, unknown = self._replaced(symbols, source, ids, how.unknown)
@@ -407,9 +407,9 @@ class Translator:
                 *pieces_open(ids, self.tokenizer, unknown),
                 _EOS_SHOWN if hypothesis.finished else _CUT_SHOWN,
             ),
-            weights=self.attention(source.ids, hypothesis.ids) if look else None,
+            weights=self.attention(source.ids, hypothesis.ids) if shows else None,
             ranked=hypothesis.ranked,
-            origins=self.origins(source.ids, hypothesis.ids) if look else None,
+            origins=self.origins(source.ids, hypothesis.ids) if shows else None,
         )
 
     def _replaced(

@@ -154,12 +154,12 @@ class RequestHandler:
         self.maps.background.close()
 
     def _broken(self, error: Exception) -> None:
-        said = out_of_memory_text(error)
+        reason = out_of_memory_text(error)
         log = logging.getLogger("qkv.view")
-        if said is None:
+        if reason is None:
             log.error("exact levels could not be computed", exc_info=error)
         else:
-            log.error("exact levels could not be computed: %s. %s", said, FREE)
+            log.error("exact levels could not be computed: %s. %s", reason, FREE)
 
     def _scene(self, request: RequestParameters) -> Answer:
         return JsonValue(listed(self.scene, self.live))

@@ -30,11 +30,11 @@ class KeyValueBuffer:
     view of memory that holds at most 2T. A cache with a sliding window drops early keys: here they stay.
 
     Example:
-        >>> room, keys = KeyValueBuffer(), torch.arange(6.0).reshape(1, 6, 1)
-        >>> views = [room.keep(keys[:, :n], keys[:, :n], n if n == 4 else 1) for n in (4, 5, 6)]
+        >>> buffer, keys = KeyValueBuffer(), torch.arange(6.0).reshape(1, 6, 1)
+        >>> views = [buffer.keep(keys[:, :n], keys[:, :n], n if n == 4 else 1) for n in (4, 5, 6)]
         >>> torch.equal(views[2].key, keys), views[1].key.data_ptr() == views[2].key.data_ptr()
         (True, True)
-        >>> room.keep(torch.tensor([[[4.0], [5.0], [6.0]]]), torch.tensor([[[4.0], [5.0], [6.0]]]), 1).dropped
+        >>> buffer.keep(torch.tensor([[[4.0], [5.0], [6.0]]]), torch.tensor([[[4.0], [5.0], [6.0]]]), 1).dropped
         4
     """
 
@@ -87,26 +87,26 @@ class KeyValueBuffer:
         return self._stored(self._length, length - old)
 
     def _stored(self, count: int, dropped: int = 0) -> StoredKeys:
-        key, value = (room[..., :count, :] for room in self._pair)
+        key, value = (buffer[..., :count, :] for buffer in self._pair)
         return StoredKeys(key, value, dropped)
 
     def _append(self, new: list[Tensor]) -> None:
         length, total = self._length, self._length + new[0].shape[-2]
         if self._pair[0].shape[-2] < total:
             wider = tuple(x.new_empty(*x.shape[:-2], 2 * total, x.shape[-1]) for x in self._pair)
-            for room, x in zip(wider, self._pair, strict=True):
-                room[..., :length, :] = x[..., :length, :]
+            for buffer, x in zip(wider, self._pair, strict=True):
+                buffer[..., :length, :] = x[..., :length, :]
             self._pair = wider
-        for room, x in zip(self._pair, new, strict=True):
-            room[..., length:total, :] = x
+        for buffer, x in zip(self._pair, new, strict=True):
+            buffer[..., length:total, :] = x
         self._length = total
 
     def _ends_with(self, pair: tuple[Tensor, ...], count: int) -> bool:
         """Return whether the first keys and values of a call are the last that are kept."""
         start = self._length - count
         return all(
-            same_numbers(x[..., :count, :], room[..., start : self._length, :])
-            for x, room in zip(pair, self._pair, strict=True)
+            same_numbers(x[..., :count, :], buffer[..., start : self._length, :])
+            for x, buffer in zip(pair, self._pair, strict=True)
         )
 
 

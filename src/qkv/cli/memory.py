@@ -45,10 +45,10 @@ def tell_if_out_of_memory(error: BaseException) -> bool:
         False
     """
     try:
-        said = out_of_memory_text(error)
-        if said is None:
+        reason = out_of_memory_text(error)
+        if reason is None:
             return False
-        print(f"qkv: {QkvError(_NAME, _EXPECTED, said, _LESS)}", file=sys.stderr)  # noqa: T201
+        print(f"qkv: {QkvError(_NAME, _EXPECTED, reason, _LESS)}", file=sys.stderr)  # noqa: T201
     except MemoryError:  # not even for the message
         os.write(2, _PLAIN)
     return True

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import memory_traffic
-from qkv.scores.base import as_it_is, wide
+from qkv.scores.base import wide
 from qkv.scores.pointwise import Linear
 
 CHUNK = 128
@@ -57,11 +57,6 @@ def work(problem: Problem) -> Work:
 
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """Compute KᵀV first, then its product with the queries."""
-    with as_it_is(call.query):
-        return _run(problem, call)
-
-
-def _run(problem: Problem, call: Call) -> Result:
     shape = (*problem.leading, problem.queries, problem.value_width)
     if problem.constant and problem.mask == "all" and problem.mode == "eager" and not (problem.state or problem.empty):
         # Every row reads the same sum of values.

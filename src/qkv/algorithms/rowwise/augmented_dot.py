@@ -21,7 +21,6 @@ from qkv.algorithms.tiled import blocked
 from qkv.compiled import available
 from qkv.engine.algorithm import Algorithm, Result, Work
 from qkv.engine.problem import Call, Problem
-from qkv.scores.base import as_it_is
 from qkv.scores.pointwise import Linear, NegativeHalf
 
 
@@ -61,14 +60,13 @@ def _declines(problem: Problem, facts: Distances) -> str | None:
 def run(problem: Problem, call: Call, facts: Distances) -> Result:
     """Compute attention over squared distances as softmax attention over dot products."""
     query, key, value = facts.centered[:3]
-    with as_it_is(query):
-        half_norms = key.square().sum(-1, keepdim=True) * -0.5
-        augmented = torch.cat([query, query.new_ones(()).expand(*query.shape[:-1], 1)], -1)
-        scale = facts.scale
-        if isinstance(scale, Tensor):
-            augmented, scale = augmented * scale, 1.0
-        operands = Products(augmented, torch.cat([key, half_norms], -1), value, scale)
-        result = flash.attend(products(problem), call, operands, "rowwise")
+    half_norms = key.square().sum(-1, keepdim=True) * -0.5
+    augmented = torch.cat([query, query.new_ones(()).expand(*query.shape[:-1], 1)], -1)
+    scale = facts.scale
+    if isinstance(scale, Tensor):
+        augmented, scale = augmented * scale, 1.0
+    operands = Products(augmented, torch.cat([key, half_norms], -1), value, scale)
+    result = flash.attend(products(problem), call, operands, "rowwise")
     if result is None:
         return blocked.run(problem, call)
     return Result(result.output.to(call.query.dtype), None)

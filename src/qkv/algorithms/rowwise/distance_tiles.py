@@ -77,8 +77,7 @@ def _declines(problem: Problem, facts: Distances) -> str | None:
 
 def run(problem: Problem, call: Call, facts: Distances) -> Result:
     """Compute attention tile by tile."""
-    with as_it_is(facts.inputs.query):
-        output = attend(facts.mechanism, facts.centered, facts.norms, problem.gradient)
+    output = attend(facts.mechanism, facts.centered, facts.norms, problem.gradient)
     return Result(output.to(call.query.dtype), None)
 
 

@@ -73,8 +73,7 @@ def _declines(problem: Problem, facts: Distances) -> str | None:
 
 def run(problem: Problem, call: Call, facts: Distances) -> Result:
     """Compute attention, and store the matrix of weights for the backward pass."""
-    with as_it_is(facts.inputs.query):
-        output = attend(facts.mechanism, facts.centered, facts.norms)
+    output = attend(facts.mechanism, facts.centered, facts.norms)
     return Result(output.to(call.query.dtype), None)
 
 

@@ -112,27 +112,23 @@ def _declines_far(problem: Problem, facts: Distances) -> str | None:
 
 def _run_distances(problem: Problem, call: Call, facts: Distances) -> Result:
     """Compute attention over squared distances, which are dot products of operands with two more columns."""
-    with as_it_is(facts.inputs.query):
-        if facts.precision == "single":
-            query, key = facts.centered.query, facts.centered.key
-        else:
-            # From the original vectors, not the centered ones: a center far from some of them rounds them in float32.
-            assert facts.center is not None
-            query, key = facts.inputs.query.double() - facts.center, facts.inputs.key.double() - facts.center
-        query, key = distance_operands(
-            query, key, query.square().sum(-1, keepdim=True), key.square().sum(-1, keepdim=True)
-        )
+    if facts.precision == "single":
+        query, key = facts.centered.query, facts.centered.key
+    else:
+        # From the original vectors, not the centered ones: a center far from some of them rounds them in float32.
+        assert facts.center is not None
+        query, key = facts.inputs.query.double() - facts.center, facts.inputs.key.double() - facts.center
+    query, key = distance_operands(query, key, query.square().sum(-1, keepdim=True), key.square().sum(-1, keepdim=True))
     return _attend(problem, call, facts.mechanism, facts.inputs._replace(query=query, key=key))
 
 
 def _attend(problem: Problem, call: Call, mechanism: Mechanism, inputs: Inputs) -> Result:
-    with as_it_is(inputs.query):
-        if problem.sink:
-            assert inputs.parameter is not None
-            inputs = inputs._replace(parameter=torch.where(inputs.parameter > _LARGEST, _LARGEST, inputs.parameter))
-        output, state = _Rowwise.apply(mechanism, call.visibility, *inputs)  # type: ignore[no-untyped-call]
-        if problem.state and problem.sink:
-            state = torch.where(state >= _LARGEST, torch.inf, state)
+    if problem.sink:
+        assert inputs.parameter is not None
+        inputs = inputs._replace(parameter=torch.where(inputs.parameter > _LARGEST, _LARGEST, inputs.parameter))
+    output, state = _Rowwise.apply(mechanism, call.visibility, *inputs)  # type: ignore[no-untyped-call]
+    if problem.state and problem.sink:
+        state = torch.where(state >= _LARGEST, torch.inf, state)
     return Result(output.to(call.query.dtype), state if problem.state else None)
 
 

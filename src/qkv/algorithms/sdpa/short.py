@@ -29,7 +29,6 @@ from qkv.engine.problem import Call, Problem
 from qkv.engine.work import memory_traffic, pairs_of, passes, product_operations
 from qkv.masks.lower import Visibility
 from qkv.normalizers.dense import Softmax
-from qkv.scores.base import as_it_is
 from qkv.scores.pointwise import Linear
 from qkv.shapes import Shape
 
@@ -99,11 +98,10 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     query, key, value, scale = products_of(call)
     query, key, value = (by_head(x, problem.leading) for x in (query, key, value))
     ranges, sink = _ranges_of(problem, call.visibility), _sink(problem, call)
-    with as_it_is(query):
-        if problem.gradient:
-            output, lse = _Short.apply(query, key, value, sink, ranges, scale), None  # type: ignore[no-untyped-call]
-        else:
-            output, lse = _forward(query, key, value, sink, ranges, scale, problem.state)
+    if problem.gradient:
+        output, lse = _Short.apply(query, key, value, sink, ranges, scale), None  # type: ignore[no-untyped-call]
+    else:
+        output, lse = _forward(query, key, value, sink, ranges, scale, problem.state)
     if output.shape[:-2] != problem.leading:
         output = output.reshape(*problem.leading, *output.shape[2:])
     output = output if output.dtype == problem.dtype else output.to(problem.dtype)

@@ -20,7 +20,6 @@ from qkv.engine.derivatives import Terms, causal_bounds, differentiable_gradient
 from qkv.engine.mechanism import Mechanism, full_rank
 from qkv.engine.problem import Call, Problem
 from qkv.normalizers.dense import Softmax
-from qkv.scores.base import as_it_is
 from qkv.scores.pointwise import Linear
 from qkv.values.parameters import finite, logaddexp, spread
 
@@ -48,19 +47,18 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     assert isinstance(call.normalizer, Softmax)
     assert call.normalizer.sink is not None
     products = products_of(call)
-    with as_it_is(products.query):
-        inputs = flash.kernel_inputs(problem, call, products)
-        with torch.no_grad():
-            output, lse = flash_operators.forward(*inputs)
-        if not flash.trusted(problem, call, inputs, lse):
-            return blocked.run(problem, call)
-        sink = _by_head(call.normalizer.sink, problem)
-        output, lse = attend(*inputs[:3], sink, (output, lse), inputs.causal, inputs.scale)
-        result = flash.finish(problem, call, output, lse)
-        if result.state is None or not row_state.is_rounded(problem):
-            return result
-        sinks = torch.as_tensor(spread(call.normalizer.sink, by=1), device=products.query.device)
-        return result._replace(state=row_state.unrounded(problem, call, products, result.state, sinks))
+    inputs = flash.kernel_inputs(problem, call, products)
+    with torch.no_grad():
+        output, lse = flash_operators.forward(*inputs)
+    if not flash.trusted(problem, call, inputs, lse):
+        return blocked.run(problem, call)
+    sink = _by_head(call.normalizer.sink, problem)
+    output, lse = attend(*inputs[:3], sink, (output, lse), inputs.causal, inputs.scale)
+    result = flash.finish(problem, call, output, lse)
+    if result.state is None or not row_state.is_rounded(problem):
+        return result
+    sinks = torch.as_tensor(spread(call.normalizer.sink, by=1), device=products.query.device)
+    return result._replace(state=row_state.unrounded(problem, call, products, result.state, sinks))
 
 
 def _by_head(sink: float | Tensor, problem: Problem) -> float | Tensor:

@@ -49,16 +49,17 @@ def broadcast(*shapes: Shape) -> Shape | None:
     return tuple(sizes)
 
 
-def align_left(item: Tensor, leading: Shape, argument: str) -> Tensor:
+def align_left(item: Tensor, leading: Shape, argument: str, last: int = 0) -> Tensor:
     """Align per-item data with the leading dimensions, from the left.
 
     Args:
         item: one entry per item; its shape must be a prefix of `leading` (sizes of 1 broadcast).
         leading: the leading shape of the problem.
         argument: the name to use in an error.
+        last: how many dimensions of size 1 follow.
 
     Returns:
-        A view with as many dimensions as `leading`.
+        A view with as many dimensions as `leading`, and those that follow.
 
     Raises:
         ShapeError: the shape is not a prefix.
@@ -78,7 +79,7 @@ def align_left(item: Tensor, leading: Shape, argument: str) -> Tensor:
             f"shape {show(tuple(item.shape))}",
             "Per-item data such as lengths has the shape (B,), or (B, H) if it differs per head.",
         )
-    return item.reshape((*item.shape, *(1,) * (len(leading) - item.ndim)))
+    return item.reshape((*item.shape, *(1,) * (len(leading) - item.ndim + last)))
 
 
 def align_right(parameter: Tensor, rank: int, leading: Shape, argument: str) -> Tensor:

@@ -64,8 +64,11 @@ class Mask(ABC):
         """Return the mask as an interval of keys per query, or None if it is not one."""
         return None
 
-    def fewest(self, grid: Grid) -> int | None:
-        """Return the least number of keys that a query sees, or None if only a pass over all queries tells."""
+    def read(self, grid: Grid) -> tuple[Bounds, int] | None:
+        """Check numbers that may be read; return bounds that are the same for every query, and the fewest keys inside.
+
+        None for any other mask.
+        """
         return None
 
     def inside(self, grid: Grid) -> "Iterable[tuple[Mask, Grid]]":

@@ -107,13 +107,12 @@ class Visibility:
 
     def matrix(self) -> Tensor | None:
         """Return the whole matrix, broadcasting to (..., Q, K); None if all is visible."""
-        return self._once("matrix", self._matrix)
-
-    def _matrix(self) -> Tensor | None:
+        if self.kind == "all":
+            return None
         if self.kind == "keys" and self.readable:
             seen = self._keys_in_range()
             return None if seen is None else seen.unsqueeze(-2)
-        return self.tile(slice(None), slice(None))
+        return self._once("matrix", lambda: self.tile(slice(None), slice(None)))
 
     def _keys_in_range(self) -> Tensor | None:
         """Return the keys that every query sees, of a mask of that kind, (..., K); None if all are."""
@@ -122,9 +121,10 @@ class Visibility:
     def _columns(self) -> Tensor | None:
         if self.fewest == self.grid.keys:
             return None
-        # Bounds of one row, (..., 1), take the place of the columns that they are compared with.
-        columns_K, inside = torch.arange(self.grid.keys, device=self.grid.device), None
         first, last = self.bounds or (None, None)
+        # Bounds of one row, (..., 1), take the place of the columns that they are compared with.
+        columns_K = torch.arange(self.grid.keys, dtype=torch.int32, device=self.grid.device)
+        inside: Tensor | None = None
         if last is not None:
             inside = columns_K < last
         if first is not None:
@@ -161,14 +161,14 @@ class Visibility:
 
     def keys_with_queries(self) -> Tensor | None:
         """Return whether each key is seen by any query: bool, broadcasts to (..., K); None if every key is."""
+        if self.kind == "all":
+            return None
         if self.kind == "keys" and self.grid.queries:
             return self._keys_in_range()
         return self._once("keys with queries", lambda: self._unless_all(self._keys_with_queries()))
 
     def _keys_with_queries(self) -> Tensor | None:
         grid = self.grid
-        if self.kind == "all":
-            return None
         # Comparing two varying lengths would fix the outcome when a program is exported.
         if self.kind == "causal" and not torch.compiler.is_compiling() and grid.keys <= grid.queries:
             return None
@@ -291,19 +291,19 @@ def lower(mask: Mask | None, grid: Grid, readable: bool = False) -> Visibility:
         The lowered mask.
 
     Raises:
-        MaskError: a bool tensor does not broadcast to (..., Q, K).
+        MaskError: a bool tensor does not broadcast to (..., Q, K), or a length that may be read is none.
         ShapeError: per-item data does not fit the leading shape.
     """
     if mask is None:
         return Visibility("all", grid)
     if is_plain_causal(mask):
         return Visibility("causal", grid, mask.bounds(grid))
-    bounds = mask.bounds(grid)
+    numbers_read = mask.read(grid) if readable else None
+    bounds, fewest = numbers_read or (mask.bounds(grid), None)
     if bounds is not None and bounds.first is None and bounds.last is None:
         return Visibility("all", grid)
     if bounds is not None:
-        kind: Kind = "keys" if _same_for_all_rows(bounds) else "bounds"
-        fewest = mask.fewest(grid) if readable else None
+        kind: Kind = "keys" if numbers_read or _same_for_all_rows(bounds) else "bounds"
         return Visibility(kind, grid, bounds, readable=readable, fewest=fewest)
     parts = factors(mask)
     tables = [_fitting(part.tensor, grid) for part in map(_savable, parts) if isinstance(part, Dense)]

@@ -102,11 +102,15 @@ class Lengths(Pattern):
         keys = Span(by, _moved(self.keys, by))
         return keys if of_queries is None else keys & of_queries
 
-    def fewest(self, grid: Grid) -> int | None:
-        """Return the shortest length of keys."""
-        if self.keys is None or self.queries is not None or _empty(self.keys):
+    def read(self, grid: Grid) -> tuple[Bounds, int] | None:
+        """Return the bounds and the shortest length of keys; raise a MaskError if a number is not a length."""
+        _expect_prefix(self.queries, grid.queries, "queries")
+        extremes = _expect_prefix(self.keys, grid.keys, "keys")
+        if self.keys is None or extremes is None or self.queries is not None:
             return None
-        return min(max(_extremes(self.keys)[0], 0), grid.keys)
+        last = _row(self.keys, grid, "keys")
+        # Numbers that were checked need not be clamped.
+        return Bounds(None, last.int() if isinstance(last, Tensor) else _clamp(last, grid)), extremes[0]
 
 
 @final
@@ -280,12 +284,12 @@ def _length(item: int | Tensor) -> int | Tensor:
 
 def _row(item: int | Tensor, grid: Grid, argument: str) -> int | Tensor:
     """Add dimensions to per-item data for a (..., Q) tensor."""
-    return align_left(item, grid.leading, argument).unsqueeze(-1) if isinstance(item, Tensor) else item
+    return align_left(item, grid.leading, argument, last=1) if isinstance(item, Tensor) else item
 
 
 def _column(item: int | Tensor, grid: Grid, argument: str) -> int | Tensor:
     """Add dimensions to per-item data for a (..., Q, K) tensor."""
-    return align_left(item, grid.leading, argument)[..., None, None] if isinstance(item, Tensor) else item
+    return align_left(item, grid.leading, argument, last=2) if isinstance(item, Tensor) else item
 
 
 def _clamp(position: int | Tensor, grid: Grid) -> Tensor:
@@ -411,18 +415,17 @@ def expect_lengths(mask: Mask | None, grid: Grid) -> None:
         expect_lengths(part, its)
 
 
-def _expect_prefix(count: int | Tensor | None, most: int, what: str) -> None:
-    if count is None or _empty(count) or (isinstance(count, Tensor) and not count.is_cpu):
-        return
-    for number in _extremes(count):
+def _expect_prefix(count: int | Tensor | None, most: int, what: str) -> tuple[int, int] | None:
+    """Return the least and the largest length after a check; None if there is none that may be read."""
+    if count is None or (isinstance(count, Tensor) and not (count.is_cpu and count.numel())):
+        return None
+    extremes = _extremes(count)
+    for number in extremes:
         if isinstance(number, int) and not 0 <= number <= most:
             hint = "A length counts the real positions of this call's tensors; omit the mask if all are real."
             expected = f"lengths from 0 to {most:,}, the number of {what}"
             raise MaskError(f"lengths({what})", expected, f"{number:,}", hint)
-
-
-def _empty(item: int | Tensor) -> bool:
-    return isinstance(item, Tensor) and not item.numel()
+    return extremes
 
 
 def _extremes(item: int | Tensor) -> tuple[int, int]:

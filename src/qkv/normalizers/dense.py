@@ -96,8 +96,8 @@ def _softmax(s: Tensor) -> Tensor:
     if readable(s):
         weights = torch.softmax(s, -1)
         # One sum tells whether a number is NaN.
-        total = weights.detach()[..., 0].sum()
-        if not bool(total.isnan()):
+        total = float(weights.detach().select(-1, 0).sum())
+        if not math.isnan(total):
             return weights
     return _softmax_but(s, s.detach().amax(-1, keepdim=True) == -torch.inf)
 
@@ -259,7 +259,7 @@ class Hard(Normalizer):
         if readable(s) and not s.requires_grad:
             top, winner = s.max(-1, keepdim=True)
             # False for NaN too.
-            if bool((top > -torch.inf).all()):
+            if float(top.sum()) > -torch.inf:
                 return torch.zeros_like(s).scatter_(-1, winner, 1.0)
         top = s.amax(-1, keepdim=True)
         # If all visible scores are -inf, masked ones look the same: check visibility again.

@@ -72,7 +72,8 @@ class ScaledDot(Score):
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         """q·k/√D."""
-        return self.pointwise(query @ key.mT * self._factor(query))
+        s_QK = query @ key.mT * self._factor(query)
+        return s_QK if self.softcap is None else self.pointwise(s_QK)
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:
         """Scale the products."""

@@ -145,4 +145,5 @@ class Concat(Score):
         expect_width("Concat(key_vector)", key[-1], self.key_vector.shape[-1], "key")
 
     def _projected(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        return project(query, self.query_vector[..., None, :]), project(key, self.key_vector[..., None, :])
+        columns = self.query_vector.unsqueeze(-1), self.key_vector.unsqueeze(-1)
+        return query @ columns[0].to(query.dtype), key @ columns[1].to(key.dtype)

@@ -297,7 +297,7 @@ def traced() -> bool:
         False
     """
     # The length of the stack counts both kinds of modes, and nearly always is 0.
-    if not torch._C._len_torch_dispatch_stack():
+    if not _dispatch_modes():
         return False
     return any(torch._C._get_dispatch_mode(key) is not None for key in _TRACING)
 
@@ -339,7 +339,7 @@ def readable(tensor: Tensor) -> bool:
         >>> readable(torch.zeros(2)), readable(torch.zeros(2, device="meta"))
         (True, False)
     """
-    if tensor.device.type != "cpu" or torch.compiler.is_compiling() or traced():
+    if torch.compiler.is_compiling() or not tensor.is_cpu or (_dispatch_modes() and traced()):
         return False
     return type(tensor) in (Tensor, torch.nn.Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
@@ -351,5 +351,4 @@ def numbers(tensor: Tensor) -> bool:
         >>> numbers(torch.ones(2)), numbers(torch._neg_view(torch.ones(2)))
         (True, False)
     """
-    plain = readable(tensor) and not tensor.is_neg() and not tensor._is_zerotensor()
-    return plain and not transformed() and torch._C._get_tracing_state() is None
+    return readable(tensor) and not tensor.is_neg() and not tensor._is_zerotensor() and not transformed()

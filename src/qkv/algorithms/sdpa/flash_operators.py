@@ -61,7 +61,7 @@ def added(mask: Tensor, dtype: torch.dtype) -> Tensor:
         >>> added(torch.tensor([True, False]), torch.float32)
         tensor([0., -inf])
     """
-    return torch.where(mask, torch.zeros((), dtype=dtype, device=mask.device), -torch.inf)
+    return mask.to(dtype).log_()
 
 
 def backward(

@@ -71,6 +71,8 @@ class Algorithm:
             gradients, for decoding; None if that would save no time.
         direct: returns a function of query, key and value for calls like this one, whose mechanism holds no tensor:
             what sizes and numbers decide is decided once; None if there is none.
+        bind: returns a function that computes the output of calls like one of a problem without a row state, with every
+            choice made that their sizes and numbers decide, outside of autocast; None if `run` makes few.
         row_state: returns how it computes a row state that it does not have at hand, for `explain`; else None.
     """
 
@@ -89,4 +91,5 @@ class Algorithm:
     reads_hidden_keys: bool = True
     prepare_loop: Callable[[Problem, Call], Callable[[Tensor], Tensor] | None] | None = None
     direct: Callable[[Problem, Call], Callable[[Tensor, Tensor, Tensor], Tensor] | None] | None = None
+    bind: Callable[[Problem, Call], Callable[[Call], Tensor] | None] | None = None
     row_state: Callable[[Problem], str | None] = _on_the_way

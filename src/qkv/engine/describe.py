@@ -119,12 +119,10 @@ def describe(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, st
         # A user-defined score expects the caller's head layout.
         key, value = (x.repeat_interleave(groups[1], -3) for x in (key, value))
         groups = None
-    if groups is not None:
-        query, key, value, bias = _grouped(query, key, value, bias, groups)
-        score, normalizer = group(score, score.parameters, *groups), group(normalizer, normalizer.parameters, *groups)
-        visibility = visibility.group(*groups)
     seed = draw_seed(arguments.dropout, arguments.generator, query.device)
     call = Call(query, key, value, score, normalizer, visibility, bias, arguments.dropout, seed)
+    if groups is not None:
+        call = grouped(call, *groups)
     problem = _describe(call, leading if groups is None else (*leading[:-1], *groups), state)
     return DescribedCall(problem, call, leading)
 
@@ -339,13 +337,27 @@ def bias_type(query: torch.dtype, bias: torch.dtype) -> torch.dtype:
     return torch.float32 if query in HALVES and bias != query else query
 
 
-def _grouped(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | PositionBias | None, groups: tuple[int, int]
-) -> tuple[Tensor, Tensor, Tensor, Tensor | PositionBias | None]:
-    """Reshape heads to (G, H/G): keys and values then broadcast over their group instead of being copied."""
+def grouped(call: Call, groups: int, repeats: int) -> Call:
+    """Reshape heads to (G, H/G): keys and values then broadcast over their group instead of being copied.
+
+    Args:
+        call: its tensors with H heads, keys and values with G; its visibility may be grouped already.
+        groups, repeats: G and H/G.
+    """
+    query, key, value, score, normalizer, visibility, bias, dropout, seed = call
     if bias is not None:
-        bias = bias.group(*groups) if isinstance(bias, PositionBias) else regroup(bias, 2, *groups)
-    return regroup(query, 2, *groups), key.unsqueeze(-3), value.unsqueeze(-3), bias
+        bias = bias.group(groups, repeats) if isinstance(bias, PositionBias) else regroup(bias, 2, groups, repeats)
+    return Call(
+        regroup(query, 2, groups, repeats),
+        key.unsqueeze(-3),
+        value.unsqueeze(-3),
+        group(score, score.parameters, groups, repeats),
+        group(normalizer, normalizer.parameters, groups, repeats),
+        visibility if visibility.groups else visibility.group(groups, repeats),
+        bias,
+        dropout,
+        seed,
+    )
 
 
 def draw_seed(dropout: float, generator: torch.Generator | None, device: torch.device) -> Tensor | None:

@@ -124,6 +124,11 @@ class Call(NamedTuple):
         assert not isinstance(self.bias, PositionBias)
         return self.bias
 
+    def scored(self) -> list[object]:
+        """Return what the scores are computed from: query, key, bias, and the score's parameters."""
+        biases = self.bias.tensors() if isinstance(self.bias, PositionBias) else [self.bias]
+        return [self.query, self.key, *(getattr(self.score, part.name) for part in self.score.parameters), *biases]
+
     def without_hidden_keys(self, keys: bool = True) -> "Call":
         """Zero keys and values that no query sees, so that their contents cannot reach a result or a gradient.
 
@@ -153,4 +158,4 @@ class Call(NamedTuple):
         nonempty_rows = None if visibility.kind == "causal" else visibility.rows_with_keys()
         if nonempty_rows is not None:
             query = torch.where(nonempty_rows.unsqueeze(-1), query, 0.0)
-        return self._replace(query=query, key=key, value=value)
+        return Call(query, key, value, *self[3:])

@@ -71,20 +71,24 @@ class Plan:
     facts: str = ""
 
     def run(self, call: Call) -> Result:
-        """Compute a call of this problem.
+        """Compute a call of this problem, outside of autocast.
 
         Raises:
             UnsupportedError: the tensor values rule out every candidate of the backend requested by name.
             ForkError: this process was forked from one with threads that PyTorch would wait for.
         """
+        if self.problem.core == "tile":
+            # A user's function runs under the caller's autocast.
+            return self.run_as_it_is(call)
+        with as_it_is(call.query):
+            return self.run_as_it_is(call)
+
+    def run_as_it_is(self, call: Call) -> Result:
+        """Compute a call as `run` does, where no autocast is active."""
         algorithm, call, facts = self._select(call, [])
         if forks.lost and algorithm.backend != "fused" and call.query.numel() + call.key.numel() >= _PARALLEL:
             forks.expect_threads("attention")
-        if self.problem.core == "tile":
-            # A user's function runs under the caller's autocast.
-            return algorithm.run(self.problem, call, facts)
-        with as_it_is(call.query):
-            return algorithm.run(self.problem, call, facts)
+        return algorithm.run(self.problem, call, facts)
 
     def inspected(self, call: Call) -> "Plan":
         """Return the plan after inspection of a call's tensor values."""

@@ -20,6 +20,7 @@ from qkv.engine.describe import (
     bias_type,
     describe,
     draw_seed,
+    grouped,
     in_log_space,
     normalizer_for,
     promoted_mechanism,
@@ -47,7 +48,9 @@ LONGEST = 1 << 14
 
 CacheKey = tuple[Any, ...]
 _PLAIN = frozenset({Tensor, torch.nn.Parameter})
-_OURS = frozenset({*SCORES.classes, *NORMALIZERS.classes, Alibi, Relative, type(None)})
+_KINDS: tuple[Any, ...] = (*SCORES.classes, *NORMALIZERS.classes, Alibi, Relative)
+_OURS = {kind: frozenset(part.name for part in kind.parameters) for kind in _KINDS} | {type(None): frozenset()}
+"""The parts of a mechanism that may have a key, each with the names of those of its fields that may be tensors."""
 _NUMBERS = frozenset({int, float, str, bool, type(None)})
 
 
@@ -56,15 +59,21 @@ class CachedPlan(NamedTuple):
 
     Attributes:
         plan: the algorithms that compute them.
+        leading: the leading shape as the caller sees it.
+        groups: key heads, and query heads for each; None if heads are not grouped.
         visibility: the lowered mask, if it depends on the sizes alone.
         mechanism: the score and the normalizer as algorithms take them, if neither holds a tensor.
         direct: computes a call from query, key and value alone, if the algorithm can.
+        bound: computes a call, if the algorithm has made its choices.
     """
 
     plan: Plan
+    leading: Shape
+    groups: tuple[int, int] | None
     visibility: Visibility | None
     mechanism: tuple[Score, Normalizer] | None
     direct: Callable[[Tensor, Tensor, Tensor], Tensor] | None
+    bound: Callable[[Call], Tensor] | None
 
 
 _dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -90,21 +99,23 @@ def attend(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, back
     if _TRACES_NOTHING and torch.compiler.is_compiling():
         hint = "torch.compile and torch.export of older ones do not trace qkv; calls that are not compiled work."
         raise UnsupportedError("torch.compile", "PyTorch 2.11 or newer", torch.__version__, hint)
-    plain = _plain(query, key, value) and not arguments.enable_gqa
+    plain = _plain(query, key, value)
     masked = plain and arguments.mask is not None
-    visibility = _lowered(query, key, value, arguments.mask) if masked else None
+    visibility = _lowered(query, key, value, arguments) if masked else None
     lookup = cache_key(query, key, value, arguments, visibility, backend) if plain else None
     cached = None if lookup is None else PLANS.get(lookup)
     if cached is None:
         problem, call, leading = describe(query, key, value, arguments)
         plan = plan_for(problem, backend)
         if lookup is not None:
-            _store(lookup, plan, call, arguments)
+            _store(lookup, plan, call, leading, arguments)
         return plan.run(call).output, leading
-    leading = cached.plan.problem.leading
     if cached.direct is not None and not forks.lost:
-        return cached.direct(query, key, value), leading
-    return cached.plan.run(_call(query, key, value, arguments, cached, visibility)).output, leading
+        return cached.direct(query, key, value), cached.leading
+    call = _call(query, key, value, arguments, cached, visibility)
+    if cached.bound is not None and not forks.lost:
+        return cached.bound(call), cached.leading
+    return cached.plan.run_as_it_is(call).output, cached.leading
 
 
 def _plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -136,22 +147,23 @@ def _call(
     assert lowered is not None, "a mask is lowered with its call, or with its plan"
     seed = draw_seed(dropout, generator, query.device) if dropout else None
     added = None if bias is None else _bias(bias, lowered.grid, query.dtype)
-    return Call(query, key, value, score, normalizer, lowered, added, dropout, seed)
+    call = Call(query, key, value, score, normalizer, lowered, added, dropout, seed)
+    return call if cached.groups is None else grouped(call, *cached.groups)
 
 
 def _mechanism(arguments: Arguments, dtype: torch.dtype) -> tuple[Score, Normalizer]:
-    assert isinstance(arguments.score, Score)
-    normalizer = normalizer_for(arguments.normalizer, arguments.score)
-    return promoted_mechanism(*in_log_space(arguments.score, normalizer, arguments.bias is not None), dtype)
+    score: Score = arguments.score  # type: ignore[assignment]
+    normalizer = normalizer_for(None, score) if arguments.normalizer is None else arguments.normalizer
+    return promoted_mechanism(*in_log_space(score, normalizer, arguments.bias is not None), dtype)
 
 
 def _bias(bias: Tensor | Bias, grid: Grid, dtype: torch.dtype) -> Tensor | PositionBias:
-    if isinstance(bias, Bias):
-        return position_bias(bias, grid, dtype)
-    return bias if bias.dtype == dtype else bias.to(bias_type(dtype, bias.dtype))
+    if isinstance(bias, Tensor):
+        return bias if bias.dtype == dtype else bias.to(bias_type(dtype, bias.dtype))
+    return position_bias(bias, grid, dtype)
 
 
-def _store(lookup: CacheKey, plan: Plan, call: Call, arguments: Arguments) -> None:
+def _store(lookup: CacheKey, plan: Plan, call: Call, leading: Shape, arguments: Arguments) -> None:
     if len(PLANS) >= MOST:
         PLANS.clear()
     fixed = arguments.mask is None or is_plain_causal(arguments.mask)
@@ -160,9 +172,18 @@ def _store(lookup: CacheKey, plan: Plan, call: Call, arguments: Arguments) -> No
         return
     numbers = not tensors_in((arguments.score, arguments.normalizer))
     mechanism = _mechanism(arguments, call.query.dtype) if numbers else None
-    direct = plan.candidates[0].direct
-    alone = None if direct is None or not (numbers and fixed) else direct(plan.problem, call)
-    PLANS[lookup] = CachedPlan(plan, call.visibility if fixed else None, mechanism, alone)
+    direct, bind = plan.candidates[0].direct, plan.candidates[0].bind
+    groups = call.visibility.groups
+    alone = None if direct is None or not (numbers and fixed) or groups else direct(plan.problem, call)
+    PLANS[lookup] = CachedPlan(
+        plan,
+        leading,
+        groups,
+        call.visibility if fixed else None,
+        mechanism,
+        alone,
+        None if bind is None else bind(plan.problem, call),
+    )
 
 
 def cache_key(
@@ -186,7 +207,7 @@ def cache_key(
         >>> first == cache_key(query, key, value.half(), arguments, None, "auto")
         False
     """
-    score, normalizer, mask, bias, dropout, _, _ = arguments
+    score, normalizer, mask, bias, dropout, _, enable_gqa = arguments
     if mask is not None and visibility is None and not is_plain_causal(mask):
         return None
     shape, other = query.shape, key.shape
@@ -200,7 +221,7 @@ def cache_key(
     masked = mask is not None, None if visibility is None else visibility.kind
     sizes = shape, other, value.shape, query.dtype, key.dtype, value.dtype
     needs = query.requires_grad, key.requires_grad, value.requires_grad, torch.is_grad_enabled()
-    return backend, sizes, needs, masked, torch.get_num_threads(), type(dropout), dropout != 0, mechanism
+    return backend, sizes, needs, masked, torch.get_num_threads(), type(dropout), dropout != 0, enable_gqa, mechanism
 
 
 def _mechanism_key(score: object, normalizer: object, bias: object) -> tuple[Any, ...] | None:
@@ -212,8 +233,9 @@ def _mechanism_key(score: object, normalizer: object, bias: object) -> tuple[Any
 
 def _add(parts: list[Any], mechanism: object) -> bool:
     """Add a score, a normalizer or a bias: its type, its numbers, and the shapes and dtypes of its tensors."""
-    kind: Any = type(mechanism)
-    if kind not in _OURS:
+    kind = type(mechanism)
+    parameters = _OURS.get(kind)
+    if parameters is None:
         return False
     parts.append(kind)
     if mechanism is None:
@@ -222,13 +244,13 @@ def _add(parts: list[Any], mechanism: object) -> bool:
         if type(x) in _NUMBERS:
             parts.append(x)
         # A tensor that is not a parameter could change the problem.
-        elif not (any(name == each[0] for each in kind.parameters) and _add_tensor(parts, x)):
+        elif not (name in parameters and _add_tensor(parts, x)):
             return False
     return True
 
 
 def _add_bias(parts: list[Any], bias: Any) -> bool:
-    return _add(parts, bias) if isinstance(bias, Bias) else _add_tensor(parts, bias)
+    return _add_tensor(parts, bias) if isinstance(bias, Tensor) else _add(parts, bias)
 
 
 def _add_tensor(parts: list[Any], x: Any) -> bool:
@@ -248,16 +270,17 @@ def _may_be_read(x: Any) -> bool:
     return may_be_saved and x.is_cpu and is_dense(x)
 
 
-def _lowered(query: Tensor, key: Tensor, value: Tensor, original: object) -> Visibility | None:
+def _lowered(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments) -> Visibility | None:
     """Lower the mask of a call that may have a cached plan; None for a plain causal one, and for other calls."""
-    if is_plain_causal(original):
+    if is_plain_causal(arguments.mask):
         return None
-    mask = as_mask(original)
-    leading = query.shape[:-2]
-    if query.ndim < 2 or leading != key.shape[:-2] or leading != value.shape[:-2]:
+    mask = as_mask(arguments.mask)
+    own = 3 if arguments.enable_gqa else 2
+    if query.ndim < own or not query.shape[:-own] == key.shape[:-own] == value.shape[:-own]:
         return None
     if not all(map(_may_be_read, tensors_in(mask))):
         return None
-    grid = Grid(tuple(leading), query.shape[-2], key.shape[-2], query.device)
-    expect_lengths(mask, grid)
+    grid = Grid(tuple(query.shape[:-2]), query.shape[-2], key.shape[-2], query.device)
+    for part, its in mask.inside(grid):
+        expect_lengths(part, its)
     return lower(mask, grid, readable=True)

@@ -1,10 +1,13 @@
 """Backend `reference`: the equation on the full matrix, in any dtype; all other backends are tested against it."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from qkv.algorithms.matrix import distance_scores, dot_scores
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
+from qkv.engine.autograd import with_zero_gradients
 from qkv.engine.dropout import factor_matrix
 from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
@@ -17,7 +20,7 @@ from qkv.engine.work import (
     pairs_of,
     product_operations,
 )
-from qkv.normalizers.dense import Hard, Sigmoid
+from qkv.normalizers.dense import Hard
 from qkv.scores.base import as_it_is, equation, wide
 
 IN_CACHE = 1 << 20
@@ -71,50 +74,96 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     return Result(output(problem, call, weights(problem, call)), state)
 
 
+def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor]:
+    """Return a function that computes the output of calls like this one."""
+    weights_of, output_of = _bind_weights(problem, call), _bind_output(problem, call)
+    all_visible = problem.mask == "all"
+
+    def attend(call: Call) -> Tensor:
+        call = call if all_visible else call.without_hidden_keys()
+        return output_of(call, weights_of(call))
+
+    return attend
+
+
 def weights(problem: Problem, call: Call) -> Tensor:
     """Return the weights after dropout, (..., Q, K)."""
-    call = _with_matrix(call)
-    visible = seen_by(call, call.visibility.matrix())
-    shifted = isinstance(call.normalizer, Sigmoid)
-    s_QK = dot_scores.scores(problem, call) if visible is None or not shifted else None
-    if s_QK is not None and shifted:
-        w_QK = torch.sigmoid(s_QK) if s_QK.requires_grad else s_QK.sigmoid_()
-    else:
-        w_QK = call.normalizer(scores(call) if s_QK is None else s_QK, visible)
-    return w_QK if call.seed is None else dropped(problem, call, w_QK)
+    return _bind_weights(problem, call)(call)
 
 
-def _with_matrix(call: Call) -> Call:
+def _bind_weights(problem: Problem, call: Call) -> Callable[[Call], Tensor]:
+    """Return a function that computes the weights of calls like this one, with every choice made that they share."""
+    positional, dropout = problem.positional, problem.dropout
+    products_of = dot_scores.bind(problem, call)
+    scores_of, shifted = products_of or scores, products_of is not None and dot_scores.shifts(problem)
+    all_visible = problem.mask == "all" and not marks_empty_rows(call)
+
+    def weights_of(call: Call) -> Tensor:
+        call = with_matrix(call) if positional else call
+        s_QK = scores_of(call)
+        if shifted:
+            w_QK = torch.sigmoid(s_QK) if s_QK.requires_grad else s_QK.sigmoid_()
+        else:
+            w_QK = call.normalizer(s_QK, None if all_visible else seen_by(call, call.visibility.matrix()))
+        return dropped(problem, call, w_QK) if dropout else w_QK
+
+    if problem.normalizer == "hard" and problem.gradient and problem.mode == "eager" and problem.core != "tile":
+        return lambda call: _without_slope(weights_of, with_matrix(call))
+    return weights_of
+
+
+def _without_slope(weights_of: Callable[[Call], Tensor], call: Call) -> Tensor:
+    """Return weights that only jump, with zero gradients for all that they are computed from."""
+    with torch.no_grad():
+        w_QK = weights_of(call)
+    return with_zero_gradients(w_QK, call.scored())
+
+
+def with_matrix(call: Call) -> Call:
     """Return the call with a position bias evaluated as a matrix."""
     return call._replace(bias=call.bias.tile()) if isinstance(call.bias, PositionBias) else call
 
 
+def marks_empty_rows(call: Call) -> bool:
+    """Return whether a bias or function may mask rows by −inf whose weights are divided by their sum, 0 there."""
+    divided = call.normalizer.convex and not call.normalizer.piecewise_constant
+    return divided and (call.bias is not None or call.score.core == "tile")
+
+
 def seen_by(call: Call, visible: Tensor | None) -> Tensor | None:
-    """Return the mask for the normalizer: all True instead of None if a bias or function may mask rows by −inf."""
-    if visible is None and (call.bias is not None or call.score.core == "tile"):
+    """Return the mask for the normalizer: all True instead of None where it must look for rows that see nothing."""
+    if visible is None and marks_empty_rows(call):
         return torch.ones((1, 1), dtype=torch.bool, device=call.query.device)
     return visible
 
 
 def output(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
     """Return weights times values, (..., Q, V)."""
-    value = wide(call.value)
-    with as_it_is(value):
-        w_QK = w_QK if w_QK.dtype == value.dtype else w_QK.to(value.dtype)
-        # The same product, without the steps by which `@` finds that it is one.
-        plain = w_QK.ndim == value.ndim == 3 and w_QK.shape[0] == value.shape[0]
-        out_QV = torch.bmm(w_QK, value) if plain else w_QK @ value
-    out_QV = out_QV if out_QV.dtype == call.value.dtype else out_QV.to(call.value.dtype)
-    return out_QV if out_QV.shape[:-2] == problem.leading else out_QV.expand(*problem.leading, *out_QV.shape[-2:])
+    with as_it_is(call.value):
+        return _bind_output(problem, call)(call, w_QK)
+
+
+def _bind_output(problem: Problem, call: Call) -> Callable[[Call, Tensor], Tensor]:
+    dtype, leading = call.value.dtype, problem.leading
+
+    def output_of(call: Call, w_QK: Tensor) -> Tensor:
+        value = wide(call.value)
+        out_QV = (w_QK if w_QK.dtype == value.dtype else w_QK.to(value.dtype)) @ value
+        out_QV = out_QV if out_QV.dtype == dtype else out_QV.to(dtype)
+        return out_QV if out_QV.shape[:-2] == leading else out_QV.expand(*leading, *out_QV.shape[-2:])
+
+    return output_of
 
 
 def scores(call: Call) -> Tensor:
     """Return the scores with the bias, which is a tensor or None, (..., Q, K)."""
-    s_QK = distance_scores.scores(call.score, call.query, call.key)
+    near = call.score.core == "distance"
+    s_QK = distance_scores.scores(call.score, call.query, call.key) if near else None
     s_QK = equation(call.score, call.query, call.key) if s_QK is None else s_QK
-    if isinstance(call.normalizer, Hard):
-        s_QK = shared(s_QK, first_equals(call.key))
-    return s_QK if call.bias_tensor is None else s_QK + call.bias_tensor
+    if type(call.normalizer) is Hard:
+        s_QK = shared(s_QK, first_equals(call.key, call.visibility))
+    bias = None if call.bias is None else call.bias_tensor
+    return s_QK if bias is None else s_QK + bias
 
 
 def dropped(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
@@ -125,11 +174,11 @@ def dropped(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
 
 def row_state(problem: Problem, call: Call) -> Tensor:
     """Return the value of the row state, (..., Q)."""
-    call = _with_matrix(call)
+    call = with_matrix(call)
     state = call.normalizer.state(scores(call), call.visibility.matrix())
     return state.expand(*problem.leading, problem.queries)
 
 
 REFERENCE = Algorithm(
-    "matrix.reference", "reference", "the equation on the full matrix", refuses, work, run, quadratic=True
+    "matrix.reference", "reference", "the equation on the full matrix", refuses, work, run, quadratic=True, bind=bind
 )

@@ -17,7 +17,6 @@ from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import memory_traffic
 from qkv.masks.lower import Visibility
-from qkv.scores.base import as_it_is
 from qkv.scores.pointwise import Linear
 
 DENSE_LIMIT = 1 << 22
@@ -116,27 +115,70 @@ def direct(problem: Problem, call: Call) -> Callable[[Tensor, Tensor, Tensor], T
 
     Around a kernel that takes 20 µs, Python's part of `run` would be as long as the kernel.
     """
-    products, leading, causal = products_of(call), problem.leading, problem.mask == "causal"
-    if any(operand is not x for operand, x in zip(products, (call.query, call.key, call.value), strict=False)):
+    kernel, masked = _bind_kernel(problem, call), _is_masked(problem, call)
+    every_key_seen = problem.mask == "all" or (problem.mask == "causal" and problem.keys <= problem.queries)
+    if kernel is None or not every_key_seen or flash_operators.suspect(problem.keys, problem.dtype, masked):
         return None
-    every_key_seen = problem.mask == "all" or (causal and problem.keys <= problem.queries)
-    checked = flash_operators.suspect(problem.keys, problem.dtype, masked=False)
-    if not every_key_seen or checked or call.bias is not None or problem.width != problem.value_width:
-        return None
-    if not _calls_kernel(problem) or problem.state:
-        return None
-    by_heads = len(leading) == 2 and all(x.shape[:-2] == leading for x in products[:3])
-    shape, scale, gradient = (*leading, problem.queries, problem.value_width), products.scale, problem.gradient
+    shape = None if len(problem.leading) == 2 else (*problem.leading, problem.queries, problem.value_width)
 
     def attend_directly(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        output = kernel(query, key, value, None)[0]
+        return output if shape is None else output.reshape(shape)
+
+    return None if masked else attend_directly
+
+
+def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
+    """Return `run` for calls like this one; None if inputs must be prepared or padded."""
+    kernel, masked = _bind_kernel(problem, call), _is_masked(problem, call)
+    if kernel is None:
+        return None
+    suspect = flash_operators.suspect(problem.keys, problem.dtype, masked)
+    all_visible, by_mask_alone = problem.mask == "all", masked and call.bias is None
+    hides = problem.mask not in ("all", "causal")
+    shape = None if len(problem.leading) == 2 else (*problem.leading, problem.queries, problem.value_width)
+
+    def attend_bound(call: Call) -> Tensor:
+        call = call if all_visible else call.without_hidden_keys()
+        if by_mask_alone:
+            mask = _added(call.visibility, problem, call.query.dtype)
+        else:
+            mask = _mask(problem, call, call.query.dtype)[0] if masked else None
+        output, lse = kernel(call.query, call.key, call.value, mask)
+        if suspect and not flash_operators.trusted(lse, masked):
+            return blocked.run(problem, call).output
+        output = output if shape is None else output.reshape(shape)
+        return _without_empty_rows(output, call.visibility.rows_with_keys() if hides else None)
+
+    return attend_bound
+
+
+def _is_masked(problem: Problem, call: Call) -> bool:
+    """Return whether a mask or a bias is added to the scores."""
+    return call.bias is not None or problem.mask not in ("all", "causal")
+
+
+def _bind_kernel(
+    problem: Problem, call: Call
+) -> Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]] | None:
+    """Return the kernel for calls like this one, differentiable; None if inputs must be prepared or padded."""
+    products, leading = products_of(call), problem.leading
+    if any(operand is not x for operand, x in zip(products, call[:3], strict=False)):
+        return None
+    if not _calls_kernel(problem) or problem.state or problem.positional or problem.width != problem.value_width:
+        return None
+    by_heads = len(leading) == 2 and all(x.shape[:-2] == leading for x in products[:3])
+    causal, scale, gradient = problem.mask == "causal" and call.bias is None, products.scale, problem.gradient
+
+    def kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         if not by_heads:
             query, key, value = by_head(query, leading), by_head(key, leading), by_head(value, leading)
-        output = flash_operators.forward(query, key, value, None, causal, scale)[0]
+        output, lse = flash_operators.forward(query, key, value, mask, causal, scale)
         if gradient:
             differentiate_by_tiles(output)
-        return output if by_heads else output.reshape(shape)
+        return output, lse
 
-    return attend_directly
+    return kernel
 
 
 class KernelInputs(NamedTuple):
@@ -176,19 +218,18 @@ def attend(problem: Problem, call: Call, products: Products, backend: str) -> Re
     Returns:
         The result; None if non-finite numbers made the kernel's wrong.
     """
-    with as_it_is(products.query):
-        inputs = kernel_inputs(problem, call, products)
-        if not _calls_kernel(problem):
-            output = F.scaled_dot_product_attention(*inputs[:4], is_causal=inputs.causal, scale=inputs.scale)
-            # The result is not checked on this path: the kernel may have treated a row of NaN scores as an empty one.
-            output = output.masked_fill(_without_finite_scores(problem, inputs), torch.nan)
-            return finish(problem, call, output, None)
-        output, lse = flash_operators.forward(*inputs)
-        if not trusted(problem, call, inputs, lse):
-            return None
-        if problem.gradient:
-            differentiate_by_tiles(output)
-        return finish(problem, call, output, lse)
+    inputs = kernel_inputs(problem, call, products)
+    if not _calls_kernel(problem):
+        output = F.scaled_dot_product_attention(*inputs[:4], is_causal=inputs.causal, scale=inputs.scale)
+        # The result is not checked on this path: the kernel may have treated a row of NaN scores as an empty one.
+        output = output.masked_fill(_without_finite_scores(problem, inputs), torch.nan)
+        return finish(problem, call, output, None)
+    output, lse = flash_operators.forward(*inputs)
+    if not trusted(problem, call, inputs, lse):
+        return None
+    if problem.gradient:
+        differentiate_by_tiles(output)
+    return finish(problem, call, output, lse)
 
 
 def trusted(problem: Problem, call: Call, inputs: KernelInputs, lse: Tensor) -> bool:
@@ -334,12 +375,16 @@ def finish(problem: Problem, call: Call, output: Tensor, lse: Tensor | None) -> 
     sees_any = None if problem.mask in ("all", "causal") else call.visibility.rows_with_keys()
     if call.bias_tensor is not None and lse is not None:
         sees_any = _rows_that_see(call)
-    if sees_any is not None:
-        # For rows without visible keys the kernel's output is undefined (its lse there is 0).
-        output = torch.where(sees_any[..., None], output, output.new_zeros(()))
-        lse = None if lse is None else torch.where(sees_any, lse, -torch.inf)
-    state = None if lse is None else lse.double()
-    return Result(output if output.dtype == problem.dtype else output.to(problem.dtype), state)
+    output = _without_empty_rows(output, sees_any)
+    if lse is not None:
+        # For rows without visible keys it is 0.
+        lse = (lse if sees_any is None else torch.where(sees_any, lse, -torch.inf)).double()
+    return Result(output if output.dtype == problem.dtype else output.to(problem.dtype), lse)
+
+
+def _without_empty_rows(output: Tensor, sees_any: Tensor | None) -> Tensor:
+    """Return the output with zeros for rows that see no key, whose output the kernel leaves undefined."""
+    return output if sees_any is None else torch.where(sees_any[..., None], output, output.new_zeros(()))
 
 
 FLASH = Algorithm(
@@ -351,5 +396,6 @@ FLASH = Algorithm(
     run,
     preferred=True,
     direct=direct,
+    bind=bind,
     row_state=lambda problem: row_state.SAYS if row_state.is_rounded(problem) else None,
 )

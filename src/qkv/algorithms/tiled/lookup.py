@@ -4,26 +4,27 @@ These keys are found tile by tile as in `tiled.stripes`. No weights and no secon
 pass only the values that were read get a gradient.
 """
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from qkv.algorithms.matrix import dot_scores
+from qkv.algorithms.matrix.reference import scores, with_matrix
 from qkv.algorithms.tiled import blocked
 from qkv.algorithms.tiled.row_rules import ScoreRows
 from qkv.algorithms.tiled.stripes import Stripes
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.autograd import with_zero_gradients
 from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inputs
-from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call, Problem
-from qkv.engine.ties import first_equals, shared
 from qkv.engine.tiles import take
 from qkv.engine.work import full_tensor, pairs_of
 from qkv.masks.lower import Visibility
 from qkv.normalizers.base import hide
-from qkv.scores.base import equation
 
 MAX_MATRIX = 1 << 20
 """The most numbers, over all leading indices, that the equation of all scores may hold: it is then computed at once."""
@@ -51,12 +52,35 @@ def work(problem: Problem) -> Work:
 
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """Find the keys of the largest scores, then read their values, which autograd differentiates."""
-    winners = _winners_by_matrix(problem, call)
-    if winners is not None:
-        output = _read(problem, call.value, winners)
-        biases = call.bias.tensors() if isinstance(call.bias, PositionBias) else [call.bias]
-        parameters = (getattr(call.score, parameter.name) for parameter in call.score.parameters)
-        return Result(with_zero_gradients(output, (call.query, call.key, *parameters, *biases)), None)
+    bound = bind(problem, call)
+    if bound is not None:
+        return Result(bound(call), None)
+    return _run_by_tiles(problem, call)
+
+
+def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
+    """Return `run` for calls like this one, by the full matrix of scores; None if it is large, or needs a row state."""
+    if problem.mode != "eager" or problem.state or problem.empty or full_tensor(problem) > MAX_MATRIX:
+        return None
+    scores_of, all_visible = dot_scores.bind(problem, call) or scores, problem.mask == "all"
+
+    def attend(call: Call) -> Tensor:
+        call = call if all_visible else call.without_hidden_keys()
+        with torch.no_grad() if problem.gradient else nullcontext():
+            s_QK = hide(scores_of(with_matrix(call)), call.visibility.matrix(), -torch.inf)
+            top, winners = s_QK.max(-1)
+            # False for NaN too.
+            ordinary = float(top.sum()) > -torch.inf
+        if not ordinary:
+            # The largest score of a row is NaN, or −inf, as in a row that sees nothing.
+            return _run_by_tiles(problem, call).output
+        output = _read(problem, call.value, winners.expand(*problem.leading, problem.queries))
+        return with_zero_gradients(output, call.scored()) if problem.gradient else output
+
+    return attend
+
+
+def _run_by_tiles(problem: Problem, call: Call) -> Result:
     mechanism, inputs = prepare_inputs(problem, call)
     detached = [None if x is None else x.detach() for x in inputs[:DIFFERENTIABLE]]
     with torch.no_grad(), torch.autocast(problem.device, enabled=False):
@@ -68,26 +92,6 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     if problem.gradient:
         output = with_zero_gradients(output, inputs[:DIFFERENTIABLE])
     return Result(output, top.double() if problem.state else None)
-
-
-def _winners_by_matrix(problem: Problem, call: Call) -> Tensor | None:
-    """Return the key of the largest score of each row, (..., Q), from the full matrix of scores.
-
-    None if the matrix is large, or the largest score of a row is −inf, as in a row that sees nothing, or NaN.
-    """
-    if problem.mode != "eager" or problem.state or problem.empty:
-        return None
-    if full_tensor(problem) > MAX_MATRIX:
-        return None
-    with torch.no_grad():
-        s_QK = shared(equation(call.score, call.query, call.key), first_equals(call.key))
-        if call.bias is not None:
-            s_QK = s_QK + (call.bias.tile() if isinstance(call.bias, PositionBias) else call.bias)
-        s_QK = hide(s_QK, call.visibility.matrix(), -torch.inf)
-        top, winners = s_QK.max(-1)
-        # False for NaN too.
-        ordinary = bool((top > -torch.inf).all())
-    return winners.expand(*problem.leading, problem.queries) if ordinary else None
 
 
 def _read(problem: Problem, value: Tensor, winners: Tensor) -> Tensor:
@@ -129,5 +133,11 @@ def _first_largest(row: ScoreRows) -> tuple[Tensor, Tensor, Tensor]:
 
 
 LOOKUP = Algorithm(
-    "tiled.lookup", "lookup", "one value for each query, at the position of its largest score", refuses, work, run
+    "tiled.lookup",
+    "lookup",
+    "one value for each query, at the position of its largest score",
+    refuses,
+    work,
+    run,
+    bind=bind,
 )

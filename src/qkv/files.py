@@ -7,12 +7,12 @@ name a moment before. Links are followed where the user gave the path, never whe
 import errno
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from qkv.errors import MEMORY_ERRORS, ConfigError, OutOfMemoryError, out_of_memory_text
+from qkv.errors import MEMORY_ERRORS, ConfigError, OutOfMemoryError, nearest, out_of_memory_text
 from qkv.system import open_for_reading
 
 
@@ -144,3 +144,26 @@ def room_for(path: str | Path, hint: str) -> Iterator[None]:
         if got is None or isinstance(error, OutOfMemoryError):
             raise
         raise OutOfMemoryError(str(path), "enough memory for it", got, hint) from error
+
+
+def expect_suffix(argument: str, path: Path, suffixes: Collection[str]) -> str:
+    """Return the suffix of a file in lower case if it is one of some.
+
+    Args:
+        argument: what names the file, for the message.
+        path: the file.
+        suffixes: such as ".html".
+
+    Raises:
+        ConfigError: it is not; the message suggests the suffix closest to it.
+
+    Example:
+        >>> expect_suffix("path", Path("dog.PNG"), (".html", ".svg", ".png"))
+        '.png'
+    """
+    suffix = path.suffix.lower()
+    if suffix not in suffixes:
+        *others, last = suffixes
+        expected = f"a file name that ends in {' or '.join(filter(None, (', '.join(others), last)))}"
+        raise ConfigError(argument, expected, f"{suffix or 'no suffix'} in {str(path)!r}", nearest(suffix, suffixes))
+    return suffix

@@ -1,4 +1,4 @@
-"""What a command says when memory runs out."""
+"""The message of a command that runs out of memory."""
 
 import os
 import sys

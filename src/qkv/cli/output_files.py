@@ -4,7 +4,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from qkv.errors import ConfigError, nearest
+from qkv.errors import ConfigError
+from qkv.files import expect_suffix
 
 PICTURES = (".html", ".svg", ".png")
 
@@ -28,11 +29,8 @@ def expect_output_file(flag: str, path: Path | None, suffixes: Sequence[str] = (
     """
     if path is None:
         return
-    suffix = path.suffix.lower()
-    if suffixes and suffix not in suffixes:
-        expected = " or ".join(filter(None, (", ".join(suffixes[:-1]), suffixes[-1])))
-        got = f"{suffix or 'no suffix'} in {str(path)!r}"
-        raise ConfigError(flag, f"a file name that ends in {expected}", got, nearest(suffix, suffixes))
+    if suffixes:
+        expect_suffix(flag, path, suffixes)
     trouble = _trouble(path)
     if trouble is not None:
         hint = "Give a file in an existing, writable folder."

@@ -124,7 +124,7 @@ def read_labeled(path: Path | Lines, *, say: Callable[[str], None] = silent) -> 
 
 
 def _doubts(items: list[Labeled]) -> Iterator[str]:
-    """What is odd in labels: spellings of one, more of them than can be learned, texts with several."""
+    """Describe what is odd in labels: spellings of one, more of them than can be learned, texts with several."""
     counts = Counter(item.label for item in items)
     yield from _spellings(counts, "labels")
     yield from _seems_header((item.label for item in items), f"the label of line {items[0].line}")

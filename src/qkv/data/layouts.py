@@ -1,4 +1,4 @@
-"""What a file, a line or a field seems to be that is not what it should be, for hints in messages."""
+"""Recognize what a file, a line or a field is instead of what was expected, for hints in messages."""
 
 import re
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""What shows an attention map. The viewer lies above this package, so it is registered from above."""
+"""The viewer of attention maps. It lies above this package, so it is registered from above."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol

@@ -377,7 +377,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
     def _early(
         self, from_context: nn.Module, state: RecurrentState, steps: int, attend: Callable[[Tensor], Tensor]
     ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        """What a step takes from the source by the state before it (B, M): context, and its share of gates."""
+        """Return a function from the state before a step (B, M) to its context and the context's share of the gates."""
         gates_of = repeat_layer(from_context, steps, state.session)
 
         def early(s_BM: Tensor) -> tuple[Tensor, Tensor]:
@@ -417,7 +417,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         return LocationSteps(self.attention, score, mask, state.keys, state.values, alignment, normalizer)
 
     def _attends(self, state: RecurrentState, steps: int) -> Callable[[Tensor], Tensor] | None:
-        """What attends to the source, in each of some steps; None if nothing does."""
+        """Return the function that attends to the source in each of some steps; None for a model without attention."""
         mask = None if state.lengths is None else Lengths(state.lengths)
         if self.multihead is not None:
             layer, memory, session = self.multihead, Memory(state.keys, state.values), state.session

@@ -1,4 +1,4 @@
-"""What the hooks of a recorder rely on: a state for each thread, and passes that backward does not repeat."""
+"""Helpers for hooks: a value for each thread, and hooks that skip the passes that backward repeats."""
 
 import threading
 from collections.abc import Callable

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal, final
 from torch import Tensor
 
 from qkv.decode.hypothesis import Hypothesis
-from qkv.errors import ConfigError, expect_name, nearest
+from qkv.errors import ConfigError, expect_name
+from qkv.files import expect_suffix
 from qkv.introspect.statistics import Statistics
 from qkv.recording.calls import RecordedCall
 from qkv.recording.passes import Pass, Setup
@@ -256,17 +257,13 @@ class Trace:
         from qkv.view import showing
 
         file = Path(path)
-        match file.suffix:
+        match expect_suffix("path", file, (".safetensors", ".html", ".svg", ".png")):
             case ".safetensors":
                 trace_writer.write(self._with_tokens(row), file)
             case ".html":
                 showing.write_page(self.scene(row), file)
-            case ".svg" | ".png":
+            case _:
                 showing.write_picture(self.scene(row), file)
-            case suffix:
-                valid = (".safetensors", ".html", ".svg", ".png")
-                expected = f"a file name that ends in {', '.join(valid)}"
-                raise ConfigError("path", expected, repr(str(path)), nearest(suffix, valid))
 
     def show(self, row: int = 0, *, port: int = 0, browser: bool = True) -> "Serving":
         """Open one row in the viewer: in a notebook inside the page, elsewhere in a browser. Its address is printed.

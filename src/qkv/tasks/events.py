@@ -1,4 +1,4 @@
-"""Who hears the events of a training: functions of the caller, and other programs, as JSON."""
+"""Listeners of a training: functions of the caller, and other programs, which read events as JSON."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

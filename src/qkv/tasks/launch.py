@@ -1,11 +1,10 @@
 """Shared by all trainings: the run folder, initial weights, and starting the loop."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import torch
 from torch import nn
 
 from qkv.checkpoint.contents import Contents
@@ -18,13 +17,12 @@ from qkv.errors import ConfigError, brief, setting
 from qkv.metrics.figure import Figure
 from qkv.tasks.events import listeners
 from qkv.tasks.notes import progress, verbose
-from qkv.tasks.origin import Origin, origin_config, start_from
+from qkv.tasks.origin import Origin, origin_config
 from qkv.training.events import Saved, Validated
 from qkv.training.loop import train
 from qkv.training.outcome import Outcome
 from qkv.training.processes import current
 from qkv.training.protocols import Task
-from qkv.training.seeds import seed_everything
 from qkv.training.settings import Settings
 
 _FITTED = 1
@@ -51,8 +49,6 @@ _ADDED: Mapping[str, Any] = {
     "tokenizer.unicode": "none",
 }
 """Settings that older runs do not contain, with the value that they used."""
-
-Model = TypeVar("Model", bound=nn.Module)
 
 
 def run_folder(out: Path | None) -> Path:
@@ -106,27 +102,6 @@ def shown(value: object) -> str:
     """
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return brief(text)
-
-
-def first_model(build: Callable[[], Model], seed: int, device: torch.device, origin: Origin | None) -> Model:
-    """Create a model with random weights or those of another run.
-
-    Args:
-        build: creates the model.
-        seed: the run's seed, which also determines the initial weights.
-        device: the model's device.
-        origin: the run that provides initial weights; None to train from scratch.
-
-    Returns:
-        The model.
-
-    Raises:
-        CheckpointError: the origin's weights are not those of this model.
-    """
-    seed_everything(seed)
-    model = build().to(device)
-    start_from(model, origin)
-    return model
 
 
 def launch(

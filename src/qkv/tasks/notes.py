@@ -1,4 +1,4 @@
-"""What a command says besides its result: messages on standard error, as many as the user asked for."""
+"""Messages of a command on standard error, as many as the user asked for."""
 
 import io
 import time
@@ -14,7 +14,7 @@ from qkv.training.heartbeat import Heartbeat
 
 
 class Verbosity(NamedTuple):
-    """How a command speaks.
+    """How much a command writes, and in which form.
 
     Attributes:
         messages: "quiet" for errors only, "normal", or "verbose" for details too.
@@ -53,12 +53,12 @@ def as_json() -> bool:
 
 
 def quiet() -> bool:
-    """Whether only errors are said."""
+    """Whether only errors are written."""
     return _VERBOSITY.get().messages == "quiet"
 
 
 def verbose() -> bool:
-    """Whether details are said too."""
+    """Whether details are written too."""
     return _VERBOSITY.get().messages == "verbose"
 
 
@@ -99,7 +99,7 @@ class Progress:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Say nothing while the operation waits for input."""
+        """Write nothing while the operation waits for input."""
         self.idle = True
         try:
             yield

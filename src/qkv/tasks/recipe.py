@@ -14,9 +14,9 @@ from qkv.nn.first_batch import start_from_first_batch
 from qkv.nn.mechanism import MechanismConfig
 from qkv.settings import build, check_tables, converted, merge, plain
 from qkv.tasks.devices import as_device
-from qkv.tasks.launch import expect_same_settings, first_model, launch, run_folder, size_of, store
+from qkv.tasks.launch import expect_same_settings, launch, run_folder, size_of, store
 from qkv.tasks.notes import note, working
-from qkv.tasks.origin import Origin, first_tokenizer
+from qkv.tasks.origin import Origin, first_tokenizer, start_from
 from qkv.tasks.runs import expect_no_other_task
 from qkv.tasks.settings import TaskSettings, TokenizerSettings
 from qkv.tasks.tokenizing import as_learned, with_known_tokens
@@ -24,7 +24,7 @@ from qkv.training.feed import Feed
 from qkv.training.outcome import Outcome
 from qkv.training.protocols import Task
 from qkv.training.screen import show_figures
-from qkv.training.seeds import undisturbed
+from qkv.training.seeds import seed_everything, undisturbed
 from qkv.training.settings import Settings as Training
 
 Tables = Mapping[str, Mapping[str, Any]]
@@ -226,7 +226,9 @@ class Recipe(Generic[F, C, D, M]):
         settings = self.completed(settings, text)
         if self.job is None:
             return self._fit(settings, text, folder, origin)
-        model = first_model(lambda: self.build(settings.model, text), settings.training.seed, compute_device, origin)
+        seed_everything(settings.training.seed)  # it determines the initial weights too
+        model = self.build(settings.model, text).to(compute_device)
+        start_from(model, origin)
         task = self.job(model, text, settings)
         training = with_steps(settings.training, task)
         if origin is None or not origin.weights:

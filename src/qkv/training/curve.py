@@ -23,7 +23,7 @@ _BLUE, _ORANGE, _GRAY = "#2f6fb0", "#d9772b", "#8a8a8a"
 class Curve:
     """Draws `loss.png` from `metrics.jsonl` when there is something new, and when training ends.
 
-    A picture is never worth a run: where it cannot be drawn, that is said, and the training goes on.
+    A picture that cannot be drawn is reported, and the training continues.
 
     Args:
         run: the run folder.

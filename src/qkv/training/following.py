@@ -1,4 +1,4 @@
-"""What processes do that train together with one that leads: they start where it does, and follow its orders."""
+"""The other processes of a training: they start where the first one does, and follow its orders."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""Something to do whenever nothing has happened for a while."""
+"""Call a function whenever nothing has happened for a while."""
 
 import _thread
 import threading

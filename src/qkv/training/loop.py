@@ -264,10 +264,6 @@ class _Loop:
         self._save(figures, better)
 
     def _save(self, figures: Sequence[Figure], better: bool) -> None:
-        saved = self._store(figures, better)
-        self._tell(saved)
-
-    def _store(self, figures: Sequence[Figure], better: bool) -> Saved:
         step = self._state.step
         fault = weights_not_finite(self._job.model, step)
         if fault is not None:
@@ -279,12 +275,12 @@ class _Loop:
         self._tell(Saving(step))
         self._digest = save_step(self._run, step, contents, keep=self._settings.keep, best=better).digest
         self._saved = step_folder(self._run, step)
-        return Saved(step, self._saved)
+        self._tell(Saved(step, self._saved))
 
     def _save_interrupted(self) -> None:
         step = self._state.step
         if self._saved != step_folder(self._run, step):
-            self._tell(self._store((), better=False))
+            self._save((), better=False)
         self._say(
             f"Stopped at step {step:,} of {self._settings.steps:,}; everything is saved in {self._saved}. "
             "Run the same command again to resume."

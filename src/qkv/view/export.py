@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 
 from qkv.checkpoint.disk import replace_file
-from qkv.errors import CheckpointError, ConfigError, nearest
+from qkv.errors import CheckpointError, ConfigError
+from qkv.files import expect_suffix
 from qkv.view.alignment import Alignment
 from qkv.view.bundle import one_file
 from qkv.view.tokens import labels, sentence
@@ -34,16 +35,8 @@ def save(path: str | Path, alignments: Alignment | Sequence[Alignment]) -> None:
         ['dog.html']
     """
     picture_file = Path(path)
-    writer = _WRITERS.get(picture_file.suffix.lower())
-    if writer is None:
-        suffix = picture_file.suffix or "no suffix"
-        raise ConfigError(
-            "path",
-            "a file name that ends in .html, .svg or .png",
-            f"{suffix} in {str(picture_file)!r}",
-            nearest(picture_file.suffix.lower(), _WRITERS),
-        )
-    content = writer([alignments] if isinstance(alignments, Alignment) else list(alignments))
+    write = _WRITERS[expect_suffix("path", picture_file, _WRITERS)]
+    content = write([alignments] if isinstance(alignments, Alignment) else list(alignments))
     try:
         replace_file(picture_file, content)
     except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint

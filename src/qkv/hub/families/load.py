@@ -223,7 +223,7 @@ def build(family: Family, config: TransformerParts) -> StackModel:
 
 
 def _with_separate_biases(stored: Mapping[str, str], weights: FolderWeights) -> dict[str, str]:
-    """Where the file holds a bias of the output layer itself, it is the one in use, and the one beside it is not."""
+    """Use the bias of the output layer itself where the file holds it, and not the one beside it."""
     biases = {
         f"{name.removesuffix(_DECODER_BIAS)}.bias": name for name in weights.shapes if name.endswith(_DECODER_BIAS)
     }

@@ -1,4 +1,4 @@
-"""Processes that make shards: each gets the lines of one after another, and says what it made."""
+"""Processes that make shards: each gets the lines of one after another, and reports what it made."""
 
 import contextlib
 import json

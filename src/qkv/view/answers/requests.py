@@ -17,7 +17,7 @@ from qkv.view.answers.maps import Maps, Quantity
 from qkv.view.answers.mechanisms import mechanisms
 from qkv.view.answers.pyramid import How, TilePlace, What
 from qkv.view.answers.rows import SceneRows
-from qkv.view.answers.steps import cell, steps
+from qkv.view.answers.steps import Cells, steps
 from qkv.view.answers.weights import MOST, largest_of_column, largest_of_row
 from qkv.view.answers.whatif import whatif
 from qkv.view.scene import Scene
@@ -112,6 +112,7 @@ class RequestHandler:
         self.live = live
         self.maps = Maps(scene, self._broken)
         self.rows = SceneRows(scene)
+        self._cells = Cells(self.rows)
         self._heads: Answer | None = None
         self.questions: Mapping[str, RequestKind] = {
             "scene": RequestKind("GET", (), self._scene),
@@ -209,7 +210,7 @@ class RequestHandler:
     def _cell(self, request: RequestParameters) -> Answer:
         layer, head = self._head(request)
         _, queries, keys = self.scene.layers[layer].shape
-        return JsonValue(cell(self.rows, layer, head, request.number("query", queries), request.number("key", keys)))
+        return JsonValue(self._cells.cell(layer, head, request.number("query", queries), request.number("key", keys)))
 
     def _graph(self, request: RequestParameters) -> Answer:
         layers = tuple(request.numbers("layers", len(self.scene.layers), DEEPEST))

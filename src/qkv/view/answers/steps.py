@@ -1,6 +1,6 @@
 """The computation of the output of one query of one head, with the actual numbers; and of one weight."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -51,20 +51,57 @@ def steps(rows: SceneRows, layer: int, head: int, query: int) -> dict[str, Any]:
     return {"stages": [stage.described(keys) for stage in stages]}
 
 
-def cell(rows: SceneRows, layer: int, head: int, query: int, key: int) -> dict[str, Any]:
-    """Return the equation of one weight, filled with its numbers.
+class _ExplainedKeys(NamedTuple):
+    """The stages of the weights of some keys that follow each other.
+
+    Attributes:
+        name: layer, head, query and first key.
+        row: the row of the query.
+        stages: of its keys.
+    """
+
+    name: tuple[int, int, int, int]
+    row: NormalizedRow
+    stages: list[Stage]
+
+
+@final
+class Cells:
+    """The equations of single weights; the numbers of `SHOWN` keys of a query are computed together.
+
+    Whoever asks for one of them, a page or a pointer, asks for its neighbors next.
 
     Args:
         rows: the rows of the scene.
-        layer, head, query, key: indices.
     """
-    explained = _explained(rows, layer, head, query, torch.tensor([key]))
-    weight = float(explained.row.weights[key])
-    if not bool(explained.row.visible[key]):
-        lines = [{"equation": "w = 0", "filled": "the mask hides this key from this query", "value": 0.0}]
-        return {"lines": lines, "weight": weight}
-    stages = [*_scores(explained), *_weight_stages(explained.head.normalizer, explained.row)]
-    return {"lines": [stage.line(0) for stage in stages], "weight": weight}
+
+    def __init__(self, rows: SceneRows) -> None:
+        self._rows = rows
+        self._latest: _ExplainedKeys | None = None
+
+    def cell(self, layer: int, head: int, query: int, key: int) -> dict[str, Any]:
+        """Return the equation of one weight, filled with its numbers.
+
+        Args:
+            layer, head, query, key: indices.
+        """
+        place = key % SHOWN
+        explained = self._explained((layer, head, query, key - place))
+        weight = float(explained.row.weights[key])
+        if not bool(explained.row.visible[key]):
+            lines = [{"equation": "w = 0", "filled": "the mask hides this key from this query", "value": 0.0}]
+            return {"lines": lines, "weight": weight}
+        return {"lines": [stage.line(place) for stage in explained.stages], "weight": weight}
+
+    def _explained(self, name: tuple[int, int, int, int]) -> _ExplainedKeys:
+        latest = self._latest
+        if latest is None or latest.name != name:
+            layer, head, query, first = name
+            last = min(first + SHOWN, self._rows.head(layer, head).shape[1])
+            explained = _explained(self._rows, layer, head, query, torch.arange(first, last))
+            stages = [*_scores(explained), *_weight_stages(explained.head.normalizer, explained.row)]
+            self._latest = latest = _ExplainedKeys(name, explained.row, stages)
+        return latest
 
 
 def _explained(rows: SceneRows, layer: int, head: int, query: int, keys: Tensor | None = None) -> _ExplainedQuery:

@@ -3,15 +3,20 @@
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
+import typer.testing
 from click.testing import Result
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from qkv.cli.app import app
 
 QKV = Path(sys.executable).parent / "qkv"
 WIDE = {"COLUMNS": "200"}
+# A process makes its commands once. To make them for each command would take longer than many of these.
+typer.testing._get_command = cache(get_command)  # type: ignore[attr-defined]
 
 
 def run(*arguments: str | Path, feed: str | bytes = "") -> Result:

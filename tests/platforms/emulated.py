@@ -25,7 +25,7 @@ from typing import Any
 from tests.platforms.names import absent
 
 LIBRARIES = (
-    *("torch", "torch.utils.data", "torch.utils.tensorboard", "numpy"),
+    *("torch", "torch._dynamo", "torch.utils.data", "torch.utils.tensorboard", "numpy"),
     *("safetensors.torch", "matplotlib.pyplot", "matplotlib.font_manager", "matplotlib.backends.backend_agg"),
     *("matplotlib.backends.backend_svg", "tokenizers", "sacrebleu", "rich.console", "rich.progress", "typer.testing"),
     *("starlette.applications", "starlette.routing", "uvicorn.protocols.http.h11_impl", "uvicorn.lifespan.off"),
@@ -39,6 +39,12 @@ _RESERVED = {"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port in ("COM",
 _BINARY = 0x8000
 
 
+def import_libraries() -> None:
+    """Import what stays that of Linux, which forks then share."""
+    for name in LIBRARIES:
+        importlib.import_module(name)
+
+
 def become(system: str) -> None:
     """Change this process.
 
@@ -46,8 +52,7 @@ def become(system: str) -> None:
         system: as in `sys.platform`: "win32" or "darwin".
     """
     assert not any(name.partition(".")[0] == "qkv" for name in sys.modules), "qkv must be imported afterwards"
-    for name in LIBRARIES:
-        importlib.import_module(name)
+    import_libraries()
     _import_locks(system)
     platform.uname()  # is remembered
     _hide_linux()

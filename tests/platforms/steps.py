@@ -1,6 +1,7 @@
 """What a user does, in a process that looks like one on another system.
 
-`python -m tests.platforms.steps SYSTEM FOLDER` writes FOLDER/results.json: for each step what went wrong, or "".
+`python -m tests.platforms.steps FOLDER SYSTEM...` writes FOLDER/SYSTEM/results.json: for each step what went wrong, or
+"". Each system is a fork of one process, which has imported the libraries.
 """
 
 import io
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.platforms.emulated import become
+from tests.platforms.emulated import become, import_libraries
 
 PAIRS = [(f"{a}{b}", f"{b}{a}") for a in "abcdefgh" for b in "abcdefgh"]
 SMALL = {"model": "gru", "tokenizer": "char", "width": 16, "quiet": True}
@@ -201,6 +202,7 @@ def the_command_line_trains_translates_and_shows() -> None:
 
 
 def main(system: str, folder: Path) -> None:
+    folder.mkdir()
     become(system)
     os.chdir(folder)
     results = {}
@@ -215,4 +217,10 @@ def main(system: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    import_libraries()
+    for name in sys.argv[2:]:
+        child = os.fork()
+        if child == 0:
+            main(name, Path(sys.argv[1], name))
+            sys.exit()
+        os.waitpid(child, 0)

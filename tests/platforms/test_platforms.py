@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 from tests.platforms.names import absent
@@ -16,25 +17,26 @@ ROOT = SOURCE.parent.parent
 SYSTEMS = ("win32", "darwin")
 
 
-@pytest.fixture(scope="module", params=SYSTEMS)
-def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp(request.param)
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("systems")
     environment = {name: value for name, value in os.environ.items() if name != "QKV_KERNELS"}
     done = subprocess.run(
-        [sys.executable, "-X", "warn_default_encoding", "-m", "tests.platforms.steps", request.param, str(folder)],
+        [sys.executable, "-X", "warn_default_encoding", "-m", "tests.platforms.steps", str(folder), *SYSTEMS],
         cwd=ROOT,
         env={**environment, "PYTHONUTF8": "0"},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (folder / "results.json").exists(), done.stderr
-    read: dict[str, str] = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-    return read
+    assert all((folder / system / "results.json").exists() for system in SYSTEMS), done.stderr
+    return folder
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_without_what_the_system_lacks(results: dict[str, str], name: str) -> None:
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_without_what_the_system_lacks(folder: Path, system: str, name: str) -> None:
+    results = json.loads((folder / system / "results.json").read_text(encoding="utf-8"))
     assert results[name] == ""
 
 

@@ -1,8 +1,8 @@
 """Workers over shards that are killed at a random system call of theirs, and replaced.
 
 Arguments: a scratch folder; how many workers are killed; then numbers of workers at a time. Each worker is the real
-command in a fork of one warm process. Prints one line of JSON per number: how many were killed, how the others ended,
-and the sha256 of all answers.
+command in a fork of one warm process. Prints one line of JSON for a worker that nobody kills, then one per number: how
+many were killed, how the others ended, and the sha256 of all answers.
 """
 
 import json
@@ -92,6 +92,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     home, count = Path(sys.argv[1]), int(sys.argv[2])
     names = write_shards(home / "in")
-    for each in map(int, sys.argv[3:]):
-        sys.stdout.write(json.dumps(scenario(names, home / f"out-{each}", each, count)) + "\n")
+    run("translate", "example", "--quiet", feed="ein Hund\n")  # imports what every worker would import
+    for each, kills in ((1, 0), *((int(number), count) for number in sys.argv[3:])):
+        sys.stdout.write(json.dumps(scenario(names, home / f"out-{each}-{kills}", each, kills)) + "\n")
         sys.stdout.flush()

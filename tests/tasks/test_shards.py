@@ -173,18 +173,14 @@ def test_a_pattern_that_no_file_has_is_refused(shards: Shards, pattern: str, mon
 def test_killed_workers_leave_the_same_bytes(tmp_path: Path, kills: int, workers: list[int]) -> None:
     """Workers that are killed at random system calls, beside one that is not."""
 
-    def outcomes(folder: str, count: int, numbers: list[int]) -> list[dict[str, object]]:
-        (tmp_path / folder).mkdir()
-        given = [str(tmp_path / folder), str(count), *map(str, numbers)]
-        command = [sys.executable, "-m", "tests.tasks.shards_killed", *given]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    (alone,) = outcomes("alone", 0, [1])
-    assert alone["others"] == [0, 0]
-    for outcome in outcomes("killed", kills, workers):
+    command = [sys.executable, "-m", "tests.tasks.shards_killed", str(tmp_path), str(kills), *map(str, workers)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    alone, *others = map(json.loads, done.stdout.splitlines())
+    assert (alone["killed"], alone["others"]) == (0, [0, 0])
+    assert len(others) == len(workers)
+    for outcome in others:
         assert outcome["killed"] == kills
-        assert set(outcome["others"]) == {0}  # type: ignore[call-overload]
+        assert set(outcome["others"]) == {0}
         assert outcome["sha256"] == alone["sha256"]
         assert outcome["leftovers"] == []

@@ -118,8 +118,9 @@ def test_a_file_of_drawings_holds_the_first_answers_alone(
     command, line, _, _ = TASKS[task]
     held = []
 
-    def before(_: int) -> None:
-        held.append(sum(type(each) is Alignment for each in gc.get_objects()))
+    def before(place: int) -> None:
+        if place % 10 == 0:
+            held.append(sum(type(each) is Alignment for each in gc.get_objects()))
 
     arguments = [*command, shelf.run(task), "--attention", str(tmp_path / "a.svg"), *(["--show"] if show else [])]
     before(0)
@@ -290,9 +291,15 @@ def peaks_of(command: list[str], line: str, few: int, many: int) -> tuple[int, l
 @pytest.mark.parametrize(
     ("few", "many"), [(4_000, 14_000), pytest.param(20_000, 1_000_000, marks=pytest.mark.slow)], ids=str
 )
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    "task",
+    [pytest.param(task, marks=[] if task in ("translate", "regress") else pytest.mark.slow) for task in TASKS],
+)
 def test_memory_does_not_grow_with_the_lines(task: str, few: int, many: int, shelf: Shelf) -> None:
-    """An answer that stays would take at least a KiB; 10,000 of them 10 MiB."""
+    """An answer that stays would take at least a KiB; 10,000 of them 10 MiB.
+
+    In the fast suite one task that reads lines and the one that reads a table.
+    """
     command, line, _, size = TASKS[task]
     arguments = [*command, shelf.run(task), *(["--max-tokens", "3"] if task == "translate" else [])]
     written, peaks = peaks_of(arguments, line, few, many)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 from tests.cli.command import QKV, refused, run, succeeded
 
-SMALL = ["--model", "gru", "--tokenizer", "char", "--steps", "4"]
+SMALL = ["--model", "gru", "--width", "16", "--tokenizer", "char", "--steps", "4"]
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "t.conll").write_text("".join(f"{line} {line[0]}\n\n" for line in lines))
     (made / "text").write_text("\n".join(lines) * 20)
     both = ["--source", made / "a.txt", "--target", made / "a.txt"]
-    small = ["--model", "gru", "--tokenizer", "char", "--steps", "1"]
+    small = ["--model", "gru", "--width", "16", "--tokenizer", "char", "--steps", "1"]
     succeeded(run("train", "translate", *both, *small, "--out", made / "translate"))
     sizes = ["--width", "8", "--heads", "2", "--layers", "1", "--steps", "1"]
     succeeded(run("train", "generate", "--text", made / "text", *sizes, "--out", made / "generate"))

@@ -29,21 +29,30 @@ _FILES: Mapping[str, str] = MappingProxyType(
 _SMALL = ("--steps", "1")
 _TASKS: Mapping[str, tuple[str, Arguments]] = MappingProxyType(
     {
-        "translate gru": ("translate", ("--data", "pairs.tsv", "--model", "gru", "--tokenizer", "word", *_SMALL)),
-        "translate none": ("translate", ("--data", "pairs.tsv", "--model", "gru", "--score", "none", *_SMALL)),
+        "translate gru": (
+            "translate",
+            ("--data", "pairs.tsv", "--model", "gru", "--width", "8", "--tokenizer", "word", *_SMALL),
+        ),
+        "translate none": (
+            "translate",
+            ("--data", "pairs.tsv", "--model", "gru", "--width", "8", "--score", "none", *_SMALL),
+        ),
         "translate transformer": ("translate", ("--data", "pairs.tsv", "--config", "translate.toml", *_SMALL)),
         "translate copy": ("translate", ("--data", "pairs.tsv", "--config", "copy.toml", *_SMALL)),
-        "translate copy gru": ("translate", ("--data", "pairs.tsv", "--model", "gru", "--copy", "mixture", *_SMALL)),
+        "translate copy gru": (
+            "translate",
+            ("--data", "pairs.tsv", "--model", "gru", "--width", "8", "--copy", "mixture", *_SMALL),
+        ),
         "translate from gru": (
             "translate",
             ("--data", "pairs.tsv", "--config", "one.toml", "--encoder", "gru", "--decoder", "transformer", *_SMALL),
         ),
-        "classify": ("classify", ("--data", "films.tsv", "--model", "none", *_SMALL)),
+        "classify": ("classify", ("--data", "films.tsv", "--model", "none", "--width", "8", *_SMALL)),
         "tag transformer": (
             "tag",
             ("--data", "names.conll", "--model", "transformer", "--config", "tag.toml", *_SMALL),
         ),
-        "tag gru": ("tag", ("--data", "names.conll", "--model", "gru", *_SMALL)),
+        "tag gru": ("tag", ("--data", "names.conll", "--model", "gru", "--width", "8", *_SMALL)),
         "generate": (
             "generate",
             ("--text", "text.txt", "--layers", "1", "--width", "8", "--heads", "2", "--context", "16", *_SMALL),

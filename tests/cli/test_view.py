@@ -15,7 +15,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("view")
     lines = "".join(f"{a}{b}\t{b}{a}\n" for a in "abcdefgh" for b in "abcdefgh")
     (folder / "pairs.tsv").write_text(lines, encoding="utf-8")
-    small = ("--model", "gru", "--tokenizer", "char", "--steps", "2")
+    small = ("--model", "gru", "--width", "16", "--tokenizer", "char", "--steps", "2")
     succeeded(run("train", "translate", "--data", folder / "pairs.tsv", "--out", folder / "run", *small))
     return folder / "run"
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("stride", "names"),
     [
-        (29, ["ENOSPC"]),
+        (61, ["ENOSPC"]),
         *(pytest.param(1, [name], marks=pytest.mark.slow) for name in ("ENOSPC", "EIO", "EDQUOT", "EACCES")),
     ],
 )

@@ -1,4 +1,4 @@
-"""Cases for the fast suite in which every two values meet; the rest of a product is slow."""
+"""Which cases are slow: of a product, all but those in which every two values meet; of a list, all but those named."""
 
 from collections.abc import Iterable
 from itertools import combinations
@@ -18,15 +18,22 @@ def every_pair(cases: Iterable[tuple[Any, ...]]) -> list[Any]:
     cases = list(cases)
     names = [[_name(value) for value in case] for case in cases]
     pairs = [set(combinations(enumerate(case), 2)) for case in names]
-    missing, fast = set[Any]().union(*pairs), set[int]()
+    missing, chosen = set[Any]().union(*pairs), set[int]()
     while missing:
         best = max(range(len(cases)), key=lambda turn: len(pairs[turn] & missing))
         missing -= pairs[best]
-        fast.add(best)
+        chosen.add(best)
     return [
-        pytest.param(*case, marks=() if turn in fast else pytest.mark.slow, id="-".join(names[turn]))
+        pytest.param(*case, marks=() if turn in chosen else pytest.mark.slow, id="-".join(names[turn]))
         for turn, case in enumerate(cases)
     ]
+
+
+def fast(cases: Iterable[Any], *names: str) -> list[Any]:
+    """Mark cases as slow, all but those named: of each class the cheapest that fails for what the test is there for."""
+    cases = list(cases)
+    assert set(names) <= set(map(_name, cases)), names
+    return [pytest.param(case, marks=() if _name(case) in names else pytest.mark.slow) for case in cases]
 
 
 def _name(value: Any) -> str:

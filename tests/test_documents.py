@@ -93,6 +93,7 @@ def test_commands_for_processes_run(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_commands_for_prepared_corpora_run(tmp_path: Path) -> None:
     """In a shell, with two processes; trainings of small models with few steps."""
     pairs = list(generate(400, seed=3))

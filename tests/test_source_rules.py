@@ -66,5 +66,7 @@ def test_a_row_allows_its_file_alone_and_is_reported_where_nothing_needs_it() ->
     assert len(list(rule.broken({"other.py": tree}))) == 2
 
 
+@pytest.mark.slow
 def test_the_rules_hold() -> None:
+    """Checked by `make check` too, where the fast suite leaves it."""
     assert broken(SOURCE) == []

@@ -12,6 +12,7 @@ import pytest
 import torch
 from tests.contract.judge import legal, parameters
 from tests.contract.mechanisms import HEADS, NORMALIZER, NORMALIZERS, SCORE, SCORES, NormalizerCase, ScoreCase
+from tests.pairs import fast
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -60,13 +61,22 @@ is plain PyTorch: a compilation takes a second.
 """
 
 
-def _marks(name: str, backend: str) -> Any:
-    return () if name in FEW or backend == CASES[name].backends[1] else pytest.mark.slow
-
-
-each = pytest.mark.parametrize(
-    ("name", "backend"), [pytest.param(*pair, id=" by ".join(pair), marks=_marks(*pair)) for pair in PAIRS]
+OF_EACH_CORE = (
+    *("additive, sink", "bilinear, bias", "concat, mean", "gaussian, dense"),
+    *("learned alpha", "sigmoid", "hard"),
 )
+"""Compiled with gradients in the fast suite, besides `FEW`: other masks and normalizers are exported there."""
+
+
+def _few(*names: str) -> Any:
+    def marks(name: str, backend: str) -> Any:
+        return () if name in FEW or (name in names and backend == CASES[name].backends[1]) else pytest.mark.slow
+
+    parameters = [pytest.param(*pair, id=" by ".join(pair), marks=marks(*pair)) for pair in PAIRS]
+    return pytest.mark.parametrize(("name", "backend"), parameters)
+
+
+each = _few(*CASES)
 SLOW_REFERENCE = pytest.param("reference", marks=pytest.mark.slow)
 SLOW_SDPA = pytest.param("sdpa", marks=pytest.mark.slow)
 
@@ -92,7 +102,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     return torch.compile(function, fullgraph=True, backend="aot_eager", **options)
 
 
-@each
+@_few(*OF_EACH_CORE)
 def test_a_compiled_call_gives_what_the_eager_one_gives(name: str, backend: str) -> None:
     function, inputs = attend(name, backend), tensors()
     traced = with_gradients(compiled(function), inputs)
@@ -340,7 +350,14 @@ def test_a_graph_of_operators_gives_what_the_call_gives(score: Any, normalizer: 
     torch.testing.assert_close(make_fx(attends)(*tensors(gradient=False))(*others), attends(*others))
 
 
-@pytest.mark.parametrize("name", CASES)
+SYMBOLIC = (
+    *("lengths", "cosine, window", "bilinear, bias", "additive, sink", "gaussian, dense", "boxcar, offsets"),
+    *("sparsemax, not causal", "sigmoid", "hard"),
+)
+"""Of each kind of mask and of numbers among the inputs one; a graph takes seconds."""
+
+
+@pytest.mark.parametrize("name", fast(CASES, *SYMBOLIC))
 def test_a_graph_with_varying_sizes_gives_what_the_call_gives(name: str) -> None:
     """Also where the mask is among the inputs, whose numbers must not decide what the graph is."""
     given = CASES[name].given
@@ -405,8 +422,16 @@ VARYING = {
 }
 
 
-@pytest.mark.parametrize("backend", ["reference", "blocked"])
-@pytest.mark.parametrize("name", VARYING)
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        *((name, "blocked") for name in VARYING),
+        *(
+            pytest.param(name, "reference", marks=[] if name.startswith(("either", "sigmoid")) else pytest.mark.slow)
+            for name in VARYING
+        ),
+    ],
+)
 def test_a_program_exported_with_two_varying_lengths_serves_others(name: str, backend: str) -> None:
     """With more queries than keys, and with fewer."""
     attends = Attends(lambda query, key, value: qkv.attention(query, key, value, backend=backend, **VARYING[name]))
@@ -446,8 +471,13 @@ BAD: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("fullgraph", [True, False])
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize(
+    ("name", "fullgraph"),
+    [
+        *((name, True) for name in BAD),
+        *(pytest.param(name, False, marks=[] if name == "mask" else pytest.mark.slow) for name in BAD),
+    ],
+)
 def test_an_error_reaches_who_compiles(name: str, fullgraph: bool) -> None:
     """As a part of PyTorch's own where nothing may run outside of the graph, at its beginning."""
     inputs = tensors(B, Q, Q, gradient=False)

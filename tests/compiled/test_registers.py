@@ -57,7 +57,13 @@ def assert_registers(target: Target, names: tuple[str, ...]) -> None:
     assert widest == target.register
 
 
-@each_target
+@pytest.mark.parametrize(
+    "target",
+    [
+        pytest.param(target, id=target.name, marks=[pytest.mark.slow] * (target.name == "x86-64-v4"))
+        for target in TARGETS
+    ],
+)
 def test_registers_are_those_of_the_target(target: Target) -> None:
     assert_registers(target, QUICK)
 

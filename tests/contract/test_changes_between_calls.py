@@ -14,6 +14,7 @@ import torch
 from tests.contract.calls import MECHANISMS, Call, by_part, same_bits
 from tests.contract.changes import BIASES, MASKS, WAYS, B, H, K, Q, other, table
 from tests.contract.mechanisms import ON_CPU, SCORE
+from tests.pairs import fast
 from torch import Tensor, nn
 
 import qkv
@@ -160,7 +161,12 @@ def test_the_kind_of_a_mask_may_change(way: str) -> None:
 
 
 @by_way
-@pytest.mark.parametrize("name", ["lengths", "offsets", "dense", "documents", "dense or causal", "not lengths"])
+@pytest.mark.parametrize(
+    "name",
+    fast(
+        ["lengths", "offsets", "dense", "documents", "dense or causal", "not lengths"], "lengths", "dense", "documents"
+    ),
+)
 def test_compiled_functions(name: str, way: str) -> None:
     build, parts = MASKS[name]
     query, key, value = torch.randn(3, B, H, Q, 4, generator=torch.Generator().manual_seed(0)).unbind()

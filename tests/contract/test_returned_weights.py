@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.contract.calls import MECHANISMS, Call, Request, drawn, near, same_bits
+from tests.contract.calls import MECHANISMS, Call, Request, a_third, by_part, drawn, near, same_bits
 from tests.contract.mechanisms import NORMALIZER, ON_CPU, SCORE
 from tests.contract.served import by_served
 from torch import Tensor
@@ -41,14 +41,14 @@ SLOPING = [name for name in BACKENDS if name != "lookup"]
 """Backends whose weights have slopes."""
 
 
+@by_part
 @by_served(lambda mask: drawn(mask=MASKS[mask]), SLOPING, mask=MASKS)
-def test_losses_on_output_and_weights_add_up(backend: str, mask: str) -> None:
+def test_losses_on_output_and_weights_add_up(backend: str, mask: str, whole: bool) -> None:
     """In one pass, in two, in either order, and after a pass that ended at the weights."""
     ran = 0
-    for score, normalizer in MECHANISMS:
-        call = Call.draw(score, normalizer, mask=MASKS[mask])
-        if backend != "auto" and not call.serves(backend):
-            continue
+    calls = [Call.draw(*mechanism, mask=MASKS[mask]) for mechanism in MECHANISMS]
+    calls = [call for call in calls if backend == "auto" or call.serves(backend)]
+    for call in calls if whole else a_third(calls, list(MASKS).index(mask)):
         leaves, output, weights = graph(call, backend)
         if not weights.requires_grad:
             continue

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from tests.contract.calls import MECHANISMS, Call, drawn, near
+from tests.contract.calls import MECHANISMS, Call, a_third, by_part, drawn, near
 from tests.contract.mechanisms import NORMALIZER, ON_CPU, SCORE
 from tests.contract.served import by_served
 from tests.here import here
@@ -64,9 +64,11 @@ def of_mechanism(turn: int, mask: str) -> tuple[Call, list[Tensor]]:
     return call, of_call(call, "reference")
 
 
+@by_part
 @by_served(lambda mask: drawn(mask=MASKS[mask]), BACKENDS, mask=MASKS)
-def test_second_derivatives_are_those_of_the_equation(backend: str, mask: str) -> None:
-    for turn in range(len(MECHANISMS)):
+def test_second_derivatives_are_those_of_the_equation(backend: str, mask: str, whole: bool) -> None:
+    turns = range(len(MECHANISMS))
+    for turn in turns if whole else a_third(turns, list(MASKS).index(mask)):
         call, expected = of_mechanism(turn, mask)
         if backend != "auto" and not call.serves(backend):
             continue
@@ -197,14 +199,15 @@ SLOWER = [("mapped", "lengths", 6), ("mapped", "not", 7), ("exported", "lengths"
 """The way, the mask, and of how many mechanisms one is drawn."""
 
 
+@by_part
 @pytest.mark.parametrize(
     ("way", "mask", "step", "bias"),
     every_pair((*how, bias) for how, bias in product([*PLAIN, *SLOWER], BIASES)),
 )
-def test_every_bias_and_way_agrees_or_refuses(way: str, mask: str, step: int, bias: str) -> None:
+def test_every_bias_and_way_agrees_or_refuses(way: str, mask: str, step: int, bias: str, whole: bool) -> None:
     shape, build = BIASES[bias]
     agreed = refused = 0
-    for score, normalizer in OF_EACH_CORE[::step]:
+    for score, normalizer in OF_EACH_CORE[:: step if whole else max(3, step)]:
         call = Call.draw(SCORE[score], NORMALIZER[normalizer], mask=MASKS[mask])
         generator = torch.Generator().manual_seed(1)
         call = call.with_leaves(bias=torch.randn(shape, generator=generator, dtype=F64) / 2)

@@ -4,7 +4,7 @@ from math import prod
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.contract.calls import MECHANISMS, Call, near, refused
 from tests.contract.mechanisms import ON_CPU
@@ -73,7 +73,6 @@ def problems(draw: st.DrawFn) -> tuple[Mechanism, Tensor, Tensor, Tensor, bool]:
 
 
 @by_backend
-@settings(max_examples=150)
 @given(problem=problems())
 def test_leading_dimensions_broadcast(backend: str, problem: tuple[Mechanism, Tensor, Tensor, Tensor, bool]) -> None:
     (score, normalizer, _, _), query, key, value, ahead = problem

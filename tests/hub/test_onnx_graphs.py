@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from tests.hub.published import inputs as published_inputs
+from tests.pairs import fast
 from torch import Tensor, nn
 
 from qkv.decode.greedy import greedy
@@ -250,11 +251,7 @@ def test_the_model_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "llama",
-        "bert_texts",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("gpt2", "t5", "marian", "bert_tokens")),
-    ],
+    fast(["llama", "gpt2", "t5", "marian", "bert_tokens", "bert_texts"], "llama"),
 )
 def test_published_models(name: str, tmp_path: Path) -> None:
     model: Any = read_folder(Folder(PUBLISHED / name)).build()

@@ -14,6 +14,7 @@ import transformers
 from tests.hub import theirs
 from tests.hub.published import CASES, PAIRS, inputs
 from tests.hub.test_families import load, logits_of
+from tests.pairs import fast
 
 from qkv.errors import CheckpointError
 from qkv.hub.folder import CONFIG
@@ -120,6 +121,11 @@ VARIED: dict[str, list[Changes]] = {
     "t5": _T5,
     "t5_gated": _T5,
 }
+OF_EACH_READER = (
+    *("gpt2", "gpt_neox", "llama", "mistral", "gemma2", "gemma3"),
+    *("bert", "distilbert", "marian", "t5"),
+)
+"""Families of the fast suite: the others' settings are read by the same functions."""
 ONLY_NEWER = {("gemma", "gelu")}
 """Version 5.6 computes the exact function for Gemma's "gelu"; those before and after it, as here, the approximation."""
 
@@ -163,7 +169,7 @@ def configuration(name: str, folder: Path) -> Changes:
     return table
 
 
-@pytest.mark.parametrize("name", VARIED)
+@pytest.mark.parametrize("name", fast(VARIED, *OF_EACH_READER))
 def test_logits_agree_or_the_setting_is_refused(name: str, tmp_path: Path) -> None:
     table, faults = configuration(name, tmp_path / "first"), {}
     for number, changes in enumerate(VARIED[name]):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, final
 
 import pytest
 import torch
+from tests.pairs import fast
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.rnn import PackedSequence
@@ -40,7 +41,7 @@ from qkv.nn.normalizers import SinkSoftmax
 from qkv.nn.norms import NormParts
 from qkv.nn.recurrent.lower import RecurrentSelfAttention
 
-SIZE, ROWS, LENGTH, STEPS = 12, 3, 5, 4
+SIZE, ROWS, LENGTH, STEPS = 12, 3, 5, 3
 
 
 class Inputs(NamedTuple):
@@ -603,7 +604,7 @@ def test_an_adapter_on_one_layer_acts_and_learns(kind: str) -> None:
 
 
 @every_model
-@pytest.mark.parametrize("way", ["lora", "dora", "ia3"])
+@pytest.mark.parametrize("way", fast(["lora", "dora", "ia3"], "dora", "ia3"))
 def test_adapters_are_disabled_and_merged(kind: str, way: str) -> None:
     """Through peft's own model: adapted, as before while disabled, and the adapted answers once merged."""
     peft = pytest.importorskip("peft")

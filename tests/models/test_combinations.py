@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from tests.pairs import fast
 from torch import Tensor
 
 from qkv.errors import ConfigError
@@ -216,7 +217,11 @@ def test_any_two_settings_train_or_are_refused_before_data_are_read(name: str, t
     check(name, texts, list(pairs(MODELS[name])))
 
 
-@pytest.mark.parametrize("name", [name for name, model in MODELS.items() if "positions" in model.values])
+POSITIONED = [name for name, model in MODELS.items() if "positions" in model.values]
+
+
+# Which positions a model takes does not depend on the kind of its cells.
+@pytest.mark.parametrize("name", fast(POSITIONED, *(name for name in POSITIONED if name[-4:] not in ("lstm", "-rnn"))))
 def test_positions_that_a_message_suggests_are_accepted(name: str, texts: Mapping[str, Any]) -> None:
     model = MODELS[name]
     recipe, (tables, _) = RECIPES[model.task], texts[model.task]

@@ -158,12 +158,13 @@ MET = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.parametrize("every", [6, pytest.param(3, marks=pytest.mark.slow)])
 @MET
-def test_a_score_learns_under_every_normalizer(kind: str, score: str) -> None:
-    """All of them in the first model of each task; in variants of it every third one, another third in each."""
-    third = list(KINDS).index(kind) % 3
+def test_a_score_learns_under_every_normalizer(kind: str, score: str, every: int) -> None:
+    """All of them in the first model of each task; in variants of it every third or sixth one, others in each."""
+    turn = list(KINDS).index(kind) % every
     found = legal(score, kind)
-    for normalizer in found if kind in FIRST else found[third::3]:
+    for normalizer in found if kind in FIRST else found[turn::every]:
         silent = normalizer == "hard" or score in ("boxcar", "uniform")
         # A draw of the relu's vectors can leave all pairs below 0; others do not.
         assert any(learns(kind, score, normalizer, seed) for seed in range(1 if silent else 8)) != silent, normalizer

@@ -77,8 +77,10 @@ def test_pytorchs_transformer_runs_with_our_attention(kind: str, grad: bool) -> 
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # PyTorch's compiler reads it
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize(
+    ("grad", "compiled"),
+    [(True, False), (False, False), (True, True), pytest.param(False, True, marks=pytest.mark.slow)],
+)
 def test_a_transformer_that_exists_takes_our_attention(grad: bool, compiled: bool) -> None:
     layers = 1 if compiled else 2  # PyTorch's compiler takes seconds for each, of the same code
     theirs = nn.Transformer(M, H, layers, layers, 16, batch_first=True, dtype=torch.float64).eval()

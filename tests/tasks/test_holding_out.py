@@ -45,8 +45,14 @@ def answers(task: str, model: Any) -> list[Any]:
     return [(one, " ".join(map(str, each))) for (one, _), each in zip(examples, found, strict=True)]
 
 
-@pytest.mark.parametrize("copies", [1, 12])
-@pytest.mark.parametrize("task", _EXAMPLES)
+@pytest.mark.parametrize(
+    ("task", "copies"),
+    [
+        pytest.param(task, copies, marks=[] if task in ("classify", "tag") or copies == often else pytest.mark.slow)
+        for task, often in zip(_EXAMPLES, (12, 12, 12, 1), strict=True)
+        for copies in (1, 12)
+    ],
+)
 def test_few_different_examples_are_all_learned(
     task: str, copies: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -109,8 +109,14 @@ def test_answers_do_not_depend_on_the_batch(spans: Path) -> None:
         assert model.point(lines, beam=beam) == [model.point([line], beam=beam)[0] for line in lines]
 
 
-@pytest.mark.parametrize("encoder", ["transformer", "lstm", "rnn"])
-@pytest.mark.parametrize("score", ["additive", "bilinear", "dot", "scaled_dot", "cosine", "squared_distance"])
+@pytest.mark.parametrize(
+    ("encoder", "score"),
+    [
+        pytest.param(encoder, score, marks=[] if turn == index % 3 else pytest.mark.slow)
+        for turn, encoder in enumerate(("transformer", "lstm", "rnn"))
+        for index, score in enumerate(("additive", "bilinear", "dot", "scaled_dot", "cosine", "squared_distance"))
+    ],
+)
 def test_every_score_trains_with_every_encoder(encoder: str, score: str, tmp_path: Path) -> None:
     model = {"encoder": encoder, "score": score, "hidden": 8, "attention": 8, "layers": 1}
     data = {"data": _numbers(tmp_path / "l.tsv", count=40)}

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.pairs import fast
 from tests.training.together import together
 
 from qkv.tasks.classify import recipe as classify
@@ -25,7 +26,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("steps", [4, pytest.param(40, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", fast(CASES, "muon", "additive", "language", "classifier"))
 def test_processes_give_the_checkpoint_of_one(tmp_path: Path, name: str, steps: int) -> None:
     recipe, model, more = CASES[name]
     text = tmp_path / "text"

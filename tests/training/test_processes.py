@@ -68,7 +68,7 @@ def alone(folder: Path, settings: Settings = FOUR) -> list[Any]:
     return outcome
 
 
-@pytest.mark.parametrize(("batches", "sizes"), [(4, [2, 4]), (7, [2, 3])])
+@pytest.mark.parametrize(("batches", "sizes"), [pytest.param(4, [2, 4], marks=pytest.mark.slow), (7, [2, 3])])
 def test_any_number_of_processes_gives_the_same_checkpoint(tmp_path: Path, batches: int, sizes: list[int]) -> None:
     settings = replace(FOUR, accumulate=batches)
     expected = alone(tmp_path, settings)

@@ -41,7 +41,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("tensorboard", [False, BOARD])
-@pytest.mark.parametrize("at", [1, 2, 4])
+@pytest.mark.parametrize("at", [1, pytest.param(2, marks=pytest.mark.slow), 4])
 def test_a_finished_run_in_its_place_keeps_every_byte(tmp_path, at, tensorboard):
     run_training(tmp_path / "other", tensorboard=tensorboard)
     before = contents(tmp_path / "other")

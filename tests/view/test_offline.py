@@ -133,8 +133,15 @@ def test_a_page_that_lacks_something_carries_the_map_that_it_opens():
     assert maps[0] == [None, None]
 
 
-@pytest.mark.parametrize("budget", [0, 20_000, 100_000, 400_000, 1_500_000])
-@pytest.mark.parametrize("frames", [20, 300, 1500])
+@pytest.mark.parametrize(
+    ("frames", "budget"),
+    [
+        # To compute all answers of a map takes seconds.
+        pytest.param(frames, budget, marks=[pytest.mark.slow] if budget > most else [])
+        for frames, most in ((20, 100_000), (300, 400_000), (1500, 400_000))
+        for budget in (0, 20_000, 100_000, 400_000, 1_500_000)
+    ],
+)
 def test_a_page_says_of_each_map_what_it_holds(frames, budget):
     given = speech(frames=frames)
     made = page(given, budget)
@@ -160,8 +167,14 @@ def diverged(number, place):
     return Scene("diverged", {"text": tuple("abcdef")}, tuple(layers))
 
 
-@pytest.mark.parametrize("place", ["query", "key", "value"])
-@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    ("number", "place"),
+    [
+        pytest.param(number, place, marks=[] if turn == index or (turn, index) == (0, 2) else pytest.mark.slow)
+        for turn, number in enumerate((math.nan, math.inf, -math.inf))
+        for index, place in enumerate(("query", "key", "value"))
+    ],
+)
 def test_a_diverged_layer_is_named_and_the_rest_stays_viewable(number, place):
     given = diverged(number, place)
     made = page(given)

@@ -355,8 +355,15 @@ def test_a_gradient_of_a_row_that_sees_nothing_may_be_anything():
     assert all(torch.equal(plain[name], found[name]) for name in ("query", "key", "value", "vector"))
 
 
-@by_dtype
-@pytest.mark.parametrize(("columns", "keys"), [(8, 512), pytest.param(64, 512, marks=pytest.mark.slow), (64, 1500)])
+@pytest.mark.parametrize(
+    ("columns", "keys", "dtype"),
+    [
+        *((8, 512, dtype) for dtype in DTYPES),
+        (64, 1500, np.float32),
+        *(pytest.param(64, 512, dtype, marks=pytest.mark.slow) for dtype in DTYPES),
+        pytest.param(64, 1500, np.float64, marks=pytest.mark.slow),
+    ],
+)
 def test_values_that_are_not_centered(dtype, columns, keys):
     """A long sum of numbers of one sign: its error enters the gradient of every score of its row."""
 

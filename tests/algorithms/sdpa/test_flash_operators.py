@@ -246,8 +246,14 @@ HIDING: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("hiding", HIDING)
-@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("dynamic", "hiding"),
+    [
+        pytest.param(dynamic, hiding, marks=[] if dynamic is (hiding in ("bias", "nothing")) else pytest.mark.slow)
+        for dynamic in (False, True)
+        for hiding in HIDING
+    ],
+)
 def test_keys_without_numbers_show_in_a_compiled_call(hiding: str, dynamic: bool) -> None:
     """Every key that some rows see holds one: the kernel takes them for empty rows, where they fill no register."""
     keys = 4 if hiding in ("plain", "causal") else 20

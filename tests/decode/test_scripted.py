@@ -117,5 +117,5 @@ def test_a_target_for_each_row_is_required() -> None:
 def test_an_ensemble_needs_models_and_a_mean_that_is_known() -> None:
     with pytest.raises(ConfigError, match="models: expected at least one; got none"):
         Ensemble(())
-    with pytest.raises(ConfigError, match="mean: expected a known mean; got 'median'"):
+    with pytest.raises(ConfigError, match='mean: expected "probability" or "log_probability"; got "median"'):
         Ensemble((object(),), "median")  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from qkv.compiled import openmp
 from qkv.linalg import matmul, mkl
-from qkv.linalg.matmul import apply_layer, batched, contiguous_rows, kept_weight, linear, onednn_serves, product
+from qkv.linalg.matmul import apply_layer, batched, cached_weight, contiguous_rows, linear, onednn_serves, product
 from qkv.linalg.packed import PackedWeight
 from qkv.linalg.session import DecodingSession
 from qkv.nn.blocks import TransformerBlock
@@ -312,7 +312,7 @@ def test_weights_that_are_kept_are_those_of_now(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(matmul, "_MANY", many)
     (x, weight, bias), more = drawn(*SHAPES[0]), 3.0
     with torch.inference_mode(), DecodingSession() as session:
-        kept = kept_weight(session, "weight")
+        kept = cached_weight(session, "weight")
         before = [linear(x, weight, bias, kept) for _ in range(3)]
         weight.mul_(more)
         after = [linear(x, weight, bias, kept) for _ in range(3)]
@@ -335,7 +335,7 @@ def test_large_products_of_a_decoding_go_by_panels_and_keep_their_memory(monkeyp
     monkeypatch.setattr(matmul, "_MANY", 2**23)
     x, weight, bias = drawn(*SHAPES[0])
     with torch.inference_mode(), DecodingSession() as session:
-        kept = kept_weight(session, "weight")
+        kept = cached_weight(session, "weight")
         found = [linear(x * scale, weight, bias, kept) for scale in range(1, 6)]
     assert len(taken) == 4
     for scale, each in enumerate(found, 1):
@@ -354,7 +354,7 @@ def test_without_onednn_a_kept_weight_is_packed_for_few_rows_only(rows: int, mon
     monkeypatch.setattr(matmul, "_LARGE", 1)
     x, weight, bias = drawn((rows, 512), 2048)
     with torch.inference_mode(), DecodingSession() as session:
-        kept = kept_weight(session, "weight")
+        kept = cached_weight(session, "weight")
         for scale in range(1, 4):
             found = linear(x * scale, weight, bias, kept)
             torch.testing.assert_close(found, F.linear(x * scale, weight, bias), rtol=1e-4, atol=1e-3)
@@ -376,7 +376,7 @@ def test_no_private_operator_is_called_where_onednn_is_not_favored(monkeypatch: 
         batched(x.detach(), weight.detach().mT)
         with torch.inference_mode(), DecodingSession() as session:
             for _ in range(3):
-                linear(x, weight, bias, kept_weight(session, "weight"))
+                linear(x, weight, bias, cached_weight(session, "weight"))
 
 
 @pytest.fixture
@@ -393,8 +393,8 @@ def test_only_weights_that_come_again_are_packed_and_computed_ones_never(packed:
     x, weight, _ = drawn(*SHAPES[0])
     with torch.inference_mode(), DecodingSession() as session:
         for _ in range(2):
-            linear(x, weight[:], None, kept_weight(session, "part"))
-            linear(x, weight * 2, None, kept_weight(session, "computed"))
+            linear(x, weight[:], None, cached_weight(session, "part"))
+            linear(x, weight * 2, None, cached_weight(session, "computed"))
     linear(x.detach(), weight.detach())
     assert packed == [False, False, True, False, False]
 
@@ -434,7 +434,7 @@ def test_a_session_does_not_touch_gradients(packed: list[bool]) -> None:
     with DecodingSession() as session:
         for _ in range(3):
             weight.grad = None
-            linear(x, weight, None, kept_weight(session, "weight")).sum().backward()
+            linear(x, weight, None, cached_weight(session, "weight")).sum().backward()
     assert weight.grad is not None
     torch.testing.assert_close(weight.grad, x.detach().sum(0).expand_as(weight), rtol=1e-4, atol=1e-3)
     assert not any(packed)

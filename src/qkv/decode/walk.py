@@ -176,14 +176,8 @@ class StepJournal:
             for row, token, gain in zip(*(part.tolist() for part in step), strict=True):
                 tokens[row].append(token)
                 gains[row].append(gain)
-        return [_hypothesis(ids, parts, eos) for ids, parts in zip(tokens, gains, strict=True)]
-
-
-def _hypothesis(ids: list[int], gains: list[float], eos: int) -> Hypothesis:
-    finished = bool(ids) and ids[-1] == eos
-    return Hypothesis(
-        ids=tuple(ids[:-1] if finished else ids),
-        score=sum(gains),
-        finished=finished,
-        log_probabilities=tuple(gains),
-    )
+        hypotheses = []
+        for ids, terms in zip(tokens, gains, strict=True):
+            finished = ids[-1:] == [eos]
+            hypotheses.append(Hypothesis(tuple(ids[:-1] if finished else ids), sum(terms), finished, tuple(terms)))
+        return hypotheses

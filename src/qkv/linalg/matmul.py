@@ -62,14 +62,14 @@ _LEAST_REGISTER = 256
 """Bits of a register in which packed products were measured to be faster; in narrower ones their sums do not fit."""
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, packed: "KeptWeight | None" = None) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None, packed: "CachedWeight | None" = None) -> Tensor:
     """Compute x·Wᵀ + b, as `torch.nn.functional.linear`, differentiable.
 
     Args:
         x: (..., M).
         weight: W (N, M).
         bias: b (N,), or None.
-        packed: the packed weight of a session, from `kept_weight`; used if no gradient is recorded.
+        packed: the packed weight of a session, from `cached_weight`; used if no gradient is recorded.
 
     Returns:
         (..., N).
@@ -98,7 +98,7 @@ class _LastWeight(NamedTuple):
 
 
 @final
-class KeptWeight:
+class CachedWeight:
     """One weight in a session: packed from its second product on, and again whenever it has changed.
 
     A change is detected by the tensor's version, as in autograd, or by its address.
@@ -131,14 +131,14 @@ class KeptWeight:
         return _product(x, packed, bias) if isinstance(packed, Tensor) else packed.times(x, bias, self._memory)
 
 
-def kept_weight(session: DecodingSession | None, owner: Hashable) -> KeptWeight | None:
+def cached_weight(session: DecodingSession | None, owner: Hashable) -> CachedWeight | None:
     """Return a session's object for one weight; None without a session.
 
     Args:
         session: the session of a decoding, or None.
         owner: the module of the weight, or the module and the name of a part.
     """
-    return None if session is None else session.keep(owner, partial(KeptWeight, session.memory))
+    return None if session is None else session.keep(owner, partial(CachedWeight, session.memory))
 
 
 def _packed(x: Tensor, weight: Tensor) -> "Tensor | PackedWeight":
@@ -404,7 +404,7 @@ def apply_layer(layer: nn.Module, x: Tensor, session: DecodingSession | None = N
         tensor([0.])
     """
     if is_plain(layer, nn.Linear):
-        return linear(x, layer.weight, layer.bias, kept_weight(session, layer))  # type: ignore[arg-type]
+        return linear(x, layer.weight, layer.bias, cached_weight(session, layer))  # type: ignore[arg-type]
     output: Tensor = layer(x)
     return output
 
@@ -427,6 +427,6 @@ def apply_columns(
     """
     if is_plain(layer, nn.Linear):
         bias = None if layer.bias is None else layer.bias[columns]  # type: ignore[index]
-        return linear(x, layer.weight[columns], bias, kept_weight(session, owner))  # type: ignore[index]
+        return linear(x, layer.weight[columns], bias, cached_weight(session, owner))  # type: ignore[index]
     output: Tensor = layer(x)[..., columns]
     return output

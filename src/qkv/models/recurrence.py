@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from qkv.errors import UnsupportedError
-from qkv.linalg.matmul import kept_weight, linear
+from qkv.linalg.matmul import cached_weight, linear
 from qkv.linalg.session import DecodingSession
 from qkv.models.cells import hidden_of, stacked, unrolled
 from qkv.nn.recurrent.gated_sequence import gated_steps, served
@@ -93,8 +93,8 @@ def _steps(layer: nn.RNNBase, name: str, x_SBM: Tensor, session: DecodingSession
     """The states (S, B, H) of one layer in one direction."""
     cell = layer.mode.lower().removesuffix("_tanh")
     (weight, bias), (recurrent, other) = (_weights(layer, f"{part}{name}") for part in ("ih", "hh"))
-    inputs = linear(x_SBM, weight, bias, kept_weight(session, (layer, f"ih{name}")))
-    first, packed = recurrent.new_zeros(x_SBM.shape[1], layer.hidden_size), kept_weight(session, (layer, f"hh{name}"))
+    inputs = linear(x_SBM, weight, bias, cached_weight(session, (layer, f"ih{name}")))
+    first, packed = recurrent.new_zeros(x_SBM.shape[1], layer.hidden_size), cached_weight(session, (layer, f"hh{name}"))
     if cell == "gru" and served(inputs, recurrent, other, first):
         return gated_steps(inputs, recurrent, other, first, packed)
     step = stacked(cell, Repeated(recurrent, other, len(inputs), packed))

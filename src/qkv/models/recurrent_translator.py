@@ -35,7 +35,7 @@ from qkv.nn.location import LocationScore, LocationSteps
 from qkv.nn.mechanism import LOCATION, MechanismConfig
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.normalizers import NormalizerModule
-from qkv.nn.recurrent.kept_attention import KeptAttention
+from qkv.nn.recurrent.planned_attention import PlannedAttention
 from qkv.nn.recurrent.repeated import repeat_layer
 from qkv.nn.recurrent.repeated_attention import RepeatedAttention
 from qkv.nn.scores import ScoreModule, ScoreParts, score_of
@@ -504,5 +504,5 @@ def _one_head(
     """Attention without heads to the source, in each of some steps, planned once for all of them."""
     if state.session is None or torch.is_grad_enabled():
         return RepeatedAttention(attention, score, mask, state.keys, state.values, steps)
-    attention_of_session = state.session.keep(attention, KeptAttention)
+    attention_of_session = state.session.keep(attention, PlannedAttention)
     return partial(attention_of_session.attend, attention, score, mask, state.keys, state.values)

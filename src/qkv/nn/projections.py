@@ -52,7 +52,7 @@ class Projections(nn.Module):
         """Initialize each projection by Glorot's rule as its own matrix, queries so much larger; biases zero."""
         for index in range(len(self.sizes)):
             if self.sizes[index]:
-                layer, rows = self._layer(index), self._rows(index)
+                layer, rows = self._layer(index)
                 assert isinstance(layer, nn.Linear)
                 xavier_uniform(layer.weight.data[rows])
                 layer.weight.data[rows] *= 1.0 if index else query_gain
@@ -67,8 +67,8 @@ class Projections(nn.Module):
         """
         if not self.sizes[index]:
             return None, None
-        rows = self._rows(index)
-        weight, bias = plain_weights(self._layer(index), "projections")
+        layer, rows = self._layer(index)
+        weight, bias = plain_weights(layer, "projections")
         return weight[rows], None if bias is None else bias[rows]
 
     def query(self, x: Tensor, session: DecodingSession | None = None) -> Tensor:
@@ -96,11 +96,10 @@ class Projections(nn.Module):
     def _apply_part(self, index: int, x: Tensor, session: DecodingSession | None) -> Tensor:
         if not self.sizes[index]:
             return x
-        return apply_columns(self._layer(index), self._rows(index), x, session, (self, index))
+        return apply_columns(*self._layer(index), x, session, (self, index))
 
-    def _layer(self, index: int) -> nn.Module:
-        return self.layers[0 if self.one else index]
-
-    def _rows(self, index: int) -> slice:
-        """Return the rows of a part in the weight of its layer."""
-        return slice(sum(self.sizes[:index]), sum(self.sizes[: index + 1])) if self.one else slice(None)
+    def _layer(self, index: int) -> tuple[nn.Module, slice]:
+        """Return the layer of a part, and the rows of the part in its weight."""
+        if not self.one:
+            return self.layers[index], slice(None)
+        return self.layers[0], slice(sum(self.sizes[:index]), sum(self.sizes[: index + 1]))

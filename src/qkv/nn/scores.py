@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, nearest
-from qkv.linalg.matmul import kept_weight
+from qkv.linalg.matmul import cached_weight
 from qkv.linalg.session import DecodingSession
 from qkv.nn.recurrent.repeated import Repeated
 from qkv.scores.base import Score
@@ -207,11 +207,11 @@ class AdditiveScore(ScoreModule):
         """`project_query` for the steps of one loop, at most so many; a session keeps the weight packed."""
         if self.query_weight.ndim > 2:
             return self.project_query
-        return Repeated(self.query_weight, None, steps, kept_weight(session, (self, "query")))
+        return Repeated(self.query_weight, None, steps, cached_weight(session, (self, "query")))
 
     def project_key(self, key: Tensor, session: DecodingSession | None = None) -> Tensor:
         """W_k k: once per sentence."""
-        return project(key, self.key_weight, kept_weight(session, (self, "key")))
+        return project(key, self.key_weight, cached_weight(session, (self, "key")))
 
     def projected(self) -> Score:
         """Build the additive score of projected queries and keys."""
@@ -258,7 +258,7 @@ class BilinearScore(ScoreModule):
 
     def project_queries(self, steps: int, session: DecodingSession | None = None) -> Callable[[Tensor], Tensor]:
         """`project_query` for the steps of one loop; a session keeps the weight packed."""
-        packed = kept_weight(session, self)
+        packed = cached_weight(session, self)
         return lambda query: project(query, self.weight.mT, packed)
 
     def projected(self) -> Score:

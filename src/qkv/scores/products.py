@@ -6,7 +6,7 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor
 
-from qkv.linalg.matmul import KeptWeight, linear
+from qkv.linalg.matmul import CachedWeight, linear
 from qkv.scores.base import HALVES, Core, Operands, Score, expect_width, prepared_wide
 from qkv.scores.pointwise import Linear, Pointwise, Softcap
 from qkv.shapes import Shape
@@ -229,7 +229,7 @@ class Bilinear(Score):
         expect_width("Bilinear(weight)", key[-1], self.weight.shape[-1], "key")
 
 
-def project(x: Tensor, weight: Tensor, packed: KeptWeight | None = None) -> Tensor:
+def project(x: Tensor, weight: Tensor, packed: CachedWeight | None = None) -> Tensor:
     """Return W x for rows x (..., N, D) and W (A, D), or (H, A, D) per head; `packed` as for `linear`.
 
     Example:

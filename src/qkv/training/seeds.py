@@ -39,9 +39,9 @@ def generators() -> dict[str, Tensor]:
         Name to tensor, for a checkpoint.
 
     Example:
-        >>> kept = generators()
+        >>> states = generators()
         >>> first = torch.rand(1)
-        >>> set_generators(kept)
+        >>> set_generators(states)
         >>> torch.equal(first, torch.rand(1))
         True
     """

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.nn import functional as F
 
-from qkv.linalg.matmul import kept_weight
+from qkv.linalg.matmul import cached_weight
 from qkv.linalg.packed import PackedWeight
 from qkv.linalg.session import DecodingSession
 from qkv.nn.recurrent.repeated import Repeated
@@ -158,7 +158,7 @@ def test_without_gradients_a_changed_weight_is_laid_out_again(panels: list[int])
         with torch.autocast("cpu", torch.bfloat16):
             assert step(x).dtype == torch.bfloat16
         with DecodingSession() as session:
-            Repeated(weight, bias, STEPS_BY_PANELS, kept_weight(session, "weight"))(x)
+            Repeated(weight, bias, STEPS_BY_PANELS, cached_weight(session, "weight"))(x)
     assert len(panels) == 2
 
 

@@ -134,7 +134,7 @@ class _PackedBlock:
 
 
 @final
-class _KeptBlock:
+class _CachedBlock:
     """A block in a session: packed when its fused step first runs, and again after a change."""
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ def _packed(
         return None
     stack = []
     for block in blocks:
-        packed = session.keep(block, _KeptBlock).packed(block, x)
+        packed = session.keep(block, _CachedBlock).packed(block, x)
         if packed is None:
             return None
         stack.append(packed)

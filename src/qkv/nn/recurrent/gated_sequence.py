@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.compiled import available
-from qkv.linalg.matmul import KeptWeight, linear, packed_weight, product
+from qkv.linalg.matmul import CachedWeight, linear, packed_weight, product
 from qkv.nn.recurrent import gated
 from qkv.values.parameters import numbers
 
@@ -38,7 +38,7 @@ def served(inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor) -
 
 
 def gated_steps(
-    inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor, packed: KeptWeight | None = None
+    inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor, packed: CachedWeight | None = None
 ) -> Tensor:
     """h_t = gated(x_t, U h_{t−1} + b, h_{t−1}) for all t, for arguments that `served` accepts.
 
@@ -130,7 +130,7 @@ def _backward(
 
 
 def _times(
-    weight: Tensor, bias: Tensor | None, steps: int, rows: int, stored: KeptWeight | None = None
+    weight: Tensor, bias: Tensor | None, steps: int, rows: int, stored: CachedWeight | None = None
 ) -> Callable[[Tensor], Tensor]:
     """Return a function x -> x·Wᵀ + b without gradients, for a loop of `steps` products of `rows` rows each."""
     weight, bias = weight.detach(), None if bias is None else bias.detach()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import Tensor, nn
 
-from qkv.linalg.matmul import KeptWeight, few, kept_weight, linear, packed_weight, product
+from qkv.linalg.matmul import CachedWeight, cached_weight, few, linear, packed_weight, product
 from qkv.linalg.session import DecodingSession
 from qkv.nn.recurrent.marks import Marks
 from qkv.values.parameters import numbers, transformed
@@ -38,7 +38,7 @@ class Repeated:
         True
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, steps: int, packed: KeptWeight | None = None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, steps: int, packed: CachedWeight | None = None) -> None:
         device = weight.device.type
         if torch.is_autocast_enabled(device):
             # Cast once for all steps. Autocast caches casts of parameters only, and `_weight` will not be one.
@@ -89,7 +89,7 @@ def repeat_layer(layer: nn.Module, steps: int, session: DecodingSession | None =
         True
     """
     if is_plain(layer, nn.Linear):
-        return Repeated(layer.weight, layer.bias, steps, kept_weight(session, layer))  # type: ignore[arg-type]
+        return Repeated(layer.weight, layer.bias, steps, cached_weight(session, layer))  # type: ignore[arg-type]
     return layer
 
 

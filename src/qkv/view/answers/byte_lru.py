@@ -18,8 +18,8 @@ class ByteLRU(Generic[T]):
         dropped: called with each evicted entry.
 
     Example:
-        >>> kept = ByteLRU[bytes](10, len)
-        >>> kept.get("a", lambda: b"123456"), kept.get("b", lambda: b"123456"), kept.bytes
+        >>> cache = ByteLRU[bytes](10, len)
+        >>> cache.get("a", lambda: b"123456"), cache.get("b", lambda: b"123456"), cache.bytes
         (b'123456', b'123456', 6)
     """
 

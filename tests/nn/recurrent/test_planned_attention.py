@@ -10,8 +10,8 @@ from qkv.compiled import available
 from qkv.masks.base import Mask
 from qkv.masks.patterns import Lengths
 from qkv.nn.attention import Attention
-from qkv.nn.recurrent import kept_attention
-from qkv.nn.recurrent.kept_attention import KeptAttention
+from qkv.nn.recurrent import planned_attention
+from qkv.nn.recurrent.planned_attention import PlannedAttention
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
 from qkv.scores.sums import Additive
@@ -25,14 +25,14 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     if available.why_unavailable() is not None:
         pytest.skip("no compiled kernels here")
     plans: list[bool] = []
-    true = kept_attention.decoder_for
+    true = planned_attention.decoder_for
 
     def plan(*args: Any) -> Any:
         found = true(*args)
         plans.append(found is not None)
         return found
 
-    monkeypatch.setattr(kept_attention, "decoder_for", plan)
+    monkeypatch.setattr(planned_attention, "decoder_for", plan)
     return plans
 
 
@@ -47,7 +47,13 @@ def memory(rows: int = BATCH) -> tuple[Tensor, Tensor]:
 
 
 def compare(
-    kept: KeptAttention, attention: Attention, score: Score, mask: Mask | None, key: Tensor, value: Tensor, queries: int
+    kept: PlannedAttention,
+    attention: Attention,
+    score: Score,
+    mask: Mask | None,
+    key: Tensor,
+    value: Tensor,
+    queries: int,
 ) -> None:
     query = torch.randn(len(key), queries, WIDTH)
     found = kept.attend(attention, score, mask, key, value, query)
@@ -57,7 +63,7 @@ def compare(
 @pytest.mark.parametrize("padded", [True, False])
 @pytest.mark.parametrize("queries", [1, 3])
 def test_steps_over_the_same_keys_are_planned_once(planned: list[bool], padded: bool, queries: int) -> None:
-    attention, kept, vector, (key, value) = Attention(), KeptAttention(), torch.randn(WIDTH), memory()
+    attention, kept, vector, (key, value) = Attention(), PlannedAttention(), torch.randn(WIDTH), memory()
     lengths = torch.randint(0, KEYS + 1, (BATCH,))
     for _ in range(4):
         compare(kept, attention, Additive(vector), Lengths(lengths) if padded else None, key, value, queries)
@@ -65,7 +71,7 @@ def test_steps_over_the_same_keys_are_planned_once(planned: list[bool], padded: 
 
 
 def test_what_differs_is_planned_again(planned: list[bool]) -> None:
-    attention, kept, (key, value) = Attention(), KeptAttention(), memory()
+    attention, kept, (key, value) = Attention(), PlannedAttention(), memory()
     vector, lengths = nn.Parameter(torch.randn(WIDTH)), torch.full((BATCH,), 3)
     given = {"key": key, "value": value, "queries": 1, "mask": None}
     changes: list[dict[str, Any]] = [
@@ -83,7 +89,7 @@ def test_what_differs_is_planned_again(planned: list[bool]) -> None:
 
 
 def test_a_score_that_changed_is_that_of_now(planned: list[bool]) -> None:
-    attention, kept, (key, value) = Attention(), KeptAttention(), memory()
+    attention, kept, (key, value) = Attention(), PlannedAttention(), memory()
     vector = nn.Parameter(torch.randn(WIDTH))
     compare(kept, attention, Additive(vector), None, key, value, 1)
     vector.mul_(2)
@@ -95,14 +101,14 @@ def test_a_score_that_changed_is_that_of_now(planned: list[bool]) -> None:
 
 
 def test_scores_without_a_loop_run_the_module(planned: list[bool]) -> None:
-    attention, kept, (key, value), score = Attention(), KeptAttention(), memory(), ScaledDot()
+    attention, kept, (key, value), score = Attention(), PlannedAttention(), memory(), ScaledDot()
     for _ in range(3):
         compare(kept, attention, score, None, key, value, 1)
     assert planned == [False]
 
 
 def test_a_hook_sees_every_step(planned: list[bool]) -> None:
-    attention, kept, (key, value), seen = Attention(), KeptAttention(), memory(), []
+    attention, kept, (key, value), seen = Attention(), PlannedAttention(), memory(), []
     score, query = Additive(torch.randn(WIDTH)), torch.randn(BATCH, 1, WIDTH)
     expected = kept.attend(attention, score, None, key, value, query)
     hook = attention.register_forward_hook(lambda *_: seen.append(1))
@@ -114,7 +120,7 @@ def test_a_hook_sees_every_step(planned: list[bool]) -> None:
 
 @pytest.mark.parametrize("options", [{"backend": "reference"}, {"dropout": 0.5}], ids=str)
 def test_a_module_with_settings_of_its_own_runs_itself(planned: list[bool], options: dict[str, Any]) -> None:
-    attention, kept, (key, value) = Attention(**options).eval(), KeptAttention(), memory()
+    attention, kept, (key, value) = Attention(**options).eval(), PlannedAttention(), memory()
     for _ in range(3):
         compare(kept, attention, Additive(torch.randn(WIDTH)), None, key, value, 1)
     assert not planned

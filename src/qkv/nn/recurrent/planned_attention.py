@@ -18,16 +18,16 @@ _Loop = Callable[[Tensor], Tensor] | None
 
 
 @final
-class KeptAttention:
+class PlannedAttention:
     """attention(q_t, K, V) in the steps of a decoding, planned once for all steps over the same keys, by a session.
 
     Where no plan saves time, or someone watches the module, the module itself runs.
 
     Example:
         >>> from qkv.scores import Additive
-        >>> attention, kept, score = Attention(), KeptAttention(), Additive(torch.randn(8))
+        >>> attention, planned, score = Attention(), PlannedAttention(), Additive(torch.randn(8))
         >>> query, (key, value) = torch.randn(3, 2, 1, 8), torch.randn(2, 2, 5, 8)
-        >>> steps = [kept.attend(attention, score, None, key, value, each) for each in query]
+        >>> steps = [planned.attend(attention, score, None, key, value, each) for each in query]
         >>> torch.allclose(torch.stack(steps), attention(query, key, value, score=score), atol=1e-6)
         True
     """

@@ -92,7 +92,7 @@ def test_a_classifier_tells_its_labels(runs: dict[str, Path], tmp_path: Path) ->
         ("monotonic", "ctranslate2", ["a translation Transformer", "--model transformer"]),
         ("language", "ctranslate2", ["a translation Transformer", "LanguageModel", "Export it to ONNX."]),
         ("tagger", "ctranslate2", ["TextTagger", "Export it to ONNX."]),
-        ("transformer", "onx", ["--to", "ctranslate2, onnx or transformers", 'Did you mean "onnx"?']),
+        ("transformer", "onx", ["--to", '"ctranslate2", "onnx" or "transformers"', 'Did you mean "onnx"?']),
         ("transformer", "ctranslate", ['Did you mean "ctranslate2"?']),
     ],
 )

@@ -1,5 +1,7 @@
 """What the lectures show by an experiment: each is computed here, and the chapters of the course draw most of them."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ import qkv
 from qkv.models.language_model import DecoderConfig, LanguageModel
 from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
 from qkv.models.translator import TransformerConfig, TransformerTranslator
-from qkv.nn.non_local import FORMS, NonLocalBlock
+from qkv.nn.non_local import Form, NonLocalBlock
 from qkv.nn.recurrent.lower import RecurrentSelfAttention
 
 
@@ -315,7 +317,7 @@ def test_a_non_local_block_sees_every_pixel_and_a_convolution_nine() -> None:
     inputs = image.clone().requires_grad_()
     (slope,) = torch.autograd.grad(nn.Conv2d(4, 4, 3, padding=1)(inputs)[0, :, 2, 2].sum(), inputs)
     assert int((slope[0].abs().sum(0) > 0).sum()) == 9
-    for form in FORMS:
+    for form in get_args(Form):
         block = NonLocalBlock(4, form=form)
         assert torch.equal(block(image), image), "a new block changes nothing"
         with qkv.record(block) as trace:

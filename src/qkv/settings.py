@@ -177,7 +177,7 @@ def read_toml(path: Path) -> Plain:
 
     try:
         data = read_file(path, _LARGEST)
-        tables = tomllib.loads(data.decode("utf-8"))
+        tables = tomllib.loads(data.decode("utf-8-sig"))
         _expect_brief(tables)
     except OSError as error:
         raise ConfigError(

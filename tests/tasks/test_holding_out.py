@@ -20,6 +20,7 @@ _SMALL: dict[str, dict[str, Any]] = {
     "classify": {"model": "none", "width": 16, "batch_tokens": 128, "steps": 60},
     "tag": {"model": "none", "width": 16, "tokenizer": "word", "batch_tokens": 128, "steps": 60},
     "point": {"model": "gru", "width": 16, "layers": 1, "batch_tokens": 128, "steps": 80},
+    "generate": {"width": 16, "heads": 1, "layers": 1, "context": 16, "batch_tokens": 128},
 }
 _EXAMPLES: dict[str, list[Any]] = {
     "translate": [("ein Hund", "a dog"), ("eine Katze", "a cat"), ("zwei Vögel", "two birds")],
@@ -89,6 +90,31 @@ def test_a_number_of_pairs_that_cannot_be_kept_is_reported(tmp_path: Path, capsy
     text = read_training(TranslateFiles(data=path, holdout=2), TranslateTokenizer(tokenizer="word"), 0)
     assert (len(text.train), len(text.valid)) == (30, 30)
     assert "30 pairs are held out, not 2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("task", ["translate", "classify", "tag", "point", "generate"])
+@pytest.mark.parametrize("repeated", [0, 1, 9, 30])
+def test_validation_inputs_that_are_trained_on_are_counted(
+    task: str, repeated: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = {
+        "translate": "ein {0}\ta {0}\n",
+        "classify": "{1}\ttext {0}\n",
+        "tag": "w{0} {1}\n\n",
+        "point": "{0} 3000\t1 2\n",
+        "generate": "line {0} of a text\n",
+    }[task]
+    train, valid = tmp_path / "train", tmp_path / "valid"
+    train.write_text("".join(line.format(n, "ab"[n % 2]) for n in range(60)))
+    valid.write_text("".join(line.format(n if n < repeated else 100 + n, "ab"[n % 2]) for n in range(30)))
+    name = "text" if task == "generate" else "data"
+    small = {**_LOOP, **_SMALL[task], "steps": 1, name: train, f"valid_{name}": valid}
+    qkv.train(task, out=tmp_path / "run", **small)
+    said = [line for line in capsys.readouterr().err.splitlines() if "figures of validation say little" in line]
+    if task == "generate":
+        assert len(said) == (repeated == 30)
+    else:
+        assert [f"{repeated} of 30 validation" in line for line in said] == [True] * (repeated > 1)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,11 @@ def test_a_file_that_is_none_is_named(content: bytes | None, message: str, tmp_p
     assert len(str(raised.value)) < 1000
 
 
+def test_a_byte_order_mark_is_dropped(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_bytes(b"\xef\xbb\xbf[model]\r\nwidth = 8\r\n")
+    assert read_toml(tmp_path / "run.toml") == {"model": {"width": 8}}
+
+
 @pytest.mark.parametrize(
     ("tables", "message"),
     [

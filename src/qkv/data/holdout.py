@@ -13,6 +13,8 @@ from qkv.data.choices import MOST_HELD_OUT, SHARE
 from qkv.data.corpus import Pair
 from qkv.errors import ConfigError, setting
 
+_FEW_SEEN = 20
+"""One validation input in so many may be trained on: a few repeat by chance."""
 T = TypeVar("T")
 
 
@@ -135,6 +137,32 @@ def hold_out(pairs: Sequence[Pair], count: int, seed: int) -> tuple[list[Pair], 
         hint = f"Hold out fewer, or give pairs to validate on ({setting('valid_data')})."
         raise ConfigError("holdout", f"more than {count:,} pairs with distinct sources", got, hint)
     return _divided(pairs, sources, held)
+
+
+def seen_in_training(train: Iterable[Hashable], valid: Sequence[Hashable], name: str) -> str | None:
+    """Say if validation inputs are trained on too, so many that the figures of validation mislead.
+
+    Args:
+        train: the inputs to train on.
+        valid: those to validate on.
+        name: what they are called.
+
+    Returns:
+        A message; None if at most one in twenty is.
+
+    Example:
+        >>> seen_in_training(["ein Hund", "eine Katze"], ["ein Hund", "ein Kind"], "sources")
+        '1 of 2 validation sources is trained on too: figures of validation say little about others.'
+    """
+    seen = set(train)
+    count = sum(key in seen for key in valid)
+    if count * _FEW_SEEN <= len(valid):
+        return None
+    are = "is" if count == 1 else "are"
+    return (
+        f"{count:,} of {len(valid):,} validation {name} {are} trained on too: figures of validation say little about "
+        "others."
+    )
 
 
 def _shuffled(keys: Mapping[T, int], seed: int) -> list[T]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qkv.data.corpus import Lines, Pair, read_pairs, read_tsv
-from qkv.data.holdout import hold_out, split
+from qkv.data.holdout import hold_out, seen_in_training, split
 from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, brief, setting
 from qkv.tasks.notes import note
@@ -100,6 +100,13 @@ def _noted(pairs: list[Pair], name: str) -> list[Pair]:
             f'qkv: {name}: all {len(pairs):,} targets are "{brief(pairs[0].target)}": nothing can be learned from them.'
         )
     return pairs
+
+
+def tell_seen(train: Sequence[Pair], valid: Sequence[Pair], name: str) -> None:
+    """Say if many validation pairs have a source that is trained on too."""
+    message = seen_in_training((pair.source for pair in train), [pair.source for pair in valid], name)
+    if message is not None:
+        note(f"qkv: {message}")
 
 
 def divided(

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from qkv.data import segments
 from qkv.data.choices import LABELED_SHARE
 from qkv.data.fingerprints import fingerprint
-from qkv.data.holdout import split
+from qkv.data.holdout import seen_in_training, split
 from qkv.data.labeled import labels_of, read_labeled
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, setting
@@ -149,6 +149,7 @@ def read_for_training(
     if files.valid_data is not None:
         valid = read(files.valid_data, "valid_data")
         valid_name = _name(files.valid_data, "valid_data")
+        message = seen_in_training((text.words for text in train), [text.words for text in valid], unit)
     else:
         train, valid, message = split(
             train,
@@ -158,8 +159,8 @@ def read_for_training(
             share=LABELED_SHARE,
             labels=lambda text: text.labels,
         )
-        if message:
-            tell(message)
+    if message:
+        tell(message)
     labels = labels_of((label for text in train for label in text.labels), name)
     if tokenizer is None:
         texts = (word for text in train for word in text.words)

@@ -12,6 +12,7 @@ from qkv.data.text import divide, read_text
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.generate.settings import GenerateFiles
+from qkv.tasks.notes import note
 from qkv.tasks.prepared.text import PreparedText
 from qkv.tasks.prepared.training import open_for_training
 from qkv.tasks.settings import Texts, TokenizerSettings
@@ -81,6 +82,8 @@ def read_for_training(
         train, valid = divide(text, files.holdout)
     else:
         train, valid = text, read_text(_as_source(files.valid_text, "valid_text"))
+        if valid in train:
+            note("qkv: the validation text is trained on too: figures of validation say little about others.")
     if tokenizer is None:
         tokenizer = learn_tokenizer(words, [train])
     learned, held = passage(train, tokenizer), passage(valid, tokenizer)

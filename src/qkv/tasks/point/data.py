@@ -8,7 +8,7 @@ from qkv.data.choices import Elements
 from qkv.data.fingerprints import fingerprint
 from qkv.data.pointing import Pointed, parse_pairs
 from qkv.errors import DataError, Place, setting
-from qkv.tasks.pairs import PairSources, divided
+from qkv.tasks.pairs import PairSources, divided, tell_seen
 from qkv.tasks.point.objective import ElementVocabulary
 from qkv.tasks.point.settings import PointFiles
 from qkv.tasks.values import pair_line, text_line
@@ -59,6 +59,7 @@ def read_lines(data: PointFiles, once: bool, seed: int) -> PointLines:
     valid_names = (valid_sources or sources).names
     if valid_sources is not None:
         valid = valid_sources.read()
+        tell_seen(pairs, valid, "inputs")
     else:
         pairs, valid = divided(pairs, seed, names=("lines", "inputs"))
     train, kind = parse_pairs(pairs, names, data.elements)

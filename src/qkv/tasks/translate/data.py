@@ -11,7 +11,7 @@ from qkv.data.open_vocabulary import encode_source, encode_target
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, DataError, Place, setting
-from qkv.tasks.pairs import PairSources, divided
+from qkv.tasks.pairs import PairSources, divided, tell_seen
 from qkv.tasks.prepared.corpus import held_pairs
 from qkv.tasks.prepared.manifest import VALID_PAIRS
 from qkv.tasks.prepared.pairs import PreparedPairs
@@ -83,6 +83,7 @@ def read_training(
     valid_sources = PairSources.of(files, "valid_")
     if valid_sources is not None:
         valid = valid_sources.read(files.table)
+        tell_seen(pairs, valid, "sources")
     else:
         pairs, valid = divided(pairs, seed, files.holdout)
     if tokenizer is None:

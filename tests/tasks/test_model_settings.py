@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from qkv.errors import ConfigError
 from qkv.settings import defaults_of, hints_of, options_of
 from qkv.tasks.catalog import TASKS, recipe_of
+from qkv.tasks.translate.model import model_settings
 
 KINDS = [
     *(("translate", {"model": kind}) for kind in ("transformer", "gru", "lstm")),
@@ -54,3 +56,15 @@ def test_defaults_in_the_help_are_those_that_are_used(task: str, table: dict[str
             assert shown == used, name
             seen += 1
     assert seen >= 2
+
+
+def test_a_width_that_changes_nothing_is_refused() -> None:
+    """As where a training starts from another run, whose sizes are settings of the new one."""
+    sizes = {"hidden": 32, "embedding": 16, "attention": 16}
+    narrow: dict[str, Any] = {"kind": "gru", "width": 32}
+    assert model_settings({**narrow, **sizes}) == model_settings(narrow)
+    assert model_settings({**narrow, "embedding": 20}) != model_settings(narrow)
+    with pytest.raises(ConfigError) as caught:
+        model_settings({"kind": "gru", "width": 64, **sizes})
+    assert caught.value.argument == "model.width"
+    assert caught.value.got == "hidden 32, embedding 16, attention 16"

@@ -14,6 +14,7 @@ from qkv.cli.explain import explain
 from qkv.cli.export import export
 from qkv.cli.generate import generate
 from qkv.cli.label import classify, tag
+from qkv.cli.paths import CommandOfPaths
 from qkv.cli.point import point
 from qkv.cli.prepare import command as prepare
 from qkv.cli.regress import regress
@@ -58,20 +59,20 @@ train = typer.Typer(
     name="train", cls=TrainGroup, no_args_is_help=True, help="Train a model from text files; again to resume."
 )
 
-app.command()(demo)
-app.command("prepare")(prepare)
+app.command(cls=CommandOfPaths)(demo)
+app.command("prepare", cls=CommandOfPaths)(prepare)
 app.add_typer(train)
-app.command()(translate)
-app.command()(generate)
-app.command()(classify)
-app.command()(tag)
-app.command()(point)
-app.command()(regress)
-app.command()(evaluate)
-app.command()(export)
-app.command()(align)
-app.command()(view)
-app.command()(explain)
+app.command(cls=CommandOfPaths)(translate)
+app.command(cls=CommandOfPaths)(generate)
+app.command(cls=CommandOfPaths)(classify)
+app.command(cls=CommandOfPaths)(tag)
+app.command(cls=CommandOfPaths)(point)
+app.command(cls=CommandOfPaths)(regress)
+app.command(cls=CommandOfPaths)(evaluate)
+app.command(cls=CommandOfPaths)(export)
+app.command(cls=CommandOfPaths)(align)
+app.command(cls=CommandOfPaths)(view)
+app.command(cls=CommandOfPaths)(explain)
 
 
 def _version(requested: bool) -> None:

@@ -10,6 +10,7 @@ import typer
 from qkv.cli.failure import guarded
 from qkv.cli.flags import option_of
 from qkv.cli.output_files import expect_output_file
+from qkv.cli.paths import CommandOfPaths
 from qkv.cli.processes import together
 from qkv.cli.signature import flagged
 from qkv.errors import ConfigError, QkvError, on_command_line, setting
@@ -129,7 +130,7 @@ def command_of(task: str) -> Any:
     from qkv.tasks.catalog import TASKS, recipe_of
 
     one = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-    one.command(task)(train_command(TASKS[task], partial(recipe_of, task)))
+    one.command(task, cls=CommandOfPaths)(train_command(TASKS[task], partial(recipe_of, task)))
     return typer.main.get_command(one)
 
 

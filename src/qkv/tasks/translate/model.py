@@ -57,7 +57,12 @@ def model_settings(table: Mapping[str, Any], size: int = 1) -> TranslationConfig
         refuse_settings_of(sizes, TransformerConfig, RecurrentConfig, f"{setting('model', 'gru')}, lstm or rnn")
         return build(TransformerConfig, {"size": size, **sizes}, "model")
     if "width" in sizes:
-        sizes = {**_recurrent_widths(sizes.pop("width")), **sizes}
+        widths = _recurrent_widths(width := sizes.pop("width"))
+        if all(name in sizes for name in widths) and any(sizes[name] != number for name, number in widths.items()):
+            got = ", ".join(f"{name} {sizes[name]}" for name in widths)
+            hint = "They are all that it sets: omit it, change them, or train from scratch."
+            raise ConfigError("model.width", f"{width}, in all sizes beside it", got, hint)
+        sizes = {**widths, **sizes}
     if alignment != "soft":
         refuse_settings_of(sizes, MonotonicConfig, RecurrentConfig, setting("alignment", "soft"))
         return build(MonotonicConfig, {"size": size, "cell": kind, "alignment": alignment, **sizes}, "model")

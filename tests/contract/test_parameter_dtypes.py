@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.contract.calls import MECHANISMS, Call, Request, request, same_bits
-from tests.contract.mechanisms import DTYPES, ON_CPU
+from tests.contract.calls import MECHANISMS, Call, Request, near, request, same_bits
+from tests.contract.mechanisms import DTYPES, NORMALIZER, ON_CPU
 from tests.contract.served import by_served
 from torch import Tensor
 
@@ -95,6 +95,26 @@ def test_a_narrow_parameter_is_promoted_before_any_arithmetic(
     expected = answers(other, backend, biases(kind, narrow, wide))
     assert len(found) == len(expected)
     assert all(same_bits(x, y) for x, y in zip(found, expected, strict=True)), (one, kind)
+
+
+@pytest.mark.parametrize("negated", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_parameter_in_float64_or_lazily_negated_is_the_same_number(backend: str, negated: bool) -> None:
+    averaged = ((score, NORMALIZER["mean"]) for score, normalizer in LEARNED if normalizer.name in ("softmax", "sum"))
+    for turn, (score, normalizer) in enumerate((*LEARNED, *averaged)):
+        dtype, mask = DTYPES[turn % len(DTYPES)], (None, causal(), lengths(torch.tensor([7, 3])))[turn // 2 % 3]
+        drawn = Call.draw(score, normalizer, dtype=torch.float64, mask=mask)
+        inputs = {name: drawn.leaves[name].to(dtype) for name in INPUTS}
+        narrow = {name: x.bfloat16() for name, x in drawn.leaves.items() if name not in INPUTS}
+        double = {name: x.double() for name, x in narrow.items()}
+        wide = {name: torch._neg_view(-x) if negated else x for name, x in double.items()}
+        try:
+            found = answers(drawn.with_leaves(**inputs, **wide), backend, None)
+        except UnsupportedError:
+            continue
+        expected = answers(drawn.with_leaves(**inputs, **narrow), backend, None)
+        # A state is float64 whatever it was computed in.
+        assert all(near(x, y.to(dtype)) for x, y in zip(found, expected, strict=True)), (drawn, dtype)
 
 
 def in_float64(narrow: torch.dtype) -> Iterator[tuple[Request, Tensor]]:

@@ -4,7 +4,7 @@ from math import prod
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.contract.calls import MECHANISMS, Call, near, refused
 from tests.contract.mechanisms import ON_CPU
@@ -139,6 +139,31 @@ def test_strides_do_not_matter(backend: str, how: str) -> None:
         assert near(output, expected), call
         assert all(near(x, theirs[name], 2000) for name, x in gradients.items()), call
     assert ran
+
+
+@by_backend
+@settings(max_examples=4)
+@example(strides=[(0, 0, 1, 1)] * 3, queries=2)
+@given(
+    strides=st.lists(st.tuples(*[st.integers(0, 3)] * 3, st.sampled_from((1, 1, 1, 2))), min_size=3, max_size=3),
+    queries=st.sampled_from((1, 2, 3, 9)),
+)
+def test_numbers_that_share_memory(backend: str, strides: list[tuple[int, ...]], queries: int) -> None:
+    """Sliding windows, and any other views in which one number stands in several positions."""
+    for score, normalizer in MECHANISMS:
+        call = Call.draw(score, normalizer, ((2, 2), queries, 3))
+        if not call.serves(backend):
+            continue
+        views = {
+            name: torch.randn(99, dtype=torch.float64).as_strided(call.leaves[name].shape, steps)
+            for name, steps in zip(("query", "key", "value"), strides, strict=True)
+        }
+        # A clone would take the order of dimensions of these strides.
+        apart = {name: torch.empty(x.shape, dtype=x.dtype).copy_(x) for name, x in views.items()}
+        output, gradients = call.with_leaves(**views).gradients(backend)
+        expected, theirs = call.with_leaves(**apart).gradients(backend)
+        assert near(output, expected), (call, strides)
+        assert all(near(x, theirs[name], 2000) for name, x in gradients.items()), (call, strides)
 
 
 @pytest.mark.parametrize("backend", here("reference", "sdpa", "linear", "rowwise", "blocked"))

@@ -82,7 +82,7 @@ class _Prepared(NamedTuple):
 
 
 def _array(x: Tensor | None) -> Any:
-    return None if x is None else x.detach().contiguous().numpy()
+    return None if x is None else x.detach().contiguous().resolve_neg().numpy()
 
 
 def _prepare(items: Items, dropout: float) -> _Prepared:

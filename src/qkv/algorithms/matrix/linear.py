@@ -77,8 +77,8 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
         parts = (x.expand(*problem.leading, *x.shape[-2:]) for x in (query, key, value))
         output = _causal(*parts) * factor
     else:
-        # Every row sees the same keys, so KᵀV is scaled once for all rows.
-        output = query @ ((key.mT @ value) * factor)
+        # Every row sees the same keys, so KᵀV is scaled once for all rows; the scale can have a wider type.
+        output = query @ ((key.mT @ value) * factor).to(query.dtype)
     output = output.to(call.query.dtype).expand(shape)
     return Result(output, _state(problem, count, output) if problem.state else None)
 

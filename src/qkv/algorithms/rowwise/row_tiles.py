@@ -239,7 +239,7 @@ class RowTiles:
 def _per_item(x: Tensor | None, default: float, shape: tuple[int, ...]) -> Tensor:
     """Expand a parameter to one float64 number per item."""
     x = torch.tensor(default, dtype=torch.float64, device="cpu") if x is None else x.detach()
-    return x.double().expand(shape).contiguous()
+    return x.double().expand(shape).contiguous().resolve_neg()
 
 
 def constant_item_parameters(mechanism: Mechanism, queries: int) -> tuple[Any, Any, Any]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from qkv.algorithms.sdpa import flash_operators, row_state
-from qkv.algorithms.sdpa.operands import Products, by_head, products_of
+from qkv.algorithms.sdpa.operands import Products, by_head, contiguous_last_dim, products_of
 from qkv.algorithms.tiled import blocked
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.derivatives import Terms, causal_bounds, differentiable_gradients, visibility_of
@@ -220,7 +220,10 @@ def attend(problem: Problem, call: Call, products: Products, backend: str) -> Re
     """
     inputs = kernel_inputs(problem, call, products)
     if not _calls_kernel(problem):
-        output = F.scaled_dot_product_attention(*inputs[:4], is_causal=inputs.causal, scale=inputs.scale)
+        query, key, value = (contiguous_last_dim(x) for x in inputs[:3])
+        output = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=inputs.mask, is_causal=inputs.causal, scale=inputs.scale
+        )
         # The result is not checked on this path: the kernel may have treated a row of NaN scores as an empty one.
         output = output.masked_fill(_without_finite_scores(problem, inputs), torch.nan)
         return finish(problem, call, output, None)

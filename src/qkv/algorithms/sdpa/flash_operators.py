@@ -2,7 +2,9 @@
 
 `scaled_dot_product_attention` hides two properties of these operators from its callers; they are handled here:
 
-- The operators assume that the last dimension has stride 1, and read past the end of a tensor if it does not.
+- The operators assume that the last dimension has stride 1, and read past the end of a tensor if it does not. So do
+  outputs and gradients, which get the order of dimensions of the inputs' strides: where another stride is 1 too, as in
+  sliding windows, their last dimension may be another.
 - They do not report non-finite numbers. A mask is added as −inf, so NaN or +inf in a key that is masked for a row makes
   that row NaN; a row whose scores are all NaN counts as empty if its scores do not fill a vector register; in
   half-precision types a score of +inf may give 0. `trusted` detects each of these cases from log Σ e^s, which is then
@@ -13,6 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from qkv.algorithms.sdpa.operands import contiguous_last_dim
 
 _NAME = "_scaled_dot_product_flash_attention_for_cpu"
 _forward: Any = getattr(torch, _NAME, None)
@@ -48,8 +52,7 @@ def forward(
     """
     if mask is not None and mask.dtype == torch.bool:
         mask = added(mask, query.dtype)
-    if not query.stride(-1) == key.stride(-1) == value.stride(-1) == 1:
-        query, key, value = _contiguous_last_dim(query), _contiguous_last_dim(key), _contiguous_last_dim(value)
+    query, key, value = contiguous_last_dim(query), contiguous_last_dim(key), contiguous_last_dim(value)
     output, lse = _forward(query, key, value, 0.0, causal, attn_mask=mask, scale=scale)
     return output, lse.detach() if lse.requires_grad else lse
 
@@ -79,16 +82,11 @@ def backward(
         >>> backward(x, x, x, x, *forward(x, x, x, None, False, 1.0), False, 1.0)[2][0, 0, 0]
         tensor([1., 1., 1., 1.])
     """
-    grad, query, key, value, output = (_contiguous_last_dim(x) for x in (grad, query, key, value, output))
+    grad, query, key, value, output = (contiguous_last_dim(x) for x in (grad, query, key, value, output))
     gradients: tuple[Tensor, Tensor, Tensor] = _backward(
         grad, query, key, value, output, lse.contiguous(), 0.0, causal, attn_mask=None, scale=scale
     )
     return gradients
-
-
-def _contiguous_last_dim(x: Tensor) -> Tensor:
-    """Return x with a contiguous last dimension; the kernel does not read the stride of a dimension of size 1."""
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def suspect(keys: int, dtype: torch.dtype, masked: bool) -> bool:

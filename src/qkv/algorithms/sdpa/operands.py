@@ -44,13 +44,12 @@ def by_head(x: Tensor, leading: Shape, last: int = 2) -> Tensor:
 
 
 def contiguous_last_dim(x: Tensor) -> Tensor:
-    """Return the same numbers with a contiguous last dimension and with any lazy negation resolved.
+    """Return the same numbers with the last dimension the only one of stride 1.
 
     Example:
         >>> import torch
         >>> contiguous_last_dim(torch.ones(2, 3).mT).stride()
         (2, 1)
     """
-    if x.is_neg():
-        x = x.resolve_neg()
-    return x if x.stride(-1) == 1 else x.contiguous()
+    strides = x.stride()
+    return x if strides[-1] == 1 and strides.count(1) == 1 else x.contiguous()

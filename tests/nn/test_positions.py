@@ -172,3 +172,31 @@ def test_a_share_that_is_no_pairs_is_refused(share: float, width: int, scaling: 
         MultiHeadAttention(2 * width, 2, positions=positions)
     with pytest.raises(ShapeError, match=f"even.*got {count}"):
         positions(x[..., :width])
+
+
+@pytest.mark.parametrize("start", [-1, -3, -257, -5_000])
+@pytest.mark.parametrize("rotation", [Rotary(), Rotary(share=0.5), Rotary(scaling=RopeScaling("linear", 2.0))])
+def test_positions_before_the_first_are_positions_too(start: int, rotation: Rotary) -> None:
+    """A table has no rows for them, and an index below zero would read its last ones."""
+    x = torch.randn(1, 5, 8, dtype=torch.float64)
+    both = torch.cat([x.new_zeros(1, -start, 8), x], 1)
+    torch.testing.assert_close(rotation(both, start)[:, -start:], rotation(x, 0))
+    turned, unturned = rotation(x, start), rotation(x, 0)
+    torch.testing.assert_close(turned @ turned.mT, unturned @ unturned.mT)
+    late = sinusoidal(5, 8, start=-start, dtype=torch.float64).flip(0)
+    early = sinusoidal(5, 8, start=start - 4, dtype=torch.float64)
+    torch.testing.assert_close(early[:, ::2], -late[:, ::2])
+    torch.testing.assert_close(early[:, 1::2], late[:, 1::2])
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "halves", "learned"])
+def test_padding_before_the_first_position_is_read_there(kind: Literal["sinusoidal", "halves", "learned"]) -> None:
+    embed, x = PositionEmbedding(kind, 8, length=16), torch.randn(2, 5, 8)
+    for start in (-1, -3, -9):
+        torch.testing.assert_close(embed(x, start), embed(x, torch.tensor([start, start])))
+
+
+@pytest.mark.parametrize(("length", "width"), [(-1, 4), (3, 0)])
+def test_sizes_of_no_table(length: int, width: int) -> None:
+    with pytest.raises(ConfigError):
+        sinusoidal(length, width)

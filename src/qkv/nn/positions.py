@@ -38,6 +38,9 @@ def sinusoidal(
     Returns:
         (length, M).
 
+    Raises:
+        ConfigError: a size is out of its range.
+
     Source: Vaswani et al. 2017, section 3.5.
 
     Example:
@@ -46,7 +49,11 @@ def sinusoidal(
                 [0.8415, 0.5403, 0.0100, 0.9999]])
     """
     device = torch.get_default_device() if device is None else torch.device(device)
-    if _is_traced() or start + length > _LARGEST_TABLE:
+    if length < 0 or width < 1:
+        raise ConfigError(
+            "sinusoidal", "a length of 0 or more, a width above 0", f"{length} and {width}", "See its docstring."
+        )
+    if not _has_table(start) or start + length > _LARGEST_TABLE:
         return _waves(_angles(start, length, width, 10_000.0, device), width).to(dtype)
     return _wave_table(_table_rows(start + length), width, device, dtype)[start : start + length].clone()
 
@@ -77,7 +84,7 @@ def rotary(x: Tensor, *, start: int = 0, base: float = 10_000.0) -> Tensor:
         hint = "Choose another number of heads."
         raise ShapeError("x", "an even width, because positions rotate pairs", f"{width}", hint)
     wide = x if x.dtype == torch.float64 else x.float()
-    if _is_traced():
+    if not _has_table(start):
         return _rotated_by_parts(wide, _angles(start, length, width, base, x.device)).to(x.dtype)
     turn = _turns(_table_rows(start + length), width, base, x.device, wide.dtype)[start : start + length]
     return torch.view_as_real(_as_complex(wide) * turn).flatten(-2).to(x.dtype)
@@ -195,7 +202,7 @@ class Rotary(nn.Module):
         wide, rest = x[..., :turned], x[..., turned:]
         wide = wide if x.dtype == torch.float64 else wide.float()
         end = start + x.shape[-2]
-        if _is_traced():
+        if not _has_table(start):
             angle = _angles(start, x.shape[-2], turned, self.base, x.device, self.scaling)
             rotated = _rotated_by_parts(wide, angle) * (1.0 if self.scaling is None else self.scaling.gain)
         else:
@@ -262,6 +269,8 @@ class PositionEmbedding(nn.Module):
             ShapeError: a position exceeds the learned ones.
         """
         count = x.shape[-2]
+        if isinstance(start, int) and start < 0:
+            start = torch.tensor([start], device=x.device)
         if not isinstance(start, Tensor):
             return x + self._rows(start, start + count, x)
         positions = (start[:, None] + torch.arange(count, device=x.device)).clamp(min=0)
@@ -305,9 +314,9 @@ def _rates(width: int, base: float, device: torch.device | str | None) -> Tensor
     return torch.exp(torch.arange(0, width, 2, device=device, dtype=torch.float64) * (-math.log(base) / width))
 
 
-def _is_traced() -> bool:
-    """Return whether a table would hold no numbers, or sizes that vary: none is cached then."""
-    return torch.compiler.is_compiling() or traced()
+def _has_table(start: int) -> bool:
+    """Return whether a cached table holds the positions: not under tracing, where sizes vary, nor those below 0."""
+    return not (torch.compiler.is_compiling() or traced()) and start >= 0
 
 
 def _table_rows(end: int) -> int:

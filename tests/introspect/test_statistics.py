@@ -15,8 +15,9 @@ from qkv.introspect import compiled, sweep
 from qkv.introspect.lazy_map import AttentionMap, attention_map
 from qkv.introspect.rollout import rollout
 from qkv.masks.patterns import causal, lengths, window
-from qkv.normalizers.dense import Softmax
+from qkv.normalizers.dense import Identity, Mean, Softmax
 from qkv.normalizers.sparse import Sparsemax
+from qkv.scores.kernels import Gaussian
 from qkv.scores.products import Dot, ScaledDot
 
 QUERIES, KEYS = 9, 12
@@ -210,3 +211,14 @@ def test_a_learned_sink_is_looked_at_without_a_warning() -> None:
         assert amap.peak().shape == (2, QUERIES)
     finally:
         torch.set_warn_always(before)
+
+
+def test_a_bias_makes_weights_of_a_kernel_signed() -> None:
+    """A kernel is never negative, but a bias is added to it."""
+    query, key = torch.randn(2, 5, 3).unbind()
+    for normalizer in (Identity(), Mean()):
+        kernel = attention_map(query[None], key[None], score=Gaussian(), normalizer=normalizer)
+        assert kernel.entropy().isfinite().all()
+        biased = attention_map(query[None], key[None], score=Gaussian(), normalizer=normalizer, bias=-torch.ones(5, 5))
+        with pytest.raises(UnsupportedError):
+            biased.entropy()

@@ -211,9 +211,10 @@ def _check(source: WeightSource, names: Sequence[str], count: int) -> None:
 
 def check_entropy(source: WeightSource) -> None:
     """Raise UnsupportedError if weights can be negative."""
-    normalizer = source.call.normalizer
-    if not (normalizer.convex or normalizer.non_negative or source.call.score.non_negative):
-        got = f"{type(source.call.score).__name__} under {type(normalizer).__name__}"
+    normalizer, score = source.call.normalizer, source.call.score
+    if not (normalizer.convex or normalizer.non_negative or (score.non_negative and source.call.bias is None)):
+        biased = " and a bias" if source.call.bias is not None else ""
+        got = f"{type(score).__name__}{biased} under {type(normalizer).__name__}"
         hint = "Negative weights have no logarithm; received() and topk() accept them."
         raise UnsupportedError("entropy", "weights that are never negative", got, hint)
 

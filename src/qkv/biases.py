@@ -155,12 +155,16 @@ def alibi(slopes: float | Tensor, *, offset: int = 0) -> Alibi:
     Returns:
         The bias, for `qkv.attention(..., bias=...)`.
 
+    Raises:
+        ConfigError: the offset is no integer.
+
     Source: Press et al. 2022, "Train Short, Test Long: Attention with Linear Biases", section 3.
 
     Example:
         >>> alibi(0.5).tile(torch.tensor([[2]]), torch.arange(4))
         tensor([[-1.0000, -0.5000, -0.0000, -0.5000]], dtype=torch.float64)
     """
+    _expect_integer("alibi(offset)", offset)
     return Alibi(slopes, offset)
 
 
@@ -175,7 +179,7 @@ def relative(table: Tensor, *, offset: int = 0) -> Relative:
         The bias, for `qkv.attention(..., bias=...)`.
 
     Raises:
-        ConfigError: a table whose last dimension is even or empty.
+        ConfigError: a table whose last dimension is even or empty, or an offset that is no integer.
         DtypeError: it is no dense tensor of real numbers.
 
     Source: Shaw et al. 2018, "Self-Attention with Relative Position Representations", section 3.2 (clipping); Raffel
@@ -191,4 +195,11 @@ def relative(table: Tensor, *, offset: int = 0) -> Relative:
         got = f"shape {tuple(table.shape)}" if isinstance(table, Tensor) else repr(table)
         hint = "One number for each distance from -W to W: 2W + 1 of them."
         raise ConfigError("relative(table)", "an odd last dimension, 2W + 1", got, hint)
+    _expect_integer("relative(offset)", offset)
     return Relative(table, offset)
+
+
+def _expect_integer(argument: str, offset: object) -> None:
+    whole = not offset.is_floating_point() if isinstance(offset, Tensor) else isinstance(offset, (int, torch.SymInt))
+    if not whole:
+        raise ConfigError(argument, "an integer", repr(offset), "Positions are whole numbers.")

@@ -93,6 +93,8 @@ class MultiHeadAttention(nn.Module):
         extra_key: bool = False,
     ) -> None:
         super().__init__()
+        if bias not in (True, False, "inputs"):
+            raise ConfigError("bias", 'True, False or "inputs"', repr(bias), 'With "inputs" the output has none.')
         groups = heads if key_heads is None else key_heads
         _check(width, heads, groups, leave_out, divides=head_width is None)
         head = width // heads if head_width is None else head_width
@@ -478,9 +480,14 @@ def _check_mergeable(normalizer: Normalizer | NormalizerModule | None) -> None:
         )
 
 
-def _check_positions(positions: Rotary | BiasModule | None, score: ScoreModule, head: int) -> None:
-    if not isinstance(positions, Rotary):
+def _check_positions(positions: object, score: ScoreModule, head: int) -> None:
+    if positions is None or isinstance(positions, BiasModule):
         return
+    if not isinstance(positions, Rotary):
+        hint = "Positions that are added to embeddings are a layer before this one: nn.PositionEmbedding."
+        raise ConfigError(
+            "positions", "nn.Rotary(), a bias such as nn.AlibiBias(heads), or None", repr(positions), hint
+        )
     if score.projected().core not in ("dot", "distance"):
         got = type(score.projected()).__name__
         hint = "Of rotated vectors, only dot products and distances depend just on the difference of positions."

@@ -1,12 +1,12 @@
 """Norms by name, LayerNorm and the RMSNorm of Llama, T5 and Gemma, and where a block has them."""
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal, final, get_args
 
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, nearest
+from qkv.errors import ConfigError, expect_name, nearest
 
 Norm = Literal["layer", "rms", "rms_plus_one"]
 Place = Literal["before", "after", "both", "parallel"]
@@ -89,6 +89,9 @@ class NormParts:
         heads: whether each head's queries and keys are normed.
         embedding: whether a norm follows the embeddings.
 
+    Raises:
+        ConfigError: a name is unknown.
+
     Source: Xiong et al. 2020, "On Layer Normalization in the Transformer Architecture" (before, after); Ding et al.
         2021, "CogView", section 2.4 (both: "sandwich"); Wang and Komatsuzaki 2021, "GPT-J" (parallel); Henry et al.
         2020, "Query-Key Normalization for Transformers" (heads).
@@ -100,6 +103,10 @@ class NormParts:
     final: bool = True
     heads: bool = False
     embedding: bool = False
+
+    def __post_init__(self) -> None:
+        expect_name("NormParts(kind)", self.kind, NORMS)
+        expect_name("NormParts(place)", self.place, get_args(Place))
 
     def build(self, width: int) -> nn.Module:
         """Create one of these norms."""

@@ -94,12 +94,12 @@ def check_parameters(
             if parameter.device != device and (parameter.ndim or parameter.device.type != "cpu"):
                 hint = "Move it there with .to(query.device)."
                 raise DtypeError(argument, f"device {device}, that of query", f"{parameter.device}", hint)
-        elif rank and parameter is not None:
+        elif parameter is None and getattr(type(owner), name, 0) is None:
+            continue  # the default
+        elif rank or not isinstance(parameter, _NUMBERS):
             argument, got = f"{type(owner).__name__}({name})", type(parameter).__name__
-            raise DtypeError(argument, "a torch.Tensor", got, "Use torch.as_tensor.")
-        elif not (parameter is None or isinstance(parameter, _NUMBERS)):
-            argument, got = f"{type(owner).__name__}({name})", type(parameter).__name__
-            raise DtypeError(argument, "a number or a torch.Tensor", got, "Use torch.as_tensor.")
+            expected = "a torch.Tensor" if rank else "a number or a torch.Tensor"
+            raise DtypeError(argument, expected, got, "Use torch.as_tensor.")
 
 
 def group(owner: T, parameters: Sequence[Parameter], groups: int, repeats: int) -> T:

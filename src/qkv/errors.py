@@ -62,7 +62,7 @@ _NO_MEMORY = (
     "returned NULL without setting an exception",
     "PyObject pointer is null",  # the panic of a library in Rust
 )
-Name = TypeVar("Name", bound=str)
+_Name = TypeVar("_Name", bound=str)
 MEMORY_ERRORS = (MemoryError, RuntimeError, SystemError)
 """Exception types that may mean out of memory; `out_of_memory_text` tells."""
 
@@ -470,7 +470,7 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     return f"Valid: {', '.join(map(brief, names[:_MOST]))}{more}."
 
 
-def expect_name(argument: str, name: object, valid: Collection[Name], expected: str | None = None) -> Name:
+def expect_name(argument: str, name: object, valid: Collection[_Name], expected: str | None = None) -> _Name:
     """Return a name if it is among the valid ones.
 
     Args:

@@ -13,6 +13,7 @@ speeds relative to the eager lines.
     python -m benchmarks.overhead --sizes 16 32      some sizes
     python -m benchmarks.overhead --rounds 10        fewer rounds
     python -m benchmarks.overhead --plot             only draw again what was measured
+    python -m benchmarks.overhead --write            only write the tables of docs/project/benchmarks.md
 
 Results go to benchmarks/results/overhead.json, by processor, and their picture to benchmarks/results/overhead.svg.
 """
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from benchmarks.engine.page import PAGE
 from benchmarks.kept import keep, processor, read
 from torch import Tensor
 from torch.nn import functional as F
@@ -41,6 +43,16 @@ ROUNDS, SECONDS = 15, 0.001
 DIRECTIONS = ("forward", "with backward")
 CONDITIONS = ("plain", "causal", "lengths", "dropout", "bias", "grouped")
 DROPOUT = 0.1
+AIM = 0.5
+"""The least speed relative to the eager lines that is aimed at."""
+BEGIN, END = "<!-- small calls: begin, made by python -m benchmarks.overhead --write -->", "<!-- small calls: end -->"
+SHOWN = (
+    *(f"scaled_dot, softmax, {condition}" for condition in CONDITIONS),
+    *(f"scaled_dot, {rule}, {condition}" for rule in ("mean", "sigmoid", "hard") for condition in ("plain", "lengths")),
+    *("scaled_dot, entmax, plain", "concat, softmax, plain", "additive, softmax, plain"),
+    *("gaussian, sum, plain", "boxcar, sum, plain", "epanechnikov, sum, plain"),
+)
+"""The mechanisms whose times at the smallest size the page shows."""
 
 _s, _n = qkv.scores, qkv.normalizers
 Parameters = tuple[Tensor, ...]
@@ -304,6 +316,47 @@ def draw(figures: dict[str, Any]) -> None:
     figure.savefig(RESULTS.with_suffix(".svg"), metadata={"Date": None})
 
 
+def tables(figures: dict[str, Any]) -> str:
+    """Return the tables of one processor: every size and direction with its worst cell, and some mechanisms' times."""
+    lines = [
+        f"| keys | pass | cells | below {AIM} | worst | its floor, eager lines, qkv (µs) | median | best |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for size in SIZES:
+        for direction in DIRECTIONS:
+            suffix = f", {size} keys, {direction}"
+            rows = sorted((row["speed"][1], name) for name, row in figures.items() if name.endswith(suffix))
+            if rows:
+                speeds, (least, worst), (most, best) = [speed for speed, _ in rows], rows[0], rows[-1]
+                lines.append(
+                    f"| {size} | {direction} | {len(rows)} | {sum(speed < AIM for speed in speeds)} | "
+                    f"{least:.2f}: {worst.removesuffix(suffix)} | {_times(figures[worst])} | "
+                    f"{statistics.median(speeds):.2f} | {most:.2f}: {best.removesuffix(suffix)} |"
+                )
+    least = SIZES[0]
+    lines += ["", f"| {least} keys | forward | floor, eager lines, qkv (µs) | with backward | the same (µs) |"]
+    lines.append("| --- | --- | --- | --- | --- |")
+    for name in SHOWN:
+        rows_of = [figures.get(f"{name}, {least} keys, {direction}") for direction in DIRECTIONS]
+        cells_of = [f"{row['speed'][1]:.2f} | {_times(row)}" for row in rows_of if row is not None]
+        if len(cells_of) == len(DIRECTIONS):
+            lines.append(f"| {name} | {' | '.join(cells_of)} |")
+    return "\n".join(lines)
+
+
+def _times(row: dict[str, Any]) -> str:
+    return ", ".join(f"{row[f'{name}_us']:,.0f}" for name in ("floor", "eager", "auto"))
+
+
+def write(page: Path = PAGE) -> None:
+    """Write the tables of every processor that this script measured, between the markers of the page."""
+    before, rest = page.read_text(encoding="utf-8").split(BEGIN, 1)
+    measured = {name: rows for name, rows in read(RESULTS).items() if any("speed" in row for row in rows.values())}
+    parts = [f"**{name}**\n\n{tables(rows)}" for name, rows in measured.items()]
+    text = "\n\n".join(parts)
+    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.split(END, 1)[1]}", encoding="utf-8")
+
+
 def main() -> None:
     """Measure, print, write JSON and the picture."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -312,7 +365,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often the contenders alternate")
     parser.add_argument("--print", action="store_true", dest="only_print", help="keep nothing")
     parser.add_argument("--plot", action="store_true", help="draw what was measured")
+    parser.add_argument("--write", action="store_true", help="write the tables of the page from what was measured")
     given = parser.parse_args()
+    if given.write:
+        write()
+        return
     torch.set_num_threads(1)
     rows: dict[str, Any] = {}
     for cell in cells(given.sizes) if not given.plot else ():

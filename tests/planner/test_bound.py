@@ -15,7 +15,7 @@ from qkv.errors import ForkError
 from qkv.planner import plan_cache
 
 _n, _s = qkv.normalizers, qkv.scores
-KEYS, WIDTH, HEADS = 18, 8, 4
+KEYS, WIDTH, HEADS = 14, 8, 4
 SCORES: dict[str, Any] = {
     "dot": lambda x: _s.Dot(),
     "scaled dot": lambda x: _s.ScaledDot(scale=0.3),
@@ -85,13 +85,20 @@ def test_a_repeated_call_has_the_bits_of_a_first_one(
     score: str, normalizer: str, mask: str, other: str, backend: str
 ) -> None:
     names = score, normalizer, mask, other, backend
-    # Keys that nobody sees, equal keys, and numbers that are not finite, each in a call of its own.
-    for learns, spoilt in ((False, None), (True, None), (False, torch.nan), (False, torch.inf)):
-        tensors, options = _given(names, 1, [11, 0])
+    # Keys that nobody sees or that all see, equal keys, and numbers that are not finite, each in a call of its own.
+    for learns, spoilt, lengths in (
+        (False, None, [11, 0]),
+        (True, None, [11, 0]),
+        (False, torch.nan, [11, 0]),
+        (False, torch.inf, [11, 0]),
+        (False, torch.nan, [KEYS, KEYS]),
+    ):
+        tensors, options = _given(names, 1, lengths)
         tensors[1][:, :, 3] = tensors[1][:, :, 2]
         if spoilt is not None:
-            tensors[1][0, 0, 4, 1] = tensors[1][1, 0, 12, 1] = tensors[2][0, -1, 15, 2] = spoilt
-        other_tensors, other_options = _given(names, 2, [17, 5])
+            tensors[1][0, 0, 4, 1] = tensors[1][1, 0, 12, 1] = tensors[2][0, -1, 13, 2] = spoilt
+            tensors[0][0, 1, 4, 2] = spoilt
+        other_tensors, other_options = _given(names, 2, [13, 5])
         try:
             plan_cache.PLANS.clear()
             first = _answers(tensors, options, learns)
@@ -136,3 +143,13 @@ def test_what_is_bound_holds_no_tensor_of_the_first_call() -> None:
         (cached,) = plan_cache.PLANS.values()
         cells = [cell.cell_contents for cell in getattr(cached.bound, "__closure__", None) or ()]
         assert not any(isinstance(x, (Tensor, Call)) for x in cells)
+
+
+@pytest.mark.parametrize("keys", [1, 5, 15, 16])
+def test_lengths_of_all_keys_hide_no_nan(keys: int) -> None:
+    query, key, value = torch.randn(3, 2, HEADS, keys, WIDTH, generator=torch.Generator().manual_seed(1)).unbind()
+    query[0, 1, keys // 2, 2] = torch.nan
+    for _ in range(2):
+        output = qkv.attention(query, key, value, mask=qkv.masks.lengths(torch.tensor([keys, keys])))
+        assert output[0, 1, keys // 2].isnan().all()
+        assert output.isnan().sum() == WIDTH

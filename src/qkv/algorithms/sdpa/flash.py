@@ -1,6 +1,7 @@
 """PyTorch's fused kernel, for softmax attention over dot products."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -133,7 +134,7 @@ def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
     kernel, masked = _bind_kernel(problem, call), _is_masked(problem, call)
     if kernel is None:
         return None
-    suspect = flash_operators.suspect(problem.keys, problem.dtype, masked)
+    suspect = partial(flash_operators.suspect, problem.keys, problem.dtype)
     all_visible, by_mask_alone = problem.mask == "all", masked and call.bias is None
     hides = problem.mask not in ("all", "causal")
     shape = None if len(problem.leading) == 2 else (*problem.leading, problem.queries, problem.value_width)
@@ -145,7 +146,9 @@ def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
         else:
             mask = _mask(problem, call, call.query.dtype)[0] if masked else None
         output, lse = kernel(call.query, call.key, call.value, mask)
-        if suspect and not flash_operators.trusted(lse, masked):
+        # Lengths of all keys hide nothing, and then nothing is added.
+        adds = mask is not None
+        if suspect(adds) and not flash_operators.trusted(lse, adds):
             return blocked.run(problem, call).output
         output = output if shape is None else output.reshape(shape)
         return _without_empty_rows(output, call.visibility.rows_with_keys() if hides else None)

@@ -31,4 +31,13 @@ def keep(path: Path, figures: dict[str, Any]) -> None:
     known = read(path)
     known[processor()] = known.get(processor(), {}) | figures
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    path.write_text(_lines(known), encoding="utf-8")
+
+
+def _lines(known: dict[str, Any]) -> str:
+    """Write the figures of every processor as JSON, each figure on a line of its own."""
+    parts = []
+    for name, figures in known.items():
+        lines = [f"  {json.dumps(each)}: {json.dumps(figures[each])}" for each in figures]
+        parts.append(f" {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n }")
+    return "{\n" + ",\n".join(parts) + "\n}\n"

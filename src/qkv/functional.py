@@ -231,7 +231,7 @@ def _with_state(
     if arguments.enable_gqa:
         output, state = _ungrouped(output, leading, 2), _ungrouped(state, leading, 1)
     if not spelled:
-        return output, RowState(problem.normalizer, state)  # type: ignore[arg-type]
+        return output, RowState(problem.normalizer, state, sink=problem.sink)  # type: ignore[arg-type]
     width = value.shape[-1]
     return output[..., :width], RowState("hard", state, winners(output[..., width:].nan_to_num()).long(), key.shape[-2])
 

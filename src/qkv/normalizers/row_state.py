@@ -28,12 +28,13 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from qkv.errors import ShapeError, UnsupportedError
+from qkv.errors import ArgumentError, ShapeError, UnsupportedError
 from qkv.normalizers.dense import Hard
 from qkv.normalizers.kinds import KINDS, MERGEABLE
 from qkv.shapes import show
 from qkv.values.pytree import value
 
+_PARTS = "Pass a list of what qkv.attention_with_state returns."
 Kind = Literal["softmax", "sum", "mean", "identity", "hard", "sigmoid", "sparsemax", "entmax"]
 
 
@@ -52,6 +53,7 @@ class RowState:
         winner: of hard, the position of the first key with the largest score, int64 (..., Q), −1 for a fully masked
             row; None if it is not known.
         keys: of hard, the number of keys, masked ones included; None if it is not known.
+        sink: whether the lse counts a sink, which only one of several parts may have.
 
     Example:
         >>> RowState("softmax", torch.tensor([0.5, -torch.inf], dtype=torch.float64)).lse
@@ -62,6 +64,7 @@ class RowState:
     value: Tensor
     winner: Tensor | None = None
     keys: int | None = None
+    sink: bool = False
 
     @property
     def lse(self) -> Tensor:
@@ -121,8 +124,9 @@ def merge(parts: Sequence[tuple[Tensor, RowState]], starts: Sequence[int] | None
 
     Raises:
         ShapeError: there are no parts, their shapes differ, or there are not as many starts.
-        UnsupportedError: the normalizers differ, or cannot be merged (sigmoid's default bias,
-            sparsemax and entmax depend on the whole row).
+        ArgumentError: the parts are no pairs of an output and a row state.
+        UnsupportedError: several parts have a sink; or the normalizers differ, or cannot be merged (sigmoid's default
+            bias, sparsemax and entmax depend on the whole row).
 
     Source: Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", section 3; Dao et al. 2022,
         "FlashAttention", section 3.1.
@@ -137,8 +141,13 @@ def merge(parts: Sequence[tuple[Tensor, RowState]], starts: Sequence[int] | None
         >>> torch.allclose(output, qkv.attention(query, key, value), atol=1e-6)
         True
     """
+    if not isinstance(parts, Sequence):
+        raise ArgumentError("parts", "a list of pairs of an output and a RowState", type(parts).__name__, _PARTS)
     if not parts:
         raise ShapeError("parts", "at least one pair of output and state", "none", "Pass a list of pairs.")
+    for part in parts:
+        if not _is_part(part):
+            raise ArgumentError("parts", "pairs of an output and a RowState", type(part).__name__, _PARTS)
     states = [state for _, state in parts]
     _check([output for output, _ in parts], states)
     if starts is not None and len(starts) != len(parts):
@@ -154,7 +163,13 @@ def merge(parts: Sequence[tuple[Tensor, RowState]], starts: Sequence[int] | None
         return output.to(dtype), RowState(kind, value, winner, keys)
     normalizer = next(normalizer for normalizer, name in KINDS.items() if name == kind)
     output, value = reduce(normalizer.merge, partials)
-    return output.to(dtype), RowState(kind, value)
+    return output.to(dtype), RowState(kind, value, sink=any(state.sink for state in states))
+
+
+def _is_part(part: object) -> bool:
+    return (
+        isinstance(part, Sequence) and len(part) == 2 and isinstance(part[0], Tensor) and isinstance(part[1], RowState)
+    )
 
 
 def _positions(states: Sequence[RowState], starts: Sequence[int] | None) -> tuple[list[Tensor] | None, int | None]:
@@ -176,6 +191,9 @@ def _check(outputs: Sequence[Tensor], states: Sequence[RowState]) -> None:
     if kinds[0] not in MERGEABLE:
         hint = f"{', '.join(MERGEABLE)} can be merged."
         raise UnsupportedError("parts", "a normalizer whose rows can be merged", kinds[0], hint)
+    if sum(state.sink for state in states) > 1:
+        hint = "Give the sink to one part; compute the others with Softmax()."
+        raise UnsupportedError("parts", "one part with a sink", "several", hint)
     shapes = {tuple(output.shape) for output in outputs} | {(*s.value.shape, outputs[0].shape[-1]) for s in states}
     if len(shapes) > 1:
         got = ", ".join(show(shape) for shape in sorted(shapes))

@@ -44,6 +44,12 @@ from qkv.values.pytree import parts_of, tensors_in
 
 T = TypeVar("T")
 _SOFTMAX, _SUM = Softmax(), Sum()
+_AT_LEAST = {
+    1: "at least one dimension, (..., width)",
+    2: "at least two dimensions, (..., N, width)",
+    3: "at least three dimensions, (B, N, width)",
+}
+"""What a tensor with too few dimensions was expected to have."""
 
 
 class DescribedCall(NamedTuple):
@@ -182,8 +188,8 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         _raise_tensor_error(query, key, value)
 
 
-def expect_floats(name: str, x: Tensor) -> None:
-    """Check that an argument is a dense tensor of positions and widths, of floating-point numbers.
+def expect_floats(name: str, x: Tensor, rank: int = 2) -> None:
+    """Check that an argument is a dense tensor of floating-point numbers, with at least so many dimensions.
 
     Raises:
         ShapeError, DtypeError: it is none.
@@ -198,9 +204,9 @@ def expect_floats(name: str, x: Tensor) -> None:
     if not is_dense(x):
         hint = "Use .to_dense(); sequences of several lengths are padded, and masked by qkv.masks.lengths(...)."
         raise DtypeError(name, DENSE, layout_of(x), "Use .dequantize()." if x.is_quantized else hint)
-    if x.ndim < 2:
+    if x.ndim < rank:
         hint = "The last two dimensions are positions and widths; add one with x[None]."
-        raise ShapeError(name, "at least two dimensions, (..., N, width)", show(tuple(x.shape)), hint)
+        raise ShapeError(name, _AT_LEAST[rank], show(tuple(x.shape)), hint)
     if not x.is_floating_point():
         raise DtypeError(name, "a floating-point dtype", f"{x.dtype}", "Use .float().")
     if x.dtype.itemsize == 1:
@@ -364,11 +370,14 @@ def draw_seed(dropout: float, generator: torch.Generator | None, device: torch.d
     """Draw the seed of dropout, one int64; None without dropout.
 
     Raises:
-        ConfigError: dropout is not a probability below 1.
+        ConfigError: dropout is not a probability below 1, or the generator is none.
     """
     if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
         hint = "It is the probability with which a weight is dropped."
         raise ConfigError("dropout", "a number from 0 up to, but not including, 1", repr(dropout), hint)
+    if generator is not None and not isinstance(generator, torch.Generator):
+        got = type(generator).__name__
+        raise ConfigError("generator", "a torch.Generator, or None", got, "Use torch.Generator().manual_seed(...).")
     if dropout == 0:
         return None
     drawn = torch.randint(-(2**63), 2**63 - 1, (), generator=generator, device=generator.device if generator else "cpu")

@@ -6,7 +6,7 @@ from typing import ClassVar, final
 
 from torch import Tensor
 
-from qkv.errors import ConfigError, ShapeError, value_named
+from qkv.errors import ConfigError, DtypeError, ShapeError, value_named
 from qkv.scores.base import Core, Operands, Score
 from qkv.shapes import Shape, broadcast, show
 from qkv.values.parameters import Owner
@@ -77,7 +77,7 @@ class Learned(Score):
             raise ConfigError("score", "a value of qkv.scores or a callable", repr(self.module), hint)
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
-        """Call the function and check the shape of its result."""
+        """Call the function and check the shape and the element type of its result."""
         scores = self.module(query, key)
         lead = broadcast(tuple(query.shape[:-2]), tuple(key.shape[:-2])) or ()
         shape = (*lead, query.shape[-2], key.shape[-2])
@@ -85,6 +85,9 @@ class Learned(Score):
             got = show(tuple(scores.shape)) if isinstance(scores, Tensor) else type(scores).__name__
             hint = "The function is called with queries (..., Q, D) and keys (..., K, E), or a tile of them."
             raise ShapeError("score", f"scores of shape {show(shape)}", got, hint)
+        if not scores.is_floating_point():
+            hint = "A function that returns True for what may be seen is a mask; other numbers need .to(query.dtype)."
+            raise DtypeError("score", "scores of a floating-point dtype", f"{scores.dtype}", hint)
         return scores.expand(shape)
 
     def prepare(self, query: Tensor, key: Tensor) -> Operands:

@@ -15,6 +15,7 @@ from qkv.engine.autograd import differentiable_by
 from qkv.engine.derivatives import COLUMNS, COMPLETE, ROWS, STATE, Cut, gradients_of
 from qkv.engine.tiles import TileSize, TileSlices, Tiling, dropout_factors
 from qkv.engine.unchanged import Reads
+from qkv.errors import DtypeError
 from qkv.hub.flex.captures import Replaced, captured_by
 from qkv.hub.flex.conditions import indices_on
 from qkv.hub.flex.symbols import IndexByTensors
@@ -77,7 +78,17 @@ def by_pair(function: Callable[..., Tensor], leads: bool) -> OnTile:
         function: of batch, head, query and key; and first a score, if `leads`.
         leads: whether it takes a score or weight.
     """
-    first = (0,) if leads else ()
+    name, called = "score_mod or post_mod" if leads else "mask_mod", function
+
+    def checked(*numbers: Tensor) -> Tensor:
+        result = called(*numbers)
+        if not isinstance(result, Tensor) or result.ndim:
+            got = f"shape {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
+            hint = "PyTorch's flex_attention wants one too: for a constant, score * 0 + 1 or torch.full_like(score, 1)."
+            raise DtypeError(name, "a function that returns a scalar tensor", got, hint)
+        return result
+
+    first, function = (0,) if leads else (), checked
     for axes in ((None, None, None, 0), (None, None, 0, None), (None, 0, None, None), (0, None, None, None)):
         function = torch.vmap(function, in_dims=(*first, *axes))
     names = ("batch", "head", "query", "key")

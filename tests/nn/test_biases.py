@@ -67,8 +67,8 @@ def test_learns_to_look_at_the_neighbor(module: BiasModule) -> None:
 def test_bad_settings_are_told() -> None:
     with pytest.raises(ConfigError, match=r'bias: .*"alibbi".*Did you mean "alibi"'):
         build_bias("alibbi", 4)
-    with pytest.raises(ConfigError, match="reach: expected at least 1; got 0"):
+    with pytest.raises(ConfigError, match="reach: expected a whole number from 1; got 0"):
         RelativeBias(0)
-    with pytest.raises(ConfigError, match="heads: expected at least 1; got 0"):
+    with pytest.raises(ConfigError, match="heads: expected a whole number from 1; got 0"):
         AlibiBias(0)
     assert isinstance(build_bias("relative", 4, reach=2), RelativeBias)

@@ -307,3 +307,18 @@ def test_threads_may_ask_one_layer_for_its_weights_and_its_output() -> None:
         sys.setswitchinterval(before)
     for output in (*(pair.result()[0] for pair in pairs), *(each.result() for each in outputs)):
         torch.testing.assert_close(output, expected)
+
+
+@pytest.mark.parametrize("widths", [{}, {"kdim": 6, "vdim": 7}])
+@pytest.mark.parametrize("extra", [False, True])
+def test_what_learns_there_learns_here_and_back(widths: dict[str, int], extra: bool) -> None:
+    names = [name for name, _ in nn.MultiheadAttention(8, 2, **widths, add_bias_kv=extra).named_parameters()]
+    for frozen in ([], names, *([name] for name in names)):
+        theirs = nn.MultiheadAttention(8, 2, **widths, add_bias_kv=extra)
+        for name in frozen:
+            theirs.get_parameter(name).requires_grad_(False)
+        ours = MultiHeadAttention.from_torch(theirs)
+        learn = sum(x.numel() for x in ours.parameters() if x.requires_grad)
+        assert learn == sum(x.numel() for x in theirs.parameters() if x.requires_grad)
+        again = {name: x.requires_grad for name, x in ours.to_torch().named_parameters()}
+        assert again == {name: name not in frozen for name in names}

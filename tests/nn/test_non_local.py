@@ -90,8 +90,8 @@ def test_it_finds_what_a_small_convolution_cannot() -> None:
     ("given", "message"),
     [
         ({"channels": 4, "form": "gausian"}, 'Did you mean "gaussian"?'),
-        ({"channels": 0}, "channels: expected at least 1; got 0 channels"),
-        ({"channels": 4, "inner": 0}, "got 4 channels, 0 inner ones"),
+        ({"channels": 0}, "channels: expected a whole number from 1; got 0"),
+        ({"channels": 4, "inner": 0}, "inner: expected a whole number from 1; got 0"),
     ],
 )
 def test_bad_settings_are_named(given: dict, message: str) -> None:

@@ -12,6 +12,7 @@ from qkv.engine.describe import Arguments
 from qkv.errors import ConfigError
 from qkv.functional import attention, attention_with_rounded_state, attention_with_state, attention_with_weights
 from qkv.masks.base import Mask
+from qkv.nn.inputs import expect_fraction
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.kinds import optional_normalizer
 from qkv.scores.base import Score
@@ -62,8 +63,7 @@ class Attention(nn.Module):
         super().__init__()
         if also not in _CALLS:
             raise ConfigError("also", '"weights", "state" or None', f"{also!r}", "None returns the output alone.")
-        if not 0.0 <= dropout < 1.0:
-            raise ConfigError("dropout", "a fraction in [0, 1)", f"{dropout}", "0 disables it.")
+        expect_fraction("dropout", dropout)
         self.score = score
         self.normalizer = optional_normalizer(normalizer)
         self.dropout = dropout

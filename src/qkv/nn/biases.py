@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from qkv.biases import Bias, alibi, relative
 from qkv.errors import ConfigError, nearest
+from qkv.nn.inputs import expect_optional_sizes, expect_sizes
 from qkv.values.parameters import Owner
 from qkv.values.plain import is_watched
 
@@ -58,8 +59,7 @@ class AlibiBias(BiasModule):
 
     def __init__(self, heads: int, *, learned: bool = False) -> None:
         super().__init__()
-        if heads < 1:
-            raise ConfigError("heads", "at least 1", f"{heads}", "It is the number of query heads.")
+        expect_sizes(heads=heads)
         logarithms = torch.empty(heads)
         if learned:
             self.log_slopes = nn.Parameter(logarithms)
@@ -107,8 +107,8 @@ class RelativeBias(BiasModule):
 
     def __init__(self, reach: int, heads: int | None = None) -> None:
         super().__init__()
-        if reach < 1:
-            raise ConfigError("reach", "at least 1", f"{reach}", "It is the largest distance with its own number.")
+        expect_sizes(reach=reach)
+        expect_optional_sizes(heads=heads)
         self.table = nn.Parameter(torch.zeros(*(() if heads is None else (heads,)), 2 * reach + 1))
 
     def reset_parameters(self) -> None:
@@ -147,6 +147,7 @@ class BucketedBias(BiasModule):
 
     def __init__(self, buckets: int, farthest: int, heads: int, *, causal: bool = False) -> None:
         super().__init__()
+        expect_sizes(buckets=buckets, farthest=farthest, heads=heads)
         side = buckets if causal else buckets // 2
         if side < 2 or not side // 2 < farthest <= _FARTHEST:
             expected = (

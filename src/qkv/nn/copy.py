@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from qkv.errors import expect_name
 from qkv.masks.patterns import Lengths
 from qkv.nn.attention import Attention
+from qkv.nn.inputs import expect_input, expect_sizes
 from qkv.nn.scores import build_score, score_of, xavier_uniform
 from qkv.normalizers.row_state import RowState
 from qkv.values.hooks import through_hooks
@@ -82,6 +83,8 @@ class CopyHead(nn.Module):
         score: str = "additive",
     ) -> None:
         super().__init__()
+        expect_sizes(vocabulary=vocabulary, query_width=query_width, key_width=key_width, hidden=hidden)
+        self.widths = query_width, key_width
         self.vocabulary, self.mixing = vocabulary, expect_name("mixing", mixing, get_args(Mixing))
         self.score = build_score(score, query_width, key_width, hidden=hidden)
         self.attention = Attention(also="state")
@@ -101,6 +104,7 @@ class CopyHead(nn.Module):
         Returns:
             The source in the form that `forward` takes.
         """
+        expect_input("states", states, None, self.widths[1], rank=3)
         real = ids if lengths is None else torch.where(_before(lengths, ids), ids, 0)
         extra = (real.amax(1) + 1 - self.vocabulary).clamp(min=0)
         return Copyable(
@@ -119,6 +123,8 @@ class CopyHead(nn.Module):
             Log-probabilities (B, T, N + X), with X the largest number of out-of-vocabulary words in a row; −inf for
             words of other rows.
         """
+        expect_input("logits", logits, None, self.vocabulary, rank=3)
+        expect_input("states", states, self.switch, self.widths[0], rank=3)
         logits = logits if logits.dtype == torch.float64 else logits.float()
         copied, state = self._attend(states, source)
         generate = self.share(logits, states, state)[..., None]

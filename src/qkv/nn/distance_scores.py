@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, expect_name
+from qkv.nn.inputs import expect_optional_sizes, expect_sizes
 from qkv.nn.scores import ScoreModule, xavier_uniform
 from qkv.scores.base import Score
 from qkv.scores.catalog import DISTANCES, POWERS, SCORES
@@ -72,6 +73,7 @@ class KernelScore(ScoreModule):
         power: float | None = None,
     ) -> None:
         super().__init__()
+        expect_optional_sizes(heads=heads)
         above("bandwidth", bandwidth, 0, "It is the initial value.")
         self.kernel, self.power = kernel, power
         self._first = math.log(bandwidth)
@@ -137,6 +139,8 @@ class ConcatScore(ScoreModule):
         key_heads: int | None = None,
     ) -> None:
         super().__init__()
+        expect_sizes(query_width=query_width, key_width=key_width)
+        expect_optional_sizes(heads=heads, key_heads=key_heads)
         lead = () if heads is None else (heads,)
         key_lead = lead if key_heads is None else (key_heads,)
         self.activation = activation

@@ -6,7 +6,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError
+from qkv.nn.inputs import expect_fraction
 
 _LEVELS = 1 << 16
 _DRAWS = 4
@@ -36,8 +36,7 @@ class Dropout(nn.Module):
 
     def __init__(self, share: float = 0.0) -> None:
         super().__init__()
-        if not 0.0 <= share < 1.0:
-            raise ConfigError("dropout", "a fraction in [0, 1)", f"{share}", "0 disables it.")
+        expect_fraction("dropout", share)
         self.share = share
 
     def forward(self, x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from qkv.errors import expect_name
 from qkv.linalg.matmul import apply_layer
 from qkv.linalg.session import DecodingSession
 from qkv.nn.dropout import Dropout
+from qkv.nn.inputs import expect_input, expect_sizes
 from qkv.nn.scores import xavier_uniform
 from qkv.values.plain import is_plain
 
@@ -76,6 +77,7 @@ class FeedForward(nn.Module):
         self, width: int, hidden: int, dropout: float = 0.0, *, activation: Activation = "relu", bias: bool = True
     ) -> None:
         super().__init__()
+        expect_sizes(width=width, hidden=hidden)
         activation_of(activation)
         self.expand = nn.Linear(width, hidden, bias=bias)
         self.contract = nn.Linear(hidden, width, bias=bias)
@@ -88,6 +90,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor, session: DecodingSession | None = None) -> Tensor:
         """(..., M) to (..., M)."""
+        expect_input("x", x, self.expand, rank=1)
         hidden: Tensor = self.dropout(activated(_ACTIVATIONS[self.activation], self.expand, x, session))
         return apply_layer(self.contract, hidden, session)
 
@@ -118,6 +121,7 @@ class GatedFeedForward(nn.Module):
         self, width: int, hidden: int, dropout: float = 0.0, *, activation: Activation = "silu", bias: bool = False
     ) -> None:
         super().__init__()
+        expect_sizes(width=width, hidden=hidden)
         activation_of(activation)
         self.activation = activation
         self.gate = nn.Linear(width, hidden, bias=bias)
@@ -131,6 +135,7 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: Tensor, session: DecodingSession | None = None) -> Tensor:
         """(..., M) to (..., M)."""
+        expect_input("x", x, self.gate, rank=1)
         gate = activated(_ACTIVATIONS[self.activation], self.gate, x, session)
         hidden: Tensor = self.dropout(gate * apply_layer(self.expand, x, session))
         return apply_layer(self.contract, hidden, session)

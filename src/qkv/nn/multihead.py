@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from qkv.argument_names import CALL, LAYER, explain_arguments
 from qkv.biases import Bias
-from qkv.engine.describe import expect_floats
-from qkv.errors import ConfigError, DtypeError, ShapeError, UnsupportedError, expect_name
+from qkv.errors import ConfigError, UnsupportedError, expect_name
 from qkv.functional import attention_with_state
 from qkv.linalg.matmul import apply_layer
 from qkv.linalg.session import DecodingSession
@@ -16,6 +15,7 @@ from qkv.masks.base import Mask
 from qkv.nn.attention import Also, Attention
 from qkv.nn.biases import BiasModule, at_positions, bias_of
 from qkv.nn.decoding.cache import Memory
+from qkv.nn.inputs import expect_input, expect_optional_sizes, expect_sizes
 from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.normalizers import NormalizerModule
 from qkv.nn.positions import Rotary
@@ -95,6 +95,8 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         if bias not in (True, False, "inputs"):
             raise ConfigError("bias", 'True, False or "inputs"', repr(bias), 'With "inputs" the output has none.')
+        expect_sizes(width=width, heads=heads)
+        expect_optional_sizes(key_heads=key_heads, key_width=key_width, value_width=value_width, head_width=head_width)
         groups = heads if key_heads is None else key_heads
         _check(width, heads, groups, leave_out, divides=head_width is None)
         head = width // heads if head_width is None else head_width
@@ -353,20 +355,12 @@ class MultiHeadAttention(nn.Module):
         )
 
     def _expect(self, name: str, x: Tensor, index: int) -> None:
-        expect_floats(name, x)
-        if x.shape[-1] != self.input_widths[index]:
-            expected = f"shape (B, N, {self.input_widths[index]})"
-            hint = "The layer was created for that width: see key_width and value_width."
-            raise ShapeError(name, expected, f"{tuple(x.shape)}", hint)
-        # Of a quantized layer the weight is a method.
-        weight = getattr(self.projections.layers[0], "weight", None)
-        if isinstance(weight, Tensor) and weight.device != x.device:
-            hint = f"Move one of the two: {name}.to(...), or the layer."
-            raise DtypeError(name, f"device {weight.device}, that of the layer", f"{x.device}", hint)
+        hint = "The layer was created for that width: see key_width and value_width."
+        expect_input(name, x, self.projections.layers[0], self.input_widths[index], hint=hint)
 
     @classmethod
     def from_torch(cls, other: nn.MultiheadAttention) -> "MultiHeadAttention":
-        """Convert a PyTorch layer, copying its weights.
+        """Convert a PyTorch layer, copying its weights, and which of them learn.
 
         PyTorch's masks mean the opposite of ours: there, True masks a key.
 
@@ -392,13 +386,11 @@ class MultiHeadAttention(nn.Module):
             normalizer=Softmax(sink=0.0) if other.add_zero_attn else None,
             extra_key=other.bias_k is not None,
         ).to(other.out_proj.weight)
-        with torch.no_grad():
-            for mine, theirs in ours._pairs(other):
-                mine.copy_(theirs)
+        _transfer(ours._pairs(other))
         return ours.train(other.training)
 
     def to_torch(self) -> nn.MultiheadAttention:
-        """Convert to a PyTorch layer, copying the weights.
+        """Convert to a PyTorch layer, copying the weights, and which of them learn.
 
         Returns:
             A layer with `batch_first=True` whose output equals this one's.
@@ -430,9 +422,7 @@ class MultiHeadAttention(nn.Module):
             add_zero_attn=zero,
             batch_first=True,
         ).to(self.output.weight)
-        with torch.no_grad():
-            for mine, their in self._pairs(theirs):
-                their.copy_(mine)
+        _transfer([(their, mine) for mine, their in self._pairs(theirs)])
         return theirs.train(self.training)
 
     def _pairs(self, other: nn.MultiheadAttention) -> list[tuple[Tensor, Tensor]]:
@@ -449,6 +439,25 @@ class MultiHeadAttention(nn.Module):
         for extra, their in ((self.extra_key, other.bias_k), (self.extra_value, other.bias_v)):
             pairs.append((extra, None if extra is None or their is None else their.view_as(extra)))
         return [(mine, theirs) for mine, theirs in pairs if mine is not None and theirs is not None]
+
+
+def _transfer(pairs: list[tuple[Tensor, Tensor]]) -> None:
+    """Copy weights, as pairs (to, from) of parameters or of their rows, and whether they learn.
+
+    Of several parameters that are one in the other layer, one that learns is enough for it to learn.
+    """
+    learns: dict[Tensor, bool] = {}
+    with torch.no_grad():
+        for to, source in pairs:
+            to.copy_(source)
+            parameter = _parameter_of(to)
+            learns[parameter] = learns.get(parameter, False) or _parameter_of(source).requires_grad
+    for parameter, its in learns.items():
+        parameter.requires_grad_(its)
+
+
+def _parameter_of(rows: Tensor) -> Tensor:
+    return rows if rows._base is None else rows._base
 
 
 def _rotated(positions: Rotary, x: Tensor, start: int, at: int | None) -> Tensor:

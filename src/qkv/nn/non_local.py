@@ -5,9 +5,11 @@ from typing import Literal, final, get_args
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, ShapeError, expect_name
+from qkv.engine.describe import expect_floats
+from qkv.errors import ShapeError, expect_name
 from qkv.nn.attention import Attention
 from qkv.nn.distance_scores import ConcatScore
+from qkv.nn.inputs import expect_input, expect_optional_sizes, expect_sizes
 from qkv.nn.scores import FixedScore, ScoreModule, score_of, xavier_uniform
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Mean, Softmax
@@ -50,11 +52,10 @@ class NonLocalBlock(nn.Module):
 
     def __init__(self, channels: int, inner: int | None = None, form: Form = "embedded_gaussian") -> None:
         super().__init__()
+        expect_sizes(channels=channels)
+        expect_optional_sizes(inner=inner)
         inner = max(1, channels // 2) if inner is None else inner
         expect_name("form", form, get_args(Form), "the name of a form")
-        if channels < 1 or inner < 1:
-            got = f"{channels} channels, {inner} inner ones"
-            raise ConfigError("channels", "at least 1", got, "Use more.")
         self.channels, self.form = channels, form
         plain = form == "gaussian"
         self.theta = None if plain else nn.Linear(channels, inner)
@@ -86,12 +87,15 @@ class NonLocalBlock(nn.Module):
 
         Raises:
             ShapeError: the number of channels is wrong, or there is no position dimension.
+            DtypeError: the input is no dense tensor of the layer's element type and device.
         """
+        expect_floats("x", x)
         if x.ndim < 3 or x.shape[1] != self.channels:
             expected = f"shape (B, {self.channels}, N) or (B, {self.channels}, H, W)"
             hint = "Channels come second, as in torch.nn.Conv2d."
             raise ShapeError("x", expected, f"{tuple(x.shape)}", hint)
         x_BNC = x.flatten(2).mT
+        expect_input("x", x_BNC, self.g)
         query = x_BNC if self.theta is None else self.theta(x_BNC)
         key = x_BNC if self.phi is None else self.phi(x_BNC)
         y_BNI = self.attention(query, key, self.g(x_BNC), score=score_of(self.score).value())

@@ -7,7 +7,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from qkv.engine.describe import expect_floats
 from qkv.errors import ConfigError
+from qkv.nn.inputs import expect_optional_sizes
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.normalizers.sparse import Entmax
@@ -23,6 +25,7 @@ class NormalizerModule(nn.Module, Owner):
 
     def forward(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
         """Compute the weights (..., Q, K) by the equation, for inspection and tests."""
+        expect_floats("scores", scores)
         return self.value()(scores, visible)
 
 
@@ -125,4 +128,5 @@ class LearnedEntmax(NormalizerModule):
 
 
 def _full(heads: int | None, number: float) -> Tensor:
+    expect_optional_sizes(heads=heads)
     return torch.full(() if heads is None else (heads,), number)

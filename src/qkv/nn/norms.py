@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, expect_name, nearest
+from qkv.nn.inputs import expect_input, expect_sizes
 
 Norm = Literal["layer", "rms", "rms_plus_one"]
 Place = Literal["before", "after", "both", "parallel"]
@@ -31,6 +32,7 @@ class RMSNorm(nn.Module):
 
     def __init__(self, width: int, eps: float = 1e-6, *, shift: float = 0.0) -> None:
         super().__init__()
+        expect_sizes(width=width)
         self.weight = nn.Parameter(torch.full((width,), 1.0 - shift))
         self.eps, self.shift = eps, shift
 
@@ -40,6 +42,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., M) to (..., M), in x's dtype."""
+        expect_input("x", x, self, self.weight.shape[-1], rank=1)
         wide = x if x.dtype == torch.float64 else x.float()
         normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
         return (normed * (self.weight + self.shift)).to(x.dtype)

@@ -8,6 +8,7 @@ from qkv.errors import ConfigError, expect_name
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.distance_scores import KernelScore
+from qkv.nn.inputs import expect_input, expect_sizes
 from qkv.nn.scores import FixedScore, ScoreModule, build_score, score_of
 from qkv.normalizers.dense import Softmax
 from qkv.scores.products import Cosine
@@ -44,11 +45,14 @@ class Pointer(nn.Module):
 
     def __init__(self, query_width: int, key_width: int, hidden: int, score: str = "additive") -> None:
         super().__init__()
+        expect_sizes(query_width=query_width, key_width=key_width, hidden=hidden)
+        self.widths = query_width, key_width
         self.score = _score(score, query_width, key_width, hidden)
         self.attention = Attention(normalizer=Softmax(), also="weights")
 
     def project(self, key: Tensor) -> Tensor:
         """Project the keys for the score, once per source: (B, S, E) to (B, S, F)."""
+        expect_input("key", key, None, self.widths[1])
         return score_of(self.score).project_key(key)
 
     def forward(self, query: Tensor, key: Tensor, mask: Mask | Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -61,6 +65,9 @@ class Pointer(nn.Module):
 
         Returns:
             The expected state pointed at (B, T, E), and the probabilities (B, T, S).
+
+        Raises:
+            ShapeError, DtypeError: the query or the key does not fit the layer.
         """
         return self._point(query, self.project(key), key, mask)
 
@@ -83,6 +90,7 @@ class Pointer(nn.Module):
     def _point(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
+        expect_input("query", query, None, self.widths[0])
         projected, score = score_of(self.score).project_query(query), score_of(self.score).projected()
         context, chances = self.attention(projected, key, value, score=score, mask=mask)
         return context, chances

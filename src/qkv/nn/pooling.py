@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from qkv.errors import expect_name
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
+from qkv.nn.inputs import expect_input, expect_sizes
 from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.normalizers import NormalizerModule
 from qkv.nn.scores import score_of, xavier_uniform
@@ -43,6 +44,8 @@ class Pool(nn.Module):
 
     def __init__(self, width: int, kind: Pooling = "attention", mechanism: MechanismConfig | None = None) -> None:
         super().__init__()
+        expect_sizes(width=width)
+        self.width = width
         self.kind = expect_name("kind", kind, get_args(Pooling))
         learns = kind == "attention"
         mechanism = MechanismConfig(score="additive") if mechanism is None else mechanism
@@ -76,7 +79,11 @@ class Pool(nn.Module):
 
         Returns:
             (B, M); 0 if a row has no states.
+
+        Raises:
+            ShapeError, DtypeError: the states do not fit the layer.
         """
+        expect_input("states", states, self.key, self.width, rank=3)
         if self.key is None or self.query is None:
             query, key, score = torch.zeros_like(states[:, :1]), states, Uniform()
             pooled: Tensor = self.attention(query, key, states, score=score, mask=mask)

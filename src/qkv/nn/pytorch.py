@@ -6,6 +6,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from qkv.engine.describe import expect_floats
 from qkv.errors import ShapeError, UnsupportedError
 from qkv.masks.base import Dense, Mask
 from qkv.masks.patterns import causal
@@ -84,6 +85,8 @@ class TorchMultiheadAttention(nn.Module):
             ShapeError: a mask does not fit.
             UnsupportedError: weights of a layer with an extra key.
         """
+        for name, x in (("query", query), ("key", key), ("value", value)):
+            expect_floats(name, x)
         self_attention, batched = query is key and key is value, query.ndim == 3
         q, k, v = (self._batch(x) for x in (query, key, value))
         padding = key_padding_mask if batched or key_padding_mask is None else key_padding_mask[None]

@@ -8,9 +8,11 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from qkv.engine.describe import expect_floats
 from qkv.errors import ConfigError, nearest
 from qkv.linalg.matmul import cached_weight
 from qkv.linalg.session import DecodingSession
+from qkv.nn.inputs import expect_input, expect_optional_sizes, expect_sizes
 from qkv.nn.recurrent.repeated import Repeated
 from qkv.scores.base import Score
 from qkv.scores.free import Learned, as_score
@@ -57,7 +59,11 @@ class ScoreModule(nn.Module, ScoreParts, Owner):
 
     def forward(self, query: Tensor, key: Tensor) -> Tensor:
         """Compute the scores (..., Q, K) by the equation, for inspection and tests."""
-        return self.value()(query, key)
+        expect_floats("query", query)
+        expect_floats("key", key)
+        score = self.value()
+        score.check(tuple(query.shape), tuple(key.shape))
+        return score(query, key)
 
 
 @final
@@ -184,6 +190,8 @@ class AdditiveScore(ScoreModule):
         self, query_width: int, key_width: int, hidden: int, *, heads: int | None = None, key_heads: int | None = None
     ) -> None:
         super().__init__()
+        expect_sizes(query_width=query_width, key_width=key_width, hidden=hidden)
+        expect_optional_sizes(heads=heads, key_heads=key_heads)
         self.vector = nn.Parameter(torch.empty(*_per(heads), hidden))
         self.query_weight = nn.Parameter(torch.empty(*_per(heads), hidden, query_width))
         self.key_weight = nn.Parameter(torch.empty(*_per(key_heads or heads), hidden, key_width))
@@ -238,6 +246,8 @@ class BilinearScore(ScoreModule):
 
     def __init__(self, query_width: int, key_width: int, *, heads: int | None = None, scale: float = 1.0) -> None:
         super().__init__()
+        expect_sizes(query_width=query_width, key_width=key_width)
+        expect_optional_sizes(heads=heads)
         self.weight = nn.Parameter(torch.empty(*_per(heads), query_width, key_width))
         self.scale = scale
         self.reset_parameters()
@@ -284,6 +294,7 @@ class CosineScore(ScoreModule):
 
     def __init__(self, scale: float = 10.0, *, heads: int | None = None) -> None:
         super().__init__()
+        expect_optional_sizes(heads=heads)
         above("scale", scale, 0, "It is the initial value.")
         self._first = math.log(scale)
         self.log_scale = nn.Parameter(torch.full(_per(heads), self._first))
@@ -316,6 +327,7 @@ class LearnedScore(ScoreModule):
 
     def __init__(self, query_width: int, key_width: int, hidden: int) -> None:
         super().__init__()
+        expect_sizes(query_width=query_width, key_width=key_width, hidden=hidden)
         self.query = nn.Linear(query_width, hidden)
         self.key = nn.Linear(key_width, hidden, bias=False)
         self.vector = nn.Parameter(torch.empty(hidden))
@@ -334,6 +346,8 @@ class LearnedScore(ScoreModule):
         return Learned(self._pairs)
 
     def _pairs(self, query: Tensor, key: Tensor) -> Tensor:
+        expect_input("query", query, self.query)
+        expect_input("key", key, self.key)
         hidden = torch.relu(self.query(query)[..., :, None, :] + self.key(key)[..., None, :, :])
         return hidden @ self.vector
 

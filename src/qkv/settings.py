@@ -19,6 +19,8 @@ from qkv.files import read_file
 T = TypeVar("T")
 Plain = dict[str, Any]
 _LARGEST = 1 << 20
+UNKNOWN = "an unknown one"
+"""What `build` got if a table does not know a name."""
 _SHOWN = 200
 """How much of a value or a name a message quotes."""
 _MOST = 2**53
@@ -276,7 +278,7 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
     for name in mapping:
         if name not in known:
             hint = nearest(str(name), known)
-            raise ConfigError(_dotted(where, str(name)), "a known setting", "an unknown one", hint)
+            raise ConfigError(_dotted(where, str(name)), "a known setting", UNKNOWN, hint)
     values = converted(table, mapping, where)
     return cls(**{name: values[name] if name in values else _default(known[name], hints, where) for name in known})
 

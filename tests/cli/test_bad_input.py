@@ -137,7 +137,7 @@ def test_checkpoint_with_an_altered_file(run_folder: Path) -> None:
 
 
 def test_translate_of_a_line_that_is_too_long(run_folder: Path) -> None:
-    refused(run("translate", run_folder, feed=b"ab\n" + b"a" * 300 + b"\n"), "line 2", "256")
+    refused(run("translate", run_folder, feed=b"ab\n" + b"a" * 300 + b"\n"), "standard input:2", "256")
 
 
 def test_translate_of_no_utf8(run_folder: Path) -> None:

@@ -89,6 +89,21 @@ def test_results_are_an_object_a_line(name: str, shelf: Shelf) -> None:
     assert {key for each in found for key in each} - {"area", "rent"} <= DOCUMENTED
 
 
+@pytest.mark.parametrize("name", ["translate", "classify", "tag", "point"])
+def test_answers_have_the_same_names_with_and_without_a_drawing(name: str, shelf: Shelf) -> None:
+    (task, *arguments), feed, _, _ = COMMANDS[name]
+    drawn, plain = (
+        objects(name, shelf.run(task), *flags, feed=feed)
+        for flags in (arguments, [flag for flag in arguments if flag != "--show"])
+    )
+    for one in (drawn[0], plain[0]):
+        one.pop("weights", None)
+        for translation in one.get("translations", []):
+            translation.pop("weights", None)
+    assert plain[0] == drawn[0]
+    assert all(plain[0].values())
+
+
 @pytest.mark.parametrize("task", [task for task in TRAININGS if task != "generate"])
 def test_figures_of_every_task(task: str, shelf: Shelf) -> None:
     found = objects("evaluate", shelf.run(task), "--data", TRAININGS[task][1])

@@ -63,7 +63,7 @@ def test_bad_input_ends_with_one_message(sort: Path, tmp_path: Path, arguments: 
 
 
 def test_a_line_that_cannot_be_read_is_named(sort: Path, tmp_path: Path) -> None:
-    refused(run("point", sort / "run", feed="1 2\n1,2 3\n"), "line 2: expected a number as element 1")
+    refused(run("point", sort / "run", feed="1 2\n1,2 3\n"), "standard input:2: expected a number as element 1")
     refused(run("point", sort / "run", "--write", "words", feed="1 2\n"), "--write")
     (tmp_path / "bad.tsv").write_text(PAIRS + "1 2\t3\n")
     done = run("train", "point", "--data", tmp_path / "bad.tsv", "--out", tmp_path / "x")

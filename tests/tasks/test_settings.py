@@ -8,7 +8,8 @@ from typing import Literal
 import pytest
 
 from qkv.errors import ConfigError, QkvError
-from qkv.settings import build, check_tables, read_toml
+from qkv.settings import build, check_tables, options_of, read_toml
+from qkv.tasks.catalog import TASKS, recipe_of
 from qkv.tasks.translate import recipe as training
 
 
@@ -113,3 +114,12 @@ def test_a_long_value_is_not_quoted_whole(tmp_path, text):
     with pytest.raises(QkvError) as raised:
         recipe.train(recipe.load_settings(read_toml(tmp_path / "long.toml")), tmp_path / "run")
     assert len(str(raised.value)) < 5000
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_an_unknown_setting_of_a_model_lists_names_that_the_task_takes(task: str) -> None:
+    recipe = recipe_of(task)
+    with pytest.raises(ConfigError, match="an unknown one") as raised:
+        recipe.load_settings({"model": {"zzqqxx": 1}})
+    listed = raised.value.hint.removeprefix("Valid: ").rstrip(".").partition(" and ")[0].split(", ")
+    assert set(listed) <= set(options_of(recipe.settings.tables["model"]))

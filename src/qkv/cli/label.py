@@ -45,7 +45,7 @@ def classify(
         return classifier.classify_fully(lines, attention=drawing.active, first=first)
 
     def classified(parts: Iterable[list[str]], file: Path | None = None) -> Iterator[str]:
-        for first, results in answered("classifying" if file is None else f"classifying {file}", parts, answer):
+        for first, results in answered("classifying", parts, answer, file):
             if as_json():
                 yield from format_results(results, first)
             else:
@@ -90,7 +90,7 @@ def tag(
         return tagger.tag_fully([line.split() for line in lines], attention=drawing.active, first=first)
 
     def tagged(parts: Iterable[list[str]], file: Path | None = None) -> Iterator[str]:
-        for first, results in answered("tagging" if file is None else f"tagging {file}", parts, answer):
+        for first, results in answered("tagging", parts, answer, file):
             if as_json():
                 yield from format_results(results, first)
             else:

@@ -105,7 +105,7 @@ def translate(
             grammar.check(lines, first, translator.tokenizer)
             return translator.translate_best(lines, how, attention=drawing.active, first=first, keys=keys)
 
-        for first, results in answered("translating" if file is None else f"translating {file}", parts, answer):
+        for first, results in answered("translating", parts, answer, file):
             if as_json():
                 yield from format_json(_objects(results, start=first))
             elif n_best == 1:

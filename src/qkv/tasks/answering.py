@@ -2,14 +2,17 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
+from pathlib import Path
 from typing import TypeVar
 
 from qkv.data.parts import in_parts
+from qkv.errors import DataError
 from qkv.tasks.notes import note, working
 from qkv.tasks.streams import stream_stdin
 
 Part = TypeVar("Part", bound=Sized)
 Answers = TypeVar("Answers", bound=Sized)
+STDIN = "standard input"
 
 
 def parts_of_stdin(*, line_buffered: bool = False, tabs: bool = False) -> Iterator[list[str]]:
@@ -22,7 +25,7 @@ def parts_of_stdin(*, line_buffered: bool = False, tabs: bool = False) -> Iterat
     Raises:
         DataError: a line is not UTF-8, or standard input cannot be read.
     """
-    lines = stream_stdin() if tabs else reporting_tabs(stream_stdin(), "standard input")
+    lines = stream_stdin() if tabs else reporting_tabs(stream_stdin(), STDIN)
     return in_parts(lines, size=len, line_buffered=line_buffered or typed())
 
 
@@ -50,28 +53,38 @@ def typed() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-def answered(what: str, parts: Iterable[Part], answer: Callable[[Part, int], Answers]) -> Iterator[tuple[int, Answers]]:
+def answered(
+    what: str, parts: Iterable[Part], answer: Callable[[Part, int], Answers], file: Path | None = None
+) -> Iterator[tuple[int, Answers]]:
     """Answer parts one after another, and report progress every ten seconds.
 
     Args:
         what: what is done, such as "translating".
         parts: the parts, each of some lines.
         answer: returns the answers to a part and takes the number of its first line.
+        file: where the parts come from; None for standard input.
 
     Returns:
         An iterator over the number of a part's first line, from 1, and its answers.
+
+    Raises:
+        DataError: a line cannot be answered; the message names the file and the line.
 
     Example:
         >>> list(answered("counting", ["a", "bc"], lambda part, first: [first + len(part)]))
         [(1, [2]), (2, [4])]
     """
     first = 1
-    with working(what, endless=True) as work:
+    with working(what if file is None else f"{what} {file}", endless=True) as work:
         remaining = iter(parts)
         while True:
             with work.waiting():
                 part = next(remaining, None)
             if part is None:
                 return
-            yield first, answer(part, first)
+            try:
+                answers = answer(part, first)
+            except DataError as error:
+                raise error if error.line is None else error.in_file(file or STDIN) from None
+            yield first, answers
             first += len(part)

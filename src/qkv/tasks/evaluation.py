@@ -1,6 +1,7 @@
 """Scoring a trained model on files."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 
@@ -8,9 +9,9 @@ from qkv.checkpoint.disk import replace_file
 from qkv.data.pointing import parse_pairs
 from qkv.data.table import read_table
 from qkv.data.text import read_text
-from qkv.errors import ConfigError, setting
+from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.metrics.figure import Figure
-from qkv.tasks.classify.data import Kind, TextAndLabels, read_texts
+from qkv.tasks.classify.data import Kind, TextAndLabels, encode_words, read_texts
 from qkv.tasks.classify.objective import judge_labels
 from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.generate.predict import Generator
@@ -22,6 +23,7 @@ from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.runs import open_run
 from qkv.tasks.tag.data import read_texts as read_sentences
 from qkv.tasks.tag.predict import Tagger
+from qkv.tasks.tokenizing import tell_unknown
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.members import members_of
 from qkv.tasks.translate.objective import judge
@@ -55,10 +57,14 @@ def evaluate_translation(
     if trained.table is None:
         _expect_no_columns(files, "a model that was trained on columns", "one of plain text")
     table = files.over(trained.table)
-    pairs = _sources(files).read(table)
+    sources = _sources(files)
+    pairs = sources.read(table)
     # Figures are those of symbols; a file gets them as the table writes them.
     translator = trained.over(None)
-    translations = translator.translate_fully([pair.source for pair in pairs], how)
+    lines = [pair.line for pair in pairs]
+    tell_unknown((translator.encode(pair.source).ids for pair in pairs), translator.tokenizer.source.unk)
+    with _located(sources.names[0], lines):
+        translations = translator.translate_fully([pair.source for pair in pairs], how)
     if (message := CutCounter(each.finished for each in translations).message("--max-tokens")) is not None:
         note(f"qkv: {message}")
     hypotheses = [each.text for each in translations]
@@ -66,6 +72,17 @@ def evaluate_translation(
         written = hypotheses if table is None else map(table.target_text, hypotheses)
         replace_file(out, "".join(f"{line}\n" for line in written).encode("utf-8"))
     return judge(hypotheses, pairs)
+
+
+@contextmanager
+def _located(file: object, lines: Sequence[int]) -> Iterator[None]:
+    """Name the file and the line in an error about the text of some number, counted from 1."""
+    try:
+        yield
+    except DataError as error:
+        if error.file is not None or error.line is None:
+            raise
+        raise error.about(Place(file, lines[error.line - 1])) from None
 
 
 def _sources(files: TranslateFiles) -> PairSources:
@@ -189,6 +206,8 @@ def evaluate_pointing(
     sources, pointer = _sources(files), ElementPointer.load(run, device)
     width = pointer.model.config.features if pointer.kind == "numbers" else None
     items, _ = parse_pairs(sources.read(), sources.names, pointer.kind, width)
+    if pointer.vocabulary is not None:
+        tell_unknown([pointer.vocabulary.ids(item.elements) for item in items], 0, "elements")
     positions, figures = pointer.evaluate(items, beam)
     if out is not None:
         replace_file(out, "".join(f"{' '.join(map(str, each))}\n" for each in positions).encode("utf-8"))
@@ -253,7 +272,9 @@ def evaluate_labels(
     texts = read_texts(data) if kind == "classify" else read_sentences(data)
     model = Tagger.load(run, device) if kind == "tag" else Classifier.load(run, device)
     _tell_unseen(texts, model.labels, data)
-    predicted = _labels(model, texts)
+    tell_unknown((encode_words(text.words, model.tokenizer)[0] for text in texts), model.tokenizer.unk)
+    with _located(data, [text.line for text in texts]):
+        predicted = _labels(model, texts)
     if out is not None:
         lines = (line for text, labels in zip(texts, predicted, strict=True) for line in _written(kind, text, labels))
         replace_file(out, "".join(f"{line}\n" for line in lines).encode("utf-8"))

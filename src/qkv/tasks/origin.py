@@ -100,7 +100,7 @@ def expect_tokenizer(origin: Origin | None, settings: Mapping[str, Any], task: T
     Raises:
         ConfigError: a setting differs.
     """
-    if origin is None:
+    if origin is None or "tokenizer" not in task.tables:
         return
     theirs, ours = origin_tables(origin, task).get("tokenizer", {}), settings.get("tokenizer", {})
     known = {**defaults_of(task.tables["tokenizer"]), **theirs}

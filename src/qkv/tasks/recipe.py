@@ -8,11 +8,11 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, final, runtime_chec
 from torch import nn
 
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, setting
+from qkv.errors import ConfigError, nearest, setting
 from qkv.metrics.figure import Figure
 from qkv.nn.first_batch import start_from_first_batch
 from qkv.nn.mechanism import MechanismConfig
-from qkv.settings import build, check_tables, converted, merge, plain
+from qkv.settings import UNKNOWN, build, check_tables, converted, merge, options_of, plain
 from qkv.tasks.devices import as_device
 from qkv.tasks.launch import expect_same_settings, launch, run_folder, size_of, store
 from qkv.tasks.notes import note, working
@@ -38,6 +38,9 @@ class Tokenized(Protocol):
     @property
     def tokenizer(self) -> Tokenizer:
         """Text to tokens and back, stored with the checkpoints."""
+
+    def count_unknown(self) -> int:
+        """Return how many tokens of the training text are unknown to the tokenizer."""
 
 
 TABLES = ("data", "tokenizer", "model", "training")
@@ -166,7 +169,7 @@ class Recipe(Generic[F, C, D, M]):
         check_tables(tables, self.tables)
         tables = self.settings.current(tables)
         self.settings.expect_one(tables)
-        model = self.model.read(self._model_table(tables.get("model", {})))
+        model = self._read_model(tables.get("model", {}))
         files: F = build(self.settings.tables["data"], tables.get("data", {}), "data")
         known = merge(merge(self.settings.defaults, self.defaults_of(model, files)), tables)
         words = with_known_tokens(known.get("tokenizer", {}))
@@ -178,6 +181,17 @@ class Recipe(Generic[F, C, D, M]):
         )
         self.check(settings)
         return settings
+
+    def _read_model(self, table: Mapping[str, Any]) -> C:
+        """Read the settings of a model; an error about an unknown name suggests names of the task, not of classes."""
+        try:
+            return self.model.read(self._model_table(table))
+        except ConfigError as error:
+            for name in table:
+                if error.got == UNKNOWN and error.argument == f"model.{name}" and table.get("model") != PUBLISHED:
+                    hint = nearest(name, options_of(self.settings.tables["model"]))
+                    raise ConfigError(error.argument, error.expected, UNKNOWN, hint) from None
+            raise
 
     def _model_table(self, table: Mapping[str, Any]) -> dict[str, Any]:
         """Return the table of a model by the names of checkpoints, its values checked."""
@@ -235,7 +249,7 @@ class Recipe(Generic[F, C, D, M]):
             with working("computing the first batch"):
                 start_from_first_batch(model, lambda: first_objective(task, training))
         tokenizer = text.tokenizer if isinstance(text, Tokenized) else None
-        vocabulary = [] if tokenizer is None else [f"vocabulary of {tokenizer.size:,}"]
+        vocabulary = [_vocabulary(text)] if isinstance(text, Tokenized) else []
         note("; ".join([self.summary(text, model), *vocabulary, size_of(model)]))
         warn_without_gradient(settings.model)
         return launch(
@@ -279,6 +293,12 @@ class Recipe(Generic[F, C, D, M]):
         """Return the tables of a checkpoint, which has no files."""
         tables = {**plain(settings), "model": self.model.show(settings.model)}
         return {name: self.settings.stored(name, tables[name]) for name in self.tables if name != "data"}
+
+
+def _vocabulary(text: Tokenized) -> str:
+    unknown = text.count_unknown()
+    detail = f" ({unknown:,} of the training tokens unknown)" if unknown else ""
+    return f"vocabulary of {text.tokenizer.size:,}{detail}"
 
 
 def with_steps(training: Training, task: Task[Any]) -> Training:

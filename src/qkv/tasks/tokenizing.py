@@ -1,6 +1,6 @@
 """From settings to a tokenizer: learned from texts, or that of another run."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -47,6 +47,21 @@ def with_known_tokens(table: Mapping[str, Any]) -> dict[str, Any]:
         return dict(table)
     note(f'qkv: the tokenizer "{former}" is now called {_FORMER[former]}')
     return {**table, "tokenizer": _FORMER[former]}
+
+
+def tell_unknown(ids: Iterable[Sequence[int]], unk: int, unit: str = "tokens") -> None:
+    """Say how much of a text a model does not know, if there is any.
+
+    Args:
+        ids: those of each text.
+        unk: the id of all that is unknown.
+        unit: what has an id.
+    """
+    unknown = total = 0
+    for text in ids:
+        unknown, total = unknown + text.count(unk), total + len(text)
+    if unknown:
+        note(f"qkv: the model does not know {unknown:,} of {total:,} {unit}.")
 
 
 def as_learned(settings: S, tokenizer: Tokenizer) -> S:

@@ -71,6 +71,10 @@ class LabeledText(NamedTuple):
     fingerprint: str
     valid_fingerprint: str
 
+    def count_unknown(self) -> int:
+        """Return the number of unknown tokens of the training texts."""
+        return sum(text.ids.count(self.tokenizer.unk) for text in self.train)
+
 
 class LabelFiles(Protocol):
     """The settings of labeled data."""

@@ -52,6 +52,10 @@ class TrainingText(NamedTuple):
     valid: Passage
     fingerprints: dict[str, str]
 
+    def count_unknown(self) -> int:
+        """Return the number of unknown tokens of the training part."""
+        return self.train.unknown
+
 
 def read_for_training(
     files: GenerateFiles, words: TokenizerSettings, context: int, tokenizer: Tokenizer | None = None

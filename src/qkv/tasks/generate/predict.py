@@ -27,6 +27,7 @@ from qkv.tasks.generate.objective import TextModel, judge
 from qkv.tasks.generate.settings import GENERATE, TEMPERATURE, TOKENS
 from qkv.tasks.reading_attention import last_self_attention
 from qkv.tasks.runs import expect_task, open_run, rebuild
+from qkv.tasks.tokenizing import tell_unknown
 from qkv.tasks.trained import Trained
 
 LongPrompt = Literal["refuse", "window"]
@@ -227,6 +228,7 @@ class Generator:
         tokens = passage(text, self.tokenizer)
         if len(tokens.ids) < 2:
             raise DataError("text", "at least two tokens", f"{len(tokens.ids)}", "Give a longer text.")
+        tell_unknown([tokens.ids.tolist()], self.tokenizer.unk)
         figures = judge(self.model, tokens)
         expect_numbers(torch.tensor(figures[0].value), "this text")
         return figures

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qkv.data.choices import Elements
 from qkv.data.pointing import Pointed, read_elements
-from qkv.errors import CheckpointError, ConfigError, setting
+from qkv.errors import CheckpointError, ConfigError, Place, setting
 from qkv.metrics.figure import Figure
 from qkv.models.pointer import END
 from qkv.recording.recorder import record
@@ -159,7 +159,7 @@ class ElementPointer:
             DataError: an element is not a number, or a vector has another width.
         """
         width = self.model.config.features if self.kind == "numbers" else None
-        return Pointed(read_elements(line, self.kind, f"line {number}", width), (), number)
+        return Pointed(read_elements(line, self.kind, Place(None, number), width), (), number)
 
     def attention(self, item: Pointed, positions: Sequence[int]) -> Tensor:
         """Return the probability of the end and of each element at each step of an answer (T + 1, 1 + S)."""

@@ -55,8 +55,14 @@ def _identity(lines: PointLines, settings: PointSettings) -> dict[str, Any]:
 
 def _summary(lines: PointLines, _: PointerNetwork) -> str:
     numbers = "numbers" if lines.features == 1 else f"vectors of {lines.features}"
-    elements = numbers if lines.vocabulary is None else f"{lines.features:,} words"
+    elements = numbers if lines.vocabulary is None else f"{lines.features:,} words{_unknown(lines)}"
     return f"{len(lines.train):,} training lines, {len(lines.valid):,} validation lines; {elements}"
+
+
+def _unknown(lines: PointLines) -> str:
+    assert lines.vocabulary is not None
+    unknown = sum(lines.vocabulary.ids(item.elements).count(0) for item in lines.train)
+    return f" ({unknown:,} of the training elements unknown)" if unknown else ""
 
 
 RECIPE: Recipe[PointFiles, PointerConfig, PointLines, PointerNetwork] = Recipe(

@@ -28,7 +28,7 @@ class Tagging:
         words: the given words.
         tags: the most likely label of each.
         probabilities: the probability of each of these labels.
-        tokens: as the model sees them; none if the weights were not requested.
+        tokens: as the model sees them.
         weights: what the first token of each word attends to in the last layer (words, tokens), the mean over its
             heads; None if not requested.
     """
@@ -36,7 +36,7 @@ class Tagging:
     words: tuple[str, ...]
     tags: tuple[str, ...]
     probabilities: tuple[float, ...]
-    tokens: tuple[str, ...] = ()
+    tokens: tuple[str, ...]
     weights: Tensor | None = None
 
     @property
@@ -125,7 +125,7 @@ class Tagger:
         best = scores.double().softmax(-1).max(-1)
         tags = tuple(self.labels[index] for index in best.indices.tolist())
         shares = tuple(best.values.tolist())
-        if not attention or not item.ids:
-            return Tagging(tuple(words), tags, shares)
-        weights = last_self_attention(self, list(item.ids), item.begins)[list(item.begins)]
+        weights = None
+        if attention and item.ids:
+            weights = last_self_attention(self, list(item.ids), item.begins)[list(item.begins)]
         return Tagging(tuple(words), tags, shares, tuple(self.tokenizer.pieces(item.ids)), weights)

@@ -51,6 +51,13 @@ class Parallel(NamedTuple):
             return self.train.target_tokens + len(self.train)
         return sum(len(example.target) + 1 for example in self.train)
 
+    def count_unknown(self) -> int:
+        """Return the number of unknown tokens of the training pairs, without those that a model can copy."""
+        if isinstance(self.train, PreparedPairs):
+            return self.train.unknown
+        source, target = self.tokenizer.source.unk, self.tokenizer.unk
+        return sum(example.source.count(source) + example.target.count(target) for example in self.train)
+
 
 def read_training(
     files: TranslateFiles,

@@ -1,0 +1,80 @@
+"""Commands name a bad line by its file and number, and count the words that a model does not know."""
+
+from pathlib import Path
+
+import pytest
+from tests.cli.command import refused, run, succeeded
+from tests.cli.shelf import TRAININGS, Shelf
+
+LONG = "a " * 600
+LINES = {
+    "translate": ("a b\n", LONG + "\n"),
+    "classify": ("a film\n", LONG + "\n"),
+    "tag": ("Ada wrote\n", LONG + "\n"),
+    "point": ("1 2\n", "1,2 3\n"),
+}
+"""For each command that answers lines: a good one and a bad one."""
+TABLES = {
+    "translate": ("a b\tb a\n", f"{LONG}\ta\n", 2),
+    "classify": ("good\ta film\n", f"good\t{LONG}\n", 2),
+    "tag": ("Ada B-PER\nwrote O\n\n", "a O\n" * 600, 4),
+}
+"""For each task: a file's good part and its bad part, and the line where that begins."""
+STRANGE = {
+    "translate": "a z\tb a\n",
+    "classify": "good\tfilm\nbad\tfilmeins\n",
+    "tag": "Ada B-PER\nwrote O\n\nNix B-LOC\n\n",
+}
+"""One unknown word for each task, in a file of its form."""
+
+
+@pytest.fixture(autouse=True)
+def within(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shelf.folder)
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_bad_line_of_standard_input(name: str, shelf: Shelf) -> None:
+    refused(run(name, shelf.run(name), feed="".join(LINES[name])), "standard input:2: expected")
+
+
+@pytest.mark.parametrize("name", ["translate", "classify", "tag"])
+def test_a_bad_line_of_a_shard(name: str, shelf: Shelf, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("".join(LINES[name]))
+    out = str(tmp_path / "out")
+    refused(run(name, shelf.run(name), "--shards", tmp_path / "in.txt", "--out", out), "in.txt:2: expected")
+
+
+@pytest.mark.parametrize("task", TABLES)
+def test_a_bad_line_of_a_file_to_evaluate(task: str, shelf: Shelf, tmp_path: Path) -> None:
+    good, bad, line = TABLES[task]
+    (tmp_path / "test.data").write_text(good + bad)
+    refused(run("evaluate", shelf.run(task), "--data", tmp_path / "test.data"), f"test.data:{line}: expected")
+
+
+@pytest.mark.parametrize("task", STRANGE)
+def test_unknown_tokens_are_counted(task: str, tmp_path: Path) -> None:
+    start, out = tmp_path / "start", tmp_path / "next"
+    words = [*TRAININGS[task], "--tokenizer", "word", "--minimum", "1"]
+    assert "unknown" not in succeeded(run("train", task, *words, "--out", start)).stderr
+    strange = tmp_path / "strange"
+    strange.write_text(STRANGE[task])
+    files = ["--data", strange, "--valid-data", TRAININGS[task][1]]
+    done = succeeded(run("train", task, *files, "--from", start, "--steps", "1", "--out", out))
+    assert " (1 of the training tokens unknown)" in done.stderr
+    done = succeeded(run("evaluate", start, "--data", strange))
+    assert f"qkv: the model does not know 1 of {3 if task == 'tag' else 2} tokens." in done.stderr
+
+
+def test_unknown_elements_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.tsv").write_text("b a\t2 1\na b\t1 2\n" * 10)
+    Path("b.tsv").write_text("b c\t1 2\na b\t1 2\n" * 10)
+    small = ["--width", "8", "--steps", "1", "--vocabulary", "3"]
+    done = succeeded(run("train", "point", "--data", "a.tsv", *small, "--out", "start"))
+    assert "unknown" not in done.stderr
+    # Its tokenizer is none: a run to start from has words alone.
+    done = succeeded(run("train", "point", "--data", "b.tsv", "--steps", "1", "--from", "start", "--out", "next"))
+    assert "of the training elements unknown" in done.stderr
+    done = succeeded(run("evaluate", "start", "--data", "b.tsv"))
+    assert "qkv: the model does not know 10 of 40 elements." in done.stderr

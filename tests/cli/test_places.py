@@ -11,9 +11,8 @@ LINES = {
     "translate": ("a b\n", LONG + "\n"),
     "classify": ("a film\n", LONG + "\n"),
     "tag": ("Ada wrote\n", LONG + "\n"),
-    "point": ("1 2\n", "1,2 3\n"),
 }
-"""For each command that answers lines: a good one and a bad one."""
+"""For each command that answers shards: a good line and a bad one."""
 TABLES = {
     "translate": ("a b\tb a\n", f"{LONG}\ta\n", 2),
     "classify": ("good\ta film\n", f"good\t{LONG}\n", 2),
@@ -34,11 +33,6 @@ def within(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_a_bad_line_of_standard_input(name: str, shelf: Shelf) -> None:
-    refused(run(name, shelf.run(name), feed="".join(LINES[name])), "standard input:2: expected")
-
-
-@pytest.mark.parametrize("name", ["translate", "classify", "tag"])
 def test_a_bad_line_of_a_shard(name: str, shelf: Shelf, tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_text("".join(LINES[name]))
     out = str(tmp_path / "out")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Generic, Literal, Protocol, TypeVar, final, runtime_checkable
 
@@ -189,9 +190,16 @@ class Recipe(Generic[F, C, D, M]):
         except ConfigError as error:
             for name in table:
                 if error.got == UNKNOWN and error.argument == f"model.{name}" and table.get("model") != PUBLISHED:
-                    hint = nearest(name, options_of(self.settings.tables["model"]))
-                    raise ConfigError(error.argument, error.expected, UNKNOWN, hint) from None
+                    raise ConfigError(
+                        error.argument, error.expected, UNKNOWN, self._nearest_model_setting(name)
+                    ) from None
             raise
+
+    def _nearest_model_setting(self, name: str) -> str:
+        """Suggest a setting of the model: one of an earlier version only if the name is close to it."""
+        known = options_of(self.settings.tables["model"])
+        former = [option.stored for option in known.values() if option.stored]
+        return nearest(name, [*known, *former] if get_close_matches(name, former, cutoff=0.5) else known)
 
     def _model_table(self, table: Mapping[str, Any]) -> dict[str, Any]:
         """Return the table of a model by the names of checkpoints, its values checked."""

@@ -40,6 +40,11 @@ class Tokenized(Protocol):
     def tokenizer(self) -> Tokenizer:
         """Text to tokens and back, stored with the checkpoints."""
 
+
+@runtime_checkable
+class Counted(Protocol):
+    """The same of a task that says how much of its text is unknown."""
+
     def count_unknown(self) -> int:
         """Return how many tokens of the training text are unknown to the tokenizer."""
 
@@ -304,7 +309,7 @@ class Recipe(Generic[F, C, D, M]):
 
 
 def _vocabulary(text: Tokenized) -> str:
-    unknown = text.count_unknown()
+    unknown = text.count_unknown() if isinstance(text, Counted) else 0
     detail = f" ({unknown:,} of the training tokens unknown)" if unknown else ""
     return f"vocabulary of {text.tokenizer.size:,}{detail}"
 

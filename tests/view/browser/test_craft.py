@@ -36,6 +36,35 @@ _BROKEN = """
 })
 """
 
+_WATCH = """
+() => {
+  const pen = CanvasRenderingContext2D.prototype, draw = pen.fillText;
+  window.written = [];
+  pen.fillText = function (text, x, y) {
+    const { b, e, f } = this.getTransform();
+    const room = b ? f : this.textAlign === 'right' ? e + x * devicePixelRatio : Infinity;
+    window.written.push([text, this.measureText(text).width * devicePixelRatio <= room]);
+    return draw.call(this, text, x, y);
+  };
+}
+"""
+_BEGINNINGS = """
+() => [...document.querySelectorAll('.rows bdi, .under')].map((name) => {
+  const range = document.createRange();
+  range.setStart(name.firstChild, 0);
+  range.setEnd(name.firstChild, 1);
+  const box = name.getBoundingClientRect();
+  return [range.getBoundingClientRect().left >= box.left - 0.5, getComputedStyle(name).textOverflow];
+})
+"""
+_LONG_WORDS = ("Donaudampfschifffahrtsgesellschaft", "WWWWWWWWWWWWW", "Kraftfahrzeug", "a", "</script><script>pwned=1</script>")
+
+
+@pytest.fixture(scope="module")
+def long_words():
+    query, key, value = torch.randn(3, 1, len(_LONG_WORDS), 8, generator=torch.Generator().manual_seed(6))
+    return Scene("long words", {"text": _LONG_WORDS}, (Layer("only", "self", "text", "text", query, key, value),))
+
 
 @pytest.fixture(scope="module")
 def mechanisms():
@@ -148,3 +177,24 @@ def test_a_short_text_fits_on_a_desktop_screen_without_scrolling(opened, served,
 
 def bounds(item):
     return item.bounding_box()
+
+
+@pytest.mark.parametrize("viewport", [{"width": 1280, "height": 800}, _PHONE])
+def test_a_long_token_shows_its_beginning_and_moves_nothing_away(opened, served, long_words, viewport):
+    """Beside a map, beside and under the numbers of a step, and above an equation."""
+    url = served(long_words)
+    page = view_of(opened, url, "map", ".field-of-view canvas[data-state=exact]", viewport=viewport)
+    page.evaluate(_WATCH)
+    page.evaluate("() => { location.hash = 'view=map&query=0&key=0'; }")
+    page.wait_for_selector(".equation dl")
+    page.wait_for_function("() => written.filter(([text]) => text.startsWith('WW')).length >= 2")
+    written = page.evaluate("written")
+    assert [text for text, whole in written if not whole] == []
+    assert {text[:2] for text, _ in written} >= {word[:2] for word in _LONG_WORDS}
+    width = page.evaluate("document.documentElement.clientWidth")
+    card, close = (page.locator(name).bounding_box() for name in (".equation", ".equation header button"))
+    assert close["x"] + close["width"] <= min(width, card["x"] + card["width"])
+    page.evaluate("() => { location.hash = 'view=steps&query=0'; }")
+    page.wait_for_selector(".flow:not([aria-busy]) .rows bdi")
+    page.wait_for_selector(".under")
+    assert {tuple(row) for row in page.evaluate(_BEGINNINGS)} == {(True, "ellipsis")}

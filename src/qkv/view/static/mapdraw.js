@@ -9,6 +9,7 @@ import { SIZE } from "./tiles.js";
 /** @typedef {Record<"ink" | "quiet" | "line" | "accent" | "card" | "mesh", string>} Inks */
 
 const LETTERS = 14; // of a token beside the map
+const EDGE = 3; // pixels between a token and the edge of the canvas
 
 /**
  * The level whose cells are at least one screen pixel, or the finest that there is.
@@ -93,9 +94,12 @@ export function drawAxis(pen, { start, scale, from, to, across, size, near }, up
   const step = near ? 1 : rounded(64 / scale);
   pen.font = `${near ? clamp(scale * 0.62, 11, 14) : 11}px system-ui, "Segoe UI", "Noto Sans", sans-serif`;
   pen.textBaseline = "middle";
-  const written = (place) => (label(place).marked ? `${cut(label(place).text)} •` : cut(label(place).text));
+  const written = (place, room) => {
+    const { text, marked } = label(place);
+    return cut(pen, text, marked ? " •" : "", room);
+  };
   const [begin, end] = [Math.max(0, Math.floor(start)), Math.min(size, Math.ceil(start + (to - from) / scale))];
-  const seen = near ? Array.from({ length: Math.max(0, end - begin) }, (_, at) => written(begin + at)) : [];
+  const seen = near ? Array.from({ length: Math.max(0, end - begin) }, (_, at) => written(begin + at, Infinity)) : [];
   const flat = seen.every((text) => pen.measureText(text).width <= 0.9 * scale);
   for (let place = Math.ceil(Math.max(0, start - 0.5) / step) * step; place < size; place += step) {
     const at = from + (place + 0.5 - start) * scale;
@@ -111,7 +115,7 @@ export function drawAxis(pen, { start, scale, from, to, across, size, near }, up
     pen.textAlign = upright ? (turned ? "left" : "center") : "right";
     if (upright && !turned) pen.textBaseline = "bottom";
     if (on) pen.font = pen.font.replace(/^(?!bold)/, "600 ");
-    pen.fillText(near ? written(place) : text, 0, 0);
+    pen.fillText(near ? written(place, upright && !turned ? Infinity : across - EDGE) : text, 0, 0);
     pen.restore();
   }
 }
@@ -147,8 +151,17 @@ function rounded(least) {
   return ([1, 2, 5, 10].find((step) => step * power >= least) ?? 10) * power;
 }
 
-/** @param {string} text @returns {string} cut to the space next to a map */
-function cut(text) {
+/**
+ * A token and its mark, cut to the space next to a map.
+ * @param {CanvasRenderingContext2D} pen @param {string} text @param {string} mark @param {number} room in pixels
+ * @returns {string}
+ */
+function cut(pen, text, mark, room) {
   const letters = [...text.slice(0, 64)];
-  return letters.length > LETTERS ? `${letters.slice(0, LETTERS - 1).join("")}…` : text;
+  const fits = (written) => pen.measureText(written).width <= room;
+  if (letters.length <= LETTERS && fits(text + mark)) return text + mark;
+  const first = (number) => `${letters.slice(0, number).join("")}…${mark}`;
+  let number = Math.min(letters.length, LETTERS) - 1;
+  while (number > 1 && !fits(first(number))) number--;
+  return first(number);
 }

@@ -57,7 +57,7 @@ export function strip({ values, rows = 1, label, names, ramp, largest, name, bar
   }
   if (written && names) cells.append(...names.map((text) => token(text, "under")));
   const said = element("output.said");
-  const beside = rows > 1 && names ? [element("div.rows", ...names.map((text) => token(text)))] : [];
+  const beside = rows > 1 && names ? [element("div.rows", ...names.map((text) => element("span", token(text))))] : [];
   const table = element("div.table", ...beside, written ? hinted(element("div.wide", cells)) : cells);
   const node = element(written ? "div.strip.written" : "div.strip", table, scaled ? scaleOf(ramp, top) : "", said);
   if (beside.length > 0) node.classList.add("named");

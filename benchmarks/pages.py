@@ -1,7 +1,7 @@
 """Sizes of the viewer's saved pages and notebook cells, by the length of the text.
 
     python -m benchmarks.pages                       of this checkout
-    python -m benchmarks.pages --against a25722f^    beside those of another commit
+    python -m benchmarks.pages --against HEAD~20     beside those of another commit
 
 A translator of three and three layers with four heads and random weights reads and writes so many tokens. The same
 text gives the same page, so a size is measured once. It takes a minute: a page holds the answers to all questions of
@@ -20,9 +20,8 @@ ROOT = Path(__file__).parent.parent
 RESULTS = Path(__file__).parent / "results" / "pages.json"
 PROGRAM = """
 import json, torch
+from pathlib import Path
 from qkv.recording import record
-from qkv.recording.showing import notebook
-from qkv.view.offline import page
 
 def translator(count):
     from qkv.models.translator import TransformerConfig, TransformerTranslator
@@ -36,8 +35,9 @@ found = {}
 for count in (12,):
     torch.manual_seed(0)
     with torch.no_grad():
-        scene = translator(count).scene(0)
-    found[f"{count} tokens"] = {"page": len(page(scene).text.encode()), "cell": len(notebook(scene).encode())}
+        trace = translator(count)
+        trace.save("page.html")
+    found[f"{count} tokens"] = {"page": Path("page.html").stat().st_size, "cell": len(trace._repr_html_().encode())}
 print(json.dumps(found))
 """
 
@@ -45,7 +45,9 @@ print(json.dumps(found))
 def sizes(checkout: Path) -> dict[str, dict[str, int]]:
     """Measure the pages that a checkout writes, in bytes."""
     environment = os.environ | {"PYTHONPATH": str(checkout / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], check=True, stdout=subprocess.PIPE, env=environment)
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", PROGRAM]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=folder, env=environment)
     measured: dict[str, dict[str, int]] = json.loads(done.stdout)
     return measured
 

@@ -7,6 +7,7 @@ import ast
 import importlib
 import re
 import subprocess
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
@@ -45,7 +46,7 @@ EXCEPT = {
     "docs/reference/files.md": {"qkv.trace"},  # a key of a file's metadata
     "results/transduction_data.py": {"scripts/generate_reverse_task.py"},  # of another project
     **{
-        f"benchmarks/{name}.py": {f"benchmarks/results/{name}.json"} for name in ("dot_products", "products")
+        f"benchmarks/{name}.py": {f"benchmarks/results/{name}.json"} for name in ("corpora", "dot_products", "products")
     },  # written
     "benchmarks/overhead.py": {"benchmarks/results/overhead.svg"},
     "examples/run.py": {"PATH/examples/run.py"},
@@ -74,6 +75,22 @@ def _docstrings(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield re.sub(r"^\s*>>>.*?(?:\n\s*\n|\Z)", "", node.value.value, flags=re.DOTALL | re.MULTILINE)
+
+
+def imported_by_strings(source: str) -> Iterator[str]:
+    """Yield what programs import that a file holds as strings, to run them in other processes."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "import " in node.value:
+            try:
+                program = ast.parse(textwrap.dedent(node.value))
+            except SyntaxError:
+                continue
+            for statement in ast.walk(program):
+                match statement:
+                    case ast.ImportFrom(module=str(module), names=names):
+                        yield from (f"{module}.{name.name}".removesuffix(".*") for name in names)
+                    case ast.Import(names=names):
+                        yield from (name.name for name in names)
 
 
 def resolves(name: str) -> bool:
@@ -171,6 +188,16 @@ def test_what_a_page_names_exists(page: str) -> None:
 
 def test_what_docstrings_and_comments_name_exists() -> None:
     assert {name: names for name in CODE if (names := stale(name, prose(name)))} == {}
+
+
+def test_what_programs_in_strings_import_exists() -> None:
+    sources = {name: (ROOT / name).read_text(encoding="utf-8") for name in CODE}
+    imported = {
+        name: sorted(part for part in set(imported_by_strings(source)) if part.split(".")[0] == "qkv")
+        for name, source in sources.items()
+    }
+    assert "qkv.recording.record" in imported["benchmarks/pages.py"]
+    assert {name: gone for name, names in imported.items() if (gone := [x for x in names if not resolves(x)])} == {}
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,8 @@ SHOWN = (
     *("gaussian, sum, plain", "boxcar, sum, plain", "epanechnikov, sum, plain"),
 )
 """The mechanisms whose times at the smallest size the page shows."""
+TIMES = "floor, PyTorch, qkv"
+"""The contenders in the order of `_times`."""
 
 _s, _n = qkv.scores, qkv.normalizers
 Parameters = tuple[Tensor, ...]
@@ -319,7 +321,7 @@ def draw(figures: dict[str, Any]) -> None:
 def tables(figures: dict[str, Any]) -> str:
     """Return the tables of one processor: every size and direction with its worst cell, and some mechanisms' times."""
     lines = [
-        f"| keys | pass | cells | below {AIM} | worst | its floor, eager lines, qkv (µs) | median | best |",
+        f"| keys | pass | mechanisms | of speed below {AIM} | median speed | fastest | slowest | its µs: {TIMES} |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for size in SIZES:
@@ -330,11 +332,11 @@ def tables(figures: dict[str, Any]) -> str:
                 speeds, (least, worst), (most, best) = [speed for speed, _ in rows], rows[0], rows[-1]
                 lines.append(
                     f"| {size} | {direction} | {len(rows)} | {sum(speed < AIM for speed in speeds)} | "
-                    f"{least:.2f}: {worst.removesuffix(suffix)} | {_times(figures[worst])} | "
-                    f"{statistics.median(speeds):.2f} | {most:.2f}: {best.removesuffix(suffix)} |"
+                    f"{statistics.median(speeds):.2f} | {most:.2f}: {best.removesuffix(suffix)} | "
+                    f"{least:.2f}: {worst.removesuffix(suffix)} | {_times(figures[worst])} |"
                 )
     least = SIZES[0]
-    lines += ["", f"| {least} keys | forward | floor, eager lines, qkv (µs) | with backward | the same (µs) |"]
+    lines += ["", f"| {least} keys | speed, forward | µs: {TIMES} | speed, with backward | µs: {TIMES} |"]
     lines.append("| --- | --- | --- | --- | --- |")
     for name in SHOWN:
         rows_of = [figures.get(f"{name}, {least} keys, {direction}") for direction in DIRECTIONS]

@@ -221,6 +221,7 @@ TABLES: list[Row] = [
 
 POINTS: list[tuple[list[tuple[str, str]], int | None, str, str, str]] = [
     ([("2 3 1", "30 10 20"), ("1 2", "5 6")], None, "elements first", "", "Exchange the two columns"),
+    ([("3 1 2", "1 2 0"), ("2 1", "1 0")], None, "elements first", "", "count from 1"),
     ([("30 10 20", "1 2 0")], 1, "", '"0"', "counted from 0"),
     ([("30 10 20", "4")], 1, "positions from 1 to 3", '"4"', ""),
     ([("30 10 20", "10 20 30")], 1, "", '"10"', "hold elements"),

@@ -170,7 +170,7 @@ def _expect_elements(pairs: Sequence[Pair], names: tuple[str, str], kind: Elemen
     exchanged = all(_is_target(pair.source, pair.target) for pair in pairs)
     if exchanged and not all(_is_target(pair.target, pair.source) for pair in pairs):
         got = f'"{brief(first.source)}", positions of "{brief(first.target)}", and so in every line'
-        hint = f"Exchange the two columns, or {setting('source')} and {setting('target')}."
+        hint = f"Exchange the two columns, or {setting('source')} and {setting('target')}. Positions count from 1."
         raise DataError(Place(names[0]), "the elements first and the positions second", got, hint)
     if kind is None and kind_of(first.source) == "words" and _NUMERIC.fullmatch(first.source):
         hint = (

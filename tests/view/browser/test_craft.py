@@ -57,7 +57,13 @@ _BEGINNINGS = """
   return [range.getBoundingClientRect().left >= box.left - 0.5, getComputedStyle(name).textOverflow];
 })
 """
-_LONG_WORDS = ("Donaudampfschifffahrtsgesellschaft", "WWWWWWWWWWWWW", "Kraftfahrzeug", "a", "</script><script>pwned=1</script>")
+_LONG_WORDS = (
+    "Donaudampfschifffahrtsgesellschaft",
+    "WWWWWWWWWWWWW",
+    "Kraftfahrzeug",
+    "a",
+    "</script><script>pwned=1</script>",
+)
 
 
 @pytest.fixture(scope="module")

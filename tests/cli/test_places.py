@@ -1,5 +1,6 @@
 """Commands name a bad line by its file and number, and count the words that a model does not know."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,10 @@ def test_unknown_elements_are_counted(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "of the training elements unknown" in done.stderr
     done = succeeded(run("evaluate", "start", "--data", "b.tsv"))
     assert "qkv: the model does not know 10 of 40 elements." in done.stderr
+
+
+def test_a_device_is_not_replaced_by_an_output(shelf: Shelf, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    done = run("evaluate", shelf.run("classify"), "--data", "films.tsv", "--out", tmp_path / "pipe")
+    refused(done, "--out: expected a writable file")
+    assert (tmp_path / "pipe").is_fifo()

@@ -286,11 +286,16 @@ def rename(source: Path, target: Path) -> None:
         target: its new name, in the same file system.
 
     Raises:
-        OSError: the target is a folder with contents, or one of the two cannot be changed.
+        OSError: the target is a folder with contents or a device, or one of the two cannot be changed.
     """
     if sys.platform == "win32" and source.is_dir() and target.is_dir():
         _patiently(target.rmdir)  # POSIX replaces an empty folder
     (old, home), (new, other) = _within(source), _within(target)
+    # The administrator may replace anything, /dev/null too.
+    with suppress(FileNotFoundError):
+        kind = _KINDS.get(stat.S_IFMT(os.lstat(new, dir_fd=other).st_mode))
+        if kind is not None:
+            raise OSError(errno.ENOTSUP, kind, str(target))
     _patiently(lambda: os.replace(old, new, src_dir_fd=home, dst_dir_fd=other))
 
 

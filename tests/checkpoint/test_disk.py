@@ -1,6 +1,7 @@
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,21 @@ def test_a_name_may_be_as_long_as_a_file_system_allows(tmp_path, name):
         write_file(temporary / "two", b"two")
     remove_folder(path)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_file_is_not_replaced(tmp_path, kind):
+    path = tmp_path / kind
+    mode = {"pipe": stat.S_IFIFO, "device": stat.S_IFCHR}[kind]
+    try:
+        os.mknod(path, mode | 0o666, os.makedev(1, 3))
+    except PermissionError:
+        pytest.skip("only the administrator makes devices")
+    with pytest.raises(CheckpointError) as caught:
+        replace_file(path, b"")
+    assert str(path) in caught.value.argument
+    assert stat.S_IFMT(path.lstat().st_mode) == mode
+    assert os.listdir(tmp_path) == [kind]
 
 
 def test_writing_never_overwrites(tmp_path):

@@ -75,8 +75,12 @@ def test_unknown_elements_are_counted(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "qkv: the model does not know 10 of 40 elements." in done.stderr
 
 
-def test_a_device_is_not_replaced_by_an_output(shelf: Shelf, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    done = run("evaluate", shelf.run("classify"), "--data", "films.tsv", "--out", tmp_path / "pipe")
-    refused(done, "--out: expected a writable file")
-    assert (tmp_path / "pipe").is_fifo()
+def test_only_a_file_is_replaced_by_an_output(shelf: Shelf, tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to("films.tsv")
+    for path in (pipe, link):
+        done = run("evaluate", shelf.run("classify"), "--data", "films.tsv", "--out", path)
+        refused(done, "--out: expected a writable file")
+    assert pipe.is_fifo()
+    assert link.is_symlink()

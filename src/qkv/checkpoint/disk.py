@@ -50,6 +50,7 @@ _MENDS = {
     errno.ELOOP: "It is a symbolic link: give the real folder, or replace the link by the real file.",
     errno.ENAMETOOLONG: "Choose a shorter name.",
     errno.EINVAL: "Replace it by the real file.",
+    errno.ENOTSUP: "Only files are replaced: choose another name.",
     errno.EOVERFLOW: "The file was altered: restore it from its source.",
     errno.ESTALE: "Nothing was written to the present one. If the folder was moved, give its new name to resume.",
     errno.EIO: "The disk reports a hardware fault: copy important files to another disk.",

@@ -19,7 +19,8 @@ def expect_output_file(flag: str, path: Path | None, suffixes: Sequence[str] = (
         suffixes: the allowed suffixes; empty for any.
 
     Raises:
-        ConfigError: the suffix is wrong, the path is a folder or a device, or its parent is missing or not writable.
+        ConfigError: the suffix is wrong, the path is a folder, a link or a device, or its parent is missing or not
+            writable.
 
     Example:
         >>> expect_output_file("--attention", Path("x.pdf"), PICTURES)
@@ -41,7 +42,10 @@ def _trouble(path: Path) -> str | None:
     try:
         if path.is_dir():
             return "a folder"
-        if path.exists() and not path.is_file():  # a file is replaced by name: root would lose the device
+        # A file is replaced by its name: a link such as /dev/stdout would be lost, and to the administrator any device.
+        if path.is_symlink():
+            return "a symbolic link"
+        if path.exists() and not path.is_file():
             return "a device, a pipe or a socket"
         if not path.parent.is_dir():
             return f"no folder {path.parent}"

@@ -221,7 +221,7 @@ def _raise_tensor_error(query: Tensor, key: Tensor, value: Tensor) -> None:
             hint = f"Use {name}.to(query.device)."
             raise DtypeError(name, f"device {query.device}, that of query", f"{x.device}", hint)
         # Autocast casts everything except float64 to one dtype.
-        cast = _autocasts(x.device.type) and torch.float64 not in (x.dtype, query.dtype)
+        cast = autocasts(x.device.type) and torch.float64 not in (x.dtype, query.dtype)
         if x.dtype != query.dtype and not cast:
             hint = f"Use {name}.to(query.dtype)."
             raise DtypeError(name, f"dtype {query.dtype}, that of query", f"{x.dtype}", hint)
@@ -234,14 +234,14 @@ def _raise_tensor_error(query: Tensor, key: Tensor, value: Tensor) -> None:
 def _autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Cast to the autocast dtype, except float64, as PyTorch's own attention does."""
     kind = query.device.type
-    if not _autocasts(kind) or query.dtype == torch.float64:
+    if not autocasts(kind) or query.dtype == torch.float64:
         return query, key, value
     dtype = torch.get_autocast_dtype(kind)
     return query.to(dtype), key.to(dtype), value.to(dtype)
 
 
-def _autocasts(kind: str) -> bool:
-    # PyTorch raises an error for a device without autocast.
+def autocasts(kind: str) -> bool:
+    """Return whether autocast is on for a kind of device; PyTorch raises an error for one that has none."""
     return kind != "meta" and torch.is_autocast_enabled(kind)
 
 

@@ -5,7 +5,7 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor, nn
 
-from qkv.engine.describe import expect_floats
+from qkv.engine.describe import autocasts, expect_floats
 from qkv.errors import ConfigError, DtypeError, ShapeError
 from qkv.values.plain import is_plain
 
@@ -83,11 +83,6 @@ def expect_input(
         hint = f"Move one of the two: {argument}.to(...), or the layer."
         raise DtypeError(argument, f"device {weight.device}, that of the layer", f"{x.device}", hint)
     # Other layers than PyTorch's own may cast their input, as autocast does.
-    if weight.dtype != x.dtype and is_plain(layer, nn.Linear) and not _autocasts(x.device.type):
+    if weight.dtype != x.dtype and is_plain(layer, nn.Linear) and not autocasts(x.device.type):
         hint = f"Convert one of the two: {argument}.to(...), or the layer."
         raise DtypeError(argument, f"dtype {weight.dtype}, that of the layer", f"{x.dtype}", hint)
-
-
-def _autocasts(device: str) -> bool:
-    # PyTorch raises an error for a device without autocast.
-    return device != "meta" and torch.is_autocast_enabled(device)

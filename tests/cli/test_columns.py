@@ -201,5 +201,5 @@ def test_what_is_wrong_is_named(folder: Path, trained: Callable[[str], Path], tm
     succeeded(run(*train[:2], "--data", pairs, "--config", folder / "run.toml", "--out", tmp_path / "plain"))
     refused(run("evaluate", tmp_path / "plain", "--data", pairs, "--source-col", "1"), "one of plain text")
     refused(run("translate", tmp_path / "plain", "--source-col", "1", feed="ab\n"), "--source-col", "one of plain text")
-    refused(run("translate", trained("soft"), feed="walk\n"), "line 1: expected text in column 4; got 1 column")
+    refused(run("translate", trained("soft"), feed="walk\n"), "standard input:1: expected text in column 4; got 1")
     assert not (tmp_path / "run").exists()

@@ -150,7 +150,11 @@ export async function start(source, ramps) {
     view?.show(state);
   };
   const read = (/** @type {string} */ hash) => follow(Object.fromEntries(new URLSearchParams(hash.slice(1))));
-  addEventListener("hashchange", () => read(location.hash));
+  addEventListener("hashchange", ({ newURL }) => {
+    const { hash } = new URL(newURL); // before this event, the view may have noted its own state in the address
+    read(hash);
+    if (location.hash !== hash) page.note({});
+  });
   main.addEventListener("click", (event) => {
     const link = /** @type {Element} */ (event.target).closest("a[href^='#']");
     if (!link || location.protocol !== "about:") return;

@@ -151,8 +151,8 @@ def speeds(folder: Path, turns: int) -> list[dict[str, Any]]:
 
 def _padding(batches: Sequence[Sequence[int]], lengths: Sequence[tuple[int, int]]) -> float:
     """Return which share of the ids of all batches is padding."""
-    ids = sum(sum(lengths[place]) for batch in batches for place in batch)
-    sides = [zip(*(lengths[place] for place in batch), strict=True) for batch in batches]
+    ids = sum(sum(lengths[index]) for batch in batches for index in batch)
+    sides = [zip(*(lengths[index] for index in batch), strict=True) for batch in batches]
     taken = sum(len(batch) * sum(map(max, side)) for batch, side in zip(batches, sides, strict=True))
     return 1 - ids / taken
 

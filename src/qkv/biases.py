@@ -200,6 +200,6 @@ def relative(table: Tensor, *, offset: int = 0) -> Relative:
 
 
 def _expect_integer(argument: str, offset: object) -> None:
-    whole = not offset.is_floating_point() if isinstance(offset, Tensor) else isinstance(offset, (int, torch.SymInt))
-    if not whole:
+    integer = not offset.is_floating_point() if isinstance(offset, Tensor) else isinstance(offset, (int, torch.SymInt))
+    if not integer:
         raise ConfigError(argument, "an integer", repr(offset), "Positions are whole numbers.")

@@ -291,7 +291,7 @@ def rename(source: Path, target: Path) -> None:
     if sys.platform == "win32" and source.is_dir() and target.is_dir():
         _patiently(target.rmdir)  # POSIX replaces an empty folder
     (old, home), (new, other) = _within(source), _within(target)
-    # The administrator may replace anything, /dev/null too.
+    # Root could replace a device by this file, even /dev/null.
     with suppress(FileNotFoundError):
         kind = _KINDS.get(stat.S_IFMT(os.lstat(new, dir_fd=other).st_mode))
         if kind is not None:

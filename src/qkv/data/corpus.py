@@ -69,7 +69,7 @@ class Lines:
 
 
 class Splits(NamedTuple):
-    """Generated pairs for training, validation and testing, which share nothing that could be learned by heart."""
+    """Generated pairs for training, validation and testing, with nothing in common that a model could memorize."""
 
     train: list[Pair]
     validation: list[Pair]
@@ -208,7 +208,7 @@ def header_message(path: object, number: int, line: str) -> str:
 
 
 def repeated_header(line: str, where: Place) -> DataError:
-    """Return the error for a second header line, which a file has if files with headers were joined."""
+    """Return the error for a header that occurs again, as where files with headers were concatenated."""
     got = f'the names of the columns again: "{brief(" ".join(line.split()))}"'
     return DataError(where, "data", got, "Delete it: files with headers seem to be joined.")
 

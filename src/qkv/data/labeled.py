@@ -43,7 +43,7 @@ _FEW_SINGLE = 5
 _MANY_TIMES = 10
 """So few labels that occur once are reported where a label occurs so often on average."""
 _FEW = 8
-"""With more lines than this, a label that only the first line has is reported as a likely header."""
+"""A file must have more lines than this before a label that occurs only in line 1 is reported as a likely header."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,7 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
 
 
 def expect_floats(name: str, x: Tensor, rank: int = 2) -> None:
-    """Check that an argument is a dense tensor of floating-point numbers, with at least so many dimensions.
+    """Check that an argument is a dense floating-point tensor with at least `rank` dimensions.
 
     Raises:
         ShapeError, DtypeError: it is none.

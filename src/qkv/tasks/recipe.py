@@ -201,7 +201,7 @@ class Recipe(Generic[F, C, D, M]):
             raise
 
     def _nearest_model_setting(self, name: str) -> str:
-        """Suggest a setting of the model: one of an earlier version only if the name is close to it."""
+        """Suggest similar model settings; those of earlier versions only if the given name resembles one of them."""
         known = options_of(self.settings.tables["model"])
         former = [option.stored for option in known.values() if option.stored]
         return nearest(name, [*known, *former] if get_close_matches(name, former, cutoff=0.5) else known)

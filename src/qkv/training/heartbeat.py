@@ -1,4 +1,4 @@
-"""Call a function whenever nothing has happened for a while."""
+"""Call a function after each period without activity."""
 
 import _thread
 import threading

@@ -23,8 +23,7 @@ class Steps:
     def __init__(self, items: operators.Items) -> None:
         self._shape, self._vector = items.query.shape, items.vector
         self.memory = items.key, items.value
-        fixed = items.key, items.vector, items.value
-        self._memory = tuple(x.detach().contiguous().resolve_neg().numpy() for x in fixed)
+        self._memory = tuple(map(operators.as_array, (items.key, items.vector, items.value)))
         self._ranges = operators.key_ranges_of(items)
 
     def __call__(self, query: Tensor) -> Tensor:

@@ -81,7 +81,8 @@ class _Prepared(NamedTuple):
     drop: "Drop | None"
 
 
-def _array(x: Tensor | None) -> Any:
+def as_array(x: Tensor | None) -> Any:
+    """Return a tensor as a contiguous NumPy array, which shares its memory where it can; None for None."""
     return None if x is None else x.detach().contiguous().resolve_neg().numpy()
 
 
@@ -90,7 +91,7 @@ def _prepare(items: Items, dropout: float) -> _Prepared:
     from qkv.engine.key_ranges import Drop
 
     ranges = key_ranges_of(items)
-    factors = factored.factor(_array(items.query), _array(items.key), _array(items.vector), ranges)
+    factors = factored.factor(as_array(items.query), as_array(items.key), as_array(items.vector), ranges)
     drop = None if items.seed is None else Drop(int(items.seed), dropout)
     return _Prepared(factors, ranges, drop)
 
@@ -116,14 +117,14 @@ def key_ranges_of(items: Items) -> "KeyRanges":
     owner = np.zeros((count, 5), np.int64)
     for column, index in enumerate((items.vector_index, items.bounds_index, items.dense_index, items.bias_index)):
         if index is not None:
-            owner[:, column] = _array(index)
-    bias = np.zeros((0, 0, 0), dtype) if items.bias is None else _array(items.bias)
+            owner[:, column] = as_array(index)
+    bias = np.zeros((0, 0, 0), dtype) if items.bias is None else as_array(items.bias)
     owner[:, 4] = first_diagonal(bias, queries, keys)
     return KeyRanges(
-        np.zeros((1, queries), np.int32) if items.first is None else _array(items.first),
-        np.full((1, queries), keys, np.int32) if items.last is None else _array(items.last),
+        np.zeros((1, queries), np.int32) if items.first is None else as_array(items.first),
+        np.full((1, queries), keys, np.int32) if items.last is None else as_array(items.last),
         owner,
-        np.zeros((0, 0, 0), np.bool_) if items.dense is None else _array(items.dense),
+        np.zeros((0, 0, 0), np.bool_) if items.dense is None else as_array(items.dense),
         bias,
     )
 
@@ -133,7 +134,7 @@ def _forward(items: Items, rule: Any, state: bool, prepared: _Prepared) -> tuple
     from qkv.algorithms.additive import factored
 
     rows = factored.forward(
-        prepared.factors, _array(items.value), prepared.ranges, rule, shift=_array(items.shift), drop=prepared.drop
+        prepared.factors, as_array(items.value), prepared.ranges, rule, shift=as_array(items.shift), drop=prepared.drop
     )
     output, top, total = (torch.from_numpy(x) for x in rows)
     if rule != "softmax" or not state:
@@ -160,15 +161,15 @@ def _backward(
 
     gradients = factored.backward(
         prepared.factors,
-        _array(items.vector),
-        _array(items.value),
+        as_array(items.vector),
+        as_array(items.value),
         prepared.ranges,
-        factored.Rows(*(_array(x) for x in rows)),
-        _array(g_output),
+        factored.Rows(*(as_array(x) for x in rows)),
+        as_array(g_output),
         rule=rule,
-        shift=_array(items.shift),
+        shift=as_array(items.shift),
         drop=prepared.drop,
-        grad_lse=None if rule != "softmax" or g_lse is None else _array(g_lse.to(g_output.dtype)),
+        grad_lse=None if rule != "softmax" or g_lse is None else as_array(g_lse.to(g_output.dtype)),
         bias_gradient=requested[0],
         memory_gradient=requested[1],
     )

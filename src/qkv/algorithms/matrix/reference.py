@@ -125,7 +125,7 @@ def with_matrix(call: Call) -> Call:
 
 
 def marks_empty_rows(call: Call) -> bool:
-    """Return whether a bias or function may mask rows by −inf whose weights are divided by their sum, 0 there."""
+    """Return whether a row may have only scores of −inf without a mask, under a normalizer that would divide 0 by 0."""
     divided = call.normalizer.convex and not call.normalizer.piecewise_constant
     return divided and (call.bias is not None or call.score.core == "tile")
 

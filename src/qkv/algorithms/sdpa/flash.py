@@ -116,9 +116,11 @@ def direct(problem: Problem, call: Call) -> Callable[[Tensor, Tensor, Tensor], T
 
     Around a kernel that takes 20 µs, Python's part of `run` would be as long as the kernel.
     """
-    kernel, masked = _bind_kernel(problem, call), _is_masked(problem, call)
     every_key_seen = problem.mask == "all" or (problem.mask == "causal" and problem.keys <= problem.queries)
-    if kernel is None or not every_key_seen or flash_operators.suspect(problem.keys, problem.dtype, masked):
+    if call.bias is not None or not every_key_seen:
+        return None
+    kernel = _bind_kernel(problem, call)
+    if kernel is None or flash_operators.suspect(problem.keys, problem.dtype, masked=False):
         return None
     shape = None if len(problem.leading) == 2 else (*problem.leading, problem.queries, problem.value_width)
 
@@ -126,25 +128,24 @@ def direct(problem: Problem, call: Call) -> Callable[[Tensor, Tensor, Tensor], T
         output = kernel(query, key, value, None)[0]
         return output if shape is None else output.reshape(shape)
 
-    return None if masked else attend_directly
+    return attend_directly
 
 
 def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
     """Return `run` for calls like this one; None if inputs must be prepared or padded."""
-    kernel, masked = _bind_kernel(problem, call), _is_masked(problem, call)
+    kernel = _bind_kernel(problem, call)
     if kernel is None:
         return None
     suspect = partial(flash_operators.suspect, problem.keys, problem.dtype)
-    all_visible, by_mask_alone = problem.mask == "all", masked and call.bias is None
-    hides = problem.mask not in ("all", "causal")
+    all_visible, biased, hides = problem.mask == "all", call.bias is not None, problem.mask not in ("all", "causal")
     shape = None if len(problem.leading) == 2 else (*problem.leading, problem.queries, problem.value_width)
 
     def attend_bound(call: Call) -> Tensor:
         call = call if all_visible else call.without_hidden_keys()
-        if by_mask_alone:
-            mask = _added(call.visibility, problem, call.query.dtype)
+        if biased:
+            mask = _mask(problem, call, call.query.dtype)[0]
         else:
-            mask = _mask(problem, call, call.query.dtype)[0] if masked else None
+            mask = _added(call.visibility, problem, call.query.dtype) if hides else None
         output, lse = kernel(call.query, call.key, call.value, mask)
         # Lengths of all keys hide nothing, and then nothing is added.
         adds = mask is not None
@@ -154,11 +155,6 @@ def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
         return _without_empty_rows(output, call.visibility.rows_with_keys() if hides else None)
 
     return attend_bound
-
-
-def _is_masked(problem: Problem, call: Call) -> bool:
-    """Return whether a mask or a bias is added to the scores."""
-    return call.bias is not None or problem.mask not in ("all", "causal")
 
 
 def _bind_kernel(

@@ -44,7 +44,7 @@ def by_head(x: Tensor, leading: Shape, last: int = 2) -> Tensor:
 
 
 def contiguous_last_dim(x: Tensor) -> Tensor:
-    """Return the same numbers with the last dimension the only one of stride 1.
+    """Return the same numbers in a layout in which the last dimension has stride 1 and no other dimension does.
 
     Example:
         >>> import torch

@@ -56,6 +56,24 @@ def test_a_function_that_makes_no_known_mistake_is_probed() -> None:
     assert all(verdict.named for verdict in (halved, after, alone))
 
 
+def test_what_is_certain_is_said_before_what_gives_the_same_numbers() -> None:
+    """NaN equals NaN, and a softmax forgets what is the same for all keys: other mistakes look like these."""
+
+    def times_infinity(query, key, value, mask):  # type: ignore[no-untyped-def]
+        return (query @ key.mT / query.shape[-1] ** 0.5 + ~mask * -math.inf).softmax(-1) @ value
+
+    assert "do not multiply a mask by ∞" in check("masked_attention", times_infinity).message
+
+    def row(state, keys, annotations, vector):  # type: ignore[no-untyped-def]
+        return (torch.tanh(state + keys) @ vector).softmax(0)[None] @ annotations
+
+    assert "of size 1 too many, with the right numbers: (1, 4)" in check("context", row).message
+    blind = check("context", lambda state, keys, annotations, vector: (keys.tanh() @ vector).softmax(0) @ annotations)
+    assert "the state changes nothing: it is not used, or tanh" in blind.message
+    written = check("copying", lambda words, positions, ids: words.softmax(-1))
+    assert "`positions` is not used" in written.message
+
+
 def test_a_query_that_reads_the_wrong_keys_is_named() -> None:
     """Whatever mask an answer uses in place of the right one, the first wrong pair is named."""
 

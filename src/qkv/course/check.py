@@ -96,7 +96,11 @@ def _judge(task: Exercise, form: Form, trials: list[tuple[Any, ...]], answers: l
     expected = [task.solve(*inputs) for inputs in trials]
     if all(map(_same, answers, expected)):
         return Verdict(True, f"right, for {len(trials)} random inputs")
-    if (message := _nearest_mistake(task, trials, answers, expected)) is not None:
+    if (message := _other_shape(answers, expected)) is not None:
+        return Verdict(False, message)
+    if all(bool(answer.isnan().all()) for answer in answers):
+        return Verdict(False, _ALL_NAN)
+    if (message := _nearest_mistake(task, form, trials, answers, expected)) is not None:
         return Verdict(False, message)
     if (factor := _common_factor(answers, expected)) is not None:
         return Verdict(False, f"all numbers are {factor:.4g} times what they should be")
@@ -108,18 +112,46 @@ def _judge(task: Exercise, form: Form, trials: list[tuple[Any, ...]], answers: l
     raise AssertionError("one of them differs")
 
 
+_ALL_NAN = (
+    "every number of the result is NaN. 0 times ∞ is NaN too: do not multiply a mask by ∞, use `masked_fill` or "
+    "`torch.where`; and 0/0 is NaN"
+)
+
+
+def _other_shape(answers: list[Tensor], expected: list[Tensor]) -> str | None:
+    """Say so if all numbers are right, and a dimension of size 1 is too many."""
+    pairs = list(zip(answers, expected, strict=True))
+    if all(answer.shape == right.shape for answer, right in pairs) or not all(
+        answer.ndim > right.ndim and answer.numel() == right.numel() and _same(answer.reshape(right.shape), right)
+        for answer, right in pairs
+    ):
+        return None
+    sizes = f"{tuple(answers[0].shape)}, expected {tuple(expected[0].shape)}"
+    return f"it has a dimension of size 1 too many, with the right numbers: {sizes}"
+
+
 def _nearest_mistake(
-    task: Exercise, trials: list[tuple[Any, ...]], answers: list[Tensor], expected: list[Tensor]
+    task: Exercise, form: Form, trials: list[tuple[Any, ...]], answers: list[Tensor], expected: list[Tensor]
 ) -> str | None:
-    """Name the mistake that gives these answers; of several the first of those that come nearest."""
+    """Name the mistake that gives these answers; of several the first of those that come nearest.
+
+    That an argument is not used is certain, and said before two mistakes at once, which may only look like it.
+    """
     levels = [_ROUNDING, _NEAR, _ROUGHLY]
     best = None
-    for message, wrong in _wrong_forms(task, trials[0]):
-        while levels and _gives(wrong, trials, answers, levels[-1]) and not _gives(wrong, trials, expected, levels[-1]):
-            best = message
-            levels.pop()
-        if not levels:
-            break
+    for forms in (_one_mistake(task, trials[0]), _two_mistakes(task)):
+        for message, wrong in forms:
+            while (
+                levels
+                and _gives(wrong, trials, answers, levels[-1])
+                and not _gives(wrong, trials, expected, levels[-1])
+            ):
+                best = message
+                levels.pop()
+            if not levels:
+                return best
+        if best is None and (unused := _unused(task, form, trials)) is not None:
+            return unused
     return best
 
 
@@ -131,14 +163,21 @@ def _gives(form: Form, trials: list[tuple[Any, ...]], answers: list[Tensor], tol
         return False
 
 
-def _wrong_forms(task: Exercise, inputs: tuple[Any, ...]) -> Iterator[tuple[str, Form]]:
-    """Every single mistake, arguments that are mixed up, something done to the result, then two of these at once."""
-    single = [(step, message, {step: form}) for step, forms in task.mistakes.items() for form, message in forms.items()]
-    for _, message, switches in single:
+def _switches(task: Exercise) -> list[tuple[str, str, dict[str, str]]]:
+    return [(step, message, {step: form}) for step, forms in task.mistakes.items() for form, message in forms.items()]
+
+
+def _one_mistake(task: Exercise, inputs: tuple[Any, ...]) -> Iterator[tuple[str, Form]]:
+    """Every single mistake, arguments that are mixed up, something done to the result."""
+    for _, message, switches in _switches(task):
         yield message, partial(task.solve, **switches)
     yield from _mixed_up(task, inputs)
     for message, change in _CHANGED_RESULTS.items():
         yield message, partial(_then, change, task.solve)
+
+
+def _two_mistakes(task: Exercise) -> Iterator[tuple[str, Form]]:
+    single = _switches(task)
     for (step, one, first), (other, two, second) in combinations(single, 2):
         if step != other:
             yield f"two things: {one}; and {two}", partial(task.solve, **first, **second)
@@ -205,7 +244,7 @@ def _unusable(result: object) -> str | None:
     if isinstance(result, tuple):
         return f"it returns {len(result)} things; return the one tensor that is asked for"
     if not isinstance(result, Tensor):
-        return f"it returns a {type(result).__name__}; return a tensor"
+        return f"it returns a {type(result).__name__}; return a tensor (`torch.tensor(...)` makes one)"
     return None
 
 
@@ -228,14 +267,23 @@ def _raised(error: Exception, task: Exercise, inputs: tuple[Any, ...]) -> str:
     return f"it stops with {type(error).__name__}: {text}\nThe arguments: {', '.join(sizes)}{hint}"
 
 
+def _unused(task: Exercise, form: Form, trials: list[tuple[Any, ...]]) -> str | None:
+    """Name an argument that a function does not depend on."""
+    try:
+        usual = [form(*inputs) for inputs in trials]
+        for at, name in enumerate(task.signature.strip("()").split(", ")):
+            if _can_change(trials[0][at]) and all(map(_same, _with(form, trials, at, _changed), usual)):
+                return f"`{name}` is not used: another one gives the same result"
+    except Exception:  # a function may refuse what the exercise never asks of it
+        pass
+    return None
+
+
 def _probe(task: Exercise, form: Form, trials: list[tuple[Any, ...]]) -> str | None:
-    """Ask a function that makes no known mistake what it depends on, and whether it mixes values."""
+    """Ask a function that makes no known mistake whether it mixes values."""
     names = task.signature.strip("()").split(", ")
     try:
         usual = [form(*inputs) for inputs in trials]
-        for at, name in enumerate(names):
-            if _can_change(trials[0][at]) and all(map(_same, _with(form, trials, at, _changed), usual)):
-                return f"`{name}` is not used: another one gives the same result"
         values = [at for at, name in enumerate(names) if name in ("value", "annotations")]
         problems = (_mixing_problem(task, form, trials, usual, at) for at in values)
         return next((problem for problem in problems if problem is not None), None)
@@ -311,9 +359,8 @@ def _difference(task: Exercise, answer: Tensor, right: Tensor, inputs: tuple[Any
             same = "" if not _same(answer.mT, right) else ", with the right numbers"
             return Verdict(False, f"it is transposed{same}: {tuple(answer.shape)}, expected {tuple(right.shape)}")
         if answer.squeeze().shape == right.shape:
-            same = ", with the right numbers" if _same(answer.squeeze(), right) else ""
             sizes = f"{tuple(answer.shape)}, expected {tuple(right.shape)}"
-            return Verdict(False, f"it has a dimension of size 1 too many{same}: {sizes}")
+            return Verdict(False, f"it has a dimension of size 1 too many: {sizes}")
         shape = f"shape {tuple(answer.shape)}, expected {tuple(right.shape)}: {task.shape}"
         return Verdict(False, shape, named=False)
     return Verdict(False, _numbers_differ(task, answer, right, inputs), named=False)

@@ -95,7 +95,14 @@ def _regression(
 ) -> Tensor:
     gap = x[:, None] - keys[None]
     gap = {"squared": gap**2, "absolute": gap.abs(), "signed": gap, "product": -x[:, None] * keys[None]}[distance]
-    divisor = {"right": 2 * h * h, "no square": 2 * h, "no two": h * h, "neither": h, "two": 2.0}.get(width, 1.0)
+    divisor = {
+        "right": 2 * h * h,
+        "no square": 2 * h,
+        "no two": h * h,
+        "neither": h,
+        "two": 2.0,
+        "both": (2 * h) ** 2,
+    }.get(width, 1.0)
     exponent = gap / divisor if sign == "plus" else -gap / divisor
     if width == "times":
         exponent = -gap * h * h / 2
@@ -127,6 +134,7 @@ _REGRESSION = {
         "neither": "divide by 2h², not by h",
         "one": "the bandwidth is not used",
         "two": "the bandwidth is not used: divide by 2h², not by 2",
+        "both": "`(2 * h)**2` is 4h²; write `2 * h**2`",
         "times": "it is multiplied by h²: `a / 2 * h**2` divides by 2 alone; write `a / (2 * h**2)`",
     },
     "sign": {"plus": "the minus is missing: far keys get the largest weights"},
@@ -173,6 +181,8 @@ _SCALES: Mapping[str, Callable[[Tensor, Tensor, Tensor], float]] = {
     "keys": lambda q, k, v: k.shape[-2] ** -0.5,
     "queries": lambda q, k, v: q.shape[-2] ** -0.5,
     "values": lambda q, k, v: v.shape[-1] ** -0.5,
+    "first": lambda q, k, v: q.shape[0] ** -0.5,
+    "second": lambda q, k, v: q.shape[1] ** -0.5,
     "times": lambda q, k, v: q.shape[-1] ** 0.5,
     "after": lambda q, k, v: 1.0,
 }
@@ -222,6 +232,7 @@ def _hide(scores: Tensor, mask: Tensor, how: str) -> Tensor:
         "subtracted": lambda: scores - mask.to(scores.dtype),
         "small": lambda: scores.masked_fill(~mask, -1.0),
         "ten": lambda: scores.masked_fill(~mask, -10.0),
+        "plus": lambda: scores.masked_fill(~mask, math.inf),
     }
     return forms.get(how, lambda: scores)()
 
@@ -245,6 +256,8 @@ _ATTENTION_SCALE = {
     "keys": "the scores are divided by the square root of the number of keys; it is that of the width d",
     "queries": "the scores are divided by the square root of the number of queries; it is that of the width d",
     "values": "the scores are divided by the root of the width of a value; d is the width of a query and of a key",
+    "first": "the scores are divided by the root of `shape[0]`; the width is `shape[-1]`, the last size",
+    "second": "with leading dimensions `shape[1]` is not the width; it is `shape[-1]`, the last size",
     "times": "the scores are multiplied by √d; divide them",
     "after": "√d divides the weights, after the softmax; it must divide the scores, before it",
 }
@@ -269,6 +282,7 @@ _MASKED = {
         "rows": "the mask is used only for queries that may see no key; it hides keys from all others too",
         "small": "hidden scores are set to −1, not to −∞",
         "ten": "hidden scores are set to −10, not to −∞: their keys still take a share of the weight",
+        "plus": "hidden scores are set to +∞; set them to −∞",
     },
     "empty": {
         "nan": "a query that may see no key gives NaN (0/0): let its weights be 0, so that its output is 0",
@@ -404,7 +418,11 @@ def _context(
 
 
 _CONTEXT = {
-    "squash": _SQUASH,
+    "squash": {
+        **_SQUASH,
+        "none": "there is no tanh: without it the state adds the same number to every score, and softmax forgets it",
+        "each": "the state changes nothing: it is not used, or tanh is taken of each projection and not of their sum",
+    },
     "combine": {
         **_COMBINE,
         "query": "all annotations have the same weight: the keys are not used",
@@ -486,7 +504,7 @@ def _diagonal_blocks(weight: Tensor, heads: int) -> Tensor:
 def _split(x: Tensor, heads: int, how: str) -> Tensor:
     n, width = x.shape
     match how:
-        case "reshaped":
+        case "reshaped" | "reshaped once":
             return x.reshape(heads, n, width // heads)
         case "interleaved":
             return x.reshape(n, width // heads, heads).permute(2, 0, 1)
@@ -509,10 +527,12 @@ def _join(out: Tensor, shape: torch.Size, how: str, split: str) -> Tensor:
     return out.transpose(0, 1).reshape(shape)
 
 
+_RESHAPED = "reshape alone does not split heads: it mixes positions; make it (n, heads, d), then transpose"
 _MULTI_HEAD = {
     "split": {
-        "reshaped": "reshape alone does not split heads: it mixes positions; make it (n, heads, d), then transpose",
-        "interleaved": "head 1 takes every other feature; it takes the first width / heads features, one after another",
+        "reshaped": _RESHAPED,
+        "reshaped once": _RESHAPED,
+        "interleaved": "head 0 takes features that are `heads` apart; it takes the first width / heads features",
         "one": "there is only one head, of the whole width",
         "positions": "the heads of one position attend to each other: transpose to (heads, n, d)",
     },
@@ -628,7 +648,9 @@ def _positions(
     }
     positions = positions_of.get(first, positions)
     index = torch.arange(0, width, 2, dtype=torch.float64)
-    number = {"right": 10000.0, "thousand": 1000.0, "hundred": 100.0, "e": math.e, "hundred thousand": 1e5}[base]
+    numbers = {"thousand": 1e3, "hundred": 1e2, "hundred thousand": 1e5, "e": math.e}
+    numbers |= {"no logarithm": math.inf, "common logarithm": math.exp(4)}
+    number = numbers.get(base, 10000.0)
     divisors = {"half": 2 * width, "double": width / 2, "last": max(width - 2, 1), "length": length}
     exponent = index / divisors.get(power, width)
     sine, cosine = (number**each for each in (exponent, exponent + (power == "column") / width))
@@ -668,6 +690,8 @@ _POSITIONS = {
         "hundred": "the base is 10,000, not 100",
         "hundred thousand": "the base is 10,000, not 100,000",
         "e": "the base is 10,000, not e",
+        "no logarithm": "10000^x is exp(x · log 10000); the log is missing",
+        "common logarithm": "10000^x is exp(x · log 10000) with the natural logarithm, not with log10",
     },
     "first": {
         "one": "positions are counted from 1; the first is 0",
@@ -705,6 +729,7 @@ def _copying(
     size = words.shape[1]
     together = torch.cat([words, positions], -1).softmax(-1)
     over_rows = torch.cat([words, positions], -1).softmax(0)
+    exchanged = torch.cat([positions, words], -1).softmax(-1)
     forms: dict[str, tuple[Tensor, Tensor]] = {
         "joint": (together[:, :size], together[:, size:]),
         "separate": (words.softmax(-1), positions.softmax(-1)),
@@ -712,6 +737,8 @@ def _copying(
         "none": (words, positions),
         "before": (words, positions),
         "rows": (over_rows[:, :size], over_rows[:, size:]),
+        "exchanged": (exchanged[:, :size], exchanged[:, size:]),
+        "sigmoid": (words.sigmoid(), positions.sigmoid()),
     }
     generated, copied = forms[softmax]
     spread = _spread(ids, size, repeated).to(words.dtype)
@@ -735,6 +762,8 @@ def _copying(
 
 def _spread(ids: Tensor, size: int, repeated: str) -> Tensor:
     """A row for each position, 1 at the word that stands there; by mistake only at its first or last position."""
+    if repeated == "in order":
+        return torch.eye(len(ids), size, dtype=torch.int64)
     spread = F.one_hot(ids, size)
     for word in set(ids.tolist()) if repeated in ("first", "last", "put") else ():
         at = (ids == word).nonzero()[:, 0]
@@ -749,6 +778,8 @@ _COPYING = {
         "before": "scores are added before the softmax; add the probabilities after it",
         "none": "there is no softmax",
         "rows": "the softmax is over the rows; it is over the words and positions of each row (dim=-1)",
+        "exchanged": "positions come first in the softmax, and are taken for words after it",
+        "sigmoid": "a sigmoid is no softmax: the probabilities do not sum to 1",
     },
     "repeated": {
         "last": "a word that stands several times in the source counts once; add the probability of each position "
@@ -758,6 +789,7 @@ _COPYING = {
         "put": "the probability of the last position replaces the generated one; add those of all positions to it",
         "averaged": "the probabilities of a word's positions are averaged; add them",
         "larger": "the largest probability of a word is taken; add all of them",
+        "in order": "the probability of position j is added to word j; add it to word `ids[j]`",
     },
     "parts": {
         "generated": "what is copied is missing: a word's probability also has those of its positions",
@@ -786,15 +818,18 @@ def _influence(
     size: str = "norm",
     scale: str = "right",
 ) -> Tensor:
-    root = {"right": query.shape[-1] ** 0.5, "none": 1.0, "width": query.shape[-1]}[scale]
+    roots = {"none": 1.0, "width": query.shape[-1], "values": value.shape[-1] ** 0.5, "keys": len(key) ** 0.5}
+    root = roots.get(scale, query.shape[-1] ** 0.5)
     w = (key @ query / root).softmax(-1)
     factors = {"right": w / (1 - w), "weight": w, "one": torch.ones_like(w), "odds": 1 / (1 - w), "rest": 1 - w}
-    factors["times"] = w * (1 - w)
+    factors |= {"times": w * (1 - w), "upside down": (1 - w) / w}
     changes = {
         "right": w @ value - value,
         "value": value,
         "none": torch.ones_like(value[:, :1]),
         "mean": value.mean(0) - value,
+        "sum": w @ value + value,
+        "rest": w @ value - w[:, None] * value,
     }
     moved = factors[factor][:, None] * changes.get(change, value)
     if change == "zero key":
@@ -811,6 +846,7 @@ def _influence(
         "relative": moved.norm(dim=-1) / (w @ value).norm(),
         "vector": moved,
         "minus": -moved,
+        "no brackets": w - w * changes.get(change, value).norm(dim=-1),
     }
     return sizes[size]
 
@@ -822,11 +858,14 @@ _INFLUENCE = {
         "rest": "that is 1 − w, the weight of all other keys; the factor is w / (1 − w)",
         "odds": "the weight itself is missing: w / (1 − w)",
         "times": "the weight is multiplied by 1 − w; divide it",
+        "upside down": "the factor is upside down: it is w / (1 − w)",
     },
     "change": {
         "value": "that is the size of the removed value; the output moves by its distance from the output",
         "none": "these are weights alone: a key whose value is like the output changes nothing, whatever its weight",
         "mean": "that is the distance of each value from the plain average; the output is the weighted one",
+        "sum": "output and value are added; the output moves by the distance between them",
+        "rest": "the value is multiplied by its weight before it is subtracted; the weight is in the factor already",
         "zero key": "a key that is set to 0 keeps a score of 0, and so a weight; take it away (a score of −∞)",
     },
     "size": {
@@ -839,10 +878,13 @@ _INFLUENCE = {
         "relative": "it is divided by the length of the output",
         "vector": "these are the differences; return their norms, one for each key",
         "minus": "these are the differences; return their norms, one for each key",
+        "no brackets": "`w / 1 - w` is (w / 1) − w; write `w / (1 - w)`",
     },
     "scale": {
         "none": "the scores are not divided by √d",
         "width": "the scores are divided by d, not by √d",
+        "values": "the scores are divided by the root of the width of a value; d is the width of the query",
+        "keys": "the scores are divided by the root of the number of keys; d is the width of the query",
     },
 }
 

@@ -22,7 +22,7 @@ from qkv.checkpoint.disk import (
     typed,
     write_file,
 )
-from qkv.checkpoint.manifest import MODEL, TRAINER_NUMBERS, TRAINER_TENSORS, Manifest
+from qkv.checkpoint.manifest import MODEL, TRAINER_NUMBERS, TRAINER_TENSORS, Manifest, StoredFile
 from qkv.checkpoint.tensors import read_header, read_tensors, with_tied
 from qkv.errors import CheckpointError
 from qkv.files import absolute
@@ -97,7 +97,7 @@ def load(folder: Path, *, trainer: bool = True) -> Contents:
         skipped = set() if trainer else {TRAINER_TENSORS, TRAINER_NUMBERS}
         files = _read_texts(reader, manifest, skipped)
         for name in skipped & manifest.files.keys():
-            _compare(folder / name, manifest.files[name], manifests.StoredFile(*_digest(reader, name, manifest)))
+            _expect_unaltered(reader, name, manifest)
         tensors = {
             name: _read_tensors(reader, name, manifest)
             for name in (MODEL, TRAINER_TENSORS)
@@ -132,7 +132,7 @@ def load_weights_later(folder: Path) -> Contents:
     def read() -> dict[str, Tensor]:
         with FolderReader(folder) as reader:
             for name in trainers & manifest.files.keys():
-                _compare(folder / name, manifest.files[name], manifests.StoredFile(*_digest(reader, name, manifest)))
+                _expect_unaltered(reader, name, manifest)
             return _read_tensors(reader, MODEL, manifest)
 
     return unpack_contents(folder, files, {MODEL: StoredWeights(shapes, read)})
@@ -153,8 +153,8 @@ def verify(folder: Path) -> Manifest:
     folder = standing(folder)
     with FolderReader(folder) as reader:
         manifest = _manifest(reader)
-        for name, entry in manifest.files.items():
-            _compare(folder / name, entry, manifests.StoredFile(*_digest(reader, name, manifest)))
+        for name in manifest.files:
+            _expect_unaltered(reader, name, manifest)
     return manifest
 
 
@@ -258,11 +258,14 @@ def _read(reader: FolderReader, name: str, limit: int) -> bytes:
         raise _missing(reader.folder / name, error) from error
 
 
-def _digest(reader: FolderReader, name: str, manifest: Manifest) -> tuple[int, str]:
+def _expect_unaltered(reader: FolderReader, name: str, manifest: Manifest) -> None:
+    """Verify a file without loading it into memory."""
+    path, entry = reader.folder / name, manifest.files[name]
     try:
-        return reader.digest(name, manifest.files[name].bytes)
+        actual = StoredFile(*reader.digest(name, entry.bytes))
     except CheckpointError as error:
-        raise _missing(reader.folder / name, error) from error
+        raise _missing(path, error) from error
+    _compare(path, entry, actual)
 
 
 def _read_texts(reader: FolderReader, manifest: Manifest, skipped: Collection[str]) -> dict[str, bytes]:
@@ -271,7 +274,7 @@ def _read_texts(reader: FolderReader, manifest: Manifest, skipped: Collection[st
     for name, entry in manifest.files.items():
         if name not in (MODEL, TRAINER_TENSORS) and name not in skipped:
             files[name] = _read(reader, name, entry.bytes)
-            _compare(reader.folder / name, entry, _entry(files[name]))
+            _compare(reader.folder / name, entry, StoredFile.of(files[name]))
     return files
 
 
@@ -280,7 +283,7 @@ def _read_tensors(reader: FolderReader, name: str, manifest: Manifest) -> dict[s
     path, entry, total = reader.folder / name, manifest.files[name], sha256()
     with _opened(reader, name, manifest) as stream:
         tensors = read_tensors(stream, entry.bytes, str(path), total.update)
-    _compare(path, entry, manifests.StoredFile(entry.bytes, total.hexdigest()))
+    _compare(path, entry, StoredFile(entry.bytes, total.hexdigest()))
     return with_tied(tensors, manifest.tied.get(name, {}), str(path))
 
 
@@ -293,19 +296,14 @@ def _opened(reader: FolderReader, name: str, manifest: Manifest) -> Iterator[Bin
             _expect_size(stream, entry, path)
             yield stream
     except CheckpointError as error:
-        stored_file = manifests.StoredFile(*_digest(reader, name, manifest))
-        _compare(path, entry, stored_file)
+        _expect_unaltered(reader, name, manifest)
         raise _missing(path, error) from error
 
 
-def _expect_size(stream: BinaryIO, entry: manifests.StoredFile, path: Path) -> None:
+def _expect_size(stream: BinaryIO, entry: StoredFile, path: Path) -> None:
     size = os.fstat(stream.fileno()).st_size
     if size != entry.bytes:
         raise CheckpointError(str(path), f"{entry.bytes:,} bytes", f"{size:,}", _AGAIN)
-
-
-def _entry(data: bytes) -> manifests.StoredFile:
-    return manifests.StoredFile(len(data), sha256(data).hexdigest())
 
 
 def _missing(path: Path, error: CheckpointError) -> CheckpointError:
@@ -314,7 +312,7 @@ def _missing(path: Path, error: CheckpointError) -> CheckpointError:
     return error
 
 
-def _compare(path: Path, stored: manifests.StoredFile, actual: manifests.StoredFile) -> None:
+def _compare(path: Path, stored: StoredFile, actual: StoredFile) -> None:
     if stored != actual:
         expected = f"{stored.bytes:,} bytes with sha256 {stored.sha256[:16]}…, as saved"
         got = f"an altered file ({actual.bytes:,} bytes, sha256 {actual.sha256[:16]}…)"

@@ -1,14 +1,20 @@
 """The manifest of a checkpoint: the size and sha256 of each file, and a digest of the manifest itself."""
 
+import builtins
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
+from hashlib import file_digest, sha256
+from pathlib import Path
 from types import MappingProxyType
-from typing import final
+from typing import TYPE_CHECKING, cast, final
 
 from qkv.checkpoint.plain import Plain, decode_mapping, encode, is_version
 from qkv.errors import CheckpointError
+from qkv.files import open_file
+
+if TYPE_CHECKING:
+    from io import FileIO
 
 NAME = "MANIFEST.json"
 LIMIT = 1 << 22
@@ -32,20 +38,59 @@ LIMITS: Mapping[str, int] = MappingProxyType(
 )
 _AGAIN = "The file was altered: use another checkpoint of this run, or copy this one again from its source."
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_MOST = 2**53
 
 
 @final
 @dataclass(frozen=True)
 class StoredFile:
-    """One file of a checkpoint.
+    """The size and sha256 of a file, by which an altered one is detected.
 
     Args:
         bytes: its size.
         sha256: sha256 of its contents, in hexadecimal.
+
+    Example:
+        >>> file = StoredFile.of(b"{}")
+        >>> StoredFile.from_plain(file.to_plain()) == file
+        True
     """
 
     bytes: int
     sha256: str
+
+    @classmethod
+    def of(cls, data: builtins.bytes) -> "StoredFile":
+        """Describe a file by its contents."""
+        return cls(len(data), sha256(data).hexdigest())
+
+    @classmethod
+    def at(cls, path: Path, *, links: bool = True) -> "StoredFile":
+        """Describe the file of a path, without loading it into memory.
+
+        Args:
+            path: the file.
+            links: as for `qkv.files.open_file`.
+
+        Raises:
+            OSError: it cannot be read, or is not a regular file.
+        """
+        with open_file(path, links=links) as stream:
+            digest = file_digest(cast("FileIO", stream), "sha256").hexdigest()
+            return cls(stream.tell(), digest)
+
+    def to_plain(self) -> dict[str, Plain]:
+        """Convert to names and numbers."""
+        return {"bytes": self.bytes, "sha256": self.sha256}
+
+    @classmethod
+    def from_plain(cls, value: object) -> "StoredFile | None":
+        """Parse the output of `to_plain`; None for anything else."""
+        match value:
+            case {"bytes": int(size), "sha256": str(digest), **rest} if not rest and not isinstance(size, bool):
+                if 0 <= size <= _MOST and _SHA256.fullmatch(digest):
+                    return cls(size, digest)
+        return None
 
 
 @final
@@ -58,7 +103,7 @@ class Manifest:
         tied: for each tensor file, the names that are aliases of another tensor in it.
 
     Example:
-        >>> manifest = Manifest({name: StoredFile(2, sha256(b"{}").hexdigest()) for name in REQUIRED})
+        >>> manifest = Manifest({name: StoredFile.of(b"{}") for name in REQUIRED})
         >>> parse(manifest.to_bytes(), "MANIFEST.json") == manifest
         True
     """
@@ -80,9 +125,7 @@ class Manifest:
         return encode(self._body() | {"digest": self.digest}, NAME)
 
     def _body(self) -> dict[str, Plain]:
-        files: dict[str, Plain] = {
-            name: {"bytes": entry.bytes, "sha256": entry.sha256} for name, entry in self.files.items()
-        }
+        files: dict[str, Plain] = {name: entry.to_plain() for name, entry in self.files.items()}
         return {"format": FORMAT, "version": VERSION, "files": files, "tied": self.tied}
 
 
@@ -96,8 +139,7 @@ def describe(files: Mapping[str, bytes], tied: Mapping[str, Mapping[str, str]]) 
     Returns:
         The list.
     """
-    entries = {name: StoredFile(len(data), sha256(data).hexdigest()) for name, data in files.items()}
-    return Manifest(entries, {name: names for name, names in tied.items() if names})
+    return Manifest({name: StoredFile.of(data) for name, data in files.items()}, {name: names for name, names in tied.items() if names})
 
 
 def parse(data: bytes, path: str) -> Manifest:
@@ -142,10 +184,9 @@ def _files(value: object, path: str) -> dict[str, StoredFile]:
 
 
 def _entry(name: str, value: object, path: str) -> StoredFile:
-    match value:
-        case {"bytes": int(size), "sha256": str(digest), **rest} if not rest and not isinstance(size, bool):
-            if 0 <= size <= LIMITS[name] and _SHA256.fullmatch(digest):
-                return StoredFile(size, digest)
+    entry = StoredFile.from_plain(value)
+    if entry is not None and entry.bytes <= LIMITS[name]:
+        return entry
     expected = f"{name} with its sha256 and at most {LIMITS[name]:,} bytes"
     raise CheckpointError(path, expected, repr(value)[:160], _AGAIN)
 

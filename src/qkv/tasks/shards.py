@@ -15,9 +15,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast, final
+from typing import NamedTuple, final
 
 import torch
 
@@ -28,15 +28,12 @@ from qkv.checkpoint.plain import Plain, decode_mapping, encode, is_version
 from qkv.checkpoint.run import expect_same
 from qkv.data.fingerprints import fingerprint
 from qkv.errors import CheckpointError, ConfigError, DataError, Place, QkvError, harmless, setting
-from qkv.files import absolute, open_file, read_file
+from qkv.files import absolute, read_file
 from qkv.system import locked
 from qkv.tasks.notes import note, verbose
 from qkv.tasks.runs import digest_of
 from qkv.tasks.translate.members import members_of
 from qkv.training.average import last_checkpoints
-
-if TYPE_CHECKING:
-    from io import FileIO
 
 _NOTES, _NOTE, _LOCK = ".shards", ".json", ".lock"
 _WORK = "work"
@@ -242,19 +239,14 @@ def _alone(path: Path) -> Iterator[bool]:
 def _entry(path: Path) -> StoredFile:
     """Return size and sha256 of a file."""
     try:
-        with open_file(path) as stream:
-            digest = file_digest(cast("FileIO", stream), "sha256").hexdigest()
-            return StoredFile(stream.tell(), digest)
+        return StoredFile.at(path)
     except OSError as error:
         got = error.strerror or str(error)
         raise DataError(Place(path), "a readable file", got, "Check the path and the disk.") from None
 
 
 def _entries(source: StoredFile, answers: StoredFile) -> dict[str, Plain]:
-    return {
-        name: {"bytes": entry.bytes, "sha256": entry.sha256}
-        for name, entry in (("shard", source), ("answers", answers))
-    }
+    return {"shard": source.to_plain(), "answers": answers.to_plain()}
 
 
 def _described(source: StoredFile, answers: StoredFile) -> bytes:

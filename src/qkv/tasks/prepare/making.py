@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -123,7 +122,7 @@ class Maker:
         data = numbers.tobytes()
         remove_leftovers(self.folder, name)
         replace_file(self.folder / name, data)
-        return StoredFile(len(data), sha256(data).hexdigest())
+        return StoredFile.of(data)
 
     def _text(self, job: ShardJob) -> tuple[NDArray[Any], NDArray[Any], dict[str, int]]:
         parts, characters = [], 0

@@ -49,7 +49,6 @@ from qkv.tasks.prepared.manifest import (
     CorpusManifest,
     Kind,
     Shard,
-    entry_of,
     files_of,
 )
 from qkv.tasks.settings import TaskSettings
@@ -197,14 +196,14 @@ class Preparation:
         """Learn the tokenizer and choose what is held out, or refuse a folder that was begun with something else."""
         described: dict[str, Plain] = {
             "settings": self._settings,
-            "inputs": {name: entry_of(entry) for name, entry in survey.sums.items()},
+            "inputs": {name: file.to_plain() for name, file in survey.sums.items()},
         }
         before = _work_of(folder)
         if before is not None:
             expect_same(folder, _by_flag(before), _by_flag(described))
         make_folder(folder / NOTES)
-        held = self.kind == "text" or (before is not None and _is_whole(folder, VALID_PAIRS, before.get("valid")))
-        if before is not None and held and _is_whole(folder, TOKENIZER, before.get("tokenizer")):
+        held = self.kind == "text" or (before is not None and _is_unaltered(folder, VALID_PAIRS, before.get("valid")))
+        if before is not None and held and _is_unaltered(folder, TOKENIZER, before.get("tokenizer")):
             _write(folder, WORK, encode(before, WORK))
             return
         sample = self._without_end(survey)
@@ -218,10 +217,10 @@ class Preparation:
             "held_from": survey.lines - self._held_lines(survey) + 1 if self.kind == "text" else None,
             "sample": {"lines": sum(b.lines for b in sample), "bytes": sum(b.size for b in sample)},
             "apart": apart,
-            "tokenizer": entry_of(_write(folder, TOKENIZER, tokenizer.to_json().encode())),
+            "tokenizer": _write(folder, TOKENIZER, tokenizer.to_json().encode()).to_plain(),
         }
         if self.kind == "pairs":
-            work["valid"] = entry_of(_write(folder, VALID_PAIRS, valid))
+            work["valid"] = _write(folder, VALID_PAIRS, valid).to_plain()
         _write(folder, WORK, encode(work, WORK))
 
     def _held_lines(self, survey: "Survey") -> int:
@@ -456,22 +455,22 @@ def _known(folder: Path) -> dict[int, Shard]:
 def _is_complete(folder: Path, number: int, shard: Shard) -> bool:
     """Return whether the files of a shard are those that its note describes."""
     files = {VALID_TEXT: shard.ids} if number < 0 else files_of(number, shard)
-    return all(_is_whole(folder, name, entry_of(entry)) for name, entry in files.items())
+    return all(_is_unaltered(folder, name, file.to_plain()) for name, file in files.items())
 
 
-def _is_whole(folder: Path, name: str, entry: object) -> bool:
+def _is_unaltered(folder: Path, name: str, entry: object) -> bool:
     try:
-        return entry_of(sum_of(folder / name)) == entry
+        return sum_of(folder / name).to_plain() == entry
     except DataError:
         return False
 
 
 def _write(folder: Path, name: str, data: bytes) -> StoredFile:
     """Write a file, unless it has this content already."""
-    entry = StoredFile(len(data), sha256(data).hexdigest())
-    if not _is_whole(folder, name, entry_of(entry)):
+    file = StoredFile.of(data)
+    if not _is_unaltered(folder, name, file.to_plain()):
         replace_file(folder / name, data)
-    return entry
+    return file
 
 
 def _divided(block: LineBlock, first: int) -> tuple[LineBlock | None, LineBlock | None]:

@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import file_digest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +12,7 @@ from qkv.checkpoint.manifest import StoredFile
 from qkv.data.corpus import Pair
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, setting
-from qkv.files import absolute, map_file, open_file, read_file
+from qkv.files import absolute, map_file, read_file
 from qkv.settings import merge
 from qkv.strict_json import parse_json
 from qkv.tasks.notes import counted
@@ -31,9 +30,6 @@ from qkv.tasks.prepared.manifest import (
     parse,
 )
 from qkv.tasks.settings import TaskSettings
-
-if TYPE_CHECKING:
-    from io import FileIO
 
 _LARGEST_TOKENIZER = 1 << 28
 _SHARED = ("longest",)
@@ -180,9 +176,7 @@ def sum_of(path: Path) -> StoredFile:
         DataError: it is missing, or no regular file.
     """
     try:
-        with open_file(path, links=False) as stream:
-            digest = file_digest(cast("FileIO", stream), "sha256").hexdigest()
-            return StoredFile(stream.tell(), digest)
+        return StoredFile.at(path, links=False)
     except OSError as error:
         raise _unreadable(path, error) from None
 

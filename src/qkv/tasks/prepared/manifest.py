@@ -7,7 +7,6 @@ FOLDER/shard-00000.ids     tokens, unsigned integers of 2 or 4 bytes, little-end
 FOLDER/shard-00000.pairs   of pairs also where each one is: four integers of 4 bytes, see `INDEX`
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from hashlib import sha256
@@ -25,7 +24,6 @@ Kind = Literal["text", "pairs"]
 INDEX = ("start", "source", "target", "line")
 """Of a pair: where its tokens start, how many those of its source and of its target are, its line in the shard."""
 AGAIN = "Run the command again that prepared it: it makes damaged parts again."
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST = 2**53
 
 
@@ -62,7 +60,7 @@ class Shard:
         """Convert to names and numbers."""
         numbers: dict[str, Plain] = {name: getattr(self, name) for name in _NUMBERS}
         files = {"ids": self.ids, "index": self.index}
-        return numbers | {name: entry_of(file) for name, file in files.items() if file is not None}
+        return numbers | {name: file.to_plain() for name, file in files.items() if file is not None}
 
     @classmethod
     def from_plain(cls, value: object, path: str) -> "Shard":
@@ -76,8 +74,8 @@ class Shard:
         numbers = {name: _number(value[name], path) for name in _NUMBERS}
         return cls(
             **numbers,
-            ids=stored(value["ids"], path),
-            index=stored(value["index"], path) if "index" in value else None,
+            ids=_file(value["ids"], path),
+            index=_file(value["index"], path) if "index" in value else None,
         )
 
 
@@ -128,15 +126,14 @@ class CorpusManifest:
         return files
 
     def _body(self) -> dict[str, Plain]:
-        valid = self.valid.to_plain() if isinstance(self.valid, Shard) else entry_of(self.valid)
         return {
             "format": FORMAT,
             "version": VERSION,
             "kind": self.kind,
             "documents": self.documents,
             "work": self.work,
-            "tokenizer": entry_of(self.tokenizer),
-            "valid": valid,
+            "tokenizer": self.tokenizer.to_plain(),
+            "valid": self.valid.to_plain(),
             "width": self.width,
             "shards": [shard.to_plain() for shard in self.shards],
         }
@@ -203,11 +200,11 @@ def _built(value: Mapping[str, Any], path: str) -> CorpusManifest:
     shards = tuple(Shard.from_plain(item, path) for item in listed)
     for shard in shards:
         _expect_sizes(shard, kind, width, path)
-    held = Shard.from_plain(valid, path) if kind == "text" else stored(valid, path)
+    held = Shard.from_plain(valid, path) if kind == "text" else _file(valid, path)
     if isinstance(held, Shard):
         _expect_sizes(held, kind, width, path)
     return CorpusManifest(
-        cast("Kind", kind), documents, work, stored(value.get("tokenizer"), path), held, width, shards
+        cast("Kind", kind), documents, work, _file(value.get("tokenizer"), path), held, width, shards
     )
 
 
@@ -218,22 +215,11 @@ def _expect_sizes(shard: Shard, kind: str, width: int, path: str) -> None:
         raise _refused(path, f"files of {shard.tokens:,} tokens and {shard.pairs:,} pairs", "others")
 
 
-def entry_of(file: StoredFile) -> dict[str, Plain]:
-    """Return size and sha256 as names and numbers."""
-    return {"bytes": file.bytes, "sha256": file.sha256}
-
-
-def stored(value: object, path: str) -> StoredFile:
-    """Check what `entry_of` returned.
-
-    Raises:
-        DataError: it could not have.
-    """
-    match value:
-        case {"bytes": int(size), "sha256": str(digest), **rest} if not rest and not isinstance(size, bool):
-            if 0 <= size <= _MOST and _SHA256.fullmatch(digest):
-                return StoredFile(size, digest)
-    raise _refused(path, "size and sha256 of a file", repr(value)[:160])
+def _file(value: object, path: str) -> StoredFile:
+    file = StoredFile.from_plain(value)
+    if file is None:
+        raise _refused(path, "size and sha256 of a file", repr(value)[:160])
+    return file
 
 
 def _number(value: object, path: str) -> int:

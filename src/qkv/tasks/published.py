@@ -41,8 +41,8 @@ def open_published(folder: Folder) -> Trained:
     """
     published = read_folder(folder)
     settings = published.published
-    model = {"kind": "published", "settings": settings.settings, "stored": settings.stored}
-    config: dict[str, Any] = {"task": published.family.task, "model": model, "longest": published.config.context}
+    longest = published.config.context
+    config: dict[str, Any] = {"task": published.family.task, "model": settings.to_table(), "longest": longest}
     if published.config.labels:
         config["labels"] = list(settings.labels)
     try:

@@ -10,6 +10,7 @@ from torch import nn
 
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, nearest, setting
+from qkv.hub.families.load import PUBLISHED
 from qkv.metrics.figure import Figure
 from qkv.nn.first_batch import start_from_first_batch
 from qkv.nn.mechanism import MechanismConfig
@@ -51,8 +52,6 @@ class Counted(Protocol):
 
 TABLES = ("data", "tokenizer", "model", "training")
 """The tables of a run; an ensemble of runs has one more."""
-PUBLISHED = "published"
-"""The kind of a model that another library published."""
 F = TypeVar("F")
 C = TypeVar("C")
 D = TypeVar("D")

@@ -16,8 +16,7 @@ from qkv.checkpoint.rotation import latest_complete, locate
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.files import FREE, room_for
-from qkv.hub.families.load import PublishedConfig
-from qkv.settings import build
+from qkv.hub.families.load import PublishedConfig, StackModel
 from qkv.tasks.published import open_published, published_digest, published_folder, vocabulary_of
 from qkv.tasks.trained import Trained
 
@@ -191,10 +190,10 @@ def _tokenizer(contents: Contents) -> Tokenizer | None:
     return None if text is None else Tokenizer.from_json(text, vocabulary_of(contents.config))
 
 
-Reads = TypeVar("Reads", bound=nn.Module)
+S = TypeVar("S", bound=StackModel)
 
 
-def rebuild_reader(trained: Trained, kind: type[Reads]) -> Reads:
+def rebuild_reader(trained: Trained, kind: type[S]) -> S:
     """Build the encoder of a published model and load its weights.
 
     Args:
@@ -205,13 +204,5 @@ def rebuild_reader(trained: Trained, kind: type[Reads]) -> Reads:
         CheckpointError: it has another class, or the weights do not fit.
     """
     table = trained.contents.config.get("model")
-    sizes = {name: item for name, item in (table if isinstance(table, dict) else {}).items() if name != "kind"}
-    return rebuild(lambda: _reader(build(PublishedConfig, sizes, "model"), kind), trained)
-
-
-def _reader(config: PublishedConfig, kind: type[Reads]) -> Reads:
-    model = config.build()
-    if not isinstance(model, kind):
-        got = type(model).__name__
-        raise ConfigError("model.settings", "a reader", got, "Use its own task.")
-    return model
+    sizes = table if isinstance(table, dict) else {}
+    return rebuild(lambda: PublishedConfig.from_table(sizes).build_as(kind, "a reader"), trained)

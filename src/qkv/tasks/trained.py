@@ -6,6 +6,7 @@ from typing import NamedTuple
 from qkv.checkpoint.contents import Contents
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError
+from qkv.hub.families.load import PUBLISHED
 
 
 class Trained(NamedTuple):
@@ -27,7 +28,7 @@ class Trained(NamedTuple):
     def published(self) -> bool:
         """Whether the model is one of another library, as its folder or a run that continued from it holds it."""
         model = self.contents.config.get("model")
-        return isinstance(model, dict) and model.get("kind") == "published"
+        return isinstance(model, dict) and model.get("kind") == PUBLISHED
 
     @property
     def tokenizer(self) -> Tokenizer:

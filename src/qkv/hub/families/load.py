@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,11 @@ from qkv.models.masked import MaskedLanguageModel
 from qkv.models.parts import TransformerParts
 from qkv.models.reader import TextClassifier, TextTagger
 from qkv.models.translator import TransformerTranslator
+from qkv.settings import build as build_settings
+from qkv.settings import plain
+
+PUBLISHED = "published"
+"""The kind of these models in the configuration of a checkpoint."""
 
 FAMILIES: Mapping[str, Family] = {family.name: family for family in (*DECODERS, *ENCODERS, *PAIRS)}
 """The families that are read and written, by their `model_type`."""
@@ -34,6 +39,7 @@ _MODELS: Mapping[str, type[StackModel]] = {
     "tag": TextTagger,
     "translate": TransformerTranslator,
 }
+M = TypeVar("M", bound=StackModel)
 _TOO_LARGE = (RuntimeError, ValueError, TypeError, OverflowError, ConfigError)
 _SHOWN = 4
 
@@ -63,6 +69,19 @@ class PublishedConfig:
             raise ConfigError("model.context", "at least 1", f"{self.context}", "Omit it for all.")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise ConfigError("model.dropout", "a fraction in [0, 1)", f"{self.dropout}", "0: none.")
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> "PublishedConfig":
+        """Read the configuration of a model in a checkpoint, whose kind is `PUBLISHED`.
+
+        Raises:
+            ConfigError: a name is unknown, or a value is of a wrong type or out of range.
+        """
+        return build_settings(cls, {name: item for name, item in table.items() if name != "kind"}, "model")
+
+    def to_table(self) -> dict[str, Any]:
+        """Return the configuration of the model in a checkpoint."""
+        return {"kind": PUBLISHED, **plain(self)}
 
     @property
     def copy(self) -> str:
@@ -96,6 +115,21 @@ class PublishedConfig:
     def build(self) -> "StackModel":
         """Create the model, with new weights."""
         return build(*self.described())
+
+    def build_as(self, kind: "type[M]", name: str) -> "M":
+        """Create the model, with new weights, for a task that uses models of one class.
+
+        Args:
+            kind: the class.
+            name: what such a model is called.
+
+        Raises:
+            ConfigError: it is a model of another class.
+        """
+        model = self.build()
+        if not isinstance(model, kind):
+            raise ConfigError("model.settings", name, type(model).__name__, "Use its own task.")
+        return model
 
 
 @final

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import CheckpointError, Place
+from qkv.hub.families.load import PUBLISHED
 from qkv.models.reader import TextClassifier, TextTagger
 from qkv.recording import record
 from qkv.tasks.classify.data import EncodedText, Kind, features_of
@@ -152,7 +153,7 @@ def rebuilt(kind: Kind, trained: Trained, device: str | torch.device) -> tuple[L
         hint = "It was written by another version: retrain, or install that version."
         raise CheckpointError(str(trained.folder), "labels and sizes in config.json", "others", hint)
     names = tuple(str(label) for label in cast("list[object]", labels))
-    if table.get("kind") == "published":
+    if table.get("kind") == PUBLISHED:
         published: type[TextClassifier | TextTagger] = TextClassifier if kind == "classify" else TextTagger
         return rebuild_reader(trained, published).to(as_device(str(device))).eval(), names, longest
     sizes, pieces, unknown = table, trained.tokenizer.size, trained.tokenizer.unk

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from qkv.errors import ConfigError, setting
-from qkv.hub.families.load import PublishedConfig
+from qkv.errors import setting
+from qkv.hub.families.load import PUBLISHED, PublishedConfig
 from qkv.models.language_model import DecoderConfig, LanguageModel
 from qkv.models.recurrent_language_model import RecurrentDecoderConfig, RecurrentLanguageModel
-from qkv.settings import build, plain
+from qkv.settings import build
 from qkv.tasks.generate.objective import TextModel
 from qkv.tasks.recipe import Kind, refuse_derived, refuse_settings_of, without
 
@@ -34,17 +34,13 @@ def build_language_model(table: Mapping[str, Any], size: int) -> TextModel:
     """
     config = _configured(table, size)
     if isinstance(config, PublishedConfig):
-        model = config.build()
-        if not isinstance(model, LanguageModel):
-            got = type(model).__name__
-            raise ConfigError("model.settings", "a language model", got, "Use its own task.")
-        return model
+        return config.build_as(LanguageModel, "a language model")
     return LanguageModel(config) if isinstance(config, DecoderConfig) else RecurrentLanguageModel(config)
 
 
 def _configured(table: Mapping[str, Any], size: int) -> Config:
-    if table.get("kind") == "published":
-        return build(PublishedConfig, {name: item for name, item in table.items() if name != "kind"}, "model")
+    if table.get("kind") == PUBLISHED:
+        return PublishedConfig.from_table(table)
     kind = build(Kind, {"kind": table.get("kind", "transformer")}, "model").kind
     sizes = {"size": size, **{name: item for name, item in table.items() if name != "kind"}}
     if kind == "transformer":
@@ -71,6 +67,6 @@ def read_config(table: Mapping[str, Any]) -> Config:
 def table_of(config: Config) -> dict[str, Any]:
     """Return the settings of a model as a dict; a Transformer's names no kind, as in earlier versions."""
     if isinstance(config, PublishedConfig):
-        return {"kind": "published", **{name: item for name, item in plain(config).items() if item is not None}}
+        return config.to_table()
     table = without(config, "size")
     return {"kind": table.pop("cell"), **table} if "cell" in table else table

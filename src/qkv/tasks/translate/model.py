@@ -7,14 +7,14 @@ from typing import Any, Literal, get_args
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import MARK, WordTable
 from qkv.errors import ConfigError, expect_name, setting
-from qkv.hub.families.load import PublishedConfig
+from qkv.hub.families.load import PUBLISHED, PublishedConfig
 from qkv.models.copying import CopyingTranslator
 from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
 from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
 from qkv.models.second_source import expect_attention_for_features
 from qkv.models.translator import TransformerConfig, TransformerTranslator
-from qkv.settings import build, plain
-from qkv.tasks.recipe import Kind, refuse_settings_of
+from qkv.settings import build
+from qkv.tasks.recipe import Kind, refuse_settings_of, without
 
 TranslationModel = RecurrentTranslator | TransformerTranslator | CopyingTranslator | MonotonicTranslator
 _OwnConfig = RecurrentConfig | TransformerConfig | MonotonicConfig
@@ -44,8 +44,8 @@ def model_settings(table: Mapping[str, Any], size: int = 1) -> TranslationConfig
         >>> model_settings({"kind": "lstm", "hidden": 64}).cell
         'lstm'
     """
-    if table.get("kind") == "published":
-        return build(PublishedConfig, {name: item for name, item in table.items() if name != "kind"}, "model")
+    if table.get("kind") == PUBLISHED:
+        return PublishedConfig.from_table(table)
     kind = build(Kind, {"kind": table.get("kind", "transformer")}, "model").kind
     alignment = _alignment(table.get("alignment", "soft"), kind)
     sizes = {name: item for name, item in table.items() if name not in ("kind", "alignment")}
@@ -81,9 +81,9 @@ def _recurrent_widths(width: object) -> dict[str, int]:
 
 def model_table(config: TranslationConfig) -> dict[str, Any]:
     """Return the settings of a model as a dict, the inverse of `model_settings`."""
-    table = {name: item for name, item in plain(config).items() if name not in _DERIVED}
     if isinstance(config, PublishedConfig):
-        return {"kind": "published", **{name: item for name, item in table.items() if item is not None}}
+        return config.to_table()
+    table = without(config, *_DERIVED)
     return {"kind": table.pop("cell", "transformer"), **table}
 
 
@@ -106,11 +106,7 @@ def build_model(table: Mapping[str, Any], tokenizer: Tokenizer, words: WordTable
     if isinstance(config, PublishedConfig):
         if separate:
             expect_features(config)
-        published = config.build()
-        if not isinstance(published, TransformerTranslator):
-            got = type(published).__name__
-            raise ConfigError("model.settings", "an encoder-decoder", got, "Use its own task.")
-        return published
+        return config.build_as(TransformerTranslator, "an encoder-decoder")
     if not tokenizer.shared:
         config = replace(config, source_size=tokenizer.source.size)
     if separate:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from qkv.data.batches import Batch
 from qkv.models.recurrent_translator import RecurrentTranslator
 from qkv.tasks.translate.data import read_training
-from qkv.tasks.translate.model import build_model
+from qkv.tasks.translate.model import build_model, read_config
 from qkv.tasks.translate.objective import TranslationTask
 from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 from qkv.training.optimizer import build_optimizer, clip_gradient, scale_gradient
@@ -135,7 +135,7 @@ def _task(folder: Path, pieces: Literal["bpe", "char"]) -> TranslationTask:
     files = TranslateFiles(**{name: folder / file for name, file in sides.items()})
     text = read_training(files, TranslateTokenizer(tokenizer=pieces), 0)
     torch.manual_seed(0)
-    model = build_model(MODEL, text.tokenizer).train()
+    model = build_model(read_config(MODEL), text.tokenizer).train()
     return TranslationTask(model, text.tokenizer, text.train, text.valid, text.valid_examples, 0.1, 256)
 
 

@@ -10,10 +10,11 @@ from qkv.checkpoint.contents import Contents
 from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
-from qkv.tasks.classify.model import build_reader
-from qkv.tasks.generate.model import build_language_model
+from qkv.tasks.classify import model as reader
+from qkv.tasks.classify.data import Kind
+from qkv.tasks.generate import model as language
 from qkv.tasks.point.model import build_pointer
-from qkv.tasks.translate.model import build_model
+from qkv.tasks.translate.model import build_model, read_config
 
 TEXT = ["the cat sat on the mat", "a dog ran to the cat ."]
 RECURRENT = {"kind": "gru", "score": "additive", "embedding": 4, "hidden": 6, "attention": 4}
@@ -35,22 +36,18 @@ def families() -> dict[str, Contents]:
     columns: dict[str, Any] = {"x": ["age", "area"], "y": "rent", "decimal": "point"}
     labels: dict[str, Any] = {"labels": list(LABELS), "longest": 32}
     return {
-        "gru": _contents(words, "translate", RECURRENT, lambda: build_model(RECURRENT, words), {"longest": 32}),
-        "monotonic": _contents(words, "translate", MONOTONIC, lambda: build_model(MONOTONIC, words), {"longest": 32}),
+        "gru": _contents(words, "translate", RECURRENT, lambda: _translator(RECURRENT, words), {"longest": 32}),
+        "monotonic": _contents(words, "translate", MONOTONIC, lambda: _translator(MONOTONIC, words), {"longest": 32}),
         "transformer": _contents(
             words,
             "translate",
             {"kind": "transformer", **TRANSFORMER},
-            lambda: build_model({"kind": "transformer", **TRANSFORMER}, words),
+            lambda: _translator(TRANSFORMER, words),
             {"longest": 32},
         ),
-        "language": _contents(letters, "generate", LANGUAGE, lambda: build_language_model(LANGUAGE, letters.size), {}),
-        "classifier": _contents(
-            words, "classify", READER, lambda: build_reader("classify", READER, words.size, LABELS, words.unk), labels
-        ),
-        "tagger": _contents(
-            letters, "tag", READER, lambda: build_reader("tag", READER, letters.size, LABELS, letters.unk), labels
-        ),
+        "language": _contents(letters, "generate", LANGUAGE, lambda: _language_model(letters), {}),
+        "classifier": _contents(words, "classify", READER, lambda: _reader("classify", words), labels),
+        "tagger": _contents(letters, "tag", READER, lambda: _reader("tag", letters), labels),
         "pointer": _contents(None, "point", POINTER, lambda: build_pointer(POINTER, "numbers", 2), vectors),
         "pointer at words": _contents(None, "point", POINTER, lambda: build_pointer(POINTER, "words", 3), spans),
         "regression": _contents(None, "regress", KERNEL, _smoother, columns),
@@ -64,6 +61,18 @@ def _contents(
     config = {"task": task, "model": table, "text": {"train": "0" * 64}, **more}
     text = None if tokenizer is None else tokenizer.to_json()
     return Contents(make().state_dict(), config, text, None, (Figure("bleu", 31.2, "case:mixed"),))
+
+
+def _translator(table: dict[str, Any], tokenizer: Tokenizer) -> nn.Module:
+    return build_model(read_config(table), tokenizer)
+
+
+def _language_model(tokenizer: Tokenizer) -> nn.Module:
+    return language.build_model(language.read_config(LANGUAGE), tokenizer.size)
+
+
+def _reader(kind: Kind, tokenizer: Tokenizer) -> nn.Module:
+    return reader.build_model(kind, reader.read_config(READER), tokenizer.size, len(LABELS), tokenizer.unk)
 
 
 def _smoother() -> nn.Module:

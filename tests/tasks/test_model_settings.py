@@ -9,7 +9,7 @@ import pytest
 from qkv.errors import ConfigError
 from qkv.settings import defaults_of, hints_of, options_of
 from qkv.tasks.catalog import TASKS, recipe_of
-from qkv.tasks.translate.model import model_settings
+from qkv.tasks.translate.model import read_config
 
 KINDS = [
     *(("translate", {"model": kind}) for kind in ("transformer", "gru", "lstm")),
@@ -62,9 +62,9 @@ def test_a_width_that_changes_nothing_is_refused() -> None:
     """As where a training starts from another run, whose sizes are settings of the new one."""
     sizes = {"hidden": 32, "embedding": 16, "attention": 16}
     narrow: dict[str, Any] = {"kind": "gru", "width": 32}
-    assert model_settings({**narrow, **sizes}) == model_settings(narrow)
-    assert model_settings({**narrow, "embedding": 20}) != model_settings(narrow)
+    assert read_config({**narrow, **sizes}) == read_config(narrow)
+    assert read_config({**narrow, "embedding": 20}) != read_config(narrow)
     with pytest.raises(ConfigError) as caught:
-        model_settings({"kind": "gru", "width": 64, **sizes})
+        read_config({"kind": "gru", "width": 64, **sizes})
     assert caught.value.argument == "model.width"
     assert caught.value.got == "hidden 32, embedding 16, attention 16"

@@ -139,7 +139,10 @@ def describe(files: Mapping[str, bytes], tied: Mapping[str, Mapping[str, str]]) 
     Returns:
         The list.
     """
-    return Manifest({name: StoredFile.of(data) for name, data in files.items()}, {name: names for name, names in tied.items() if names})
+    return Manifest(
+        {name: StoredFile.of(data) for name, data in files.items()},
+        {name: names for name, names in tied.items() if names},
+    )
 
 
 def parse(data: bytes, path: str) -> Manifest:

@@ -1,6 +1,7 @@
 """The model of texts or words with labels: its settings, and how it is created."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from qkv.errors import ConfigError, setting
@@ -11,24 +12,30 @@ from qkv.tasks.classify.objective import LabelModel
 from qkv.tasks.recipe import refuse_derived, without
 
 
-def build_reader(kind: Kind, table: Mapping[str, Any], size: int, labels: tuple[str, ...], unknown: int) -> LabelModel:
-    """Create a model from its settings, with new weights.
+def build_model(kind: Kind, config: ReaderConfig, size: int, labels: int, unknown: int) -> LabelModel:
+    """Create a model, with new weights.
 
     Args:
         kind: "classify" or "tag".
-        table: its sizes.
+        config: its settings, without the sizes that the text determines.
         size: vocabulary size.
-        labels: the names of the labels.
+        labels: number of labels.
         unknown: the id of the unknown token.
 
     Returns:
         The model.
+    """
+    config = replace(config, size=size, labels=labels)
+    return TextClassifier(config, unknown) if kind == "classify" else TextTagger(config, unknown)
+
+
+def stored_config(table: Mapping[str, Any]) -> ReaderConfig:
+    """Read the settings of a model from a checkpoint.
 
     Raises:
-        ConfigError: a setting is invalid.
+        ConfigError: a name is unknown, or a value is invalid.
     """
-    config = build(ReaderConfig, {**table, "size": size, "labels": len(labels)}, "model")
-    return TextClassifier(config, unknown) if kind == "classify" else TextTagger(config, unknown)
+    return build(ReaderConfig, {"size": 1, "labels": 1, **table}, "model")
 
 
 def read_config(table: Mapping[str, Any]) -> ReaderConfig:
@@ -38,7 +45,7 @@ def read_config(table: Mapping[str, Any]) -> ReaderConfig:
         ConfigError: a name is unknown, a value is invalid, or a setting does not apply.
     """
     refuse_derived(table, ("size", "labels"), "The vocabulary and the labels come from the training text.")
-    config = build(ReaderConfig, {"size": 1, "labels": 1, **table}, "model")
+    config = stored_config(table)
     if config.encoder != "transformer" and config.heads != ReaderConfig.heads:
         hint = f"It belongs to self-attention: omit it, or choose {setting('model', 'transformer')}."
         raise ConfigError("model.heads", "a Transformer", f"{config.heads} with {config.encoder}", hint)

@@ -13,7 +13,7 @@ from qkv.hub.families.load import PUBLISHED
 from qkv.models.reader import TextClassifier, TextTagger
 from qkv.recording import record
 from qkv.tasks.classify.data import EncodedText, Kind, features_of
-from qkv.tasks.classify.model import build_reader
+from qkv.tasks.classify.model import build_model, stored_config
 from qkv.tasks.classify.objective import LabelModel, predict
 from qkv.tasks.devices import as_device
 from qkv.tasks.length import expect_length
@@ -156,6 +156,6 @@ def rebuilt(kind: Kind, trained: Trained, device: str | torch.device) -> tuple[L
     if table.get("kind") == PUBLISHED:
         published: type[TextClassifier | TextTagger] = TextClassifier if kind == "classify" else TextTagger
         return rebuild_reader(trained, published).to(as_device(str(device))).eval(), names, longest
-    sizes, pieces, unknown = table, trained.tokenizer.size, trained.tokenizer.unk
-    model = rebuild(lambda: build_reader(kind, sizes, pieces, names, unknown), trained)
+    size, unknown = trained.tokenizer.size, trained.tokenizer.unk
+    model = rebuild(lambda: build_model(kind, stored_config(table), size, len(names), unknown), trained)
     return model.to(as_device(str(device))).eval(), names, longest

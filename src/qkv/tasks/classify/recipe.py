@@ -7,7 +7,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, setting
 from qkv.models.reader import ReaderConfig
 from qkv.tasks.classify.data import Kind, LabeledText, LabelFiles, Reader, read_for_training, read_texts
-from qkv.tasks.classify.model import build_reader, read_config, table_of
+from qkv.tasks.classify.model import build_model, read_config, table_of
 from qkv.tasks.classify.objective import LabelModel, LabelTask
 from qkv.tasks.classify.settings import CLASSIFY
 from qkv.tasks.origin import Origin
@@ -41,7 +41,7 @@ def label_recipe(
         return read_for_training(read_texts, settings.data, settings.tokenizer, seed, tokenizer, wide, unit)
 
     def create(config: ReaderConfig, text: LabeledText) -> LabelModel:
-        return build_reader(kind, table_of(config), text.tokenizer.size, text.labels, text.tokenizer.unk)
+        return build_model(kind, config, text.tokenizer.size, len(text.labels), text.tokenizer.unk)
 
     table = ModelTable(read_config, table_of)
     return Recipe(settings, table, read, create, _job, _identity, _summary, adapt=_expect_labels)

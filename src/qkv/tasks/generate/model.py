@@ -19,30 +19,35 @@ _CONTEXT = 256
 Config = DecoderConfig | RecurrentDecoderConfig | PublishedConfig
 
 
-def build_language_model(table: Mapping[str, Any], size: int) -> TextModel:
-    """Create a model from its settings, with new weights.
+def build_model(config: Config, size: int) -> TextModel:
+    """Create a model, with new weights.
 
     Args:
-        table: its kind and sizes.
+        config: its settings, without the size of the vocabulary.
         size: vocabulary size.
 
     Returns:
         The model.
 
     Raises:
-        ConfigError: a setting is invalid.
+        ConfigError: it is a published model of another task.
     """
-    config = _configured(table, size)
     if isinstance(config, PublishedConfig):
         return config.build_as(LanguageModel, "a language model")
+    config = replace(config, size=size)
     return LanguageModel(config) if isinstance(config, DecoderConfig) else RecurrentLanguageModel(config)
 
 
-def _configured(table: Mapping[str, Any], size: int) -> Config:
+def stored_config(table: Mapping[str, Any]) -> Config:
+    """Read the settings of a model from a checkpoint.
+
+    Raises:
+        ConfigError: a name is unknown, or a value is invalid.
+    """
     if table.get("kind") == PUBLISHED:
         return PublishedConfig.from_table(table)
     kind = build(Kind, {"kind": table.get("kind", "transformer")}, "model").kind
-    sizes = {"size": size, **{name: item for name, item in table.items() if name != "kind"}}
+    sizes = {"size": 1, **{name: item for name, item in table.items() if name != "kind"}}
     if kind == "transformer":
         return build(DecoderConfig, sizes, "model")
     refuse_settings_of(sizes, RecurrentDecoderConfig, DecoderConfig, setting("model", "transformer"))
@@ -58,7 +63,7 @@ def read_config(table: Mapping[str, Any]) -> Config:
     refuse_derived(
         table, ("size", "cell"), f"The vocabulary comes from the training text ({setting('tokenizer.vocabulary')})."
     )
-    config = _configured(table, 1)
+    config = stored_config(table)
     if isinstance(config, PublishedConfig) and config.context is None:
         return replace(config, context=min(_CONTEXT, config.described().config.context))
     return config

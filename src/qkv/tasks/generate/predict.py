@@ -22,7 +22,7 @@ from qkv.metrics.figure import Figure
 from qkv.models.language_model import LanguageModel
 from qkv.tasks.devices import as_device
 from qkv.tasks.generate.data import passage
-from qkv.tasks.generate.model import build_language_model
+from qkv.tasks.generate.model import build_model, stored_config
 from qkv.tasks.generate.objective import TextModel, judge
 from qkv.tasks.generate.settings import GENERATE, TEMPERATURE, TOKENS
 from qkv.tasks.reading_attention import last_self_attention
@@ -77,7 +77,7 @@ class Generator:
         expect_task(trained, GENERATE.name, "a language model")
         table = trained.contents.config.get("model")
         sizes = table if isinstance(table, dict) else {}
-        model = rebuild(lambda: build_language_model(sizes, trained.tokenizer.size), trained)
+        model = rebuild(lambda: build_model(stored_config(sizes), trained.tokenizer.size), trained)
         return cls(model.to(compute_device), trained.tokenizer)
 
     def generate(

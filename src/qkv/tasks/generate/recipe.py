@@ -4,7 +4,7 @@ from typing import Any
 
 from qkv.data.tokenizer import Tokenizer
 from qkv.tasks.generate.data import TrainingText, read_for_training
-from qkv.tasks.generate.model import Config, build_language_model, read_config, table_of
+from qkv.tasks.generate.model import Config, build_model, read_config, table_of
 from qkv.tasks.generate.objective import LanguageTask, TextModel
 from qkv.tasks.generate.settings import GENERATE, GenerateFiles
 from qkv.tasks.recipe import ModelTable, Recipe
@@ -20,7 +20,7 @@ def _read(settings: LanguageSettings, tokenizer: Tokenizer | None) -> TrainingTe
 
 
 def _build(config: Config, text: TrainingText) -> TextModel:
-    return build_language_model(table_of(config), text.tokenizer.size)
+    return build_model(config, text.tokenizer.size)
 
 
 def _job(model: TextModel, text: TrainingText, settings: LanguageSettings) -> LanguageTask:

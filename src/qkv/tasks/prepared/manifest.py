@@ -203,9 +203,7 @@ def _built(value: Mapping[str, Any], path: str) -> CorpusManifest:
     held = Shard.from_plain(valid, path) if kind == "text" else _file(valid, path)
     if isinstance(held, Shard):
         _expect_sizes(held, kind, width, path)
-    return CorpusManifest(
-        cast("Kind", kind), documents, work, _file(value.get("tokenizer"), path), held, width, shards
-    )
+    return CorpusManifest(cast("Kind", kind), documents, work, _file(value.get("tokenizer"), path), held, width, shards)
 
 
 def _expect_sizes(shard: Shard, kind: str, width: int, path: str) -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 from qkv.errors import ConfigError
 from qkv.models.reader import ReaderConfig
-from qkv.settings import build
 from qkv.tasks.classify import model
 
 
@@ -20,5 +19,5 @@ def read_config(table: Mapping[str, Any]) -> ReaderConfig:
         raise ConfigError("model.wide", "none for tagging", f"{table['wide']}", hint)
     config = model.read_config(table)
     # Nothing is pooled: the mechanism is that of a Transformer's blocks, or of nothing.
-    build(ReaderConfig, {"size": 1, "labels": 1, **table, "pool": "mean"}, "model")
+    model.stored_config({**table, "pool": "mean"})
     return config

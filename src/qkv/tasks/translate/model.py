@@ -17,21 +17,20 @@ from qkv.settings import build
 from qkv.tasks.recipe import Kind, refuse_settings_of, without
 
 TranslationModel = RecurrentTranslator | TransformerTranslator | CopyingTranslator | MonotonicTranslator
-_OwnConfig = RecurrentConfig | TransformerConfig | MonotonicConfig
-TranslationConfig = _OwnConfig | PublishedConfig
+_QkvConfig = RecurrentConfig | TransformerConfig | MonotonicConfig
+TranslationConfig = _QkvConfig | PublishedConfig
 Alignment = Literal["soft", "monotonic-0", "monotonic-1"]
 KINDS = ("transformer", "gru", "lstm", "rnn")
 _DERIVED = ("size", "source_size", "features_mark")
 """Settings of a model that follow from the vocabulary."""
 
 
-def model_settings(table: Mapping[str, Any], size: int = 1) -> TranslationConfig:
+def read_config(table: Mapping[str, Any]) -> TranslationConfig:
     """Check the settings of a model, and fill in its defaults.
 
     Args:
         table: `kind`, that of the decoder, `alignment`, and any field of the configuration that they choose; `width`
             for a recurrent one sets all its widths.
-        size: vocabulary size.
 
     Returns:
         The configuration.
@@ -41,7 +40,7 @@ def model_settings(table: Mapping[str, Any], size: int = 1) -> TranslationConfig
             range.
 
     Example:
-        >>> model_settings({"kind": "lstm", "hidden": 64}).cell
+        >>> read_config({"kind": "lstm", "hidden": 64}).cell
         'lstm'
     """
     if table.get("kind") == PUBLISHED:
@@ -55,7 +54,7 @@ def model_settings(table: Mapping[str, Any], size: int = 1) -> TranslationConfig
             raise ConfigError(f"model.{name}", "a known setting", "a setting derived from others", hint)
     if kind == "transformer":
         refuse_settings_of(sizes, TransformerConfig, RecurrentConfig, f"{setting('model', 'gru')}, lstm or rnn")
-        return build(TransformerConfig, {"size": size, **sizes}, "model")
+        return build(TransformerConfig, {"size": 1, **sizes}, "model")
     if "width" in sizes:
         widths = _recurrent_widths(width := sizes.pop("width"))
         if all(name in sizes for name in widths) and any(sizes[name] != number for name, number in widths.items()):
@@ -65,10 +64,10 @@ def model_settings(table: Mapping[str, Any], size: int = 1) -> TranslationConfig
         sizes = {**widths, **sizes}
     if alignment != "soft":
         refuse_settings_of(sizes, MonotonicConfig, RecurrentConfig, setting("alignment", "soft"))
-        return build(MonotonicConfig, {"size": size, "cell": kind, "alignment": alignment, **sizes}, "model")
+        return build(MonotonicConfig, {"size": 1, "cell": kind, "alignment": alignment, **sizes}, "model")
     refuse_settings_of(sizes, RecurrentConfig, TransformerConfig, setting("model", "transformer"))
     refuse_settings_of(sizes, RecurrentConfig, MonotonicConfig, setting("alignment", "monotonic-1"))
-    return build(RecurrentConfig, {"size": size, "cell": kind, **sizes}, "model")
+    return build(RecurrentConfig, {"size": 1, "cell": kind, **sizes}, "model")
 
 
 def _recurrent_widths(width: object) -> dict[str, int]:
@@ -79,19 +78,19 @@ def _recurrent_widths(width: object) -> dict[str, int]:
     return {"hidden": width, "embedding": width // 2, "attention": width // 2}
 
 
-def model_table(config: TranslationConfig) -> dict[str, Any]:
-    """Return the settings of a model as a dict, the inverse of `model_settings`."""
+def table_of(config: TranslationConfig) -> dict[str, Any]:
+    """Return the settings of a model as a dict, the inverse of `read_config`."""
     if isinstance(config, PublishedConfig):
         return config.to_table()
     table = without(config, *_DERIVED)
     return {"kind": table.pop("cell", "transformer"), **table}
 
 
-def build_model(table: Mapping[str, Any], tokenizer: Tokenizer, words: WordTable | None = None) -> TranslationModel:
-    """Create a model from its settings, with new weights.
+def build_model(config: TranslationConfig, tokenizer: Tokenizer, words: WordTable | None = None) -> TranslationModel:
+    """Create a model, with new weights.
 
     Args:
-        table: as returned by `model_table`.
+        config: its settings, without the sizes that the text determines.
         tokenizer: gives the vocabulary sizes.
         words: the columns of its texts, if they are a table; gives the mark in front of separate features.
 
@@ -99,14 +98,14 @@ def build_model(table: Mapping[str, Any], tokenizer: Tokenizer, words: WordTable
         The model.
 
     Raises:
-        ConfigError: as for `model_settings`; or the vocabulary has no mark.
+        ConfigError: the model cannot read separate features, or the vocabulary has no mark.
     """
-    config = model_settings(table, tokenizer.size)
     separate = words is not None and words.features == "separate"
     if isinstance(config, PublishedConfig):
         if separate:
             expect_features(config)
         return config.build_as(TransformerTranslator, "an encoder-decoder")
+    config = replace(config, size=tokenizer.size)
     if not tokenizer.shared:
         config = replace(config, source_size=tokenizer.source.size)
     if separate:
@@ -117,7 +116,7 @@ def build_model(table: Mapping[str, Any], tokenizer: Tokenizer, words: WordTable
     return plain_model if config.copy == "none" else CopyingTranslator(plain_model, tokenizer.unk)
 
 
-def _with_features(config: _OwnConfig, tokenizer: Tokenizer) -> _OwnConfig:
+def _with_features(config: _QkvConfig, tokenizer: Tokenizer) -> _QkvConfig:
     expect_features(config)
     assert not isinstance(config, MonotonicConfig)
     mark = tokenizer.encode(MARK)

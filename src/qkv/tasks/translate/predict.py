@@ -30,7 +30,7 @@ from qkv.tasks.runs import expect_task, open_run, rebuild
 from qkv.tasks.trained import Trained
 from qkv.tasks.translate.decoding import Decoding, as_stepper, decode
 from qkv.tasks.translate.members import members_of
-from qkv.tasks.translate.model import TranslationModel, build_model
+from qkv.tasks.translate.model import TranslationModel, build_model, read_config
 from qkv.tasks.translate.reading import AlignmentReading
 from qkv.training.average import average_checkpoints, last_checkpoints
 from qkv.view.alignment import Alignment
@@ -436,7 +436,7 @@ def _member(run: Path, trained: Trained, average: int) -> Translator:
     sizes, longest, columns = config.get("model"), config.get("longest"), config.get("table")
     table = None if columns is None else _word_table(columns, trained.folder)
     known = sizes if isinstance(sizes, Mapping) else {}
-    model = rebuild(lambda: build_model(known, trained.tokenizer, table), trained, weights)
+    model = rebuild(lambda: build_model(read_config(known), trained.tokenizer, table), trained, weights)
     longest = longest if isinstance(longest, int) else 256
     return Translator(model, trained.tokenizer, longest, table=table, back=(config.get("direction") == "back",))
 

@@ -19,8 +19,8 @@ from qkv.tasks.translate.model import (
     TranslationModel,
     build_model,
     expect_features,
-    model_settings,
-    model_table,
+    read_config,
+    table_of,
 )
 from qkv.tasks.translate.objective import TranslationTask
 from qkv.tasks.translate.settings import TRANSLATE, Direction, TranslateFiles, TranslateTokenizer
@@ -45,7 +45,7 @@ def _read(settings: Settings, tokenizer: Tokenizer | None) -> Parallel:
 
 
 def _build(config: TranslationConfig, text: Parallel) -> TranslationModel:
-    return build_model(model_table(config), text.tokenizer, text.table)
+    return build_model(config, text.tokenizer, text.table)
 
 
 def _job(model: TranslationModel, text: Parallel, settings: Settings) -> TranslationTask:
@@ -117,7 +117,7 @@ def _defaults_of(config: TranslationConfig, files: TranslateFiles) -> Mapping[st
 TranslationRecipe = Recipe[TranslateFiles, TranslationConfig, Parallel, TranslationModel]
 RECIPE: TranslationRecipe = Recipe(
     TRANSLATE,
-    ModelTable(model_settings, model_table),
+    ModelTable(read_config, table_of),
     _read,
     _build,
     _job,

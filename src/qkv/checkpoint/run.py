@@ -6,7 +6,7 @@ RUN/run.json    what this folder is, and the configuration it was started with
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -135,22 +135,10 @@ def expect_same(
         return
     files = any(_is_sum(old) and _is_sum(new) for _, old, new in changed)
     note = "A different sha256 means that the contents of a file have changed. " if files else ""
-    raise other_configuration(folder, [(name, _show(old), _show(new)) for name, old, new in changed], note)
-
-
-def other_configuration(folder: Path, changed: Sequence[tuple[str, str, str]], note: str = "") -> ConfigError:
-    """Return the error about a run that was started with other settings.
-
-    Args:
-        folder: the run folder.
-        changed: of each setting that differs its dotted name, and its values before and now, for people; at most 12
-            are listed.
-        note: a sentence that comes before the hint.
-    """
-    got = ", ".join(f"{setting(name)} {new} (it was {old})" for name, old, new in changed[:_MOST])
+    got = ", ".join(f"{setting(name)} {_show(new)} (it was {_show(old)})" for name, old, new in changed[:_MOST])
     more = f" and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
     hint = f"{note}Give another {setting('out')}, or the same settings as before."
-    return ConfigError(setting("out", str(folder)), "the configuration this run was started with", got + more, hint)
+    raise ConfigError(setting("out", str(folder)), "the configuration this run was started with", got + more, hint)
 
 
 def _is_sum(value: Plain) -> bool:

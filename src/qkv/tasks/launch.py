@@ -1,6 +1,5 @@
 """Shared by all trainings: the run folder, initial weights, and starting the loop."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ from qkv.checkpoint.contents import Contents
 from qkv.checkpoint.disk import expect_writable
 from qkv.checkpoint.rotation import save_step, step_folder
 from qkv.checkpoint.run import NAME as RUN
-from qkv.checkpoint.run import open_run, other_configuration, read_config
+from qkv.checkpoint.run import expect_same, open_run, read_config
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, brief, setting
+from qkv.errors import ConfigError, setting
 from qkv.metrics.figure import Figure
 from qkv.tasks.events import listeners
 from qkv.tasks.notes import progress, verbose
@@ -69,39 +68,34 @@ def run_folder(out: Path | None) -> Path:
     return out
 
 
-def expect_same_settings(folder: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
-    """Compare settings with those of the run in a folder, if there is one, before any text is read.
+def expect_same_run(folder: Path, task: str, tables: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse a folder with a run of another task or with other settings, before any text is read.
 
     Args:
-        folder: the run folder.
-        tables: settings by table and name; what is not set is not compared.
+        folder: the run folder, existing or not.
+        task: the task.
+        tables: settings by table and name; those that the run lacks, or that are not given, are not compared.
 
     Raises:
-        ConfigError: a setting differs that must not change.
+        ConfigError: the task differs, or a setting that must not change.
+
+    Example:
+        >>> expect_same_run(Path("/nowhere"), "classify", {})
     """
     if not (folder / RUN).is_file():
         return
     stored = read_config(folder)
-    changed = []
-    for table, settings in tables.items():
-        old = stored.get(table)
-        for name, new in settings.items():
-            dotted = f"{table}.{name}"
-            if isinstance(old, dict) and old.get(name, new) != new and dotted not in _FREE:
-                changed.append((dotted, shown(old[name]), shown(new)))
-    if changed:
-        raise other_configuration(folder, changed)
-
-
-def shown(value: object) -> str:
-    """Format a setting for a message.
-
-    Example:
-        >>> shown(256), shown("gru"), shown([0.5, 2.0])
-        ('256', 'gru', '[0.5, 2.0]')
-    """
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return brief(text)
+    other = stored.get("task")
+    if isinstance(other, str) and other != task:
+        expected, got = f"a new folder, or one of `qkv train {task}`", f"{folder}, of `qkv train {other[:80]}`"
+        raise ConfigError(setting("out"), expected, got, "Give another folder.")
+    before = {
+        table: {name: row[name] for name in settings if name in row}
+        for table, settings in tables.items()
+        if isinstance(row := stored.get(table), dict)
+    }
+    now = {table: {name: tables[table][name] for name in row} for table, row in before.items()}
+    expect_same(folder, before, now, _FREE)
 
 
 def launch(

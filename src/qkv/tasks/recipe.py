@@ -16,10 +16,9 @@ from qkv.nn.first_batch import start_from_first_batch
 from qkv.nn.mechanism import MechanismConfig
 from qkv.settings import UNKNOWN, build, check_tables, converted, merge, options_of, plain
 from qkv.tasks.devices import as_device
-from qkv.tasks.launch import expect_same_settings, launch, run_folder, size_of, store
+from qkv.tasks.launch import expect_same_run, launch, run_folder, size_of, store
 from qkv.tasks.notes import note, working
 from qkv.tasks.origin import Origin, first_tokenizer, start_from
-from qkv.tasks.runs import expect_no_other_task
 from qkv.tasks.settings import TaskSettings, TokenizerSettings
 from qkv.tasks.tokenizing import as_learned, with_known_tokens
 from qkv.training.feed import Feed
@@ -241,8 +240,9 @@ class Recipe(Generic[F, C, D, M]):
             QkvError: any bad input; nothing already saved is lost.
         """
         folder, compute_device = run_folder(out), as_device(device)
-        expect_no_other_task(folder, self.task)
-        self._expect_same(settings, folder)
+        tables = self._stored(settings)
+        # Those of the tokenizer can follow from the text.
+        expect_same_run(folder, self.task, {name: tables[name] for name in tables if name != "tokenizer"})
         known = first_tokenizer(folder, origin) if "tokenizer" in self.tables else None
         with working("reading the text"):
             text = self.read(settings, known)
@@ -287,15 +287,6 @@ class Recipe(Generic[F, C, D, M]):
         outcome = store(model, figures, folder, self._config(settings, text))
         note(f"{self.summary(text, model)}: {show_figures(outcome.figures)}")
         return outcome
-
-    def _expect_same(self, settings: RecipeSettings[F, C], folder: Path) -> None:
-        """Refuse other settings than those of the run in the folder, before any text is read.
-
-        Raises:
-            ConfigError: a setting differs, other than those that follow from the text or may change.
-        """
-        tables = self._stored(settings)
-        expect_same_settings(folder, {name: tables[name] for name in tables if name != "tokenizer"})
 
     def _config(self, settings: RecipeSettings[F, C], text: D) -> dict[str, Any]:
         """Return what defines the run: its settings, and the text itself in place of its files."""

@@ -14,7 +14,7 @@ from qkv.checkpoint.folder import load_weights_later, verify
 from qkv.checkpoint.plain import decode
 from qkv.checkpoint.rotation import latest_complete, locate
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, ConfigError, setting
+from qkv.errors import CheckpointError, ConfigError
 from qkv.files import FREE, room_for
 from qkv.hub.families.load import PublishedConfig, StackModel
 from qkv.tasks.published import open_published, published_digest, published_folder, vocabulary_of
@@ -75,23 +75,6 @@ def expect_task(trained: Trained, task: str, what: str) -> None:
     if trained.task != task:
         hint = f"Use `qkv {trained.task}`, the command for its task."
         raise CheckpointError(str(trained.folder), what, f"one trained to {trained.task}", hint)
-
-
-def expect_no_other_task(out: Path, task: str) -> None:
-    """Refuse a folder with a run of another task, before any data is read.
-
-    Raises:
-        ConfigError: it has one.
-
-    Example:
-        >>> expect_no_other_task(Path("/nowhere"), "classify")
-    """
-    if not os.path.isdir(out) or (newest := latest_complete(out, lambda text: None)) is None:
-        return
-    other = load_weights_later(newest).config.get("task")
-    if isinstance(other, str) and other != task:
-        expected, got = f"a new folder, or one of `qkv train {task}`", f"{out}, of `qkv train {other[:80]}`"
-        raise ConfigError(setting("out"), expected, got, "Give another folder.")
 
 
 def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tensor] | None = None) -> M:

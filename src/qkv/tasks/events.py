@@ -3,12 +3,11 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict
 from typing import final
 
 from qkv.tasks.notes import as_json
 from qkv.tasks.streams import write_json
-from qkv.training.events import Event, Listener, Logged, Saved, Validated
+from qkv.training.events import Event, Listener, as_row
 
 _CALLBACKS: ContextVar[tuple[Callable[[Event], object], ...]] = ContextVar("callbacks", default=())
 
@@ -30,12 +29,12 @@ def listening(callbacks: Sequence[Callable[[Event], object]]) -> Iterator[None]:
 
 
 def listeners() -> list[Listener]:
-    """Return the functions as listeners of a training, and `Written` if results are wanted as JSON."""
-    return [*map(Called, _CALLBACKS.get()), *([Written()] if as_json() else [])]
+    """Return the functions as listeners of a training, and `write_event` if results are wanted as JSON."""
+    return [*map(FunctionListener, _CALLBACKS.get()), *([FunctionListener(write_event)] if as_json() else [])]
 
 
 @final
-class Called:
+class FunctionListener:
     """A function as a listener.
 
     Args:
@@ -54,39 +53,8 @@ class Called:
         """Do nothing: a function needs no end."""
 
 
-@final
-class Written:
-    """Writes each line of the log, each validation and each checkpoint to standard output, as an object of JSON.
-
-    Example:
-        >>> from pathlib import Path
-        >>> as_object(Saved(500, Path("runs/one/step-00000500")))["step"]
-        500
-    """
-
-    def __call__(self, event: Event) -> None:
-        """Write the event if it is one of these."""
-        row = as_object(event)
-        if row is not None:
-            write_json([row])
-
-    def close(self) -> None:
-        """Leave standard output open."""
-
-
-def as_object(event: Event) -> dict[str, object] | None:
-    """Return an event as in `metrics.jsonl`; None for one that is not written.
-
-    Example:
-        >>> as_object(Validated(500, (), better=True))
-        {'kind': 'validation', 'step': 500, 'better': True}
-    """
-    match event:
-        case Logged():
-            return {"kind": "train", **asdict(event)}
-        case Validated(step, figures, better):
-            return {"kind": "validation", "step": step, **{each.name: each.value for each in figures}, "better": better}
-        case Saved(step, folder):
-            return {"kind": "checkpoint", "step": step, "folder": folder}
-        case _:
-            return None
+def write_event(event: Event) -> None:
+    """Write a line of the log, a validation or a checkpoint to standard output, as an object of JSON."""
+    row = as_row(event)
+    if row is not None:
+        write_json([row])

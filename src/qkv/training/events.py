@@ -1,7 +1,7 @@
 """Training events, and the interface of listeners."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias, final
 
@@ -79,7 +79,7 @@ class Validated:
 @final
 @dataclass(frozen=True)
 class Saving:
-    """A checkpoint is about to be written: what was told before belongs to it.
+    """A checkpoint is about to be written; it covers all events before this one.
 
     Args:
         step: number of completed updates.
@@ -115,6 +115,26 @@ class Said:
 
 
 Event: TypeAlias = Updated | Logged | Validating | Validated | Saving | Saved | Said
+
+
+def as_row(event: Event) -> dict[str, object] | None:
+    """Return an event as names and numbers, as in `metrics.jsonl`; None for one that is not written.
+
+    Example:
+        >>> as_row(Validated(500, (), better=True))
+        {'kind': 'validation', 'step': 500, 'better': True}
+        >>> as_row(Saved(500, Path("runs/one/step-00000500")))["step"]
+        500
+    """
+    match event:
+        case Logged():
+            return {"kind": "train", **asdict(event)}
+        case Validated(step, figures, better):
+            return {"kind": "validation", "step": step, **{each.name: each.value for each in figures}, "better": better}
+        case Saved(step, folder):
+            return {"kind": "checkpoint", "step": step, "folder": folder}
+        case _:
+            return None
 
 
 class Listener(Protocol):

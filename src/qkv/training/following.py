@@ -20,14 +20,13 @@ from qkv.training.faults import suggest_smaller_batches
 from qkv.training.feed import Feed
 from qkv.training.interrupts import SIGNALS
 from qkv.training.optimizer import build_optimizer, optimizer_state, set_optimizer_state
-from qkv.training.outcome import Outcome
+from qkv.training.outcome import Outcome, Reason
 from qkv.training.processes import Processes, weights_digest
 from qkv.training.session import TrainingJob, TrainingSession
 from qkv.training.state import fingerprint, read_state
 from qkv.training.update import Updates
 
 Kind = Literal["update", "compare", "end"]
-Reason = Literal["finished", "patience", "interrupted"]
 _KINDS: tuple[Kind, ...] = get_args(Kind)
 _REASONS: tuple[Reason, ...] = get_args(Reason)
 

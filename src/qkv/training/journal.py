@@ -9,7 +9,6 @@ import json
 import math
 import os
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
@@ -18,7 +17,7 @@ from qkv.errors import DataError, Place
 from qkv.files import read_file
 from qkv.strict_json import parse_json
 from qkv.system import flush, open_for_appending
-from qkv.training.events import Event, Logged, Saving, Validated
+from qkv.training.events import Event, Logged, Saving, Validated, as_row
 
 NAME = "metrics.jsonl"
 _LARGEST = 1 << 30
@@ -51,11 +50,8 @@ class Journal:
     def __call__(self, event: Event) -> None:
         """Write the line of a log or validation event."""
         match event:
-            case Logged():
-                line = {"step": event.step, "kind": "train"} | asdict(event)
-            case Validated(step, figures, better):
-                values = {figure.name: figure.value for figure in figures}
-                line = {"step": step, "kind": "validation"} | values | {"better": better}
+            case Logged() | Validated():
+                line = {"step": event.step, **(as_row(event) or {})}
             case Saving():
                 # A checkpoint is never newer than the lines before it, whatever happens to the power.
                 with typed(self._path, "a writable file"):

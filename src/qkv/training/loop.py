@@ -4,7 +4,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TextIO, final
+from typing import Any, TextIO, final
 
 import torch
 from torch import nn
@@ -23,7 +23,7 @@ from qkv.training.faults import suggest_smaller_batches, weights_not_finite
 from qkv.training.following import Order, expect_same_job, expect_same_weights, follow, send
 from qkv.training.interrupts import Interrupted, Interrupts
 from qkv.training.journal import Journal
-from qkv.training.outcome import Outcome
+from qkv.training.outcome import Outcome, Reason
 from qkv.training.processes import Processes, current, expect_enough
 from qkv.training.protocols import Task
 from qkv.training.screen import screen
@@ -180,7 +180,7 @@ class _Loop:
         Order("end", reason, outcome.signal or 0).send(self._processes)
         return outcome
 
-    def _go_on(self) -> Literal["finished", "patience", "interrupted"]:
+    def _go_on(self) -> Reason:
         """Do what is due until nothing is left; validation first, because an interruption may have left one due."""
         while True:
             if self._validation_is_due():
@@ -286,7 +286,7 @@ class _Loop:
             "Run the same command again to resume."
         )
 
-    def _outcome(self, reason: Literal["finished", "patience", "interrupted"]) -> Outcome:
+    def _outcome(self, reason: Reason) -> Outcome:
         assert self._saved is not None
         state = self._state
         return Outcome(

@@ -7,6 +7,9 @@ from typing import Literal, final
 
 from qkv.metrics.figure import Figure
 
+Reason = Literal["finished", "patience", "interrupted"]
+"""Why a training ends: after all updates, since the figure stopped improving, or by a signal."""
+
 
 @final
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Outcome:
         signal: the signal's number, if interrupted.
     """
 
-    reason: Literal["finished", "patience", "interrupted"]
+    reason: Reason
     step: int
     checkpoint: Path
     digest: str

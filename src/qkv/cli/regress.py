@@ -47,11 +47,11 @@ def regress(
     """
     from qkv.data.table import FieldTable, parse_table_in_parts
     from qkv.errors import ConfigError, expect_name
-    from qkv.tasks.answering import answered, typed
+    from qkv.tasks.answering import answered
     from qkv.tasks.drawing import Drawing
     from qkv.tasks.notes import as_json, note
     from qkv.tasks.regress.predict import Regressor
-    from qkv.tasks.streams import stream_stdin, write_json, write_lines
+    from qkv.tasks.streams import stdin_is_terminal, stream_stdin, write_json, write_lines
 
     expect_output_file("--picture", picture, (".svg", ".png"))
     expect_output_file("--attention", attention, PICTURES)
@@ -65,7 +65,7 @@ def regress(
     if curve is not None:
         parts = [regressor.curve(curve)]
     else:
-        buffered = line_buffered or typed()
+        buffered = line_buffered or stdin_is_terminal()
         parts = parse_table_in_parts(stream_stdin(), "standard input", line_buffered=buffered)
     total = without = 0
 

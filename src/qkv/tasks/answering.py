@@ -1,6 +1,5 @@
 """Answering standard input part by part, so that memory does not grow with its length and answers come early."""
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sized
 from pathlib import Path
 from typing import TypeVar
@@ -8,7 +7,7 @@ from typing import TypeVar
 from qkv.data.parts import in_parts
 from qkv.errors import DataError
 from qkv.tasks.notes import note, working
-from qkv.tasks.streams import stream_stdin
+from qkv.tasks.streams import stdin_is_terminal, stream_stdin
 
 Part = TypeVar("Part", bound=Sized)
 Answers = TypeVar("Answers", bound=Sized)
@@ -26,7 +25,7 @@ def parts_of_stdin(*, line_buffered: bool = False, tabs: bool = False) -> Iterat
         DataError: a line is not UTF-8, or standard input cannot be read.
     """
     lines = stream_stdin() if tabs else reporting_tabs(stream_stdin(), STDIN)
-    return in_parts(lines, size=len, line_buffered=line_buffered or typed())
+    return in_parts(lines, size=len, line_buffered=line_buffered or stdin_is_terminal())
 
 
 def reporting_tabs(lines: Iterable[str], name: str) -> Iterator[str]:
@@ -46,11 +45,6 @@ def reporting_tabs(lines: Iterable[str], name: str) -> Iterator[str]:
             note(f"qkv: {name}:{number}: a tab, read as a space: `cut -f1`, or -f2, takes one column of a table.")
             is_reported = True
         yield line
-
-
-def typed() -> bool:
-    """Whether standard input is a terminal."""
-    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def answered(

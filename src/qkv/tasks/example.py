@@ -1,6 +1,5 @@
 """The run named `example`: a small German-English translator in the package, so that there is something to look at."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, final
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, final
 from qkv.data.phrases import verbs
 from qkv.errors import brief
 from qkv.tasks.notes import note
+from qkv.tasks.streams import stdin_is_terminal
 
 if TYPE_CHECKING:
     from qkv.data.tokenizer import Tokenizer
@@ -113,5 +113,4 @@ def sentences(runs: Sequence[Path]) -> tuple[str, ...]:
         >>> sentences([Path("runs/de-en")])
         ()
     """
-    typed = sys.stdin is not None and sys.stdin.isatty()
-    return SENTENCES if typed and all(map(is_example, runs)) else ()
+    return SENTENCES if stdin_is_terminal() and all(map(is_example, runs)) else ()

@@ -11,6 +11,7 @@ from qkv.models.reader import TextTagger
 from qkv.models.recurrent_language_model import RecurrentLanguageModel
 from qkv.nn.attention import Attention
 from qkv.recording.recorder import record
+from qkv.tasks.devices import device_of
 
 
 def attention_names(model: nn.Module) -> list[str]:
@@ -66,7 +67,7 @@ def last_self_attention(loaded: Any, ids: list[int], begins: tuple[int, ...] = (
     """
     expect_attention(loaded.model)
     layer = attention_names(loaded.model)[-1]
-    device = next(loaded.model.parameters()).device
+    device = device_of(loaded.model)
     with torch.no_grad(), record(loaded.model, layers=[layer]) as trace:
         read_ids(loaded, torch.tensor([ids], device=device), begins)
     weights = trace.weights(layer)[0].float().cpu()

@@ -19,6 +19,7 @@ from qkv.recording.recorder import record
 from qkv.recording.trace_reader import read
 from qkv.tasks.classify.data import encode_words
 from qkv.tasks.classify.predict import Classifier
+from qkv.tasks.devices import device_of
 from qkv.tasks.example import SENTENCES, GrammarCheck, is_example
 from qkv.tasks.fill.predict import MaskFiller
 from qkv.tasks.generate.predict import Generator
@@ -195,7 +196,7 @@ def _translated(translator: Translator, text: str, tokens: int | None) -> Scene:
     encoded = translator.encode(translator.symbols(text))
     ids = list(_some(encoded.ids[:tokens]))
     expect_length(setting("text"), len(ids), translator.longest, tokenizer)
-    device = next(model.parameters()).device
+    device = device_of(model)
     source, lengths = (x.to(device) for x in collate_sources([ids], tokenizer.pad))
     stepper: Any = model
     limit, never = usual_limit(lengths), tokenizer.never_written
@@ -223,7 +224,7 @@ def _read(
     trained: Generator | MaskFiller | Classifier | Tagger, ids: list[int], text: str, begins: tuple[int, ...] = ()
 ) -> Scene:
     expect_attention(trained.model)
-    tokens = torch.tensor([ids], device=next(trained.model.parameters()).device)
+    tokens = torch.tensor([ids], device=device_of(trained.model))
     with torch.no_grad(), record(trained.model) as trace:
         read_ids(trained, tokens, begins)
     pieces = trained.tokenizer.pieces(ids)

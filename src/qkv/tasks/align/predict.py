@@ -18,6 +18,7 @@ from qkv.metrics.figure import Figure
 from qkv.metrics.symmetrize import SYMMETRIZATIONS, symmetrize
 from qkv.models.copying import CopyingTranslator
 from qkv.recording.recorder import record
+from qkv.tasks.devices import device_of
 from qkv.tasks.notes import counted
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.reading import AlignmentReading, attention_layers, default_reading
@@ -143,7 +144,7 @@ class Aligner:
     @torch.no_grad()
     def _batch(self, numbers: Sequence[_Numbers], layers: Sequence[str]) -> list[dict[str, Tensor]]:
         model, marks = self.translator.model, self.translator.tokenizer
-        device = next(model.parameters()).device
+        device = device_of(model)
         source, lengths = collate_sources([one.source for one in numbers], marks.pad)
         target, _ = collate_sources([(marks.bos, *one.target) for one in numbers], marks.pad)
         with record(model, layers=layers) as trace:

@@ -16,6 +16,7 @@ from qkv.metrics.matches import accuracy, macro_f1
 from qkv.metrics.spans import names_spans, span_f1
 from qkv.models.reader import TextClassifier, TextTagger
 from qkv.tasks.classify.data import EncodedText
+from qkv.tasks.devices import device_of
 from qkv.tasks.notes import counted
 
 LabelModel = TextClassifier | TextTagger
@@ -77,7 +78,7 @@ class LabelTask:
 
     def collate(self, indices: Sequence[int]) -> LabelBatch:
         """Stack texts, on the model's device."""
-        return stack([self.train[index] for index in indices], self.tokenizer.pad, self._device())
+        return stack([self.train[index] for index in indices], self.tokenizer.pad, device_of(self.model))
 
     def objective(self, batch: LabelBatch) -> tuple[Tensor, int]:
         """Compute the smoothed cross entropy of each label."""
@@ -103,9 +104,6 @@ class LabelTask:
         right = torch.cat([torch.tensor(item.labels, dtype=torch.int64) for item in self.valid])
         loss = float(F.cross_entropy(torch.cat(results).double(), right))
         return [*judge_labels(predicted, truth), Figure("loss", loss, "nats per label", higher_is_better=False)]
-
-    def _device(self) -> torch.device:
-        return next(self.model.parameters()).device
 
 
 def judge_labels(predicted: Sequence[Sequence[str]], truth: Sequence[Sequence[str]]) -> list[Figure]:
@@ -141,7 +139,7 @@ def predict(model: LabelModel, items: Sequence[EncodedText], padding: int) -> li
     batches = inference_batches([len(item.ids) for item in items], _BATCH_TOKENS)
     results = []
     for batch in counted(batches):
-        stacked = stack([items[index] for index in batch], padding, next(model.parameters()).device)
+        stacked = stack([items[index] for index in batch], padding, device_of(model))
         scores = label_scores(model, stacked).cpu()
         expect_numbers(scores, f"one of the texts {min(batch) + 1:,} to {max(batch) + 1:,}")
         results.append([scores[row, : len(items[index].begins)] for row, index in enumerate(batch)])

@@ -15,7 +15,7 @@ from qkv.recording import record
 from qkv.tasks.classify.data import EncodedText, Kind, features_of
 from qkv.tasks.classify.model import build_model, stored_config
 from qkv.tasks.classify.objective import LabelModel, predict
-from qkv.tasks.devices import as_device
+from qkv.tasks.devices import as_device, device_of
 from qkv.tasks.length import expect_length
 from qkv.tasks.reading_attention import last_self_attention
 from qkv.tasks.runs import expect_task, open_run, rebuild, rebuild_reader
@@ -123,7 +123,7 @@ class Classifier:
         model = cast("TextClassifier", self.model)
         if model.attention_layer is None:
             return last_self_attention(self, list(ids))[0]
-        device = next(model.parameters()).device
+        device = device_of(model)
         with torch.no_grad(), record(model, layers=[model.attention_layer]) as trace:
             model(torch.tensor([list(ids)], device=device), torch.tensor([len(ids)], device=device))
         return trace.weights(model.attention_layer)[0, 0].float().cpu()
@@ -155,7 +155,7 @@ def rebuilt(kind: Kind, trained: Trained, device: str | torch.device) -> tuple[L
     names = tuple(str(label) for label in cast("list[object]", labels))
     if table.get("kind") == PUBLISHED:
         published: type[TextClassifier | TextTagger] = TextClassifier if kind == "classify" else TextTagger
-        return rebuild_reader(trained, published).to(as_device(str(device))).eval(), names, longest
+        return rebuild_reader(trained, published).to(as_device(device)).eval(), names, longest
     size, unknown = trained.tokenizer.size, trained.tokenizer.unk
     model = rebuild(lambda: build_model(kind, stored_config(table), size, len(names), unknown), trained)
-    return model.to(as_device(str(device))).eval(), names, longest
+    return model.to(as_device(device)).eval(), names, longest

@@ -11,7 +11,7 @@ from qkv.data.batches import collate_sources
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError
 from qkv.models.masked import MaskedLanguageModel
-from qkv.tasks.devices import as_device
+from qkv.tasks.devices import as_device, device_of
 from qkv.tasks.runs import rebuild_reader
 from qkv.tasks.trained import Trained
 
@@ -54,7 +54,7 @@ class MaskFiller:
     """
 
     def __init__(self, trained: Trained, device: str | torch.device = "cpu") -> None:
-        self.model = rebuild_reader(trained, MaskedLanguageModel).to(as_device(str(device))).eval()
+        self.model = rebuild_reader(trained, MaskedLanguageModel).to(as_device(device)).eval()
         self.tokenizer: Tokenizer = trained.tokenizer
 
     @torch.no_grad()
@@ -81,7 +81,7 @@ class MaskFiller:
         filled: list[list[Filled]] = []
         for at in range(0, len(sources), _ROWS):
             rows = sources[at : at + _ROWS]
-            tokens, lengths = (x.to(next(self.model.parameters()).device) for x in collate_sources(rows, 0))
+            tokens, lengths = (x.to(device_of(self.model)) for x in collate_sources(rows, 0))
             scores = self.model(tokens, lengths)
             masked = torch.tensor([ids.index(self._mask) for ids in rows], device=scores.device)
             probabilities = scores[torch.arange(len(rows), device=scores.device), masked].float().softmax(-1)

@@ -14,6 +14,7 @@ from qkv.metrics.figure import Figure
 from qkv.metrics.likelihood import bits_per_character, perplexity
 from qkv.models.language_model import LanguageModel
 from qkv.models.recurrent_language_model import RecurrentLanguageModel
+from qkv.tasks.devices import device_of
 from qkv.tasks.generate.data import Passage
 from qkv.tasks.notes import counted
 from qkv.tasks.prepared.text import PreparedText, WindowBatches
@@ -64,7 +65,7 @@ class LanguageTask:
         """Stack windows with the token before each, (B, context + 1), on the model's device."""
         context, train = self.model.config.context, self.train
         window = train.cut(indices, context) if isinstance(train, PreparedText) else cut(train.ids, indices, context)
-        return window.to(next(self.model.parameters()).device)
+        return window.to(device_of(self.model))
 
     def objective(self, batch: Tensor) -> tuple[Tensor, int]:
         """Compute the smoothed cross entropy of each next token."""
@@ -119,7 +120,7 @@ def judge(model: TextModel, text: Passage) -> list[Figure]:
     Returns:
         Loss in nats per token, perplexity, bits per character.
     """
-    context, device = model.config.context, next(model.parameters()).device
+    context, device = model.config.context, device_of(model)
     count = len(text.ids) - 1
     complete = list(range(0, count - context + 1, context))
     batches = [cut(text.ids, starts, context) for starts in in_batches(complete, max(1, _JUDGED_TOKENS // context))]

@@ -20,7 +20,7 @@ from qkv.decode.sampling import Sampling, row_keys, sample
 from qkv.errors import ConfigError, DataError, QkvError, expect_name, setting
 from qkv.metrics.figure import Figure
 from qkv.models.language_model import LanguageModel
-from qkv.tasks.devices import as_device
+from qkv.tasks.devices import as_device, device_of
 from qkv.tasks.generate.data import passage
 from qkv.tasks.generate.model import build_model, stored_config
 from qkv.tasks.generate.objective import TextModel, judge
@@ -73,7 +73,7 @@ class Generator:
     @classmethod
     def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "Generator":
         """Build the model of a checkpoint; arguments and errors as for `load`."""
-        compute_device = as_device(str(device))
+        compute_device = as_device(device)
         expect_task(trained, GENERATE.name, "a language model")
         table = trained.contents.config.get("model")
         sizes = table if isinstance(table, dict) else {}
@@ -252,7 +252,7 @@ class Generator:
         self, sources: list[list[int]], keys: list[int], tokens: int, sampling: Sampling, beam: int
     ) -> list[list[int]]:
         """Continue a batch of prompts to the end token."""
-        marks, device = self.tokenizer, next(self.model.parameters()).device
+        marks, device = self.tokenizer, device_of(self.model)
         source, lengths = (x.to(device) for x in collate_sources(sources, max(marks.pad, 0)))
         settings: dict[str, Any] = {"bos": 0, "eos": self._end(), "limit": tokens, "never": self._never()}
         model = Prompted(cast("PaddedReader", self.model))
@@ -292,7 +292,7 @@ class Generator:
     @torch.no_grad()
     def _draws(self, sources: list[list[int]], keys: list[int], sampling: Sampling) -> Iterator[list[int]]:
         """Generate tokens for sources of one length, without end."""
-        device, context = next(self.model.parameters()).device, self.model.config.context
+        device, context = device_of(self.model), self.model.config.context
         known, rows = torch.tensor(sources, device=device), torch.tensor(keys, device=device)
         scores, state = self._read(known)
         step = 0

@@ -15,6 +15,7 @@ from qkv.decode.greedy import greedy
 from qkv.decode.hypothesis import Hypothesis
 from qkv.metrics.figure import Figure, require_same_length
 from qkv.models.pointer import END, PointerNetwork
+from qkv.tasks.devices import device_of
 from qkv.tasks.notes import counted
 from qkv.tasks.point.settings import Order
 
@@ -219,8 +220,3 @@ def stack(items: Sequence[Pointed], vocabulary: ElementVocabulary | None, device
         vectors = [torch.as_tensor(item.elements, dtype=torch.float32) for item in items]
         elements = torch.nn.utils.rnn.pad_sequence(vectors, batch_first=True)
     return PointBatch(*(tensor.to(device) for tensor in (elements, lengths, previous, target)))
-
-
-def device_of(model: PointerNetwork) -> torch.device:
-    """Return the device of a model."""
-    return model.end.device

@@ -14,9 +14,9 @@ from qkv.errors import CheckpointError, ConfigError, Place, setting
 from qkv.metrics.figure import Figure
 from qkv.models.pointer import END
 from qkv.recording.recorder import record
-from qkv.tasks.devices import as_device
+from qkv.tasks.devices import as_device, device_of
 from qkv.tasks.point.model import build_pointer
-from qkv.tasks.point.objective import ElementVocabulary, device_of, judge_positions, point, stack
+from qkv.tasks.point.objective import ElementVocabulary, judge_positions, point, stack
 from qkv.tasks.point.settings import POINT, Order
 from qkv.tasks.runs import expect_task, open_run, rebuild
 from qkv.tasks.trained import Trained
@@ -92,7 +92,7 @@ class ElementPointer:
         )
         features = config["features"]
         model = rebuild(lambda: build_pointer(table, self.kind, features), trained)
-        self.model = model.to(as_device(str(device))).eval()
+        self.model = model.to(as_device(device)).eval()
 
     @classmethod
     def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "ElementPointer":

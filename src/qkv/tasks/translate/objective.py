@@ -16,6 +16,7 @@ from qkv.metrics.matches import exact_match
 from qkv.metrics.translation import bleu, chrf
 from qkv.models.copying import CopyingTranslator
 from qkv.models.monotonic import MonotonicTranslator
+from qkv.tasks.devices import device_of
 from qkv.tasks.prepared.pairs import PairBatches, PreparedPairs
 from qkv.tasks.translate.model import TranslationModel
 from qkv.tasks.translate.predict import Translator
@@ -100,7 +101,7 @@ class TranslationTask:
     def _stack(self, examples: Sequence[Example]) -> Batch:
         marks = self.tokenizer
         batch = collate(examples, marks.pad, marks.bos, marks.eos)
-        return batch.to(next(self.model.parameters()).device)
+        return batch.to(device_of(self.model))
 
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
         inputs = (batch.source, batch.source_lengths, batch.target[:, :-1])

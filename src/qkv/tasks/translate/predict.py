@@ -23,7 +23,7 @@ from qkv.models.copying import CopyingTranslator
 from qkv.notebooks import table
 from qkv.recording import record
 from qkv.settings import build
-from qkv.tasks.devices import as_device
+from qkv.tasks.devices import as_device, device_of
 from qkv.tasks.length import expect_length, warn_cut
 from qkv.tasks.notes import counted
 from qkv.tasks.runs import expect_task, open_run, rebuild
@@ -168,7 +168,7 @@ class Translator:
         cls, runs: Sequence[tuple[Path, Trained]], device: str | torch.device = "cpu", *, average: int = 1
     ) -> "Translator":
         """Build the models of runs and their checkpoints; arguments and errors as for `load`."""
-        compute_device = as_device(str(device))
+        compute_device = as_device(device)
         members = [_member(path, trained, average) for path, trained in runs]
         first, *others = members
         for (path, _), other in zip(runs[1:], others, strict=True):
@@ -303,7 +303,7 @@ class Translator:
                 f"one trained with {setting('score', 'none')}",
                 "Train with a score.",
             )
-        device = next(self.model.parameters()).device
+        device = device_of(self.model)
         source_1S, lengths = collate_sources([source], self.tokenizer.pad)
         target_1T = torch.tensor([[self.tokenizer.bos, *(reversed(target) if self.back[0] else target)]])
         with torch.no_grad(), record(self.model, layers=[layer]) as trace:
@@ -325,7 +325,7 @@ class Translator:
         """
         if not isinstance(self.model, CopyingTranslator):
             return None
-        device = next(self.model.parameters()).device
+        device = device_of(self.model)
         source_1S, lengths = collate_sources([source], self.tokenizer.pad)
         written = reversed(target) if self.back[0] else target
         target_1T = torch.tensor([[self.tokenizer.bos, *written]], device=device)
@@ -369,7 +369,7 @@ class Translator:
     def _decode_batch(
         self, sources: Sequence[Sequence[int]], keys: Sequence[Sequence[int]], how: Decoding, session: DecodingSession
     ) -> list[list[Hypothesis]]:
-        device = next(self.model.parameters()).device
+        device = device_of(self.model)
         source_BS, lengths_B = (x.to(device) for x in collate_sources(sources, self.tokenizer.pad))
         settings: dict[str, Any] = {"bos": self.tokenizer.bos, "eos": self.tokenizer.eos, "session": session}
         settings |= {"limit": how.limit(lengths_B), "never": self.tokenizer.never_written}

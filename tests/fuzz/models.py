@@ -11,7 +11,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
 from qkv.tasks.classify import model as reader
-from qkv.tasks.classify.data import Kind
+from qkv.tasks.classify.data import Labeling
 from qkv.tasks.generate import model as language
 from qkv.tasks.point.model import build_pointer
 from qkv.tasks.translate.model import build_model, read_config
@@ -71,7 +71,7 @@ def _language_model(tokenizer: Tokenizer) -> nn.Module:
     return language.build_model(language.read_config(LANGUAGE), tokenizer.size)
 
 
-def _reader(kind: Kind, tokenizer: Tokenizer) -> nn.Module:
+def _reader(kind: Labeling, tokenizer: Tokenizer) -> nn.Module:
     return reader.build_model(kind, reader.read_config(READER), tokenizer.size, len(LABELS), tokenizer.unk)
 
 

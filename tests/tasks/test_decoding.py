@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from qkv.data.batches import collate_sources
-from qkv.data.choices import Kind
+from qkv.data.choices import TokenizerKind
 from qkv.data.tokenizer import Tokenizer
 from qkv.decode.greedy import greedy
 from qkv.decode.sampling import Sampling
@@ -100,7 +100,7 @@ def test_an_empty_line_is_an_empty_translation() -> None:
 
 @pytest.mark.parametrize("line", ["", " ", "\u3000 ", "\t"])
 @pytest.mark.parametrize("kind", ["char", "word"])
-def test_white_space_is_an_empty_translation(kind: Kind, line: str) -> None:
+def test_white_space_is_an_empty_translation(kind: TokenizerKind, line: str) -> None:
     tokenizer = Tokenizer.learn(["a b", "b\u3000a\tb"], kind, minimum=1)
     made = RecurrentTranslator(RecurrentConfig(tokenizer.size, embedding=8, hidden=8, attention=8))
     assert Translator(made, tokenizer).translate_fully(["a b", line])[1].text == ""

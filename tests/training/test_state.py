@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from qkv.checkpoint.plain import decode_mapping, encode
 from qkv.errors import CheckpointError, ConfigError
 from qkv.metrics.figure import Figure
-from qkv.training.state import State, fingerprint, read_state
+from qkv.training.state import State, read_fingerprint, read_state
 
 BLEU, LOSS = Figure("bleu", 30.0, "s"), Figure("loss", 2.0, "", False)
 GOOD = State(step=8, best=BLEU, best_step=6, window_loss=1.5).to_plain("abc")
@@ -19,7 +19,7 @@ def test_a_state_comes_back_through_json(state):
 
 
 def test_the_fingerprint_is_kept():
-    assert fingerprint(GOOD) == "abc"
+    assert read_fingerprint(GOOD) == "abc"
 
 
 @pytest.mark.parametrize("name", list(GOOD))
@@ -28,7 +28,7 @@ def test_a_damaged_field_is_named(name, bad):
     if (name, bad) in [("best", None), ("window_loss", 0.5), ("batches", "x"), ("arithmetic", "x")]:
         return
     with pytest.raises(CheckpointError, match=rf"trainer\.json: {name}: expected"):
-        fingerprint(GOOD | {name: bad}) if name == "batches" else read_state(GOOD | {name: bad})
+        read_fingerprint(GOOD | {name: bad}) if name == "batches" else read_state(GOOD | {name: bad})
 
 
 def judge(values: list[float], figure: Figure, monitor: str | None = None) -> list[tuple[bool, int, int]]:

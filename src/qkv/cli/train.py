@@ -109,7 +109,7 @@ def train_command(task: TaskSettings, recipe: Callable[[], TrainingRecipe]) -> C
             flags[_PREPARED] = _one_corpus(corpus, flags[_PREPARED])
         options = {name: flags.pop(name) for name in defaults_of(task.options)}
         expect_output_file("--picture", options.get("picture"), (".svg", ".png"))
-        follow(recipe(), flags, options)
+        train_by_flags(recipe(), flags, options)
 
     train.__doc__ = task.help
     train.__name__ = f"train_{task.name}"
@@ -134,7 +134,7 @@ def command_of(task: str) -> Any:
     return typer.main.get_command(one)
 
 
-def follow(recipe: TrainingRecipe, flags: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+def train_by_flags(recipe: TrainingRecipe, flags: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Train with flags and files: flags override the file, and the file overrides the run that training starts from.
 
     Args:
@@ -153,7 +153,7 @@ def follow(recipe: TrainingRecipe, flags: Mapping[str, Any], options: Mapping[st
     try:
         below = merge(origin_tables(origin, task), {} if file is None else task.current(read_toml(file)))
         tables = merge(below, task.in_tables(typed))
-        _follow(recipe, with_corpus(tables, task), options, origin)
+        _train(recipe, with_corpus(tables, task), options, origin)
     except QkvError as error:
         raise as_typed(error, task, typed) from error
 
@@ -196,7 +196,7 @@ def as_typed(error: QkvError, task: TaskSettings, typed: Mapping[str, Any]) -> Q
     )
 
 
-def _follow(
+def _train(
     recipe: TrainingRecipe, tables: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any], origin: Any
 ) -> None:
     from qkv.settings import to_toml

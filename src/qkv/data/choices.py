@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-Kind = Literal["bpe", "unigram", "word", "char", "none"]
+TokenizerKind = Literal["bpe", "unigram", "word", "char", "none"]
 """Kinds of tokenizers."""
 Form = Literal["none", "NFC", "NFD", "NFKC", "NFKD"]
 """Normal forms of Unicode (Unicode Standard Annex 15); "none" leaves text as it is."""

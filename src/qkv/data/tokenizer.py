@@ -10,7 +10,7 @@ from typing import Literal, final
 import tokenizers
 from tokenizers import models, trainers
 
-from qkv.data.choices import Kind
+from qkv.data.choices import TokenizerKind
 from qkv.data.published import FORMAT, Published
 from qkv.data.segments import SPECIALS, bare, bpe_splitter, byte_alphabet, chunks, join_pieces, require_text, split_text
 from qkv.data.unigram import learn_pieces, unigram_encoder
@@ -132,7 +132,7 @@ class Tokenizer:
         return cls(Vocabulary("none", False, SPECIALS, ()), published=published)
 
     @property
-    def kind(self) -> Kind | Literal["published"]:
+    def kind(self) -> TokenizerKind | Literal["published"]:
         """The kind of tokens: "bpe", "unigram", "word", "char", "none" or "published"."""
         return self.vocabulary.kind if self.published is None else "published"
 
@@ -327,7 +327,7 @@ class Tokenizer:
             return "".join(chr(byte) if byte < 128 else f"<{byte:02X}>" for byte in body).replace(" ", _SPACE_SHOWN)
 
 
-def _check_counts(kind: Kind, size: int, minimum: int) -> None:
+def _check_counts(kind: TokenizerKind, size: int, minimum: int) -> None:
     of_bytes = kind in OF_BYTES
     least = len(SPECIALS) + (len(_BYTES) if of_bytes else 1)
     if size < least:

@@ -8,13 +8,13 @@ import json
 from dataclasses import dataclass
 from typing import NoReturn, cast, get_args
 
-from qkv.data.choices import Form, Kind
+from qkv.data.choices import Form, TokenizerKind
 from qkv.data.normal_forms import normalize
 from qkv.data.segments import SPECIALS, byte_alphabet
 from qkv.errors import DataError, expect_name
 from qkv.strict_json import parse_json
 
-KINDS: tuple[str, ...] = get_args(Kind)
+KINDS: tuple[str, ...] = get_args(TokenizerKind)
 OF_BYTES = frozenset({"bpe", "unigram"})
 """The kinds whose pieces are of bytes, so that nothing is unknown and every text comes back."""
 FORMS: tuple[str, ...] = get_args(Form)
@@ -50,7 +50,7 @@ class Vocabulary:
         '{\\n "format": "qkv tokenizer 1",'
     """
 
-    kind: Kind
+    kind: TokenizerKind
     lowercase: bool
     pieces: tuple[str, ...]
     merges: tuple[tuple[str, str], ...]
@@ -135,7 +135,7 @@ class Vocabulary:
         return cls(kind, lowercase, pieces, merges, cast("Form", form), scores)
 
 
-def check_kind(name: str) -> Kind:
+def check_kind(name: str) -> TokenizerKind:
     """Check the name of a tokenizer kind.
 
     Args:
@@ -151,7 +151,7 @@ def check_kind(name: str) -> Kind:
         >>> check_kind("word")
         'word'
     """
-    return expect_name("kind", name, get_args(Kind), _LISTED)
+    return expect_name("kind", name, get_args(TokenizerKind), _LISTED)
 
 
 def check_form(name: str) -> Form:
@@ -203,10 +203,10 @@ def _checked(document: object) -> dict[str, object]:
     return document
 
 
-def _kind(value: object) -> Kind:
+def _kind(value: object) -> TokenizerKind:
     if not isinstance(value, str) or value not in KINDS:
         _refuse(f"a kind of {_LISTED}", _shown(value))
-    return cast("Kind", value)
+    return cast("TokenizerKind", value)
 
 
 def _strings(value: object, field: str) -> tuple[str, ...]:
@@ -227,7 +227,7 @@ def _merge(text: str) -> tuple[str, str]:
     return left, right
 
 
-def _check_pieces(kind: Kind, pieces: tuple[str, ...]) -> None:
+def _check_pieces(kind: TokenizerKind, pieces: tuple[str, ...]) -> None:
     if pieces[: len(SPECIALS)] != SPECIALS:
         _refuse(f"the first pieces to be {' '.join(SPECIALS)}", _shown(pieces[: len(SPECIALS)]))
     learned = pieces[len(SPECIALS) :]
@@ -249,7 +249,7 @@ def _check_pieces(kind: Kind, pieces: tuple[str, ...]) -> None:
             _refuse("pieces in the byte alphabet", _shown(next(p for p in learned if not foreign.isdisjoint(p))))
 
 
-def _check_merges(kind: Kind, pieces: tuple[str, ...], merges: tuple[tuple[str, str], ...]) -> None:
+def _check_merges(kind: TokenizerKind, pieces: tuple[str, ...], merges: tuple[tuple[str, str], ...]) -> None:
     if kind != "bpe" and merges:
         _refuse(f"no merges with kind {kind}", f"{len(merges):,} merges")
     if len(set(merges)) != len(merges):
@@ -261,7 +261,7 @@ def _check_merges(kind: Kind, pieces: tuple[str, ...], merges: tuple[tuple[str, 
                 _refuse("merges of pieces into pieces", f"{_shown(left)} + {_shown(right)} without {_shown(piece)}")
 
 
-def _scores(value: object, kind: Kind, pieces: int) -> tuple[float, ...]:
+def _scores(value: object, kind: TokenizerKind, pieces: int) -> tuple[float, ...]:
     count = pieces if kind == "unigram" else 0
     if not isinstance(value, list) or len(value) != count:
         got = f"{len(value):,}" if isinstance(value, list) else _shown(value)

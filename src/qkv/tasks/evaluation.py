@@ -11,7 +11,7 @@ from qkv.data.table import read_table
 from qkv.data.text import read_text
 from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.metrics.figure import Figure
-from qkv.tasks.classify.data import Kind, TextAndLabels, encode_words, read_texts
+from qkv.tasks.classify.data import Labeling, TextAndLabels, encode_words, read_texts
 from qkv.tasks.classify.objective import judge_labels
 from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.generate.predict import Generator
@@ -20,7 +20,7 @@ from qkv.tasks.notes import note
 from qkv.tasks.pairs import PairSources
 from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.regress.predict import Regressor
-from qkv.tasks.runs import open_run
+from qkv.tasks.runs import load_trained
 from qkv.tasks.tag.data import read_texts as read_sentences
 from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.tokenizing import tell_unknown
@@ -151,7 +151,7 @@ def evaluate(
         DataError: a file is invalid; the message gives file and line.
         ConfigError: the task does not accept these files or settings.
     """
-    task = open_run(members_of(run)[0]).task
+    task = load_trained(members_of(run)[0]).task
     _expect_decoding(how, task)
     if task != "translate":
         _expect_no_columns(files, "no columns", f"some with a run of `qkv train {task}`")
@@ -251,7 +251,7 @@ def _one_file(files: TranslateFiles) -> Path | None:
 
 
 def evaluate_labels(
-    kind: Kind, run: Path, data: Path | None, device: str = "cpu", out: Path | None = None
+    kind: Labeling, run: Path, data: Path | None, device: str = "cpu", out: Path | None = None
 ) -> list[Figure]:
     """Score a classifier or tagger.
 
@@ -298,7 +298,7 @@ def _labels(model: Tagger | Classifier, texts: Sequence[TextAndLabels]) -> list[
     return [(label,) for label in model.classify([text.words[0] for text in texts])]
 
 
-def _written(kind: Kind, text: TextAndLabels, labels: Sequence[str]) -> list[str]:
+def _written(kind: Labeling, text: TextAndLabels, labels: Sequence[str]) -> list[str]:
     if kind == "classify":
         return [f"{labels[0]}\t{text.words[0]}"]
     return [*(f"{word}\t{label}" for word, label in zip(text.words, labels, strict=True)), ""]

@@ -13,7 +13,7 @@ from qkv.tasks.fill.predict import MaskFiller
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.regress.predict import Regressor
-from qkv.tasks.runs import expect_task, open_run
+from qkv.tasks.runs import expect_task, load_trained
 from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.trained import Trained
 from qkv.tasks.translate.members import members_of
@@ -80,7 +80,7 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, task: Task | No
     """
     if task is not None:
         expect_name("task", task, _LOADERS, "a known task")
-    runs = [(path, open_run(path)) for path in members_of(Path(run))]
+    runs = [(path, load_trained(path)) for path in members_of(Path(run))]
     trained = runs[0][1]
     if task is not None:
         expect_task(trained, task, f"a checkpoint of `qkv train {task}`")

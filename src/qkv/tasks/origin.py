@@ -11,7 +11,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.settings import defaults_of
 from qkv.tasks.published import published_folder
-from qkv.tasks.runs import digest_of, learned_tokenizer, open_run
+from qkv.tasks.runs import digest_of, learned_tokenizer, load_trained
 from qkv.tasks.settings import TaskSettings
 from qkv.tasks.trained import Trained
 
@@ -54,11 +54,11 @@ def open_origin(run: Path | None, task: str, tokenizer: Path | None = None) -> O
         hint = f"{setting('from')} already uses that run's tokenizer: omit one of them."
         raise ConfigError(setting("tokenizer_from"), f"no {setting('from')}", "both", hint)
     if tokenizer is not None:
-        source_run = open_run(tokenizer)
+        source_run = load_trained(tokenizer)
         return Origin(source_run, fingerprint([source_run.tokenizer.to_json()]), weights=False)
     if run is None:
         return None
-    trained = open_run(run)
+    trained = load_trained(run)
     if trained.task != task:
         hint = f"Start from a run of `qkv train {task}`."
         got = f"{trained.folder}, trained to {trained.task}"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol, TypeVar, final, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, final, runtime_checkable
 
 from torch import nn
 
@@ -19,7 +19,7 @@ from qkv.tasks.devices import as_device
 from qkv.tasks.launch import expect_same_run, launch, run_folder, size_of, store
 from qkv.tasks.notes import note, working
 from qkv.tasks.origin import Origin, first_tokenizer, start_from
-from qkv.tasks.settings import TaskSettings, TokenizerSettings
+from qkv.tasks.settings import ModelKind, TaskSettings, TokenizerSettings
 from qkv.tasks.tokenizing import as_learned, with_known_tokens
 from qkv.training.feed import Feed
 from qkv.training.outcome import Outcome
@@ -358,10 +358,24 @@ def refuse_derived(table: Mapping[str, Any], names: tuple[str, ...], hint: str) 
 
 
 @dataclass(frozen=True)
-class Kind:
-    """Check the name of a model; the error suggests the closest valid one."""
+class _Kind:
+    kind: ModelKind = "transformer"
 
-    kind: Literal["transformer", "gru", "lstm", "rnn"] = "transformer"
+
+def kind_of(table: Mapping[str, Any]) -> ModelKind:
+    """Return the kind of a model.
+
+    Args:
+        table: its settings.
+
+    Raises:
+        ConfigError: it is unknown; the message suggests the closest one.
+
+    Example:
+        >>> kind_of({"kind": "GRU"}), kind_of({})
+        ('gru', 'transformer')
+    """
+    return build(_Kind, {name: table[name] for name in ("kind",) if name in table}, "model").kind
 
 
 def refuse_settings_of(table: Mapping[str, Any], config: type, other: type, kind: str) -> None:

@@ -25,7 +25,7 @@ M = TypeVar("M", bound=nn.Module)
 _DRAWN = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
 
 
-def open_run(run: str | Path) -> Trained:
+def load_trained(run: str | Path) -> Trained:
     """Read the best checkpoint of a run, one checkpoint, or the folder of a published model.
 
     Args:
@@ -52,7 +52,7 @@ def digest_of(run: str | Path) -> str:
     """Return one sha256 over every byte of the best checkpoint of a run, of one checkpoint, or of a published model.
 
     Args:
-        run: as for `open_run`.
+        run: as for `load_trained`.
 
     Raises:
         CheckpointError: the checkpoint is missing, or altered.

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, final
 
-from qkv.data.choices import Form, Kind
+from qkv.data.choices import Form, TokenizerKind
 from qkv.errors import ConfigError, nearest, setting
 from qkv.normalizers.catalog import NORMALIZERS
 from qkv.scores.catalog import POWERS, SCORES
@@ -20,6 +20,9 @@ Texts = Path | str | Iterable[str]
 """A file, or the texts themselves."""
 Pairs = Path | str | Iterable[tuple[str, str]]
 """A file, or the pairs themselves."""
+
+ModelKind = Literal["transformer", "gru", "lstm", "rnn"]
+"""Kinds of language models and translators; a recurrent one is named by its cell."""
 
 DATA, RUN, MODEL, ATTENTION, TRAINING = "Data", "Run", "Model", "Attention", "Training"
 TOPICS = (DATA, COLUMNS, RUN, MODEL, ATTENTION, TRAINING)
@@ -75,7 +78,7 @@ class TokenizerSettings:
     """Tokenizer settings; the tokenizer is learned from the training text."""
 
     tokenizer: Annotated[
-        Kind,
+        TokenizerKind,
         Option(
             "Byte pairs or pieces of bytes, words, characters, or none for tokens that spaces separate already",
             stored="kind",

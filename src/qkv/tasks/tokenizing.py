@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from qkv.data.choices import Kind
+from qkv.data.choices import TokenizerKind
 from qkv.data.tokenizer import Tokenizer
 from qkv.tasks.notes import note
 from qkv.tasks.settings import TokenizerSettings
@@ -13,7 +13,7 @@ S = TypeVar("S", bound=TokenizerSettings)
 _FORMER = {"characters": "char", "subwords": "bpe"}
 
 
-def learn_tokenizer(settings: TokenizerSettings, texts: Iterable[str], kind: Kind | None = None) -> Tokenizer:
+def learn_tokenizer(settings: TokenizerSettings, texts: Iterable[str], kind: TokenizerKind | None = None) -> Tokenizer:
     """Learn a tokenizer from the training texts.
 
     Args:

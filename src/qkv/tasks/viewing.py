@@ -24,7 +24,7 @@ from qkv.tasks.example import SENTENCES, GrammarCheck, is_example
 from qkv.tasks.fill.predict import MaskFiller
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.length import expect_length
-from qkv.tasks.load import load
+from qkv.tasks.load import Model, load
 from qkv.tasks.notes import as_json, note
 from qkv.tasks.point.predict import END_SHOWN, LAYER, ElementPointer
 from qkv.tasks.reading_attention import expect_attention, read_ids
@@ -37,7 +37,6 @@ from qkv.tasks.translate.predict import Translator, columns_of
 from qkv.view.scene import Scene
 from qkv.view.showing import serve
 
-Trained = Translator | Generator | MaskFiller | Classifier | Tagger | ElementPointer | Regressor
 T = TypeVar("T")
 TRACE = ".safetensors"
 _LARGEST = 64 << 20
@@ -115,7 +114,7 @@ def scene_of_text(run: str | Path, text: str, device: str | torch.device = "cpu"
     return scene_of(load(run, device), text, tokens)
 
 
-def scene_of(trained: Trained, text: str, tokens: int | None = None) -> Scene:
+def scene_of(trained: Model, text: str, tokens: int | None = None) -> Scene:
     """Let a loaded model read or translate a text, and record what every layer attends to.
 
     Args:

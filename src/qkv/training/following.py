@@ -23,11 +23,11 @@ from qkv.training.optimizer import build_optimizer, optimizer_state, set_optimiz
 from qkv.training.outcome import Outcome, Reason
 from qkv.training.processes import Processes, weights_digest
 from qkv.training.session import TrainingJob, TrainingSession
-from qkv.training.state import fingerprint, read_state
+from qkv.training.state import read_fingerprint, read_state
 from qkv.training.update import Updates
 
-Kind = Literal["update", "compare", "end"]
-_KINDS: tuple[Kind, ...] = get_args(Kind)
+OrderKind = Literal["update", "compare", "end"]
+_KINDS: tuple[OrderKind, ...] = get_args(OrderKind)
 _REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
@@ -43,7 +43,7 @@ class Order(NamedTuple):
         >>> Order("end", "interrupted", 15).send(Processes())
     """
 
-    kind: Kind
+    kind: OrderKind
     reason: Reason = "finished"
     signal: int = 0
 
@@ -117,7 +117,7 @@ def _received(job: TrainingJob, processes: Processes) -> TrainingSession:
     optimizer = build_optimizer(job.model, job.settings)
     set_optimizer_state(job.model, optimizer, moments)
     feed = Feed(job.task, job.settings, state.epoch, state.position)
-    feed.check(fingerprint(numbers))
+    feed.check(read_fingerprint(numbers))
     return TrainingSession(job, optimizer, feed, state)
 
 

@@ -24,7 +24,7 @@ from qkv.training.precision import choose
 from qkv.training.protocols import Task
 from qkv.training.seeds import generators, seed_everything, set_generators
 from qkv.training.settings import Settings
-from qkv.training.state import State, Sums, fingerprint, read_state
+from qkv.training.state import State, Sums, read_fingerprint, read_state
 
 
 @final
@@ -157,7 +157,7 @@ def _resumed(job: TrainingJob, run: Path, folder: Path, say: Callable[[str], Non
     optimizer = build_optimizer(job.model, job.settings)
     set_optimizer_state(job.model, optimizer, contents.trainer.tensors)
     feed = Feed(job.task, job.settings, state.epoch, state.position)
-    feed.check(fingerprint(contents.trainer.numbers))
+    feed.check(read_fingerprint(contents.trainer.numbers))
     set_generators(contents.trainer.tensors)
     say(f"Resuming from {folder.name} in {run}.")
     threads = torch.get_num_threads()

@@ -134,7 +134,7 @@ def read_state(plain: Mapping[str, Plain]) -> State:
     return State(**values)
 
 
-def fingerprint(plain: Mapping[str, Plain]) -> str:
+def read_fingerprint(plain: Mapping[str, Plain]) -> str:
     """Read the fingerprint of the epoch's list of batches.
 
     Args:

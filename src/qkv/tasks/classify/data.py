@@ -17,7 +17,7 @@ from qkv.tasks.settings import Pairs, TokenizerSettings
 from qkv.tasks.tokenizing import learn_tokenizer
 from qkv.tasks.values import as_source, pair_line
 
-Kind = Literal["classify", "tag"]
+Labeling = Literal["classify", "tag"]
 _SHORTEST_RUN, _LONGEST_RUN = 3, 6
 """Characters of an n-gram."""
 
@@ -92,7 +92,7 @@ class LabelFiles(Protocol):
         """Maximum tokens of a text."""
 
 
-Reader = Callable[[Any, str], list[TextAndLabels]]
+ReadTexts = Callable[[Any, str], list[TextAndLabels]]
 """Reads labeled texts from a file or values, by the name of the argument."""
 
 
@@ -122,7 +122,7 @@ def missing_data(name: str, hint: str) -> ConfigError:
 
 
 def read_for_training(
-    read: Reader,
+    read: ReadTexts,
     files: LabelFiles,
     words: TokenizerSettings,
     seed: int,

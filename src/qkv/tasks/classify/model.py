@@ -7,12 +7,12 @@ from typing import Any
 from qkv.errors import ConfigError, setting
 from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
 from qkv.settings import build
-from qkv.tasks.classify.data import Kind
-from qkv.tasks.classify.objective import LabelModel
+from qkv.tasks.classify.data import Labeling
+from qkv.tasks.classify.objective import ReaderModel
 from qkv.tasks.recipe import refuse_derived, without
 
 
-def build_model(kind: Kind, config: ReaderConfig, size: int, labels: int, unknown: int) -> LabelModel:
+def build_model(kind: Labeling, config: ReaderConfig, size: int, labels: int, unknown: int) -> ReaderModel:
     """Create a model, with new weights.
 
     Args:

@@ -19,7 +19,7 @@ from qkv.tasks.classify.data import EncodedText
 from qkv.tasks.devices import device_of
 from qkv.tasks.notes import counted
 
-LabelModel = TextClassifier | TextTagger
+ReaderModel = TextClassifier | TextTagger
 _NO_LABEL = -100
 _BATCH_TOKENS = 8192
 
@@ -58,7 +58,7 @@ class LabelTask:
         rows: number of texts in a batch; None for as many as the batch's tokens allow.
     """
 
-    model: LabelModel
+    model: ReaderModel
     tokenizer: Tokenizer
     labels: tuple[str, ...]
     train: Sequence[EncodedText]
@@ -122,7 +122,7 @@ def judge_labels(predicted: Sequence[Sequence[str]], truth: Sequence[Sequence[st
 
 
 @torch.no_grad()
-def predict(model: LabelModel, items: Sequence[EncodedText], padding: int) -> list[Tensor]:
+def predict(model: ReaderModel, items: Sequence[EncodedText], padding: int) -> list[Tensor]:
     """Score all labels of texts, in batches of about equal length; the batch changes no answer.
 
     Args:
@@ -165,7 +165,7 @@ def _wide(items: Sequence[EncodedText]) -> bool:
     return items[0].features is not None
 
 
-def label_scores(model: LabelModel, batch: LabelBatch) -> Tensor:
+def label_scores(model: ReaderModel, batch: LabelBatch) -> Tensor:
     """Compute logits (B, W, labels); a text to classify counts as one word."""
     if isinstance(model, TextClassifier):
         return model(batch.ids, batch.lengths, batch.features, batch.counts)[:, None]  # type: ignore[no-any-return]

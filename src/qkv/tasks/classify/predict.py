@@ -12,13 +12,13 @@ from qkv.errors import CheckpointError, Place
 from qkv.hub.families.load import PUBLISHED
 from qkv.models.reader import TextClassifier, TextTagger
 from qkv.recording import record
-from qkv.tasks.classify.data import EncodedText, Kind, features_of
+from qkv.tasks.classify.data import EncodedText, Labeling, features_of
 from qkv.tasks.classify.model import build_model, stored_config
-from qkv.tasks.classify.objective import LabelModel, predict
+from qkv.tasks.classify.objective import ReaderModel, predict
 from qkv.tasks.devices import as_device, device_of
 from qkv.tasks.length import expect_length
 from qkv.tasks.reading_attention import last_self_attention
-from qkv.tasks.runs import expect_task, open_run, rebuild, rebuild_reader
+from qkv.tasks.runs import expect_task, load_trained, rebuild, rebuild_reader
 from qkv.tasks.trained import Trained
 from qkv.view.alignment import Alignment
 
@@ -77,7 +77,7 @@ class Classifier:
         Raises:
             CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
         """
-        return cls(open_run(run), device)
+        return cls(load_trained(run), device)
 
     def classify(self, texts: Sequence[str]) -> list[str]:
         """Label texts.
@@ -144,7 +144,7 @@ class Classifier:
         return Classification(text, self.labels[order[0]], probabilities, pieces, weights)
 
 
-def rebuilt(kind: Kind, trained: Trained, device: str | torch.device) -> tuple[LabelModel, tuple[str, ...], int]:
+def rebuilt(kind: Labeling, trained: Trained, device: str | torch.device) -> tuple[ReaderModel, tuple[str, ...], int]:
     """Load the model of a checkpoint, the names of its labels, and its maximum number of tokens."""
     config: dict[str, Any] = dict(trained.contents.config)
     labels, longest, table = config.get("labels"), config.get("longest"), config.get("model")

@@ -6,24 +6,23 @@ from typing import Any
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, setting
 from qkv.models.reader import ReaderConfig
-from qkv.tasks.classify.data import Kind, LabeledText, LabelFiles, Reader, read_for_training, read_texts
+from qkv.tasks.classify.data import LabeledText, LabelFiles, Labeling, ReadTexts, read_for_training, read_texts
 from qkv.tasks.classify.model import build_model, read_config, table_of
-from qkv.tasks.classify.objective import LabelModel, LabelTask
+from qkv.tasks.classify.objective import LabelTask, ReaderModel
 from qkv.tasks.classify.settings import CLASSIFY
 from qkv.tasks.origin import Origin
-from qkv.tasks.recipe import ModelTable, Recipe
-from qkv.tasks.recipe import RecipeSettings as AllSettings
+from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings
 from qkv.tasks.settings import TaskSettings
 
-LabelSettings = AllSettings[LabelFiles, ReaderConfig]
-LabelRecipe = Recipe[LabelFiles, ReaderConfig, LabeledText, LabelModel]
+LabelSettings = RecipeSettings[LabelFiles, ReaderConfig]
+LabelRecipe = Recipe[LabelFiles, ReaderConfig, LabeledText, ReaderModel]
 
 
 def label_recipe(
-    kind: Kind,
+    kind: Labeling,
     settings: TaskSettings,
     read_config: Callable[[Mapping[str, Any]], ReaderConfig],
-    read_texts: Reader,
+    read_texts: ReadTexts,
     unit: str,
 ) -> LabelRecipe:
     """Return the recipe of a task that labels.
@@ -40,14 +39,14 @@ def label_recipe(
         seed, wide = settings.training.seed, settings.model.wide
         return read_for_training(read_texts, settings.data, settings.tokenizer, seed, tokenizer, wide, unit)
 
-    def create(config: ReaderConfig, text: LabeledText) -> LabelModel:
+    def create(config: ReaderConfig, text: LabeledText) -> ReaderModel:
         return build_model(kind, config, text.tokenizer.size, len(text.labels), text.tokenizer.unk)
 
     table = ModelTable(read_config, table_of)
     return Recipe(settings, table, read, create, _job, _identity, _summary, adapt=_expect_labels)
 
 
-def _job(model: LabelModel, text: LabeledText, settings: LabelSettings) -> LabelTask:
+def _job(model: ReaderModel, text: LabeledText, settings: LabelSettings) -> LabelTask:
     smoothing, rows = settings.training.label_smoothing, settings.training.batch_size
     return LabelTask(model, text.tokenizer, text.labels, text.train, text.valid, smoothing, rows)
 
@@ -57,7 +56,7 @@ def _identity(text: LabeledText, settings: LabelSettings) -> dict[str, Any]:
     return {"labels": list(text.labels), "longest": settings.data.longest, "text": fingerprints}
 
 
-def _summary(text: LabeledText, _: LabelModel) -> str:
+def _summary(text: LabeledText, _: ReaderModel) -> str:
     return f"{len(text.train):,} training texts, {len(text.valid):,} validation texts; {len(text.labels)} labels"
 
 

@@ -10,7 +10,7 @@ from qkv.models.language_model import DecoderConfig, LanguageModel
 from qkv.models.recurrent_language_model import RecurrentDecoderConfig, RecurrentLanguageModel
 from qkv.settings import build
 from qkv.tasks.generate.objective import TextModel
-from qkv.tasks.recipe import Kind, refuse_derived, refuse_settings_of, without
+from qkv.tasks.recipe import kind_of, refuse_derived, refuse_settings_of, without
 
 _CONTEXT = 256
 """The default context of a published model in training, which could read far more than suits a laptop."""
@@ -46,7 +46,7 @@ def stored_config(table: Mapping[str, Any]) -> Config:
     """
     if table.get("kind") == PUBLISHED:
         return PublishedConfig.from_table(table)
-    kind = build(Kind, {"kind": table.get("kind", "transformer")}, "model").kind
+    kind = kind_of(table)
     sizes = {"size": 1, **{name: item for name, item in table.items() if name != "kind"}}
     if kind == "transformer":
         return build(DecoderConfig, sizes, "model")

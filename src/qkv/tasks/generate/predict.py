@@ -26,7 +26,7 @@ from qkv.tasks.generate.model import build_model, stored_config
 from qkv.tasks.generate.objective import TextModel, judge
 from qkv.tasks.generate.settings import GENERATE, TEMPERATURE, TOKENS
 from qkv.tasks.reading_attention import last_self_attention
-from qkv.tasks.runs import expect_task, open_run, rebuild
+from qkv.tasks.runs import expect_task, load_trained, rebuild
 from qkv.tasks.tokenizing import tell_unknown
 from qkv.tasks.trained import Trained
 
@@ -68,7 +68,7 @@ class Generator:
             CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
             ConfigError: the device is not available.
         """
-        return cls.of(open_run(run), device)
+        return cls.of(load_trained(run), device)
 
     @classmethod
     def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "Generator":

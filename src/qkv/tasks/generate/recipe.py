@@ -7,10 +7,9 @@ from qkv.tasks.generate.data import TrainingText, read_for_training
 from qkv.tasks.generate.model import Config, build_model, read_config, table_of
 from qkv.tasks.generate.objective import LanguageTask, TextModel
 from qkv.tasks.generate.settings import GENERATE, GenerateFiles
-from qkv.tasks.recipe import ModelTable, Recipe
-from qkv.tasks.recipe import RecipeSettings as AllSettings
+from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings
 
-LanguageSettings = AllSettings[GenerateFiles, Config]
+LanguageSettings = RecipeSettings[GenerateFiles, Config]
 
 
 def _read(settings: LanguageSettings, tokenizer: Tokenizer | None) -> TrainingText:

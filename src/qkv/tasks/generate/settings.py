@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from qkv.data.choices import Kind, Order
+from qkv.data.choices import Order, TokenizerKind
 from qkv.settings import Option
-from qkv.tasks.settings import ATTENTION, MechanismSettings, TaskSettings, Texts, TokenizerSettings
+from qkv.tasks.settings import ATTENTION, MechanismSettings, ModelKind, TaskSettings, Texts, TokenizerSettings
 from qkv.training.settings import Settings as Training
 
 TOKENS = 200
@@ -33,7 +33,7 @@ class GenerateTokenizer(TokenizerSettings):
     """The tokenizer of a language model."""
 
     tokenizer: Annotated[
-        Kind,
+        TokenizerKind,
         Option(
             "Byte pairs or pieces of bytes, words, characters, or none for tokens that spaces separate already",
             stored="kind",
@@ -46,9 +46,7 @@ class GenerateTokenizer(TokenizerSettings):
 class GenerateModel(MechanismSettings):
     """The model; None where its kind has a default."""
 
-    model: Annotated[Literal["transformer", "gru", "lstm", "rnn"], Option("Kind of model", stored="kind")] = (
-        "transformer"
-    )
+    model: Annotated[ModelKind, Option("Kind of model", stored="kind")] = "transformer"
     layers: Annotated[int | None, Option("Layers", or_else={"transformer": 4, "others": 1})] = None
     width: Annotated[int | None, Option("Width of the model", or_else={"transformer": 192, "others": 256})] = None
     feed_forward: Annotated[int | None, Option("Hidden width of a Transformer's feed-forward layers", or_else=768)] = (

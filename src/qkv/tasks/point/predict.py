@@ -18,7 +18,7 @@ from qkv.tasks.devices import as_device, device_of
 from qkv.tasks.point.model import build_pointer
 from qkv.tasks.point.objective import ElementVocabulary, judge_positions, point, stack
 from qkv.tasks.point.settings import POINT, Order
-from qkv.tasks.runs import expect_task, open_run, rebuild
+from qkv.tasks.runs import expect_task, load_trained, rebuild
 from qkv.tasks.trained import Trained
 from qkv.view.alignment import Alignment
 
@@ -101,7 +101,7 @@ class ElementPointer:
         Raises:
             CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
         """
-        return cls(open_run(run), device)
+        return cls(load_trained(run), device)
 
     def point(self, lines: Sequence[str], *, beam: int = 1) -> list[tuple[int, ...]]:
         """Point at elements.

@@ -10,19 +10,18 @@ from qkv.tasks.point.data import PointLines, read_lines
 from qkv.tasks.point.model import new_model, read_config, table_of
 from qkv.tasks.point.objective import ElementVocabulary, PointTask
 from qkv.tasks.point.settings import POINT, PointFiles
-from qkv.tasks.recipe import ModelTable, Recipe
-from qkv.tasks.recipe import RecipeSettings as AllSettings
+from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings
 
-PointSettings = AllSettings[PointFiles, PointerConfig]
+PointerSettings = RecipeSettings[PointFiles, PointerConfig]
 
 
-def _expect_words(settings: PointSettings) -> None:
+def _expect_words(settings: PointerSettings) -> None:
     size = settings.data.vocabulary
     if size < 2:
         raise ConfigError("data.vocabulary", "at least 2", f"{size}", "Use more.")
 
 
-def _read(settings: PointSettings, _: Tokenizer | None) -> PointLines:
+def _read(settings: PointerSettings, _: Tokenizer | None) -> PointLines:
     return read_lines(settings.data, settings.model.once, settings.training.seed)
 
 
@@ -34,7 +33,7 @@ def _with_words(lines: PointLines, origin: Origin | None) -> PointLines:
     return lines._replace(vocabulary=ElementVocabulary([str(word) for word in words]), features=len(words))
 
 
-def _job(model: PointerNetwork, lines: PointLines, settings: PointSettings) -> PointTask:
+def _job(model: PointerNetwork, lines: PointLines, settings: PointerSettings) -> PointTask:
     order, training = settings.data.order, settings.training
     return PointTask(
         *(model, lines.vocabulary, lines.train, lines.valid, order, lines.longest),
@@ -42,7 +41,7 @@ def _job(model: PointerNetwork, lines: PointLines, settings: PointSettings) -> P
     )
 
 
-def _identity(lines: PointLines, settings: PointSettings) -> dict[str, Any]:
+def _identity(lines: PointLines, settings: PointerSettings) -> dict[str, Any]:
     return {
         "elements": lines.elements,
         "features": lines.features,

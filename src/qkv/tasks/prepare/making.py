@@ -29,7 +29,7 @@ from qkv.strict_json import parse_json
 from qkv.tasks.prepare.inputs import LineBlock, is_objects, longest_line
 from qkv.tasks.prepare.settings import PrepareFiles
 from qkv.tasks.prepared.corpus import held_pairs, read_part
-from qkv.tasks.prepared.manifest import INDEX, TOKENIZER, VALID_TEXT, Kind, Shard, ids_name, index_name
+from qkv.tasks.prepared.manifest import INDEX, TOKENIZER, VALID_TEXT, CorpusKind, Shard, ids_name, index_name
 
 WORK = "work.json"
 """What a corpus is made from, while it is made."""
@@ -77,7 +77,7 @@ class Maker:
     """
 
     folder: Path
-    kind: Kind
+    kind: CorpusKind
     files: PrepareFiles
     tokenizer: Tokenizer
     width: int

@@ -46,8 +46,8 @@ from qkv.tasks.prepared.manifest import (
     TOKENIZER,
     VALID_PAIRS,
     VALID_TEXT,
+    CorpusKind,
     CorpusManifest,
-    Kind,
     Shard,
     files_of,
 )
@@ -93,7 +93,7 @@ class Preparation:
     """
 
     inputs: InputFiles
-    kind: Kind
+    kind: CorpusKind
     files: PrepareFiles
     words: TranslateTokenizer
     origin: Origin | None = None
@@ -116,7 +116,7 @@ class Preparation:
         check_tables(tables, tuple(PREPARE.tables))
         known = build(PrepareFiles, tables.get("data", {}), "data")
         two = known.source is not None or known.target is not None
-        kind: Kind = "pairs" if known.pairs or two else "text"
+        kind: CorpusKind = "pairs" if known.pairs or two else "text"
         inputs = _inputs(files, known)
         _expect_used(known, inputs, kind)
         origin = open_origin(None, PREPARE.name, tokenizer_from)
@@ -363,7 +363,7 @@ def _by_flag(work: Mapping[str, Plain]) -> dict[str, Plain]:
     return {**(settings if isinstance(settings, dict) else {}), "inputs": work.get("inputs")}
 
 
-def _expect_used(known: PrepareFiles, inputs: InputFiles, kind: Kind) -> None:
+def _expect_used(known: PrepareFiles, inputs: InputFiles, kind: CorpusKind) -> None:
     """Refuse settings that would change nothing.
 
     Raises:
@@ -397,7 +397,7 @@ def _inputs(files: Sequence[Path], known: PrepareFiles) -> InputFiles:
     return InputFiles(tuple((Path(file),) for file in files))
 
 
-def _task_of(kind: Kind) -> TaskSettings:
+def _task_of(kind: CorpusKind) -> TaskSettings:
     return GENERATE if kind == "text" else TRANSLATE
 
 
@@ -481,7 +481,7 @@ def _divided(block: LineBlock, first: int) -> tuple[LineBlock | None, LineBlock 
     return (None, block) if count <= 0 else block.split(count)
 
 
-def _tell(kind: Kind, shards: Sequence[Shard], held: Shard | StoredFile, tokenizer: Tokenizer, work: Any) -> None:
+def _tell(kind: CorpusKind, shards: Sequence[Shard], held: Shard | StoredFile, tokenizer: Tokenizer, work: Any) -> None:
     tokens, pairs, unknown, left_out = (
         sum(getattr(shard, name) for shard in shards) for name in ("tokens", "pairs", "unknown", "left_out")
     )

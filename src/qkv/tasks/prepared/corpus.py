@@ -23,8 +23,8 @@ from qkv.tasks.prepared.manifest import (
     NAME,
     TOKENIZER,
     VALID_PAIRS,
+    CorpusKind,
     CorpusManifest,
-    Kind,
     ids_name,
     index_name,
     parse,
@@ -52,7 +52,7 @@ class Corpus:
     tokenizer: Tokenizer
 
     @classmethod
-    def load(cls, folder: Path, kind: Kind) -> "Corpus":
+    def load(cls, folder: Path, kind: CorpusKind) -> "Corpus":
         """Open a corpus. Its tokens are not read yet.
 
         Args:

@@ -20,7 +20,7 @@ NAME, TOKENIZER, VALID_TEXT, VALID_PAIRS = "MANIFEST.json", "tokenizer.json", "v
 FORMAT, VERSION = "qkv prepared corpus", 1
 LIMIT = 1 << 28
 """Maximum bytes of a manifest."""
-Kind = Literal["text", "pairs"]
+CorpusKind = Literal["text", "pairs"]
 INDEX = ("start", "source", "target", "line")
 """Of a pair: where its tokens start, how many those of its source and of its target are, its line in the shard."""
 AGAIN = "Run the command again that prepared it: it makes damaged parts again."
@@ -97,7 +97,7 @@ class CorpusManifest:
         shards: its parts.
     """
 
-    kind: Kind
+    kind: CorpusKind
     documents: bool
     work: Mapping[str, Plain]
     tokenizer: StoredFile
@@ -187,7 +187,7 @@ def _built(value: Mapping[str, Any], path: str) -> CorpusManifest:
     kind, documents, work, width = (value.get(name) for name in ("kind", "documents", "work", "width"))
     if (
         not isinstance(kind, str)
-        or kind not in get_args(Kind)
+        or kind not in get_args(CorpusKind)
         or not isinstance(documents, bool)
         or not isinstance(work, Mapping)
     ):
@@ -203,7 +203,9 @@ def _built(value: Mapping[str, Any], path: str) -> CorpusManifest:
     held = Shard.from_plain(valid, path) if kind == "text" else _file(valid, path)
     if isinstance(held, Shard):
         _expect_sizes(held, kind, width, path)
-    return CorpusManifest(cast("Kind", kind), documents, work, _file(value.get("tokenizer"), path), held, width, shards)
+    return CorpusManifest(
+        cast("CorpusKind", kind), documents, work, _file(value.get("tokenizer"), path), held, width, shards
+    )
 
 
 def _expect_sizes(shard: Shard, kind: str, width: int, path: str) -> None:

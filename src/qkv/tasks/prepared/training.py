@@ -6,11 +6,11 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, setting
 from qkv.tasks.notes import working
 from qkv.tasks.prepared.corpus import Corpus
-from qkv.tasks.prepared.manifest import Kind
+from qkv.tasks.prepared.manifest import CorpusKind
 from qkv.training.processes import current
 
 
-def open_for_training(folder: Path, kind: Kind, tokenizer: Tokenizer | None) -> Corpus:
+def open_for_training(folder: Path, kind: CorpusKind, tokenizer: Tokenizer | None) -> Corpus:
     """Open a prepared corpus; a new run compares every byte with its sha256, one that resumes need not.
 
     Args:

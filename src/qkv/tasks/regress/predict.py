@@ -17,7 +17,7 @@ from qkv.scores.catalog import KERNELS
 from qkv.tasks.regress.model import estimator_class
 from qkv.tasks.regress.objective import judge_regression
 from qkv.tasks.regress.settings import LEVEL, REGRESS
-from qkv.tasks.runs import expect_task, open_run
+from qkv.tasks.runs import expect_task, load_trained
 from qkv.tasks.trained import Trained
 from qkv.view.alignment import Alignment
 
@@ -79,7 +79,7 @@ class Regressor:
             CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
             UnsupportedError: scikit-learn is not installed.
         """
-        return cls(open_run(run))
+        return cls(load_trained(run))
 
     @property
     def bandwidths(self) -> dict[str, float]:

@@ -10,14 +10,13 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
 from qkv.settings import plain
-from qkv.tasks.recipe import ModelTable, Recipe
-from qkv.tasks.recipe import RecipeSettings as AllSettings
+from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings
 from qkv.tasks.regress.data import read_columns
 from qkv.tasks.regress.model import estimator_class, fit, read_config
 from qkv.tasks.regress.objective import judge_regression
 from qkv.tasks.regress.settings import REGRESS, RegressFiles, RegressModel
 
-RegressionSettings = AllSettings[RegressFiles, RegressModel]
+RegressionSettings = RecipeSettings[RegressFiles, RegressModel]
 
 
 def _read(settings: RegressionSettings, _: Tokenizer | None) -> Columns:

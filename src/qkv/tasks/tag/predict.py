@@ -14,7 +14,7 @@ from qkv.tasks.classify.objective import predict
 from qkv.tasks.classify.predict import rebuilt
 from qkv.tasks.length import expect_length
 from qkv.tasks.reading_attention import expect_attention, last_self_attention
-from qkv.tasks.runs import expect_task, open_run
+from qkv.tasks.runs import expect_task, load_trained
 from qkv.tasks.trained import Trained
 from qkv.view.alignment import Alignment
 
@@ -75,7 +75,7 @@ class Tagger:
         Raises:
             CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
         """
-        return cls(open_run(run), device)
+        return cls(load_trained(run), device)
 
     def tag(self, sentences: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
         """Tag sentences.

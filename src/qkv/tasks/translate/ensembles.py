@@ -30,7 +30,7 @@ class EnsembleSettings:
         ensemble: how many models are trained.
     """
 
-    one: training.Settings
+    one: training.TranslationSettings
     ensemble: MemberSettings
 
 

@@ -14,13 +14,12 @@ from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
 from qkv.models.second_source import expect_attention_for_features
 from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.settings import build
-from qkv.tasks.recipe import Kind, refuse_settings_of, without
+from qkv.tasks.recipe import kind_of, refuse_settings_of, without
 
 TranslationModel = RecurrentTranslator | TransformerTranslator | CopyingTranslator | MonotonicTranslator
 _QkvConfig = RecurrentConfig | TransformerConfig | MonotonicConfig
 TranslationConfig = _QkvConfig | PublishedConfig
 Alignment = Literal["soft", "monotonic-0", "monotonic-1"]
-KINDS = ("transformer", "gru", "lstm", "rnn")
 _DERIVED = ("size", "source_size", "features_mark")
 """Settings of a model that follow from the vocabulary."""
 
@@ -45,7 +44,7 @@ def read_config(table: Mapping[str, Any]) -> TranslationConfig:
     """
     if table.get("kind") == PUBLISHED:
         return PublishedConfig.from_table(table)
-    kind = build(Kind, {"kind": table.get("kind", "transformer")}, "model").kind
+    kind = kind_of(table)
     alignment = _alignment(table.get("alignment", "soft"), kind)
     sizes = {name: item for name, item in table.items() if name not in ("kind", "alignment")}
     for name in (*_DERIVED, "cell"):

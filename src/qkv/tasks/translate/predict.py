@@ -26,7 +26,7 @@ from qkv.settings import build
 from qkv.tasks.devices import as_device, device_of
 from qkv.tasks.length import expect_length, warn_cut
 from qkv.tasks.notes import counted
-from qkv.tasks.runs import expect_task, open_run, rebuild
+from qkv.tasks.runs import expect_task, load_trained, rebuild
 from qkv.tasks.trained import Trained
 from qkv.tasks.translate.decoding import Decoding, as_stepper, decode
 from qkv.tasks.translate.members import members_of
@@ -161,7 +161,7 @@ class Translator:
         members = [member for path in paths for member in members_of(Path(path))]
         if not members:
             raise CheckpointError("run", "at least one", "none", "Give the folder that training wrote.")
-        return cls.of([(path, open_run(path)) for path in members], device, average=average)
+        return cls.of([(path, load_trained(path)) for path in members], device, average=average)
 
     @classmethod
     def of(

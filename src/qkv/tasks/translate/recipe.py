@@ -11,8 +11,7 @@ from qkv.errors import ConfigError, setting
 from qkv.metrics.translation import bleu
 from qkv.settings import plain
 from qkv.tasks.notes import note
-from qkv.tasks.recipe import ModelTable, Recipe
-from qkv.tasks.recipe import RecipeSettings as AllSettings
+from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings
 from qkv.tasks.translate.data import Parallel, read_training
 from qkv.tasks.translate.model import (
     TranslationConfig,
@@ -35,10 +34,10 @@ SYMBOLS: Mapping[str, Mapping[str, object]] = MappingProxyType(
 )
 """Defaults for the columns of a table: each symbol is a token, a combining accent too if a character is a symbol."""
 
-Settings = AllSettings[TranslateFiles, TranslationConfig]
+TranslationSettings = RecipeSettings[TranslateFiles, TranslationConfig]
 
 
-def _read(settings: Settings, tokenizer: Tokenizer | None) -> Parallel:
+def _read(settings: TranslationSettings, tokenizer: Tokenizer | None) -> Parallel:
     copies = settings.model.copy != "none"
     assert isinstance(settings.tokenizer, TranslateTokenizer)
     return read_training(settings.data, settings.tokenizer, settings.training.seed, tokenizer, copies=copies)
@@ -48,7 +47,7 @@ def _build(config: TranslationConfig, text: Parallel) -> TranslationModel:
     return build_model(config, text.tokenizer, text.table)
 
 
-def _job(model: TranslationModel, text: Parallel, settings: Settings) -> TranslationTask:
+def _job(model: TranslationModel, text: Parallel, settings: TranslationSettings) -> TranslationTask:
     return TranslationTask(
         model,
         text.tokenizer,
@@ -61,13 +60,13 @@ def _job(model: TranslationModel, text: Parallel, settings: Settings) -> Transla
     )
 
 
-def _identity(text: Parallel, settings: Settings) -> dict[str, Any]:
+def _identity(text: Parallel, settings: TranslationSettings) -> dict[str, Any]:
     fingerprints = {"train": text.fingerprint, "valid": fingerprint(text.valid)}
     table = {} if settings.data.table is None else {"table": plain(settings.data.table)}
     return {"longest": settings.data.longest, **table, "text": fingerprints}
 
 
-def _monitored(settings: Settings, text: Parallel) -> Settings:
+def _monitored(settings: TranslationSettings, text: Parallel) -> TranslationSettings:
     """Return the settings with the figure that chooses the best checkpoint: BLEU, unless it is 0 for every answer."""
     if settings.training.monitor is not None:
         return settings
@@ -86,7 +85,7 @@ def _summary(text: Parallel, _: TranslationModel) -> str:
     )
 
 
-def _check(settings: Settings) -> None:
+def _check(settings: TranslationSettings) -> None:
     """Refuse settings that contradict each other: of copying and the vocabulary, of features and what reads them."""
     words, table, copies = settings.tokenizer, settings.data.table, settings.model.copy != "none"
     assert isinstance(words, TranslateTokenizer)
@@ -146,14 +145,14 @@ def member(direction: Direction, split: int) -> TranslationRecipe:
     """
     back = direction == "back"
 
-    def read(settings: Settings, tokenizer: Tokenizer | None) -> Parallel:
+    def read(settings: TranslationSettings, tokenizer: Tokenizer | None) -> Parallel:
         text = _read(replace(settings, training=replace(settings.training, seed=split)), tokenizer)
         return text.turned() if back else text
 
-    def job(model: TranslationModel, text: Parallel, settings: Settings) -> TranslationTask:
+    def job(model: TranslationModel, text: Parallel, settings: TranslationSettings) -> TranslationTask:
         return replace(_job(model, text, settings), back=back)
 
-    def identity(text: Parallel, settings: Settings) -> dict[str, Any]:
+    def identity(text: Parallel, settings: TranslationSettings) -> dict[str, Any]:
         return {**({"direction": direction} if back else {}), **_identity(text, settings)}
 
     return replace(RECIPE, read=read, job=job, identity=identity)

@@ -4,14 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from qkv.data.choices import HELD_OUT, Kind
+from qkv.data.choices import HELD_OUT, TokenizerKind
 from qkv.errors import ConfigError, setting
 from qkv.settings import Option
 from qkv.tasks.columns import ColumnNames
-from qkv.tasks.settings import ATTENTION, MechanismSettings, PairFiles, TaskSettings, TokenizerSettings
+from qkv.tasks.settings import ATTENTION, MechanismSettings, ModelKind, PairFiles, TaskSettings, TokenizerSettings
 from qkv.training.settings import Settings as Training
 
-Cell = Literal["transformer", "gru", "lstm", "rnn"]
 MOST_MODELS = 100
 TOKENS_PER_SOURCE_TOKEN, MORE_TOKENS = 3, 16
 """The default limit of a translation: no text of a language pair grows more than threefold."""
@@ -39,16 +38,16 @@ class TranslateTokenizer(TokenizerSettings):
     """One tokenizer for sources and targets, or one for each."""
 
     source_tokenizer: Annotated[
-        Kind | None,
+        TokenizerKind | None,
         Option("Of sources, if they have a vocabulary of their own", or_else="one for both", stored="source"),
     ] = None
     target_tokenizer: Annotated[
-        Kind | None,
+        TokenizerKind | None,
         Option("Of targets, if they have a vocabulary of their own", or_else="one for both", stored="target"),
     ] = None
 
     @property
-    def kinds(self) -> tuple[Kind, Kind]:
+    def kinds(self) -> tuple[TokenizerKind, TokenizerKind]:
         """The kinds of sources and targets."""
         return self.source_tokenizer or self.tokenizer, self.target_tokenizer or self.tokenizer
 
@@ -62,10 +61,10 @@ class TranslateTokenizer(TokenizerSettings):
 class TranslateModel(MechanismSettings):
     """The model; None where its kind has a default."""
 
-    model: Annotated[Cell, Option("Kind of encoder and decoder", stored="kind")] = "transformer"
-    encoder: Annotated[Cell | None, Option("The encoder alone", or_else="that of the decoder")] = None
+    model: Annotated[ModelKind, Option("Kind of encoder and decoder", stored="kind")] = "transformer"
+    encoder: Annotated[ModelKind | None, Option("The encoder alone", or_else="that of the decoder")] = None
     decoder: Annotated[
-        Cell | None, Option("The decoder alone, in place of both", stored="kind", instead_of="model")
+        ModelKind | None, Option("The decoder alone, in place of both", stored="kind", instead_of="model")
     ] = None
     encoder_layers: Annotated[int | None, Option("Layers of the encoder", or_else={"transformer": 3, "others": 1})] = (
         None

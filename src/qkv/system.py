@@ -8,6 +8,7 @@ a function is decided by its name in `os`, not by the system's name, so that a s
 
 import errno
 import io
+import json
 import mmap
 import os
 import shutil
@@ -484,6 +485,22 @@ def cores() -> int:
     """
     affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
+
+
+def python_command(code: str, *arguments: str) -> list[str]:
+    """Return the command that runs code of qkv in another process, which imports from the same folders as this one.
+
+    Args:
+        code: a constant; it is not chosen by data.
+        arguments: what it finds in `sys.argv`.
+
+    Example:
+        >>> python_command("import qkv")[1:3]
+        ['-P', '-c']
+    """
+    folders = [os.path.abspath(path) for path in sys.path if isinstance(path, str)]
+    first = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1))"
+    return [sys.executable, "-P", "-c", f"{first}; {code}", json.dumps(folders), *arguments]
 
 
 def _open(path: str | Path, flags: int, *, links: bool, within: tuple[str, int | None] | None = None) -> int:

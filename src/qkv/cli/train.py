@@ -1,6 +1,7 @@
 """`qkv train TASK`: commands made from the settings of tasks."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
@@ -9,15 +10,16 @@ import typer
 
 from qkv.cli.failure import guarded
 from qkv.cli.flags import option_of
+from qkv.cli.memory import BAD_INPUT
 from qkv.cli.output_files import expect_output_file
 from qkv.cli.paths import CommandOfPaths
-from qkv.cli.processes import together
 from qkv.cli.signature import flagged
 from qkv.errors import ConfigError, QkvError, on_command_line, setting
 from qkv.settings import choices_of, defaults_of, hints_of, options_of, parse, parts_of
 from qkv.tasks.settings import RUN, TOPICS, TaskSettings
 
 if TYPE_CHECKING:
+    from qkv.tasks.processes import Meeting
     from qkv.training.outcome import Outcome
 
 
@@ -202,6 +204,7 @@ def _train(
     from qkv.settings import to_toml
     from qkv.tasks.notes import as_json
     from qkv.tasks.origin import expect_tokenizer
+    from qkv.tasks.processes import TrainingCall, meeting
     from qkv.tasks.streams import write_json, write_lines
 
     expect_tokenizer(origin, tables, recipe.settings)
@@ -211,7 +214,10 @@ def _train(
         write_json([shown]) if as_json() else write_lines(to_toml(shown).splitlines())
         return
     device, tensorboard = options.get("device", "cpu"), options.get("tensorboard", False)
-    with together(options.get("processes"), device):
+    call = TrainingCall(
+        recipe.settings.name, tables, options["out"], options.get("start"), options.get("tokenizer_from")
+    )
+    with meeting(options.get("processes"), device) as place, _one_message(place), place.joined(call):
         outcome = recipe.train(settings, options["out"], device, tensorboard=tensorboard, origin=origin)
     if options.get("picture") is not None:
         from qkv.tasks.regress.picture import save_picture
@@ -220,3 +226,14 @@ def _train(
         save_picture(Regressor.load(options["out"]), options["picture"])
     if outcome.exit_code:
         raise typer.Exit(outcome.exit_code)
+
+
+@contextmanager
+def _one_message(place: "Meeting") -> Iterator[None]:
+    """Let processes that do not lead end without a message: the first one reports the errors of all."""
+    try:
+        yield
+    except QkvError:
+        if place.rank:
+            raise typer.Exit(BAD_INPUT) from None
+        raise

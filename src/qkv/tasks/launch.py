@@ -17,6 +17,7 @@ from qkv.metrics.figure import Figure
 from qkv.tasks.events import listeners
 from qkv.tasks.notes import progress, verbose
 from qkv.tasks.origin import Origin, origin_config
+from qkv.tasks.processes import expect_alone
 from qkv.training.events import Saved, Validated
 from qkv.training.loop import train
 from qkv.training.outcome import Outcome
@@ -163,9 +164,7 @@ def store(model: nn.Module, figures: Sequence[Figure], out: Path, config: Mappin
         ConfigError: the folder contains a run with another configuration, or there are several processes.
         CheckpointError: the folder cannot be used.
     """
-    if (count := current().size) > 1:
-        hint = "It is fitted at once, without updates to share."
-        raise ConfigError("processes", "1 for this task", f"{count}", hint)
+    expect_alone(current().size)
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     contents = Contents(state, dict(config), figures=tuple(figures))
     with open_run(out, contents.config):

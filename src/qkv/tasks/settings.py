@@ -50,7 +50,11 @@ class LoopOptions(RunOptions):
     tensorboard: Annotated[bool, Option("Also log to TensorBoard (extra: log).")] = False
     processes: Annotated[
         int | None,
-        Option("Train with so many processes of this machine, which share an update's batches (accumulate)."),
+        Option(
+            "Train with so many processes of this machine, which share an update's batches (accumulate).",
+            least=1,
+            hint="Omit it for one process.",
+        ),
     ] = None
 
 

@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, final, overload
 
@@ -22,6 +22,7 @@ from qkv.tasks.origin import open_origin, origin_tables
 from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.point.settings import PointFiles, PointModel
 from qkv.tasks.prepared.corpus import with_corpus
+from qkv.tasks.processes import TrainingCall, expect_count, meeting
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import RegressFiles, RegressModel
 from qkv.tasks.settings import TaskSettings, TokenizerSettings, parameters
@@ -52,6 +53,7 @@ class CallSettings:
     device: str = "cpu"
     start: str | Path | None = None
     callbacks: Sequence[Callback] = ()
+    processes: int | None = None
     quiet: bool = False
 
 
@@ -173,6 +175,7 @@ def train(
     device: str = "cpu",
     start: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
+    processes: int | None = None,
     quiet: bool = False,
     **settings: Any,
 ) -> Run[Any]:
@@ -185,6 +188,9 @@ def train(
         start: a run whose weights and tokenizer are used at the start.
         callbacks: functions that get every event of the training (`qkv.training.events`): each update with its loss,
             each line of the log, each validation, each checkpoint. What they raise ends the training.
+        processes: how many processes of this machine share an update's batches (`accumulate`); any number gives the
+            same weights. Data must then be files, or values of texts and numbers. None for one, or for those of
+            `torchrun`, which runs the whole program.
         quiet: whether to show no progress on standard error.
         settings: the flags of the task's command, see the page of all settings. Where a command takes a file, an
             iterable of texts, of pairs, or of sentences of words with tags will do.
@@ -195,7 +201,7 @@ def train(
     Raises:
         ConfigError: a setting is unknown (the message suggests the closest one), or its value is invalid.
         DataError: the data is invalid; the message gives file and line, or the number of the item.
-        QkvError: any other bad input; nothing already saved is lost.
+        QkvError: any other bad input, or another process ended; nothing already saved is lost.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -216,8 +222,14 @@ def train(
     recipe = recipe_of(task)
     origin = open_origin(None if start is None else Path(start), task, None)
     with listening(callbacks), use_verbosity(Verbosity("quiet" if quiet else "normal")), named_as_given(known):
+        count = expect_count(processes, known)
         tables = with_corpus(merge(origin_tables(origin, known), known.in_tables(settings)), known)
-        outcome = recipe.train(recipe.load_settings(tables), Path(out), device, tensorboard=False, origin=origin)
+        call = TrainingCall(task, tables, Path(out), None if start is None else Path(start))
+        if count is not None and count > 1:
+            call = replace(call, tables=call.plain())  # an iterator is read once, for all of them
+        checked = recipe.load_settings(call.tables)
+        with meeting(count, device) as place, place.joined(call):
+            outcome = recipe.train(checked, Path(out), device, tensorboard=False, origin=origin)
     return Run(Path(out), outcome)
 
 

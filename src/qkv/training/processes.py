@@ -20,7 +20,16 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from qkv.errors import ConfigError, QkvError, TrainingError, brief, from_plain, to_plain
+from qkv.errors import (
+    ConfigError,
+    OutOfMemoryError,
+    QkvError,
+    TrainingError,
+    brief,
+    from_plain,
+    out_of_memory_text,
+    to_plain,
+)
 from qkv.strict_json import parse_json
 
 if TYPE_CHECKING:
@@ -179,7 +188,7 @@ class Processes:
         self.copy([size := torch.tensor(len(data))])
         body = torch.frombuffer(data, dtype=torch.uint8) if self.leads else torch.empty(int(size), dtype=torch.uint8)
         self.copy([body])
-        return bytes(body.tolist()).decode()
+        return body.numpy().tobytes().decode()
 
     def any(self, flags: Sequence[bool]) -> list[bool]:
         """Return which flags any process has set."""
@@ -272,6 +281,7 @@ class Processes:
         """Leave an error for process 0, which reports it."""
         if self._store is not None and self.rank and not isinstance(error, LostProcessError):
             self._store.set(_FAILED, json.dumps(to_plain(error)))
+            self._store.get(_FAILED)  # its answer: it is there, before process 0 notices that a connection has closed
 
     def failure(self) -> QkvError | None:
         """Return the error that another process left."""
@@ -337,12 +347,24 @@ def joined(rank: int, size: int, store: "Store") -> Iterator[Processes]:
     token = _CURRENT.set(processes)
     try:
         yield processes
-    except QkvError as error:
-        processes.fail(error)
+    except Exception as error:
+        processes.fail(_typed(error, processes))
         raise
     finally:
         _CURRENT.reset(token)
         dist.destroy_process_group()
+
+
+def _typed(error: Exception, processes: Processes) -> QkvError:
+    """Return the error that process 0 reports of another one, which tells more itself unless it is typed."""
+    if isinstance(error, QkvError):
+        return error
+    if (reason := out_of_memory_text(error)) is not None:
+        hint = "Use fewer processes, or smaller batches: each process has the model and the data."
+        return OutOfMemoryError("memory", f"room for process {processes.rank}", reason, hint)
+    got = f"{type(error).__name__} in process {processes.rank}: {brief(str(error))}"
+    hint = "This is a bug in qkv or one of its libraries; standard error has its traceback."
+    return TrainingError("processes", f"all {processes.size} processes to go on", got, hint)
 
 
 def in_environment(variables: Mapping[str, str] = os.environ) -> tuple[int, int] | None:

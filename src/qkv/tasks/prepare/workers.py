@@ -3,7 +3,6 @@
 import contextlib
 import json
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
@@ -13,6 +12,7 @@ from typing import IO, BinaryIO, cast, final
 
 from qkv.errors import QkvError, from_plain, to_plain
 from qkv.strict_json import parse_json
+from qkv.system import python_command
 from qkv.tasks.prepare.inputs import LineBlock
 from qkv.tasks.prepare.making import Maker, ShardJob
 from qkv.tasks.prepared.manifest import Shard
@@ -91,7 +91,7 @@ class Worker:
 
     def __init__(self, folder: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "qkv.tasks.prepare.worker", str(folder)],
+            python_command("from qkv.tasks.prepare.worker import main; main()", str(folder)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C reaches the first process, which ends the others

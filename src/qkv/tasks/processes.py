@@ -1,0 +1,381 @@
+"""Trainings in several processes: those that `processes` starts here, or those that `torchrun` started.
+
+A command and `qkv.train` share this. The processes that are started here run `qkv.tasks.follower`, and are given the
+training as names and values: nothing of the program that asks for it runs twice.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from qkv.errors import ConfigError, DataError, Place, TrainingError, brief, setting
+from qkv.settings import converted
+from qkv.strict_json import parse_json
+from qkv.system import cores, python_command
+from qkv.tasks.settings import LoopOptions, TaskSettings
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+    from qkv.training.processes import Processes
+
+_HERE = "127.0.0.1"
+_LOOPBACK = {"linux": "lo", "darwin": "lo0"}
+_INTERFACE = "GLOO_SOCKET_IFNAME"
+_LAST = 10.0
+"""Seconds in which a process ends after its training has."""
+_MOMENT = 1.0
+"""Seconds in which the system says how a process ended whose connection is closed."""
+_SHOWN = 200
+"""Characters of what PyTorch says that a message quotes."""
+
+
+@final
+@dataclass(frozen=True)
+class TrainingCall:
+    """A training as names and values, which another process can be given.
+
+    Args:
+        task: the name of the task.
+        tables: settings by table and name; data can be values.
+        out: the run folder.
+        start: the run whose weights are used, if any.
+        tokenizer_from: the run whose tokenizer is used, if any.
+    """
+
+    task: str
+    tables: Mapping[str, Mapping[str, Any]]
+    out: Path | None
+    start: Path | None = None
+    tokenizer_from: Path | None = None
+
+    def to_json(self) -> str:
+        """Return the call as JSON.
+
+        Raises:
+            DataError: the data has values that are neither texts nor numbers.
+
+        Example:
+            >>> call = TrainingCall("tag", {"data": {"data": [[("Ada", "PER")]]}}, Path("run"))
+            >>> TrainingCall.from_json(call.to_json()).tables
+            {'data': {'data': [[['Ada', 'PER']]]}}
+        """
+        call = {each.name: as_plain(getattr(self, each.name)) for each in fields(self) if each.name != "tables"}
+        tables = {table: {name: _packed(item) for name, item in rows.items()} for table, rows in self.plain().items()}
+        return json.dumps({**call, "tables": tables})
+
+    @classmethod
+    def from_json(cls, text: str) -> "TrainingCall":
+        """Return the call that `to_json` wrote."""
+        call = parse_json(text)
+        tables = {
+            table: {name: _unpacked(item) for name, item in rows.items()} for table, rows in call["tables"].items()
+        }
+        paths = {name: None if call[name] is None else Path(call[name]) for name in ("out", "start", "tokenizer_from")}
+        return cls(call["task"], tables, **paths)
+
+    def plain(self) -> dict[str, dict[str, Any]]:
+        """Return the tables with lists in place of whatever can be iterated over once.
+
+        Raises:
+            DataError: the data has values that are neither texts nor numbers.
+        """
+        return {
+            table: {name: as_plain(item, name) for name, item in rows.items()} for table, rows in self.tables.items()
+        }
+
+
+def as_plain(item: Any, name: str = "", place: str | None = None) -> Any:
+    """Return a value as texts, numbers and lists of them.
+
+    Args:
+        item: the value; a path becomes a text.
+        name: of the setting, for messages.
+        place: of the item that the value is a part of, for messages.
+
+    Raises:
+        DataError: it is something else; the message names the item.
+
+    Example:
+        >>> as_plain(("a" * n, n) for n in range(2))
+        [['', 0], ['a', 1]]
+    """
+    match item:
+        case None | str() | bool():
+            return item
+        case Path():
+            return str(item)
+        case Integral():
+            return int(item)
+        case Real():
+            return float(item)
+        case Iterable() if not isinstance(item, bytes | bytearray | Mapping) and getattr(item, "ndim", True):
+            return [as_plain(part, name, place or Place(name, number)) for number, part in enumerate(item, start=1)]
+    expected = "texts, numbers or lists of them, which other processes can be given"
+    hint = f"Write the data to a file, and give its name: {setting(f'data.{name}', 'FILE')}."
+    raise DataError(place or name, expected, brief(repr(item)), hint)
+
+
+def _packed(item: Any) -> Any:
+    """Return a value whose lists are texts inside, so that JSON nests as little for a million of them as for one."""
+    return {"items": [json.dumps(part) for part in item]} if isinstance(item, list) else item
+
+
+def _unpacked(item: Any) -> Any:
+    return [parse_json(part, finite=False) for part in item["items"]] if isinstance(item, dict) else item
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Meeting:
+    """The processes of a training before they are connected, seen from one of them.
+
+    Args:
+        rank: the number of this process; 0 leads.
+        size: how many there are.
+        store: what they share; None for one process.
+        others: those that this process started.
+    """
+
+    rank: int = 0
+    size: int = 1
+    store: "Store | None" = None
+    others: tuple["subprocess.Popen[bytes]", ...] = ()
+
+    @contextmanager
+    def joined(self, call: TrainingCall | None = None) -> Iterator["Processes"]:
+        """Connect the processes for the training inside; those that do not lead say nothing.
+
+        Args:
+            call: what the processes train that this one started.
+
+        Raises:
+            QkvError: of another process: its own, or that it has ended.
+        """
+        from qkv.tasks.notes import Verbosity, use_verbosity
+        from qkv.training.processes import Processes, joined
+
+        if self.store is None:
+            yield Processes()
+            return
+        text = call.to_json() if call is not None and self.others else None
+        with ExitStack() as stack:
+            if self.rank:
+                stack.enter_context(use_verbosity(Verbosity("quiet")))
+            processes = stack.enter_context(joined(self.rank, self.size, self.store))
+            if text is not None:
+                processes.copy_text(text)
+            yield processes
+
+
+def expect_count(count: int | None, task: TaskSettings | None = None) -> int | None:
+    """Return a number of processes if a task can be trained by so many.
+
+    Args:
+        count: the number; None for those of `torchrun`, or one.
+        task: the task, if known.
+
+    Raises:
+        ConfigError: it is no number, less than one, or the task is not trained step by step.
+    """
+    count = converted(LoopOptions, {"processes": count})["processes"]
+    if task is not None and not issubclass(task.options, LoopOptions):
+        expect_alone(count or 1)
+    return count
+
+
+def expect_alone(count: int) -> None:
+    """Refuse several processes for a model that is fitted at once.
+
+    Raises:
+        ConfigError: there are several.
+    """
+    if count > 1:
+        hint = "It is fitted at once, without updates to share."
+        raise ConfigError("processes", "1 for this task", f"{count}", hint)
+
+
+@contextmanager
+def meeting(count: int | None, device: str) -> Iterator[Meeting]:
+    """Let the training inside have several processes, if there are to be several.
+
+    Args:
+        count: how many; None for those of `torchrun`, or one.
+        device: the compute device.
+
+    Raises:
+        ConfigError: the number is less than one or not that of `torchrun`, the device is no processor, or this process
+            has a process group of PyTorch already.
+    """
+    from torch import distributed as dist
+
+    from qkv.training.processes import in_environment
+
+    count, started = expect_count(count), in_environment()
+    if started is not None and count not in (None, started[1]):
+        hint = "Omit it: the number is that of torchrun."
+        raise ConfigError("processes", f"{started[1]}, as torchrun started", f"{count}", hint)
+    rank, size = started or (0, count or 1)
+    if size == 1:
+        yield Meeting()
+        return
+    if device != "cpu":
+        hint = f"Omit {setting('device')}: several processes train on processors."
+        raise ConfigError("device", f'"cpu" with {size} processes', f'"{device}"', hint)
+    if dist.is_initialized():
+        hint = "End it first: torch.distributed.destroy_process_group()."
+        raise ConfigError("processes", "no process group of PyTorch in this process", "one", hint)
+    if started is not None:
+        yield Meeting(rank, size, _of_torchrun())
+        return
+    with _with_others(size) as (store, others):
+        yield Meeting(rank, size, store, others)
+
+
+def _of_torchrun() -> "Store":
+    """Connect to the processes that `torchrun` started.
+
+    Raises:
+        ConfigError: the environment does not say where they are, or they are not there.
+    """
+    from torch.distributed.rendezvous import rendezvous
+
+    try:
+        store: Store = next(rendezvous("env://"))[0]
+    except (ValueError, RuntimeError) as error:  # PyTorch's for variables, and for connections
+        got = str(error).split("\n")[0][:_SHOWN]
+        hint = "Start the command with torchrun, or unset RANK and WORLD_SIZE."
+        raise ConfigError("environment", "MASTER_ADDR and MASTER_PORT of the first process", got, hint) from None
+    return store
+
+
+def _listening(size: int) -> "tuple[Store, int]":
+    """Return what the processes share, and its port.
+
+    Only this machine can reach it: PyTorch by itself listens on every network.
+    """
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # PyTorch names it without exporting it
+
+    with socket.create_server((_HERE, 0)) as server:
+        port = server.getsockname()[1]
+        here = server.detach()
+    return TCPStore(_HERE, port, size, is_master=True, wait_for_workers=False, master_listen_fd=here), port
+
+
+@contextmanager
+def _with_others(size: int) -> Iterator[tuple["Store", tuple["subprocess.Popen[bytes]", ...]]]:
+    """Start the other processes, which find this one by their environment; they end with the context."""
+    others: list[subprocess.Popen[bytes]] = []
+    with _shared_cores(size) as threads, _on_loopback():
+        store, port = _listening(size)
+        try:
+            for rank in range(1, size):
+                others.append(_start(rank, size, port, threads))
+            _wait_for(others, store)
+            yield store, tuple(others)
+        except BaseException as error:
+            ended = _ended(error, others)
+            for other in others:
+                other.kill()  # it has nothing to save
+            if ended is not None:
+                raise ended from None
+            raise
+        finally:
+            _end(others)
+
+
+@contextmanager
+def _shared_cores(size: int) -> Iterator[int]:
+    """Divide the cores among processes, unless the environment or the program has chosen fewer threads."""
+    import torch
+
+    before = torch.get_num_threads()
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(min(before, max(1, cores() // size)))
+    try:
+        yield torch.get_num_threads()
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Connect processes through this machine alone, unless the environment says otherwise."""
+    if _INTERFACE in os.environ or sys.platform not in _LOOPBACK:
+        yield
+        return
+    os.environ[_INTERFACE] = _LOOPBACK[sys.platform]
+    try:
+        yield
+    finally:
+        os.environ.pop(_INTERFACE, None)
+
+
+def _start(rank: int, size: int, port: int, threads: int) -> "subprocess.Popen[bytes]":
+    environment = {
+        "RANK": rank,
+        "WORLD_SIZE": size,
+        "MASTER_ADDR": _HERE,
+        "MASTER_PORT": port,
+        "OMP_NUM_THREADS": threads,
+    }
+    return subprocess.Popen(
+        python_command("from qkv.tasks.follower import main; main()"),
+        env={**os.environ, **{name: str(item) for name, item in environment.items()}},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C reaches the first process, which tells the others
+    )
+
+
+def _wait_for(others: "list[subprocess.Popen[bytes]]", store: "Store") -> None:
+    """Wait until all processes have come, or one of them has ended."""
+    from qkv.training.processes import HERE
+
+    while not store.check([f"{HERE}{rank}" for rank in range(1, len(others) + 1)]):
+        ended = [rank for rank, other in enumerate(others, start=1) if other.poll() is not None]
+        if ended:
+            hint = "Its own message says why."
+            raise ConfigError("processes", "every process to start", f"process {ended[0]}, which ended", hint)
+        time.sleep(0.02)
+
+
+def _ended(error: BaseException, others: "list[subprocess.Popen[bytes]]") -> TrainingError | None:
+    """Return an error that names the process whose end another error is about; None if nothing more is known."""
+    from qkv.training.processes import LostProcessError
+
+    if not isinstance(error, LostProcessError):
+        return None
+    until = time.monotonic() + _MOMENT
+    while time.monotonic() < until:
+        for rank, other in enumerate(others, start=1):
+            if (code := other.poll()) is not None and code < 0:
+                got = f"process {rank}, which signal {-code} ended"
+                return LostProcessError("processes", error.expected, got, error.hint)
+        if all(other.poll() is not None for other in others):
+            break
+        time.sleep(0.02)
+    return None
+
+
+def _end(others: "list[subprocess.Popen[bytes]]") -> None:
+    """Wait until processes have ended; end those that take long."""
+    until = time.monotonic() + _LAST
+    try:
+        for other in others:
+            with suppress(subprocess.TimeoutExpired):
+                other.wait(max(0.0, until - time.monotonic()))
+    finally:
+        for other in others:
+            if other.poll() is None:
+                other.kill()
+                other.wait()

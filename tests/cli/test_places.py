@@ -59,6 +59,17 @@ def test_unknown_tokens_are_counted(task: str, tmp_path: Path) -> None:
     assert " (1 of the training tokens unknown)" in done.stderr
     done = succeeded(run("evaluate", start, "--data", strange))
     assert f"qkv: the model does not know 1 of {3 if task == 'tag' else 2} tokens." in done.stderr
+    lines = {"translate": "a z\n\nz a\n", "classify": "a film\n\nfilmeins\n", "tag": "Ada wrote\n\nNix\n"}[task]
+    many = 2 if task == "translate" else 1
+    done = succeeded(run(task, start, feed=lines))
+    total = 4 if task == "translate" else 3
+    assert f"qkv: the model does not know {many} of {total} tokens.\n" in done.stderr
+    (tmp_path / "in.txt").write_text(lines)
+    done = succeeded(run(task, start, "--shards", tmp_path / "in.txt", "--out", tmp_path / "answers"))
+    assert f"in.txt: the model does not know {many} of " in done.stderr
+    if task == "translate":
+        done = succeeded(run("align", start, "--data", strange))
+        assert "the model does not know 1 of 4 tokens." in done.stderr
 
 
 def test_unknown_elements_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,6 +84,27 @@ def test_unknown_elements_are_counted(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "of the training elements unknown" in done.stderr
     done = succeeded(run("evaluate", "start", "--data", "b.tsv"))
     assert "qkv: the model does not know 10 of 40 elements." in done.stderr
+    done = succeeded(run("point", "start", feed="a b\n\nb c\n"))
+    assert done.stderr == "qkv: the model does not know 1 of 4 elements.\n"
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_long_line_to_align_is_named_by_its_file(turned: bool, shelf: Shelf, tmp_path: Path) -> None:
+    """By the number of the line, a header included; in both directions by the file that the user gave."""
+    (tmp_path / "table.tsv").write_text(f"source\ttarget\na b\tb a\na\t{LONG}\n")
+    model = shelf.run("translate")
+    both = ["--reverse", model] if turned else []
+    done = run("align", model, *both, "--data", tmp_path / "table.tsv")
+    refused(done, "table.tsv:3: expected from 1 to 256 tokens")
+    for name, text in (("a.txt", f"a b\n{LONG}\n"), ("b.txt", "b a\nb\n"), ("gold", "\n\n")):
+        (tmp_path / name).write_text(text)
+    names = ("b.txt", "a.txt") if turned else ("a.txt", "b.txt")
+    source, target = (tmp_path / name for name in names)
+    done = run("align", model, *both, "--source", source, "--target", target)
+    refused(done, "a.txt:2: expected from 1 to 256 tokens")
+    chosen = ["--valid-source", source, "--valid-target", target, "--valid-gold", tmp_path / "gold"]
+    done = run("align", model, *both, "--source", "a", "--target", "b", *chosen)
+    refused(done, "a.txt:2: expected from 1 to 256 tokens")
 
 
 def test_only_a_file_is_replaced_by_an_output(shelf: Shelf, tmp_path: Path) -> None:

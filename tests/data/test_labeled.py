@@ -166,3 +166,8 @@ def test_a_file_without_words_is_refused(tmp_path: Path) -> None:
 def test_one_label_leaves_nothing_to_learn() -> None:
     with pytest.raises(DataError, match='expected at least two different labels; got only "1"'):
         labels_of(["1", "1"])
+    for unit, what in (("texts", "label"), ("sentences", "tag")):
+        with pytest.raises(DataError) as raised:
+            labels_of(["1"], "a.tsv", unit)  # type: ignore[arg-type]
+        assert what in raised.value.expected
+        assert f"one {what}" in raised.value.hint

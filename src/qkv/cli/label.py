@@ -34,6 +34,7 @@ def classify(
     from qkv.tasks.drawing import Drawing, alignments
     from qkv.tasks.notes import as_json
     from qkv.tasks.streams import format_lines, format_results, write_text
+    from qkv.tasks.tokenizing import UnknownCounter, unknown_name
 
     expect_output_file("--attention", attention, PICTURES)
     batch = expect_shards(shards, out, {"attention": attention, "show": show, "line_buffered": line_buffered})
@@ -45,13 +46,16 @@ def classify(
         return classifier.classify_fully(lines, attention=drawing.active, first=first)
 
     def classified(parts: Iterable[list[str]], file: Path | None = None) -> Iterator[str]:
+        unknown = UnknownCounter(unknown_name(classifier.tokenizer))
         for first, results in answered("classifying", parts, answer, file):
+            unknown.add(each.tokens for each in results)
             if as_json():
                 yield from format_results(results, first)
             else:
                 shares = (list(each.probabilities.items())[:every] for each in results)
                 yield format_lines(_line(each, named=probabilities) for each in shares)
             drawing.add(alignments(results))
+        unknown.tell(file)
 
     if batch is not None:
         work = {"command": "classify", "probabilities": probabilities}
@@ -80,6 +84,7 @@ def tag(
     from qkv.tasks.notes import as_json
     from qkv.tasks.streams import format_lines, format_results, write_text
     from qkv.tasks.tag.predict import Tagger, Tagging
+    from qkv.tasks.tokenizing import UnknownCounter, unknown_name
 
     expect_output_file("--attention", attention, PICTURES)
     batch = expect_shards(shards, out, {"attention": attention, "show": show, "line_buffered": line_buffered})
@@ -90,13 +95,16 @@ def tag(
         return tagger.tag_fully([line.split() for line in lines], attention=drawing.active, first=first)
 
     def tagged(parts: Iterable[list[str]], file: Path | None = None) -> Iterator[str]:
+        unknown = UnknownCounter(unknown_name(tagger.tokenizer))
         for first, results in answered("tagging", parts, answer, file):
+            unknown.add(each.tokens for each in results)
             if as_json():
                 yield from format_results(results, first)
             else:
                 rows = (zip(each.words, each.tags, strict=True) for each in results)
                 yield format_lines(line for row in rows for line in (*map("\t".join, row), ""))
             drawing.add(alignments(results))
+        unknown.tell(file)
 
     if batch is not None:
         answer_shards(batch, "tagged", {"command": "tag"}, [run], tagged)

@@ -30,6 +30,7 @@ def point(
     from qkv.tasks.notes import as_json
     from qkv.tasks.point.predict import ElementPointer, Pointing
     from qkv.tasks.streams import write_lines, write_results
+    from qkv.tasks.tokenizing import UnknownCounter
 
     expect_output_file("--attention", attention, PICTURES)
     expect_name("--write", write, ("positions", "elements"))
@@ -39,10 +40,14 @@ def point(
     def answer(lines: list[str], first: int) -> list[Pointing]:
         return pointer.point_fully(lines, beam=beam, attention=drawing.active, first=first)
 
+    unknown = UnknownCounter(0, "elements")
     for first, results in answered("pointing", parts_of_stdin(line_buffered=line_buffered), answer):
         if as_json():
             write_results(results, first)
         else:
             write_lines(" ".join(map(str, each.positions) if write == "positions" else each.chosen) for each in results)
         drawing.add(alignments(results))
+        if pointer.vocabulary is not None:
+            unknown.add(pointer.vocabulary.ids(each.elements) for each in results)
+    unknown.tell()
     drawing.finish()

@@ -72,6 +72,7 @@ def translate(
     from qkv.tasks.length import CutCounter
     from qkv.tasks.notes import as_json, note, working
     from qkv.tasks.streams import format_json, format_lines, write_text
+    from qkv.tasks.tokenizing import UnknownCounter, unknown_name
     from qkv.tasks.translate.decoding import Decoding, as_sampling
     from qkv.tasks.translate.predict import Translator, columns_of
 
@@ -99,7 +100,7 @@ def translate(
     grammar = GrammarCheck(runs)
 
     def translated(parts: Iterable[list[str]], file: Path | None = None) -> Iterator[str]:
-        cut, keys = CutCounter(), RowKeys()
+        cut, keys, unknown = CutCounter(), RowKeys(), UnknownCounter(unknown_name(translator.tokenizer.source))
 
         def answer(lines: list[str], first: int) -> "list[list[Translation]]":
             grammar.check(lines, first, translator.tokenizer)
@@ -113,8 +114,12 @@ def translate(
             else:
                 yield format_lines(_listed(results, start=first))
             cut.add(all(one.finished for one in best) for best in results)
+            unknown.add(best[0].source_tokens for best in results)
             drawing.add(alignments(best[0] for best in results))
-        if (message := cut.message("--max-tokens")) is not None and not grammar.failed:
+        if grammar.failed:
+            return
+        unknown.tell(file)
+        if (message := cut.message("--max-tokens")) is not None:
             note(f"qkv: {message}" if file is None else f"qkv: {file}: {message}")
 
     if batch is not None:

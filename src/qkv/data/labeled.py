@@ -32,6 +32,8 @@ from qkv.data.tag_columns import (
 )
 from qkv.errors import DataError, Place, brief
 
+Unit = Literal["texts", "sentences"]
+"""What is labeled: whole texts, or the words of sentences."""
 _LABEL_NAMES = frozenset({"label", "labels", "class", "category", "sentiment", "target", "rating"})
 _TEXT_NAMES = frozenset({"text", "sentence", "document", "review", "comment", "content", "message", "title"})
 _WORD_NAMES = frozenset({"word", "words", "token", "tokens", "form"})
@@ -348,12 +350,13 @@ def _odd_spans(tags: Mapping[str, int]) -> list[str]:
     return odd if 2 * len(odd) <= len(names) or 2 * count <= total else []
 
 
-def labels_of(labels: Iterable[str], name: object = "labels") -> tuple[str, ...]:
+def labels_of(labels: Iterable[str], name: object = "labels", unit: Unit = "texts") -> tuple[str, ...]:
     """Return the distinct labels, sorted.
 
     Args:
         labels: the labels.
         name: where they come from, for messages.
+        unit: what is labeled: whole texts, or the words of sentences.
 
     Raises:
         DataError: there are fewer than two, so there is nothing to learn.
@@ -364,9 +367,12 @@ def labels_of(labels: Iterable[str], name: object = "labels") -> tuple[str, ...]
     """
     distinct = tuple(sorted(set(labels)))
     if len(distinct) < 2:
-        got = f'only "{distinct[0]}"' if distinct else "none"
-        hint = "Is the label in the first column, or the tag in the last?"
-        raise DataError(Place(name), "at least two different labels", got, hint)
+        got = f'only "{brief(distinct[0])}"' if distinct else "none"
+        label, line = "label", "label<TAB>text"
+        if unit == "sentences":
+            label, line = "tag", "a word, then its tag in the last column"
+        hint = f"With one {label} there is nothing to learn: add {unit} with another one. A line is {line}."
+        raise DataError(Place(name), f"at least two different {label}s", got, hint)
     return distinct
 
 

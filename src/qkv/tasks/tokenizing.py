@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, final
 
 from qkv.data.choices import TokenizerKind
 from qkv.data.tokenizer import Tokenizer
@@ -49,19 +49,62 @@ def with_known_tokens(table: Mapping[str, Any]) -> dict[str, Any]:
     return {**table, "tokenizer": _FORMER[former]}
 
 
-def tell_unknown(ids: Iterable[Sequence[int]], unk: int, unit: str = "tokens") -> None:
+@final
+class UnknownCounter:
+    """Counts how much of some texts a model does not know, part by part.
+
+    Args:
+        unknown: what stands for all that is unknown, an id or the name of one; None if there is nothing.
+        unit: what is counted.
+
+    Example:
+        >>> counter = UnknownCounter(3)
+        >>> counter.add([(5, 3), (3,)])
+        >>> counter.unknown, counter.total
+        (2, 3)
+    """
+
+    def __init__(self, unknown: int | str | None, unit: str = "tokens") -> None:
+        self._mark, self._unit = unknown, unit
+        self.unknown = self.total = 0
+
+    def add(self, texts: Iterable[Sequence[int] | Sequence[str]]) -> None:
+        """Count more texts, each by its ids or by their names."""
+        for text in texts:
+            self.unknown += sum(one == self._mark for one in text)
+            self.total += len(text)
+
+    def tell(self, file: object | None = None) -> None:
+        """Say how much is unknown, if there is any, and in which file."""
+        if self.unknown:
+            where = "" if file is None else f"{file}: "
+            note(f"qkv: {where}the model does not know {self.unknown:,} of {self.total:,} {self._unit}.")
+
+
+def unknown_name(tokenizer: Tokenizer) -> str | None:
+    """Return how `Tokenizer.pieces` names an unknown token; None for pieces of bytes, which know every text.
+
+    Example:
+        >>> unknown_name(Tokenizer.learn(["good film"], kind="word"))
+        '<unk>'
+    """
+    if tokenizer.of_bytes or tokenizer.unk < 0:  # a published one can have none
+        return None
+    return tokenizer.pieces([tokenizer.unk])[0]
+
+
+def tell_unknown(ids: Iterable[Sequence[int]], unk: int, unit: str = "tokens", file: object | None = None) -> None:
     """Say how much of a text a model does not know, if there is any.
 
     Args:
         ids: those of each text.
         unk: the id of all that is unknown.
         unit: what has an id.
+        file: where the text comes from, if there are several files.
     """
-    unknown = total = 0
-    for text in ids:
-        unknown, total = unknown + text.count(unk), total + len(text)
-    if unknown:
-        note(f"qkv: the model does not know {unknown:,} of {total:,} {unit}.")
+    counter = UnknownCounter(unk, unit)
+    counter.add(ids)
+    counter.tell(file)
 
 
 def as_learned(settings: S, tokenizer: Tokenizer) -> S:

@@ -24,6 +24,7 @@ from qkv.metrics.alignment import (
 from qkv.tasks.align.predict import MUTUAL, WAYS, Aligner, join, likeliest
 from qkv.tasks.notes import note
 from qkv.tasks.pairs import PairSources
+from qkv.tasks.tokenizing import tell_unknown
 from qkv.tasks.translate.members import expect_single
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.reading import AlignmentReading, When
@@ -117,7 +118,7 @@ class FileAligner:
         if reverse is not None:
             second = _loaded(reverse, device)
             _expect_turned(self._table, second.table)
-            turned = None if trial is None else (_turned_pairs(trial[0]), _turned(trial[1] or []))
+            turned = None if trial is None else trial.turned()
             self._back = _Direction.chosen(second, turned, chosen)
             self.report.append(f"reverse: read from {self._back.reading}: {self._back.why}")
 
@@ -140,15 +141,18 @@ class FileAligner:
             ConfigError: files are missing, or too many are given.
             DataError: a file is invalid; the message gives file and line.
         """
-        pairs, gold = _read(files, "", self._table)
-        there = self._there.weights(pairs)
+        given = _read(files, "", self._table)
+        aligner = self._there.aligner
+        ids = (side for pair in given.pairs for side in aligner.encode(pair))
+        tell_unknown(ids, aligner.translator.tokenizer.unk, file=files.data)
+        there = self._there.weights(given)
         if self._back is None:
             links = [likeliest(weights) for weights in there]
         else:
-            links = join(self._how, there, self._back.weights(_turned_pairs(pairs)))
+            links = join(self._how, there, self._back.weights(given.turned()))
         figures = (alignment_error_rate, alignment_precision, alignment_recall)
-        judged = [] if gold is None else [str(figure(links, gold)) for figure in figures]
-        return Aligned(pairs, links, [*self.report, *judged])
+        judged = [] if given.gold is None else [str(figure(links, given.gold)) for figure in figures]
+        return Aligned(given.pairs, links, [*self.report, *judged])
 
 
 def _loaded(run: Path, device: str) -> Translator:
@@ -184,6 +188,19 @@ def _expect_choice(valid: SentenceFiles, chosen: AlignmentReading | None, how: s
         raise ConfigError(setting("symmetrize"), f"{setting('reverse')} as well", "none", hint)
 
 
+class _Given(NamedTuple):
+    """Sentences with the files that they come from, and manual alignments if there are any."""
+
+    pairs: list[Pair]
+    gold: list[Links] | None
+    names: tuple[str, str]
+
+    def turned(self) -> "_Given":
+        """Return the same in the other direction."""
+        gold = None if self.gold is None else _turned(self.gold)
+        return _Given([Pair(pair.target, pair.source, pair.line) for pair in self.pairs], gold, self.names[::-1])
+
+
 class _Direction(NamedTuple):
     """A model, what is read from it, and why."""
 
@@ -195,31 +212,31 @@ class _Direction(NamedTuple):
     def chosen(
         cls,
         model: Translator,
-        trial: tuple[Sequence[Pair], list[Links] | None] | None,
+        trial: _Given | None,
         chosen: AlignmentReading | None,
     ) -> "_Direction":
         aligner = Aligner(model)
         if chosen is not None:
             return cls(aligner, chosen, "as asked")
-        if trial is not None and trial[1] is not None:
-            reading, figure = aligner.choose(trial[0], trial[1])
+        if trial is not None and trial.gold is not None:
+            reading, figure = aligner.choose(trial.pairs, trial.gold, trial.names)
             return cls(aligner, reading, f"{figure.value:.2f} % alignment error on the validation sentences")
         return cls(aligner, aligner.default, "by default")
 
-    def weights(self, pairs: Sequence[Pair]) -> list[Tensor]:
-        return self.aligner.weights(pairs, self.reading)
+    def weights(self, given: _Given) -> list[Tensor]:
+        return self.aligner.weights(given.pairs, self.reading, given.names)
 
 
 _SOME = 5
 """Sentences of which at least one has a link of its first word, if words are counted from 0."""
 
 
-def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> tuple[list[Pair], list[Links] | None]:
+def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> _Given:
     sources = PairSources(files.source, files.target, files.data, prefix)
     pairs = sources.read(table)
     if files.gold is None:
         if not prefix:
-            return pairs, None
+            return _Given(pairs, None, sources.names)
         hint = "The choice needs manual alignments of the validation sentences."
         raise ConfigError(setting("valid_gold"), setting("valid_gold", "FILE"), "none", hint)
     gold = parse_alignments(read_lines(files.gold, blank=True), str(files.gold), files.gold_from)
@@ -235,7 +252,7 @@ def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> tuple[l
             f"qkv: {files.gold}: no link of {linked:,} sentences has a 0, the number of a first word. If the file "
             "counts words from 1, give --gold-from 1."
         )
-    return pairs, gold
+    return _Given(pairs, gold, sources.names)
 
 
 def _expect_turned(table: WordTable | None, other: WordTable | None) -> None:
@@ -249,10 +266,6 @@ def _expect_turned(table: WordTable | None, other: WordTable | None) -> None:
     hint = "Features have no reverse: train both directions on two columns, with the same separators."
     expected = "a run of the same symbols in the other direction"
     raise ConfigError(setting("reverse"), expected, "one of others", hint)
-
-
-def _turned_pairs(pairs: Sequence[Pair]) -> list[Pair]:
-    return [Pair(pair.target, pair.source, pair.line) for pair in pairs]
 
 
 def _turned(gold: Sequence[Links]) -> list[Links]:

@@ -29,6 +29,9 @@ MUTUAL = "mutual"
 WAYS = (MUTUAL, *SYMMETRIZATIONS)
 """How two directions are combined: by the sum of their weights, or by combining the links of each."""
 
+Names = tuple[object | None, object | None]
+"""The files of the sources and of the targets; None for pairs that come from elsewhere."""
+
 
 class _Numbers(NamedTuple):
     """A pair as token ids, and the word of each token."""
@@ -83,16 +86,19 @@ class Aligner:
 
         Raises:
             ConfigError: the model does not have this layer or head.
-            DataError: a pair is too long; the message gives its number.
+            DataError: a pair is too long; the message gives its line.
         """
         return [likeliest(weights) for weights in self.weights(pairs, reading)]
 
-    def weights(self, pairs: Sequence[Pair], reading: AlignmentReading | None = None) -> list[Tensor]:
+    def weights(
+        self, pairs: Sequence[Pair], reading: AlignmentReading | None = None, names: Names = (None, None)
+    ) -> list[Tensor]:
         """Return the weights of each target word on the source words.
 
         Args:
             pairs: words separated by spaces.
             reading: the weights to read; None for `default`.
+            names: the files of the sources and of the targets, for messages; None for pairs from elsewhere.
 
         Returns:
             For each pair (target words, source words), summed over the tokens of a source word and averaged over those
@@ -100,25 +106,36 @@ class Aligner:
 
         Raises:
             ConfigError: the model does not have this layer or head.
-            DataError: a pair is too long; the message gives its number.
+            DataError: a pair is too long; the message gives its file and line.
         """
         reading = reading or self.default
         if reading.layer not in self.layers:
             hint = nearest(reading.layer, self.layers)
             raise ConfigError(setting("layer"), "an attention over the source", f'"{reading.layer}"', hint)
-        return [_read(weights, reading) for weights in self._weights(pairs, [reading.layer])]
+        return [_read(weights, reading) for weights in self._weights(pairs, [reading.layer], names)]
 
-    def choose(self, pairs: Sequence[Pair], gold: Sequence[Links]) -> tuple[AlignmentReading, Figure]:
+    def encode(self, pair: Pair) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the ids of a source and of its target; a model that copies numbers words beyond its vocabulary."""
+        marks = self.translator.tokenizer
+        if isinstance(self.translator.model, CopyingTranslator):
+            source, unknown = encode_source(pair.source, marks)
+            return source, encode_target(pair.target, marks, unknown)
+        return tuple(marks.source.encode(pair.source)), tuple(marks.encode(pair.target, target=True))
+
+    def choose(
+        self, pairs: Sequence[Pair], gold: Sequence[Links], names: Names = (None, None)
+    ) -> tuple[AlignmentReading, Figure]:
         """Find the layer, head and step whose links are closest to manual alignments.
 
         Args:
             pairs: validation sentences.
             gold: their manual alignments.
+            names: as for `weights`.
 
         Returns:
             The reading, and its alignment error rate on these pairs.
         """
-        weights = list(self._weights(pairs, self.layers))
+        weights = list(self._weights(pairs, self.layers, names))
         readings = [
             (reading, alignment_error_rate([likeliest(_read(each, reading)) for each in weights], gold))
             for reading in self._readings(weights)
@@ -134,9 +151,9 @@ class Aligner:
             for when in ("at", "after")
         ]
 
-    def _weights(self, pairs: Sequence[Pair], layers: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+    def _weights(self, pairs: Sequence[Pair], layers: Sequence[str], names: Names) -> Iterator[dict[str, Tensor]]:
         """Return, for each pair and layer, the weights between words; see `_between_words`."""
-        numbered = [self._numbers(pair, number) for number, pair in enumerate(pairs, start=1)]
+        numbered = [self._numbers(pair, names) for pair in pairs]
         batches = inference_batches([max(len(one.source), len(one.target)) for one in numbered], _BATCH_TOKENS)
         results = [self._batch([numbered[index] for index in batch], layers) for batch in counted(batches)]
         return iter(restore_order(batches, results))
@@ -157,18 +174,14 @@ class Aligner:
             for row, one in enumerate(numbers)
         ]
 
-    def _numbers(self, pair: Pair, number: int) -> _Numbers:
+    def _numbers(self, pair: Pair, names: Names) -> _Numbers:
         marks = self.translator.tokenizer
-        if isinstance(self.translator.model, CopyingTranslator):
-            source, unknown = encode_source(pair.source, marks)
-            target = encode_target(pair.target, marks, unknown)
-        else:
-            source, target = tuple(marks.source.encode(pair.source)), tuple(marks.encode(pair.target, target=True))
-        for name, ids in (("source", source), ("target", target)):
+        source, target = self.encode(pair)
+        for side, name, ids in zip(("source", "target"), names, (source, target), strict=True):
             if not 0 < len(ids) <= self.translator.longest:
                 expected = f"from 1 to {self.translator.longest} tokens"
                 hint = "Remove or split the line."
-                raise DataError(Place(None, number, f"{name} line"), expected, f"{len(ids)}", hint)
+                raise DataError(Place(name, pair.line, f"{side} line"), expected, f"{len(ids)}", hint)
         return _Numbers(source, target, words_of_tokens(pair.source, marks.source), words_of_tokens(pair.target, marks))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from qkv.data.corpus import Pair, read_pairs
 from qkv.errors import ConfigError, setting
 from qkv.metrics.alignment import Links
-from qkv.tasks.align.predict import Aligner
+from qkv.tasks.align.predict import Aligner, Names
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.reading import AlignmentReading
 
@@ -49,15 +49,16 @@ def as_unknown(
         raise ConfigError(
             setting("valid_source"), f"{setting('valid_source')} and {setting('valid_target')}", got, "Give both files."
         )
-    return choose_reading(aligner, read_pairs(source, target))
+    return choose_reading(aligner, read_pairs(source, target), (source, target))
 
 
-def choose_reading(aligner: Aligner, pairs: Sequence[Pair]) -> AlignmentReading:
+def choose_reading(aligner: Aligner, pairs: Sequence[Pair], names: Names = (None, None)) -> AlignmentReading:
     """Find the layer, head and step that best link identical words on both sides, such as names and numbers.
 
     Args:
         aligner: the model's aligner.
         pairs: sentences and their translations.
+        names: their files, for messages.
 
     Returns:
         The reading that finds most of these links.
@@ -73,7 +74,7 @@ def choose_reading(aligner: Aligner, pairs: Sequence[Pair]) -> AlignmentReading:
     # Only words with a reference link count; the others have none.
     sure_links = [frozenset(links[index]) for index in linked]
     gold = [Links(sure, sure) for sure in sure_links]
-    return aligner.choose([pairs[index] for index in linked], gold)[0]
+    return aligner.choose([pairs[index] for index in linked], gold, names)[0]
 
 
 def identical_links(pair: Pair) -> set[tuple[int, int]]:

@@ -9,7 +9,7 @@ from qkv.data import segments
 from qkv.data.choices import LABELED_SHARE
 from qkv.data.fingerprints import fingerprint
 from qkv.data.holdout import seen_in_training, split
-from qkv.data.labeled import labels_of, read_labeled
+from qkv.data.labeled import Unit, labels_of, read_labeled
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.notes import note
@@ -128,7 +128,7 @@ def read_for_training(
     seed: int,
     tokenizer: Tokenizer | None = None,
     wide: int | None = None,
-    unit: str = "texts",
+    unit: Unit = "texts",
 ) -> LabeledText:
     """Read and tokenize the training and validation texts.
 
@@ -165,7 +165,7 @@ def read_for_training(
         )
     if message:
         tell(message)
-    labels = labels_of((label for text in train for label in text.labels), name)
+    labels = labels_of((label for text in train for label in text.labels), name, unit)
     if tokenizer is None:
         texts = (word for text in train for word in text.words)
         tokenizer = learn_tokenizer(words, texts)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from qkv.data.labeled import Unit
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, setting
 from qkv.models.reader import ReaderConfig
@@ -23,7 +24,7 @@ def label_recipe(
     settings: TaskSettings,
     read_config: Callable[[Mapping[str, Any]], ReaderConfig],
     read_texts: ReadTexts,
-    unit: str,
+    unit: Unit,
 ) -> LabelRecipe:
     """Return the recipe of a task that labels.
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from qkv.data.choices import Decimal
 from qkv.data.table import parse_table, read_table
 from qkv.errors import ConfigError, DataError
 
@@ -83,6 +84,18 @@ def test_the_advice_fits_the_column(fields: list[str], advice: str) -> None:
     table = parse_table(["a;b", *(f"{field};1" for field in fields)], "f.csv")
     with pytest.raises(DataError, match=f"^f.csv:2: .*{advice}"):
         table.numbers(["a"])
+
+
+@pytest.mark.parametrize(("decimal", "other", "mark"), [("point", "comma", ","), ("comma", "point", ".")])
+def test_the_advice_about_decimals_fits_what_can_be_chosen(decimal: Decimal, other: str, mark: str) -> None:
+    for number, advice in ((f"116{mark}5", f"decimal {other}"), (f"116{mark}500", "groups thousands")):
+        table = parse_table(["a;b", f"{number};1"], "f.csv")
+        for fixed in ((), ("decimal",)):
+            with pytest.raises(DataError) as raised:
+                table.numbers(["a"], decimal=decimal, fixed=fixed)
+            assert advice in raised.value.hint
+            if fixed or advice == "groups thousands":
+                assert "decimal=" not in raised.value.hint
 
 
 @pytest.mark.parametrize("mark", ["\t", ";", ","])

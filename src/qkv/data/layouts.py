@@ -197,20 +197,26 @@ _NUMBERS = (
     (re.compile(r"[-+]?[\d.]+[dD][-+]?\d+"), "Write the exponent with e, as in 1e3."),
     (re.compile(r"[-+]?0[xX][\da-fA-F]+"), "Write it in decimal digits."),
     (re.compile("[-+]?(inf(inity)?|nan)", re.IGNORECASE), "Correct it, or delete the line."),
-    (re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?"), "It is too large: choose another unit."),
 )
+_PLAIN = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?")
 INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
 """Characters that no one sees."""
 
 
-def number_hint(field: str) -> str | None:
+def number_hint(field: str, largest: float) -> str | None:
     """Say how to write a field that is no number, or too large a one; None if it looks like nothing in particular.
 
+    Args:
+        field: the field.
+        largest: from which size on a number is too large.
+
     Example:
-        >>> number_hint("1/2"), number_hint("1.0D+3"), number_hint("dog")
+        >>> number_hint("1/2", 1e9), number_hint("1.0D+3", 1e9), number_hint("dog", 1e9)
         ('A fraction is no number: write its value.', 'Write the exponent with e, as in 1e3.', None)
     """
     if INVISIBLE.search(field):
         shown = INVISIBLE.sub(lambda match: f"U+{ord(match[0]):04X}", field)
         return f"It has an invisible character in it: {shown}."
+    if _PLAIN.fullmatch(field) and abs(float(field)) >= largest:
+        return "It is too large: choose another unit."
     return next((hint for pattern, hint in _NUMBERS if pattern.fullmatch(field)), None)

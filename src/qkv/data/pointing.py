@@ -196,7 +196,8 @@ def _vector(part: str, position: int, where: str) -> tuple[float, ...]:
     if not all(abs(number) < _LARGEST for number in numbers) or "_" in part:
         words = f"if elements are words, say so with {setting('elements', 'words')}."
         advice = next(
-            (hint for number in part.split(",") if (hint := number_hint(number)) and not _is_number(number)), None
+            (hint for number in part.split(",") if (hint := number_hint(number, _LARGEST)) and not _is_number(number)),
+            None,
         )
         hint = f"{advice} Or {words}" if advice else f"Write vectors as 0.3,0.7 without spaces; {words}"
         raise DataError(where, f"a finite number as element {position}", f'"{part[:60]}"', hint)

@@ -29,8 +29,11 @@ MISSING = frozenset({"", "na", "n/a", "#n/a", "nan", "null", "none", "?", ".", "
 _LARGEST = 1e150
 """Squares of larger numbers are beyond float64."""
 _DIGIT = re.compile(r"\d")
-_DECIMAL_COMMA = re.compile(r"[-+]?(\d*,(\d{1,2}|\d{4,})|0\d*,\d+|\d{4,},\d+)")
-"""Numbers whose comma cannot group thousands."""
+_NO_GROUPS = {
+    mark: re.compile(rf"[-+]?(\d*{shown}(\d{{1,2}}|\d{{4,}})|0\d*{shown}\d+|\d{{4,}}{shown}\d+)")
+    for mark, shown in ((",", ","), (".", r"\."))
+}
+"""Numbers whose comma or point cannot group thousands."""
 _INFINITE = re.compile("[-+]?inf(inity)?", re.IGNORECASE)
 _ADVICE = (
     (_INFINITE, "Correct it, or delete the line."),
@@ -206,13 +209,19 @@ class FieldTable:
         if not any(_DIGIT.search(each) for each in fields) and not _INFINITE.fullmatch(field):
             return "The column holds text: choose a column of numbers."
         matching = (advice for pattern, advice in _ADVICE if pattern.fullmatch(field))
-        if (advice := next(matching, None) or number_hint(field)) is not None:
+        if (advice := next(matching, None) or number_hint(field, _LARGEST)) is not None:
             skip = f" Or leave it empty and give {setting('missing', 'skip')}."
             may_be_empty = field.startswith("#") or _INFINITE.fullmatch(field)
             return advice + (skip if may_be_empty and "missing" not in fixed else "")
         other, mark = (",", "comma") if decimal == "point" else (".", "point")
-        if decimal == "point" and "decimal" not in fixed and any(map(_DECIMAL_COMMA.fullmatch, fields)):
-            return f"If it has a decimal comma, say so with {setting('decimal', 'comma')}."
+        if any(map(_NO_GROUPS[other].fullmatch, fields)):
+            say = (
+                f"say so with {setting('decimal', mark)}"
+                if decimal == "point"
+                else f"omit {setting('decimal', 'comma')}"
+            )
+            say = f"write a {decimal}, as in training" if "decimal" in fixed else say
+            return f"If it has a decimal {mark}, {say}."
         grouped = _DIGIT.search(field) and other in field
         usual = f"Write it with a decimal {decimal}, without units or thousands separators."
         return f"Remove what groups thousands: each {mark} of the column is one." if grouped else usual

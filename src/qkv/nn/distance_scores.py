@@ -121,7 +121,7 @@ class ConcatScore(ScoreModule):
     Raises:
         ConfigError: the activation is unknown.
 
-    Source: Wang et al. 2018, "Non-local Neural Networks", eq. 7; Veličković et al. 2018, "Graph Attention Networks",
+    Source: Wang et al. 2018, "Non-local Neural Networks", eq. 5; Veličković et al. 2018, "Graph Attention Networks",
         eq. 3; initialization: Glorot and Bengio 2010, eq. 16.
 
     Example:

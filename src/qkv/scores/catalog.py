@@ -103,7 +103,7 @@ SCORES: Catalog["Score"] = Catalog(
             equation_with=_concat,
             tensors={"query_vector": "D", "key_vector": "E"},
             note="the concatenation form of Non-local Networks; with a leaky relu that of graph attention",
-            source="Wang et al. 2018, eq. 7; Veličković et al. 2018, eq. 3",
+            source="Wang et al. 2018, eq. 5; Veličković et al. 2018, eq. 3",
         ),
         _Entry(
             name="squared_distance",

@@ -98,7 +98,7 @@ class Concat(Score):
     Raises:
         ConfigError: the activation is unknown.
 
-    Source: Wang et al. 2018, "Non-local Neural Networks", eq. 7 (the concatenation form); Veličković et al. 2018,
+    Source: Wang et al. 2018, "Non-local Neural Networks", eq. 5 (the concatenation form); Veličković et al. 2018,
         "Graph Attention Networks", eq. 3.
 
     Example:

@@ -43,10 +43,17 @@ def test_bare_sums_grow_with_the_length_and_normalized_ones_do_not(seed: int, ke
     query, key, value = draw(seed, (4, 3), (keys, 3), (keys, 2))
     longer = key.repeat(times, 1), value.repeat(times, 1)
     bare, soft = normalizers.Identity(), normalizers.Softmax()
-    once, more = (qkv.attention(query, *kv, normalizer=bare) for kv in ((key, value), longer))
-    assert torch.allclose(more, times * once)
-    once, more = (qkv.attention(query, *kv, normalizer=soft) for kv in ((key, value), longer))
-    assert torch.allclose(more, once)
+    for normalizer, growth in ((bare, times), (soft, 1)):
+        (once, slope), (more, steeper) = (_with_slope(query, *kv, normalizer) for kv in ((key, value), longer))
+        assert torch.allclose(more, growth * once)
+        assert torch.allclose(steeper, growth * slope)
+
+
+def _with_slope(query: Tensor, key: Tensor, value: Tensor, normalizer: normalizers.Normalizer) -> tuple[Tensor, Tensor]:
+    """The output, and the gradient of its sum with respect to the query."""
+    leaf = query.clone().requires_grad_()
+    output = qkv.attention(leaf, key, value, normalizer=normalizer)
+    return output.detach(), torch.autograd.grad(output.sum(), leaf)[0]
 
 
 @settings(max_examples=8, deadline=None)

@@ -124,6 +124,12 @@ def test_unit_vectors_make_distance_a_dot_product() -> None:
     assert near(attention(query, key, value, score=SquaredDistance()), attention(query, key, value, score=Dot()))
 
 
+def test_bilinear_compares_vectors_of_different_widths() -> None:
+    query, key, weight = draw(5, 3), draw(7, 4), draw(3, 4)
+    expected = torch.stack([torch.stack([q @ weight @ k for k in key]) for q in query])
+    assert near(Bilinear(weight)(query, key), expected)
+
+
 def test_bilinear_with_the_identity_is_the_dot_product() -> None:
     query, key = draw(5, 4), draw(7, 4)
     assert near(Bilinear(torch.eye(4, dtype=torch.float64))(query, key), Dot()(query, key))

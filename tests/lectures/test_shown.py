@@ -219,6 +219,21 @@ def test_a_rotation_as_query_weight_finds_the_token_before() -> None:
     assert (output[1:] - values[:-1]).abs().mean() < (plain[1:] - values[:-1]).abs().mean() / 2
 
 
+def test_the_readout_gets_the_context_beside_the_state() -> None:
+    """[a_t; s_t] of the first lecture, and the embedding of the token before."""
+    model = RecurrentTranslator(RecurrentConfig(size=20, embedding=4, hidden=6, attention=5)).eval()
+    inputs: list[Tensor] = []
+    model.readout.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
+    source, written = torch.randint(4, 20, (1, 7)), torch.randint(4, 20, (1, 3))
+    with qkv.record(model) as trace, torch.no_grad():
+        model(source, torch.tensor([7]), written)
+    (layer,) = trace.layers
+    context = trace.weights(layer) @ trace.calls[layer][0].value
+    _, read, before = torch.cat(inputs, 1).split([6, context.shape[-1], 4], -1)
+    torch.testing.assert_close(read, context)
+    torch.testing.assert_close(before, model.embed(written))
+
+
 def test_a_head_is_a_bilinear_score_and_the_output_projection_sums_heads() -> None:
     x = torch.randn(2, 6, 32)
     mixed = qkv.nn.MultiHeadAttention(32, 4, bias=False)

@@ -1,17 +1,20 @@
 """The run a training starts from: its weights and tokenizer, or its tokenizer alone."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from torch import nn
 
+from qkv.checkpoint.folder import load_weights_later
+from qkv.checkpoint.rotation import latest_complete
 from qkv.data.fingerprints import fingerprint
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.settings import defaults_of
 from qkv.tasks.published import published_folder
-from qkv.tasks.runs import digest_of, learned_tokenizer, load_trained
+from qkv.tasks.runs import digest_of, load_trained, tokenizer_of
 from qkv.tasks.settings import TaskSettings
 from qkv.tasks.trained import Trained
 
@@ -115,7 +118,8 @@ def first_tokenizer(out: Path, origin: Origin | None) -> Tokenizer | None:
     """Return the tokenizer to continue with: that of the run itself, else that of its origin; None if there is none
     yet.
     """
-    learned = learned_tokenizer(out)
+    newest = latest_complete(out, lambda text: None) if os.path.isdir(out) else None
+    learned = None if newest is None else tokenizer_of(load_weights_later(newest))
     return origin.trained.tokenizer if learned is None and origin is not None else learned
 
 

@@ -16,11 +16,13 @@ from qkv.nn.first_batch import start_from_first_batch
 from qkv.nn.mechanism import MechanismConfig
 from qkv.settings import UNKNOWN, build, check_tables, converted, merge, options_of, plain
 from qkv.tasks.devices import as_device
-from qkv.tasks.launch import expect_same_run, launch, run_folder, size_of, store
-from qkv.tasks.notes import note, working
-from qkv.tasks.origin import Origin, first_tokenizer, start_from
+from qkv.tasks.events import listeners
+from qkv.tasks.notes import note, progress, verbose, working
+from qkv.tasks.origin import Origin, first_tokenizer, origin_config, start_from
+from qkv.tasks.run_folder import ADDED, FREE, expect_same_run, run_folder, store
 from qkv.tasks.settings import ModelKind, TaskSettings, TokenizerSettings
 from qkv.tasks.tokenizing import as_learned, with_known_tokens
+from qkv.training import loop
 from qkv.training.feed import Feed
 from qkv.training.outcome import Outcome
 from qkv.training.protocols import Task
@@ -89,30 +91,6 @@ class ModelTable(Generic[C]):
     show: Callable[[C], dict[str, Any]]
 
 
-def no_more(*_: object) -> Mapping[str, Mapping[str, object]]:
-    """Return no defaults beyond those of the recipe."""
-    return {}
-
-
-def as_read(text: D, _: Origin | None) -> D:
-    """Return what was read: it suits any run to start from."""
-    return text
-
-
-def unchanged(settings: RecipeSettings[Any, Any], _: object) -> RecipeSettings[Any, Any]:
-    """Return the settings: none follows from what was read."""
-    return settings
-
-
-def unjudged(*_: object) -> Sequence[Figure]:
-    """Return no figures."""
-    return ()
-
-
-def unchecked(_: object) -> None:
-    """Accept settings: none contradict each other."""
-
-
 @final
 @dataclass(frozen=True)
 class Recipe(Generic[F, C, D, M]):
@@ -142,11 +120,11 @@ class Recipe(Generic[F, C, D, M]):
     job: Callable[[M, D, RecipeSettings[F, C]], Task[Any]] | None
     identity: Callable[[D, RecipeSettings[F, C]], dict[str, Any]]
     summary: Callable[[D, M], str]
-    defaults_of: Callable[[C, F], Mapping[str, Mapping[str, object]]] = no_more
-    check: Callable[[RecipeSettings[F, C]], None] = unchecked
-    adapt: Callable[[D, Origin | None], D] = as_read
-    judge: Callable[[M, D, RecipeSettings[F, C]], Sequence[Figure]] = unjudged
-    completed: Callable[[RecipeSettings[F, C], D], RecipeSettings[F, C]] = unchanged
+    defaults_of: Callable[[C, F], Mapping[str, Mapping[str, object]]] = lambda model, files: {}
+    check: Callable[[RecipeSettings[F, C]], None] = lambda settings: None
+    adapt: Callable[[D, Origin | None], D] = lambda text, origin: text
+    judge: Callable[[M, D, RecipeSettings[F, C]], Sequence[Figure]] = lambda model, text, settings: ()
+    completed: Callable[[RecipeSettings[F, C], D], RecipeSettings[F, C]] = lambda settings, text: settings
 
     @property
     def task(self) -> str:
@@ -260,19 +238,27 @@ class Recipe(Generic[F, C, D, M]):
         if origin is None or not origin.weights:
             with working("computing the first batch"):
                 start_from_first_batch(model, lambda: first_objective(task, training))
-        tokenizer = text.tokenizer if isinstance(text, Tokenized) else None
         vocabulary = [_vocabulary(text)] if isinstance(text, Tokenized) else []
-        note("; ".join([self.summary(text, model), *vocabulary, size_of(model)]))
+        size = f"{sum(parameter.numel() for parameter in model.parameters()) / 1e6:.1f} million parameters"
+        note("; ".join([self.summary(text, model), *vocabulary, size]))
         warn_without_gradient(settings.model)
-        return launch(
+        # PyTorch's optimizers import its compiler, which takes seconds. Imported here, a signal ends the process at
+        # once, because there is nothing to save yet; within the loop it would have to wait for the import.
+        from torch import _dynamo  # noqa: F401
+
+        return loop.train(
             task,
             model,
             training,
-            out=folder,
-            config=self._config(replace(settings, training=training), text),
-            tokenizer=tokenizer,
-            origin=origin,
+            run=folder,
+            config={**self._config(replace(settings, training=training), text), **origin_config(origin)},
+            tokenizer=text.tokenizer.to_json() if isinstance(text, Tokenized) else None,
+            free=FREE,
+            added=ADDED,
             tensorboard=tensorboard,
+            stream=progress(),
+            every=verbose(),
+            listeners=listeners(),
         )
 
     def _fit(self, settings: RecipeSettings[F, C], text: D, folder: Path, origin: Origin | None) -> Outcome:

@@ -1,6 +1,5 @@
 """The contents of a run folder, for any task: task, tokenizer, weights."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from qkv.checkpoint.contents import Contents, StoredWeights
 from qkv.checkpoint.folder import load_weights_later, verify
 from qkv.checkpoint.plain import decode
-from qkv.checkpoint.rotation import latest_complete, locate
+from qkv.checkpoint.rotation import locate
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError
 from qkv.files import FREE, room_for
@@ -45,7 +44,7 @@ def load_trained(run: str | Path) -> Trained:
     if not isinstance(task, str):
         hint = "Give the folder that `qkv train` wrote."
         raise CheckpointError(str(folder), "a checkpoint with its task", "one without it", hint)
-    return Trained(folder, contents, _tokenizer(contents), task)
+    return Trained(folder, contents, tokenizer_of(contents), task)
 
 
 def digest_of(run: str | Path) -> str:
@@ -161,14 +160,8 @@ def _shapes(tensors: Mapping[str, Tensor]) -> Mapping[str, tuple[int, ...]]:
     )
 
 
-def learned_tokenizer(out: Path) -> Tokenizer | None:
-    """Return the tokenizer of a run to resume; None if there is no run yet."""
-    if not os.path.isdir(out) or (newest := latest_complete(out, lambda text: None)) is None:
-        return None
-    return _tokenizer(load_weights_later(newest))
-
-
-def _tokenizer(contents: Contents) -> Tokenizer | None:
+def tokenizer_of(contents: Contents) -> Tokenizer | None:
+    """Return the tokenizer of a checkpoint, if it has one."""
     text = contents.tokenizer
     return None if text is None else Tokenizer.from_json(text, vocabulary_of(contents.config))
 

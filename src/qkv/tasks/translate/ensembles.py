@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any, final
 
 from qkv.settings import build, check_tables, plain
-from qkv.tasks.launch import run_folder
 from qkv.tasks.notes import note
 from qkv.tasks.origin import Origin
 from qkv.tasks.recipe import Tables
+from qkv.tasks.run_folder import run_folder
 from qkv.tasks.settings import TaskSettings
 from qkv.tasks.translate import recipe as training
 from qkv.tasks.translate.members import write_members

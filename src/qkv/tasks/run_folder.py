@@ -1,4 +1,4 @@
-"""Shared by all trainings: the run folder, initial weights, and starting the loop."""
+"""The run folder of a training: which one may be used, and a model in it that is fitted at once."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,23 +11,17 @@ from qkv.checkpoint.disk import expect_writable
 from qkv.checkpoint.rotation import save_step, step_folder
 from qkv.checkpoint.run import NAME as RUN
 from qkv.checkpoint.run import expect_same, open_run, read_config
-from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, setting
 from qkv.metrics.figure import Figure
 from qkv.tasks.events import listeners
-from qkv.tasks.notes import progress, verbose
-from qkv.tasks.origin import Origin, origin_config
 from qkv.tasks.processes import expect_alone
 from qkv.training.events import Saved, Validated
-from qkv.training.loop import train
 from qkv.training.outcome import Outcome
 from qkv.training.processes import current
-from qkv.training.protocols import Task
-from qkv.training.settings import Settings
 
 _FITTED = 1
 """The step of a model that is fitted at once."""
-_FREE = (
+FREE = (
     "training.steps",
     "training.epochs",
     "training.validate_every",
@@ -35,7 +29,8 @@ _FREE = (
     "training.patience",
     "training.keep",
 )
-_ADDED: Mapping[str, Any] = {
+"""Settings that may change when a run is resumed."""
+ADDED: Mapping[str, Any] = {
     "model.residual": False,
     "model.sinks": False,
     "model.score": "default",
@@ -96,56 +91,7 @@ def expect_same_run(folder: Path, task: str, tables: Mapping[str, Mapping[str, A
         if isinstance(row := stored.get(table), dict)
     }
     now = {table: {name: tables[table][name] for name in row} for table, row in before.items()}
-    expect_same(folder, before, now, _FREE)
-
-
-def launch(
-    task: Task[Any],
-    model: nn.Module,
-    training: Settings,
-    *,
-    out: Path,
-    config: Mapping[str, Any],
-    tokenizer: Tokenizer | None,
-    origin: Origin | None,
-    tensorboard: bool,
-) -> Outcome:
-    """Train, or resume a run.
-
-    Args:
-        task: data, objective and evaluation.
-        model: the model to train.
-        training: training settings.
-        out: the run folder.
-        config: what defines the run, except its origin.
-        tokenizer: stored with the checkpoints; None for a model that reads no text.
-        origin: the run that it starts from, if any.
-        tensorboard: whether to also log to TensorBoard.
-
-    Returns:
-        How it ended.
-
-    Raises:
-        QkvError: any bad input; nothing already saved is lost.
-    """
-    # PyTorch's optimizers import its compiler, which takes seconds. Imported here, a signal ends the process at once,
-    # because there is nothing to save yet; within `train` it would have to wait for the import.
-    from torch import _dynamo  # noqa: F401
-
-    return train(
-        task,
-        model,
-        training,
-        run=out,
-        config={**config, **origin_config(origin)},
-        tokenizer=None if tokenizer is None else tokenizer.to_json(),
-        free=_FREE,
-        added=_ADDED,
-        tensorboard=tensorboard,
-        stream=progress(),
-        every=verbose(),
-        listeners=listeners(),
-    )
+    expect_same(folder, before, now, FREE)
 
 
 def store(model: nn.Module, figures: Sequence[Figure], out: Path, config: Mapping[str, Any]) -> Outcome:
@@ -175,13 +121,3 @@ def store(model: nn.Module, figures: Sequence[Figure], out: Path, config: Mappin
         listener(Saved(_FITTED, step_folder(out, _FITTED)))
         listener.close()
     return Outcome("finished", _FITTED, step_folder(out, _FITTED), digest, contents.figures, best, _FITTED)
-
-
-def size_of(model: nn.Module) -> str:
-    """Describe the number of parameters of a model.
-
-    Example:
-        >>> size_of(nn.Linear(999, 1000))
-        '1.0 million parameters'
-    """
-    return f"{sum(parameter.numel() for parameter in model.parameters()) / 1e6:.1f} million parameters"

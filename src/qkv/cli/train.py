@@ -180,9 +180,8 @@ def as_typed(error: QkvError, task: TaskSettings, typed: Mapping[str, Any]) -> Q
         task: the task whose settings these are.
         typed: the settings that were given by flags.
     """
-    named = task.names()
     # One name of earlier versions can be that of two settings: the one that was typed, or the first.
-    named |= {dotted: name for name in typed for dotted in task.dotted_names(name)}
+    named = {**task.names} | {dotted: name for name in typed for dotted in task.dotted_names(name)}
     about = next((name for dotted, name in named.items() if error.argument in (dotted, dotted.partition(".")[2])), None)
 
     def spell(name: str, value: str | None) -> str:

@@ -343,6 +343,25 @@ def refuse_derived(table: Mapping[str, Any], names: tuple[str, ...], hint: str) 
             raise ConfigError(f"model.{name}", "a known setting", "a setting derived from others", hint)
 
 
+def refuse_heads(encoder: str, heads: int, default: int) -> None:
+    """Refuse heads of an encoder without self-attention.
+
+    Args:
+        encoder: its kind.
+        heads: how many it has.
+        default: how many it has if they are not given.
+
+    Raises:
+        ConfigError: they are given, and the encoder is no Transformer.
+
+    Example:
+        >>> refuse_heads("gru", heads=4, default=4)
+    """
+    if encoder != "transformer" and heads != default:
+        hint = f"It belongs to self-attention: omit it, or choose {setting('model', 'transformer')}."
+        raise ConfigError("model.heads", "a Transformer", f"{heads} with {encoder}", hint)
+
+
 @dataclass(frozen=True)
 class _Kind:
     kind: ModelKind = "transformer"

@@ -177,12 +177,13 @@ class TaskSettings:
         stored = options_of(self.tables[table])[name].stored
         return [f"{table}.{spelling}" for spelling in (name, stored) if spelling]
 
-    def names(self) -> dict[str, str]:
-        """Return the settings by dotted name, also by those of earlier versions.
+    @cached_property
+    def names(self) -> Mapping[str, str]:
+        """The settings by dotted name, also by those of earlier versions.
 
         Example:
             >>> from qkv.training.settings import Settings
-            >>> TaskSettings("sort", "", {"training": Settings}).names()["training.tokens"]
+            >>> TaskSettings("sort", "", {"training": Settings}).names["training.tokens"]
             'batch_tokens'
         """
         names = {self.dotted(name): name for name in self.table_of}
@@ -241,7 +242,6 @@ class TaskSettings:
             >>> TaskSettings("sort", "", {"training": Settings}).current({"training": {"tokens": 512}})
             {'training': {'batch_tokens': 512}}
         """
-        names = self.names()
         renamed: dict[str, Any] = {}
         for table, settings in tables.items():
             if table not in self.tables or not isinstance(settings, Mapping):
@@ -249,7 +249,7 @@ class TaskSettings:
                 continue
             row = renamed.setdefault(table, {})
             for former, item in settings.items():
-                name = names.get(f"{table}.{former}", former)
+                name = self.names.get(f"{table}.{former}", former)
                 if name in row or (name != former and name in settings):
                     hint = f"They set the same: omit {former}."
                     raise ConfigError(f"{table}.{former}", f"no {table}.{name} beside it", "both", hint)

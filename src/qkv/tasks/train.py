@@ -239,6 +239,5 @@ def named_as_given(task: TaskSettings) -> Iterator[None]:
     try:
         yield
     except QkvError as error:
-        names = task.names()
-        named = error.about(names.get(error.argument, error.argument))
-        raise named.respelled(lambda name, value: in_python(names.get(name, name), value)) from error
+        named = error.about(task.names.get(error.argument, error.argument))
+        raise named.respelled(lambda name, value: in_python(task.names.get(name, name), value)) from error

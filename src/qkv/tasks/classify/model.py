@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from qkv.errors import ConfigError, setting
 from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
 from qkv.settings import build
 from qkv.tasks.classify.data import Labeling
 from qkv.tasks.classify.objective import ReaderModel
-from qkv.tasks.recipe import refuse_derived, without
+from qkv.tasks.recipe import refuse_derived, refuse_heads, without
 
 
 def build_model(kind: Labeling, config: ReaderConfig, size: int, labels: int, unknown: int) -> ReaderModel:
@@ -46,9 +45,7 @@ def read_config(table: Mapping[str, Any]) -> ReaderConfig:
     """
     refuse_derived(table, ("size", "labels"), "The vocabulary and the labels come from the training text.")
     config = stored_config(table)
-    if config.encoder != "transformer" and config.heads != ReaderConfig.heads:
-        hint = f"It belongs to self-attention: omit it, or choose {setting('model', 'transformer')}."
-        raise ConfigError("model.heads", "a Transformer", f"{config.heads} with {config.encoder}", hint)
+    refuse_heads(config.encoder, config.heads, ReaderConfig.heads)
     return config
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from qkv.errors import ConfigError, setting
+from qkv.errors import setting
 from qkv.models.pointer import PointerConfig, PointerNetwork
 from qkv.settings import build
 from qkv.tasks.point.data import PointLines
-from qkv.tasks.recipe import refuse_derived, without
+from qkv.tasks.recipe import refuse_derived, refuse_heads, without
 
 _DERIVED = ("features", "elements")
 
@@ -51,9 +51,7 @@ def read_config(table: Mapping[str, Any]) -> PointerConfig:
     refuse_derived(table, _DERIVED, hint)
     recurrent = {"cell": table["encoder"], "layers": 1} if table.get("encoder") in ("lstm", "gru", "rnn") else {}
     config = build(PointerConfig, {"features": 1, **_MODEL, **recurrent, **table}, "model")
-    if config.encoder != "transformer" and config.heads != _MODEL["heads"]:
-        hint = f"It belongs to self-attention: omit it, or choose {setting('model', 'transformer')}."
-        raise ConfigError("model.heads", "a Transformer", f"{config.heads} with {config.encoder}", hint)
+    refuse_heads(config.encoder, config.heads, PointerConfig.heads)
     return config
 
 

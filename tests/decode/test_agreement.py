@@ -4,7 +4,7 @@ import pytest
 import torch
 from tests.models.test_translators import BOS, EOS, KINDS, batch, made
 
-from qkv.decode.agreement import Agreement, turned
+from qkv.decode.agreement import Agreement, reversed_hypothesis
 from qkv.decode.beam import Beam, Ranking, beam
 from qkv.decode.forced import forced
 from qkv.decode.hypothesis import Hypothesis
@@ -13,8 +13,10 @@ ROWS = [[3, 4, 5], [7], [8, 9]]
 MARKS = {"bos": BOS, "eos": EOS}
 
 
-def test_a_hypothesis_is_turned_with_its_score() -> None:
-    assert turned(Hypothesis((3, 4, 5), -2.0, finished=False)) == Hypothesis((5, 4, 3), -2.0, finished=False)
+def test_a_hypothesis_is_reversed_with_its_score() -> None:
+    assert reversed_hypothesis(Hypothesis((3, 4, 5), -2.0, finished=False)) == Hypothesis(
+        (5, 4, 3), -2.0, finished=False
+    )
 
 
 @torch.no_grad()

@@ -156,9 +156,9 @@ def test_small_corpora_of_pairs_are_as_in_memory(tmp_path: Path) -> None:
     assert disk.train.take(range(len(disk.train))) == memory.train
     assert (disk.valid, disk.valid_examples) == (memory.valid, memory.valid_examples)
     assert disk.target_tokens == memory.target_tokens
-    turned = disk.turned().train
-    assert isinstance(turned, PreparedPairs)
-    assert turned.take([5]) == [memory.turned().train[5]]  # type: ignore[index]
+    reversed_pairs = disk.right_to_left().train
+    assert isinstance(reversed_pairs, PreparedPairs)
+    assert reversed_pairs.take([5]) == [memory.right_to_left().train[5]]  # type: ignore[index]
 
 
 def test_no_source_is_held_out_and_trained_on(tmp_path: Path) -> None:

@@ -59,6 +59,30 @@ def encode_target(text: str, tokenizer: Tokenizer, unknown: Sequence[str]) -> tu
     return tuple(numbers.get(bare(piece), number) if number == tokenizer.unk else number for number, piece in named)
 
 
+def encode_pair(
+    source: str, target: str, tokenizer: Tokenizer, *, copies: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Encode a source and its target.
+
+    Args:
+        source, target: their texts.
+        tokenizer: text to tokens; of a model that copies, one of words or characters.
+        copies: whether out-of-vocabulary tokens are numbered, for a model that copies.
+
+    Returns:
+        The ids of both.
+
+    Example:
+        >>> tokenizer = Tokenizer.learn(["hello"], kind="word")
+        >>> encode_pair("hello Zuri", "Zuri", tokenizer, copies=True)
+        ((4, 5), (5,))
+    """
+    if not copies:
+        return tuple(tokenizer.source.encode(source)), tuple(tokenizer.encode(target, target=True))
+    numbered = encode_source(source, tokenizer)
+    return numbered.ids, encode_target(target, tokenizer, numbered.unknown)
+
+
 def decode_open(ids: Iterable[int], tokenizer: Tokenizer, unknown: Sequence[str]) -> str:
     """Decode ids; those beyond the vocabulary are words of the source.
 

@@ -56,7 +56,7 @@ class Agreement:
             For each row its different proposals in reading order, the best first. A score is the mean of both
             log-probabilities, end token included; a proposal is finished if one side ended it.
         """
-        rows = [_together(ours, theirs) for ours, theirs in zip(ahead, back, strict=True)]
+        rows = [_proposals(ours, theirs) for ours, theirs in zip(ahead, back, strict=True)]
         rows_T = torch.tensor([row for row, hypotheses in enumerate(rows) for _ in hypotheses], dtype=torch.int64)
         texts = [ids for hypotheses in rows for ids in hypotheses]
         scores = [
@@ -81,19 +81,19 @@ class Agreement:
         return [(ours.score + theirs.score) / 2 for ours, theirs in zip(ahead, back, strict=True)]
 
 
-def turned(hypothesis: Hypothesis) -> Hypothesis:
+def reversed_hypothesis(hypothesis: Hypothesis) -> Hypothesis:
     """Return the hypothesis of a model that writes right to left, in reading order.
 
     Example:
-        >>> turned(Hypothesis((7, 8, 9), -1.0)).ids
+        >>> reversed_hypothesis(Hypothesis((7, 8, 9), -1.0)).ids
         (9, 8, 7)
     """
     return replace(hypothesis, ids=hypothesis.ids[::-1])
 
 
-def _together(ahead: Sequence[Hypothesis], back: Sequence[Hypothesis]) -> dict[tuple[int, ...], bool]:
+def _proposals(ahead: Sequence[Hypothesis], back: Sequence[Hypothesis]) -> dict[tuple[int, ...], bool]:
     """Return the proposals in reading order, each once, and whether a side ended it."""
     finished: dict[tuple[int, ...], bool] = {}
-    for one in (*ahead, *map(turned, back)):
+    for one in (*ahead, *map(reversed_hypothesis, back)):
         finished[one.ids] = finished.get(one.ids, False) or one.finished
     return finished

@@ -154,10 +154,10 @@ class Recipe(Generic[F, C, D, M]):
         model = self._read_model(tables.get("model", {}))
         files: F = build(self.settings.tables["data"], tables.get("data", {}), "data")
         known = merge(merge(self.settings.defaults, self.defaults_of(model, files)), tables)
-        words = with_known_tokens(known.get("tokenizer", {}))
+        tokenizer = with_known_tokens(known.get("tokenizer", {}))
         settings = RecipeSettings(
             files,
-            build(self.settings.tables.get("tokenizer", TokenizerSettings), words, "tokenizer"),
+            build(self.settings.tables.get("tokenizer", TokenizerSettings), tokenizer, "tokenizer"),
             model,
             build(self.settings.tables.get("training", Training), known.get("training", {}), "training"),
         )

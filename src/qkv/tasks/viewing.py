@@ -33,7 +33,7 @@ from qkv.tasks.streams import write_json, write_lines
 from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.translate.decoding import usual_limit
 from qkv.tasks.translate.members import expect_single
-from qkv.tasks.translate.predict import Translator, columns_of
+from qkv.tasks.translate.predict import Translator, columns_of, shown_end
 from qkv.view.scene import Scene
 from qkv.view.showing import serve
 
@@ -206,8 +206,7 @@ def _translated(translator: Translator, text: str, tokens: int | None) -> Scene:
     with torch.no_grad(), record(model) as trace:
         model(source, lengths, target)
     read, size = pieces_open(ids, tokenizer.source, encoded.unknown), tokenizer.source.size
-    ended = "<eos>" if hypothesis.finished else "…"
-    written = [*pieces_open(hypothesis.ids, tokenizer, encoded.unknown), ended]
+    written = [*pieces_open(hypothesis.ids, tokenizer, encoded.unknown), shown_end(hypothesis.finished)]
     origins = translator.origins(ids, hypothesis.ids[::-1] if translator.back[0] else hypothesis.ids) or ()
     copied = {
         index for index, origin in enumerate(origins[::-1] if translator.back[0] else origins) if origin is not None

@@ -9,7 +9,7 @@ from torch import Tensor
 from qkv.data import segments
 from qkv.data.batches import collate_sources, inference_batches, restore_order
 from qkv.data.corpus import Pair
-from qkv.data.open_vocabulary import encode_source, encode_target
+from qkv.data.open_vocabulary import encode_pair
 from qkv.data.tokenizer import Tokenizer
 from qkv.decode.likeliest import expect_numbers
 from qkv.errors import ConfigError, DataError, Place, expect_name, nearest, setting
@@ -116,11 +116,8 @@ class Aligner:
 
     def encode(self, pair: Pair) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the ids of a source and of its target; a model that copies numbers words beyond its vocabulary."""
-        marks = self.translator.tokenizer
-        if isinstance(self.translator.model, CopyingTranslator):
-            source, unknown = encode_source(pair.source, marks)
-            return source, encode_target(pair.target, marks, unknown)
-        return tuple(marks.source.encode(pair.source)), tuple(marks.encode(pair.target, target=True))
+        copies = isinstance(self.translator.model, CopyingTranslator)
+        return encode_pair(pair.source, pair.target, self.translator.tokenizer, copies=copies)
 
     def choose(
         self, pairs: Sequence[Pair], gold: Sequence[Links], names: Names = (None, None)
@@ -160,10 +157,10 @@ class Aligner:
 
     @torch.no_grad()
     def _batch(self, numbers: Sequence[_Numbers], layers: Sequence[str]) -> list[dict[str, Tensor]]:
-        model, marks = self.translator.model, self.translator.tokenizer
+        model, tokenizer = self.translator.model, self.translator.tokenizer
         device = device_of(model)
-        source, lengths = collate_sources([one.source for one in numbers], marks.pad)
-        target, _ = collate_sources([(marks.bos, *one.target) for one in numbers], marks.pad)
+        source, lengths = collate_sources([one.source for one in numbers], tokenizer.pad)
+        target, _ = collate_sources([(tokenizer.bos, *one.target) for one in numbers], tokenizer.pad)
         with record(model, layers=layers) as trace:
             model(source.to(device), lengths.to(device), target.to(device))
         recorded = {layer: trace.weights(layer).float().cpu() for layer in layers}
@@ -175,14 +172,15 @@ class Aligner:
         ]
 
     def _numbers(self, pair: Pair, names: Names) -> _Numbers:
-        marks = self.translator.tokenizer
+        tokenizer = self.translator.tokenizer
         source, target = self.encode(pair)
         for side, name, ids in zip(("source", "target"), names, (source, target), strict=True):
             if not 0 < len(ids) <= self.translator.longest:
                 expected = f"from 1 to {self.translator.longest} tokens"
                 hint = "Remove or split the line."
                 raise DataError(Place(name, pair.line, f"{side} line"), expected, f"{len(ids)}", hint)
-        return _Numbers(source, target, words_of_tokens(pair.source, marks.source), words_of_tokens(pair.target, marks))
+        words = words_of_tokens(pair.source, tokenizer.source), words_of_tokens(pair.target, tokenizer)
+        return _Numbers(source, target, *words)
 
 
 def words_of_tokens(text: str, tokenizer: Tokenizer) -> list[int]:

@@ -124,7 +124,7 @@ def missing_data(name: str, hint: str) -> ConfigError:
 def read_for_training(
     read: ReadTexts,
     files: LabelFiles,
-    words: TokenizerSettings,
+    tokenizer_settings: TokenizerSettings,
     seed: int,
     tokenizer: Tokenizer | None = None,
     wide: int | None = None,
@@ -135,7 +135,7 @@ def read_for_training(
     Args:
         read: reads the texts of a task.
         files: the files.
-        words: tokenizer settings.
+        tokenizer_settings: its settings, if one is learned.
         seed: selects what is held out if there is no validation file.
         tokenizer: an existing tokenizer; None to train one.
         wide: feature buckets of a wide model; None for other models.
@@ -168,7 +168,7 @@ def read_for_training(
     labels = labels_of((label for text in train for label in text.labels), name, unit)
     if tokenizer is None:
         texts = (word for text in train for word in text.words)
-        tokenizer = learn_tokenizer(words, texts)
+        tokenizer = learn_tokenizer(tokenizer_settings, texts)
     return LabeledText(
         tokenizer,
         labels,

@@ -58,13 +58,13 @@ class TrainingText(NamedTuple):
 
 
 def read_for_training(
-    files: GenerateFiles, words: TokenizerSettings, context: int, tokenizer: Tokenizer | None = None
+    files: GenerateFiles, tokenizer_settings: TokenizerSettings, context: int, tokenizer: Tokenizer | None = None
 ) -> TrainingText:
     """Read and tokenize the training and validation text.
 
     Args:
         files: the files.
-        words: tokenizer settings.
+        tokenizer_settings: its settings, if one is learned.
         context: tokens per window; both parts must have at least one window.
         tokenizer: an existing tokenizer; None to train one.
 
@@ -89,7 +89,7 @@ def read_for_training(
         if valid in train:
             note("qkv: the validation text is trained on too: figures of validation say little about others.")
     if tokenizer is None:
-        tokenizer = learn_tokenizer(words, [train])
+        tokenizer = learn_tokenizer(tokenizer_settings, [train])
     learned, held = passage(train, tokenizer), passage(valid, tokenizer)
     _expect_window(learned.tokens, context, Place(source), f"{len(learned.ids):,}")
     total = f"{len(held.ids):,}"

@@ -49,7 +49,7 @@ class PreparedPairs:
     def __len__(self) -> int:
         return int(self._ends[-1]) if self._ends.size else 0
 
-    def turned(self) -> "PreparedPairs":
+    def right_to_left(self) -> "PreparedPairs":
         """Return the same pairs with the tokens of targets right to left."""
         return PreparedPairs(self.corpus, back=not self._back)
 

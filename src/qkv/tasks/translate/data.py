@@ -7,7 +7,7 @@ from typing import NamedTuple
 from qkv.data.batches import Example
 from qkv.data.corpus import Pair
 from qkv.data.fingerprints import fingerprint
-from qkv.data.open_vocabulary import encode_source, encode_target
+from qkv.data.open_vocabulary import encode_pair
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, DataError, Place, setting
@@ -39,10 +39,11 @@ class Parallel(NamedTuple):
     fingerprint: str
     table: WordTable | None = None
 
-    def turned(self) -> "Parallel":
+    def right_to_left(self) -> "Parallel":
         """Return the same pairs with the tokens of targets right to left, in the order that a model writes them."""
-        train = self.train.turned() if isinstance(self.train, PreparedPairs) else _turned(self.train)
-        return self._replace(train=train, valid_examples=_turned(self.valid_examples))
+        train = self.train
+        reversed_train = train.right_to_left() if isinstance(train, PreparedPairs) else _right_to_left(train)
+        return self._replace(train=reversed_train, valid_examples=_right_to_left(self.valid_examples))
 
     @property
     def target_tokens(self) -> int:
@@ -61,7 +62,7 @@ class Parallel(NamedTuple):
 
 def read_training(
     files: TranslateFiles,
-    words: TranslateTokenizer,
+    tokenizer_settings: TranslateTokenizer,
     seed: int,
     tokenizer: Tokenizer | None = None,
     *,
@@ -71,7 +72,7 @@ def read_training(
 
     Args:
         files: the files.
-        words: tokenizer settings.
+        tokenizer_settings: its settings, if one is learned.
         seed: selects the held-out pairs if there are no validation files.
         tokenizer: an existing tokenizer; None to train one.
         copies: whether out-of-vocabulary source words get their own ids, for a model that copies.
@@ -94,7 +95,7 @@ def read_training(
     else:
         pairs, valid = divided(pairs, seed, files.holdout)
     if tokenizer is None:
-        tokenizer = learn_tokenizers(pairs, words)
+        tokenizer = learn_tokenizers(pairs, tokenizer_settings)
     examples = _examples(pairs, tokenizer, files.longest, sources.names, copies)
     valid_examples = _examples(valid, tokenizer, files.longest, (valid_sources or sources).names, copies)
     return Parallel(tokenizer, examples, valid, valid_examples, fingerprint(pairs), files.table)
@@ -120,7 +121,7 @@ def _prepared(files: TranslateFiles, tokenizer: Tokenizer | None, copies: bool) 
     return Parallel(corpus.tokenizer, train, valid, examples, corpus.manifest.digest)
 
 
-def _turned(examples: Sequence[Example]) -> list[Example]:
+def _right_to_left(examples: Sequence[Example]) -> list[Example]:
     return [replace(example, target=example.target[::-1]) for example in examples]
 
 
@@ -149,17 +150,10 @@ def _examples(
 ) -> list[Example]:
     examples = []
     for pair in pairs:
-        source, target = _numbered(pair, tokenizer, copies)
+        source, target = encode_pair(pair.source, pair.target, tokenizer, copies=copies)
         for ids, name in zip((source, target), names, strict=True):
             if len(ids) > longest:
                 hint = f"Shorten or remove the line, or allow longer ones with {setting('longest', f'{len(ids)}')}."
                 raise DataError(Place(name, pair.line), f"at most {longest} tokens", f"{len(ids)}", hint)
         examples.append(Example(source, target, pair.line))
     return examples
-
-
-def _numbered(pair: Pair, tokenizer: Tokenizer, copies: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    if not copies:
-        return tuple(tokenizer.source.encode(pair.source)), tuple(tokenizer.encode(pair.target, target=True))
-    source = encode_source(pair.source, tokenizer)
-    return source.ids, encode_target(pair.target, tokenizer, source.unknown)

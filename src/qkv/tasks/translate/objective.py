@@ -99,8 +99,7 @@ class TranslationTask:
         return Figure("loss", total / count, "nats per target token", higher_is_better=False)
 
     def _stack(self, examples: Sequence[Example]) -> Batch:
-        marks = self.tokenizer
-        batch = collate(examples, marks.pad, marks.bos, marks.eos)
+        batch = collate(examples, self.tokenizer.pad, self.tokenizer.bos, self.tokenizer.eos)
         return batch.to(device_of(self.model))
 
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, int]:

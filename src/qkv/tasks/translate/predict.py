@@ -14,7 +14,7 @@ from qkv.data.batches import collate_sources, inference_batches, restore_order
 from qkv.data.open_vocabulary import OpenSource, decode_open, encode_source, pieces_open, surfaces
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import WordTable
-from qkv.decode.agreement import Agreement, turned
+from qkv.decode.agreement import Agreement, reversed_hypothesis
 from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.sampling import RowKeys
 from qkv.errors import CheckpointError, ConfigError, Place, setting
@@ -36,10 +36,13 @@ from qkv.training.average import average_checkpoints, last_checkpoints
 from qkv.view.alignment import Alignment
 
 _BATCH_TOKENS = 4096
-_EOS_SHOWN = "<eos>"
-_CUT_SHOWN = "…"
 _GREEDY = Decoding()
-_FAR = 1 << 30
+_UNREAD_COLUMN = 1 << 30
+
+
+def shown_end(finished: bool) -> str:
+    """Return the last token of a translation for people: "<eos>", or "…" if it was cut."""
+    return "<eos>" if finished else "…"
 
 
 @final
@@ -303,11 +306,8 @@ class Translator:
                 f"one trained with {setting('score', 'none')}",
                 "Train with a score.",
             )
-        device = device_of(self.model)
-        source_1S, lengths = collate_sources([source], self.tokenizer.pad)
-        target_1T = torch.tensor([[self.tokenizer.bos, *(reversed(target) if self.back[0] else target)]])
         with torch.no_grad(), record(self.model, layers=[layer]) as trace:
-            self.model(source_1S.to(device), lengths.to(device), target_1T.to(device))
+            self.model(*self._inputs(source, target))
         weights_TS = (reading or AlignmentReading(layer)).of(trace.weights(layer)[0])
         if self.back[0]:
             weights_TS = torch.cat([weights_TS[:-1].flip(0), weights_TS[-1:]])
@@ -325,14 +325,17 @@ class Translator:
         """
         if not isinstance(self.model, CopyingTranslator):
             return None
-        device = device_of(self.model)
-        source_1S, lengths = collate_sources([source], self.tokenizer.pad)
-        written = reversed(target) if self.back[0] else target
-        target_1T = torch.tensor([[self.tokenizer.bos, *written]], device=device)
-        shares, indices = self.model.origins(source_1S.to(device), lengths.to(device), target_1T)
+        shares, indices = self.model.origins(*self._inputs(source, target))
         pairs = zip(shares[0].tolist(), indices[0].tolist(), strict=True)
         copied = tuple(index if share > 0.5 else None for share, index in pairs)
         return copied[::-1] if self.back[0] else copied
+
+    def _inputs(self, source: Sequence[int], target: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what the model reads: a source (1, S), its length (1,), and a target as the model writes it (1, T)."""
+        device = device_of(self.model)
+        source_1S, lengths = collate_sources([source], self.tokenizer.pad)
+        target_1T = torch.tensor([[self.tokenizer.bos, *(reversed(target) if self.back[0] else target)]])
+        return source_1S.to(device), lengths.to(device), target_1T.to(device)
 
     def over(self, table: WordTable | None) -> "Translator":
         """Return the same models for lines of other columns, or of text that is split into symbols already (None)."""
@@ -360,8 +363,9 @@ class Translator:
             results = []
             with DecodingSession() as session:
                 for batch in counted(batches):
-                    drawn = [[row[index] for index in batch] for row in keys]
-                    results.append(self._decode_batch([filled_sources[index] for index in batch], drawn, how, session))
+                    batch_sources = [filled_sources[index] for index in batch]
+                    batch_keys = [[row[index] for index in batch] for row in keys]
+                    results.append(self._decode_batch(batch_sources, batch_keys, how, session))
             for index, ranked in zip(filled, restore_order(batches, results), strict=True):
                 hypotheses[index] = ranked
         return hypotheses
@@ -374,18 +378,18 @@ class Translator:
         settings: dict[str, Any] = {"bos": self.tokenizer.bos, "eos": self.tokenizer.eos, "session": session}
         settings |= {"limit": how.limit(lengths_B), "never": self.tokenizer.never_written}
         ahead, back = (
-            [m for m, turns in zip(self.models, self.back, strict=True) if turns is way] for way in (False, True)
+            [model for model, back in zip(self.models, self.back, strict=True) if back is way] for way in (False, True)
         )
         # With both directions, the models of each direction propose every hypothesis of their beam.
         wide = replace(how, n_best=max(how.n_best, how.beam)) if ahead and back else how
         hypotheses = [
-            decode(some, source_BS, lengths_B, keys, wide, **settings) if some else [] for some in (ahead, back)
+            decode(models, source_BS, lengths_B, keys, wide, **settings) if models else [] for models in (ahead, back)
         ]
         if not back:
             return hypotheses[0]
         if not ahead:
-            return [[turned(one) for one in row] for row in hypotheses[1]]
-        first, second = (as_stepper(some, how.mean) for some in (ahead, back))
+            return [[reversed_hypothesis(one) for one in row] for row in hypotheses[1]]
+        first, second = (as_stepper(models, how.mean) for models in (ahead, back))
         both = Agreement(first, second, self.tokenizer.bos, self.tokenizer.eos)
         return [row[: how.n_best] for row in both.choose(source_BS, lengths_B, *hypotheses)]
 
@@ -403,10 +407,7 @@ class Translator:
             score=hypothesis.score,
             finished=hypothesis.finished,
             source_tokens=tuple(pieces_open(source.ids, self.tokenizer.source, source.unknown)),
-            target_tokens=(
-                *pieces_open(ids, self.tokenizer, unknown),
-                _EOS_SHOWN if hypothesis.finished else _CUT_SHOWN,
-            ),
+            target_tokens=(*pieces_open(ids, self.tokenizer, unknown), shown_end(hypothesis.finished)),
             weights=self.attention(source.ids, hypothesis.ids) if shows else None,
             ranked=hypothesis.ranked,
             origins=self.origins(source.ids, hypothesis.ids) if shows else None,
@@ -416,12 +417,13 @@ class Translator:
         self, line: str, source: OpenSource, target: tuple[int, ...], reading: AlignmentReading
     ) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Number each unknown token of the target by the source word it was aligned to, and return these words."""
-        marks = self.tokenizer
+        tokenizer = self.tokenizer
         aligned = self.attention(source.ids, target, reading).argmax(-1).tolist()
-        written = surfaces(line, marks.source)
+        written = surfaces(line, tokenizer.source)
         words = (*source.unknown, *(written[index] for index in aligned))
-        first = marks.size + len(source.unknown)
-        return tuple(first + at if number == marks.unk else number for at, number in enumerate(target)), words
+        first = tokenizer.size + len(source.unknown)
+        ids = tuple(first + index if number == tokenizer.unk else number for index, number in enumerate(target))
+        return ids, words
 
 
 def _member(run: Path, trained: Trained, average: int) -> Translator:
@@ -477,4 +479,4 @@ def columns_of(translator: Translator, source_col: int | None, features_col: int
     # Nothing is read from the column of the target, which may then hold anything.
     source = table.source_col if source_col is None else source_col
     features = table.features_col if features_col is None else features_col
-    return translator.over(replace(table, source_col=source, features_col=features, target_col=_FAR))
+    return translator.over(replace(table, source_col=source, features_col=features, target_col=_UNREAD_COLUMN))

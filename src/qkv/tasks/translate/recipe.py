@@ -87,21 +87,21 @@ def _summary(text: Parallel, _: TranslationModel) -> str:
 
 def _check(settings: TranslationSettings) -> None:
     """Refuse settings that contradict each other: of copying and the vocabulary, of features and what reads them."""
-    words, table, copies = settings.tokenizer, settings.data.table, settings.model.copy != "none"
-    assert isinstance(words, TranslateTokenizer)
-    if copies and not words.shared:
+    tokenizer, table, copies = settings.tokenizer, settings.data.table, settings.model.copy != "none"
+    assert isinstance(tokenizer, TranslateTokenizer)
+    if copies and not tokenizer.shared:
         hint = (
             f"A copied word has one id on both sides: omit {setting('source_tokenizer')} and "
             f"{setting('target_tokenizer')}."
         )
-        got = " and ".join(words.kinds)
+        got = " and ".join(tokenizer.kinds)
         raise ConfigError("model.copy", "one vocabulary for both sides", got, hint)
     if table is not None and table.features == "separate":
         expect_features(settings.model)
-        if words.kinds[0] != "none":
+        if tokenizer.kinds[0] != "none":
             hint = "Omit the tokenizer: each symbol and each feature is a token."
             expected = "none, with which each feature is a token"
-            raise ConfigError("tokenizer.source_tokenizer", expected, words.kinds[0], hint)
+            raise ConfigError("tokenizer.source_tokenizer", expected, tokenizer.kinds[0], hint)
     if copies and settings.training.label_smoothing:
         got, hint = f"{settings.training.label_smoothing}", "Omit it, or train without copying."
         raise ConfigError("training.label_smoothing", "0 for a model that copies", got, hint)
@@ -147,7 +147,7 @@ def member(direction: Direction, split: int) -> TranslationRecipe:
 
     def read(settings: TranslationSettings, tokenizer: Tokenizer | None) -> Parallel:
         text = _read(replace(settings, training=replace(settings.training, seed=split)), tokenizer)
-        return text.turned() if back else text
+        return text.right_to_left() if back else text
 
     def job(model: TranslationModel, text: Parallel, settings: TranslationSettings) -> TranslationTask:
         return replace(_job(model, text, settings), back=back)

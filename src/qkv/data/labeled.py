@@ -300,7 +300,7 @@ def _expect_words_named(names: list[str], layout: TagColumns, where: Place) -> N
         DataError: it does.
     """
     if names[layout.word] not in _WORD_NAMES:
-        column = next(place for place, cell in enumerate(names, start=1) if cell in _WORD_NAMES)
+        column = next(number for number, cell in enumerate(names, start=1) if cell in _WORD_NAMES)
         hint = f"Write word, then tag: cut -f{column},{len(names)} takes these columns."
         got = f'a header that calls column {column} "{names[column - 1]}"'
         raise DataError(where, "the word in the first column", got, hint)

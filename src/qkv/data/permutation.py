@@ -6,7 +6,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-Places = NDArray[np.uint64]
+Numbers = NDArray[np.uint64]
 _ROUNDS = 8
 _GOLDEN, _FIRST, _SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
@@ -39,27 +39,27 @@ class Permutation:
         digest = b"".join(sha256(f"{key}:{part}".encode()).digest() for part in range(_ROUNDS // 4))
         self._keys = np.frombuffer(digest, "<u8")
 
-    def at(self, start: int, stop: int) -> Places:
-        """Return which items come at the places from `start` to before `stop`."""
+    def at(self, start: int, stop: int) -> Numbers:
+        """Return the items at the positions from `start` to before `stop`."""
         items = self._permuted(np.arange(start, min(stop, self.size), dtype=np.uint64))
         while (outside := np.flatnonzero(items >= self.size)).size:
             items[outside] = self._permuted(items[outside])
         return items
 
-    def _permuted(self, numbers: Places) -> Places:
+    def _permuted(self, numbers: Numbers) -> Numbers:
         high, low = self._masks
         halves = [numbers >> self._low, numbers & low]
         for number, key in enumerate(self._keys):
             changed = number % 2
             halves[changed] = halves[changed] ^ (_mixed(halves[1 - changed] + key) & (low if changed else high))
-        permuted: Places = (halves[0] << self._low) | halves[1]
+        permuted: Numbers = (halves[0] << self._low) | halves[1]
         return permuted
 
 
-def _mixed(numbers: Places) -> Places:
+def _mixed(numbers: Numbers) -> Numbers:
     """Spread every bit over all 64; arrays wrap around without a warning."""
     numbers = numbers + _GOLDEN
     numbers = (numbers ^ (numbers >> np.uint64(30))) * _FIRST
     numbers = (numbers ^ (numbers >> np.uint64(27))) * _SECOND
-    mixed: Places = numbers ^ (numbers >> np.uint64(31))
+    mixed: Numbers = numbers ^ (numbers >> np.uint64(31))
     return mixed

@@ -134,6 +134,6 @@ def this_processor() -> Processor:
     except OSError:
         text = ""
     lines = (line.partition(":") for line in text.splitlines())
-    said = {name.strip(): value.strip() for name, _, value in lines}
-    family, model = (int(said[name]) if said.get(name, "").isdigit() else -1 for name in ("cpu family", "model"))
-    return Processor(said.get("vendor_id", ""), family, (model,), torch.backends.cpu.get_cpu_capability())
+    fields = {name.strip(): value.strip() for name, _, value in lines}
+    family, model = (int(fields[name]) if fields.get(name, "").isdigit() else -1 for name in ("cpu family", "model"))
+    return Processor(fields.get("vendor_id", ""), family, (model,), torch.backends.cpu.get_cpu_capability())

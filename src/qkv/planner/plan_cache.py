@@ -275,8 +275,8 @@ def _lowered(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments) ->
     if is_plain_causal(arguments.mask):
         return None
     mask = as_mask(arguments.mask)
-    own = 3 if arguments.enable_gqa else 2
-    if query.ndim < own or not query.shape[:-own] == key.shape[:-own] == value.shape[:-own]:
+    item_dims = 3 if arguments.enable_gqa else 2
+    if query.ndim < item_dims or not query.shape[:-item_dims] == key.shape[:-item_dims] == value.shape[:-item_dims]:
         return None
     if not all(map(_may_be_read, tensors_in(mask))):
         return None

@@ -48,7 +48,7 @@ def packaged(run: Path) -> Path:
 
 
 def outside_grammar(lines: Sequence[str], first: int, tokenizer: "Tokenizer") -> str | None:
-    """Say what the model can read, if a line is something else.
+    """Return a message about the first line that the model cannot read, if there is one.
 
     Args:
         lines: sentences to translate.
@@ -73,7 +73,7 @@ def outside_grammar(lines: Sequence[str], first: int, tokenizer: "Tokenizer") ->
 
 @final
 class GrammarCheck:
-    """Says once, on standard error, that the model in the package is given something else than its grammar writes.
+    """Reports once, on standard error, a line that the grammar of the model in the package cannot generate.
 
     Args:
         runs: the runs of the command; it is silent unless all of them are the one in the package.
@@ -107,7 +107,7 @@ def _reason(sentence: str, tokenizer: "Tokenizer") -> str | None:
 
 
 def sentences(runs: Sequence[Path]) -> tuple[str, ...]:
-    """Return what to translate if nobody says: with the example alone, at a terminal, its sentences; otherwise nothing.
+    """Return the sentences of the example if it is used alone at a terminal, where no text is piped in; otherwise none.
 
     Example:
         >>> sentences([Path("runs/de-en")])

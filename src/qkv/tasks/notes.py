@@ -116,7 +116,7 @@ def working(what: str, *, endless: bool = False) -> Iterator[Progress]:
 
     Args:
         what: what is done, such as "reading the text".
-        endless: whether it comes in parts of which nobody knows how many follow: their items add up.
+        endless: whether the number of its parts is unknown: the items of all parts are added up.
 
     Example:
         >>> with working("reading the text"):

@@ -92,7 +92,7 @@ class PairSources(NamedTuple):
 
 
 def _noted(pairs: list[Pair], name: str) -> list[Pair]:
-    """Return the pairs, and say if all of them are odd."""
+    """Return the pairs, and report if all targets equal their sources, or each other."""
     if len(pairs) > 1 and all(pair.source == pair.target for pair in pairs):
         note(f"qkv: {name}: every target equals its source.")
     if len(pairs) > 1 and len({pair.target for pair in pairs}) == 1:

@@ -19,7 +19,7 @@ _SENTENCEPIECES = ("source.spm", "target.spm", "vocab.json")
 
 
 def published_folder(run: str | Path) -> Folder | None:
-    """Return the folder of a published model; None if there is another thing, or nothing."""
+    """Return the folder of a published model; None if the path is anything else."""
     path = Path(run)
     if not os.path.isdir(path):
         return None

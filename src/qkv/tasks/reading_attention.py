@@ -35,10 +35,10 @@ def expect_attention(model: nn.Module) -> None:
 
 
 def read_ids(loaded: Any, ids: Tensor, begins: tuple[int, ...] = ()) -> None:
-    """Let a loaded language model, classifier or tagger read tokens, for recording.
+    """Run a loaded language model, classifier or tagger on tokens, for recording.
 
     Args:
-        loaded: it.
+        loaded: the model with its tokenizer.
         ids: tokens (1, S), int64.
         begins: where the words begin, for a tagger; those beyond the tokens are left out.
     """

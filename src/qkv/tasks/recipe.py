@@ -45,7 +45,7 @@ class Tokenized(Protocol):
 
 @runtime_checkable
 class Counted(Protocol):
-    """The same of a task that says how much of its text is unknown."""
+    """What a task with text reads, if it counts the unknown tokens."""
 
     def count_unknown(self) -> int:
         """Return how many tokens of the training text are unknown to the tokenizer."""

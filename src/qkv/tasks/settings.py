@@ -1,4 +1,7 @@
-"""What the settings of a task are, and the tables that tasks share. It imports nothing large: commands start by it."""
+"""What the settings of a task are, and the tables that tasks share.
+
+It imports nothing large, because commands read it when they start.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -182,7 +182,7 @@ class Shards:
             replace_file(self._note(source, _NOTE), _described(before, StoredFile(size, total.hexdigest())))
 
     def _expect_written_here(self, source: Path) -> None:
-        """Refuse to replace a file that is not one of ours: each of those has had its note before its name."""
+        """Refuse to replace a file without a note: the note about answers is written before they get their name."""
         path = self.answers(source)
         if os.path.lexists(path) and not os.path.lexists(self._note(source, _NOTE)):
             hint = f"Give another {setting('out')}: the file was not changed."

@@ -81,10 +81,10 @@ def fields_of(result: Any) -> dict[str, object]:
 
 
 def write_results(results: Iterable[object], first: int = 1) -> None:
-    """Write what was found for each line of standard input as JSON, with the line's number.
+    """Write the result of each line of standard input as JSON, with the line's number.
 
     Args:
-        results: what was found.
+        results: one for each line.
         first: the number of the first line.
 
     Raises:
@@ -94,10 +94,10 @@ def write_results(results: Iterable[object], first: int = 1) -> None:
 
 
 def format_results(results: Iterable[object], first: int = 1) -> Iterator[str]:
-    """Yield what was found for each line as JSON, with the line's number.
+    """Yield the result of each line as JSON, with the line's number.
 
     Args:
-        results: what was found.
+        results: one for each line.
         first: the number of the first line.
     """
     return format_json({"line": number, **fields_of(each)} for number, each in enumerate(results, start=first))

@@ -51,11 +51,11 @@ def with_known_tokens(table: Mapping[str, Any]) -> dict[str, Any]:
 
 @final
 class UnknownCounter:
-    """Counts how much of some texts a model does not know, part by part.
+    """Counts the tokens of some texts that are unknown to a model, part by part.
 
     Args:
-        unknown: what stands for all that is unknown, an id or the name of one; None if there is nothing.
-        unit: what is counted.
+        unknown: the id or the name of unknown tokens; None if no text is unknown.
+        unit: what tokens are called.
 
     Example:
         >>> counter = UnknownCounter(3)
@@ -75,7 +75,7 @@ class UnknownCounter:
             self.total += len(text)
 
     def tell(self, file: object | None = None) -> None:
-        """Say how much is unknown, if there is any, and in which file."""
+        """Report how many tokens are unknown, if any are, and in which file."""
         if self.unknown:
             where = "" if file is None else f"{file}: "
             note(f"qkv: {where}the model does not know {self.unknown:,} of {self.total:,} {self._unit}.")
@@ -94,12 +94,12 @@ def unknown_name(tokenizer: Tokenizer) -> str | None:
 
 
 def tell_unknown(ids: Iterable[Sequence[int]], unk: int, unit: str = "tokens", file: object | None = None) -> None:
-    """Say how much of a text a model does not know, if there is any.
+    """Report how many tokens of some texts are unknown to a model, if any are.
 
     Args:
         ids: those of each text.
-        unk: the id of all that is unknown.
-        unit: what has an id.
+        unk: the id of unknown tokens.
+        unit: what tokens are called.
         file: where the text comes from, if there are several files.
     """
     counter = UnknownCounter(unk, unit)

@@ -123,7 +123,7 @@ class Run(Generic[M]):
 
 
 class Train(Protocol[Translate, Generate, Classify, Tag, Point, Regress]):
-    """The function `train`: of each task the settings that it takes, and the model that its run loads."""
+    """The type of `train`: for each task, its settings and the class of its trained model."""
 
     @overload
     def __call__(

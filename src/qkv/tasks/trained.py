@@ -26,7 +26,7 @@ class Trained(NamedTuple):
 
     @property
     def published(self) -> bool:
-        """Whether the model is one of another library, as its folder or a run that continued from it holds it."""
+        """Whether the model comes from another library: from its folder, or from a run that continued from it."""
         model = self.contents.config.get("model")
         return isinstance(model, dict) and model.get("kind") == PUBLISHED
 

@@ -92,7 +92,7 @@ def offered(
 
 
 def scene_of_text(run: str | Path, text: str, device: str | torch.device = "cpu", tokens: int | None = None) -> Scene:
-    """Let a trained model read or translate a text, and record what every layer attends to.
+    """Run a trained model on a text, and record what every layer attends to.
 
     Args:
         run: run folder, or one checkpoint in it.
@@ -115,7 +115,7 @@ def scene_of_text(run: str | Path, text: str, device: str | torch.device = "cpu"
 
 
 def scene_of(trained: Model, text: str, tokens: int | None = None) -> Scene:
-    """Let a loaded model read or translate a text, and record what every layer attends to.
+    """Run a loaded model on a text, and record what every layer attends to.
 
     Args:
         trained: the result of `qkv.load`.

@@ -58,7 +58,7 @@ class Curve:
             self._seconds = max(self._seconds, _DRAWS_EVERY * (self._drawn - start))
 
     def _picture(self, lines: Sequence[Mapping[str, Any]]) -> bytes | None:
-        """Draw, or say why not; a failing disk ends the training all the same, because it loses checkpoints too."""
+        """Draw, or report why it failed; errors of the disk are raised, because checkpoints would be lost too."""
         try:
             return rendered(lambda: draw(lines, self._monitor))
         except OutOfMemoryError as error:

@@ -122,7 +122,7 @@ def _received(job: TrainingJob, processes: Processes) -> TrainingSession:
 
 
 def follow(job: TrainingJob, processes: Processes, run: Path) -> Outcome:
-    """Train as the process orders that leads, until it ends.
+    """Follow the orders of the leading process until the training ends.
 
     Args:
         job: what is trained; the same in all processes.
@@ -154,7 +154,7 @@ def follow(job: TrainingJob, processes: Processes, run: Path) -> Outcome:
 
 @contextmanager
 def _unsignaled() -> Iterator[None]:
-    """Ignore signals, which the process that leads handles for all."""
+    """Ignore signals: the leading process handles them for all."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -8,11 +8,11 @@ from typing import final
 
 @final
 class Heartbeat:
-    """Calls a function from a thread of its own after each silence of so many seconds.
+    """Calls a function from a separate thread after each period without activity.
 
     Args:
         beat: what to call.
-        seconds: the longest silence.
+        seconds: the length of the period.
 
     Example:
         >>> heartbeat = Heartbeat(lambda: None, seconds=3600.0)
@@ -21,7 +21,7 @@ class Heartbeat:
     """
 
     def __init__(self, beat: Callable[[], object], seconds: float) -> None:
-        """Start the first silence."""
+        """Start the first period."""
         self._beat, self._seconds = beat, seconds
         self._something = threading.Event()
         self._open, self._turn = True, threading.Lock()
@@ -29,7 +29,7 @@ class Heartbeat:
         _thread.start_new_thread(self._run, ())
 
     def restart(self) -> None:
-        """Begin a new silence: something was just said."""
+        """Start a new period, after some activity."""
         self._something.set()
 
     def close(self) -> None:

@@ -44,8 +44,8 @@ class Interrupts:
     def __enter__(self) -> "Interrupts":
         """Install the handlers."""
         if threading.current_thread() is threading.main_thread():
-            heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-            self._previous = {number: signal.signal(number, self._handle) for number in heard}
+            handled = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+            self._previous = {number: signal.signal(number, self._handle) for number in handled}
         return self
 
     def __exit__(self, *_: object) -> None:

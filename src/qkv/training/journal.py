@@ -80,7 +80,7 @@ class Journal:
 
 
 def read_journal(path: Path, say: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
-    """Read the lines of a run's `metrics.jsonl`, without those torn when a process or the power ended.
+    """Read the lines of a run's `metrics.jsonl`, without those torn by a killed process or a power failure.
 
     Args:
         path: the file, existing or not.
@@ -118,7 +118,7 @@ def read_journal(path: Path, say: Callable[[str], None] | None = None) -> list[d
 
 
 def _torn(text: bytes) -> bool:
-    """Return whether a line that cannot be used is what a lost power leaves: zeros, or a part of a line of ours."""
+    """Return whether an invalid line is what a power failure leaves: zeros, or a part of a line that qkv wrote."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):

@@ -270,7 +270,7 @@ class Processes:
             self._lost(error)
 
     def _lost(self, error: RuntimeError) -> NoReturn:
-        """Raise the error that ended another process, if it said one."""
+        """Raise the error that ended another process, if it left one."""
         if (failure := self.failure()) is not None:
             raise failure from None
         hint = "Run the same command again to resume from the newest checkpoint."
@@ -389,7 +389,7 @@ def in_environment(variables: Mapping[str, str] = os.environ) -> tuple[int, int]
 
 
 def part_seed(seed: int, step: int, part: int) -> int:
-    """Return the seed of all chance in one batch of an update, for any number of processes.
+    """Return the seed of all random numbers of one batch of an update, for any number of processes.
 
     Args:
         seed: the run's.

@@ -18,7 +18,7 @@ from qkv.training.session import TrainingSession
 
 
 class Gradient(NamedTuple):
-    """What an update's batches gave; the gradient itself is that of the parameters.
+    """The loss of an update's batches; the gradient itself is stored with the parameters.
 
     Attributes:
         batches: the examples of each.
@@ -105,7 +105,7 @@ class Updates:
         return value, count
 
     def _in_tree(self, batches: Sequence[Sequence[int]], step: int) -> list[list[float]]:
-        """Sum gradients in the order of a tree; each batch has its own chance, so that any process can compute it."""
+        """Sum gradients in the order of a tree; each batch has its own seed, so that any process can compute it."""
         tree, rows = Tree(), []
         present = [False] * len(self.parameters)
         for number in self._processes.part(len(batches)):

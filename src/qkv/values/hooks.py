@@ -156,8 +156,8 @@ class _HookedCall:
 def _before(module: nn.Module) -> list[tuple[_Hook, bool]]:
     """Return each pre-hook, global ones first, and whether it takes keyword arguments."""
     with_options = module._forward_pre_hooks_with_kwargs
-    own = [(hook, number in with_options) for number, hook in [*module._forward_pre_hooks.items()]]
-    return [*((hook, False) for hook in [*modules._global_forward_pre_hooks.values()]), *own]
+    module_hooks = [(hook, number in with_options) for number, hook in [*module._forward_pre_hooks.items()]]
+    return [*((hook, False) for hook in [*modules._global_forward_pre_hooks.values()]), *module_hooks]
 
 
 def _after(module: nn.Module) -> list[tuple[_Hook, bool, bool]]:

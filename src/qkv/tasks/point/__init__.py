@@ -1,1 +1,1 @@
-"""Pointing: from lines of tokens to a network whose answers are places in them."""
+"""Pointing: from lines of tokens to a network whose answers are positions in them."""

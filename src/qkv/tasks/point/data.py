@@ -85,7 +85,7 @@ def read_lines(data: PointFiles, once: bool, seed: int) -> PointLines:
 
 
 def _line(side: Any, where: str) -> str:
-    """Return elements or positions as a line: apart by spaces, the numbers of a vector by commas."""
+    """Join elements or positions by spaces, and the numbers of a vector by commas."""
     if isinstance(side, str) or not isinstance(side, Iterable):
         return text_line(side, where)
     parts = (",".join(map(str, one)) if isinstance(one, tuple | list) else str(one) for one in side)

@@ -140,7 +140,7 @@ def _read_files(
 
 
 def _lines_of(stream: BinaryIO, size: int, file: Path, first: int) -> bytes:
-    """Read at least so many bytes, and the rest of the last line."""
+    """Read at least a number of bytes, up to the end of a line."""
     most = _most(file)
     body = stream.read(size)
     if body and not body.endswith(b"\n"):
@@ -152,7 +152,7 @@ def _lines_of(stream: BinaryIO, size: int, file: Path, first: int) -> bytes:
 
 
 def _as_many(stream: BinaryIO, count: int, source: Path, file: Path, first: int) -> bytes:
-    """Read so many lines, or all that are left."""
+    """Read a number of lines, or all that are left."""
     most, lines = _most(file), []
     for number in islice(range(first, first + count), count):
         line = stream.readline(most)

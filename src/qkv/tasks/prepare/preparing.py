@@ -239,7 +239,7 @@ class Preparation:
         return [part for block in survey.sample if (part := _divided(block, first)[0]) is not None]
 
     def _learned(self, sample: Sequence[LineBlock]) -> tuple[Tokenizer, bool, bytes]:
-        """Return the tokenizer, whether held-out pairs are trained on by nothing, and these pairs as a file."""
+        """Return the tokenizer, whether held-out pairs are left out of training, and the bytes of their file."""
         known = None if self.origin is None else self.origin.trained.tokenizer
         if self.kind == "text":
             texts = (text for block in sample for text in texts_of(block, self.files))
@@ -316,7 +316,7 @@ class Preparation:
 
 
 class Survey(NamedTuple):
-    """What a first look at all files found.
+    """What one pass over all files found.
 
     Attributes:
         sums: size and sha256 of each file, by its number and name.
@@ -420,7 +420,7 @@ def _new_folder(out: Path | None) -> Path:
 
 
 def _work_of(folder: Path) -> dict[str, Any] | None:
-    """Return what the corpus in a folder is made from; None if it was not begun, or nobody can tell."""
+    """Return what the corpus in a folder is made from; None if it was not begun, or its file is damaged."""
     for read in (read_work, lambda folder: dict(read_manifest(folder).work)):
         if os.path.lexists(folder / (WORK if read is read_work else NAME)):
             try:

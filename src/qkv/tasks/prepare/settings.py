@@ -1,4 +1,4 @@
-"""The settings of `qkv prepare`. It imports nothing large: the command starts by it."""
+"""The settings of `qkv prepare`. It imports nothing large, because the command reads it when it starts."""
 
 from dataclasses import dataclass
 from pathlib import Path

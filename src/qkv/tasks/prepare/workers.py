@@ -172,8 +172,8 @@ def receive_job(stream: BinaryIO) -> ShardJob | None:
     return ShardJob(
         number,
         tuple(
-            LineBlock(tuple(files), first, place, count, tuple(stream.read(size) for size in sizes))
-            for files, first, place, count, sizes in blocks
+            LineBlock(tuple(files), first, line_number, count, tuple(stream.read(size) for size in sizes))
+            for files, first, line_number, count, sizes in blocks
         ),
     )
 

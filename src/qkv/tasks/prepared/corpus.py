@@ -89,12 +89,12 @@ class Corpus:
             expect_sum(self.folder / name, entry)
 
     def ids(self, number: int) -> NDArray[Any]:
-        """Return the tokens of a shard, mapped: what is read of them is in memory while the array lives."""
+        """Return the tokens of a shard as a memory-mapped array."""
         entry = self.manifest.shards[number].ids
         return mapped(self.folder / ids_name(number), entry, np.dtype(f"<u{self.manifest.width}"))
 
     def index(self, number: int) -> NDArray[np.uint32]:
-        """Return where the pairs of a shard are, mapped, (N, 4); see `qkv.tasks.prepared.manifest.INDEX`."""
+        """Return where the pairs of a shard are, a memory-mapped array (N, 4); see `manifest.INDEX`."""
         entry = self.manifest.shards[number].index
         assert entry is not None
         return mapped(self.folder / index_name(number), entry, np.dtype("<u4")).reshape(-1, len(INDEX))
@@ -153,7 +153,7 @@ def held_pairs(folder: Path) -> list[Pair]:
 
 
 def mapped(path: Path, entry: StoredFile, kind: "np.dtype[Any]") -> NDArray[Any]:
-    """Map a file of numbers.
+    """Map a file of numbers into memory.
 
     Args:
         path: the file.

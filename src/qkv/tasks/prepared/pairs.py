@@ -53,11 +53,11 @@ class PreparedPairs:
         """Return the same pairs with the tokens of targets right to left."""
         return PreparedPairs(self.corpus, back=not self._back)
 
-    def take(self, places: Sequence[int]) -> list[Example]:
+    def take(self, pair_numbers: Sequence[int]) -> list[Example]:
         """Read pairs.
 
         Args:
-            places: their numbers.
+            pair_numbers: their numbers.
 
         Returns:
             The pairs as tokens, with their line number, counted over all files, as `index`.
@@ -66,7 +66,7 @@ class PreparedPairs:
             DataError: a file was altered.
         """
         examples: dict[int, Example] = {}
-        for number, chosen, local in self._grouped(np.array(places, dtype=np.int64)):
+        for number, chosen, local in self._grouped(np.array(pair_numbers, dtype=np.int64)):
             ids, rows, line = (
                 self.corpus.ids(number),
                 self._rows(number, local),
@@ -77,15 +77,15 @@ class PreparedPairs:
                 written = tokens[source:][::-1] if self._back else tokens[source:]
                 examples[index] = Example(tuple(tokens[:source]), tuple(written), line + offset)
         tokenizer = self.corpus.tokenizer
-        taken = [examples[index] for index in range(len(places))]
+        taken = [examples[index] for index in range(len(pair_numbers))]
         for size, sides in ((tokenizer.source.size, "source"), (tokenizer.size, "target")):
             self.corpus.expect_ids(np.array([n for each in taken for n in getattr(each, sides)], dtype=np.int64), size)
         return taken
 
-    def lengths(self, places: NDArray[np.int64]) -> PairLengths:
+    def lengths(self, pair_numbers: NDArray[np.int64]) -> PairLengths:
         """Return the lengths of pairs, one shard in memory at a time."""
-        lengths = PairLengths(np.empty(len(places), np.int64), np.empty(len(places), np.int64))
-        for number, chosen, local in self._grouped(places):
+        lengths = PairLengths(np.empty(len(pair_numbers), np.int64), np.empty(len(pair_numbers), np.int64))
+        for number, chosen, local in self._grouped(pair_numbers):
             rows = self._rows(number, local)
             lengths.source[chosen], lengths.target[chosen] = rows[:, 1], rows[:, 2]
         return lengths._replace(target=lengths.target + FRAME)
@@ -106,14 +106,14 @@ class PreparedPairs:
             expect_fitting(tokens, self._widest, "the longest pair")
         return PairBatches(self, tokens, rows, f"{self.corpus.manifest.digest}:{seed}:{epoch}")
 
-    def _grouped(self, places: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+    def _grouped(self, pair_numbers: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
         """Group numbers of pairs by shard: which of them are in it, and their numbers within it."""
-        homes = np.searchsorted(self._ends, places, side="right")
+        homes = np.searchsorted(self._ends, pair_numbers, side="right")
         order = np.argsort(homes, kind="stable")
         numbers, firsts = np.unique(homes[order], return_index=True)
         for number, chosen in zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True):
             begin = int(self._ends[number]) - self.corpus.manifest.shards[number].pairs
-            yield number, chosen, places[chosen] - begin
+            yield number, chosen, pair_numbers[chosen] - begin
 
     def _rows(self, number: int, local: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return where pairs of a shard are, checked."""
@@ -176,16 +176,16 @@ class PairBatches:
     def _made(self, window: int) -> list[list[int]]:
         """Group the pairs of a window by length, and put the batches into a random order."""
         start = window * WINDOW
-        places = self._order.at(start, min(start + WINDOW, len(self._pairs))).astype(np.int64)
-        lengths = self._pairs.lengths(places)
+        pair_numbers = self._order.at(start, min(start + WINDOW, len(self._pairs))).astype(np.int64)
+        lengths = self._pairs.lengths(pair_numbers)
         widths = np.maximum(lengths.source, lengths.target)
-        # The order of places decides between equal lengths: it is random already.
+        # The order of the numbers decides between equal lengths: it is random already.
         order = np.lexsort((lengths.source + lengths.target, widths)).tolist()
         if self._count is None:
             grouped = cut_batches(order, widths.tolist(), self._tokens)
         else:
             grouped = [order[first : first + self._count] for first in range(0, len(order), self._count)]
         shuffled = Permutation(len(grouped), f"{self._key}:{window}").at(0, len(grouped)).tolist()
-        numbers = places.tolist()
+        numbers = pair_numbers.tolist()
         batches: list[list[Any]] = [[numbers[index] for index in grouped[batch]] for batch in shuffled]
         return batches

@@ -102,7 +102,7 @@ def read_training(
 
 
 def _prepared(files: TranslateFiles, tokenizer: Tokenizer | None, copies: bool) -> Parallel:
-    """Open a prepared corpus, with the pairs that it or files hold out."""
+    """Open a prepared corpus; validation pairs come from files, or are those that it holds out."""
     assert files.prepared is not None
     if PairSources.of(files) is not None or files.table is not None:
         hint = "Prepare these pairs too, or omit one of them."

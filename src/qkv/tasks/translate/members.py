@@ -73,7 +73,7 @@ def members_of(run: Path) -> list[Path]:
 
 
 def expect_single(run: Path) -> None:
-    """Refuse the folder of an ensemble, for what looks at one model.
+    """Refuse the folder of an ensemble where one model is needed.
 
     Raises:
         ConfigError: the folder lists several runs; the message names one.

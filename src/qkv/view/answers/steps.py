@@ -85,13 +85,13 @@ class Cells:
         Args:
             layer, head, query, key: indices.
         """
-        place = key % SHOWN
-        explained = self._explained((layer, head, query, key - place))
+        column = key % SHOWN
+        explained = self._explained((layer, head, query, key - column))
         weight = float(explained.row.weights[key])
         if not bool(explained.row.visible[key]):
             lines = [{"equation": "w = 0", "filled": "the mask hides this key from this query", "value": 0.0}]
             return {"lines": lines, "weight": weight}
-        return {"lines": [stage.line(place) for stage in explained.stages], "weight": weight}
+        return {"lines": [stage.line(column) for stage in explained.stages], "weight": weight}
 
     def _explained(self, name: tuple[int, int, int, int]) -> _ExplainedKeys:
         latest = self._latest

@@ -1,6 +1,6 @@
 """`qkv classify` and `qkv tag`: label standard input."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -29,11 +29,10 @@ def classify(
 
     Example: echo "a stirring , funny film" | qkv classify runs/films --show
     """
-    from qkv.tasks.answering import answered, parts_of_stdin
+    from qkv.tasks.answering import format_answers, parts_of_stdin
     from qkv.tasks.classify.predict import Classification, Classifier
-    from qkv.tasks.drawing import Drawing, alignments
-    from qkv.tasks.notes import as_json
-    from qkv.tasks.streams import format_lines, format_results, write_text
+    from qkv.tasks.drawing import Drawing
+    from qkv.tasks.streams import write_text
     from qkv.tasks.tokenizing import UnknownCounter, unknown_name
 
     expect_output_file("--attention", attention, PICTURES)
@@ -42,19 +41,19 @@ def classify(
     drawing = Drawing(attention, terminal=show)
     every = len(classifier.labels) if probabilities else 1
 
-    def answer(lines: list[str], first: int) -> list[Classification]:
-        return classifier.classify_fully(lines, attention=drawing.active, first=first)
+    def as_lines(answers: Sequence[Classification]) -> Iterator[str]:
+        for each in answers:
+            yield _line(list(each.probabilities.items())[:every], named=probabilities)
 
     def classified(parts: Iterable[list[str]], file: Path | None = None) -> Iterator[str]:
         unknown = UnknownCounter(unknown_name(classifier.tokenizer))
-        for first, results in answered("classifying", parts, answer, file):
+
+        def answer(lines: list[str], first: int) -> list[Classification]:
+            results = classifier.classify_fully(lines, attention=drawing.active, first=first)
             unknown.add(each.tokens for each in results)
-            if as_json():
-                yield from format_results(results, first)
-            else:
-                shares = (list(each.probabilities.items())[:every] for each in results)
-                yield format_lines(_line(each, named=probabilities) for each in shares)
-            drawing.add(alignments(results))
+            return results
+
+        yield from format_answers("classifying", parts, answer, as_lines, drawing, file)
         unknown.tell(file)
 
     if batch is not None:
@@ -79,10 +78,9 @@ def tag(
 
     Example: echo "Ada wrote the first program" | qkv tag runs/names
     """
-    from qkv.tasks.answering import answered, parts_of_stdin
-    from qkv.tasks.drawing import Drawing, alignments
-    from qkv.tasks.notes import as_json
-    from qkv.tasks.streams import format_lines, format_results, write_text
+    from qkv.tasks.answering import format_answers, parts_of_stdin
+    from qkv.tasks.drawing import Drawing
+    from qkv.tasks.streams import write_text
     from qkv.tasks.tag.predict import Tagger, Tagging
     from qkv.tasks.tokenizing import UnknownCounter, unknown_name
 
@@ -91,19 +89,19 @@ def tag(
     tagger = Tagger.load(run, device)
     drawing = Drawing(attention, terminal=show)
 
-    def answer(lines: list[str], first: int) -> list[Tagging]:
-        return tagger.tag_fully([line.split() for line in lines], attention=drawing.active, first=first)
+    def as_lines(answers: Sequence[Tagging]) -> Iterator[str]:
+        for each in answers:
+            yield from (*map("\t".join, zip(each.words, each.tags, strict=True)), "")
 
     def tagged(parts: Iterable[list[str]], file: Path | None = None) -> Iterator[str]:
         unknown = UnknownCounter(unknown_name(tagger.tokenizer))
-        for first, results in answered("tagging", parts, answer, file):
+
+        def answer(lines: list[str], first: int) -> list[Tagging]:
+            results = tagger.tag_fully([line.split() for line in lines], attention=drawing.active, first=first)
             unknown.add(each.tokens for each in results)
-            if as_json():
-                yield from format_results(results, first)
-            else:
-                rows = (zip(each.words, each.tags, strict=True) for each in results)
-                yield format_lines(line for row in rows for line in (*map("\t".join, row), ""))
-            drawing.add(alignments(results))
+            return results
+
+        yield from format_answers("tagging", parts, answer, as_lines, drawing, file)
         unknown.tell(file)
 
     if batch is not None:

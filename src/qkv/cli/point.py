@@ -1,5 +1,6 @@
 """`qkv point`: point at elements of standard input."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -25,11 +26,10 @@ def point(
     Example: echo "30 10 20" | qkv point runs/sort --show
     """
     from qkv.errors import expect_name
-    from qkv.tasks.answering import answered, parts_of_stdin
-    from qkv.tasks.drawing import Drawing, alignments
-    from qkv.tasks.notes import as_json
+    from qkv.tasks.answering import format_answers, parts_of_stdin
+    from qkv.tasks.drawing import Drawing
     from qkv.tasks.point.predict import ElementPointer, Pointing
-    from qkv.tasks.streams import write_lines, write_results
+    from qkv.tasks.streams import write_text
     from qkv.tasks.tokenizing import UnknownCounter
 
     expect_output_file("--attention", attention, PICTURES)
@@ -37,17 +37,19 @@ def point(
     pointer = ElementPointer.load(run, device)
     drawing = Drawing(attention, terminal=show)
 
-    def answer(lines: list[str], first: int) -> list[Pointing]:
-        return pointer.point_fully(lines, beam=beam, attention=drawing.active, first=first)
-
     unknown = UnknownCounter(0, "elements")
-    for first, results in answered("pointing", parts_of_stdin(line_buffered=line_buffered), answer):
-        if as_json():
-            write_results(results, first)
-        else:
-            write_lines(" ".join(map(str, each.positions) if write == "positions" else each.chosen) for each in results)
-        drawing.add(alignments(results))
+
+    def answer(lines: list[str], first: int) -> list[Pointing]:
+        results = pointer.point_fully(lines, beam=beam, attention=drawing.active, first=first)
         if pointer.vocabulary is not None:
             unknown.add(pointer.vocabulary.ids(each.elements) for each in results)
+        return results
+
+    def as_lines(answers: Sequence[Pointing]) -> Iterator[str]:
+        for each in answers:
+            yield " ".join(map(str, each.positions) if write == "positions" else each.chosen)
+
+    parts = parts_of_stdin(line_buffered=line_buffered)
+    write_text(format_answers("pointing", parts, answer, as_lines, drawing))
     unknown.tell()
     drawing.finish()

@@ -1,16 +1,18 @@
 """Answering standard input part by part, so that memory does not grow with its length and answers come early."""
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import TypeVar
 
 from qkv.data.parts import in_parts
 from qkv.errors import DataError
-from qkv.tasks.notes import note, working
-from qkv.tasks.streams import stdin_is_terminal, stream_stdin
+from qkv.tasks.drawing import Drawable, Drawing, alignments
+from qkv.tasks.notes import as_json, note, working
+from qkv.tasks.streams import format_lines, format_results, stdin_is_terminal, stream_stdin
 
 Part = TypeVar("Part", bound=Sized)
 Answers = TypeVar("Answers", bound=Sized)
+A = TypeVar("A", bound=Drawable)
 STDIN = "standard input"
 
 
@@ -45,6 +47,35 @@ def reporting_tabs(lines: Iterable[str], name: str) -> Iterator[str]:
             note(f"qkv: {name}:{number}: a tab, read as a space: `cut -f1`, or -f2, takes one column of a table.")
             is_reported = True
         yield line
+
+
+def format_answers(
+    what: str,
+    parts: Iterable[Part],
+    answer: Callable[[Part, int], Sequence[A]],
+    as_lines: Callable[[Sequence[A]], Iterable[str]],
+    drawing: Drawing,
+    file: Path | None = None,
+) -> Iterator[str]:
+    """Answer parts, and draw what was attended to.
+
+    Args:
+        what, parts, answer, file: as for `answered`.
+        as_lines: writes the answers to a part as lines.
+        drawing: draws them.
+
+    Returns:
+        An iterator over the answers as text: lines, or if the user asked for it JSON with the fields of each answer.
+
+    Raises:
+        DataError: as for `answered`.
+    """
+    for first, answers in answered(what, parts, answer, file):
+        if as_json():
+            yield from format_results(answers, first)
+        else:
+            yield format_lines(as_lines(answers))
+        drawing.add(alignments(answers))
 
 
 def answered(

@@ -80,19 +80,6 @@ def fields_of(result: Any) -> dict[str, object]:
     return {name: item for name, item in items if item is not None}
 
 
-def write_results(results: Iterable[object], first: int = 1) -> None:
-    """Write the result of each line of standard input as JSON, with the line's number.
-
-    Args:
-        results: one for each line.
-        first: the number of the first line.
-
-    Raises:
-        DataError: standard output cannot be written.
-    """
-    write_text(format_results(results, first))
-
-
 def format_results(results: Iterable[object], first: int = 1) -> Iterator[str]:
     """Yield the result of each line as JSON, with the line's number.
 

@@ -3,7 +3,6 @@
 import torch
 
 from qkv.engine.problem import Problem
-from qkv.scores.pointwise import rooted
 
 IN_CACHE = 1 << 22
 """How many numbers of queries, keys and values stay in the cache from one operation to the next: 16 MiB in float32."""
@@ -35,7 +34,6 @@ def distances_by_products(problem: Problem) -> bool:
         and problem.mode == "eager"
         and problem.dtype != torch.float64
         and problem.device == "cpu"
-        and not rooted(problem.pointwise)
         and full_tensor(problem) > DIFFERENCES
     )
 

@@ -9,6 +9,14 @@ REACH = 2.0**24
 Its absolute error is then below 4·2⁻⁵³·2²⁴ < 2⁻²⁶, a quarter of float32's rounding of a weight.
 """
 
+NEARBY = 2.0**-20
+"""A squared distance below this fraction of ‖q‖² has lost digits as a difference of float64 products.
+
+As a sum of F + 2 products of numbers up to 4‖q‖² its error is at most (F + 2)·2⁻⁵¹·‖q‖². For larger distances that is a
+relative error of (F + 2)·2⁻³¹, a roundoff of float32 for 64 features, which (x + δ)^(p/2) and its derivative do not
+amplify for any p < 2.
+"""
+
 
 def center(query: Tensor, key: Tensor, scale: float | Tensor, steepness: float = 1.0) -> Tensor | None:
     """Return the point about which squared distances are exact enough as float64 products, or None.

@@ -7,6 +7,7 @@ from torch import Tensor
 from qkv.algorithms.matrix import distance_scores
 from qkv.scores.base import Score
 from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
+from qkv.scores.pointwise import rooted
 
 SCORES = (SquaredDistance(1.5), Gaussian(3.0), Epanechnikov(6.0), Epanechnikov(6.0, power=8), Epanechnikov(6.0, 1))
 WIDTHS = (1, 2, 5, 33)
@@ -52,16 +53,32 @@ def test_scores_are_as_exact_as_the_equation(score: Score, method: str, place: s
         assert (x - r).abs().max() <= 3 * (m - r).abs().max() + rounding
 
 
+@pytest.mark.parametrize("method", METHODS, indirect=True)
+@pytest.mark.parametrize("apart", [0.0, 1e-6, 1e-4, 1e-2])
+@pytest.mark.parametrize("score", [s for s in SCORES if rooted(s.pointwise)] + [Epanechnikov(6.0, 1.5)], ids=str)
+def test_roots_of_small_distances_keep_their_digits(score: Score, method: str, apart: float) -> None:
+    """A few keys lie beside a query, as far from it as is named, and one at the same point."""
+    query, key = (x.detach() for x in points(7, 3.0))
+    key[:, :9] = query[:, 4:13] + apart * torch.randn(3, 9, 7, generator=torch.Generator().manual_seed(1))
+    key[:, 9] = query[:, 0]
+    leaves = query.requires_grad_(), key.requires_grad_()
+    scores = distance_scores.scores(score, *leaves)
+    assert scores is not None
+    got = [scores.detach().double(), *torch.autograd.grad(scores.square().sum(), leaves)]
+    for x, r in zip(got, literal(score, *leaves, torch.float64), strict=True):
+        assert x.isfinite().all()
+        assert (x - r).abs().max() <= 4 * 2**-23 * r.abs().max()
+
+
 @pytest.mark.parametrize("method", ["products"], indirect=True)
 def test_products_refuse_what_would_cancel(method: str) -> None:
-    """Both sides far from 0 in units of the bandwidth; roots; numbers that are not finite."""
+    """Both sides far from 0 in units of the bandwidth; numbers that are not finite."""
     query, key = points(5, 0.0)
     assert distance_scores.scores(Gaussian(1.0), query, key) is not None
     assert distance_scores.scores(Gaussian(1.0), query + 1e5, key) is not None
     assert distance_scores.scores(Gaussian(1.0), query + 1e5, key + 1e5) is not None
     assert distance_scores.scores(Gaussian(1.0), query * 1e5, key * 1e5) is None
     assert distance_scores.scores(Gaussian(1e5), query * 1e5, key * 1e5) is not None
-    assert distance_scores.scores(Epanechnikov(1.0, power=1), query, key) is None
     for number in (torch.nan, torch.inf):
         assert distance_scores.scores(Gaussian(1.0), query.detach().clone().fill_(number), key) is None
 
@@ -112,10 +129,12 @@ def test_a_boxcar_has_zero_gradients(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS, indirect=True)
-def test_second_derivatives_are_those_of_the_equation(method: str) -> None:
+@pytest.mark.parametrize("score", [Gaussian(2.0), Epanechnikov(9.0, power=1)], ids=str)
+def test_second_derivatives_are_those_of_the_equation(score: Score, method: str) -> None:
     query, key = points(3, 0.0, (1,))
+    key = torch.cat([key[:, 1:], query[:, :1].detach() + 1e-3], 1)
     answers = []
-    for scores in (distance_scores.scores(Gaussian(2.0), query, key), Gaussian(2.0)(query, key)):
+    for scores in (distance_scores.scores(score, query, key), score(query, key)):
         assert scores is not None
         (slope,) = torch.autograd.grad(scores.square().sum(), query, create_graph=True)
         answers.append(torch.autograd.grad(slope.square().sum(), key)[0])

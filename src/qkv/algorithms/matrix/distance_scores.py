@@ -2,8 +2,8 @@
 
 A call of a few dozen keys takes as long as its operators take to start. Up to `DIFFERENCES` hidden features the keys
 are subtracted from the queries. Above, ‖q−k‖² = ‖q‖² + ‖k‖² − 2q·k is computed in float64, where it cancels too little
-to matter if the norms of one side are small in units of the bandwidth (`centering.REACH`). Otherwise the equation
-serves.
+to matter if the norms of one side are small in units of the bandwidth (`centering.REACH`). A root magnifies the errors
+of small distances, so those are subtracted again. Otherwise the equation serves.
 """
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from qkv.engine.autograd import with_zero_gradients
 from qkv.engine.tracing import mode_of
 from qkv.engine.work import DIFFERENCES
-from qkv.linalg.centering import REACH, center
+from qkv.linalg.centering import NEARBY, REACH, center
 from qkv.scores.base import Score, as_it_is, wide
 from qkv.scores.kernels import Boxcar
 from qkv.scores.pointwise import Pointwise, rooted, steepness
@@ -79,9 +79,6 @@ def _by_products(query: Tensor, key: Tensor, scale: float | Tensor, pointwise: P
     A pair cancels only if both of its vectors are long, so the shorter side bounds the error. Points far from 0 are
     shifted to the median of the keys.
     """
-    if rooted(pointwise):
-        # A root magnifies the errors of small distances.
-        return None
     steep = steepness(pointwise)
     a, b = query.double(), key.double()
     a_norms, b_norms = _squared_norms(a), _squared_norms(b)
@@ -101,7 +98,20 @@ def _by_products(query: Tensor, key: Tensor, scale: float | Tensor, pointwise: P
         distances = torch.baddbmm(norms, a, b.mT, alpha=-2)
     else:
         distances = norms.sub(a @ b.mT, alpha=2)
+    if rooted(pointwise):
+        distances = _small_ones_subtracted(distances, a, b, a_norms)
     return _scaled(distances, scale).to(torch.float32)
+
+
+def _small_ones_subtracted(distances: Tensor, a: Tensor, b: Tensor, a_norms: Tensor) -> Tensor:
+    """Return squared distances with those computed by subtraction that have lost digits as products."""
+    lost = (distances.detach() < a_norms.detach().unsqueeze(-1) * NEARBY).nonzero(as_tuple=True)
+    if lost[0].numel() == 0:
+        return distances
+    *items, row, column = lost
+    leading = distances.shape[:-2]
+    a, b = a.expand(*leading, *a.shape[-2:]), b.expand(*leading, *b.shape[-2:])
+    return distances.index_put(lost, _squared_norms(a[(*items, row)] - b[(*items, column)]))
 
 
 def _squared_norms(x: Tensor) -> Tensor:

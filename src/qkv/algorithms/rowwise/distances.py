@@ -15,9 +15,8 @@ keys (`no_row_underflows`).
 - Else, if min(max‖q−c‖², max‖k−c‖²)/h² ≤ `centering.REACH` with c the median of the keys, products in float64 are exact
   enough; the row's maximum is subtracted before anything is rounded to float32. Roots, 1 − (‖q−k‖/h)^p with p < 2,
   amplify even one roundoff of a small distance: their products are always float64, and distances so small that they
-      lost
-  digits are computed again by subtraction (`cores.recompute_small_distances`). A power p > 2 is steeper by a factor of
-  p/2, which divides its limits.
+  lost digits are computed again by subtraction (`cores.recompute_small_distances`). A power p > 2 is steeper by a
+  factor of p/2, which divides its limits.
 - Else, and for float64 inputs, distances are subtracted, as `tiled.blocked` does.
 """
 

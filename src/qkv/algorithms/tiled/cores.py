@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from qkv.linalg.centering import NEARBY
 from qkv.linalg.matmul import batched
 
 INNER = 1 << 18
@@ -109,14 +110,6 @@ def subtraction_is_faster(query: Tensor) -> bool:
     """Return whether subtracting keys from queries is as fast as products: for narrow points, and for few queries."""
     return query.shape[-1] < 4 or query.shape[-2] < FEW_QUERIES
 
-
-NEARBY = 2.0**-20
-"""A squared distance below this fraction of ‖q‖² has lost digits.
-
-As a sum of F + 2 float64 products of numbers up to 4‖q‖² its error is at most (F + 2)·2⁻⁵¹·‖q‖². For larger distances
-that is a relative error of (F + 2)·2⁻³¹, a roundoff of float32 for 64 features, which (x + δ)^(p/2) and its derivative
-do not amplify for any p < 2.
-"""
 
 _MAX_GATHERED = 1 << 22
 """The most numbers that are gathered for pairs of small distance."""

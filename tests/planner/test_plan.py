@@ -46,14 +46,14 @@ def test_auto_takes_the_fastest_that_serves() -> None:
 
 
 @pytest.mark.parametrize(("score", "normalizer"), MECHANISMS, ids=lambda case: case.name)
-def test_a_small_call_takes_no_kernel_unless_it_is_one_of_a_loop(score: ScoreCase, normalizer: NormalizerCase) -> None:
+def test_a_small_call_takes_no_tiles_and_no_kernel_unless_it_is_one_of_a_loop(score: ScoreCase, normalizer: NormalizerCase) -> None:
     """Whatever the processor, so that the bits of a small call depend on nothing else."""
     call = Call.draw(score, normalizer)
     tensors = [call.leaves[name] for name in ("query", "key", "value")]
     plan = explain(*tensors, **call.arguments(call.leaves))
     assert product_operations(plan.problem) <= planning.SMALL
     assert full_tensor(plan.problem) <= planning.SMALL_TENSOR
-    assert not any(algorithm.kernels for algorithm in plan.candidates)
+    assert not any(algorithm.kernels or algorithm.tiles for algorithm in plan.candidates)
     loop = plan_for(plan.problem, repeated=True)
     kernels = [each.name for each in ALGORITHMS if each.kernels and each.refuses(plan.problem) is None]
     assert all(
@@ -71,14 +71,15 @@ def test_a_small_call_takes_no_kernel_unless_it_is_one_of_a_loop(score: ScoreCas
 def test_small_calls_have_few_operations_and_few_hidden_features() -> None:
     """2 heads, widths 16 and 16: 128 operations and 32 hidden features for each pair of a query and a key.
 
-    Distances hold hidden features only where a root follows, so that products would not do.
+    Distances are products, so they hold no hidden features.
     """
     small = "few enough for PyTorch's operators"
     for name, score, limit in (
         ("rowwise.rows", ScaledDot(), planning.SMALL // 128),
         ("additive.factored", Additive(torch.ones(16)), planning.SMALL_TENSOR // 32),
         ("rowwise.distance_rows", Gaussian(), planning.SMALL // 128),
-        ("rowwise.distance_rows", Epanechnikov(power=1), planning.SMALL_TENSOR // 32),
+        ("rowwise.distance_rows", Epanechnikov(power=1), planning.SMALL // 128),
+        ("tiled.blocked", Gaussian(), planning.SMALL // 128),
     ):
         (kernel,) = (each for each in ALGORITHMS if each.name == name)
         side = int(limit**0.5)

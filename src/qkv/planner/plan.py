@@ -31,7 +31,7 @@ QUADRATIC_BYTES = 1 << 28
 """The most bytes, over all leading dimensions, that such a matrix may take where another algorithm serves: 256 MiB."""
 
 SMALL = 1 << 20
-"""The most floating-point operations, forward, for which `auto` calls no kernel.
+"""The most floating-point operations, forward, for which `auto` calls no kernel and makes no tiles.
 
 PyTorch's operators compute so small a problem in less than a millisecond, most of it their own overhead, and they have
 second derivatives. The limits are fixed, so that such a call has the same bits with kernels and without.
@@ -341,10 +341,10 @@ def _refusal_of_problem(algorithm: Algorithm, problem: Problem, backend: str, re
         return reason
     if algorithm.quadratic and problem.queries * problem.keys > QUADRATIC_LIMIT:
         return f"memory grows with Q·K, and {problem.queries} × {problem.keys} is over the limit of {QUADRATIC_LIMIT}"
-    if algorithm.kernels and not repeated and problem.mode == "eager":
+    if problem.mode == "eager" and (algorithm.tiles or (algorithm.kernels and not repeated)):
         operations = product_operations(problem)
         if operations <= SMALL and matrix_numbers(problem) <= SMALL_TENSOR:
-            return f"{operations:,} operations are few enough for PyTorch's operators"
+            return f"{operations:,} operations are few enough for PyTorch's operators on the full matrix"
     return None
 
 

@@ -66,6 +66,12 @@ MOST = {"forward": 0.01, "with backward": 0.03}
 Few times decide these coefficients. Without a limit, least squares would explain other errors by them, and problems of
 more heads than were timed would be predicted at several times their time.
 """
+LEAST = {"forward": 4e-6, "with backward": 1.2e-5}
+"""The least microseconds of a floating-point operation, with the two products of the backward pass: 250 GFlop/s.
+
+No core that was measured is faster. Without a limit, least squares would explain the products of small problems by
+their pairs, and take those of large ones for free.
+"""
 SIMILAR = {
     "amd-zen3-avx2": "amd-zen4-avx512",
     "amd-zen4-avx512": "amd-zen5-avx512",
@@ -384,12 +390,12 @@ def fit(rows: list[dict[str, Any]], similar: costs.Coefficients) -> costs.Coeffi
     found: costs.Coefficients = {}
     for (algorithm, direction), own in sorted(groups.items()):
         expected = similar.get(algorithm, {}).get(direction, {})
-        found.setdefault(algorithm, {})[direction] = _least_squares(own, expected, MOST[direction])
+        found.setdefault(algorithm, {})[direction] = _least_squares(own, expected, direction)
     return found
 
 
-def _least_squares(rows: list[dict[str, Any]], similar: Mapping[str, float], most: float) -> dict[str, float]:
-    """Fit one algorithm in one direction, where a number read from memory costs `most` microseconds or less.
+def _least_squares(rows: list[dict[str, Any]], similar: Mapping[str, float], direction: str) -> dict[str, float]:
+    """Fit one algorithm in one direction, within the limits `LEAST` and `MOST`.
 
     A slow algorithm is timed at few sizes. Without `similar`, least squares would explain such times by the number of
     calls and take the work that grows with the size for free.
@@ -402,8 +408,9 @@ def _least_squares(rows: list[dict[str, Any]], similar: Mapping[str, float], mos
     known = matrix @ expected
     expected *= np.median(times[known > 0] / known[known > 0]) if known.any() else 1.0
     believed = np.diag(np.divide(BELIEF, expected, out=np.zeros_like(expected), where=expected > 0))
-    limits = np.array([most if kind in IN_MEMORY else np.inf for kind in kinds])
-    expected = np.minimum(expected, limits)
+    least = np.array([LEAST[direction] if kind == "operations" else 0.0 for kind in kinds])
+    most = np.array([MOST[direction] if kind in IN_MEMORY else np.inf for kind in kinds])
+    expected = np.clip(expected, least, most)
     predictions = times
     for _ in range(ROUNDS):
         # Errors relative to the geometric mean of both: half and twice the time count alike.
@@ -412,8 +419,8 @@ def _least_squares(rows: list[dict[str, Any]], similar: Mapping[str, float], mos
         wanted = np.concatenate([times / scale, np.where(expected > 0, BELIEF, 0.0)])
         largest = np.abs(weighted).max(0)
         largest[largest == 0] = 1.0
-        solution = lsq_linear(weighted / largest, wanted, (0.0, limits * largest), method="bvls").x
-        values = np.maximum(solution, 0.0) / largest
+        solution = lsq_linear(weighted / largest, wanted, (least * largest, most * largest), method="bvls").x
+        values = np.maximum(solution / largest, least)
         predictions = matrix @ values
     return {kind: float(f"{value:.4g}") for kind, value in zip(kinds, values, strict=True) if value}
 
@@ -518,7 +525,7 @@ def corrected(table: costs.Coefficients, known: list[dict[str, Any]]) -> costs.C
         groups[row["algorithm"], row["direction"]].append(own)
     found = {name: dict(directions) for name, directions in table.items()}
     for (name, direction), rows in groups.items():
-        found[name][direction] = _least_squares(rows, table[name][direction], MOST[direction])
+        found[name][direction] = _least_squares(rows, table[name][direction], direction)
     return found
 
 

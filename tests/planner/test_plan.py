@@ -46,7 +46,9 @@ def test_auto_takes_the_fastest_that_serves() -> None:
 
 
 @pytest.mark.parametrize(("score", "normalizer"), MECHANISMS, ids=lambda case: case.name)
-def test_a_small_call_takes_no_tiles_and_no_kernel_unless_it_is_one_of_a_loop(score: ScoreCase, normalizer: NormalizerCase) -> None:
+def test_a_small_call_takes_no_tiles_and_no_kernel_unless_it_is_one_of_a_loop(
+    score: ScoreCase, normalizer: NormalizerCase
+) -> None:
     """Whatever the processor, so that the bits of a small call depend on nothing else."""
     call = Call.draw(score, normalizer)
     tensors = [call.leaves[name] for name in ("query", "key", "value")]

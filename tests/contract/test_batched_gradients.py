@@ -53,3 +53,22 @@ def test_gradients_at_once_are_those_of_one_after_another(name: str, size: str, 
                 scale = float(other.abs().max())
                 near = torch.allclose(one, other, rtol=1e-4, atol=1e-5 * scale + 1e-12)
                 assert near, (backend, way.__name__, leaf)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_second_derivatives_at_once_are_those_of_one_after_another(name: str) -> None:
+    call = Call.draw(*CALLS[name], ((2,), 2, 3), torch.float64, mask=causal(1))
+    leaves = {leaf: x.detach().requires_grad_() for leaf, x in call.leaves.items()}
+    inputs = list(leaves.values())
+    output = attention(leaves["query"], leaves["key"], leaves["value"], **call.arguments(leaves))
+    gradients = torch.autograd.grad(output.square().sum(), inputs, create_graph=True, materialize_grads=True)
+    first = torch.cat([x.flatten() for x in gradients])
+    if not first.requires_grad:
+        return
+    cotangents = torch.randn(2, len(first), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    options = {"retain_graph": True, "materialize_grads": True}
+    alone = [torch.autograd.grad(first, inputs, x, **options) for x in cotangents]
+    for leaf, one, others in zip(leaves, batched(first, leaves, cotangents), zip(*alone, strict=True), strict=True):
+        expected = torch.stack(others)
+        near = torch.allclose(one, expected, rtol=1e-6, atol=1e-8 * float(expected.abs().max()) + 1e-12)
+        assert near, leaf

@@ -24,6 +24,7 @@ from qkv.masks.lower import Kind, Visibility
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax, Sum
 from qkv.normalizers.sparse import Entmax, Sparsemax
+from qkv.values.mapped import by_sample
 
 PAIRS = 1 << 17
 """How many scores a tile holds; autograd stores some twenty numbers for each."""
@@ -447,6 +448,7 @@ class _SumOfTiles(torch.autograd.Function):
         ctx.count = len(tensors)
 
     @staticmethod
+    @by_sample
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:
         chosen = tuple(index for index, want in enumerate(ctx.needs_input_grad[1:]) if want)
         tensors = ctx.saved_tensors[: ctx.count]

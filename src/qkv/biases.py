@@ -13,9 +13,11 @@ from torch import Tensor
 
 from qkv.errors import ConfigError
 from qkv.shapes import Shape
+from qkv.values.checked import checked
 from qkv.values.parameters import Parameter, expect_real, item, pick, spread
 from qkv.values.pytree import value
 
+_FARTHEST = 1 << 62
 __all__ = ["Alibi", "Bias", "BiasRows", "Relative", "alibi", "relative"]
 
 
@@ -145,6 +147,7 @@ class Relative(Bias):
         return read.reshape(*self.table.shape[:-1], *distance_QK.shape)
 
 
+@checked
 def alibi(slopes: float | Tensor, *, offset: int = 0) -> Alibi:
     """Penalize distance: −m·|i − j|, so that near keys weigh more and no other positions are needed.
 
@@ -168,6 +171,7 @@ def alibi(slopes: float | Tensor, *, offset: int = 0) -> Alibi:
     return Alibi(slopes, offset)
 
 
+@checked
 def relative(table: Tensor, *, offset: int = 0) -> Relative:
     """Add a learned number for each distance j − i from −W to W; farther ones share those at the ends.
 
@@ -200,6 +204,10 @@ def relative(table: Tensor, *, offset: int = 0) -> Relative:
 
 
 def _expect_integer(argument: str, offset: object) -> None:
-    integer = not offset.is_floating_point() if isinstance(offset, Tensor) else isinstance(offset, (int, torch.SymInt))
-    if not integer:
-        raise ConfigError(argument, "an integer", repr(offset), "Positions are whole numbers.")
+    if isinstance(offset, Tensor):
+        integer = not (offset.ndim or offset.is_floating_point() or offset.is_complex() or offset.dtype == torch.bool)
+    else:
+        integer = isinstance(offset, torch.SymInt) or (isinstance(offset, int) and not isinstance(offset, bool))
+    if not integer or (isinstance(offset, int) and abs(offset) > _FARTHEST):
+        expected = f"an integer, at most {_FARTHEST:,} from 0"
+        raise ConfigError(argument, expected, repr(offset), "Positions are whole numbers.")

@@ -56,6 +56,7 @@ _NO_MEMORY = (
     "annot allocate memory",  # the system's words, as those of a library that cannot be loaded
     "failed to map segment from shared object",
     "not enough memory",
+    "torage size calculation overflowed",  # more bytes than an address can say
     "std::bad_alloc",
     # Python's words for a library that failed without saying why, as NumPy does when it is refused memory.
     "error return without exception set",

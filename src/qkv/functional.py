@@ -22,6 +22,7 @@ from qkv.planner.plan_cache import attend
 from qkv.scores.base import Score
 from qkv.scores.products import SCALED_DOT
 from qkv.shapes import Shape
+from qkv.values.checked import checked
 
 
 @explain_out_of_memory
@@ -236,6 +237,7 @@ def _with_state(
     return output[..., :width], RowState("hard", state, winners(output[..., width:].nan_to_num()).long(), key.shape[-2])
 
 
+@checked
 @explain_arguments(ATTENTION)
 def explain(
     query: Tensor,

@@ -111,5 +111,5 @@ def test_gradients_reach_every_parameter_through_the_steps() -> None:
 
 
 def test_no_filters_are_refused() -> None:
-    with pytest.raises(ConfigError, match="filters: expected at least 1"):
+    with pytest.raises(ConfigError, match="filters: expected a whole number from 1"):
         LocationScore(3, 4, 5, filters=0)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,6 +31,7 @@ from qkv.values.parameters import (
     Owner,
     Parameter,
     check_parameters,
+    expect_floats,
     expect_real,
     group,
     is_dense,
@@ -44,12 +46,6 @@ from qkv.values.pytree import parts_of, tensors_in
 
 T = TypeVar("T")
 _SOFTMAX, _SUM = Softmax(), Sum()
-_AT_LEAST = {
-    1: "at least one dimension, (..., width)",
-    2: "at least two dimensions, (..., N, width)",
-    3: "at least three dimensions, (B, N, width)",
-}
-"""What a tensor with too few dimensions was expected to have."""
 
 
 class DescribedCall(NamedTuple):
@@ -98,7 +94,7 @@ def describe(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, st
         query, key, value = _recorded(query), _recorded(key), _recorded(value)
         arguments = arguments._replace(bias=_recorded(arguments.bias))
         score, normalizer = _with_recorded(score, score.parameters), _with_recorded(normalizer, normalizer.parameters)
-    groups = _groups(query, key, value) if arguments.enable_gqa else None
+    groups = _groups(query, key, value) if _is_on("enable_gqa", arguments.enable_gqa) else None
     leading = _leading(query, key, value, groups)
     key_leading = leading if groups is None else (*leading[:-1], groups[0])
     for owner in (score, normalizer):
@@ -188,32 +184,6 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:
         _raise_tensor_error(query, key, value)
 
 
-def expect_floats(name: str, x: Tensor, rank: int = 2) -> None:
-    """Check that an argument is a dense floating-point tensor with at least `rank` dimensions.
-
-    Raises:
-        ShapeError, DtypeError: it is none.
-
-    Example:
-        >>> expect_floats("query", torch.zeros(3, 4, dtype=torch.int64))
-        Traceback (most recent call last):
-        qkv.errors.DtypeError: query: expected a floating-point dtype; got torch.int64. Use .float().
-    """
-    if not isinstance(x, Tensor):
-        raise DtypeError(name, "a torch.Tensor", type(x).__name__, "Use torch.as_tensor.")
-    if not is_dense(x):
-        hint = "Use .to_dense(); sequences of several lengths are padded, and masked by qkv.masks.lengths(...)."
-        raise DtypeError(name, DENSE, layout_of(x), "Use .dequantize()." if x.is_quantized else hint)
-    if x.ndim < rank:
-        hint = "The last two dimensions are positions and widths; add one with x[None]."
-        raise ShapeError(name, _AT_LEAST[rank], show(tuple(x.shape)), hint)
-    if not x.is_floating_point():
-        raise DtypeError(name, "a floating-point dtype", f"{x.dtype}", "Use .float().")
-    if x.dtype.itemsize == 1:
-        hint = "Use .to(torch.bfloat16)."
-        raise DtypeError(name, "a floating-point dtype of at least 16 bits", f"{x.dtype}", hint)
-
-
 def _raise_tensor_error(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, x in (("query", query), ("key", key), ("value", value)):
         expect_floats(name, x)
@@ -260,6 +230,14 @@ def normalizer_for(requested: Normalizer | None, score: Score) -> Normalizer:
         got = f"{type(score).__name__}, which may be negative"
         raise UnsupportedError("normalizer", "a score that is never negative, for Sum()", got, hint)
     return normalizer
+
+
+def _is_on(argument: str, on: object) -> bool:
+    """Return a switch, which nothing but True turns on."""
+    if not (isinstance(on, (bool, int, np.bool_)) and on in (True, False)):
+        got = f"{on!r:.60}" if isinstance(on, (str, float, list)) else type(on).__name__
+        raise ConfigError(argument, "True or False", got, "Nothing else turns it on or off.")
+    return bool(on)
 
 
 def _groups(query: Tensor, key: Tensor, value: Tensor) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 
 from qkv.argument_names import ATTENTION, explain_arguments
 from qkv.biases import Bias
-from qkv.engine.describe import Arguments, DescribedCall, describe, expect_floats
+from qkv.engine.describe import Arguments, DescribedCall, describe
 from qkv.engine.problem import Call
 from qkv.engine.winners import values_of, winners
 from qkv.errors import ConfigError, ShapeError, UnsupportedError
@@ -30,6 +30,8 @@ from qkv.scores.base import Score
 from qkv.scores.kernels import SquaredDistance
 from qkv.scores.products import SCALED_DOT
 from qkv.shapes import Shape, show
+from qkv.values.checked import checked
+from qkv.values.parameters import expect_floats
 
 TENSOR_LIMIT = 1 << 22
 """The most weights of a map that is taken for a tensor: 16 MiB of float32."""
@@ -39,6 +41,7 @@ DENSE_LIMIT = 1 << 26
 Index = int | slice
 
 
+@checked
 @final
 class AttentionMap:
     """A lazy (..., Q, K) matrix of weights, returned by `attention_map`.
@@ -462,6 +465,7 @@ def _as_slice(index: Index, size: int) -> slice:
     return slice(at, at + 1)
 
 
+@checked
 @explain_arguments(ATTENTION)
 def attention_map(
     query: Tensor,

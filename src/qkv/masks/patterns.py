@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from qkv.errors import MaskError, ShapeError
 from qkv.masks.base import Both, Bounds, Dense, Either, Grid, Inverse, Mask
 from qkv.shapes import Shape, align_left, show
+from qkv.values.checked import checked
 from qkv.values.parameters import traced
 from qkv.values.pytree import value
 
@@ -298,6 +299,7 @@ def _clamp(position: int | Tensor, grid: Grid) -> Tensor:
     return torch.tensor([min(max(position, 0), grid.keys)], dtype=torch.int32, device=grid.device)
 
 
+@checked
 def causal(offset: int | Tensor = 0, *, align: Literal["start", "end"] = "start") -> Causal:
     """Let query i see the keys j ≤ i + offset, so that no position sees its future.
 
@@ -327,6 +329,7 @@ def causal(offset: int | Tensor = 0, *, align: Literal["start", "end"] = "start"
     return Causal(_integer(offset, "offset"), align)
 
 
+@checked
 def lengths(keys: int | Tensor | None, queries: int | Tensor | None = None) -> Lengths:
     """Mask padding: only the first `keys` keys are visible, and queries from `queries` on see nothing.
 
@@ -356,6 +359,7 @@ def lengths(keys: int | Tensor | None, queries: int | Tensor | None = None) -> L
     )
 
 
+@checked
 def span(first: int | Tensor, last: int | Tensor | None = None) -> Span:
     """Mask padding on both sides: every query sees the keys first ≤ j < last.
 
@@ -439,6 +443,7 @@ def _extremes(item: int | Tensor) -> tuple[int, int]:
     return int(least), int(most)
 
 
+@checked
 def window(left: int | None, right: int | None, *, offset: int | Tensor = 0) -> Window:
     """Let query i see the keys i − left ≤ j ≤ i + right.
 
@@ -468,6 +473,7 @@ def window(left: int | None, right: int | None, *, offset: int | Tensor = 0) -> 
     return Window(left, right, _integer(offset, "offset"))
 
 
+@checked
 def documents(ids: Tensor, key_ids: Tensor | None = None) -> Documents:
     """Let a query see only the keys of its own document, for several documents packed into one sequence.
 
@@ -489,11 +495,14 @@ def documents(ids: Tensor, key_ids: Tensor | None = None) -> Documents:
                 [0, 0, 1]], dtype=torch.int32)
     """
     for name, tensor in (("ids", ids), ("key_ids", key_ids)):
-        if tensor is not None and (not isinstance(tensor, Tensor) or tensor.ndim == 0 or _fractional(tensor)):
+        if (tensor is not None or name == "ids") and (
+            not isinstance(tensor, Tensor) or tensor.ndim == 0 or _fractional(tensor)
+        ):
             raise MaskError(f"documents({name})", "an integer tensor (..., N)", _kind(tensor), "One id per position.")
     return Documents(ids, key_ids)
 
 
+@checked
 def dense(tensor: Tensor) -> Dense:
     """Use a bool tensor that broadcasts to (..., Q, K) as a mask.
 

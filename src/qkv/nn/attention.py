@@ -17,6 +17,7 @@ from qkv.normalizers.base import Normalizer
 from qkv.normalizers.kinds import optional_normalizer
 from qkv.scores.base import Score
 from qkv.scores.products import SCALED_DOT
+from qkv.values.checked import checked
 
 SEAM = "qkv_attention"
 """The name of the `Attention` that another library's module has as a child."""
@@ -27,6 +28,7 @@ _CALLS: Mapping[Also | None, Callable[..., Any]] = MappingProxyType(
 """What computes a call, by `also`; "rounded state" is for hooks, which must not slow down what they look at."""
 
 
+@checked
 @final
 class Attention(nn.Module):
     """`qkv.attention` as a module without parameters, so that a forward hook sees its inputs.
@@ -105,15 +107,15 @@ class Attention(nn.Module):
             OutOfMemoryError: memory ran out; the message says how to need less.
         """
         arguments: dict[str, Any] = {
-            "score": score or self.score or SCALED_DOT,
-            "normalizer": normalizer or self.normalizer,
+            "score": next(each for each in (score, self.score, SCALED_DOT) if each is not None),
+            "normalizer": self.normalizer if normalizer is None else normalizer,
             "mask": mask,
             "bias": bias,
             "dropout": self.dropout if self.training else 0.0,
             "generator": generator,
             "enable_gqa": enable_gqa,
         }
-        also = also or self.also
+        also = self.also if also is None else also
         if also == "rounded state":
             return attention_with_rounded_state(query, key, value, Arguments(**arguments), self.backend)
         return _CALLS[also](query, key, value, **arguments, backend=self.backend)

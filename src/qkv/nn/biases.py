@@ -10,13 +10,15 @@ from torch import Tensor, nn
 
 from qkv.biases import Bias, alibi, relative
 from qkv.errors import ConfigError, nearest
-from qkv.nn.inputs import expect_optional_sizes, expect_sizes
+from qkv.nn.inputs import expect_counts, expect_integers, expect_optional_sizes, expect_sizes
+from qkv.values.checked import checked
 from qkv.values.parameters import Owner
 from qkv.values.plain import is_watched
 
 BIASES = ("alibi", "relative")
 
 
+@checked
 class BiasModule(nn.Module, Owner):
     """Parameters of a bias, for `attention(..., bias=module.value())`."""
 
@@ -30,11 +32,13 @@ class BiasModule(nn.Module, Owner):
 
     def forward(self, queries: int, keys: int, offset: int = 0) -> Tensor:
         """Expand the bias to (H, Q, K) or (Q, K), for inspection and tests."""
+        expect_counts(queries=queries, keys=keys)
         device = next((x.device for x in (*self.parameters(), *self.buffers())), None)
         rows_Q1, columns_K = torch.arange(queries, device=device)[:, None], torch.arange(keys, device=device)
         return self.value(offset).tile(rows_Q1, columns_K)
 
 
+@checked
 @final
 class AlibiBias(BiasModule):
     """−m·|i − j| with one slope m per head: 2^(−8/H), 2^(−16/H), …, down to 2^(−8).
@@ -86,6 +90,7 @@ class AlibiBias(BiasModule):
         return alibi(self.log_slopes.exp(), offset=offset)
 
 
+@checked
 @final
 class RelativeBias(BiasModule):
     """A learned number for each distance j − i from −W to W; larger distances share the end values. All start at 0.
@@ -124,6 +129,7 @@ _FARTHEST = 1 << 20
 """Largest distance with a bucket of its own: the table of distances is twice as long."""
 
 
+@checked
 @final
 class BucketedBias(BiasModule):
     """A learned number for each bucket of distances: the near ones each their own, farther ones by their logarithm.
@@ -213,6 +219,7 @@ def at_positions(module: nn.Module, indices: Tensor, queries: int) -> Tensor:
         tensor([[[-0.0039, -0.0000, -0.0000],
                  [-0.0039, -0.0000, -0.0000]]])
     """
+    expect_integers("indices", indices, (-1,), "(K,)", (0, None))
     rows = indices[-queries:]
     end = int(indices.max()) + 1
     bias = bias_of(module, end, end)
@@ -221,6 +228,7 @@ def at_positions(module: nn.Module, indices: Tensor, queries: int) -> Tensor:
     return bias.tile(rows[:, None], indices)
 
 
+@checked
 def build_bias(name: str, heads: int, *, reach: int = 128) -> BiasModule:
     """Create a bias by name.
 

@@ -7,18 +7,24 @@ import torch
 from torch import Tensor, nn
 
 from qkv.biases import Bias
-from qkv.errors import UnsupportedError
+from qkv.errors import ConfigError, MaskError, ShapeError, UnsupportedError
 from qkv.linalg.session import DecodingSession
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, lengths, window
 from qkv.nn.decoding.cache import Memory, SomeMemory
 from qkv.nn.dropout import Dropout
 from qkv.nn.feed_forward import FeedForward, GatedFeedForward
+from qkv.nn.inputs import expect_counts, expect_input, expect_integers, expect_sizes
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.norms import PRE_NORM, NormParts
+from qkv.shapes import show
+from qkv.values.checked import checked
 from qkv.values.hooks import through_hooks
 
+_SUM = "The output of a sublayer is added to its input, number by number."
 
+
+@checked
 @final
 class Residual(nn.Module):
     """What surrounds a sublayer f, norms, dropout and the sum: x + f(norm(x)), norm(x + f(x)) or x + norm(f(norm(x))).
@@ -39,23 +45,38 @@ class Residual(nn.Module):
 
     def __init__(self, width: int, norms: NormParts = PRE_NORM, dropout: float = 0.0) -> None:
         super().__init__()
-        self.place = norms.place
+        expect_sizes(width=width)
+        self.width, self.place = width, norms.place
         self.norm = norms.build(width)
         self.end_norm = norms.build(width) if norms.place == "both" else None
         self.dropout = Dropout(dropout)
 
     def before(self, x: Tensor) -> Tensor:
-        """Return the input of f."""
+        """Return the input of f.
+
+        Raises:
+            ShapeError, DtypeError: x does not fit the layer.
+        """
+        expect_input("x", x, None, self.width, rank=1)
         normed: Tensor = x if self.place == "after" else self.norm(x)
         return normed
 
     def after(self, x: Tensor, update: Tensor) -> Tensor:
-        """Add the output of f to the stream."""
+        """Add the output of f to the stream.
+
+        Raises:
+            ShapeError, DtypeError: x or the update does not fit the layer.
+        """
+        expect_input("x", x, None, self.width, rank=1)
+        expect_input("update", update, None, self.width, rank=1)
+        if x.shape != update.shape:
+            raise ShapeError("update", f"shape {show(tuple(x.shape))}, that of x", show(tuple(update.shape)), _SUM)
         update = update if self.end_norm is None else self.end_norm(update)
         joined: Tensor = x + self.dropout(update)
         return self.norm(joined) if self.place == "after" else joined
 
 
+@checked
 @final
 @dataclass(frozen=True, eq=False)
 class BlockCache:
@@ -79,6 +100,7 @@ class BlockCache:
         return BlockCache(past, memory, second)  # type: ignore[arg-type]
 
 
+@checked
 @final
 class TransformerBlock(nn.Module):
     """Self-attention, attention to a source if there is one, then a feed-forward layer.
@@ -123,6 +145,10 @@ class TransformerBlock(nn.Module):
         reach: int | None = None,
     ) -> None:
         super().__init__()
+        if second is not None and cross is None:
+            hint = "What both attentions read is added up: give it cross= too."
+            raise ConfigError("second", "an attention to a first source beside it", "none", hint)
+        expect_counts(**({} if reach is None else {"reach": reach}))
         width, self.reach = attention.width, reach
         self.self_attention = attention
         self.second_attention = second
@@ -167,8 +193,19 @@ class TransformerBlock(nn.Module):
         if self.cross_attention is None:
             raise UnsupportedError("memory", "a block that attends to a source", "one that does not", "Give it cross=.")
         source = self.cross_attention.project_memory(memory, session=session)
-        if self.second_attention is None or second is None:
+        if second is None:
             return BlockCache(None, source)
+        if self.second_attention is None:
+            got = "one that attends to one"
+            raise UnsupportedError("second", "a block that attends to two sources", got, "Give it second=.")
+        states, real = second
+        expect_input("second", states, None, self.second_attention.input_widths[1], rank=3)
+        if not isinstance(real, Tensor) or real.dtype != torch.bool or real.shape != states.shape[:2]:
+            got = (
+                f"{real.dtype} of shape {show(tuple(real.shape))}" if isinstance(real, Tensor) else type(real).__name__
+            )
+            expected = f"states and a bool tensor of shape {show(tuple(states.shape[:2]))}"
+            raise MaskError("second", expected, got, "True where a position may be seen.")
         other = self.second_attention.project_memory(second[0], session=session)
         return BlockCache(None, source, SomeMemory(other, second[1]))
 
@@ -214,6 +251,11 @@ class TransformerBlock(nn.Module):
         bias: Bias | Tensor | None,
     ) -> tuple[Tensor, BlockCache]:
         attention, key_positions, at = self.self_attention, None, None
+        expect_input("x", x, None, self.around_self.width, rank=3)
+        if seen is not None:
+            _expect_seen(seen, x, cache)
+        if padding is not None:
+            expect_integers("padding", padding, (x.shape[0],), "(B,)")
         if seen is not None and attention.positions is not None:
             key_positions, at = fork_positions(seen, parted)
         query, past = attention.extend(self.around_self.before(x), cache.past, session, at)
@@ -281,6 +323,15 @@ class TransformerBlock(nn.Module):
         # The first positions that are computed can all be padding.
         real = ~lengths((padding - past.first).clamp(0, past.length))
         return real if mask is None else mask & real
+
+
+def _expect_seen(seen: Tensor, x: Tensor, cache: BlockCache) -> None:
+    """Check which positions each of the newest ones sees."""
+    shape = (*x.shape[:2], x.shape[1] + (0 if cache.past is None else cache.past.end))
+    if not isinstance(seen, Tensor) or seen.dtype != torch.bool or seen.ndim != 3 or seen.shape[1:] != shape[1:]:
+        got = f"{seen.dtype} of shape {show(tuple(seen.shape))}" if isinstance(seen, Tensor) else type(seen).__name__
+        hint = "It has a column for each position that was kept, and for each new one."
+        raise MaskError("seen", f"bool of shape (B, N, K), here {show(shape)}", got, hint)
 
 
 def fork_positions(seen_BNK: Tensor, parted: int) -> tuple[Tensor, int]:

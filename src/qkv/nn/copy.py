@@ -5,15 +5,18 @@ from typing import Literal, NamedTuple, final, get_args
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import expect_name
+from qkv.errors import ShapeError, expect_name
 from qkv.masks.patterns import Lengths
 from qkv.nn.attention import Attention
-from qkv.nn.inputs import expect_input, expect_sizes
+from qkv.nn.inputs import expect_input, expect_integers, expect_sizes
 from qkv.nn.scores import build_score, score_of, xavier_uniform
 from qkv.normalizers.row_state import RowState
+from qkv.shapes import show
+from qkv.values.checked import checked
 from qkv.values.hooks import through_hooks
 
 Mixing = Literal["joint", "mixture"]
+_ROWS = "Each row of a batch has a source of its own."
 
 
 class Copyable(NamedTuple):
@@ -40,6 +43,7 @@ class Copyable(NamedTuple):
         return Copyable(key, ids, lengths, extra, self.most)
 
 
+@checked
 @final
 class CopyHead(nn.Module):
     """p(w) = g · p_vocabulary(w) + (1 − g) · Σ_{j: x_j = w} α_j, with α the attention over the source x.
@@ -105,7 +109,13 @@ class CopyHead(nn.Module):
             The source in the form that `forward` takes.
         """
         expect_input("states", states, None, self.widths[1], rank=3)
+        rows, size = states.shape[:2]
+        expect_integers("ids", ids, (rows, size), "(B, S)")
+        if lengths is not None:
+            expect_integers("lengths", lengths, (rows,), "(B,)", (0, size))
         real = ids if lengths is None else torch.where(_before(lengths, ids), ids, 0)
+        expect_integers("ids", real, (rows, size), "(B, S)", (0, None))
+        real = real.long()
         extra = (real.amax(1) + 1 - self.vocabulary).clamp(min=0)
         return Copyable(
             score_of(self.score).project_key(states), real, lengths, extra, int(extra.max()) if len(extra) else 0
@@ -125,6 +135,9 @@ class CopyHead(nn.Module):
         """
         expect_input("logits", logits, None, self.vocabulary, rank=3)
         expect_input("states", states, self.switch, self.widths[0], rank=3)
+        if not logits.shape[:2] == states.shape[:2] == (len(source.ids), states.shape[1]):
+            got = f"{show(tuple(states.shape))} for {show(tuple(logits.shape))} logits and {len(source.ids)} sources"
+            raise ShapeError("states", "as many rows and steps as logits, and a source for each row", got, _ROWS)
         logits = logits if logits.dtype == torch.float64 else logits.float()
         copied, state = self._attend(states, source)
         generate = self.share(logits, states, state)[..., None]
@@ -147,6 +160,7 @@ class CopyHead(nn.Module):
         return through_hooks(self, self._attend, states, source)
 
     def _attend(self, states: Tensor, source: Copyable) -> tuple[Tensor, RowState]:
+        expect_input("states", states, self.switch, self.widths[0], rank=3)
         rows, size = source.ids.shape
         positions = torch.eye(size, dtype=source.key.dtype, device=source.key.device).expand(rows, -1, -1)
         mask = None if source.lengths is None else Lengths(source.lengths)

@@ -13,6 +13,7 @@ from qkv.scores.base import Score
 from qkv.scores.catalog import DISTANCES, POWERS, SCORES
 from qkv.scores.sums import Concat
 from qkv.values.catalog import listed
+from qkv.values.checked import checked
 from qkv.values.parameters import above
 
 
@@ -42,6 +43,7 @@ def kernel_value(kernel: str, bandwidth: float | Tensor, power: float | None = N
     return SCORES[kernel].make(bandwidth=bandwidth, power=power)
 
 
+@checked
 @final
 class KernelScore(ScoreModule):
     """A score of ‖q−k‖/h with a learned bandwidth h; its logarithm is the parameter, so that h stays above 0.
@@ -107,6 +109,7 @@ class KernelScore(ScoreModule):
         self.log_bandwidth.fill_(math.log(distance * SCORES[self.kernel].smoothing))
 
 
+@checked
 @final
 class ConcatScore(ScoreModule):
     """relu(w_q·q + w_k·k), with w_q and w_k learned.

@@ -7,11 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from qkv.nn.inputs import expect_fraction
+from qkv.values.checked import checked
+from qkv.values.parameters import expect_floats
 
 _LEVELS = 1 << 16
 _DRAWS = 4
 
 
+@checked
 @final
 class Dropout(nn.Module):
     """In training, sets a fraction p of the entries to zero and divides the others by 1 − p.
@@ -41,6 +44,7 @@ class Dropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply dropout to x, of any shape."""
+        expect_floats("x", x, 0)
         dropped = round(self.share * _LEVELS)
         if not self.training or dropped == 0:
             return x

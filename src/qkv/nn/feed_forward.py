@@ -12,6 +12,7 @@ from qkv.linalg.session import DecodingSession
 from qkv.nn.dropout import Dropout
 from qkv.nn.inputs import expect_input, expect_sizes
 from qkv.nn.scores import xavier_uniform
+from qkv.values.checked import checked
 from qkv.values.plain import is_plain
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "squared_relu"]
@@ -55,6 +56,7 @@ def activated(
     return activate(hidden if is_plain(layer, nn.Linear) else hidden.clone())
 
 
+@checked
 @final
 class FeedForward(nn.Module):
     """W₂ f(W₁ x + b₁) + b₂, applied to each position.
@@ -95,6 +97,7 @@ class FeedForward(nn.Module):
         return apply_layer(self.contract, hidden, session)
 
 
+@checked
 @final
 class GatedFeedForward(nn.Module):
     """W₂ (f(W_g x) ⊙ W₁ x), applied to each position; with biases if asked for.

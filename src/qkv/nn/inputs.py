@@ -1,20 +1,27 @@
 """Checks of what layers are created with, and of what they are called with."""
 
+import math
 from numbers import Integral, Real
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from qkv.engine.describe import autocasts, expect_floats
+from qkv.engine.describe import autocasts
 from qkv.errors import ConfigError, DtypeError, ShapeError
+from qkv.values.parameters import expect_floats, is_dense, readable
 from qkv.values.plain import is_plain
+
+_INTEGERS = frozenset({torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64})
+_LARGEST_SIZE = 1 << 40
+"""More numbers than this have no memory anywhere."""
 
 
 def expect_sizes(**sizes: int) -> None:
     """Check the sizes of a layer, by the names of its arguments.
 
     Raises:
-        ConfigError: one is not a whole number from 1.
+        ConfigError: one is not a whole number from 1, or more than any memory holds.
 
     Example:
         >>> expect_sizes(width=8, hidden=0)
@@ -22,8 +29,73 @@ def expect_sizes(**sizes: int) -> None:
         qkv.errors.ConfigError: hidden: expected a whole number from 1; got 0. It is a size of the layer.
     """
     for name, size in sizes.items():
-        if not isinstance(size, Integral | torch.SymInt) or isinstance(size, bool) or size < 1:
-            raise ConfigError(name, "a whole number from 1", repr(size), "It is a size of the layer.")
+        _expect_whole(name, size, 1, "It is a size of the layer.")
+
+
+def expect_counts(**counts: int) -> None:
+    """Check numbers that can be 0, by the names of their arguments.
+
+    Raises:
+        ConfigError: one is not a whole number from 0, or more than any memory holds.
+
+    Example:
+        >>> expect_counts(queries=3, keys=-1)
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: keys: expected a whole number from 0; got -1. It counts something.
+    """
+    for name, count in counts.items():
+        _expect_whole(name, count, 0, "It counts something.")
+
+
+def _expect_whole(name: str, number: Any, least: int, hint: str) -> None:
+    whole = isinstance(number, Integral | torch.SymInt) and not isinstance(number, bool)
+    if not whole or number < least:
+        raise ConfigError(name, f"a whole number from {least}", repr(number), hint)
+    if number > _LARGEST_SIZE:
+        raise ConfigError(name, f"at most {_LARGEST_SIZE:,}", f"{number}", hint)
+
+
+def expect_integers(
+    argument: str, x: Tensor, shape: tuple[int, ...], expected: str, within: tuple[int, int | None] | None = None
+) -> None:
+    """Check a tensor of positions, lengths or ids.
+
+    Args:
+        argument: its name.
+        x: the tensor.
+        shape: its shape; −1 for any size.
+        expected: its shape in letters, for the message.
+        within: the smallest and the largest number that it may hold, where it can be read; None for any.
+
+    Raises:
+        ShapeError: it has another shape, or holds another number.
+        DtypeError: it is no dense tensor of integers.
+
+    Example:
+        >>> expect_integers("lengths", torch.tensor([3, -1]), (2,), "(B,)", (0, None))
+        Traceback (most recent call last):
+        qkv.errors.ShapeError: lengths: expected numbers from 0; got -1. They count positions or ids.
+    """
+    if not isinstance(x, Tensor) or not is_dense(x) or x.dtype not in _INTEGERS:
+        got = f"dtype {x.dtype}" if isinstance(x, Tensor) else type(x).__name__
+        raise DtypeError(argument, "a dense tensor of integers", got, "Use torch.as_tensor, or .long().")
+    fits = x.ndim == len(shape) and all(want in (-1, size) for size, want in zip(x.shape, shape, strict=True))
+    if not fits:
+        sizes = ", ".join(
+            letter if want < 0 else f"{want}" for letter, want in zip(_letters(expected), shape, strict=True)
+        )
+        raise ShapeError(argument, f"shape {expected}, here ({sizes})", f"{tuple(x.shape)}", "Sizes must match.")
+    if within is None or not readable(x) or not x.numel():
+        return
+    low, high = (int(number) for number in x.aminmax())
+    least, most = within
+    if low < least or (most is not None and high > most):
+        numbers = f"numbers from {least}" + ("" if most is None else f" to {most}")
+        raise ShapeError(argument, numbers, f"{low if low < least else high}", "They count positions or ids.")
+
+
+def _letters(shape: str) -> list[str]:
+    return [letter for part in shape.strip("()").split(",") if (letter := part.strip())]
 
 
 def expect_optional_sizes(**sizes: int | None) -> None:
@@ -39,6 +111,22 @@ def expect_fraction(argument: str, fraction: float) -> None:
     """
     if not (isinstance(fraction, Real) and 0.0 <= fraction < 1.0):
         raise ConfigError(argument, "a fraction in [0, 1)", f"{fraction}", "0 disables it.")
+
+
+def expect_number(argument: str, number: float, *, least: float = -math.inf) -> None:
+    """Check a number that is no size.
+
+    Raises:
+        ConfigError: it is not finite, or less than the least one.
+
+    Example:
+        >>> expect_number("eps", -1.0, least=0)
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: eps: expected a finite number from 0; got -1.0. It enters every result.
+    """
+    if not (isinstance(number, Real) and math.isfinite(number) and number >= least):
+        expected = "a finite number" if least == -math.inf else f"a finite number from {least:g}"
+        raise ConfigError(argument, expected, f"{number}", "It enters every result.")
 
 
 def expect_input(

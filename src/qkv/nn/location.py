@@ -6,18 +6,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from qkv.errors import ConfigError
+from qkv.errors import ShapeError
 from qkv.linalg.session import DecodingSession
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
+from qkv.nn.inputs import expect_counts, expect_input, expect_optional_sizes, expect_sizes
 from qkv.nn.scores import xavier_uniform
 from qkv.normalizers.base import Normalizer
 from qkv.scores.products import Dot, project
 from qkv.scores.sums import Additive
+from qkv.shapes import show
+from qkv.values.checked import checked
+from qkv.values.parameters import expect_floats
 
 _POSITIONS = Dot()
+_OWN: tuple[tuple[str, ...], ...] = (("S",), (), ("S",))
+"""The positions among the dimensions of an alignment, a query and keys."""
 
 
+@checked
 @final
 class LocationScore(nn.Module):
     """e_j = vᵀ tanh(W s + V h_j + U f_j + b) with f = F ∗ α, α the weights of the step before.
@@ -34,7 +41,7 @@ class LocationScore(nn.Module):
         heads: H, for heads with parameters and an alignment each, (B, H, ...) in all shapes below; None for no heads.
 
     Raises:
-        ConfigError: no filters, or a negative reach.
+        ConfigError: a size is below 1, or the reach is negative.
 
     Source: Chorowski et al. 2015, "Attention-Based Models for Speech Recognition", eq. 8 and 9; the first alignment:
         `initial_glimpses` in rizar/attention-lvcsr; several heads: `AttMultiHeadLoc` in espnet.
@@ -56,9 +63,9 @@ class LocationScore(nn.Module):
         heads: int | None = None,
     ) -> None:
         super().__init__()
-        if filters < 1 or reach < 0:
-            got = f"{filters} filters, reach {reach}"
-            raise ConfigError("filters", "at least 1, and a reach of at least 0", got, "Use 10 and 5.")
+        expect_sizes(query_width=query_width, key_width=key_width, hidden=hidden, filters=filters)
+        expect_optional_sizes(heads=heads)
+        expect_counts(reach=reach)
         self.heads = heads
         leading = () if heads is None else (heads,)
         self.vector = nn.Parameter(torch.empty(*leading, hidden))
@@ -78,14 +85,17 @@ class LocationScore(nn.Module):
 
     def project_query(self, query: Tensor) -> Tensor:
         """Compute W s: (B, T, M) to (B, T, A)."""
+        expect_input("query", query, None, self.query_weight.shape[-1], rank=2 if self.heads is None else 3)
         return project(query if self.heads is None else query[:, None], self.query_weight)
 
     def project_key(self, key: Tensor, session: DecodingSession | None = None) -> Tensor:
         """Compute V h + b, once per source: (B, S, E) to (B, S, A)."""
+        expect_input("key", key, None, self.key_weight.shape[-1], rank=2 if self.heads is None else 3)
         return project(key if self.heads is None else key[:, None], self.key_weight) + self.bias[..., None, :]
 
     def features(self, alignment: Tensor) -> Tensor:
         """Compute f: (B, S) to (B, S, filters)."""
+        self._expect("alignment", alignment, 0)
         reach, groups = self.filters.shape[-1] // 2, self.heads or 1
         by_head = (alignment[:, None] if self.heads is None else alignment).to(self.filters.dtype)
         features = F.conv1d(by_head, self.filters, padding=reach, groups=groups)
@@ -102,8 +112,32 @@ class LocationScore(nn.Module):
         Returns:
             e (B, S).
         """
-        shifted = keys + project(self.features(alignment), self.location_weight)
+        self._expect("query", query, 1)
+        self._expect("keys", keys, 2)
+        by_features = self.features(alignment)
+        if keys.shape[:-1] != alignment.shape or query.shape[:-1] != alignment.shape[:-1]:
+            shapes = ", ".join(show(tuple(x.shape)) for x in (query, keys, alignment))
+            hint = "Query, keys and alignment are of the same rows, keys and alignment of the same positions."
+            raise ShapeError("keys", "(B, A) queries, (B, S, A) keys and a (B, S) alignment", shapes, hint)
+        shifted = keys + project(by_features, self.location_weight)
         return Additive(self.vector)(query[..., None, :], shifted)[..., 0, :]
+
+    def _expect(self, name: str, x: Tensor, own: int) -> None:
+        """Check a tensor with rows, heads if there are any, and dimensions of its own after them."""
+        expect_floats(name, x, 1)
+        rank = (1 if self.heads is None else 2) + max(own, 1)
+        width = self.vector.shape[-1] if own else x.shape[-1]
+        heads = (x.shape[0],) if self.heads is None else (x.shape[0], self.heads)
+        if x.ndim != rank or x.shape[: len(heads)] != heads or x.shape[-1] != width:
+            shape = [
+                "B",
+                *([] if self.heads is None else [f"{self.heads}"]),
+                *_OWN[own],
+                *([f"{width}"] if own else []),
+            ]
+            raise ShapeError(
+                name, f"shape ({', '.join(shape)})", show(tuple(x.shape)), "The layer was created for that."
+            )
 
     def first_alignment(self, keys: Tensor) -> Tensor:
         """Return α before the first step, (B, S), for keys (B, S, A)."""
@@ -112,6 +146,7 @@ class LocationScore(nn.Module):
         return alignment
 
 
+@checked
 @final
 class LocationSteps:
     """The steps of one loop, each of which reads the alignment of the one before.

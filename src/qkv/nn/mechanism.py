@@ -13,6 +13,7 @@ from qkv.scores.base import Score
 from qkv.scores.catalog import DISTANCES, POWERS, SCORES
 from qkv.scores.example import example
 from qkv.values.catalog import Number, as_flag, listed
+from qkv.values.checked import checked
 
 _NONE = "none"
 _SUMMABLE = tuple(name for name in SCORES if name != "learned" and example(name).summable)
@@ -21,6 +22,7 @@ LOCATION = "location"
 """The score that reads the weights of the step before too, for decoders that take one step after another."""
 
 
+@checked
 @dataclass(frozen=True, kw_only=True)
 class MechanismConfig:
     """A score and a normalizer; the base of every model's configuration, so that all models have the same settings.
@@ -161,7 +163,7 @@ class MechanismConfig:
             case "nonlocal_concat":
                 return ConcatScore(query_width, key_width, heads=heads, key_heads=key_heads)
             case "learned":
-                return LearnedScore(query_width, key_width, hidden or query_width)
+                return LearnedScore(query_width, key_width, query_width if hidden is None else hidden)
             case _:
                 return FixedScore(SCORES[self.score].make())
 
@@ -220,7 +222,7 @@ class MechanismConfig:
             raise ConfigError("model.alpha", 'a number above 1, or "learned"', f'"{self.alpha}"', "")
 
     def _expect_only(self, name: str, fits: bool, expected: str, got: str) -> None:
-        if getattr(self, name) not in (None, False) and not fits:
+        if getattr(self, name) is not None and getattr(self, name) is not False and not fits:
             hint = f"Omit it, or use {expected}."
             raise ConfigError(f"model.{name}", f"{expected} beside it", as_flag(got), hint)
 

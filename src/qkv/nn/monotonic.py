@@ -25,8 +25,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from qkv.errors import ShapeError
 from qkv.linalg.matmul import apply_layer
+from qkv.nn.inputs import expect_counts, expect_input, expect_integers, expect_sizes
 from qkv.nn.scores import build_score, score_of, xavier_uniform
+from qkv.values.checked import checked
+from qkv.values.parameters import expect_floats
 
 
 class Transitions(Protocol):
@@ -48,6 +52,7 @@ class Transitions(Protocol):
         """
 
 
+@checked
 @final
 @dataclass(frozen=True, eq=False)
 class ZerothOrder:
@@ -82,6 +87,7 @@ class ZerothOrder:
         return torch.where(real_BS, scores_BS + arrived_BS, -torch.inf)
 
 
+@checked
 @final
 @dataclass(frozen=True, eq=False)
 class FirstOrder:
@@ -121,6 +127,7 @@ class FirstOrder:
         return _log_sum(torch.stack(arrived, -1))
 
 
+@checked
 @final
 class MonotonicScores(nn.Module):
     """`ZerothOrder` transitions, e_tj = score(s_t, h_j).
@@ -146,6 +153,8 @@ class MonotonicScores(nn.Module):
 
     def __init__(self, query_width: int, key_width: int, hidden: int, score: str = "bilinear") -> None:
         super().__init__()
+        expect_sizes(query_width=query_width, key_width=key_width, hidden=hidden)
+        self.widths = query_width, key_width
         plain = score in ("dot", "scaled_dot")
         self.narrow = nn.Linear(key_width, query_width, bias=False) if plain else None
         self.score = build_score(score, query_width, query_width if plain else key_width, hidden=hidden)
@@ -154,6 +163,7 @@ class MonotonicScores(nn.Module):
 
     def project_key(self, states: Tensor) -> Tensor:
         """Project the encoder's states once per source: (B, S, E) to (B, S, F)."""
+        expect_input("states", states, None, self.widths[1], rank=3)
         return score_of(self.score).project_key(states if self.narrow is None else apply_layer(self.narrow, states))
 
     def forward(self, states: Tensor, keys: Tensor, lengths: Tensor) -> Transitions:
@@ -164,10 +174,13 @@ class MonotonicScores(nn.Module):
             keys: from `project_key` (B, S, F).
             lengths: real positions (B,), at least 1.
         """
+        expect_input("states", states, None, self.widths[0], rank=3)
+        _expect_sources(keys, lengths, len(states))
         scores: Tensor = score_of(self.score).projected()(score_of(self.score).project_query(states), keys)
         return ZerothOrder(wide(scores), lengths)
 
 
+@checked
 @final
 class MonotonicJumps(nn.Module):
     """`FirstOrder` transitions with the logits U [s_t; h_i] for the jumps from position i.
@@ -187,6 +200,8 @@ class MonotonicJumps(nn.Module):
 
     def __init__(self, query_width: int, key_width: int, jumps: int) -> None:
         super().__init__()
+        expect_sizes(query_width=query_width, key_width=key_width)
+        expect_counts(jumps=jumps)
         self.from_state = nn.Linear(query_width, jumps + 1)
         self.from_memory = nn.Linear(key_width, jumps + 1, bias=False)
         xavier_uniform(self.from_state.weight)
@@ -195,11 +210,23 @@ class MonotonicJumps(nn.Module):
 
     def project_key(self, states: Tensor) -> Tensor:
         """Compute the part of the logits that depends on the position: (B, S, E) to (B, S, J + 1)."""
+        expect_input("states", states, self.from_memory, rank=3)
         return apply_layer(self.from_memory, states)
 
     def forward(self, states: Tensor, keys: Tensor, lengths: Tensor) -> Transitions:
         """Build the transitions; arguments as for `MonotonicScores`."""
+        expect_input("states", states, self.from_state, rank=3)
+        expect_input("keys", keys, None, self.from_state.out_features, rank=3)
+        _expect_sources(keys, lengths, len(states))
         return FirstOrder(wide(apply_layer(self.from_state, states)[:, :, None] + keys[:, None]), lengths)
+
+
+def _expect_sources(keys: Tensor, lengths: Tensor, rows: int) -> None:
+    """Check that there are keys and a length for each row of states."""
+    expect_floats("keys", keys, 3)
+    if len(keys) != rows:
+        raise ShapeError("keys", f"{rows} rows, as many as states", f"{len(keys)}", "Each row has a source of its own.")
+    expect_integers("lengths", lengths, (rows,), "(B,)", (1, keys.shape[1]))
 
 
 def wide(x: Tensor) -> Tensor:

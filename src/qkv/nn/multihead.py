@@ -28,12 +28,15 @@ from qkv.normalizers.row_state import RowState, merge
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
 from qkv.shapes import nearest_divisors
+from qkv.values.checked import checked
 from qkv.values.hooks import through_hooks
+from qkv.values.parameters import expect_floats
 from qkv.values.plain import plain_weights
 
 Part = Literal["value", "output"]
 
 
+@checked
 @final
 class MultiHeadAttention(nn.Module):
     """Concat(head_1, …, head_H) W_O with head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V), for any score and normalizer.
@@ -287,6 +290,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Any:
         """Return what the attention returns, by head."""
         if self.positions is not None and not isinstance(self.positions, Rotary):
+            expect_floats("query", query, 3)
             if bias is not None:
                 hint = "Omit one of the two, or expand the position bias and add them."
                 raise ConfigError("bias", "no bias, because the layer's positions already are one", "both", hint)

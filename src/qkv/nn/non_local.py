@@ -5,7 +5,6 @@ from typing import Literal, final, get_args
 import torch
 from torch import Tensor, nn
 
-from qkv.engine.describe import expect_floats
 from qkv.errors import ShapeError, expect_name
 from qkv.nn.attention import Attention
 from qkv.nn.distance_scores import ConcatScore
@@ -14,10 +13,13 @@ from qkv.nn.scores import FixedScore, ScoreModule, score_of, xavier_uniform
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Mean, Softmax
 from qkv.scores.products import Dot
+from qkv.values.checked import checked
+from qkv.values.parameters import expect_floats
 
 Form = Literal["gaussian", "embedded_gaussian", "dot", "concat"]
 
 
+@checked
 @final
 class NonLocalBlock(nn.Module):
     """z_i = W_z y_i + x_i with y_i = (1/C(x)) Σ_j f(x_i, x_j) g(x_j), over all positions of any number of dimensions.

@@ -7,15 +7,16 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from qkv.engine.describe import expect_floats
 from qkv.errors import ConfigError
 from qkv.nn.inputs import expect_optional_sizes
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Sigmoid, Softmax
 from qkv.normalizers.sparse import Entmax
-from qkv.values.parameters import Owner
+from qkv.values.checked import checked
+from qkv.values.parameters import Owner, expect_floats
 
 
+@checked
 class NormalizerModule(nn.Module, Owner):
     """Parameters of a normalizer, for `attention(..., normalizer=module.value())`."""
 
@@ -29,6 +30,7 @@ class NormalizerModule(nn.Module, Owner):
         return self.value()(scores, visible)
 
 
+@checked
 @final
 class SinkSoftmax(NormalizerModule):
     """exp(s)/(Σexp(s) + exp(sink)) with a learned sink, which lets a head attend to nothing.
@@ -58,6 +60,7 @@ class SinkSoftmax(NormalizerModule):
         return Softmax(self.sink)
 
 
+@checked
 @final
 class LearnedSigmoid(NormalizerModule):
     """σ(s + b), each weight independently, with b learned.
@@ -92,6 +95,7 @@ class LearnedSigmoid(NormalizerModule):
         return Sigmoid(self.bias)
 
 
+@checked
 @final
 class LearnedEntmax(NormalizerModule):
     """Entmax with α = 1 + σ(a) and a learned: each head learns an α between softmax (1) and sparsemax (2).
@@ -129,4 +133,4 @@ class LearnedEntmax(NormalizerModule):
 
 def _full(heads: int | None, number: float) -> Tensor:
     expect_optional_sizes(heads=heads)
-    return torch.full(() if heads is None else (heads,), number)
+    return torch.full(() if heads is None else (heads,), float(number))

@@ -7,13 +7,15 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, expect_name, nearest
-from qkv.nn.inputs import expect_input, expect_sizes
+from qkv.nn.inputs import expect_input, expect_number, expect_sizes
+from qkv.values.checked import checked
 
 Norm = Literal["layer", "rms", "rms_plus_one"]
 Place = Literal["before", "after", "both", "parallel"]
 NORMS: tuple[Norm, ...] = ("layer", "rms", "rms_plus_one")
 
 
+@checked
 @final
 class RMSNorm(nn.Module):
     """g·x/√(mean(x²) + ε): a norm without a mean and without a bias, computed in at least float32.
@@ -33,6 +35,8 @@ class RMSNorm(nn.Module):
     def __init__(self, width: int, eps: float = 1e-6, *, shift: float = 0.0) -> None:
         super().__init__()
         expect_sizes(width=width)
+        expect_number("eps", eps, least=0)
+        expect_number("shift", shift)
         self.weight = nn.Parameter(torch.full((width,), 1.0 - shift))
         self.eps, self.shift = eps, shift
 
@@ -78,6 +82,7 @@ def build_norm(name: str, width: int, eps: float) -> nn.Module:
             raise ConfigError("norm", "the name of a norm", f'"{name}"', nearest(name, NORMS))
 
 
+@checked
 @final
 @dataclass(frozen=True)
 class NormParts:
@@ -109,6 +114,7 @@ class NormParts:
 
     def __post_init__(self) -> None:
         expect_name("NormParts(kind)", self.kind, NORMS)
+        expect_number("NormParts(eps)", self.eps, least=0)
         expect_name("NormParts(place)", self.place, get_args(Place))
 
     def build(self, width: int) -> nn.Module:

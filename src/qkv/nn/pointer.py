@@ -12,6 +12,7 @@ from qkv.nn.inputs import expect_input, expect_sizes
 from qkv.nn.scores import FixedScore, ScoreModule, build_score, score_of
 from qkv.normalizers.dense import Softmax
 from qkv.scores.products import Cosine
+from qkv.values.checked import checked
 from qkv.values.hooks import through_hooks
 
 PointerScore = Literal["additive", "bilinear", "dot", "scaled_dot", "cosine", "squared_distance"]
@@ -19,6 +20,7 @@ _SHARPNESS = 10.0
 """The cosine's factor: without one a softmax over cosines is nearly uniform."""
 
 
+@checked
 @final
 class Pointer(nn.Module):
     """p(position j | step i) = softmax_j(score(d_i, e_j)): the weights are the prediction.

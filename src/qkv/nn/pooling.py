@@ -16,10 +16,12 @@ from qkv.normalizers.kinds import optional_normalizer
 from qkv.scores.base import Score
 from qkv.scores.free import Uniform
 from qkv.scores.sums import Additive
+from qkv.values.checked import checked
 
 Pooling = Literal["attention", "mean"]
 
 
+@checked
 @final
 class Pool(nn.Module):
     """Σ_t α_t h_t with α = softmax_t(vᵀ tanh(W h_t + b)), or with α_t = 1/T.

@@ -12,12 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, ShapeError
-from qkv.values.parameters import traced
+from qkv.nn.inputs import expect_counts, expect_input, expect_integers, expect_sizes
+from qkv.values.checked import checked
+from qkv.values.parameters import expect_floats, traced
 
 Embedded = Literal["sinusoidal", "halves", "learned"]
 _LEAST_TABLE, _LARGEST_TABLE = 256, 4096
 
 
+@checked
 def sinusoidal(
     length: int,
     width: int,
@@ -48,16 +51,41 @@ def sinusoidal(
         tensor([[0.0000, 1.0000, 0.0000, 1.0000],
                 [0.8415, 0.5403, 0.0100, 0.9999]])
     """
-    device = torch.get_default_device() if device is None else torch.device(device)
-    if length < 0 or width < 1:
-        raise ConfigError(
-            "sinusoidal", "a length of 0 or more, a width above 0", f"{length} and {width}", "See its docstring."
-        )
-    if not _has_table(start) or start + length > _LARGEST_TABLE:
+    device = _device(device)
+    expect_counts(length=length)
+    expect_sizes(width=width)
+    if not dtype.is_floating_point:
+        raise ConfigError("dtype", "a floating-point dtype", f"{dtype}", "Sines are fractions.")
+    if not _has_table(start, start + length, _LARGEST_TABLE):
         return _waves(_angles(start, length, width, 10_000.0, device), width).to(dtype)
     return _wave_table(_table_rows(start + length), width, device, dtype)[start : start + length].clone()
 
 
+def _device(device: torch.device | str | None) -> torch.device:
+    if device is None:
+        return torch.get_default_device()
+    try:
+        return torch.device(device)
+    except RuntimeError:
+        raise ConfigError("device", "a device of PyTorch", f"{device!r}", 'Example: "cpu".') from None
+
+
+def expect_base(base: float) -> None:
+    """Check the base of rotary positions.
+
+    Raises:
+        ConfigError: it is not above 1.
+
+    Example:
+        >>> expect_base(0.5)
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: base: expected a number above 1; got 0.5. 10000 suits most texts.
+    """
+    if not base > 1:
+        raise ConfigError("base", "a number above 1", f"{base}", "10000 suits most texts.")
+
+
+@checked
 def rotary(x: Tensor, *, start: int = 0, base: float = 10_000.0) -> Tensor:
     """Rotate each pair (x_2j, x_2j+1) by the angle i·base^(−2j/D), so that q·k depends only on the difference i − j.
 
@@ -79,17 +107,20 @@ def rotary(x: Tensor, *, start: int = 0, base: float = 10_000.0) -> Tensor:
         tensor([[1.0000, 0.0000],
                 [0.5403, 0.8415]])
     """
+    expect_floats("x", x)
+    expect_base(base)
     length, width = x.shape[-2:]
     if width % 2:
         hint = "Choose another number of heads."
         raise ShapeError("x", "an even width, because positions rotate pairs", f"{width}", hint)
     wide = x if x.dtype == torch.float64 else x.float()
-    if not _has_table(start):
+    if not _has_table(start, start + length):
         return _rotated_by_parts(wide, _angles(start, length, width, base, x.device)).to(x.dtype)
     turn = _turns(_table_rows(start + length), width, base, x.device, wide.dtype)[start : start + length]
     return torch.view_as_real(_as_complex(wide) * turn).flatten(-2).to(x.dtype)
 
 
+@checked
 @final
 @dataclass(frozen=True)
 class RopeScaling:
@@ -158,6 +189,7 @@ class RopeScaling:
         return plain / self.factor * (1 - unscaled) + plain * unscaled
 
 
+@checked
 @final
 class Rotary(nn.Module):
     """`rotary` as a module for `MultiHeadAttention(positions=...)`.
@@ -179,8 +211,7 @@ class Rotary(nn.Module):
 
     def __init__(self, base: float = 10_000.0, *, share: float = 1.0, scaling: RopeScaling | None = None) -> None:
         super().__init__()
-        if not base > 1:
-            raise ConfigError("base", "a number above 1", f"{base}", "10000 suits most texts.")
+        expect_base(base)
         if not 0 < share <= 1:
             raise ConfigError("share", "a fraction in (0, 1]", f"{share}", "1 rotates all features.")
         self.base, self.share, self.scaling = base, share, scaling
@@ -191,6 +222,7 @@ class Rotary(nn.Module):
         Raises:
             ShapeError: the number of rotated features is odd or 0.
         """
+        expect_floats("x", x)
         if self.share == 1 and self.scaling is None:
             return rotary(x, start=start, base=self.base)
         turned = self.rotated(x.shape[-1])
@@ -202,7 +234,7 @@ class Rotary(nn.Module):
         wide, rest = x[..., :turned], x[..., turned:]
         wide = wide if x.dtype == torch.float64 else wide.float()
         end = start + x.shape[-2]
-        if not _has_table(start):
+        if not _has_table(start, end):
             angle = _angles(start, x.shape[-2], turned, self.base, x.device, self.scaling)
             rotated = _rotated_by_parts(wide, angle) * (1.0 if self.scaling is None else self.scaling.gain)
         else:
@@ -220,6 +252,7 @@ class Rotary(nn.Module):
         return shown if self.scaling is None else f"{shown}, {self.scaling}"
 
 
+@checked
 @final
 class PositionEmbedding(nn.Module):
     """Position vectors added to token embeddings: sinusoidal at any length, or learned up to a maximum length.
@@ -248,6 +281,8 @@ class PositionEmbedding(nn.Module):
         super().__init__()
         if kind not in get_args(Embedded):
             raise ConfigError("kind", '"sinusoidal" or "learned"', repr(kind), "For rotary positions use nn.Rotary.")
+        expect_sizes(width=width, **({"length": length} if kind == "learned" else {}))
+        expect_counts(skipped=skipped)
         self.kind, self.width, self.length, self.skipped = kind, width, length, skipped
         self.weight = nn.Parameter(torch.empty(length, width)) if kind == "learned" else None
         self.reset_parameters()
@@ -266,15 +301,24 @@ class PositionEmbedding(nn.Module):
                 is read as if it were at the first position.
 
         Raises:
-            ShapeError: a position exceeds the learned ones.
+            ShapeError: a position exceeds the learned ones, or the embeddings have another width.
+            DtypeError: the embeddings are no dense tensor of floating-point numbers, or a position is no integer.
         """
+        expect_input("x", x, None, self.width)
+        if isinstance(start, Tensor):
+            expect_input("x", x, None, self.width, rank=3)
+            expect_integers("start", start, (1,) if start.numel() == 1 else (x.shape[0],), "(B,)")
         count = x.shape[-2]
         if isinstance(start, int) and start < 0:
             start = torch.tensor([start], device=x.device)
         if not isinstance(start, Tensor):
             return x + self._rows(start, start + count, x)
         positions = (start[:, None] + torch.arange(count, device=x.device)).clamp(min=0)
-        return x + self._rows(0, int(positions.max()) + 1, x)[positions]
+        end = int(positions.max()) + 1 if positions.numel() else 0
+        if self.weight is None and end > _LARGEST_TABLE:
+            angles = positions.double()[..., None] * _rates(self.width, 10_000.0, x.device)
+            return x + self._arranged(_waves(angles, self.width).to(x.dtype))
+        return x + self._rows(0, end, x)[positions]
 
     def expect(self, end: int) -> None:
         """Check that there are learned positions up to `end`.
@@ -291,8 +335,11 @@ class PositionEmbedding(nn.Module):
         if self.weight is not None:
             self.expect(end + self.skipped)
             return self.weight[start + self.skipped : end + self.skipped]
-        waves = sinusoidal(end - start, self.width, start=start, device=x.device, dtype=x.dtype)
-        return waves if self.kind == "sinusoidal" else torch.cat([waves[:, ::2], waves[:, 1::2]], -1)
+        return self._arranged(sinusoidal(end - start, self.width, start=start, device=x.device, dtype=x.dtype))
+
+    def _arranged(self, waves: Tensor) -> Tensor:
+        """Return sines and cosines in the order of this kind."""
+        return waves if self.kind == "sinusoidal" else torch.cat([waves[..., ::2], waves[..., 1::2]], -1)
 
 
 def _angles(
@@ -314,9 +361,11 @@ def _rates(width: int, base: float, device: torch.device | str | None) -> Tensor
     return torch.exp(torch.arange(0, width, 2, device=device, dtype=torch.float64) * (-math.log(base) / width))
 
 
-def _has_table(start: int) -> bool:
-    """Return whether a cached table holds the positions: not under tracing, where sizes vary, nor those below 0."""
-    return not (torch.compiler.is_compiling() or traced()) and start >= 0
+def _has_table(start: int, end: int, longest: int = 1 << 20) -> bool:
+    """Return whether a cached table holds the positions: not under tracing, where sizes vary, nor those below 0 or
+    beyond the longest table.
+    """
+    return not (torch.compiler.is_compiling() or traced()) and start >= 0 and end <= longest
 
 
 def _table_rows(end: int) -> int:
@@ -325,8 +374,8 @@ def _table_rows(end: int) -> int:
 
 
 def _waves(angle: Tensor, width: int) -> Tensor:
-    """Interleave sine and cosine of each angle, (rows, width)."""
-    return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[:, :width]
+    """Interleave sine and cosine of each angle, (..., width)."""
+    return torch.stack([angle.sin(), angle.cos()], -1).flatten(-2)[..., :width]
 
 
 @lru_cache(maxsize=32)

@@ -6,11 +6,12 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from qkv.engine.describe import expect_floats
 from qkv.errors import ShapeError, UnsupportedError
 from qkv.masks.base import Dense, Mask
 from qkv.masks.patterns import causal
 from qkv.nn.multihead import MultiHeadAttention
+from qkv.values.checked import checked
+from qkv.values.parameters import expect_floats
 
 
 @final
@@ -22,6 +23,7 @@ class _NoTensor:
         return NotImplemented
 
 
+@checked
 @final
 class TorchMultiheadAttention(nn.Module):
     """A `MultiHeadAttention` with the arguments of `torch.nn.MultiheadAttention`.

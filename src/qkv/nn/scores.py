@@ -8,7 +8,6 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from qkv.engine.describe import expect_floats
 from qkv.errors import ConfigError, nearest
 from qkv.linalg.matmul import cached_weight
 from qkv.linalg.session import DecodingSession
@@ -18,7 +17,8 @@ from qkv.scores.base import Score
 from qkv.scores.free import Learned, as_score
 from qkv.scores.products import Bilinear, Cosine, Dot, ScaledDot, project
 from qkv.scores.sums import Additive
-from qkv.values.parameters import Owner, above
+from qkv.values.checked import checked
+from qkv.values.parameters import Owner, above, expect_floats
 from qkv.values.plain import is_watched
 
 BUILT = ("additive", "bilinear", "dot", "scaled_dot")
@@ -54,6 +54,7 @@ class ScoreParts:
         return self.value()
 
 
+@checked
 class ScoreModule(nn.Module, ScoreParts, Owner):
     """Parameters of a score."""
 
@@ -96,6 +97,7 @@ def score_of(module: nn.Module) -> ScoreParts:
     return module if isinstance(module, ScoreModule) and not is_watched(module) else CalledScore(module)
 
 
+@checked
 @final
 class FixedScore(ScoreModule):
     """Any score value as a module, for scores without parameters.
@@ -124,6 +126,7 @@ class FixedScore(ScoreModule):
         return f"{self.score}"
 
 
+@checked
 @final
 class DotScore(ScoreModule):
     """q·k.
@@ -140,6 +143,7 @@ class DotScore(ScoreModule):
         return Dot()
 
 
+@checked
 @final
 class ScaledDotScore(ScoreModule):
     """q·k/√D; with `softcap` c: c·tanh(s/c).
@@ -165,6 +169,7 @@ class ScaledDotScore(ScoreModule):
         return ScaledDot(self.scale, self.softcap)
 
 
+@checked
 @final
 class AdditiveScore(ScoreModule):
     """vᵀ tanh(W_q q + W_k k), with v, W_q and W_k learned.
@@ -209,6 +214,7 @@ class AdditiveScore(ScoreModule):
 
     def project_query(self, query: Tensor) -> Tensor:
         """Compute W_q q."""
+        expect_input("query", query, None, self.query_weight.shape[-1], rank=1)
         return project(query, self.query_weight)
 
     def project_queries(self, steps: int, session: DecodingSession | None = None) -> Callable[[Tensor], Tensor]:
@@ -219,6 +225,7 @@ class AdditiveScore(ScoreModule):
 
     def project_key(self, key: Tensor, session: DecodingSession | None = None) -> Tensor:
         """W_k k: once per sentence."""
+        expect_input("key", key, None, self.key_weight.shape[-1], rank=1)
         return project(key, self.key_weight, cached_weight(session, (self, "key")))
 
     def projected(self) -> Score:
@@ -226,6 +233,7 @@ class AdditiveScore(ScoreModule):
         return Additive(self.vector)
 
 
+@checked
 @final
 class BilinearScore(ScoreModule):
     """scale · qᵀMk, with M learned.
@@ -264,6 +272,7 @@ class BilinearScore(ScoreModule):
 
     def project_query(self, query: Tensor) -> Tensor:
         """Compute qᵀM, in the key's space; groups of heads can then share unprojected keys."""
+        expect_input("query", query, None, self.weight.shape[-2], rank=1)
         return project(query, self.weight.mT)
 
     def project_queries(self, steps: int, session: DecodingSession | None = None) -> Callable[[Tensor], Tensor]:
@@ -276,6 +285,7 @@ class BilinearScore(ScoreModule):
         return ScaledDot(self.scale)
 
 
+@checked
 @final
 class CosineScore(ScoreModule):
     """g · q·k/(‖q‖‖k‖) with g learned; its logarithm is the parameter, so that g stays above 0.
@@ -308,6 +318,7 @@ class CosineScore(ScoreModule):
         return Cosine(self.log_scale.exp())
 
 
+@checked
 @final
 class LearnedScore(ScoreModule):
     """wᵀ relu(W_q q + W_k k + b): a network with one hidden layer on each pair [q; k], the same for all heads.
@@ -352,6 +363,7 @@ class LearnedScore(ScoreModule):
         return hidden @ self.vector
 
 
+@checked
 def build_score(
     name: str,
     query_width: int,
@@ -383,7 +395,8 @@ def build_score(
     """
     match name:
         case "additive":
-            return AdditiveScore(query_width, key_width, hidden or query_width, heads=heads, key_heads=key_heads)
+            hidden = query_width if hidden is None else hidden
+            return AdditiveScore(query_width, key_width, hidden, heads=heads, key_heads=key_heads)
         case "bilinear":
             return BilinearScore(query_width, key_width, heads=heads)
         case "dot" | "scaled_dot" if query_width != key_width:

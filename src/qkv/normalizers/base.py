@@ -1,13 +1,15 @@
 """The interface of a normalizer: the weights of a row of scores, its row state, and the merge of two results."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from qkv.errors import UnsupportedError
-from qkv.values.parameters import Parameter, readable
+from qkv.errors import MaskError, UnsupportedError
+from qkv.shapes import broadcast, show
+from qkv.values.checked import explained_by
+from qkv.values.parameters import Parameter, expect_floats, readable
 
 Partial = tuple[Tensor, Tensor]
 """Attention over some of the keys: output (..., Q, V) and row state (..., Q)."""
@@ -34,6 +36,11 @@ class Normalizer(ABC):
     needs_non_negative: ClassVar[bool] = False
     mergeable: ClassVar[bool] = False
     piecewise_constant: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__call__" in vars(cls):
+            setattr(cls, "__call__", explained_by(_expect_scores)(vars(cls)["__call__"]))  # noqa: B010 - a method
 
     @abstractmethod
     def __call__(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
@@ -72,6 +79,20 @@ class Normalizer(ABC):
         """
         hint = "Compute the rows over all their keys at once."
         raise UnsupportedError("parts", "a normalizer whose rows can be merged", "another", hint)
+
+
+def _expect_scores(normalizer: Normalizer, scores: Tensor, visible: Tensor | None = None) -> None:
+    """Check the arguments of an equation."""
+    expect_floats("scores", scores, 1)
+    shape = tuple(scores.shape)
+    if visible is None:
+        return
+    if not isinstance(visible, Tensor) or visible.dtype != torch.bool or visible.device != scores.device:
+        got = f"{visible.dtype} on {visible.device}" if isinstance(visible, Tensor) else type(visible).__name__
+        raise MaskError("visible", f"a bool tensor on {scores.device}", got, "True means that a row may see the key.")
+    if broadcast(tuple(visible.shape), shape) != shape:
+        hint = "The last two dimensions are queries and keys."
+        raise MaskError("visible", f"a shape that broadcasts to {show(shape)}", show(tuple(visible.shape)), hint)
 
 
 def hide(scores: Tensor, visible: Tensor | None, by: float) -> Tensor:

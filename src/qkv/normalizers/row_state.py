@@ -32,12 +32,14 @@ from qkv.errors import ArgumentError, ShapeError, UnsupportedError
 from qkv.normalizers.dense import Hard
 from qkv.normalizers.kinds import KINDS, MERGEABLE
 from qkv.shapes import show
+from qkv.values.checked import checked
 from qkv.values.pytree import value
 
 _PARTS = "Pass a list of what qkv.attention_with_state returns."
 Kind = Literal["softmax", "sum", "mean", "identity", "hard", "sigmoid", "sparsemax", "entmax"]
 
 
+@checked
 @final
 @value
 @dataclass(frozen=True, eq=False)
@@ -109,6 +111,7 @@ class RowState:
         return replace(self, value=function(self.value), winner=winner)
 
 
+@checked
 def merge(parts: Sequence[tuple[Tensor, RowState]], starts: Sequence[int] | None = None) -> tuple[Tensor, RowState]:
     """Merge attention over disjoint sets of keys into attention over their union, in any order and grouping.
 

@@ -11,6 +11,7 @@ from qkv.argument_names import ATTENTION, unknown_argument
 from qkv.engine.describe import Arguments, describe
 from qkv.errors import MEMORY_ERRORS, OutOfMemoryError, QkvError, out_of_memory_text
 from qkv.planner.plan import Plan, plan_for
+from qkv.values.checked import expect_kinds
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,7 +30,7 @@ def explain_out_of_memory(attend: Callable[P, R]) -> Callable[P, R]:
 
     Returns:
         The function, which raises an `OutOfMemoryError` if memory is exhausted, and an `ArgumentError` for an argument
-        that it does not have; other errors pass unchanged.
+        that it does not have, or that is of another kind than its annotation; other errors pass unchanged.
     """
 
     valid = inspect.signature(attend).parameters
@@ -45,14 +46,15 @@ def explain_out_of_memory(attend: Callable[P, R]) -> Callable[P, R]:
                 _stop_tracing(type(error), error.args)
         try:
             return attend(*args, **kwargs)
-        except TypeError as error:
-            unknown = None if isinstance(error, QkvError) else unknown_argument(kwargs, valid, ATTENTION)
-            if unknown is None:
-                raise
-            raise unknown from None
-        except MEMORY_ERRORS as error:
-            text = None if isinstance(error, QkvError) else out_of_memory_text(error)
+        except QkvError:
+            raise
+        except Exception as error:
+            unknown = unknown_argument(kwargs, valid, ATTENTION) if isinstance(error, TypeError) else None
+            if unknown is not None:
+                raise unknown from None
+            text = out_of_memory_text(error) if isinstance(error, MEMORY_ERRORS) else None
             if text is None:
+                expect_kinds(attend, args, kwargs)
                 raise
             bound = inspect.signature(attend).bind(*args, **kwargs)
             bound.apply_defaults()

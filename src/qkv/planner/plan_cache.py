@@ -207,7 +207,7 @@ def cache_key(
         >>> first == cache_key(query, key, value.half(), arguments, None, "auto")
         False
     """
-    score, normalizer, mask, bias, dropout, _, enable_gqa = arguments
+    score, normalizer, mask, bias, dropout, generator, enable_gqa = arguments
     if mask is not None and visibility is None and not is_plain_causal(mask):
         return None
     shape, other = query.shape, key.shape
@@ -221,7 +221,8 @@ def cache_key(
     masked = mask is not None, None if visibility is None else visibility.kind
     sizes = shape, other, value.shape, query.dtype, key.dtype, value.dtype
     needs = query.requires_grad, key.requires_grad, value.requires_grad, torch.is_grad_enabled()
-    return backend, sizes, needs, masked, torch.get_num_threads(), type(dropout), dropout != 0, enable_gqa, mechanism
+    drops = type(dropout), dropout != 0, type(generator)
+    return backend, sizes, needs, masked, torch.get_num_threads(), drops, enable_gqa, mechanism
 
 
 def _mechanism_key(score: object, normalizer: object, bias: object) -> tuple[Any, ...] | None:

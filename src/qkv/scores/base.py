@@ -10,15 +10,16 @@ Backends know cores, never scores.
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from qkv.errors import ShapeError
+from qkv.errors import DtypeError, ShapeError
 from qkv.scores.pointwise import Linear, Pointwise
-from qkv.shapes import Shape, show
-from qkv.values.parameters import Parameter
+from qkv.shapes import Shape, broadcast, show
+from qkv.values.checked import explained_by
+from qkv.values.parameters import Parameter, expect_floats
 
 Core = Literal["dot", "tanh_sum", "relu_sum", "distance", "tile"]
 
@@ -62,6 +63,11 @@ class Score(ABC):
     piecewise_constant: ClassVar[bool] = False
     parameters: ClassVar[tuple[Parameter, ...]] = ()
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__call__" in vars(cls):
+            setattr(cls, "__call__", explained_by(_expect_pair)(vars(cls)["__call__"]))  # noqa: B010 - a method
+
     @abstractmethod
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         """Compute the scores literally by the equation.
@@ -94,6 +100,20 @@ class Score(ABC):
     def check(self, query: Shape, key: Shape) -> None:
         """Raise ShapeError if the widths do not fit this score."""
         same_width(query, key)
+
+
+def _expect_pair(score: Score, query: Tensor, key: Tensor) -> None:
+    """Check the arguments of an equation."""
+    expect_floats("query", query)
+    expect_floats("key", key)
+    for name in ("dtype", "device"):
+        if getattr(query, name) != getattr(key, name):
+            expected = f"{name} {getattr(query, name)}, that of query"
+            raise DtypeError("key", expected, f"{getattr(key, name)}", f"Use key.to(query.{name}).")
+    score.check(tuple(query.shape), tuple(key.shape))
+    if broadcast(tuple(query.shape[:-2]), tuple(key.shape[:-2])) is None:
+        got = f"{show(tuple(query.shape))} and {show(tuple(key.shape))}"
+        raise ShapeError("key", "leading dimensions that broadcast with query", got, "Expand the smaller one.")
 
 
 def same_width(query: Shape, key: Shape) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qkv.scores.base import Core, Operands, Score
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, GaussianShape, NegativeHalf, Pointwise
-from qkv.values.parameters import Parameter, above, readable, spread
+from qkv.values.parameters import Parameter, above, above_as_one, readable, spread
 from qkv.values.pytree import value
 
 _BANDWIDTH = (Parameter("bandwidth", 0),)
@@ -229,7 +229,7 @@ class Epanechnikov(Score):
 
     def __post_init__(self) -> None:
         above("Epanechnikov(bandwidth)", self.bandwidth, 0, _LEARNED)
-        above("Epanechnikov(power)", self.power, 0, "Power 2 is the kernel of statistics.")
+        above_as_one("Epanechnikov(power)", self.power, 0, "Power 2 is the kernel of statistics.")
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         """max(0, 1 − (‖q−k‖/h)^power)."""

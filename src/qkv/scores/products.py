@@ -11,7 +11,7 @@ from qkv.scores.base import HALVES, Core, Operands, Score, expect_width, prepare
 from qkv.scores.pointwise import Linear, Pointwise, Softcap
 from qkv.shapes import Shape
 from qkv.values.mapped import by_sample
-from qkv.values.parameters import Parameter, above, forward_mode, readable, spread
+from qkv.values.parameters import Parameter, above_as_one, forward_mode, readable, spread
 from qkv.values.pytree import value
 
 
@@ -68,7 +68,7 @@ class ScaledDot(Score):
 
     def __post_init__(self) -> None:
         if self.softcap is not None:
-            above("ScaledDot(softcap)", self.softcap, 0, "None means no bound.")
+            above_as_one("ScaledDot(softcap)", self.softcap, 0, "None means no bound.")
 
     def __call__(self, query: Tensor, key: Tensor) -> Tensor:
         """q·k/√D."""

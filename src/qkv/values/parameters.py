@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, DtypeError
-from qkv.shapes import Shape, align_right
+from qkv.errors import ConfigError, DtypeError, ShapeError
+from qkv.shapes import Shape, align_right, show
 
 T = TypeVar("T")
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat, Real)
@@ -35,6 +35,12 @@ class Parameter(NamedTuple):
     of_key: bool = False
 
 
+_AT_LEAST = {
+    1: "at least one dimension, (..., width)",
+    2: "at least two dimensions, (..., N, width)",
+    3: "at least three dimensions, (B, N, width)",
+}
+"""What a tensor with too few dimensions was expected to have."""
 DENSE = "a dense tensor, of the layout torch.strided"
 """What errors expect of any tensor."""
 
@@ -75,6 +81,32 @@ def expect_real(argument: str, x: Tensor) -> None:
         raise DtypeError(argument, expected, f"{x.dtype}", hint)
 
 
+def expect_floats(name: str, x: Tensor, rank: int = 2) -> None:
+    """Check that an argument is a dense floating-point tensor with at least `rank` dimensions.
+
+    Raises:
+        ShapeError, DtypeError: it is none.
+
+    Example:
+        >>> expect_floats("query", torch.zeros(3, 4, dtype=torch.int64))
+        Traceback (most recent call last):
+        qkv.errors.DtypeError: query: expected a floating-point dtype; got torch.int64. Use .float().
+    """
+    if not isinstance(x, Tensor):
+        raise DtypeError(name, "a torch.Tensor", type(x).__name__, "Use torch.as_tensor.")
+    if not is_dense(x):
+        hint = "Use .to_dense(); sequences of several lengths are padded, and masked by qkv.masks.lengths(...)."
+        raise DtypeError(name, DENSE, layout_of(x), "Use .dequantize()." if x.is_quantized else hint)
+    if x.ndim < rank:
+        hint = "The last two dimensions are positions and widths; add one with x[None]."
+        raise ShapeError(name, _AT_LEAST[rank], show(tuple(x.shape)), hint)
+    if not x.is_floating_point():
+        raise DtypeError(name, "a floating-point dtype", f"{x.dtype}", "Use .float().")
+    if x.dtype.itemsize == 1:
+        hint = "Use .to(torch.bfloat16)."
+        raise DtypeError(name, "a floating-point dtype of at least 16 bits", f"{x.dtype}", hint)
+
+
 _TRACING = (torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE)
 
 
@@ -96,8 +128,9 @@ def check_parameters(
                 raise DtypeError(argument, f"device {device}, that of query", f"{parameter.device}", hint)
         elif parameter is None and getattr(type(owner), name, 0) is None:
             continue  # the default
-        elif rank or not isinstance(parameter, _NUMBERS):
-            argument, got = f"{type(owner).__name__}({name})", type(parameter).__name__
+        elif rank or not isinstance(parameter, _NUMBERS) or _is_huge(parameter):
+            argument, got = f"{type(owner).__name__}({name})", f"{type(parameter).__name__} of more than 64 bits"
+            got = got if _is_huge(parameter) else type(parameter).__name__
             expected = "a torch.Tensor" if rank else "a number or a torch.Tensor"
             raise DtypeError(argument, expected, got, "Use torch.as_tensor.")
 
@@ -249,10 +282,29 @@ def above(argument: str, number: object, limit: float, hint: str) -> None:
         number = number if number.is_floating_point() else number.double()
         good = not readable(number) or bool((number > limit).all())
     else:
-        good = isinstance(number, (int, float, torch.SymFloat, torch.SymInt)) and number > limit
+        real = isinstance(number, (int, float, torch.SymFloat, torch.SymInt)) and not _is_huge(number)
+        good = real and number > limit  # type: ignore[operator]
     if not good:
         got = f"a tensor with minimum {number.min().item():g}" if isinstance(number, Tensor) else repr(number)
         raise ConfigError(argument, f"a number above {limit:g}", got, hint)
+
+
+def above_as_one(argument: str, number: object, limit: float, hint: str) -> None:
+    """As `above`, for what is one number for all heads.
+
+    Example:
+        >>> above_as_one("power", torch.tensor([1.0, 2.0]), 0, "Power 2 is usual.")
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: power: expected one number; got shape (2,). Power 2 is usual.
+    """
+    if isinstance(number, Tensor) and (number.numel() != 1 or number.is_meta):
+        raise ConfigError(argument, "one number", f"shape {show(tuple(number.shape))}", hint)
+    above(argument, number, limit, hint)
+
+
+def _is_huge(number: object) -> bool:
+    """Return whether a number is an integer that PyTorch cannot hold."""
+    return type(number) is int and not -(1 << 63) <= number < 1 << 63
 
 
 def transformed() -> bool:

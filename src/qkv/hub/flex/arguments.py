@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.engine.describe import expect_floats
 from qkv.errors import ArgumentError, ConfigError, DtypeError, MaskError, ShapeError, UnsupportedError
 from qkv.shapes import show
-from qkv.values.parameters import expect_real
+from qkv.values.parameters import expect_floats, expect_real
 
 _BACKENDS = ("AUTO", "TRITON", "FLASH", "TRITON_DECODE")
 _ONE_BLOCK = 1 << 30

@@ -19,6 +19,7 @@ from qkv.hub.flex.modification import Modification, modification
 from qkv.hub.flex.symbols import MASK_ARGUMENTS, SCORE_ARGUMENTS, UntraceableError, traced
 from qkv.masks.base import Grid, Mask
 from qkv.scores.products import ScaledDot
+from qkv.values.checked import checked
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask
@@ -29,6 +30,7 @@ _EXACT = 1 << 24
 """Up to here float32 holds every position."""
 
 
+@checked
 def flex_attention(
     query: Tensor,
     key: Tensor,

@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from qkv.compiled.strided import StridedArray, as_strided_array
 from qkv.linalg.memory_pool import MemoryPool
 from qkv.linalg.session import DecodingSession
+from qkv.values.checked import checked
 from qkv.values.parameters import readable
 
 _LEAST_ROOM = 16
 """Positions in the smallest room."""
 
 
+@checked
 @dataclass(frozen=True, eq=False)
 class Memory:
     """Projected keys and their values, a value that never changes.
@@ -106,6 +108,7 @@ class Memory:
         return parts[0], parts[1]
 
 
+@checked
 @final
 @dataclass(frozen=True, eq=False)
 class SomeMemory:
@@ -194,6 +197,7 @@ def _empty(part: Tensor, rows: int, length: int, pool: MemoryPool | None) -> Ten
     return memory.transpose(-3, -2) if by_head else memory
 
 
+@checked
 @final
 class BatchRows(nn.Module):
     """The rows of a decoding batch: an identity, so that a forward hook sees where a batch starts and how rows change.

@@ -9,11 +9,14 @@ from qkv.errors import ConfigError, expect_name
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal
 from qkv.nn.attention import Attention
+from qkv.nn.inputs import expect_input, expect_sizes
 from qkv.nn.scores import build_score, score_of, xavier_uniform
+from qkv.values.checked import checked
 
 _CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
 
+@checked
 @final
 class RecurrentSelfAttention(nn.Module):
     """h_t = cell(h_{t−1}, [x_t; c_t]) with c_t = Σ_j softmax_j(score(k_t, k_j)) v_j over the states x below.
@@ -50,6 +53,7 @@ class RecurrentSelfAttention(nn.Module):
         super().__init__()
         expect_name("cell", cell, _CELLS)
         expect_name("memory", memory, ("whole", "split"))
+        expect_sizes(width=width, hidden=hidden)
         if memory == "split" and width % 2:
             raise ConfigError("width", "an even width, to split", f"{width}", "Choose an even width.")
         self.width, self.memory = width, memory
@@ -78,6 +82,7 @@ class RecurrentSelfAttention(nn.Module):
         Returns:
             The layer's states (B, T, hidden).
         """
+        expect_input("x", x, None, self.width, rank=3)
         key, value = x.chunk(2, -1) if self.memory == "split" else (x, x)
         mask = causal() if mask is None else mask
         context = self.attention(key, key, value, score=score_of(self.score).value(), mask=mask)

@@ -105,7 +105,7 @@ def test_commands_for_prepared_corpora_run(tmp_path: Path) -> None:
     small = "--steps 2 --batch-tokens 256 --width 8 --heads 2 --feed-forward 8"
     commands = [
         f"{line} {small}{' --context 16' if 'generate' in line else ''}" if line.startswith("qkv train") else line
-        for line in blocks("scale.md", "sh")[2].splitlines()
+        for line in blocks("scale.md", "sh")[3].splitlines()
     ]
     said = in_shell("\n".join(["export OMP_NUM_THREADS=1", *commands]), tmp_path)
     assert said.count("step 2:") == 2

@@ -54,7 +54,7 @@ EXCEPT = {
 THEIR_FLAGS = {
     "pip": {"--index-url", "--extra-index-url", "--no-build-isolation", "--require-hashes"},
     "git": {"--follow"},
-    "torchrun": {"--nproc-per-node", "--standalone"},
+    "torchrun": {"--master-addr", "--master-port", "--nnodes", "--node-rank", "--nproc-per-node", "--standalone"},
     "split": {"--additional-suffix", "--number", "--numeric-suffixes"},
     "Slurm": {"--array", "--cpus-per-task", "--requeue", "--wrap"},
     "parallel": {"--retries"},

@@ -1,6 +1,7 @@
 """Processes that a command or `qkv.train` starts: how they meet, that they give the bits of one, and how they end."""
 
 import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -141,6 +142,27 @@ def test_a_program_is_not_run_twice(tmp_path: Path, alone: str, monkeypatch: pyt
     done = subprocess.run([sys.executable, "-"], input=program, cwd=tmp_path, capture_output=True, check=False)
     assert done.stdout.decode().split() == ["once", alone], done.stderr.decode()
     assert done.stderr.decode().count("step 4:") == 1
+
+
+TWICE = """
+import qkv
+from tests.tasks.test_together import PAIRS, TINY
+for name in ("first", "second"):
+    qkv.train("translate", data=PAIRS, out=name, quiet=True, **TINY)
+"""
+
+
+@pytest.mark.slow
+def test_a_program_under_torchrun_trains_several_times(
+    tmp_path: Path, alone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [Path(qkv.__file__).parent.parent, Path(__file__).parent.parent.parent]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, folders)))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (tmp_path / "twice.py").write_text(TWICE)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run([*torchrun, "twice.py"], cwd=tmp_path, check=True, capture_output=True)
+    assert {verify(tmp_path / name / "step-00000004").digest for name in ("first", "second")} == {alone}
 
 
 @pytest.mark.parametrize("what", ["kill", "interrupt", pytest.param("raise", marks=pytest.mark.slow)])

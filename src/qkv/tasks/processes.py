@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields
+from itertools import count
 from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, final
 from qkv.errors import ConfigError, DataError, Place, TrainingError, brief, setting
 from qkv.settings import converted
 from qkv.strict_json import parse_json
-from qkv.system import cores, python_command
+from qkv.system import cores, interface_to, python_command, watched_connections
 from qkv.tasks.settings import LoopOptions, TaskSettings
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 _HERE = "127.0.0.1"
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 _INTERFACE = "GLOO_SOCKET_IFNAME"
+_NUMBERS = count()
+"""Of the trainings of this process that `torchrun` started: each one meets by itself."""
 _LAST = 10.0
 """Seconds in which a process ends after its training has."""
 _MOMENT = 1.0
@@ -177,39 +180,39 @@ class Meeting:
             yield processes
 
 
-def expect_count(count: int | None, task: TaskSettings | None = None) -> int | None:
+def expect_count(number: int | None, task: TaskSettings | None = None) -> int | None:
     """Return a number of processes if a task can be trained by so many.
 
     Args:
-        count: the number; None for those of `torchrun`, or one.
+        number: how many; None for those of `torchrun`, or one.
         task: the task, if known.
 
     Raises:
         ConfigError: it is no number, less than one, or the task is not trained step by step.
     """
-    count = converted(LoopOptions, {"processes": count})["processes"]
+    number = converted(LoopOptions, {"processes": number})["processes"]
     if task is not None and not issubclass(task.options, LoopOptions):
-        expect_alone(count or 1)
-    return count
+        expect_alone(number or 1)
+    return number
 
 
-def expect_alone(count: int) -> None:
+def expect_alone(number: int) -> None:
     """Refuse several processes for a model that is fitted at once.
 
     Raises:
         ConfigError: there are several.
     """
-    if count > 1:
+    if number > 1:
         hint = "It is fitted at once, without updates to share."
-        raise ConfigError("processes", "1 for this task", f"{count}", hint)
+        raise ConfigError("processes", "1 for this task", f"{number}", hint)
 
 
 @contextmanager
-def meeting(count: int | None, device: str) -> Iterator[Meeting]:
+def meeting(number: int | None, device: str) -> Iterator[Meeting]:
     """Let the training inside have several processes, if there are to be several.
 
     Args:
-        count: how many; None for those of `torchrun`, or one.
+        number: how many; None for those of `torchrun`, or one.
         device: the compute device.
 
     Raises:
@@ -220,11 +223,11 @@ def meeting(count: int | None, device: str) -> Iterator[Meeting]:
 
     from qkv.training.processes import in_environment
 
-    count, started = expect_count(count), in_environment()
-    if started is not None and count not in (None, started[1]):
+    number, started = expect_count(number), in_environment()
+    if started is not None and number not in (None, started[1]):
         hint = "Omit it: the number is that of torchrun."
-        raise ConfigError("processes", f"{started[1]}, as torchrun started", f"{count}", hint)
-    rank, size = started or (0, count or 1)
+        raise ConfigError("processes", f"{started[1]}, as torchrun started", f"{number}", hint)
+    rank, size = started or (0, number or 1)
     if size == 1:
         yield Meeting()
         return
@@ -235,7 +238,8 @@ def meeting(count: int | None, device: str) -> Iterator[Meeting]:
         hint = "End it first: torch.distributed.destroy_process_group()."
         raise ConfigError("processes", "no process group of PyTorch in this process", "one", hint)
     if started is not None:
-        yield Meeting(rank, size, _of_torchrun())
+        with _through(_interface()):
+            yield Meeting(rank, size, _of_torchrun())
         return
     with _with_others(size) as (store, others):
         yield Meeting(rank, size, store, others)
@@ -249,13 +253,32 @@ def _of_torchrun() -> "Store":
     """
     from torch.distributed.rendezvous import rendezvous
 
+    from qkv.training.processes import OUT_OF_REACH
+
     try:
-        store: Store = next(rendezvous("env://"))[0]
+        with watched_connections(OUT_OF_REACH):
+            store: Store = next(rendezvous("env://"))[0]
     except (ValueError, RuntimeError) as error:  # PyTorch's for variables, and for connections
         got = str(error).split("\n")[0][:_SHOWN]
         hint = "Start the command with torchrun, or unset RANK and WORLD_SIZE."
         raise ConfigError("environment", "MASTER_ADDR and MASTER_PORT of the first process", got, hint) from None
-    return store
+    return _numbered(store, next(_NUMBERS))
+
+
+def _numbered(store: "Store", number: int) -> "Store":
+    """Return a part of a store of its own: the processes that `torchrun` starts can meet for several trainings."""
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # PyTorch names it without exporting it
+
+    return PrefixStore(f"qkv-{number}", store)
+
+
+def _interface() -> str | None:
+    """Return the interface through which the machines of `torchrun` reach each other; None for one machine.
+
+    PyTorch by itself takes the one that the machine's own name stands for, which is often the machine alone.
+    """
+    several = os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE")
+    return interface_to(os.environ.get("MASTER_ADDR", "")) if several else None
 
 
 def _listening(size: int) -> "tuple[Store, int]":
@@ -275,8 +298,9 @@ def _listening(size: int) -> "tuple[Store, int]":
 def _with_others(size: int) -> Iterator[tuple["Store", tuple["subprocess.Popen[bytes]", ...]]]:
     """Start the other processes, which find this one by their environment; they end with the context."""
     others: list[subprocess.Popen[bytes]] = []
-    with _shared_cores(size) as threads, _on_loopback():
-        store, port = _listening(size)
+    with _shared_cores(size) as threads, _through(_LOOPBACK.get(sys.platform)):
+        whole, port = _listening(size)
+        store = _numbered(whole, 0)  # as the others see it, for which it is the first one
         try:
             for rank in range(1, size):
                 others.append(_start(rank, size, port, threads))
@@ -308,12 +332,12 @@ def _shared_cores(size: int) -> Iterator[int]:
 
 
 @contextmanager
-def _on_loopback() -> Iterator[None]:
-    """Connect processes through this machine alone, unless the environment says otherwise."""
-    if _INTERFACE in os.environ or sys.platform not in _LOOPBACK:
+def _through(interface: str | None) -> Iterator[None]:
+    """Connect processes through an interface, unless the environment names another one."""
+    if interface is None or _INTERFACE in os.environ:
         yield
         return
-    os.environ[_INTERFACE] = _LOOPBACK[sys.platform]
+    os.environ[_INTERFACE] = interface
     try:
         yield
     finally:

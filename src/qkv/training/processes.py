@@ -9,7 +9,7 @@ tells the others what comes next.
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 import torch
 from torch import Tensor
 from torch import distributed as dist
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from qkv.errors import (
     ConfigError,
@@ -31,16 +32,25 @@ from qkv.errors import (
     to_plain,
 )
 from qkv.strict_json import parse_json
+from qkv.system import watched_connections
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
+_ARRIVAL = timedelta(minutes=10)
+"""How long a process waits until all have started."""
+_CONNECTING = timedelta(seconds=20)
+"""How long it then tries to connect to them; Gloo waits five times as long for the connections that others make."""
 _PATIENCE = timedelta(days=7)
 """How long a process waits for another one, such as for a validation; one that ends is noticed at once."""
+OUT_OF_REACH = 60
+"""Seconds after which a process counts as one that has ended if its machine cannot be reached."""
 HERE = "qkv.here."
 """Before the number of a process: the name by which it says that it has come."""
 _FAILED = "qkv.failed"
 _DIGEST = 32
+_SHOWN = 200
+"""Characters of what PyTorch says that a message quotes."""
 _DIGITS = 10
 """More than the number of any process has."""
 
@@ -262,6 +272,29 @@ class Processes:
             tree.add(Node(index, 0, []))
         return tree.nodes
 
+    def _connect(self) -> None:
+        """Connect to the others once all have come.
+
+        Raises:
+            TrainingError: one has not come in time, or cannot be reached.
+        """
+        assert self._store is not None
+        try:
+            self._store.set(f"{HERE}{self.rank}", "")
+            self._store.wait([f"{HERE}{rank}" for rank in range(self.size)], _ARRIVAL)
+            with watched_connections(OUT_OF_REACH):
+                dist.init_process_group(
+                    "gloo", store=self._store, rank=self.rank, world_size=self.size, timeout=_CONNECTING
+                )
+            _set_pg_timeout(_PATIENCE)
+        except RuntimeError as error:
+            hint = "On several machines, set GLOO_SOCKET_IFNAME to the interface by which each reaches the others."
+            got = f"process {self.rank}, which cannot reach another one ({_first_line(error)})"
+            lost = TrainingError("processes", f"{self.size} processes that reach each other", got, hint)
+            with suppress(RuntimeError):  # the process that leads may be the one out of reach
+                self._leave(lost)
+            raise self.failure() or lost from None
+
     @contextmanager
     def _connected(self) -> Iterator[None]:
         try:
@@ -274,14 +307,18 @@ class Processes:
         if (failure := self.failure()) is not None:
             raise failure from None
         hint = "Run the same command again to resume from the newest checkpoint."
-        got = f"one that ended ({str(error).splitlines()[0][:200]})"
+        got = f"one that ended or is out of reach ({_first_line(error)})"
         raise LostProcessError("processes", f"all {self.size} processes to go on", got, hint) from None
 
     def fail(self, error: QkvError) -> None:
         """Leave an error for process 0, which reports it."""
         if self._store is not None and self.rank and not isinstance(error, LostProcessError):
-            self._store.set(_FAILED, json.dumps(to_plain(error)))
-            self._store.get(_FAILED)  # its answer: it is there, before process 0 notices that a connection has closed
+            self._leave(error)
+
+    def _leave(self, error: QkvError) -> None:
+        assert self._store is not None
+        self._store.set(_FAILED, json.dumps(to_plain(error)))
+        self._store.get(_FAILED)  # its answer: it is there, before process 0 notices that a connection has closed
 
     def failure(self) -> QkvError | None:
         """Return the error that another process left."""
@@ -292,6 +329,10 @@ class Processes:
         except RuntimeError:  # process 0 has ended, and the store with it
             return None
         return from_plain(left)
+
+
+def _first_line(error: RuntimeError) -> str:
+    return str(error).split("\n")[0][:_SHOWN]
 
 
 _ALONE = Processes()
@@ -341,9 +382,7 @@ def joined(rank: int, size: int, store: "Store") -> Iterator[Processes]:
         LostProcessError: another process has ended.
     """
     processes = Processes(rank, size, store)
-    with processes._connected():
-        store.set(f"{HERE}{rank}", "")
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=_PATIENCE)
+    processes._connect()
     token = _CURRENT.set(processes)
     try:
         yield processes

@@ -63,12 +63,13 @@ def test_a_sink_learns_through_the_kernel(shape: tuple[int, ...], mask: Mask | N
 
 @pytest.mark.parametrize("deviation", [1.0, 2.0, 4.0, 8.0])
 @pytest.mark.parametrize("backend", ["sdpa.flash", "blocked"])
-def test_gradients_of_large_scores_keep_the_stated_limit(backend: str, deviation: float) -> None:
+@pytest.mark.parametrize("keys", [512, pytest.param(4096, marks=pytest.mark.slow)])
+def test_gradients_of_large_scores_keep_the_stated_limit(keys: int, backend: str, deviation: float) -> None:
     """PyTorch's kernel by its multiple of the limit, which grows with the scores; `blocked` by the limit itself."""
     names = ("query", "key", "value")
 
     def draw(turn: int) -> Draw:
-        *tensors, cotangent = torch.randn(4, 512, 32, generator=generator("large scores", turn))
+        *tensors, cotangent = torch.randn(4, keys, 32, generator=generator("large scores", turn))
         tensors = [tensors[0] * deviation, tensors[1] * deviation, tensors[2]]
 
         def gradients(name: str, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -84,6 +85,6 @@ def test_gradients_of_large_scores_keep_the_stated_limit(backend: str, deviation
         scales = {name: largest(x) for name, x in exact.items()}
         return Draw(gradients(backend, torch.float32), exact, literal, scales)
 
-    query, key = deviation * torch.randn(4, 512, 32, generator=generator("large scores", 0))[:2]
+    query, key = deviation * torch.randn(4, keys, 32, generator=generator("large scores", 0))[:2]
     multiple = of_flash(largest(query @ key.mT) / 32**0.5) if backend == "sdpa.flash" else 1.0
     assert not failed(shares(draw, torch.float32, allowed=dict.fromkeys(names, multiple)))

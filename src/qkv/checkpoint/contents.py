@@ -9,13 +9,20 @@ from torch import Tensor
 
 from qkv.checkpoint import manifest as manifests
 from qkv.checkpoint.figures import decode_figures, encode_figures
-from qkv.checkpoint.manifest import CONFIG, FIGURES, MODEL, TOKENIZER, TRAINER_NUMBERS, TRAINER_TENSORS, Manifest
+from qkv.checkpoint.manifest import (
+    CONFIG,
+    COPY_AGAIN,
+    FIGURES,
+    MODEL,
+    TOKENIZER,
+    TRAINER_NUMBERS,
+    TRAINER_TENSORS,
+    Manifest,
+)
 from qkv.checkpoint.plain import Plain, decode_mapping, encode
 from qkv.checkpoint.tensors import pack
 from qkv.errors import CheckpointError
 from qkv.metrics.figure import Figure
-
-_AGAIN = "Use another checkpoint of this run, or copy this one again from its source."
 
 
 @final
@@ -205,7 +212,7 @@ def _text(folder: Path, data: bytes | None) -> str | None:
     try:
         return None if data is None else data.decode()
     except UnicodeDecodeError as error:
-        raise CheckpointError(str(folder / TOKENIZER), "UTF-8 text", str(error), _AGAIN) from error
+        raise CheckpointError(str(folder / TOKENIZER), "UTF-8 text", str(error), COPY_AGAIN) from error
 
 
 def _bytes(text: str) -> bytes:

@@ -3,11 +3,10 @@
 import math
 from collections.abc import Sequence
 
+from qkv.checkpoint.manifest import ALTERED
 from qkv.checkpoint.plain import Plain, decode, encode
 from qkv.errors import CheckpointError
 from qkv.metrics.figure import Figure
-
-_AGAIN = "The file was altered: use another checkpoint of this run, or copy this one again from its source."
 
 
 def encode_figures(figures: Sequence[Figure]) -> bytes:
@@ -42,7 +41,7 @@ def decode_figures(data: bytes, path: str) -> tuple[Figure, ...]:
     """
     value = decode(data, path)
     if not isinstance(value, list):
-        raise CheckpointError(path, "a list of figures", type(value).__name__, _AGAIN)
+        raise CheckpointError(path, "a list of figures", type(value).__name__, ALTERED)
     return tuple(from_plain(item, path) for item in value)
 
 
@@ -85,4 +84,4 @@ def from_plain(value: Plain, path: str) -> Figure:
             "higher_is_better": bool(up),
         }:
             return Figure(name, float(number), text, up)
-    raise CheckpointError(path, "a figure", repr(value)[:160], _AGAIN)
+    raise CheckpointError(path, "a figure", repr(value)[:160], ALTERED)

@@ -22,13 +22,11 @@ from qkv.checkpoint.disk import (
     typed,
     write_file,
 )
-from qkv.checkpoint.manifest import MODEL, TRAINER_NUMBERS, TRAINER_TENSORS, Manifest, StoredFile
+from qkv.checkpoint.manifest import COPY_AGAIN, MODEL, TRAINER_NUMBERS, TRAINER_TENSORS, Manifest, StoredFile
 from qkv.checkpoint.tensors import read_header, read_tensors, with_tied
 from qkv.errors import CheckpointError
 from qkv.files import absolute
 from qkv.system import flush_folder, make, rename
-
-_AGAIN = "Use another checkpoint of this run, or copy this one again from its source."
 
 
 def save(folder: Path, contents: Contents, *, replace: bool = False) -> Manifest:
@@ -303,12 +301,12 @@ def _opened(reader: FolderReader, name: str, manifest: Manifest) -> Iterator[Bin
 def _expect_size(stream: BinaryIO, entry: StoredFile, path: Path) -> None:
     size = os.fstat(stream.fileno()).st_size
     if size != entry.bytes:
-        raise CheckpointError(str(path), f"{entry.bytes:,} bytes", f"{size:,}", _AGAIN)
+        raise CheckpointError(str(path), f"{entry.bytes:,} bytes", f"{size:,}", COPY_AGAIN)
 
 
 def _missing(path: Path, error: CheckpointError) -> CheckpointError:
     if isinstance(error.__cause__, FileNotFoundError):
-        return CheckpointError(str(path), "a file of this checkpoint", "no such file", _AGAIN)
+        return CheckpointError(str(path), "a file of this checkpoint", "no such file", COPY_AGAIN)
     return error
 
 
@@ -316,4 +314,4 @@ def _compare(path: Path, stored: StoredFile, actual: StoredFile) -> None:
     if stored != actual:
         expected = f"{stored.bytes:,} bytes with sha256 {stored.sha256[:16]}…, as saved"
         got = f"an altered file ({actual.bytes:,} bytes, sha256 {actual.sha256[:16]}…)"
-        raise CheckpointError(str(path), expected, got, _AGAIN)
+        raise CheckpointError(str(path), expected, got, COPY_AGAIN)

@@ -36,7 +36,8 @@ LIMITS: Mapping[str, int] = MappingProxyType(
         TOKENIZER: 256 * _MIB,
     }
 )
-_AGAIN = "The file was altered: use another checkpoint of this run, or copy this one again from its source."
+ALTERED = "The file was altered: use another checkpoint of this run, or copy this one again from its source."
+COPY_AGAIN = "Use another checkpoint of this run, or copy this one again from its source."
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MOST = 2**53
 
@@ -168,21 +169,21 @@ def parse(data: bytes, path: str) -> Manifest:
         raise CheckpointError(path, f'"version": {VERSION}', repr(value.get("version"))[:80], hint)
     manifest = Manifest(_files(value.get("files"), path), _tied(value.get("tied"), path))
     if manifest.to_bytes() != data:
-        raise CheckpointError(path, f"the digest {manifest.digest[:16]}…", "altered content", _AGAIN)
+        raise CheckpointError(path, f"the digest {manifest.digest[:16]}…", "altered content", ALTERED)
     return manifest
 
 
 def _files(value: object, path: str) -> dict[str, StoredFile]:
     if not isinstance(value, dict):
-        raise CheckpointError(path, '"files" as an object', type(value).__name__, _AGAIN)
+        raise CheckpointError(path, '"files" as an object', type(value).__name__, ALTERED)
     for name in value:
         if name not in LIMITS:
-            raise CheckpointError(path, f"only the files {', '.join(LIMITS)}", repr(name)[:80], _AGAIN)
+            raise CheckpointError(path, f"only the files {', '.join(LIMITS)}", repr(name)[:80], ALTERED)
     for name in REQUIRED:
         if name not in value:
-            raise CheckpointError(path, f"a file {name}", "none", _AGAIN)
+            raise CheckpointError(path, f"a file {name}", "none", ALTERED)
     if (TRAINER_TENSORS in value) != (TRAINER_NUMBERS in value):
-        raise CheckpointError(path, f"{TRAINER_TENSORS} and {TRAINER_NUMBERS}", "one of the two", _AGAIN)
+        raise CheckpointError(path, f"{TRAINER_TENSORS} and {TRAINER_NUMBERS}", "one of the two", ALTERED)
     return {name: _entry(name, entry, path) for name, entry in value.items()}
 
 
@@ -191,7 +192,7 @@ def _entry(name: str, value: object, path: str) -> StoredFile:
     if entry is not None and entry.bytes <= LIMITS[name]:
         return entry
     expected = f"{name} with its sha256 and at most {LIMITS[name]:,} bytes"
-    raise CheckpointError(path, expected, repr(value)[:160], _AGAIN)
+    raise CheckpointError(path, expected, repr(value)[:160], ALTERED)
 
 
 def _tied(value: object, path: str) -> dict[str, dict[str, str]]:
@@ -199,4 +200,4 @@ def _tied(value: object, path: str) -> dict[str, dict[str, str]]:
         tied = {name: dict(names) for name, names in value.items() if isinstance(names, dict)}
         if len(tied) == len(value) and all(isinstance(home, str) for names in tied.values() for home in names.values()):
             return tied
-    raise CheckpointError(path, '"tied" as names of tensors', repr(value)[:160], _AGAIN)
+    raise CheckpointError(path, '"tied" as names of tensors', repr(value)[:160], ALTERED)

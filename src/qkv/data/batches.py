@@ -6,7 +6,7 @@ from random import Random
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from qkv.errors import ConfigError, DataError
 
@@ -241,6 +241,16 @@ def collate_sources(sources: Sequence[Sequence[int]], pad: int) -> tuple[Tensor,
     rows = [[*source, *[pad] * (longest - len(source))] for source in sources]
     ids_BS = torch.tensor(rows, dtype=torch.int64).reshape(len(sources), longest)
     return ids_BS, torch.tensor(lengths, dtype=torch.int64)
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return the device of a model's parameters, to which its batches go.
+
+    Example:
+        >>> device_of(nn.Linear(2, 3))
+        device(type='cpu')
+    """
+    return next(model.parameters()).device
 
 
 def cut_batches(order: Sequence[int], widths: Sequence[int], tokens: int) -> list[list[int]]:

@@ -1,7 +1,6 @@
 """The devices that models compute on."""
 
 import torch
-from torch import nn
 
 from qkv.errors import ConfigError, setting
 
@@ -27,16 +26,6 @@ def as_device(name: str | torch.device) -> torch.device:
         hint = 'PyTorch calls GPUs of Nvidia and AMD "cuda", those of Apple "mps".'
         raise ConfigError(setting("device"), expected, got, hint) from None
     return device
-
-
-def device_of(model: nn.Module) -> torch.device:
-    """Return the device of a model's parameters.
-
-    Example:
-        >>> device_of(nn.Linear(2, 3))
-        device(type='cpu')
-    """
-    return next(model.parameters()).device
 
 
 def available_devices() -> list[str]:

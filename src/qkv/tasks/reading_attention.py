@@ -5,13 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qkv.data.batches import device_of
 from qkv.errors import ConfigError, setting
 from qkv.models.language_model import LanguageModel
 from qkv.models.reader import TextTagger
 from qkv.models.recurrent_language_model import RecurrentLanguageModel
 from qkv.nn.attention import Attention
 from qkv.recording.recorder import record
-from qkv.tasks.devices import device_of
 
 
 def attention_names(model: nn.Module) -> list[str]:

@@ -19,6 +19,8 @@ from qkv.hub.families.load import PublishedConfig, StackModel
 from qkv.tasks.published import open_published, published_digest, published_folder, vocabulary_of
 from qkv.tasks.trained import Trained
 
+OTHER_VERSION = "It was written by another version: retrain, or install that version."
+"""A hint about a configuration that does not have what a model needs."""
 _MISFIT = (ConfigError, RuntimeError, ValueError, TypeError, OverflowError)
 M = TypeVar("M", bound=nn.Module)
 _DRAWN = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
@@ -96,7 +98,7 @@ def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tenso
     """
     stored = trained.contents.model if weights is None else weights
     try:
-        _expect_few_layers(trained.contents.config.get("model"), len(stored))
+        _expect_few_layers(trained.model_table, len(stored))
         with room_for(trained.folder, FREE), _Undrawn():
             with torch.device("meta"):
                 _expect_sizes(make().state_dict(), stored)
@@ -115,8 +117,7 @@ def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tenso
 
 
 def _misfit(trained: Trained, error: Exception) -> CheckpointError:
-    retrain = "It was written by another version: retrain, or install that version."
-    hint = "Copy the folder again from its source." if trained.published else retrain
+    hint = "Copy the folder again from its source." if trained.published else OTHER_VERSION
     got = str(error).partition("\n")[0][:200]
     return CheckpointError(str(trained.folder), "weights of the model in config.json", got, hint)
 
@@ -179,6 +180,4 @@ def rebuild_reader(trained: Trained, kind: type[S]) -> S:
     Raises:
         CheckpointError: it has another class, or the weights do not fit.
     """
-    table = trained.contents.config.get("model")
-    sizes = table if isinstance(table, dict) else {}
-    return rebuild(lambda: PublishedConfig.from_table(sizes).build_as(kind, "a reader"), trained)
+    return rebuild(lambda: PublishedConfig.from_table(trained.model_table).build_as(kind, "a reader"), trained)

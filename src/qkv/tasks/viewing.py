@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from qkv.data.batches import collate_sources
+from qkv.data.batches import collate_sources, device_of
 from qkv.data.corpus import decode
 from qkv.data.open_vocabulary import pieces_open
 from qkv.data.table import parse_table
@@ -19,7 +19,6 @@ from qkv.recording.recorder import record
 from qkv.recording.trace_reader import read
 from qkv.tasks.classify.data import encode_words
 from qkv.tasks.classify.predict import Classifier
-from qkv.tasks.devices import device_of
 from qkv.tasks.example import SENTENCES, GrammarCheck, is_example
 from qkv.tasks.fill.predict import MaskFiller
 from qkv.tasks.generate.predict import Generator

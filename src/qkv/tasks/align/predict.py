@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from qkv.data import segments
-from qkv.data.batches import collate_sources, inference_batches, restore_order
+from qkv.data.batches import collate_sources, device_of, inference_batches, restore_order
 from qkv.data.corpus import Pair
 from qkv.data.open_vocabulary import encode_pair
 from qkv.data.tokenizer import Tokenizer
@@ -18,7 +18,6 @@ from qkv.metrics.figure import Figure
 from qkv.metrics.symmetrize import SYMMETRIZATIONS, symmetrize
 from qkv.models.copying import CopyingTranslator
 from qkv.recording.recorder import record
-from qkv.tasks.devices import device_of
 from qkv.tasks.notes import counted
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.reading import AlignmentReading, attention_layers, default_reading

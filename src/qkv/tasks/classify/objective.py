@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qkv.data.batches import Example, collate_sources, inference_batches, restore_order, token_batches
+from qkv.data.batches import Example, collate_sources, device_of, inference_batches, restore_order, token_batches
 from qkv.data.tokenizer import Tokenizer
 from qkv.decode.likeliest import expect_numbers
 from qkv.metrics.figure import Figure
@@ -16,7 +16,6 @@ from qkv.metrics.matches import accuracy, macro_f1
 from qkv.metrics.spans import names_spans, span_f1
 from qkv.models.reader import TextClassifier, TextTagger
 from qkv.tasks.classify.data import EncodedText
-from qkv.tasks.devices import device_of
 from qkv.tasks.notes import counted
 
 ReaderModel = TextClassifier | TextTagger

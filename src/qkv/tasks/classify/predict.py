@@ -8,6 +8,7 @@ from typing import Any, cast, final
 import torch
 from torch import Tensor
 
+from qkv.data.batches import device_of
 from qkv.errors import CheckpointError, Place
 from qkv.hub.families.load import PUBLISHED
 from qkv.models.reader import TextClassifier, TextTagger
@@ -15,10 +16,10 @@ from qkv.recording import record
 from qkv.tasks.classify.data import EncodedText, Labeling, features_of
 from qkv.tasks.classify.model import build_model, stored_config
 from qkv.tasks.classify.objective import ReaderModel, predict
-from qkv.tasks.devices import as_device, device_of
+from qkv.tasks.devices import as_device
 from qkv.tasks.length import expect_length
 from qkv.tasks.reading_attention import last_self_attention
-from qkv.tasks.runs import expect_task, load_trained, rebuild, rebuild_reader
+from qkv.tasks.runs import OTHER_VERSION, expect_task, load_trained, rebuild, rebuild_reader
 from qkv.tasks.trained import Trained
 from qkv.view.alignment import Alignment
 
@@ -68,7 +69,7 @@ class Classifier:
     def __init__(self, trained: Trained, device: str | torch.device = "cpu") -> None:
         expect_task(trained, "classify", "a model that classifies")
         self.tokenizer = trained.tokenizer
-        self.model, self.labels, self.longest = rebuilt("classify", trained, device)
+        self.model, self.labels, self.longest = rebuild_labeler("classify", trained, device)
 
     @classmethod
     def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "Classifier":
@@ -144,14 +145,15 @@ class Classifier:
         return Classification(text, self.labels[order[0]], probabilities, pieces, weights)
 
 
-def rebuilt(kind: Labeling, trained: Trained, device: str | torch.device) -> tuple[ReaderModel, tuple[str, ...], int]:
+def rebuild_labeler(
+    kind: Labeling, trained: Trained, device: str | torch.device
+) -> tuple[ReaderModel, tuple[str, ...], int]:
     """Load the model of a checkpoint, the names of its labels, and its maximum number of tokens."""
     config: dict[str, Any] = dict(trained.contents.config)
     labels, longest, table = config.get("labels"), config.get("longest"), config.get("model")
     good = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
     if not good or not isinstance(longest, int) or not isinstance(table, dict):
-        hint = "It was written by another version: retrain, or install that version."
-        raise CheckpointError(str(trained.folder), "labels and sizes in config.json", "others", hint)
+        raise CheckpointError(str(trained.folder), "labels and sizes in config.json", "others", OTHER_VERSION)
     names = tuple(str(label) for label in cast("list[object]", labels))
     if table.get("kind") == PUBLISHED:
         published: type[TextClassifier | TextTagger] = TextClassifier if kind == "classify" else TextTagger

@@ -7,11 +7,11 @@ from typing import final
 import torch
 from torch import Tensor
 
-from qkv.data.batches import collate_sources
+from qkv.data.batches import collate_sources, device_of
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError
 from qkv.models.masked import MaskedLanguageModel
-from qkv.tasks.devices import as_device, device_of
+from qkv.tasks.devices import as_device
 from qkv.tasks.runs import rebuild_reader
 from qkv.tasks.trained import Trained
 

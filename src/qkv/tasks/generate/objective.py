@@ -7,6 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from qkv.data.batches import device_of
 from qkv.data.choices import Order
 from qkv.data.text import in_batches, windows
 from qkv.data.tokenizer import Tokenizer
@@ -14,7 +15,6 @@ from qkv.metrics.figure import Figure
 from qkv.metrics.likelihood import bits_per_character, perplexity
 from qkv.models.language_model import LanguageModel
 from qkv.models.recurrent_language_model import RecurrentLanguageModel
-from qkv.tasks.devices import device_of
 from qkv.tasks.generate.data import Passage
 from qkv.tasks.notes import counted
 from qkv.tasks.prepared.text import PreparedText, WindowBatches

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast, final, get_args
 import torch
 from torch import Tensor
 
-from qkv.data.batches import collate_sources
+from qkv.data.batches import collate_sources, device_of
 from qkv.data.segments import SPECIALS
 from qkv.data.tokenizer import Tokenizer
 from qkv.decode.beam import Beam
@@ -20,7 +20,7 @@ from qkv.decode.sampling import Sampling, row_keys, sample
 from qkv.errors import ConfigError, DataError, QkvError, expect_name, setting
 from qkv.metrics.figure import Figure
 from qkv.models.language_model import LanguageModel
-from qkv.tasks.devices import as_device, device_of
+from qkv.tasks.devices import as_device
 from qkv.tasks.generate.data import passage
 from qkv.tasks.generate.model import build_model, stored_config
 from qkv.tasks.generate.objective import TextModel, judge
@@ -75,9 +75,7 @@ class Generator:
         """Build the model of a checkpoint; arguments and errors as for `load`."""
         compute_device = as_device(device)
         expect_task(trained, GENERATE.name, "a language model")
-        table = trained.contents.config.get("model")
-        sizes = table if isinstance(table, dict) else {}
-        model = rebuild(lambda: build_model(stored_config(sizes), trained.tokenizer.size), trained)
+        model = rebuild(lambda: build_model(stored_config(trained.model_table), trained.tokenizer.size), trained)
         return cls(model.to(compute_device), trained.tokenizer)
 
     def generate(
@@ -129,10 +127,10 @@ class Generator:
             return [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
         keys = row_keys(sources)
         completed = [""] * len(prompts)
-        for indices in _alike(sources):
+        for indices in _by_length(sources):
             draws = self._draws([sources[index] for index in indices], [keys[index] for index in indices], sampling)
             # One row of token ids per step.
-            steps = [next(draws) for _ in range(_count(tokens))]
+            steps = [next(draws) for _ in range(_at_least_one(tokens))]
             for index, ids in zip(indices, zip(*steps, strict=True) if steps else [()] * len(indices), strict=True):
                 completed[index] = prompts[index] + "".join(self._texts(sources[index], iter(ids)))
         return completed
@@ -164,7 +162,7 @@ class Generator:
         if self.tokenizer.published is not None:
             return self._texts(source, self._drawn(source, sampling, tokens))
         draws = self._draws([source], row_keys([source]), sampling)
-        return self._texts(source, (next(draws)[0] for _ in range(_count(tokens))))
+        return self._texts(source, (next(draws)[0] for _ in range(_at_least_one(tokens))))
 
     def continuations(
         self, sources: Sequence[list[int]], *, tokens: int = TOKENS, sampling: Sampling | None = None, beam: int = 1
@@ -184,14 +182,11 @@ class Generator:
             DataError: a prompt leaves no room for so many tokens in the context.
             ConfigError: a number is outside its range.
         """
-        most = self.model.config.context - max(map(len, sources), default=0)
-        if _count(tokens) > most:
-            got, hint = f"{tokens:,}", "Ask for fewer, or shorten the longest prompt."
-            raise DataError("tokens", f"at most {most:,}, to the end of the context", got, hint)
+        self._expect_room(tokens, max(map(len, sources), default=0), "the longest prompt")
         sampling, keys = sampling or Sampling(temperature=0), row_keys(sources)
         continuations: list[list[int]] = [[] for _ in sources]
         padded = isinstance(self.model, LanguageModel)
-        for indices in [*_in_batches(range(len(sources)))] if padded else _alike(sources):
+        for indices in [*_in_batches(range(len(sources)))] if padded else _by_length(sources):
             batch = self._continued([sources[i] for i in indices], [keys[i] for i in indices], tokens, sampling, beam)
             for index, ids in zip(indices, batch, strict=True):
                 continuations[index] = ids
@@ -267,12 +262,16 @@ class Generator:
 
     def _drawn(self, source: list[int], sampling: Sampling, tokens: int) -> Iterator[int]:
         """Draw tokens one at a time, to the end token; the same as of `continuations`."""
-        most = self.model.config.context - len(source)
-        if _count(tokens) > most:
-            got, hint = f"{tokens:,}", "Ask for fewer, or shorten the prompt."
-            raise DataError("tokens", f"at most {most:,}, to the end of the context", got, hint)
+        self._expect_room(tokens, len(source), "the prompt")
         draws = self._draws([source], row_keys([source]), sampling)
         return takewhile(lambda token: token not in self._ends(), (next(draws)[0] for _ in range(tokens)))
+
+    def _expect_room(self, tokens: int, length: int, prompt: str) -> None:
+        """Refuse more tokens than fit in the context after a prompt of some length."""
+        most = self.model.config.context - length
+        if _at_least_one(tokens) > most:
+            got, hint = f"{tokens:,}", f"Ask for fewer, or shorten {prompt}."
+            raise DataError("tokens", f"at most {most:,}, to the end of the context", got, hint)
 
     def _end(self) -> int:
         """Return the end token; one beyond the vocabulary where the model has none."""
@@ -360,7 +359,7 @@ def _expect_possible(gains: Tensor, step: int) -> None:
         raise QkvError("model", "a token with nonzero probability", got, hint)
 
 
-def _alike(sources: Sequence[Sequence[int]]) -> list[list[int]]:
+def _by_length(sources: Sequence[Sequence[int]]) -> list[list[int]]:
     """Group sources by length: no row is padded."""
     lengths: dict[int, list[int]] = {}
     for index, source in enumerate(sources):
@@ -372,7 +371,7 @@ def _in_batches(indices: Sequence[int]) -> list[list[int]]:
     return [list(indices[at : at + _ROWS]) for at in range(0, len(indices), _ROWS)]
 
 
-def _count(tokens: int) -> int:
+def _at_least_one(tokens: int) -> int:
     if tokens < 1:
         raise ConfigError("tokens", "at least 1", str(tokens), "It is the number of tokens added to the prompt.")
     return tokens

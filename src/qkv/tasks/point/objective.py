@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qkv.data.batches import Example, collate_sources, inference_batches, restore_order, token_batches
+from qkv.data.batches import Example, collate_sources, device_of, inference_batches, restore_order, token_batches
 from qkv.data.pointing import Pointed
 from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
 from qkv.decode.hypothesis import Hypothesis
 from qkv.metrics.figure import Figure, require_same_length
 from qkv.models.pointer import END, PointerNetwork
-from qkv.tasks.devices import device_of
 from qkv.tasks.notes import counted
 from qkv.tasks.point.settings import Order
 

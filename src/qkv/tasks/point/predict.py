@@ -8,17 +8,18 @@ from typing import Any, cast, final, get_args
 import torch
 from torch import Tensor
 
+from qkv.data.batches import device_of
 from qkv.data.choices import Elements
 from qkv.data.pointing import Pointed, read_elements
 from qkv.errors import CheckpointError, ConfigError, Place, setting
 from qkv.metrics.figure import Figure
 from qkv.models.pointer import END
 from qkv.recording.recorder import record
-from qkv.tasks.devices import as_device, device_of
+from qkv.tasks.devices import as_device
 from qkv.tasks.point.model import build_pointer
 from qkv.tasks.point.objective import ElementVocabulary, judge_positions, point, stack
 from qkv.tasks.point.settings import POINT, Order
-from qkv.tasks.runs import expect_task, load_trained, rebuild
+from qkv.tasks.runs import OTHER_VERSION, expect_task, load_trained, rebuild
 from qkv.tasks.trained import Trained
 from qkv.view.alignment import Alignment
 
@@ -82,8 +83,8 @@ class ElementPointer:
         sizes = all(type(size) is int and 0 < size < 2**31 for size in (config.get("features"), config.get("longest")))
         words, table = config.get("words"), config.get("model")
         if not fits or not sizes or not isinstance(table, dict) or (config["elements"] == "words") != bool(words):
-            hint = "It was written by another version: retrain, or install that version."
-            raise CheckpointError(str(trained.folder), "elements and sizes in config.json", "others", hint)
+            expected = "elements and sizes in config.json"
+            raise CheckpointError(str(trained.folder), expected, "others", OTHER_VERSION)
         self.kind: Elements = config["elements"]
         self.order: Order = config["order"]
         self.longest: int = config["longest"]

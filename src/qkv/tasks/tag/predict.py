@@ -11,7 +11,7 @@ from torch import Tensor
 from qkv.errors import Place
 from qkv.tasks.classify.data import EncodedText, encode_words
 from qkv.tasks.classify.objective import predict
-from qkv.tasks.classify.predict import rebuilt
+from qkv.tasks.classify.predict import rebuild_labeler
 from qkv.tasks.length import expect_length
 from qkv.tasks.reading_attention import expect_attention, last_self_attention
 from qkv.tasks.runs import expect_task, load_trained
@@ -66,7 +66,7 @@ class Tagger:
     def __init__(self, trained: Trained, device: str | torch.device = "cpu") -> None:
         expect_task(trained, "tag", "a model that tags")
         self.tokenizer = trained.tokenizer
-        self.model, self.labels, self.longest = rebuilt("tag", trained, device)
+        self.model, self.labels, self.longest = rebuild_labeler("tag", trained, device)
 
     @classmethod
     def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "Tagger":

@@ -6,7 +6,7 @@ from typing import final
 
 from torch import Tensor
 
-from qkv.data.batches import Batch, Example, collate, token_batches
+from qkv.data.batches import Batch, Example, collate, device_of, token_batches
 from qkv.data.corpus import Pair
 from qkv.data.normal_forms import normalize
 from qkv.data.tokenizer import Tokenizer
@@ -16,7 +16,6 @@ from qkv.metrics.matches import exact_match
 from qkv.metrics.translation import bleu, chrf
 from qkv.models.copying import CopyingTranslator
 from qkv.models.monotonic import MonotonicTranslator
-from qkv.tasks.devices import device_of
 from qkv.tasks.prepared.pairs import PairBatches, PreparedPairs
 from qkv.tasks.translate.model import TranslationModel
 from qkv.tasks.translate.predict import Translator

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from qkv.checkpoint.folder import is_checkpoint
-from qkv.data.batches import collate_sources, inference_batches, restore_order
+from qkv.data.batches import collate_sources, device_of, inference_batches, restore_order
 from qkv.data.open_vocabulary import OpenSource, decode_open, encode_source, pieces_open, surfaces
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import WordTable
@@ -23,10 +23,10 @@ from qkv.models.copying import CopyingTranslator
 from qkv.notebooks import table
 from qkv.recording import record
 from qkv.settings import build
-from qkv.tasks.devices import as_device, device_of
+from qkv.tasks.devices import as_device
 from qkv.tasks.length import expect_length, warn_cut
 from qkv.tasks.notes import counted
-from qkv.tasks.runs import expect_task, load_trained, rebuild
+from qkv.tasks.runs import OTHER_VERSION, expect_task, load_trained, rebuild
 from qkv.tasks.trained import Trained
 from qkv.tasks.translate.decoding import Decoding, as_stepper, decode
 from qkv.tasks.translate.members import members_of
@@ -435,10 +435,9 @@ def _member(run: Path, trained: Trained, average: int) -> Translator:
     if average > 1:
         weights = average_checkpoints(last_checkpoints(_expect_run_folder(run), average))
     config = trained.contents.config
-    sizes, longest, columns = config.get("model"), config.get("longest"), config.get("table")
+    longest, columns = config.get("longest"), config.get("table")
     table = None if columns is None else _word_table(columns, trained.folder)
-    known = sizes if isinstance(sizes, Mapping) else {}
-    model = rebuild(lambda: build_model(read_config(known), trained.tokenizer, table), trained, weights)
+    model = rebuild(lambda: build_model(read_config(trained.model_table), trained.tokenizer, table), trained, weights)
     longest = longest if isinstance(longest, int) else 256
     return Translator(model, trained.tokenizer, longest, table=table, back=(config.get("direction") == "back",))
 
@@ -447,8 +446,7 @@ def _word_table(columns: object, folder: Path) -> WordTable:
     try:
         return build(WordTable, columns if isinstance(columns, Mapping) else {"table": columns}, "table")
     except ConfigError as error:
-        hint = "It was written by another version: retrain, or install that version."
-        raise CheckpointError(str(folder), "columns in config.json", str(error)[:200], hint) from error
+        raise CheckpointError(str(folder), "columns in config.json", str(error)[:200], OTHER_VERSION) from error
 
 
 def _expect_run_folder(run: Path) -> Path:

@@ -179,7 +179,7 @@ def _expect_decoding(how: Decoding, task: str) -> None:
     """
     used = {"translate": {field.name for field in fields(Decoding)}, "point": {"beam"}}.get(task, set())
     for field in fields(Decoding):
-        if field.init and field.name not in used and getattr(how, field.name) != field.default:
+        if field.name not in used and getattr(how, field.name) != field.default:
             hint = "Only translations use it, and pointer networks a beam."
             raise ConfigError(setting(field.name), "no setting of decoding", f"a run of `qkv train {task}`", hint)
 

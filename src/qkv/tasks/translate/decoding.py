@@ -1,7 +1,7 @@
 """Decoding a batch of sources: greedily, with a beam, or by sampling; with one model or several."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast, final, get_args
 
 import torch
@@ -16,7 +16,6 @@ from qkv.decode.sampling import Sampling, sample
 from qkv.errors import ConfigError, expect_name, setting
 from qkv.linalg.session import DecodingSession
 from qkv.recording.recorder import record
-from qkv.settings import plain
 from qkv.tasks.translate.model import TranslationModel
 from qkv.tasks.translate.reading import AlignmentReading
 from qkv.tasks.translate.settings import MORE_TOKENS, TOKENS_PER_SOURCE_TOKEN
@@ -75,7 +74,6 @@ class Decoding:
     max_tokens: int | None = None
     mean: Mean = "probability"
     unknown: AlignmentReading | None = None
-    search: Beam = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, number in (("beam", self.beam), ("n_best", self.n_best), ("max_tokens", self.max_tokens)):
@@ -100,13 +98,14 @@ class Decoding:
         if self.sampling is None and self.n_best > self.beam:
             hint = f"Use {setting('beam', f'{self.n_best}')} or wider, or {setting('sample')}."
             raise ConfigError("n_best", f"from 1 to the beam width {self.beam}", f"{self.n_best}", hint)
-        ranking = Ranking(self.length_penalty, self.normalization, self.coverage)
-        width = max(self.beam, self.n_best) if self.sampling is not None else self.beam
-        object.__setattr__(self, "search", Beam(width, self.n_best, ranking, self.stop))
+        if self.beam > 1:
+            _ = self.search  # it refuses numbers out of range
 
-    def as_plain(self) -> dict[str, Any]:
-        """Return the settings as names and numbers, without those that are None."""
-        return {name: value for name, value in plain(self).items() if name != "search"}
+    @property
+    def search(self) -> Beam:
+        """The settings of the beam search."""
+        ranking = Ranking(self.length_penalty, self.normalization, self.coverage)
+        return Beam(self.beam, self.n_best, ranking, self.stop)
 
     def limit(self, source_tokens: Tensor) -> Tensor:
         """Return the maximum tokens of each translation (B,), from the number of source tokens (B,)."""
@@ -195,13 +194,11 @@ def as_stepper(models: Sequence[TranslationModel], mean: Mean, *, watch: bool = 
     Raises:
         ConfigError: a model without attention is to be watched.
     """
-    steppers = [_stepper(model, watch=watch) for model in models]
+    steppers = [_watched(model) if watch else cast("Stepper[Any]", model) for model in models]
     return steppers[0] if len(steppers) == 1 else Ensemble(tuple(steppers), mean)
 
 
-def _stepper(model: TranslationModel, *, watch: bool) -> Stepper[Any]:
-    if not watch:
-        return cast("Stepper[Any]", model)
+def _watched(model: TranslationModel) -> Stepper[Any]:
     if model.alignment_layer is None:
         hint = f"Omit {setting('coverage')}."
         raise ConfigError("coverage", "a model with attention", f"one trained with {setting('score', 'none')}", hint)

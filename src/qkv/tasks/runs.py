@@ -13,7 +13,7 @@ from qkv.checkpoint.folder import load_weights_later, verify
 from qkv.checkpoint.plain import decode
 from qkv.checkpoint.rotation import locate
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, ConfigError
+from qkv.errors import CheckpointError, ConfigError, OutOfMemoryError
 from qkv.files import FREE, room_for
 from qkv.hub.families.load import PublishedConfig, StackModel
 from qkv.tasks.published import open_published, published_digest, published_folder, vocabulary_of
@@ -99,9 +99,12 @@ def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tenso
     stored = trained.contents.model if weights is None else weights
     try:
         _expect_few_layers(trained.model_table, len(stored))
-        with room_for(trained.folder, FREE), _Undrawn():
-            with torch.device("meta"):
+        try:
+            with _Undrawn(), torch.device("meta"):
                 _expect_sizes(make().state_dict(), stored)
+        except OutOfMemoryError as error:  # meta tensors take none: no memory could hold these sizes
+            raise _misfit(trained, error) from error
+        with room_for(trained.folder, FREE), _Undrawn():
             model = make()
     except CheckpointError:
         raise  # it says what is wrong, and how to mend it

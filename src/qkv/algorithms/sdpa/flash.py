@@ -268,7 +268,8 @@ def _without_finite_scores(problem: Problem, inputs: KernelInputs) -> Tensor:
         return rows  # the kernel reports NaN among so many keys itself
     lost_K = inputs.key.isfinite().all(-1).logical_not()
     if inputs.causal:
-        first_finite = lost_K.long().cumprod(-1).sum(-1)
+        # A sum, as ONNX has no running product.
+        first_finite = (lost_K.logical_not().long().cumsum(-1) == 0).sum(-1)
         last_seen = torch.arange(problem.queries, device=rows.device).clamp(max=problem.keys - 1)
         return rows | (last_seen < first_finite[..., None])[..., None]
     lost_QK = lost_K[..., None, :]

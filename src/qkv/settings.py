@@ -17,7 +17,6 @@ from qkv.errors import ConfigError, nearest, setting
 from qkv.files import read_file
 
 T = TypeVar("T")
-Plain = dict[str, Any]
 _LARGEST = 1 << 20
 UNKNOWN = "an unknown one"
 """What `build` got if a table does not know a name."""
@@ -163,7 +162,7 @@ def show_default(default: object) -> str:
     return '""' if default == "" else f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def read_toml(path: Path) -> Plain:
+def read_toml(path: Path) -> dict[str, Any]:
     """Read a configuration file.
 
     Args:
@@ -211,7 +210,7 @@ def _expect_brief(item: Any) -> None:
         _expect_brief(part)
 
 
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> Plain:
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Merge two nested mappings; the second wins.
 
     Example:
@@ -283,7 +282,7 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
     return cls(**{name: values[name] if name in values else _default(known[name], hints, where) for name in known})
 
 
-def converted(table: type, mapping: Mapping[str, Any], where: str = "") -> Plain:
+def converted(table: type, mapping: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     """Return the values of a mapping that a table knows, converted to the types of its fields.
 
     Args:
@@ -484,7 +483,7 @@ def parse(hint: Any, text: str) -> Any:
     return text
 
 
-def plain(settings: Any) -> Plain:
+def plain(settings: Any) -> dict[str, Any]:
     """Convert settings to a nested dict; None is omitted, paths become strings.
 
     Example:
@@ -495,7 +494,7 @@ def plain(settings: Any) -> Plain:
         >>> plain(Data())
         {'size': 8}
     """
-    result: Plain = {}
+    result: dict[str, Any] = {}
     for each in fields(settings):
         item = getattr(settings, each.name)
         if is_dataclass(item) and not isinstance(item, type):

@@ -28,6 +28,22 @@ def test_growing_goes_on_from_what_was_added() -> None:
     assert grow_diagonal_final(forward, {(0, 0)}) == forward
 
 
+@given(LINKS, LINKS)
+def test_growing_visits_links_in_the_order_of_the_published_algorithm(one: set, other: set) -> None:  # type: ignore[type-arg]
+    """Word by word, with the links as they are by then, until nothing is added."""
+    links, before = one & other, None
+    neighbors = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
+    while links != before:
+        before = set(links)
+        for i in range(6):
+            for j in range(6):
+                for di, dj in neighbors if (i, j) in links else ():
+                    s, t = i + di, j + dj
+                    free = all(link[0] != s for link in links) or all(link[1] != t for link in links)
+                    links |= {(s, t)} & (one | other) if free else set()
+    assert grow_diagonal(one, other) == links
+
+
 def test_a_link_is_added_only_where_a_word_has_none() -> None:
     assert grow_diagonal({(0, 0), (1, 1)}, {(0, 0), (1, 1), (0, 1)}) == {(0, 0), (1, 1)}
 

@@ -1,11 +1,12 @@
 """Alignments read from a model that rewrites each source word in another alphabet, reversed or not."""
 
+from functools import cache
 from pathlib import Path
 from random import Random
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qkv.data.corpus import Pair
@@ -13,7 +14,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError
 from qkv.metrics.alignment import alignment_error_rate, parse_alignments
 from qkv.tasks.align.data import Aligned, FileAligner, SentenceFiles
-from qkv.tasks.align.predict import Aligner, join, likeliest, mutual, words_of_tokens
+from qkv.tasks.align.predict import NO_WORD, Aligner, join, likeliest, mutual, words_of_tokens
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.reading import AlignmentReading
 from qkv.tasks.translate.recipe import load_settings, train
@@ -164,6 +165,31 @@ def test_pieces_know_their_words(kind: str, size: int) -> None:
         for place, character in zip(places, text, strict=True):
             words[place] = words.get(place, "") + character
         assert [words[place] for place in range(len(text.split()))] == text.split()
+
+
+SPACES = " \u00a0\u2009\u202f\u2028\u3000\u1680\x85\x0b\t"
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFKC", "none"])
+@pytest.mark.parametrize(
+    ("kind", "size"), [("bpe", 400), ("unigram", 300), ("word", 8000), ("char", 8000), ("none", 9)]
+)
+@given(text=st.text(f"ab\u0301é日.\ufdfa¨{SPACES}", max_size=12))
+@settings(max_examples=40, deadline=None)
+def test_words_are_those_between_any_white_space(kind: str, size: int, form: str, text: str) -> None:
+    """A link names a word by its number, which a space that is not a plain one must not shift."""
+    tokenizer = learned(kind, size, form)
+    places = words_of_tokens(text, tokenizer)
+    assert len(places) == len(tokenizer.encode(text))
+    assert sorted({place for place in places if place != NO_WORD}) == list(range(len(text.split())))
+    named = [place for place in places if place != NO_WORD]
+    assert named == sorted(named)
+
+
+@cache
+def learned(kind: str, size: int, form: str) -> Tokenizer:
+    texts = ["a b\u0301 é日 . \ufdfa ¨", *(f"a{space}b" for space in SPACES), "ab ab"]
+    return Tokenizer.learn(texts * 3, kind=kind, size=size, unicode=form)
 
 
 @given(words=st.tuples(st.integers(0, 6), st.integers(0, 6)), seed=st.integers(0, 999))

@@ -46,8 +46,8 @@ def grow_diagonal(forward: set[Link], backward: set[Link]) -> set[Link]:
     grown = True
     while grown:
         grown = False
-        for i, j in sorted(both):
-            for di, dj in _NEIGHBORS:
+        for i, j in sorted(either):
+            for di, dj in _NEIGHBORS if (i, j) in both else ():  # links that were just added grow in the same pass
                 link = (i + di, j + dj)
                 if link in either and link not in both and (link[0] not in sources or link[1] not in targets):
                     both.add(link)

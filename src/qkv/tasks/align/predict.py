@@ -198,16 +198,49 @@ def words_of_tokens(text: str, tokenizer: Tokenizer) -> list[int]:
         >>> words_of_tokens("low lower", tokenizer)[0], words_of_tokens("low lower", tokenizer)[-1]
         (0, 1)
     """
+    if tokenizer.published is not None:
+        return _of_published(tokenizer.pieces(tokenizer.encode(text)))
+    prepared = tokenizer.vocabulary.prepared(text)
+    # A normal form can write spaces into a word: each of its words belongs to the one that it comes from.
+    written = [index for index, word in enumerate(text.split()) for _ in tokenizer.vocabulary.prepared(word).split()]
+    return [place if place == NO_WORD else written[place] for place in _of_prepared(prepared, tokenizer)]
+
+
+def _of_prepared(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Return the index of the word of each token in a normalized text."""
     if tokenizer.kind == "word":
-        return _of_words(tokenizer.vocabulary.prepared(text))
+        return _of_words(text)
     if tokenizer.kind == "none":
         return list(range(len(text.split())))
-    pieces = tokenizer.pieces(tokenizer.encode(text))
-    spaces = [" " if tokenizer.kind == "char" else "▁", "\t", "\u00a0", "\u3000"]
+    if tokenizer.kind == "char":
+        return _of_characters(text)
+    # Tokens are pieces of the bytes of the text, before which a space stands.
+    of_bytes = [NO_WORD]
+    for character, place in zip(text, _of_characters(text), strict=True):
+        of_bytes += [place] * len(character.encode())
+    places, start = list[int](), 0
+    for number in tokenizer.encode(text):
+        end = start + len(tokenizer.vocabulary.pieces[number])
+        places.append(next((place for place in of_bytes[start:end] if place != NO_WORD), NO_WORD))
+        start = end
+    return places
+
+
+def _of_characters(text: str) -> list[int]:
+    """Return the index of the word of each character; −1 for white space, as `str.split` knows it."""
+    word, inside, places = NO_WORD, False, list[int]()
+    for character in text:
+        begins = not character.isspace()
+        word, inside = word + (begins and not inside), begins
+        places.append(word if inside else NO_WORD)
+    return places
+
+
+def _of_published(pieces: Sequence[str]) -> list[int]:
     word, between = NO_WORD, True
     indices = []
     for piece in pieces:
-        lead = piece[0] in spaces if piece else False
+        lead = piece[0] in ("▁", "\t", "\u00a0", "\u3000") if piece else False
         body = piece[1:] if lead else piece
         between = between or lead
         if not body:

@@ -1,11 +1,15 @@
 """Commands name a bad line by its file and number, and count the words that a model does not know."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cli.command import refused, run, succeeded
 from tests.cli.shelf import TRAININGS, Shelf
+
+from qkv.tasks.translate.predict import Translation, Translator
 
 LONG = "a " * 600
 LINES = {
@@ -105,6 +109,20 @@ def test_a_long_line_to_align_is_named_by_its_file(turned: bool, shelf: Shelf, t
     chosen = ["--valid-source", source, "--valid-target", target, "--valid-gold", tmp_path / "gold"]
     done = run("align", model, *both, "--source", "a", "--target", "b", *chosen)
     refused(done, "a.txt:2: expected from 1 to 256 tokens")
+
+
+def test_a_line_feed_in_a_translation_shifts_no_line(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = Translator.translate_fully
+
+    def broken(self: Translator, *arguments: Any, **more: Any) -> list[Translation]:
+        return [replace(each, text="a\nb") for each in honest(self, *arguments, **more)]
+
+    monkeypatch.setattr(Translator, "translate_fully", broken)
+    model = shelf.run("translate")
+    succeeded(run("evaluate", model, "--data", "test.tsv", "--out", tmp_path / "out"))
+    assert (tmp_path / "out").read_text() == "a b\na b\n"
 
 
 def test_only_a_file_is_replaced_by_an_output(shelf: Shelf, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from qkv.tasks.pairs import PairSources
 from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.runs import load_trained
+from qkv.tasks.streams import format_lines
 from qkv.tasks.tag.data import read_texts as read_sentences
 from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.tokenizing import tell_unknown
@@ -70,7 +71,8 @@ def evaluate_translation(
     hypotheses = [each.text for each in translations]
     if out is not None:
         written = hypotheses if table is None else map(table.target_text, hypotheses)
-        replace_file(out, "".join(f"{line}\n" for line in written).encode("utf-8"))
+        # A model of bytes can write a line feed, which must not shift the lines below.
+        replace_file(out, format_lines(written).encode("utf-8"))
     return judge(hypotheses, pairs)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from qkv.data.corpus import Lines
-from qkv.errors import DataError, Place
+from qkv.errors import DataError, Place, brief
 
 T = TypeVar("T")
 
@@ -27,6 +27,34 @@ def text_line(item: object, where: str) -> str:
         got = f"one with {mark!r}"
         raise DataError(where, "a text without tabs and line breaks", got, "Replace it by a space.")
     return item
+
+
+def expect_texts(texts: Iterable[object], name: str, unit: str = "text") -> list[str]:
+    """Return several texts as a list; refuse a single one, whose characters would be taken for texts.
+
+    Args:
+        texts: the texts.
+        name: of the argument, for messages.
+        unit: what each is called.
+
+    Raises:
+        DataError: it is a single text, or an item is no text; the message gives its number.
+
+    Example:
+        >>> expect_texts(("a film", "a song"), "texts")
+        ['a film', 'a song']
+        >>> expect_texts("a film", "texts")
+        Traceback (most recent call last):
+        qkv.errors.DataError: texts: expected several texts; got one: 'a film'. Put it into a list.
+    """
+    if isinstance(texts, str | bytes):
+        raise DataError(name, f"several {unit}s", f"one: {brief(repr(texts))}", "Put it into a list.")
+    result = []
+    for number, text in enumerate(texts, start=1):
+        if not isinstance(text, str):
+            raise DataError(Place(None, number, unit), "a text", brief(repr(text)), "Give strings.")
+        result.append(text)
+    return result
 
 
 def pair_line(item: object, where: str, side: Callable[[object, str], str] = text_line) -> str:

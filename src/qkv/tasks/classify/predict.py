@@ -21,6 +21,7 @@ from qkv.tasks.length import expect_length
 from qkv.tasks.reading_attention import last_self_attention
 from qkv.tasks.runs import OTHER_VERSION, expect_task, load_trained, rebuild, rebuild_reader
 from qkv.tasks.trained import Trained
+from qkv.tasks.values import expect_texts
 from qkv.view.alignment import Alignment
 
 
@@ -108,6 +109,7 @@ class Classifier:
         Raises:
             DataError: a text is too long.
         """
+        texts = expect_texts(texts, "texts")
         items = [self._item(text, number) for number, text in enumerate(texts, start=first)]
         results = predict(self.model, items, self.tokenizer.pad) if items else []
         return [

@@ -14,6 +14,7 @@ from qkv.models.masked import MaskedLanguageModel
 from qkv.tasks.devices import as_device
 from qkv.tasks.runs import rebuild_reader
 from qkv.tasks.trained import Trained
+from qkv.tasks.values import expect_texts
 
 _ROWS = 32
 
@@ -77,7 +78,7 @@ class MaskFiller:
             raise ConfigError("fill", "a model with an output layer", "one without", hint)
         if not 1 <= best <= self.model.config.size:
             raise ConfigError("best", f"1 to {self.model.config.size}", f"{best}", "5 suit most uses.")
-        sources = [self._encode(text, number) for number, text in enumerate(texts, start=1)]
+        sources = [self._encode(text, number) for number, text in enumerate(expect_texts(texts, "texts"), start=1)]
         filled: list[list[Filled]] = []
         for at in range(0, len(sources), _ROWS):
             rows = sources[at : at + _ROWS]

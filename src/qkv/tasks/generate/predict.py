@@ -29,6 +29,7 @@ from qkv.tasks.reading_attention import last_self_attention
 from qkv.tasks.runs import expect_task, load_trained, rebuild
 from qkv.tasks.tokenizing import tell_unknown
 from qkv.tasks.trained import Trained
+from qkv.tasks.values import expect_texts
 
 LongPrompt = Literal["refuse", "window"]
 _ROWS, _WIDEST = 64, 1_000_000
@@ -115,6 +116,7 @@ class Generator:
             ConfigError: a number is outside its range, or a setting of sampling is given with a beam.
         """
         sampling = Sampling(temperature, top_k, top_p, seed)
+        prompts = expect_texts(prompts, "prompts")
         sources = [self._encode(prompt, long_prompt) for prompt in prompts]
         if not 1 <= beam <= _WIDEST:
             got, hint = f"{beam}", "1 is without a beam."

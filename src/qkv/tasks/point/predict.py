@@ -21,6 +21,7 @@ from qkv.tasks.point.objective import ElementVocabulary, judge_positions, point,
 from qkv.tasks.point.settings import POINT, Order
 from qkv.tasks.runs import OTHER_VERSION, expect_task, load_trained, rebuild
 from qkv.tasks.trained import Trained
+from qkv.tasks.values import expect_texts
 from qkv.view.alignment import Alignment
 
 LAYER = "pointer.attention"
@@ -139,6 +140,7 @@ class ElementPointer:
         """
         if beam < 1:
             raise ConfigError(setting("beam"), "at least 1", f"{beam}", "1 is greedy.")
+        lines = expect_texts(lines, "lines")
         items = {index: self.read(line, index + first) for index, line in enumerate(lines) if line.strip()}
         answers = point(self.model, list(items.values()), self.vocabulary, self.longest, beam) if items else []
         answer_of = dict(zip(items, answers, strict=True))

@@ -16,6 +16,7 @@ from qkv.tasks.length import expect_length
 from qkv.tasks.reading_attention import expect_attention, last_self_attention
 from qkv.tasks.runs import expect_task, load_trained
 from qkv.tasks.trained import Trained
+from qkv.tasks.values import expect_texts
 from qkv.view.alignment import Alignment
 
 
@@ -110,6 +111,9 @@ class Tagger:
         """
         if attention:
             expect_attention(self.model)
+        if isinstance(sentences, str):
+            expect_texts(sentences, "sentences", "sentence")
+        sentences = [expect_texts(words, f"sentence {number}", "word") for number, words in enumerate(sentences, first)]
         encoded = [encode_words(words, self.tokenizer) for words in sentences]
         items = []
         for number, (ids, begins) in enumerate(encoded, start=first):

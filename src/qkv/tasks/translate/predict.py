@@ -32,6 +32,7 @@ from qkv.tasks.translate.decoding import Decoding, as_stepper, decode
 from qkv.tasks.translate.members import members_of
 from qkv.tasks.translate.model import TranslationModel, build_model, read_config
 from qkv.tasks.translate.reading import AlignmentReading
+from qkv.tasks.values import expect_texts
 from qkv.training.average import average_checkpoints, last_checkpoints
 from qkv.view.alignment import Alignment
 
@@ -250,6 +251,7 @@ class Translator:
             DataError: a line is too long; the message gives its number.
             ConfigError: attention is requested of a model without attention, or a setting needs other models.
         """
+        lines = expect_texts(lines, "lines")
         texts = [self.symbols(line, number) for number, line in enumerate(lines, start=first)]
         sources = list[OpenSource]()
         for number, text in enumerate(texts, start=first):

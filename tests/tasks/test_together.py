@@ -269,6 +269,7 @@ def test_what_is_not_trained_in_several_processes_is_refused(
     assert raised.value.argument == argument
 
 
+@pytest.mark.slow
 def test_more_processes_than_batches_are_refused_once(tmp_path: Path, started: list["subprocess.Popen[bytes]"]) -> None:
     with pytest.raises(ConfigError) as raised:
         qkv.train("translate", data=PAIRS, out=tmp_path / "run", processes=2, quiet=True, **{**TINY, "accumulate": 1})

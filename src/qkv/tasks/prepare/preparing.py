@@ -486,7 +486,10 @@ def _tell(kind: CorpusKind, shards: Sequence[Shard], held: Shard | StoredFile, t
         sum(getattr(shard, name) for shard in shards) for name in ("tokens", "pairs", "unknown", "left_out")
     )
     parts = [f"{pairs:,} pairs"] if kind == "pairs" else []
-    parts += [f"{tokens:,} tokens in {len(shards):,} shards", f"vocabulary of {tokenizer.size:,}"]
+    parts += [
+        f"{tokens:,} tokens in {len(shards):,} shard{'' if len(shards) == 1 else 's'}",
+        f"vocabulary of {tokenizer.size:,}",
+    ]
     parts += [f"{unknown:,} unknown"] if unknown else []
     parts += [f"{left_out:,} longer pairs left out"] if left_out else []
     parts += [f"{held.tokens:,} tokens held out"] if isinstance(held, Shard) else []

@@ -12,6 +12,7 @@ from qkv.checkpoint.rotation import latest_complete
 from qkv.errors import CheckpointError, ConfigError
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.load import load as load_any
+from qkv.tasks.translate import recipe
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.ensembles import RECIPE
 from qkv.tasks.translate.members import members_of, write_members
@@ -73,7 +74,7 @@ def test_the_same_command_again_changes_nothing_and_another_is_refused(folder: P
 def test_an_interrupted_ensemble_goes_on_where_it_stopped(folder: Path, data: Path, tmp_path: Path) -> None:
     write_members(tmp_path / "run", NAMES)
     alone = RECIPE.load_settings({**tables(data), "ensemble": {}})
-    RECIPE.one.train(alone.one, tmp_path / "run" / NAMES[0])  # as if stopped after the first member
+    recipe.train(alone.one, tmp_path / "run" / NAMES[0])  # as if stopped after the first member
     RECIPE.train(RECIPE.load_settings(tables(data)), tmp_path / "run")
     for ours, theirs in zip(members_of(tmp_path / "run"), members_of(folder), strict=True):
         ours_best, theirs_best = (latest_complete(run, lambda text: None) for run in (ours, theirs))

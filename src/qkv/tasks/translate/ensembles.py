@@ -1,6 +1,5 @@
 """`qkv train translate --ensemble`: one command trains models of several seeds, which translate together."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -10,10 +9,9 @@ from qkv.tasks.notes import note
 from qkv.tasks.origin import Origin
 from qkv.tasks.recipe import Tables
 from qkv.tasks.run_folder import run_folder
-from qkv.tasks.settings import TaskSettings
 from qkv.tasks.translate import recipe as training
 from qkv.tasks.translate.members import write_members
-from qkv.tasks.translate.settings import Direction, MemberSettings
+from qkv.tasks.translate.settings import TRANSLATE, MemberSettings
 from qkv.training.outcome import Outcome
 from qkv.training.processes import current
 
@@ -35,22 +33,14 @@ class EnsembleSettings:
 
 
 @final
-@dataclass(frozen=True)
 class Ensembles:
     """Training one model or an ensemble, by the settings.
 
-    Args:
-        one: the task of a single model.
-        member: the task of a model that writes in some direction, and holds out the pairs of some seed.
+    Attributes:
+        settings: its tables of settings.
     """
 
-    one: training.TranslationRecipe
-    member: Callable[[Direction, int], training.TranslationRecipe]
-
-    @property
-    def settings(self) -> TaskSettings:
-        """Its tables of settings."""
-        return self.one.settings
+    settings = TRANSLATE
 
     def load_settings(self, tables: Tables) -> EnsembleSettings:
         """Build settings from nested dicts, checking all of them.
@@ -71,12 +61,12 @@ class Ensembles:
         check_tables(tables, tuple(self.settings.tables))
         members = build(MemberSettings, self.settings.current({_TABLE: tables.get(_TABLE, {})})[_TABLE], _TABLE)
         return EnsembleSettings(
-            self.one.load_settings({name: tables[name] for name in tables if name != _TABLE}), members
+            training.load_settings({name: tables[name] for name in tables if name != _TABLE}), members
         )
 
     def show_settings(self, settings: EnsembleSettings) -> dict[str, Any]:
         """Return the settings as nested dicts, the inverse of `load_settings`."""
-        return {**self.one.show_settings(settings.one), _TABLE: plain(settings.ensemble)}
+        return {**training.show_settings(settings.one), _TABLE: plain(settings.ensemble)}
 
     def train(
         self,
@@ -107,16 +97,16 @@ class Ensembles:
         if current().leads:
             write_members(folder, names)
         if not names:
-            return self.one.train(one, folder, device, tensorboard=tensorboard, origin=origin)
+            return training.train(one, folder, device, tensorboard=tensorboard, origin=origin)
         for number, (name, way) in enumerate(zip(names, members.directions, strict=True)):
             seed = one.training.seed + number
             note(f"Member {number + 1} of {len(names)}, seed {seed}: {folder / name}")
             settings_of_member = replace(one, training=replace(one.training, seed=seed))
-            recipe = self.member(way, one.training.seed)
+            recipe = training.member(way, one.training.seed)
             outcome = recipe.train(settings_of_member, folder / name, device, tensorboard=tensorboard, origin=origin)
             if outcome.exit_code:
                 break
         return outcome
 
 
-RECIPE = Ensembles(training.RECIPE, training.member)
+RECIPE = Ensembles()

@@ -409,6 +409,9 @@ def test_far_positions_take_no_table(kind: Any) -> None:
     distant = rotary(STATES[0].double(), start=far + 5) @ rotary(STATES[0].double(), start=far + 3).mT
     torch.testing.assert_close(near, distant, rtol=1e-3, atol=1e-3)
 
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x, starts), layer(x, starts))
+
 
 class Failing(nn.Module):
     """A user's module with a mistake in it."""

@@ -314,8 +314,10 @@ class PositionEmbedding(nn.Module):
         if not isinstance(start, Tensor):
             return x + self._rows(start, start + count, x)
         positions = (start[:, None] + torch.arange(count, device=x.device)).clamp(min=0)
-        end = int(positions.max()) + 1 if positions.numel() else 0
-        if self.weight is None and end > _LARGEST_TABLE:
+        # Under tracing no number is read.
+        hidden = self.weight is None and (torch.compiler.is_compiling() or traced())
+        end = 0 if hidden or not positions.numel() else int(positions.max()) + 1
+        if hidden or (self.weight is None and end > _LARGEST_TABLE):
             angles = positions.double()[..., None] * _rates(self.width, 10_000.0, x.device)
             return x + self._arranged(_waves(angles, self.width).to(x.dtype))
         return x + self._rows(0, end, x)[positions]

@@ -18,7 +18,7 @@ from qkv.nn.inputs import expect_counts, expect_input, expect_integers, expect_s
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.norms import PRE_NORM, NormParts
 from qkv.shapes import show
-from qkv.values.checked import checked
+from qkv.values.checked import checked, explained
 from qkv.values.hooks import through_hooks
 
 _SUM = "The output of a sublayer is added to its input, number by number."
@@ -76,7 +76,7 @@ class Residual(nn.Module):
         return self.norm(joined) if self.place == "after" else joined
 
 
-@checked
+@explained
 @final
 @dataclass(frozen=True, eq=False)
 class BlockCache:

@@ -32,14 +32,14 @@ from qkv.errors import ArgumentError, ShapeError, UnsupportedError
 from qkv.normalizers.dense import Hard
 from qkv.normalizers.kinds import KINDS, MERGEABLE
 from qkv.shapes import show
-from qkv.values.checked import checked
+from qkv.values.checked import checked, explained
 from qkv.values.pytree import value
 
 _PARTS = "Pass a list of what qkv.attention_with_state returns."
 Kind = Literal["softmax", "sum", "mean", "identity", "hard", "sigmoid", "sparsemax", "entmax"]
 
 
-@checked
+@explained
 @final
 @value
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ from qkv.errors import ArgumentError, ConfigError, DtypeError, OutOfMemoryError,
 from qkv.values.parameters import DENSE, is_dense, layout_of
 
 T = TypeVar("T")
+K = TypeVar("K")
 _Run = Callable[..., Any]
 _NUMBERS: Mapping[type, tuple[tuple[type, ...], str]] = {
     bool: ((bool, np.bool_), "True or False"),
@@ -61,14 +62,31 @@ def checked(target: T) -> T:
     """
     if not isinstance(target, type):
         return cast(T, _explained(cast(_Run, target)))
+    explained(target)
+    init = vars(target).get("__init__")
+    if inspect.isfunction(init):
+        setattr(target, "__init__", _expected(init, target.__name__))  # noqa: B010 - a method
+    return target
+
+
+def explained(target: type[K]) -> type[K]:
+    """Decorate a class as `checked` does, but for its constructor: that of a value that every call makes.
+
+    Example:
+        >>> @explained
+        ... class Share:
+        ...     def of(self, count: int) -> int:
+        ...         return count // 2
+        >>> Share().of("nonsense")
+        Traceback (most recent call last):
+        qkv.errors.ArgumentError: count: expected a whole number; got 'nonsense', a str. See help(Share.of).
+    """
     for name, member in list(vars(target).items()):
         kind = type(member) if isinstance(member, (classmethod, staticmethod)) else None
         function = member.__func__ if kind is not None else member
-        if name == "__init__" and inspect.isfunction(function):
-            setattr(target, name, _expected(function, target.__name__))
-        elif not name.startswith("_") and inspect.isfunction(function):
-            explained = _explained(function)
-            setattr(target, name, explained if kind is None else kind(explained))
+        if not name.startswith("_") and inspect.isfunction(function):
+            wrapped = _explained(function)
+            setattr(target, name, wrapped if kind is None else kind(wrapped))
     return target
 
 

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from qkv.compiled.strided import StridedArray, as_strided_array
 from qkv.linalg.memory_pool import MemoryPool
 from qkv.linalg.session import DecodingSession
-from qkv.values.checked import checked
+from qkv.values.checked import checked, explained
 from qkv.values.parameters import readable
 
 _LEAST_ROOM = 16
 """Positions in the smallest room."""
 
 
-@checked
+@explained
 @dataclass(frozen=True, eq=False)
 class Memory:
     """Projected keys and their values, a value that never changes.

@@ -1,6 +1,6 @@
 """Each cell of the cross product of scores, normalizers, masks and types: its inputs, the equation, and the verdict."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,6 +59,9 @@ SERVED_BY_FEW = {
     "epanechnikov_per_head": (("sum", "none"),),
 }
 """Mechanisms of special-purpose backends: they would meet few types if they alternated with all others."""
+
+AT_EDGE = 2.0**-20
+"""How near to the edge of its kernel, in ‖q−k‖²/h², float32 may see a pair on either side."""
 
 INPUTS = {"query", "key", "value"}
 GRADIENT = "gradient of "
@@ -334,9 +337,18 @@ class Trial:
             near = exact.abs() < 1
             slack = 3 * (rounded - exact)[near].abs().max() if near.any() else torch.zeros(())
             good &= ((exact.abs() > slack) | ~visible).all(-1)
+        if score.bend is not None and normalizer == "sum":
+            good &= self._has_weight(score.bend, visible)
         if normalizer == "hard" or (bends and normalizer == "sparsemax"):
             good &= self._clear_winners(normalizer, visible)
         return good
+
+    def _has_weight(self, bend: Callable[..., Tensor], visible: Tensor) -> Tensor:
+        """Whether rounding cannot decide if a row has any weight: its output jumps to 0 with its last one."""
+        exact = self._pairs(bend, torch.float64)
+        at_edge = (exact.abs() < AT_EDGE) & visible
+        total = torch.where(visible, (-exact).clamp(min=0), 0.0).sum(-1)
+        return (total > AT_EDGE) | ~at_edge.any(-1)
 
     def _clear_winners(self, normalizer: str, visible: Tensor) -> Tensor:
         exact, rounded = (self._pairs(self._score, dtype) for dtype in (torch.float64, self.low))

@@ -14,6 +14,7 @@ from qkv.decode.protocol import BeamStepper, State, Stepper, as_beam_stepper, st
 from qkv.decode.walk import as_limits, as_never
 from qkv.errors import ConfigError, expect_name
 from qkv.linalg.session import DecodingSession, opened
+from qkv.values.checked import checked
 
 Stop = Literal["proved", "filled"]
 Normalization = Literal["plain", "wu"]
@@ -22,6 +23,7 @@ _STRONGEST = 40
 
 
 @final
+@checked
 @dataclass(frozen=True)
 class Ranking:
     """s(Y) = log P(Y) / lp(Y) + cp(Y), with lp = |Y|^α, or Wu's ((5 + |Y|) / 6)^α; |Y| counts the end token too.
@@ -101,6 +103,7 @@ def log_coverage(weights_RS: Tensor, lengths: Tensor) -> Tensor:
 
 
 @final
+@checked
 @dataclass(frozen=True)
 class Beam:
     """The settings of a beam search.

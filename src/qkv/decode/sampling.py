@@ -15,6 +15,7 @@ from qkv.decode.protocol import State, Stepper
 from qkv.decode.walk import as_never, walk
 from qkv.errors import ConfigError, ShapeError
 from qkv.linalg.session import DecodingSession
+from qkv.values.checked import checked
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
@@ -23,6 +24,7 @@ _EXTREME = 2.0**-60
 
 
 @final
+@checked
 @dataclass(frozen=True)
 class Sampling:
     """How tokens are drawn: the filters, in the order in which they apply, and the seed.

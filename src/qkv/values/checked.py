@@ -1,7 +1,8 @@
 """Arguments of another kind than the annotations of a function say, as typed errors.
 
 `checked` is the one place that compares arguments with type hints: constructors are checked before they run, methods
-after they failed, so that a good call costs nothing but the call.
+after they failed, so that a good call costs nothing but the call. Methods next to whose work a check costs nothing have
+their numbers checked before they run (`answering`), as a number of another kind can pass unnoticed.
 """
 
 import functools
@@ -81,13 +82,51 @@ def explained(target: type[K]) -> type[K]:
         Traceback (most recent call last):
         qkv.errors.ArgumentError: count: expected a whole number; got 'nonsense', a str. See help(Share.of).
     """
+    return _replaced(target, _explained)
+
+
+def answering(target: type[K]) -> type[K]:
+    """Decorate a class as `explained` does, and check the numbers that its methods are given before they run.
+
+    It is for methods that run a whole model, in which a number of another kind would fail late or pass unnoticed.
+
+    Example:
+        >>> @answering
+        ... class Model:
+        ...     def answer(self, best: int = 1) -> int:
+        ...         return max(1, best)
+        >>> Model().answer(best=2.5)
+        Traceback (most recent call last):
+        qkv.errors.ArgumentError: best: expected a whole number; got 2.5, a float. See help(Model.answer).
+    """
+    return _replaced(target, lambda function: _explained(_with_numbers(function)))
+
+
+def _replaced(target: type[K], decorate: Callable[[_Run], _Run]) -> type[K]:
+    """Decorate the public methods of a class."""
     for name, member in list(vars(target).items()):
         kind = type(member) if isinstance(member, (classmethod, staticmethod)) else None
         function = member.__func__ if kind is not None else member
         if not name.startswith("_") and inspect.isfunction(function):
-            wrapped = _explained(function)
+            wrapped = decorate(function)
             setattr(target, name, wrapped if kind is None else kind(wrapped))
     return target
+
+
+def _with_numbers(function: _Run) -> _Run:
+    """Return a function that looks at its numbers first."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        signature = _signature(function)
+        bound = _bound(signature, args, kwargs)
+        for argument, x in {} if bound is None else bound.arguments.items():
+            annotated = signature.hints.get(argument, Any)
+            if _is_number(annotated):
+                _expect_kind(argument, annotated, x, function.__qualname__, ArgumentError, strict=True)
+        return function(*args, **kwargs)
+
+    return run
 
 
 def explained_by(expect: Callable[..., None]) -> Callable[[_Run], _Run]:
@@ -186,27 +225,42 @@ def _expect(
     signature: _Signature, name: str, kind: type[QkvError], args: Any, kwargs: Mapping[str, Any], *, strict: bool
 ) -> None:
     """Raise if the arguments are not those of a function, or one is not of the kind of its annotation."""
-    parameters, hints = signature
-    hint = f"See help({name})."
-    try:
-        bound = parameters.bind(*args, **kwargs)
-    except TypeError:
+    bound = _bound(signature, args, kwargs)
+    if bound is None:
         # A missing argument is Python's own to name; constructors have words of their own for unknown ones.
-        unknown = unknown_argument(kwargs, parameters.parameters, {}) if strict else None
+        unknown = unknown_argument(kwargs, signature.parameters.parameters, {}) if strict else None
         if unknown is not None:
             raise unknown from None
         return
     for argument, x in bound.arguments.items():
-        annotated = hints.get(argument, Any)
-        error_kind = DtypeError if Tensor in (annotated, *get_args(annotated)) else kind
-        if not _fits(annotated, x, strict):
-            raise error_kind(argument, _described(annotated), _shown(x), hint) from None
-        if strict and isinstance(x, Tensor) and not is_dense(x):
-            raise DtypeError(argument, DENSE, layout_of(x), "Use .to_dense(), or .dequantize().") from None
-        if strict and isinstance(x, int) and abs(x) > _LARGEST:
-            raise error_kind(argument, f"at most {_LARGEST:,}", f"{x:.3g}", "PyTorch counts in 64 bits.") from None
+        _expect_kind(argument, signature.hints.get(argument, Any), x, name, kind, strict=strict)
     if strict and isinstance(sys.exception(), RuntimeError) and not torch.is_autocast_enabled("cpu"):
         _expect_one_kind(bound.arguments)
+
+
+def _bound(signature: _Signature, args: Any, kwargs: Mapping[str, Any]) -> inspect.BoundArguments | None:
+    """Return the arguments by name; None if they are not those of the function."""
+    try:
+        return signature.parameters.bind(*args, **kwargs)
+    except TypeError:
+        return None
+
+
+def _expect_kind(argument: str, annotated: Any, x: object, name: str, kind: type[QkvError], *, strict: bool) -> None:
+    """Raise if an argument is not of the kind of its annotation."""
+    error_kind = DtypeError if Tensor in (annotated, *get_args(annotated)) else kind
+    if not _fits(annotated, x, strict):
+        raise error_kind(argument, _described(annotated), _shown(x), f"See help({name}).") from None
+    if strict and isinstance(x, Tensor) and not is_dense(x):
+        raise DtypeError(argument, DENSE, layout_of(x), "Use .to_dense(), or .dequantize().") from None
+    if strict and isinstance(x, int) and abs(x) > _LARGEST:
+        raise error_kind(argument, f"at most {_LARGEST:,}", f"{x:.3g}", "PyTorch counts in 64 bits.") from None
+
+
+def _is_number(hint: Any) -> bool:
+    """Return whether an annotation is that of a number, or of one that may be left out."""
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return any(part in _NUMBERS for part in parts) and all(part in _NUMBERS or part is NoneType for part in parts)
 
 
 def _expect_one_kind(arguments: Mapping[str, Any]) -> None:

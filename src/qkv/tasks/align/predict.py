@@ -21,6 +21,7 @@ from qkv.recording.recorder import record
 from qkv.tasks.notes import counted
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.reading import AlignmentReading, attention_layers, default_reading
+from qkv.values.checked import answering
 
 _BATCH_TOKENS = 2048
 NO_WORD = -1
@@ -42,6 +43,7 @@ class _Numbers(NamedTuple):
 
 
 @final
+@answering
 class Aligner:
     """Reads alignments from a translator's cross-attention while forcing it to write given translations.
 

@@ -22,6 +22,7 @@ from qkv.tasks.reading_attention import last_self_attention
 from qkv.tasks.runs import OTHER_VERSION, expect_task, load_trained, rebuild, rebuild_reader
 from qkv.tasks.trained import Trained
 from qkv.tasks.values import expect_texts
+from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
 
 
@@ -51,6 +52,7 @@ class Classification:
 
 
 @final
+@answering
 class Classifier:
     """A model that classifies texts, ready to use.
 

@@ -15,6 +15,7 @@ from qkv.tasks.devices import as_device
 from qkv.tasks.runs import rebuild_reader
 from qkv.tasks.trained import Trained
 from qkv.tasks.values import expect_texts
+from qkv.values.checked import answering
 
 _ROWS = 32
 
@@ -38,6 +39,7 @@ class Filled:
 
 
 @final
+@answering
 class MaskFiller:
     """A masked language model with its tokenizer, ready to use.
 

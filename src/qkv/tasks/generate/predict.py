@@ -30,6 +30,7 @@ from qkv.tasks.runs import expect_task, load_trained, rebuild
 from qkv.tasks.tokenizing import tell_unknown
 from qkv.tasks.trained import Trained
 from qkv.tasks.values import expect_texts
+from qkv.values.checked import answering
 
 LongPrompt = Literal["refuse", "window"]
 _ROWS, _WIDEST = 64, 1_000_000
@@ -37,6 +38,7 @@ _LONGEST_CHARACTER = 4
 
 
 @final
+@answering
 class Generator:
     """A language model with its tokenizer, ready to use.
 

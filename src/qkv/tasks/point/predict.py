@@ -22,6 +22,7 @@ from qkv.tasks.point.settings import POINT, Order
 from qkv.tasks.runs import OTHER_VERSION, expect_task, load_trained, rebuild
 from qkv.tasks.trained import Trained
 from qkv.tasks.values import expect_texts
+from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
 
 LAYER = "pointer.attention"
@@ -61,6 +62,7 @@ class Pointing:
 
 
 @final
+@answering
 class ElementPointer:
     """A pointer network with its words, ready to use.
 
@@ -138,8 +140,7 @@ class ElementPointer:
         Raises:
             DataError, ConfigError: as for `point`.
         """
-        if beam < 1:
-            raise ConfigError(setting("beam"), "at least 1", f"{beam}", "1 is greedy.")
+        _expect_beam(beam)
         lines = expect_texts(lines, "lines")
         items = {index: self.read(line, index + first) for index, line in enumerate(lines) if line.strip()}
         answers = point(self.model, list(items.values()), self.vocabulary, self.longest, beam) if items else []
@@ -185,6 +186,15 @@ class ElementPointer:
 
         Returns:
             The positions for each line, and the figures.
+
+        Raises:
+            ConfigError: the beam width is below 1.
         """
+        _expect_beam(beam)
         positions = [each.ids for each in point(self.model, items, self.vocabulary, self.longest, beam)]
         return positions, judge_positions(positions, [item.target for item in items], self.order)
+
+
+def _expect_beam(beam: int) -> None:
+    if beam < 1:
+        raise ConfigError(setting("beam"), "at least 1", f"{beam}", "1 is greedy.")

@@ -10,7 +10,7 @@ import torch
 
 from qkv.data.choices import Decimal
 from qkv.data.table import FieldTable
-from qkv.errors import CheckpointError, ConfigError, DataError, Place, expect_name, setting
+from qkv.errors import CheckpointError, ConfigError, DataError, Place, brief, expect_name, setting
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
 from qkv.scores.catalog import KERNELS
@@ -19,6 +19,7 @@ from qkv.tasks.regress.objective import judge_regression
 from qkv.tasks.regress.settings import LEVEL, REGRESS
 from qkv.tasks.runs import expect_task, load_trained
 from qkv.tasks.trained import Trained
+from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
 
 INTERVALS = ("normal", "bootstrap", "none")
@@ -44,6 +45,7 @@ class Prediction:
 
 
 @final
+@answering
 class Regressor:
     """A Nadaraya-Watson regression, ready to use.
 
@@ -96,9 +98,9 @@ class Regressor:
             (m,).
 
         Raises:
-            ValueError: scikit-learn refuses the inputs.
+            DataError: the inputs are not such numbers, or not finite.
         """
-        return cast("Array", self.estimator.predict(rows))
+        return cast("Array", self.estimator.predict(self._inputs(rows)))
 
     def predict_fully(
         self, rows: Any, *, interval: str = "normal", level: float = LEVEL, seed: int = 0
@@ -115,6 +117,7 @@ class Regressor:
             One prediction per row.
 
         Raises:
+            DataError: the inputs are not such numbers, or not finite.
             ConfigError: the interval is unknown or does not use a setting, or the level is outside its range.
         """
         expect_name(setting("interval"), interval, INTERVALS)
@@ -124,7 +127,7 @@ class Regressor:
         if level != LEVEL and interval == "none":
             hint = f"Omit it, or {setting('interval', 'none')}."
             raise ConfigError(setting("level"), "no level without an interval", f"{level:g}", hint)
-        inputs = np.asarray(rows, dtype=np.float64)
+        inputs = self._inputs(rows)
         if not len(inputs):
             return []
         low = high = np.full(len(inputs), np.nan)
@@ -184,8 +187,14 @@ class Regressor:
 
         Returns:
             One alignment for each row; a point is shown as its inputs and target.
+
+        Raises:
+            DataError: the inputs are not such numbers, or not finite.
+            ConfigError: there are too few points.
         """
-        queries = np.asarray(rows, dtype=np.float64)
+        if most < 1:
+            raise ConfigError("most", "at least 1 point", f"{most}", f"{_NEAREST} suit a picture.")
+        queries = self._inputs(rows)
         if not len(queries):
             return []
         inputs, targets = self.model.get_buffer("inputs"), self.model.get_buffer("targets")
@@ -198,6 +207,25 @@ class Regressor:
             ordered = torch.tensor([[share_of[point] for point in order.tolist()]], dtype=torch.float64)
             drawn.append(Alignment(points, (shown_row(row),), ordered))
         return drawn
+
+    def _inputs(self, rows: Any) -> Array:
+        """Return inputs as an array (m, D); refuse what is none."""
+        width = len(self.x)
+        expected = f"rows of {width} number{'s' if width > 1 else ''}, {', '.join(self.x)}"
+        hint = f"For example [[{', '.join(['1.0'] * width)}]]."
+        try:
+            given = np.asarray(rows)
+            inputs = None if given.dtype.kind not in "biufO" else given.astype(np.float64)
+        except (ValueError, TypeError):
+            inputs = None
+        if inputs is None:
+            raise DataError("rows", expected, brief(repr(rows)), hint)
+        if inputs.shape != (0,) and inputs.shape[1:] != (width,):
+            raise DataError("rows", expected, f"an array of shape {inputs.shape}", hint)
+        if not np.isfinite(inputs).all():
+            row = int(np.flatnonzero(~np.isfinite(inputs).all(-1))[0])
+            raise DataError("rows", "finite numbers", f"{inputs[row].tolist()} in row {row + 1}", "Leave that row out.")
+        return inputs
 
     def _names_in(self, table: FieldTable, more: int = 0) -> tuple[str, ...]:
         if table.header:

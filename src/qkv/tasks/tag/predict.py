@@ -17,6 +17,7 @@ from qkv.tasks.reading_attention import expect_attention, last_self_attention
 from qkv.tasks.runs import expect_task, load_trained
 from qkv.tasks.trained import Trained
 from qkv.tasks.values import expect_texts
+from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
 
 
@@ -48,6 +49,7 @@ class Tagging:
 
 
 @final
+@answering
 class Tagger:
     """A model that tags words, ready to use.
 

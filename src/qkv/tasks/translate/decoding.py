@@ -19,6 +19,7 @@ from qkv.recording.recorder import record
 from qkv.tasks.translate.model import TranslationModel
 from qkv.tasks.translate.reading import AlignmentReading
 from qkv.tasks.translate.settings import MORE_TOKENS, TOKENS_PER_SOURCE_TOKEN
+from qkv.values.checked import checked
 
 Count = TypeVar("Count", int, Tensor)
 
@@ -38,6 +39,7 @@ _MOST = 1_000_000
 
 
 @final
+@checked
 @dataclass(frozen=True)
 class Decoding:
     """Decoding settings.

@@ -34,6 +34,7 @@ from qkv.tasks.translate.model import TranslationModel, build_model, read_config
 from qkv.tasks.translate.reading import AlignmentReading
 from qkv.tasks.values import expect_texts
 from qkv.training.average import average_checkpoints, last_checkpoints
+from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
 
 _BATCH_TOKENS = 4096
@@ -92,6 +93,7 @@ class Translation:
 
 
 @final
+@answering
 class Translator:
     """A translation model with its tokenizer, ready to use; or an ensemble.
 

@@ -23,7 +23,7 @@ import qkv
 from qkv.checkpoint.folder import verify
 from qkv.checkpoint.rotation import latest_complete
 from qkv.errors import ConfigError, DataError
-from qkv.tasks.processes import TrainingCall, _listening, meeting
+from qkv.tasks.processes import TrainingCall, _listening, meet
 from qkv.training.events import Event, Updated
 from qkv.training.outcome import Outcome
 from qkv.training.processes import LostProcessError, in_environment
@@ -63,7 +63,7 @@ def test_a_first_process_that_cannot_be_is_refused(changed: dict[str, str], monk
         taken = {"MASTER_PORT": str(other.getsockname()[1])} if changed.get("MASTER_PORT") == "taken" else changed
         for name, text in {"RANK": "0", "WORLD_SIZE": "2", **(PLACE if changed else {}), **taken}.items():
             monkeypatch.setenv(name, text)
-        with pytest.raises(ConfigError) as raised, meeting(None, "cpu"):
+        with pytest.raises(ConfigError) as raised, meet(None, "cpu"):
             pass
     assert raised.value.argument == "environment"
 

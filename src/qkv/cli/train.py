@@ -203,7 +203,7 @@ def _train(
     from qkv.settings import to_toml
     from qkv.tasks.notes import as_json
     from qkv.tasks.origin import expect_tokenizer
-    from qkv.tasks.processes import TrainingCall, meeting
+    from qkv.tasks.processes import TrainingCall, meet
     from qkv.tasks.streams import write_json, write_lines
 
     expect_tokenizer(origin, tables, recipe.settings)
@@ -216,7 +216,7 @@ def _train(
     call = TrainingCall(
         recipe.settings.name, tables, options["out"], options.get("start"), options.get("tokenizer_from")
     )
-    with meeting(options.get("processes"), device) as place, _one_message(place), place.joined(call):
+    with meet(options.get("processes"), device) as meeting, _one_message(meeting), meeting.joined(call):
         outcome = recipe.train(settings, options["out"], device, tensorboard=tensorboard, origin=origin)
     if options.get("picture") is not None:
         from qkv.tasks.regress.picture import save_picture
@@ -228,11 +228,11 @@ def _train(
 
 
 @contextmanager
-def _one_message(place: "Meeting") -> Iterator[None]:
+def _one_message(meeting: "Meeting") -> Iterator[None]:
     """Let processes that do not lead end without a message: the first one reports the errors of all."""
     try:
         yield
     except QkvError:
-        if place.rank:
+        if meeting.rank:
             raise typer.Exit(BAD_INPUT) from None
         raise

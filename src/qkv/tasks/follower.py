@@ -5,7 +5,7 @@ import sys
 from qkv.errors import QkvError
 from qkv.tasks.catalog import recipe_of
 from qkv.tasks.origin import open_origin
-from qkv.tasks.processes import TrainingCall, meeting
+from qkv.tasks.processes import TrainingCall, meet
 
 _FAILED = 2
 
@@ -14,7 +14,7 @@ def main() -> None:
     """Train what the process that leads is asked to train."""
     told = False
     try:
-        with meeting(None, "cpu") as place, place.joined() as processes:
+        with meet(None, "cpu") as meeting, meeting.joined() as processes:
             told = True
             follow(TrainingCall.from_json(processes.copy_text()))
     except QkvError as error:

@@ -208,7 +208,7 @@ def expect_alone(number: int) -> None:
 
 
 @contextmanager
-def meeting(number: int | None, device: str) -> Iterator[Meeting]:
+def meet(number: int | None, device: str) -> Iterator[Meeting]:
     """Let the training inside have several processes, if there are to be several.
 
     Args:

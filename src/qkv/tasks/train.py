@@ -22,7 +22,7 @@ from qkv.tasks.origin import open_origin, origin_tables
 from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.point.settings import PointFiles, PointModel
 from qkv.tasks.prepared.corpus import with_corpus
-from qkv.tasks.processes import TrainingCall, expect_count, meeting
+from qkv.tasks.processes import TrainingCall, expect_count, meet
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import RegressFiles, RegressModel
 from qkv.tasks.settings import TaskSettings, TokenizerSettings, parameters
@@ -228,7 +228,7 @@ def train(
         if count is not None and count > 1:
             call = replace(call, tables=call.plain())  # an iterator is read once, for all of them
         checked = recipe.load_settings(call.tables)
-        with meeting(count, device) as place, place.joined(call):
+        with meet(count, device) as meeting, meeting.joined(call):
             outcome = recipe.train(checked, Path(out), device, tensorboard=False, origin=origin)
     return Run(Path(out), outcome)
 

@@ -60,11 +60,18 @@ def test_reading_memory_costs_no_more_than_memory_can(table: costs.CostTable) ->
 
 
 def test_a_coefficient_at_its_limit_leaves_the_rest_to_other_work() -> None:
-    rows: list[dict[str, Any]] = [
-        {"us": 10.0 + 0.5 * n, "counts": {"numbers of keys in memory": n}, "parallel": 1} for n in (10.0, 100.0, 1000.0)
-    ]
-    assert fit._least_squares(rows, {}, most=1.0)["numbers of keys in memory"] == pytest.approx(0.5)
-    assert fit._least_squares(rows, {}, most=0.1)["numbers of keys in memory"] == pytest.approx(0.1)
+    most = fit.MOST["forward"]
+    for each, expected in ((most / 2, most / 2), (10 * most, most)):
+        rows: list[dict[str, Any]] = [
+            {"us": 10.0 + each * n, "counts": {"numbers of keys in memory": n}, "parallel": 1} for n in (10.0, 1e3, 1e4)
+        ]
+        assert fit._least_squares(rows, {}, "forward")["numbers of keys in memory"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("direction", fit.DIRECTIONS)
+def test_no_operation_is_free(direction: str) -> None:
+    rows: list[dict[str, Any]] = [{"us": 10.0, "counts": {"operations": n}, "parallel": 1} for n in (1e3, 1e4, 1e5)]
+    assert fit._least_squares(rows, {}, direction)["operations"] == pytest.approx(fit.LEAST[direction])
 
 
 def test_times_that_are_measured_again_replace_those_of_the_same_problem(tmp_path: Path) -> None:

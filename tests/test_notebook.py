@@ -36,6 +36,10 @@ CELLS = {
         "pairs = [('ein Hund', 'a dog'), ('eine Katze', 'a cat')] * 20\n"
         "run = qkv.train('translate', data=pairs, out='runs/pets', model='gru', width=8, tokenizer='word', steps=4)"
     ),
+    "bar of processes": (
+        "run = qkv.train('translate', data=pairs, out='runs/two', model='gru', width=8, tokenizer='word', steps=4,"
+        " batch_tokens=32, accumulate=2, processes=2)"
+    ),
     "run": "run",
     "verdict": "from qkv.course import check; check('attention', lambda query, key, value: value)",
     "answers": "import urllib.request; print(urllib.request.urlopen(serving.url + 'api/scene').status)",
@@ -112,8 +116,9 @@ def test_a_drawing_has_a_text(outputs: dict[str, list[Any]]) -> None:
     assert shown in outputs["translation"][-1].data["text/html"]
 
 
-def test_training_has_one_bar_and_no_line_for_each_update(outputs: dict[str, list[Any]]) -> None:
-    (bar,) = (each for each in outputs["bar"] if each.output_type == "display_data")
+@pytest.mark.parametrize("cell", ["bar", "bar of processes"])
+def test_training_has_one_bar_and_no_line_for_each_update(cell: str, outputs: dict[str, list[Any]]) -> None:
+    (bar,) = (each for each in outputs[cell] if each.output_type == "display_data")
     assert '<progress value="4" max="4"' in bar.data["text/html"]
-    lines = "".join(each.text for each in outputs["bar"] if each.output_type == "stream")
+    lines = "".join(each.text for each in outputs[cell] if each.output_type == "stream")
     assert "step " not in lines

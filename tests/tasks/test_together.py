@@ -133,6 +133,7 @@ print(qkv.train("translate", data=PAIRS, out="run", processes=2, **TINY).outcome
 """
 
 
+@pytest.mark.slow
 def test_a_program_is_not_run_twice(tmp_path: Path, alone: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As from a terminal: there is no file, and folders are added to the path by hand."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
@@ -165,7 +166,9 @@ def test_a_program_under_torchrun_trains_several_times(
     assert {verify(tmp_path / name / "step-00000004").digest for name in ("first", "second")} == {alone}
 
 
-@pytest.mark.parametrize("what", ["kill", "interrupt", pytest.param("raise", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "what", ["kill", *(pytest.param(what, marks=pytest.mark.slow) for what in ("interrupt", "raise"))]
+)
 def test_the_end_of_a_process_ends_all_and_the_run_goes_on(
     what: str, tmp_path: Path, alone: str, started: list["subprocess.Popen[bytes]"]
 ) -> None:

@@ -167,7 +167,7 @@ def test_pieces_know_their_words(kind: str, size: int) -> None:
         assert [words[place] for place in range(len(text.split()))] == text.split()
 
 
-SPACES = " \u00a0\u2009\u202f\u2028\u3000\u1680\x85\x0b\t"
+SPACES = " \u00a0\u2009\u202f\u2028\u3000\u1680\x85\x0b\t\x1c\x1d\x1e\x1f"
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFKC", "none"])

@@ -254,13 +254,13 @@ def _of_published(pieces: Sequence[str]) -> list[int]:
 
 
 def _of_words(text: str) -> list[int]:
-    word, glued = NO_WORD, False
-    indices = []
-    for piece in segments.words(text):
-        if not glued and not piece.startswith(segments.JOINER):
-            word += 1
-        indices.append(word)
-        glued = piece.endswith(segments.JOINER)
+    """Return the index of the word of each token, which can be white space that the tokenizer takes for a mark."""
+    places, indices, start = _of_characters(text), list[int](), 0
+    written = text.replace(segments.JOINER, segments.JOINER_IN_TEXT)
+    for piece in map(segments.bare, segments.words(text)):
+        start = written.index(piece, start)
+        indices.append(places[start])
+        start += len(piece)
     return indices
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -10,8 +10,11 @@ from tests.fuzz.models import families
 
 from qkv.checkpoint.contents import Contents
 from qkv.checkpoint.folder import save
+from qkv.checkpoint.rotation import save_step, step_folder
 from qkv.errors import CheckpointError
 from qkv.tasks.load import load
+from qkv.tasks.notes import Verbosity, use_verbosity
+from qkv.tasks.runs import digest_of
 
 FAMILIES = families()
 HUGE = {
@@ -39,6 +42,19 @@ def test_every_family_comes_back(name: str, tmp_path: Path) -> None:
     assert torch.equal(torch.get_rng_state(), chance), "no weights are drawn where others take their place"
     assert all(torch.equal(tensor, contents.model[key]) for key, tensor in found.model.state_dict().items())
     assert not any(tensor.is_meta for tensor in (*found.model.parameters(), *found.model.buffers()))
+
+
+@pytest.mark.parametrize("messages", ["quiet", "normal"])
+def test_a_skipped_checkpoint_is_said_unless_the_user_asked_for_quiet(
+    messages: Literal["quiet", "normal"], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in (1, 2):
+        save_step(tmp_path, step, FAMILIES["language"])
+    (step_folder(tmp_path, 2) / "model.safetensors").write_bytes(b"")
+    with use_verbosity(Verbosity(messages)):
+        load(tmp_path)
+        digest_of(tmp_path)
+    assert capsys.readouterr().err.count("Skipping a damaged checkpoint") == (0 if messages == "quiet" else 2)
 
 
 @pytest.mark.parametrize("name", HUGE)

@@ -16,6 +16,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, OutOfMemoryError
 from qkv.files import FREE, room_for
 from qkv.hub.families.load import PublishedConfig, StackModel
+from qkv.tasks.notes import note
 from qkv.tasks.published import open_published, published_digest, published_folder, vocabulary_of
 from qkv.tasks.trained import Trained
 
@@ -40,7 +41,7 @@ def load_trained(run: str | Path) -> Trained:
     """
     if (published := published_folder(run)) is not None:
         return open_published(published)
-    folder = locate(Path(run))
+    folder = locate(Path(run), note)
     contents = load_weights_later(folder)
     task = contents.config.get("task")
     if not isinstance(task, str):
@@ -59,7 +60,7 @@ def digest_of(run: str | Path) -> str:
         CheckpointError: the checkpoint is missing, or altered.
     """
     published = published_folder(run)
-    return verify(locate(Path(run))).digest if published is None else published_digest(published)
+    return verify(locate(Path(run), note)).digest if published is None else published_digest(published)
 
 
 def expect_task(trained: Trained, task: str, what: str) -> None:

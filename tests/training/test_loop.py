@@ -193,6 +193,16 @@ def test_a_finished_training_given_again_changes_nothing(tmp_path):
     assert "has already completed all 6 steps" in stream.text
 
 
+def test_a_training_that_went_further_than_asked_says_how_far(tmp_path):
+    run_training(tmp_path, replace(SETTINGS, steps=6), config=CONFIG | {"steps": 6}, free=["steps"])
+    stream = Quiet()
+    less = run_training(
+        tmp_path, replace(SETTINGS, steps=4), config=CONFIG | {"steps": 4}, free=["steps"], stream=stream
+    )
+    assert less.step == 6
+    assert "completed 6 steps, more than the 4" in stream.text
+
+
 def test_more_updates_may_be_given_where_the_field_is_free(tmp_path):
     run_training(tmp_path, replace(SETTINGS, steps=6), config=CONFIG | {"steps": 6}, free=["steps"])
     more = replace(SETTINGS, steps=12)

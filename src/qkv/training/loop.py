@@ -168,7 +168,9 @@ class _Loop:
 
     def run(self) -> Outcome:
         if self._state.step >= self._settings.steps:
-            self._say(f"This run has already completed all {self._settings.steps:,} steps.")
+            step, steps = self._state.step, self._settings.steps
+            what = f"all {steps:,} steps" if step == steps else f"{step:,} steps, more than the {steps:,} asked for"
+            self._say(f"This run has already completed {what}.")
         self._memory.release()
         try:
             reason = self._go_on()

@@ -29,7 +29,12 @@ _MOST = 12
 
 @contextmanager
 def open_run(
-    folder: Path, config: Mapping[str, Plain], *, free: Collection[str] = (), added: Mapping[str, Plain] | None = None
+    folder: Path,
+    config: Mapping[str, Plain],
+    *,
+    free: Collection[str] = (),
+    added: Mapping[str, Plain] | None = None,
+    files: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Path]:
     """Open and lock a run folder for training: create it, or check that it contains the same run.
 
@@ -41,6 +46,7 @@ def open_run(
         config: names and numbers that define the run.
         free: dotted names of fields that may change between two starts of one run, as in "training.steps".
         added: dotted names of fields that older runs lack, with the value those runs used.
+        files: dotted names of fields that are the sha256 of what was read, with the files as the user gave them.
 
     Returns:
         A context manager that yields the folder; inside, no other process can open the run.
@@ -68,7 +74,7 @@ def open_run(
     with locked(folder):
         stored = read_config(folder) if os.path.lexists(folder / NAME) else None
         if stored is not None:
-            expect_same(folder, stored, config, free, added or {})
+            expect_same(folder, stored, config, free, added or {}, files)
         if stored is None or differences(stored, config):
             replace_file(folder / NAME, encode({"format": FORMAT, "version": VERSION, "config": config}, NAME))
         for step in steps(folder):
@@ -115,6 +121,7 @@ def expect_same(
     current: Plain,
     free: Collection[str] = (),
     added: Mapping[str, Plain] = MappingProxyType({}),
+    files: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Refuse a folder that was begun with another configuration.
 
@@ -122,7 +129,7 @@ def expect_same(
         folder: the folder.
         stored: the configuration with which it was begun.
         current: that of now.
-        free, added: as for `open_run`.
+        free, added, files: as for `open_run`.
 
     Raises:
         ConfigError: they differ; the message names the differing fields.
@@ -133,9 +140,16 @@ def expect_same(
     ]
     if not changed:
         return
-    files = any(_is_sum(old) and _is_sum(new) for _, old, new in changed)
-    note = "A different sha256 means that the contents of a file have changed. " if files else ""
-    got = ", ".join(f"{setting(name)} {_show(new)} (it was {_show(old)})" for name, old, new in changed[:_MOST])
+    sums = {name for name, old, new in changed if _is_sum(old) and _is_sum(new)}
+    note = "A different sha256 means that the contents of a file have changed. " if sums else ""
+    if sums & files.keys():
+        note = "The contents of a file have changed, or what is held out of it. "
+    # What is trained on and what is held out can come from one file, which is named once.
+    named = {files[name]: name for name in sorted(sums & files.keys(), reverse=True)}
+    changed = [item for item in changed if item[0] not in sums or item[0] not in files or item[0] in named.values()]
+    titles = {name: f"other text in {given}, sha256" for given, name in named.items()}
+    shown = ((titles.get(name, setting(name)), old, new) for name, old, new in changed[:_MOST])
+    got = ", ".join(f"{title} {_show(new)} (it was {_show(old)})" for title, old, new in shown)
     more = f" and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
     hint = f"{note}Give another {setting('out')}, or the same settings as before."
     raise ConfigError(setting("out", str(folder)), "the configuration this run was started with", got + more, hint)

@@ -19,7 +19,7 @@ from qkv.tasks.devices import as_device
 from qkv.tasks.events import listeners
 from qkv.tasks.notes import note, progress, verbose, working
 from qkv.tasks.origin import Origin, first_tokenizer, origin_config, start_from
-from qkv.tasks.run_folder import ADDED, FREE, expect_same_run, run_folder, store
+from qkv.tasks.run_folder import ADDED, FREE, expect_same_run, files_read, run_folder, store
 from qkv.tasks.settings import ModelKind, TaskSettings, TokenizerSettings
 from qkv.tasks.tokenizing import as_learned, with_known_tokens
 from qkv.training import loop
@@ -255,6 +255,7 @@ class Recipe(Generic[F, C, D, M]):
             tokenizer=text.tokenizer.to_json() if isinstance(text, Tokenized) else None,
             free=FREE,
             added=ADDED,
+            files=files_read(settings.data),
             tensorboard=tensorboard,
             stream=progress(),
             every=verbose(),
@@ -270,7 +271,7 @@ class Recipe(Generic[F, C, D, M]):
             model = self.build(settings.model, text)
         with working("judging the fit"):
             figures = self.judge(model, text, settings)
-        outcome = store(model, figures, folder, self._config(settings, text))
+        outcome = store(model, figures, folder, self._config(settings, text), files_read(settings.data))
         note(f"{self.summary(text, model)}: {show_figures(outcome.figures)}")
         return outcome
 

@@ -44,6 +44,8 @@ ADDED: Mapping[str, Any] = {
     "tokenizer.unicode": "none",
 }
 """Settings that older runs do not contain, with the value that they used."""
+_SOURCES = ("prepared", "data", "source", "target", "text")
+"""Settings that name what is trained on; with `valid_` before them, what is validated on."""
 
 
 def run_folder(out: Path | None) -> Path:
@@ -94,7 +96,33 @@ def expect_same_run(folder: Path, task: str, tables: Mapping[str, Mapping[str, A
     expect_same(folder, before, now, FREE)
 
 
-def store(model: nn.Module, figures: Sequence[Figure], out: Path, config: Mapping[str, Any]) -> Outcome:
+def files_read(files: object) -> dict[str, str]:
+    """Return the files that a run is trained and validated on, as the user gave them, by their fields of its `text`.
+
+    Args:
+        files: the settings of a task's files.
+
+    Example:
+        >>> from qkv.tasks.regress.settings import RegressFiles
+        >>> files_read(RegressFiles(data=None))
+        {}
+    """
+    given = {
+        part: " ".join(
+            setting(name, f"{value}" if isinstance(value, str | Path) else None)
+            for name in (f"{prefix}{source}" for source in _SOURCES)
+            if (value := getattr(files, name, None)) is not None
+        )
+        for part, prefix in (("train", ""), ("valid", "valid_"))
+    }
+    train = given["train"]
+    named = {"text.train": train, "text.prepared": train, "text.valid": given["valid"] or train}
+    return {field: text for field, text in named.items() if text}
+
+
+def store(
+    model: nn.Module, figures: Sequence[Figure], out: Path, config: Mapping[str, Any], files: Mapping[str, str]
+) -> Outcome:
     """Save a model that needs no training, in place of an equal one if there is one.
 
     Args:
@@ -102,6 +130,7 @@ def store(model: nn.Module, figures: Sequence[Figure], out: Path, config: Mappin
         figures: its evaluation, the most important one first.
         out: the run folder.
         config: what defines the run.
+        files: as for `open_run`.
 
     Returns:
         How it ended: after its only step.
@@ -113,7 +142,7 @@ def store(model: nn.Module, figures: Sequence[Figure], out: Path, config: Mappin
     expect_alone(current().size)
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     contents = Contents(state, dict(config), figures=tuple(figures))
-    with open_run(out, contents.config):
+    with open_run(out, contents.config, files=files):
         digest = save_step(out, _FITTED, contents, keep=1, best=True).digest
     best = contents.figures[0] if contents.figures else None
     for listener in listeners():

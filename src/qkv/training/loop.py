@@ -4,6 +4,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TextIO, final
 
 import torch
@@ -43,6 +44,7 @@ def train(
     tokenizer: str | None = None,
     free: Collection[str] = (),
     added: Mapping[str, Plain] | None = None,
+    files: Mapping[str, str] = MappingProxyType({}),
     tensorboard: bool = False,
     stream: TextIO | None = None,
     every: bool = False,
@@ -65,6 +67,7 @@ def train(
         tokenizer: the tokenizer's JSON, stored with the checkpoints.
         free: dotted names in `config` that may change between two calls.
         added: dotted names in `config` that older runs lack, with the value those runs used.
+        files: dotted names in `config` that are the sha256 of what was read, with the files as the user gave them.
         tensorboard: whether to also log to TensorBoard.
         stream: where progress goes; standard error by default.
         every: whether each update is a line of the progress.
@@ -87,7 +90,7 @@ def train(
     expect_enough(processes, settings.accumulate)
     if not processes.leads:
         return follow(job, processes, run)
-    with open_run(run, config, free=free, added=added) as folder, Interrupts() as interrupts:
+    with open_run(run, config, free=free, added=added, files=files) as folder, Interrupts() as interrupts:
         shown = screen(stream, settings.steps, task.unit, every=every)
         all_listeners = [shown, *listeners]
 

@@ -108,6 +108,14 @@ def test_a_tagger_learns_from_neighbors(tagger: Path, tmp_path: Path) -> None:
     assert [line.split("\t")[0] for line in written[:-1]] == [line.split("\t")[0] for line in truth]
 
 
+def test_what_is_written_can_be_trained_on_whatever_the_order_of_the_file(classifier: Path, tmp_path: Path) -> None:
+    lines = [line.split("\t") for line in _films(tmp_path / "films.tsv", seed=1).read_text().splitlines()]
+    data = tmp_path / "exchanged.tsv"
+    data.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for label, text in lines))
+    evaluate_labels("classify", classifier, data, out=tmp_path / "out.tsv")
+    assert [item.words for item in read_texts(tmp_path / "out.tsv")] == [(text,) for _, text in lines]
+
+
 def test_answers_do_not_depend_on_the_batch(classifier: Path) -> None:
     model = Classifier.load(classifier)
     texts = ["dull", "a great film , the story", "", "the poor story the story the story"]

@@ -262,7 +262,8 @@ def evaluate_labels(
         run: run folder, or one checkpoint in it.
         data: a labeled file.
         device: compute device.
-        out: where to write the predicted labels, in the format of the file, or None.
+        out: where to write the predicted labels, or None: label<TAB>text on each line whatever the order of the
+            file, or word<TAB>tag with an empty line after each sentence; both can be trained on.
 
     Returns:
         The metrics. Labels that training never saw count as wrong and are reported on standard error.

@@ -307,6 +307,26 @@ def test_what_cannot_be_prepared_is_refused(tmp_path: Path) -> None:
         prepared(files, tmp_path / "corpus", 0)
 
 
+def test_advice_about_pairs_to_hold_out_names_what_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, more = tmp_path / "same.tsv", tmp_path / "more.tsv"
+    file.write_text("".join(f"der hund\ta dog {number}\n" for number in range(60)))
+    more.write_text("die katze\tthe cat\n" * 9)
+    with pytest.raises(ConfigError) as raised:
+        prepared([file], tmp_path / "corpus", pairs=True, holdout=2)
+    assert "omit holdout" in raised.value.hint
+    assert "when you train" in raised.value.hint
+    folder = prepared([file], tmp_path / "corpus", pairs=True).folder
+    said = capsys.readouterr().err
+    assert "Give validation pairs when you train" in said
+    text = read_training(TranslateFiles(prepared=folder, valid_data=more), TranslateTokenizer(), 0)
+    assert len(text.valid) == 9
+    file.write_text("".join(f"hund {number % 4}\ta dog {number}\n" for number in range(60)))
+    prepared([file], tmp_path / "held", pairs=True, holdout=2)
+    said = capsys.readouterr().err
+    assert "15 pairs are held out" in said
+    assert "Give validation" not in said
+
+
 def test_a_folder_of_something_else_or_in_use_is_refused(tmp_path: Path) -> None:
     files = write_text(tmp_path, 60)
     (tmp_path / "mine").mkdir()

@@ -44,6 +44,7 @@ def split(
     names: tuple[str, str],
     share: int = SHARE,
     labels: Callable[[T], Iterable[Hashable]] = no_labels,
+    when: str = "",
 ) -> Split[T]:
     """Choose validation examples: one in `share` of them and of the different inputs, at most `MOST_HELD_OUT`.
 
@@ -56,6 +57,7 @@ def split(
         names: what examples and their inputs are called, in plural.
         share: hold out one in so many.
         labels: the labels of an example that must remain in training.
+        when: for messages, when validation examples can be given, as in " when you train"; "" for now.
 
     Returns:
         The split. If there are fewer than `share` different inputs, or all are needed in training, every example is
@@ -95,12 +97,12 @@ def split(
     reason = few if len(counts) < share else "because every label must remain in training"
     message = (
         f"{reason}, no {unit} are held out: the figures of validation are those of {unit} that are trained on. Give "
-        f"validation {unit}, or more training {unit}, to judge new text."
+        f"validation {unit}{when}, or more training {unit}, to judge new text."
     )
     return Split(list(items), _sample_different(items, parts, seed), message)
 
 
-def hold_out(pairs: Sequence[Pair], count: int, seed: int) -> tuple[list[Pair], list[Pair]]:
+def hold_out(pairs: Sequence[Pair], count: int, seed: int, when: str = "") -> tuple[list[Pair], list[Pair]]:
     """Split pairs so that no source text is on both sides.
 
     Args:
@@ -108,6 +110,7 @@ def hold_out(pairs: Sequence[Pair], count: int, seed: int) -> tuple[list[Pair], 
         count: minimum number of pairs to hold out. Sources with more pairs than that are held out only if the others
             do not suffice.
         seed: random seed.
+        when: as for `split`.
 
     Returns:
         The training pairs and the held-out pairs, each in the given order.
@@ -134,7 +137,8 @@ def hold_out(pairs: Sequence[Pair], count: int, seed: int) -> tuple[list[Pair], 
         total += frequency[source]
     if total < count or total == len(pairs):
         got = f"{len(pairs):,} pairs with {len(frequency):,} distinct sources"
-        hint = f"Hold out fewer, or give pairs to validate on ({setting('valid_data')})."
+        instead = f"omit {setting('holdout')} and give pairs to validate on{when} ({setting('valid_data')})"
+        hint = f"Hold out fewer, or {instead}."
         raise ConfigError("holdout", f"more than {count:,} pairs with distinct sources", got, hint)
     return _divided(pairs, sources, held)
 

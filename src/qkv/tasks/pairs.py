@@ -1,6 +1,7 @@
 """Pairs of texts: where they come from, and which of them are held out."""
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,7 +111,11 @@ def tell_seen(train: Sequence[Pair], valid: Sequence[Pair], name: str) -> None:
 
 
 def divided(
-    pairs: Sequence[Pair], seed: int, count: int | None = None, names: tuple[str, str] = ("pairs", "sources")
+    pairs: Sequence[Pair],
+    seed: int,
+    count: int | None = None,
+    names: tuple[str, str] = ("pairs", "sources"),
+    when: str = "",
 ) -> tuple[list[Pair], list[Pair]]:
     """Choose validation pairs among the training pairs, and report an unusual choice on standard error.
 
@@ -119,6 +124,7 @@ def divided(
         seed: random seed.
         count: minimum number of pairs to hold out; None for the default of `qkv.data.holdout.split`.
         names: what pairs and their sources are called.
+        when: as for `qkv.data.holdout.split`.
 
     Returns:
         The training and the validation pairs.
@@ -127,15 +133,17 @@ def divided(
         ConfigError: there are not so many pairs to hold out.
     """
     if count is None:
-        train, valid, message = split(pairs, seed, parts=lambda pair: (pair.source, pair.target), names=names)
+        parts = attrgetter("source", "target")
+        train, valid, message = split(pairs, seed, parts=parts, names=names, when=when)
     else:
-        train, valid = hold_out(pairs, count, seed)
+        train, valid = hold_out(pairs, count, seed, when)
         message = ""
         if len(valid) >= 2 * count:
             message = (
-                f"{len(valid):,} {names[0]} are held out, not {count:,}: those with the same source stay together. "
-                f"Give validation {names[0]} to train on all of them."
+                f"{len(valid):,} {names[0]} are held out, not {count:,}: those with the same source stay together."
             )
+            # What is left out of a prepared corpus, no training can take.
+            message += "" if when else f" Give validation {names[0]} to train on all of them."
     if message:
         note(f"qkv: {message}")
     return train, valid

@@ -245,7 +245,7 @@ class Preparation:
             texts = (text for block in sample for text in texts_of(block, self.files))
             return known or learn_tokenizer(self.words, texts), True, b""
         pairs = [pair for pair, _ in pairs_of(sample, self.files)]
-        train, valid = divided(pairs, self.files.seed, self.files.holdout)
+        train, valid = divided(pairs, self.files.seed, self.files.holdout, when=" when you train")
         tokenizer = known or learn_tokenizers(train, self.words)
         return tokenizer, len(train) + len(valid) == len(pairs), written_pairs(valid)
 

@@ -81,6 +81,13 @@ def test_what_a_callback_raises_ends_the_training(tmp_path: Path) -> None:
     assert len(load(tmp_path / "run", task="translate").translate_fully(["ab"])) == 1
 
 
+def test_the_size_of_a_small_model_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = qkv.train("translate", data=PAIRS, out=tmp_path / "run", **{**TINY, "steps": 1})
+    count = sum(parameter.numel() for parameter in run.load().model.parameters())
+    assert count < 100_000
+    assert f"{count:,}" in capsys.readouterr().err
+
+
 def test_quiet_is_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     translator(tmp_path / "run")
     assert capsys.readouterr() == ("", "")

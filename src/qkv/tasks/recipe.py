@@ -239,8 +239,7 @@ class Recipe(Generic[F, C, D, M]):
             with working("computing the first batch"):
                 start_from_first_batch(model, lambda: first_objective(task, training))
         vocabulary = [_vocabulary(text)] if isinstance(text, Tokenized) else []
-        size = f"{sum(parameter.numel() for parameter in model.parameters()) / 1e6:.1f} million parameters"
-        note("; ".join([self.summary(text, model), *vocabulary, size]))
+        note("; ".join([self.summary(text, model), *vocabulary, _size(model)]))
         warn_without_gradient(settings.model)
         # PyTorch's optimizers import its compiler, which takes seconds. Imported here, a signal ends the process at
         # once, because there is nothing to save yet; within the loop it would have to wait for the import.
@@ -283,6 +282,11 @@ class Recipe(Generic[F, C, D, M]):
         """Return the tables of a checkpoint, which has no files."""
         tables = {**plain(settings), "model": self.model.show(settings.model)}
         return {name: self.settings.stored(name, tables[name]) for name in self.tables if name != "data"}
+
+
+def _size(model: nn.Module) -> str:
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return f"{count / 1e6:.1f} million parameters" if count >= 1_000_000 else f"{count:,} parameters"
 
 
 def _vocabulary(text: Tokenized) -> str:

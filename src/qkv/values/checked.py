@@ -8,7 +8,7 @@ their numbers checked before they run (`answering`), as a number of another kind
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -155,8 +155,9 @@ def explained_by(expect: Callable[..., None]) -> Callable[[_Run], _Run]:
                 return function(*args, **kwargs)
             except QkvError:
                 raise
-            except Exception:
-                expect(*args, **kwargs)
+            except Exception as error:
+                if out_of_memory_text(error) is None:
+                    expect(*args, **kwargs)
                 raise
 
         return run
@@ -314,8 +315,10 @@ def _is_one(kind: type, x: object, strict: bool) -> bool:
         return True
     if not strict and issubclass(kind, nn.Module):
         return isinstance(x, nn.Module)
-    text = isinstance(x, str) and kind.__module__ == "collections.abc"
-    return isinstance(x, kind) and not text
+    if isinstance(x, str) and kind.__module__ == "collections.abc":
+        return False
+    # Methods make a list of what can be iterated over once.
+    return isinstance(x, kind) or (kind is Sequence and isinstance(x, Iterable) and not isinstance(x, Tensor))
 
 
 def _fits_tuple(parts: tuple[Any, ...], x: object, strict: bool) -> bool:

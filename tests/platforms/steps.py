@@ -99,7 +99,7 @@ def a_model_is_written_for_transformers() -> None:
     arguments = {"text": ["who goes there?"] * 40, "width": 16, "heads": 2, "layers": 1, "context": 8, "quiet": True}
     model = qkv.train("generate", out="plays", steps=1, **arguments).load()
     qkv.hub.save(model, "neox")
-    assert qkv.load("neox").generate("who", tokens=2) is not None
+    assert qkv.load("neox").generate(["who"], tokens=2) is not None
 
 
 @step

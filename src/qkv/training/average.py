@@ -27,7 +27,10 @@ def last_checkpoints(run: Path, count: int) -> list[Path]:
     if count < 1:
         raise ConfigError("count", "at least 1", str(count), "Average at least two.")
     if len(checkpoints) < count:
-        hint = f"Train with keep = {count} or more under [training] in {setting('config')}, or average fewer."
+        hint = (
+            "Average fewer, or train longer: each validation writes one, and the newest stay, as many as keep says "
+            f"under [training] in {setting('config')}."
+        )
         raise CheckpointError(str(run), f"{count} checkpoints", str(len(checkpoints)), hint)
     return checkpoints[-count:]
 

@@ -12,13 +12,13 @@ _FAILED = 2
 
 def main() -> None:
     """Train what the process that leads is asked to train."""
-    told = False
+    reached = False
     try:
         with meet(None, "cpu") as meeting, meeting.joined() as processes:
-            told = True
+            reached = True
             follow(TrainingCall.from_json(processes.copy_text()))
     except QkvError as error:
-        if not told:  # from then on the process that leads reports the errors of all
+        if not reached:  # from then on the process that leads reports the errors of all
             print(f"qkv: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(_FAILED)
 

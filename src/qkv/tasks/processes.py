@@ -299,8 +299,8 @@ def _with_others(size: int) -> Iterator[tuple["Store", tuple["subprocess.Popen[b
     """Start the other processes, which find this one by their environment; they end with the context."""
     others: list[subprocess.Popen[bytes]] = []
     with _shared_cores(size) as threads, _through(_LOOPBACK.get(sys.platform)):
-        whole, port = _listening(size)
-        store = _numbered(whole, 0)  # as the others see it, for which it is the first one
+        server, port = _listening(size)
+        store = _numbered(server, 0)  # as the others see it, for which it is the first one
         try:
             for rank in range(1, size):
                 others.append(_start(rank, size, port, threads))

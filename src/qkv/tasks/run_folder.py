@@ -107,7 +107,7 @@ def files_read(files: object) -> dict[str, str]:
         >>> files_read(RegressFiles(data=None))
         {}
     """
-    given = {
+    flags = {
         part: " ".join(
             setting(name, f"{value}" if isinstance(value, str | Path) else None)
             for name in (f"{prefix}{source}" for source in _SOURCES)
@@ -115,8 +115,8 @@ def files_read(files: object) -> dict[str, str]:
         )
         for part, prefix in (("train", ""), ("valid", "valid_"))
     }
-    train = given["train"]
-    named = {"text.train": train, "text.prepared": train, "text.valid": given["valid"] or train}
+    train = flags["train"]
+    named = {"text.train": train, "text.prepared": train, "text.valid": flags["valid"] or train}
     return {field: text for field, text in named.items() if text}
 
 

@@ -205,7 +205,7 @@ def words_of_tokens(text: str, tokenizer: Tokenizer) -> list[int]:
     prepared = tokenizer.vocabulary.prepared(text)
     # A normal form can write spaces into a word: each of its words belongs to the one that it comes from.
     written = [index for index, word in enumerate(text.split()) for _ in tokenizer.vocabulary.prepared(word).split()]
-    return [place if place == NO_WORD else written[place] for place in _of_prepared(prepared, tokenizer)]
+    return [word if word == NO_WORD else written[word] for word in _of_prepared(prepared, tokenizer)]
 
 
 def _of_prepared(text: str, tokenizer: Tokenizer) -> list[int]:
@@ -218,24 +218,24 @@ def _of_prepared(text: str, tokenizer: Tokenizer) -> list[int]:
         return _of_characters(text)
     # Tokens are pieces of the bytes of the text, before which a space stands.
     of_bytes = [NO_WORD]
-    for character, place in zip(text, _of_characters(text), strict=True):
-        of_bytes += [place] * len(character.encode())
-    places, start = list[int](), 0
+    for character, word in zip(text, _of_characters(text), strict=True):
+        of_bytes += [word] * len(character.encode())
+    words, start = list[int](), 0
     for number in tokenizer.encode(text):
         end = start + len(tokenizer.vocabulary.pieces[number])
-        places.append(next((place for place in of_bytes[start:end] if place != NO_WORD), NO_WORD))
+        words.append(next((word for word in of_bytes[start:end] if word != NO_WORD), NO_WORD))
         start = end
-    return places
+    return words
 
 
 def _of_characters(text: str) -> list[int]:
     """Return the index of the word of each character; −1 for white space, as `str.split` knows it."""
-    word, inside, places = NO_WORD, False, list[int]()
+    word, inside, words = NO_WORD, False, list[int]()
     for character in text:
         begins = not character.isspace()
         word, inside = word + (begins and not inside), begins
-        places.append(word if inside else NO_WORD)
-    return places
+        words.append(word if inside else NO_WORD)
+    return words
 
 
 def _of_published(pieces: Sequence[str]) -> list[int]:

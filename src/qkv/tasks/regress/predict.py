@@ -214,8 +214,8 @@ class Regressor:
         expected = f"rows of {width} number{'s' if width > 1 else ''}, {', '.join(self.x)}"
         hint = f"For example [[{', '.join(['1.0'] * width)}]]."
         try:
-            given = np.asarray(rows)
-            inputs = None if given.dtype.kind not in "biufO" else given.astype(np.float64)
+            array = np.asarray(rows)
+            inputs = None if array.dtype.kind not in "biufO" else array.astype(np.float64)
         except (ValueError, TypeError):
             inputs = None
         if inputs is None:

@@ -133,7 +133,7 @@ def _other_shape(answers: list[Tensor], expected: list[Tensor]) -> str | None:
 def _nearest_mistake(
     task: Exercise, form: Form, trials: list[tuple[Any, ...]], answers: list[Tensor], expected: list[Tensor]
 ) -> str | None:
-    """Name the mistake that gives these answers; of several the first of those that come nearest.
+    """Return the name of the mistake that explains these answers; of several, the first of the closest.
 
     That an argument is not used is certain, and said before two mistakes at once, which may only look like it.
     """

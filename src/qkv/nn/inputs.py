@@ -48,8 +48,8 @@ def expect_counts(**counts: int) -> None:
 
 
 def _expect_whole(name: str, number: Any, least: int, hint: str) -> None:
-    whole = isinstance(number, Integral | torch.SymInt) and not isinstance(number, bool)
-    if not whole or number < least:
+    is_whole = isinstance(number, Integral | torch.SymInt) and not isinstance(number, bool)
+    if not is_whole or number < least:
         raise ConfigError(name, f"a whole number from {least}", repr(number), hint)
     if number > _LARGEST_SIZE:
         raise ConfigError(name, f"at most {_LARGEST_SIZE:,}", f"{number}", hint)

@@ -82,7 +82,7 @@ class Normalizer(ABC):
 
 
 def _expect_scores(normalizer: Normalizer, scores: Tensor, visible: Tensor | None = None) -> None:
-    """Check the arguments of an equation."""
+    """Check the scores and the mask that a normalizer is called with."""
     expect_floats("scores", scores, 1)
     shape = tuple(scores.shape)
     if visible is None:

@@ -103,7 +103,7 @@ class Score(ABC):
 
 
 def _expect_pair(score: Score, query: Tensor, key: Tensor) -> None:
-    """Check the arguments of an equation."""
+    """Check the query and the key that a score is called with."""
     expect_floats("query", query)
     expect_floats("key", key)
     for name in ("dtype", "device"):

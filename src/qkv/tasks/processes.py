@@ -38,8 +38,6 @@ _LAST = 10.0
 """Seconds in which a process ends after its training has."""
 _MOMENT = 1.0
 """Seconds in which the system says how a process ended whose connection is closed."""
-_SHOWN = 200
-"""Characters of what PyTorch says that a message quotes."""
 
 
 @final
@@ -253,13 +251,13 @@ def _of_torchrun() -> "Store":
     """
     from torch.distributed.rendezvous import rendezvous
 
-    from qkv.training.processes import OUT_OF_REACH
+    from qkv.training.processes import OUT_OF_REACH, first_line
 
     try:
         with watched_connections(OUT_OF_REACH):
             store: Store = next(rendezvous("env://"))[0]
     except (ValueError, RuntimeError) as error:  # PyTorch's for variables, and for connections
-        got = str(error).split("\n")[0][:_SHOWN]
+        got = first_line(error)
         hint = "Start the command with torchrun, or unset RANK and WORLD_SIZE."
         raise ConfigError("environment", "MASTER_ADDR and MASTER_PORT of the first process", got, hint) from None
     return _numbered(store, next(_NUMBERS))

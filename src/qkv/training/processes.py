@@ -289,7 +289,7 @@ class Processes:
             _set_pg_timeout(_PATIENCE)
         except RuntimeError as error:
             hint = "On several machines, set GLOO_SOCKET_IFNAME to the interface by which each reaches the others."
-            got = f"process {self.rank}, which cannot reach another one ({_first_line(error)})"
+            got = f"process {self.rank}, which cannot reach another one ({first_line(error)})"
             lost = TrainingError("processes", f"{self.size} processes that reach each other", got, hint)
             with suppress(RuntimeError):  # the process that leads may be the one out of reach
                 self._leave(lost)
@@ -307,7 +307,7 @@ class Processes:
         if (failure := self.failure()) is not None:
             raise failure from None
         hint = "Run the same command again to resume from the newest checkpoint."
-        got = f"one that ended or is out of reach ({_first_line(error)})"
+        got = f"one that ended or is out of reach ({first_line(error)})"
         raise LostProcessError("processes", f"all {self.size} processes to go on", got, hint) from None
 
     def fail(self, error: QkvError) -> None:
@@ -331,7 +331,13 @@ class Processes:
         return from_plain(left)
 
 
-def _first_line(error: RuntimeError) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of an error of PyTorch, for a message.
+
+    Example:
+        >>> first_line(RuntimeError("connection closed\\nframes of C++"))
+        'connection closed'
+    """
     return str(error).split("\n")[0][:_SHOWN]
 
 

@@ -317,7 +317,7 @@ def _is_one(kind: type, x: object, strict: bool) -> bool:
         return isinstance(x, nn.Module)
     if isinstance(x, str) and kind.__module__ == "collections.abc":
         return False
-    # Methods make a list of what can be iterated over once.
+    # A method makes a list of an iterator that it is given in place of a sequence.
     return isinstance(x, kind) or (kind is Sequence and isinstance(x, Iterable) and not isinstance(x, Tensor))
 
 

@@ -104,7 +104,7 @@ def _by_products(query: Tensor, key: Tensor, scale: float | Tensor, pointwise: P
 
 
 def _small_ones_subtracted(distances: Tensor, a: Tensor, b: Tensor, a_norms: Tensor) -> Tensor:
-    """Return squared distances with those computed by subtraction that have lost digits as products."""
+    """Return squared distances, recomputed by subtraction where products have lost digits."""
     lost = (distances.detach() < a_norms.detach().unsqueeze(-1) * NEARBY).nonzero(as_tuple=True)
     if lost[0].numel() == 0:
         return distances

@@ -141,18 +141,18 @@ class FileAligner:
             ConfigError: files are missing, or too many are given.
             DataError: a file is invalid; the message gives file and line.
         """
-        given = _read(files, "", self._table)
+        texts = _read(files, "", self._table)
         aligner = self._there.aligner
-        ids = (side for pair in given.pairs for side in aligner.encode(pair))
+        ids = (side for pair in texts.pairs for side in aligner.encode(pair))
         tell_unknown(ids, aligner.translator.tokenizer.unk, file=files.data)
-        there = self._there.weights(given)
+        there = self._there.weights(texts)
         if self._back is None:
             links = [likeliest(weights) for weights in there]
         else:
-            links = join(self._how, there, self._back.weights(given.turned()))
+            links = join(self._how, there, self._back.weights(texts.turned()))
         figures = (alignment_error_rate, alignment_precision, alignment_recall)
-        judged = [] if given.gold is None else [str(figure(links, given.gold)) for figure in figures]
-        return Aligned(given.pairs, links, [*self.report, *judged])
+        judged = [] if texts.gold is None else [str(figure(links, texts.gold)) for figure in figures]
+        return Aligned(texts.pairs, links, [*self.report, *judged])
 
 
 def _loaded(run: Path, device: str) -> Translator:

@@ -255,11 +255,11 @@ def _of_published(pieces: Sequence[str]) -> list[int]:
 
 def _of_words(text: str) -> list[int]:
     """Return the index of the word of each token, which can be white space that the tokenizer takes for a mark."""
-    places, indices, start = _of_characters(text), list[int](), 0
+    words, indices, start = _of_characters(text), list[int](), 0
     written = text.replace(segments.JOINER, segments.JOINER_IN_TEXT)
     for piece in map(segments.bare, segments.words(text)):
         start = written.index(piece, start)
-        indices.append(places[start])
+        indices.append(words[start])
         start += len(piece)
     return indices
 

@@ -88,7 +88,11 @@ def test_the_mean_of_the_newest_checkpoints_translates(folder: Path) -> None:
     assert done.stdout.splitlines() == [each.text for each in by_hand.translate_fully(LINES.splitlines())]
     last = Translator.load(newest[-1]).model.state_dict()
     assert not all(torch.equal(tensor, last[name]) for name, tensor in by_hand.model.state_dict().items())
-    refused(run("translate", folder / "first", "--average", "9", feed=LINES), "expected 9 checkpoints", "as many as keep says")
+    refused(
+        run("translate", folder / "first", "--average", "9", feed=LINES),
+        "expected 9 checkpoints",
+        "as many as keep says",
+    )
     refused(
         run("translate", newest[0], "--average", "2", feed=LINES), "a run folder, whose checkpoints can be averaged"
     )

@@ -13,9 +13,9 @@ import typer
 
 import qkv
 from qkv.checkpoint.contents import Contents
+from qkv.cli.early_exit import BAD_INPUT
 from qkv.cli.failure import guarded
 from qkv.cli.main import main
-from qkv.cli.memory import BAD_INPUT
 from qkv.errors import ConfigError, OutOfMemoryError, UnsupportedError, expect_room, out_of_memory_text
 from qkv.hub import ctranslate, onnx_graphs
 from qkv.nn.attention import Attention

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 import typer
 
 from qkv._version import VERSION
-from qkv.cli.interruption import INTERRUPTED, interruptible
-from qkv.cli.memory import BAD_INPUT, expect_addresses, tell_if_out_of_memory
-from qkv.cli.signature import keywords, signed
+from qkv.cli.early_exit import BAD_INPUT, INTERRUPTED, expect_addresses, interruptible, tell_if_out_of_memory
+from qkv.cli.flags import keywords, signed
 from qkv.errors import MEMORY_ERRORS, ConfigError, QkvError, harmless, on_command_line
 
 if TYPE_CHECKING:

@@ -1,7 +1,10 @@
-"""Flags made from settings, and the flags that commands share."""
+"""Flags made from settings, the flags that commands share, and signatures made of flags."""
 
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
@@ -9,6 +12,8 @@ from qkv.settings import choices_of, defaults_of, help_of, hints_of, options_of
 from qkv.tasks.columns import ColumnNames
 from qkv.tasks.translate.settings import MORE_TOKENS, TOKENS_PER_SOURCE_TOKEN
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Run = Annotated[Path, typer.Argument(help="Run folder, or one checkpoint in it.")]
 OnDevice = Annotated[str, typer.Option(help="Device: cpu, cuda, ...")]
 """The device of a command that uses a model."""
@@ -61,3 +66,54 @@ FeaturesColumn = Annotated[int | None, _column("features_col")]
 SourceSeparator = Annotated[str | None, _column("source_sep")]
 TargetSeparator = Annotated[str | None, _column("target_sep")]
 FeaturesSeparator = Annotated[str | None, _column("features_sep")]
+
+
+def keywords(flags: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[Parameter]:
+    """Return the parameters of flags.
+
+    Args:
+        flags: the annotation of each by name.
+        defaults: the default of each flag; None for the others.
+    """
+    return [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=flag)
+        for name, flag in flags.items()
+    ]
+
+
+def signed(function: Callable[P, R], parameters: Sequence[Parameter]) -> Callable[P, R]:
+    """Set the parameters that Python and typer see, and return the function."""
+    function.__signature__ = Signature(list(parameters))  # type: ignore[attr-defined]
+    function.__annotations__ = {each.name: each.annotation for each in parameters}
+    return function
+
+
+def flagged(
+    flags: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the flags of a table. It receives every flag; those not given have their defaults.
+
+    Args:
+        flags: the annotation of each by name, in the order of the help.
+        defaults: the default of each flag; None for the others.
+
+    Example:
+        >>> @flagged({"steps": int | None, "device": str}, {"device": "cpu"})
+        ... def train(**settings: Any) -> None:
+        ...     print(settings)
+        >>> train(steps=3)
+        {'steps': 3, 'device': 'cpu'}
+    """
+    parameters = keywords(flags, defaults)
+    signature = Signature(parameters)
+
+    def give(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def run(**arguments: Any) -> None:
+            bound = signature.bind(**arguments)
+            bound.apply_defaults()
+            command(**bound.arguments)
+
+        return signed(run, parameters)
+
+    return give

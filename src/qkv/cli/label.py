@@ -8,7 +8,7 @@ import typer
 
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
-from qkv.cli.output_files import PICTURES, expect_output_file
+from qkv.cli.paths import PICTURES, expect_output_file
 from qkv.cli.shards import Out, Pattern, answer_shards, expect_shards
 
 

@@ -5,8 +5,7 @@ import os
 import sys
 from collections.abc import MutableMapping
 
-from qkv.cli.interruption import end_quietly
-from qkv.cli.memory import BAD_INPUT, tell_if_out_of_memory
+from qkv.cli.early_exit import BAD_INPUT, end_quietly, tell_if_out_of_memory
 from qkv.errors import QkvError
 from qkv.system import forget_stdout, is_closed_pipe, open_standard_streams
 

@@ -1,14 +1,21 @@
-"""A command whose flags take one path each: a second one, which would replace the first, or an empty one is refused."""
+"""Check the paths that a command is given, before it does any work."""
 
+import os
+from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any, get_args
 
 from typer.core import TyperCommand
 
+from qkv.errors import ConfigError
+from qkv.files import expect_suffix
+
+PICTURES = (".html", ".svg", ".png")
+
 
 class CommandOfPaths(TyperCommand):
-    """A command of `qkv`."""
+    """A command whose flags take one path each: a second one, which would replace the first, or an empty one fails."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Check what names files and folders, then parse as usual."""
@@ -36,3 +43,47 @@ def has_path(annotation: Any) -> bool:
         (True, False)
     """
     return annotation is Path or any(map(has_path, get_args(annotation)))
+
+
+def expect_output_file(flag: str, path: Path | None, suffixes: Sequence[str] = ()) -> None:
+    """Check that a file can be written, without creating it.
+
+    Args:
+        flag: the option that named it, for messages.
+        path: the file, existing or not; None for no file.
+        suffixes: the allowed suffixes; empty for any.
+
+    Raises:
+        ConfigError: the suffix is wrong, the path is a folder, a link or a device, or its parent is missing or not
+            writable.
+
+    Example:
+        >>> expect_output_file("--attention", Path("x.pdf"), PICTURES)
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: --attention: expected a file name that ends in .html, .svg or .png; got .pdf in 'x.pdf'.
+        Did you mean ".png"?
+    """
+    if path is None:
+        return
+    if suffixes:
+        expect_suffix(flag, path, suffixes)
+    trouble = _trouble(path)
+    if trouble is not None:
+        hint = "Give a file in an existing, writable folder."
+        raise ConfigError(flag, "a writable file", f"{path}: {trouble}", hint)
+
+
+def _trouble(path: Path) -> str | None:
+    try:
+        if path.is_dir():
+            return "a folder"
+        # A file is replaced by its name: a link such as /dev/stdout would be lost, and to the administrator any device.
+        if path.is_symlink():
+            return "a symbolic link"
+        if path.exists() and not path.is_file():
+            return "a device, a pipe or a socket"
+        if not path.parent.is_dir():
+            return f"no folder {path.parent}"
+    except (OSError, ValueError) as error:
+        return str(error)
+    return None if os.access(path.parent, os.W_OK | os.X_OK) else f"no permission to write to {path.parent}"

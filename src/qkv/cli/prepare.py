@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from qkv.cli.failure import guarded
-from qkv.cli.flags import option_of
-from qkv.cli.signature import flagged
+from qkv.cli.flags import flagged, option_of
 from qkv.cli.train import as_typed, flags_of, typed_settings
 from qkv.errors import QkvError
 from qkv.settings import defaults_of, hints_of, options_of

@@ -11,7 +11,7 @@ import typer
 
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
-from qkv.cli.output_files import PICTURES, expect_output_file
+from qkv.cli.paths import PICTURES, expect_output_file
 from qkv.data.choices import Decimal
 from qkv.tasks.regress.settings import LEVEL
 

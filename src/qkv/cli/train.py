@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
+from qkv.cli.early_exit import BAD_INPUT
 from qkv.cli.failure import guarded
-from qkv.cli.flags import option_of
-from qkv.cli.memory import BAD_INPUT
-from qkv.cli.output_files import expect_output_file
-from qkv.cli.paths import CommandOfPaths
-from qkv.cli.signature import flagged
+from qkv.cli.flags import flagged, option_of
+from qkv.cli.paths import CommandOfPaths, expect_output_file
 from qkv.errors import ConfigError, QkvError, on_command_line, setting
 from qkv.settings import choices_of, defaults_of, hints_of, options_of, parse, parts_of
 from qkv.tasks.settings import RUN, TOPICS, TaskSettings

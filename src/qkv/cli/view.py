@@ -7,7 +7,7 @@ import typer
 
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
-from qkv.cli.output_files import expect_output_file
+from qkv.cli.paths import expect_output_file
 
 
 @guarded

@@ -1,11 +1,15 @@
-"""The message of a command that runs out of memory."""
+"""How a command ends early: by Ctrl-C, or because memory runs out. It imports nothing large."""
 
 import os
+import signal
 import sys
+from types import FrameType
 
 from qkv.errors import OutOfMemoryError, QkvError, out_of_memory_text
 from qkv.system import has_addresses
 
+INTERRUPTED = 130
+"""The exit status of a process that Ctrl-C ended."""
 BAD_INPUT = 2
 """The exit code of a command that refuses its input, or finds no room for it."""
 _LESS = (
@@ -14,10 +18,27 @@ _LESS = (
 )
 _NAME, _EXPECTED = "memory", "room for this"
 _PLAIN = f"qkv: {QkvError(_NAME, _EXPECTED, 'none left', _LESS)}\n".encode()
-
-
 _LOADED = 1 << 30
 """Bytes of address space. PyTorch 2.13 takes 564 MiB while it is imported, scikit-learn for a regression 200 more."""
+
+
+def end_quietly() -> None:
+    """Until a command runs, let Ctrl-C end the process with one line: libraries that are being imported may be in any
+    state, and there is nothing to save. A SIGINT that is ignored stays ignored.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
+
+
+def interruptible() -> None:
+    """Let Ctrl-C raise `KeyboardInterrupt` again."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _end(_: int, __: FrameType | None) -> None:
+    os.write(2, b"qkv: interrupted\n")
+    os._exit(INTERRUPTED)
 
 
 def expect_addresses() -> None:

@@ -1,12 +1,12 @@
 """Train every score, normalizer and model to reverse short strings, and show which combinations learn.
 
-    python -m results.mechanisms                        train what has no stored figures, write docs/project/results.md
+    python -m results.mechanisms                        train what has no stored figures
     python -m results.mechanisms --model gru            one model; may be given several times
     python -m results.mechanisms --at-most 20           at most 20 trainings
 
 Figures are stored in `results/runs/mechanisms` after each training. Ctrl-C loses only the training in progress: run the
 command again to continue. Each training has a fixed number of updates on one thread, so it can be repeated; the
-processor time is stored with its figures.
+processor time is stored with its figures. `python -m results` then writes docs/project/results.md.
 """
 
 import argparse
@@ -269,7 +269,7 @@ def _since(start: float) -> dict[str, float]:
 
 
 def main() -> None:
-    """Parse the command line, train, and write the page."""
+    """Parse the command line and train."""
     grid = Grid.read()
     parser = argparse.ArgumentParser(prog="python -m results.mechanisms", description=__doc__)
     parser.add_argument("--model", choices=grid.models, action="append", help="one model; all by default")
@@ -277,10 +277,6 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     run(grid, Store.kept(), given.model or grid.models, given.at_most)
-
-    from results.table import write_table
-
-    write_table(ROOT / "docs" / "project" / "results.md")
 
 
 if __name__ == "__main__":

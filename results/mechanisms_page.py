@@ -259,7 +259,8 @@ def _details(results: Results) -> str:
     )
     what = "ended by a loss or gradient that was not finite"
     stopped = f"- {what}: {_listed(sorted(results.stopped))}\n" if results.stopped else ""
-    return f"""{stopped}- command: `python -m results.mechanisms`, which can be interrupted and continued
+    command = "`python -m results.mechanisms`, which can be interrupted and continued; the page: `python -m results`"
+    return f"""{stopped}- command: {command}
 - settings: [`results/mechanisms.toml`](../../results/mechanisms.toml); figures of each seed:
   [`results/runs/mechanisms`](../../results/runs/mechanisms)
 - updates, and median processor time of a training with its validation: {each}

@@ -9,7 +9,7 @@ Which code that is was measured for each kind of product (docs/understanding/pla
 - Products of few rows with a weight that comes again: with the weight packed for our own kernel, on every processor
   whose registers hold 256 bits or more.
 
-`apply_layer` and `apply_columns` compute linear layers so; a layer that is more than its weights is called.
+`apply_layer` computes linear layers so; a layer that is more than its weights is called.
 """
 
 from collections.abc import Callable, Hashable
@@ -385,48 +385,38 @@ class _Linear(torch.autograd.Function):
         )
 
 
-def apply_layer(layer: nn.Module, x: Tensor, session: DecodingSession | None = None) -> Tensor:
-    """Return layer(x).
+def apply_layer(
+    layer: nn.Module,
+    x: Tensor,
+    session: DecodingSession | None = None,
+    columns: slice | None = None,
+    owner: Hashable = None,
+) -> Tensor:
+    """Return layer(x), or some columns of it.
 
     Args:
         layer: a plain `nn.Linear`, computed by `qkv.linalg.matmul.linear`; any other module is called.
         x: (..., M).
         session: keeps the weight of a plain layer packed.
+        columns: of the output, computed alone if the layer is plain; None for all.
+        owner: what the session keeps the columns' part of the weight under.
 
     Returns:
         (..., N).
 
     Example:
         >>> import torch
-        >>> apply_layer(nn.Linear(3, 4), torch.zeros(2, 3)).shape
-        torch.Size([2, 4])
+        >>> layer, x = nn.Linear(3, 4), torch.randn(2, 3)
+        >>> torch.allclose(apply_layer(layer, x, columns=slice(1, 3)), apply_layer(layer, x)[:, 1:3], atol=1e-6)
+        True
         >>> apply_layer(nn.ReLU(), torch.tensor([-1.0]))
         tensor([0.])
     """
-    if is_plain(layer, nn.Linear):
-        return linear(x, layer.weight, layer.bias, cached_weight(session, layer))  # type: ignore[arg-type]
-    output: Tensor = layer(x)
-    return output
-
-
-def apply_columns(
-    layer: nn.Module, columns: slice, x: Tensor, session: DecodingSession | None = None, owner: Hashable = None
-) -> Tensor:
-    """Return layer(x)[..., columns], computing only those columns if the layer is plain.
-
-    Args:
-        layer, x, session: as for `apply_layer`.
-        columns: of the output.
-        owner: what the session keeps the rows of the weight under.
-
-    Example:
-        >>> import torch
-        >>> layer, x = nn.Linear(3, 4), torch.randn(2, 3)
-        >>> torch.allclose(apply_columns(layer, slice(1, 3), x), layer(x)[:, 1:3], atol=1e-6)
-        True
-    """
-    if is_plain(layer, nn.Linear):
-        bias = None if layer.bias is None else layer.bias[columns]  # type: ignore[index]
-        return linear(x, layer.weight[columns], bias, cached_weight(session, owner))  # type: ignore[index]
-    output: Tensor = layer(x)[..., columns]
-    return output
+    if not is_plain(layer, nn.Linear):
+        output: Tensor = layer(x)
+        return output if columns is None else output[..., columns]
+    weight, bias = layer.weight, layer.bias
+    if columns is None:
+        return linear(x, weight, bias, cached_weight(session, layer))  # type: ignore[arg-type]
+    part = None if bias is None else bias[columns]  # type: ignore[index]
+    return linear(x, weight[columns], part, cached_weight(session, owner))  # type: ignore[index]

@@ -4,7 +4,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from qkv.linalg.matmul import apply_columns, apply_layer
+from qkv.linalg.matmul import apply_layer
 from qkv.linalg.session import DecodingSession
 from qkv.nn.scores import xavier_uniform
 from qkv.values.plain import plain_weights
@@ -80,7 +80,7 @@ class Projections(nn.Module):
         """Keys and values; in one product where both come from one tensor."""
         self.inputs(None, key, value)
         if key is value and self.one:
-            both = apply_columns(self.layers[0], slice(self.sizes[0], None), key, session, (self, "memory"))
+            both = apply_layer(self.layers[0], key, session, slice(self.sizes[0], None), (self, "memory"))
             k, v = both.split_with_sizes(self.sizes[1:], -1)
             return k, v
         return self._apply_part(1, key, session), self._apply_part(2, value, session)
@@ -96,7 +96,8 @@ class Projections(nn.Module):
     def _apply_part(self, index: int, x: Tensor, session: DecodingSession | None) -> Tensor:
         if not self.sizes[index]:
             return x
-        return apply_columns(*self._layer(index), x, session, (self, index))
+        layer, columns = self._layer(index)
+        return apply_layer(layer, x, session, columns, (self, index))
 
     def _layer(self, index: int) -> tuple[nn.Module, slice]:
         """Return the layer of a part, and the rows of the part in its weight."""

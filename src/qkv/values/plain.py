@@ -56,12 +56,7 @@ def is_plain(module: nn.Module | None, *classes: type[nn.Module]) -> bool:
         >>> is_plain(nn.utils.parametrizations.weight_norm(nn.Linear(2, 3)), nn.Linear)
         False
     """
-    return type(module) in classes and module is not None and not is_changed(module) and not has_hooks(module)
-
-
-def is_changed(module: nn.Module) -> bool:
-    """Return whether a call of a module runs something else than its class's `forward`: replaced, or compiled."""
-    return "forward" in module.__dict__ or module._compiled_call_impl is not None
+    return type(module) in classes and module is not None and not is_watched(module) and not has_global_hooks()
 
 
 def are_plain_in_evaluation(modules: Iterable[nn.Module]) -> bool:
@@ -86,13 +81,14 @@ def are_plain_in_evaluation(modules: Iterable[nn.Module]) -> bool:
 def is_watched(module: nn.Module) -> bool:
     """Return whether a module of parameters (a score, a normalizer, a bias) must be called, not read.
 
-    Hooks for all modules do not count: they watch calls, and such a module is not called.
+    Then it has hooks, or a call of it runs something else than its class's `forward`: replaced, or compiled. Hooks for
+    all modules do not count: they watch calls, and such a module is not called.
 
     Example:
         >>> is_watched(nn.Linear(2, 3))
         False
     """
-    return has_module_hooks(module) or is_changed(module)
+    return "forward" in module.__dict__ or module._compiled_call_impl is not None or has_module_hooks(module)
 
 
 def plain_weights(layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
@@ -113,7 +109,7 @@ def plain_weights(layer: nn.Module, name: str) -> tuple[Tensor, Tensor | None]:
         torch.Size([3, 2])
     """
     linear = type(layer) is nn.Linear or (isinstance(layer, nn.Linear) and parametrize.is_parametrized(layer))
-    if not linear or has_module_hooks(layer) or is_changed(layer):
+    if not linear or is_watched(layer):
         got = type(layer).__name__ + (" with hooks" if has_module_hooks(layer) else "")
         hint = "Merge adapters, and remove hooks and quantization first."
         raise UnsupportedError(name, "a layer that is its weight and bias alone: nn.Linear", got, hint)

@@ -211,21 +211,21 @@ def clean_source(source: Tensor, lengths: Tensor, size: int) -> tuple[Tensor, Te
     return ids, real
 
 
-def padding_of(lengths: Tensor, real: Tensor) -> Tensor | None:
+def padding_of(lengths: Tensor, longest: int) -> Tensor | None:
     """Return the lengths if any row is padded, else None: attention without a mask is cheaper.
 
     Args:
         lengths: (B,).
-        real: which positions are real (B, S).
+        longest: S, the positions of each row.
 
     Returns:
         `lengths`, or None; on an accelerator always `lengths`, because checking would synchronize.
 
     Example:
-        >>> padding_of(torch.tensor([2, 2]), torch.ones(2, 2, dtype=torch.bool)) is None
+        >>> padding_of(torch.tensor([2, 2]), 2) is None
         True
     """
-    if real.device.type == "cpu" and not torch.compiler.is_compiling() and bool(real.all()):
+    if lengths.device.type == "cpu" and not torch.compiler.is_compiling() and bool((lengths >= longest).all()):
         return None
     return lengths
 

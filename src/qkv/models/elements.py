@@ -131,7 +131,7 @@ class ElementEncoder(nn.Module):
             assert self.join is not None
             states = apply_layer(self.join, both)
             return self.dropout(torch.where(real[..., None], states, 0)), torch.cat([last[0], last[1]], -1)
-        padded = padding_of(lengths, real)
+        padded = padding_of(lengths, x_BSM.shape[1])
         x_BSM = self.dropout(x_BSM + sinusoidal(x_BSM.shape[1], x_BSM.shape[2], device=x_BSM.device, dtype=x_BSM.dtype))
         states = torch.where(real[..., None], self.norm(encode(self.blocks, x_BSM, padded)), 0)
         return states, states.sum(1) / lengths.clamp(min=1)[:, None]

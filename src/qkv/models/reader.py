@@ -213,7 +213,7 @@ class Reader(nn.Module):
         """
         clean, real = clean_source(ids, lengths, self.parts.size)
         self.rows.begin(clean)
-        padded = padding_of(lengths, real)
+        padded = padding_of(lengths, clean.shape[1])
         mask = None if padded is None else Lengths(padded)
         x_BSM = self.dropout(self._embed(self._blur(clean), kinds))
         if self.recurrent is not None:

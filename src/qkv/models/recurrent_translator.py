@@ -35,9 +35,8 @@ from qkv.nn.location import LocationScore, LocationSteps
 from qkv.nn.mechanism import LOCATION, MechanismConfig
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.normalizers import NormalizerModule
-from qkv.nn.recurrent.planned_attention import PlannedAttention
 from qkv.nn.recurrent.repeated import repeat_layer
-from qkv.nn.recurrent.repeated_attention import RepeatedAttention
+from qkv.nn.recurrent.repeated_attention import PlannedAttention, RepeatedAttention
 from qkv.nn.scores import ScoreModule, ScoreParts, score_of
 from qkv.normalizers.kinds import optional_normalizer
 from qkv.scores.base import Score
@@ -282,7 +281,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
             # Features are a set: they have no positions, and no encoder beyond their embedding.
             projected = self.features_attention.project_memory(self.dropout(embedded), session=session)
             features = SomeMemory(projected, seen)
-        padded = padding_of(lengths, real)
+        padded = padding_of(lengths, ids.shape[1])
         if isinstance(self.encoder, SelfAttentionEncoder):
             states, summary = self.encoder(embedded, lengths, padded, session)
         else:

@@ -220,15 +220,14 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
         self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None
     ) -> tuple[TransformerState, Tensor]:
         """Like `start` or `start_in`, but also return the encoder's states (B, S, M)."""
-        ids, real = clean_source(source, lengths, self.parts.source_size or self.parts.size)
+        ids = clean_source(source, lengths, self.parts.source_size or self.parts.size)[0]
         self.rows.begin(ids)
         second = None
         if self.parts.features_mark is not None:
             lengths, seen = split_source(ids, lengths, self.parts.features_mark)
-            real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
             # Features are a set: they have no positions.
             second = self.dropout(scaled(self.source_embedding(ids), self.parts.embed_scale)), seen
-        padded = padding_of(lengths, real)
+        padded = padding_of(lengths, ids.shape[1])
         memory = self._encode(ids, lengths, padded, session)
         caches = tuple(block.begin(memory, session, second) for block in self._decoder_blocks())
         return TransformerState(caches, padded, 0, session=session), memory

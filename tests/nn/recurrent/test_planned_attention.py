@@ -10,8 +10,8 @@ from qkv.compiled import available
 from qkv.masks.base import Mask
 from qkv.masks.patterns import Lengths
 from qkv.nn.attention import Attention
-from qkv.nn.recurrent import planned_attention
-from qkv.nn.recurrent.planned_attention import PlannedAttention
+from qkv.nn.recurrent import repeated_attention
+from qkv.nn.recurrent.repeated_attention import PlannedAttention
 from qkv.scores.base import Score
 from qkv.scores.products import ScaledDot
 from qkv.scores.sums import Additive
@@ -25,14 +25,14 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     if available.why_unavailable() is not None:
         pytest.skip("no compiled kernels here")
     plans: list[bool] = []
-    true = planned_attention.decoder_for
+    true = repeated_attention.decoder_for
 
     def plan(*args: Any) -> Any:
         found = true(*args)
         plans.append(found is not None)
         return found
 
-    monkeypatch.setattr(planned_attention, "decoder_for", plan)
+    monkeypatch.setattr(repeated_attention, "decoder_for", plan)
     return plans
 
 

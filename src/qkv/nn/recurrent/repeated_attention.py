@@ -1,9 +1,9 @@
-"""Attention over the same keys and values in every step of a loop, whose key and value gradients are one call's.
+"""Attention over the same keys and values in every step of a loop, planned once for all steps.
 
-The gradients of each step are as large as keys and values, and adding them to the sum reads and writes that much again.
-But steps over the same keys are queries of one attention: with Q = [q_1; …; q_T] and the gradients of the outputs side
-by side, one backward pass of attention(Q, K, V) computes both sums. So the backward pass of a step computes the
-gradient of its query alone, and one call at the end those of keys and values.
+In training, the gradients of each step are as large as keys and values, and adding them to the sum reads and writes
+that much again. But steps over the same keys are queries of one attention: with Q = [q_1; …; q_T] and the gradients of
+the outputs side by side, one backward pass of attention(Q, K, V) computes both sums. So the backward pass of a step
+computes the gradient of its query alone, and one call at the end those of keys and values.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from qkv.engine.autograd import second_derivative
 from qkv.functional import decoder_for
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
-from qkv.nn.recurrent.marks import Marks
+from qkv.nn.recurrent.repeated import Marks
 from qkv.scores.base import Score
 from qkv.values.parameters import transformed
 from qkv.values.plain import has_hooks
@@ -59,10 +59,9 @@ class RepeatedAttention:
         self._loop: _Loop | None = None
         self._plan: Callable[[Tensor], _Loop | None] | None = None
         self._key, self._value, self._marks, self._step, self._left = key, value, None, 0, Marks(steps)
-        chosen = attention.backend == "auto" and not attention.dropout and key.device.type == "cpu"
         large = steps > 1 and key.numel() + value.numel() >= _LEAST
         learns = torch.is_grad_enabled() and (key.requires_grad or value.requires_grad)
-        if chosen and large and learns and not (transformed() or torch.compiler.is_compiling()):
+        if large and learns and _is_replaceable(attention, key):
             # `forward`, without hooks: the recorder's hook has seen these queries already.
             full = partial(attention.forward, score=score, mask=mask)
             marks = key.new_zeros(steps)
@@ -93,6 +92,71 @@ class RepeatedAttention:
         noted: Tensor = _Noted.apply(output, query, self._marks, self._left, self._step)  # type: ignore[no-untyped-call]
         self._step += 1
         return noted
+
+
+@final
+class PlannedAttention:
+    """attention(q_t, K, V) in the steps of a decoding, planned once for all steps over the same keys, by a session.
+
+    Where no plan saves time, or someone watches the module, the module itself runs.
+
+    Example:
+        >>> from qkv.scores import Additive
+        >>> attention, planned, score = Attention(), PlannedAttention(), Additive(torch.randn(8))
+        >>> query, (key, value) = torch.randn(3, 2, 1, 8), torch.randn(2, 2, 5, 8)
+        >>> steps = [planned.attend(attention, score, None, key, value, each) for each in query]
+        >>> torch.allclose(torch.stack(steps), attention(query, key, value, score=score), atol=1e-6)
+        True
+    """
+
+    def __init__(self) -> None:
+        # The last call: what must be the same for its loop to serve again, its tensors, the loop.
+        self._last: tuple[Any, list[Tensor], _Loop | None] | None = None
+
+    def attend(
+        self, attention: Attention, score: Score, mask: Mask | None, key: Tensor, value: Tensor, query: Tensor
+    ) -> Tensor:
+        """Take a step, without gradients.
+
+        Args:
+            attention: the module.
+            score: what it scores by.
+            mask: where queries may attend.
+            key: K (B, S, D).
+            value: V (B, S, V).
+            query: (B, Q, D).
+
+        Returns:
+            (B, Q, V).
+        """
+        free = attention.also is None and _is_replaceable(attention, key) and not has_hooks(attention)
+        loop = self._loop(attention, score, mask, key, value, query) if free else None
+        if loop is not None:
+            return loop(query)
+        output: Tensor = attention(query, key, value, score=score, mask=mask)
+        return output
+
+    def _loop(
+        self, attention: Attention, score: Score, mask: Mask | None, key: Tensor, value: Tensor, query: Tensor
+    ) -> _Loop | None:
+        tensors = [key, value, *tensors_in(mask), *tensors_in(score)]
+        mark = (query.shape, type(score), [_mark(x) for x in tensors])
+        last = self._last
+        if last is None or last[0] != mark:
+            # The tensors are held, so that no others come to have their identities.
+            last = self._last = mark, tensors, decoder_for(query, key, value, score, attention.normalizer, mask)
+        return last[2]
+
+
+def _mark(x: Tensor) -> tuple[int, int, int]:
+    # What inference mode made has no version, and cannot be changed outside of it.
+    return id(x), x.data_ptr(), 0 if x.is_inference() else x._version
+
+
+def _is_replaceable(attention: Attention, key: Tensor) -> bool:
+    """Return whether a plan for all steps, or a gradient for all, may take the place of the module's call in each."""
+    plain = attention.backend == "auto" and not attention.dropout and key.device.type == "cpu"
+    return plain and not (torch.compiler.is_compiling() or transformed())
 
 
 class _Memory(torch.autograd.Function):

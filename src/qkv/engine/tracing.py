@@ -18,7 +18,8 @@ Mode = Literal["eager", "wrapped", "transformed", "compiled"]
 In all modes but `eager` only PyTorch's operators may be used.
 """
 
-_PLAIN = frozenset({Tensor, torch.nn.Parameter})
+PLAIN = frozenset({Tensor, torch.nn.Parameter})
+"""The classes of tensors that do not intercept PyTorch's operators."""
 
 
 def mode_of(*tensors: Tensor) -> Mode:
@@ -36,7 +37,7 @@ def mode_of(*tensors: Tensor) -> Mode:
     if transformed():
         return "transformed"
     for x in tensors:
-        if type(x) not in _PLAIN:
+        if type(x) not in PLAIN:
             return "wrapped"
     return "eager"
 

@@ -210,8 +210,10 @@ class MultiHeadAttention(nn.Module):
         Returns:
             The new queries by head, and all keys and values.
         """
-        for index, name in enumerate(("query", "key", "value")):
-            self._expect(name, x, index)
+        self._expect("query", x, 0)
+        if not self.projections.one:
+            self._expect("key", x, 1)
+            self._expect("value", x, 2)
         q, k, v = self.projections.together(x, session)
         memory = self._remember(k, v)
         query = self._query(q)

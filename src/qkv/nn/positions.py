@@ -109,15 +109,10 @@ def rotary(x: Tensor, *, start: int = 0, base: float = 10_000.0) -> Tensor:
     """
     expect_floats("x", x)
     expect_base(base)
-    length, width = x.shape[-2:]
-    if width % 2:
+    if x.shape[-1] % 2:
         hint = "Choose another number of heads."
-        raise ShapeError("x", "an even width, because positions rotate pairs", f"{width}", hint)
-    wide = x if x.dtype == torch.float64 else x.float()
-    if not _has_table(start, start + length):
-        return _rotated_by_parts(wide, _angles(start, length, width, base, x.device)).to(x.dtype)
-    turn = _turns(_table_rows(start + length), width, base, x.device, wide.dtype)[start : start + length]
-    return torch.view_as_real(_as_complex(wide) * turn).flatten(-2).to(x.dtype)
+        raise ShapeError("x", "an even width, because positions rotate pairs", f"{x.shape[-1]}", hint)
+    return _rotated(x, start, base)
 
 
 @checked
@@ -231,16 +226,7 @@ class Rotary(nn.Module):
             raise ShapeError(
                 "x", "an even number of rotated features, because positions rotate pairs", f"{turned}", hint
             )
-        wide, rest = x[..., :turned], x[..., turned:]
-        wide = wide if x.dtype == torch.float64 else wide.float()
-        end = start + x.shape[-2]
-        if not _has_table(start, end):
-            angle = _angles(start, x.shape[-2], turned, self.base, x.device, self.scaling)
-            rotated = _rotated_by_parts(wide, angle) * (1.0 if self.scaling is None else self.scaling.gain)
-        else:
-            table = _turns(_table_rows(end), turned, self.base, x.device, wide.dtype, self.scaling)
-            rotated = torch.view_as_real(_as_complex(wide) * table[start:end]).flatten(-2)
-        return torch.cat([rotated.to(x.dtype), rest], -1)
+        return torch.cat([_rotated(x[..., :turned], start, self.base, self.scaling), x[..., turned:]], -1)
 
     def rotated(self, width: int) -> int:
         """Return how many of so many features are rotated."""
@@ -403,6 +389,17 @@ def _turns(
         angle = _angles(0, rows, width, base, device, scaling)
         turn = torch.polar(torch.full_like(angle, 1.0 if scaling is None else scaling.gain), angle)
         return turn if dtype == torch.float64 else turn.to(torch.complex64)
+
+
+def _rotated(x: Tensor, start: int, base: float, scaling: RopeScaling | None = None) -> Tensor:
+    """Rotate all features of queries or keys (..., N, D) whose first position is `start`."""
+    length, width = x.shape[-2:]
+    wide = x if x.dtype == torch.float64 else x.float()
+    if _has_table(start, start + length):
+        turn = _turns(_table_rows(start + length), width, base, x.device, wide.dtype, scaling)[start : start + length]
+        return torch.view_as_real(_as_complex(wide) * turn).flatten(-2).to(x.dtype)
+    rotated = _rotated_by_parts(wide, _angles(start, length, width, base, x.device, scaling))
+    return (rotated if scaling is None else rotated * scaling.gain).to(x.dtype)
 
 
 def _as_complex(x: Tensor) -> Tensor:

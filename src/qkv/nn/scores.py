@@ -15,7 +15,7 @@ from qkv.nn.inputs import expect_input, expect_optional_sizes, expect_sizes
 from qkv.nn.recurrent.repeated import Repeated
 from qkv.scores.base import Score
 from qkv.scores.free import Learned, as_score
-from qkv.scores.products import Bilinear, Cosine, Dot, ScaledDot, project
+from qkv.scores.products import SCALED_DOT, Bilinear, Cosine, Dot, ScaledDot, project
 from qkv.scores.sums import Additive
 from qkv.values.checked import checked
 from qkv.values.parameters import Owner, above, expect_floats
@@ -166,7 +166,8 @@ class ScaledDotScore(ScoreModule):
 
     def value(self) -> Score:
         """Build the scaled dot product."""
-        return ScaledDot(self.scale, self.softcap)
+        plain = self.scale is None and self.softcap is None
+        return SCALED_DOT if plain else ScaledDot(self.scale, self.softcap)
 
 
 @checked

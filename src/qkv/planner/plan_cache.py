@@ -27,6 +27,7 @@ from qkv.engine.describe import (
 )
 from qkv.engine.position_bias import PositionBias, position_bias
 from qkv.engine.problem import Call
+from qkv.engine.tracing import PLAIN, mode_of
 from qkv.errors import UnsupportedError
 from qkv.masks.base import Grid, as_mask
 from qkv.masks.lower import Visibility, lower
@@ -38,7 +39,7 @@ from qkv.scores.base import Score
 from qkv.scores.catalog import SCORES
 from qkv.scores.products import SCALED_DOT
 from qkv.shapes import Shape
-from qkv.values.parameters import is_dense, transformed
+from qkv.values.parameters import is_dense
 from qkv.values.pytree import tensors_in
 
 MOST = 512
@@ -47,7 +48,6 @@ LONGEST = 1 << 14
 """The most queries or keys: a causal mask, which is stored as one number per query, stays small."""
 
 CacheKey = tuple[Any, ...]
-_PLAIN = frozenset({Tensor, torch.nn.Parameter})
 _KINDS: tuple[Any, ...] = (*SCORES.classes, *NORMALIZERS.classes, Alibi, Relative)
 _OURS = {kind: frozenset(part.name for part in kind.parameters) for kind in _KINDS} | {type(None): frozenset()}
 """The parts of a mechanism that may have a key, each with the names of those of its fields that may be tensors."""
@@ -121,17 +121,13 @@ def attend(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, back
 def _plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Return whether a call may be looked up: eager, of plain tensors on the CPU, with nothing to cast or copy."""
     return (
-        not torch.compiler.is_compiling()
-        and type(query) in _PLAIN
-        and type(key) in _PLAIN
-        and type(value) in _PLAIN
+        mode_of(query, key, value) == "eager"
         and query.is_cpu
         and key.is_cpu
         and value.is_cpu
         and query.layout is key.layout is value.layout is torch.strided
         and not (query.is_nested or key.is_nested or value.is_nested)
         and not _dispatch_modes()
-        and not transformed()
         and not torch.is_autocast_enabled("cpu")
         and not (torch.is_grad_enabled() and (query.is_inference() or key.is_inference() or value.is_inference()))
     )
@@ -267,7 +263,7 @@ _DEFAULT = _mechanism_key(SCALED_DOT, None, None)
 
 def _may_be_read(x: Any) -> bool:
     """Return whether a tensor of a mechanism or a mask is plain, dense, on the CPU, and may be saved for backward."""
-    may_be_saved = type(x) in _PLAIN and not (x.is_inference() and torch.is_grad_enabled())
+    may_be_saved = type(x) in PLAIN and not (x.is_inference() and torch.is_grad_enabled())
     return may_be_saved and x.is_cpu and is_dense(x)
 
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from tests.checkpoint.parts import same, small, tree
 
-from qkv.checkpoint.contents import Contents
-from qkv.checkpoint.figures import decode_figures
+from qkv.checkpoint.contents import Contents, decode_figures
 from qkv.checkpoint.folder import is_checkpoint, load, recover, save, standing, verify
 from qkv.checkpoint.manifest import LIMITS, NAME
 from qkv.errors import CheckpointError

@@ -119,7 +119,7 @@ def test_a_run_in_the_place_of_a_file_is_refused(tmp_path):
 HOLD = """
 import sys
 from pathlib import Path
-from qkv.checkpoint.lock import locked
+from qkv.checkpoint.run import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -75,7 +75,7 @@ def a_checkpoint_that_somebody_reads_ends_no_training() -> None:
 @step
 def a_run_in_use_is_refused() -> None:
     import qkv
-    from qkv.checkpoint.lock import locked
+    from qkv.checkpoint.run import locked
 
     with locked(Path("run")), pytest.raises(qkv.errors.CheckpointError, match="in use"):
         qkv.train("translate", data=PAIRS, out="run", steps=6, validate_every=1, keep=1, **SMALL)

@@ -1,5 +1,6 @@
 """The contents of a checkpoint, as values and as file bytes."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,8 +9,8 @@ from typing import NamedTuple, final
 from torch import Tensor
 
 from qkv.checkpoint import manifest as manifests
-from qkv.checkpoint.figures import decode_figures, encode_figures
 from qkv.checkpoint.manifest import (
+    ALTERED,
     CONFIG,
     COPY_AGAIN,
     FIGURES,
@@ -19,7 +20,7 @@ from qkv.checkpoint.manifest import (
     TRAINER_TENSORS,
     Manifest,
 )
-from qkv.checkpoint.plain import Plain, decode_mapping, encode
+from qkv.checkpoint.plain import Plain, decode, decode_mapping, encode
 from qkv.checkpoint.tensors import pack
 from qkv.errors import CheckpointError
 from qkv.metrics.figure import Figure
@@ -81,7 +82,7 @@ def pack_contents(contents: Contents) -> tuple[dict[str, bytes], Manifest]:
         files[TRAINER_TENSORS], tied[TRAINER_TENSORS] = pack(contents.trainer.tensors, "trainer")
         files[TRAINER_NUMBERS] = encode(contents.trainer.numbers, "trainer")
     if contents.figures:
-        files[FIGURES] = encode_figures(contents.figures)
+        files[FIGURES] = encode([figure_to_plain(figure) for figure in contents.figures], "figures")
     for name, data in files.items():
         if len(data) > manifests.LIMITS[name]:
             got, hint = f"{len(data):,} bytes", "Store less in it."
@@ -220,3 +221,64 @@ def _bytes(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as error:
         raise CheckpointError("tokenizer", "valid text", str(error), "Correct the tokenizer.") from error
+
+
+def decode_figures(data: bytes, path: str) -> tuple[Figure, ...]:
+    """Parse the figures of a checkpoint.
+
+    Args:
+        data: JSON.
+        path: its name in messages.
+
+    Returns:
+        The figures.
+
+    Raises:
+        CheckpointError: it is not a list of figures.
+    """
+    value = decode(data, path)
+    if not isinstance(value, list):
+        raise CheckpointError(path, "a list of figures", type(value).__name__, ALTERED)
+    return tuple(figure_from_plain(item, path) for item in value)
+
+
+def figure_to_plain(figure: Figure) -> dict[str, Plain]:
+    """Convert a figure to names and numbers; a value that is not finite is written by name.
+
+    Args:
+        figure: the figure.
+
+    Returns:
+        Its fields.
+    """
+    value = float(figure.value)
+    return {
+        "name": figure.name,
+        "value": value if math.isfinite(value) else str(value),
+        "signature": figure.signature,
+        "higher_is_better": figure.higher_is_better,
+    }
+
+
+def figure_from_plain(value: Plain, path: str) -> Figure:
+    """Parse and validate the output of `figure_to_plain`.
+
+    Args:
+        value: its fields.
+        path: its name in messages.
+
+    Returns:
+        The figure.
+
+    Raises:
+        CheckpointError: it is not a figure.
+    """
+    match value:
+        case {
+            "name": str(name),
+            "value": float() | "nan" | "inf" | "-inf" as number,
+            "signature": str(text),
+            "higher_is_better": bool(up),
+        }:
+            return Figure(name, float(number), text, up)
+    raise CheckpointError(path, "a figure", repr(value)[:160], ALTERED)

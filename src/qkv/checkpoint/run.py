@@ -1,4 +1,4 @@
-"""A run folder opened for training: one configuration, one process.
+"""A run folder opened for training: one configuration, one process, and no other folder of that name.
 
 RUN/run.json    what this folder is, and the configuration it was started with
 """
@@ -7,13 +7,13 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
+from qkv import system
 from qkv.checkpoint.disk import FolderReader, make_folder, remove_leftovers, replace_file, typed
 from qkv.checkpoint.folder import is_checkpoint, recover
-from qkv.checkpoint.lock import locked
 from qkv.checkpoint.plain import Plain, decode_mapping, differences, encode, is_version
 from qkv.checkpoint.rotation import step_folder, steps
 from qkv.errors import CheckpointError, ConfigError, setting
@@ -22,6 +22,7 @@ from qkv.files import absolute
 NAME = "run.json"
 FORMAT = "qkv run"
 VERSION = 1
+LOCK = ".lock"
 _LIMIT = 16 << 20
 _MOST = 12
 """Settings that a message lists."""
@@ -81,6 +82,37 @@ def open_run(
             recover(step_folder(folder, step))
         remove_leftovers(folder)
         yield folder
+
+
+@contextmanager
+def locked(folder: Path, expected: str = "a run folder that no other training uses") -> Iterator[None]:
+    """Lock a folder for one process, and hold it open; the lock is released when the process ends, however it ends.
+
+    Args:
+        folder: the absolute path of an existing folder.
+        expected: what it should be, for the message.
+
+    Raises:
+        CheckpointError: another process holds the lock, or the folder is not writable.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as run, locked(Path(run)), locked(Path(run)):
+        ...     pass
+        Traceback (most recent call last):
+        qkv.errors.CheckpointError: ...: expected a run folder that no other training uses; got one in use. ...
+    """
+    with ExitStack() as lock:
+        try:
+            with typed(folder, "a writable folder"):
+                lock.enter_context(system.holding(folder))
+                lock.enter_context(system.locked(folder / LOCK))
+        except CheckpointError as error:
+            if not isinstance(error.__cause__, BlockingIOError):
+                raise
+            hint = f"Wait until it ends, or give another {setting('out')}."
+            raise CheckpointError(str(folder), expected, "one in use", hint) from None
+        yield
 
 
 def read_config(folder: Path) -> dict[str, Plain]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, final
 
-from qkv.checkpoint.figures import from_plain, to_plain
+from qkv.checkpoint.contents import figure_from_plain, figure_to_plain
 from qkv.checkpoint.plain import Plain
 from qkv.errors import CheckpointError, ConfigError, nearest
 from qkv.metrics.figure import Figure
@@ -94,7 +94,7 @@ class State:
         plain: dict[str, Plain] = {
             _STORED.get(name, name): getattr(self, name) for name in self.__dataclass_fields__ if name != "best"
         }
-        best = None if self.best is None else to_plain(self.best)
+        best = None if self.best is None else figure_to_plain(self.best)
         return plain | {"best": best, "batches": batches}
 
 
@@ -129,7 +129,7 @@ def read_state(plain: Mapping[str, Plain]) -> State:
         raise _damaged("sums", "sequence or tree", sums)
     arithmetic = _field({"arithmetic": "", **plain}, "arithmetic", str)
     loss = _field(plain, "window_loss", float)
-    best = None if plain.get("best") is None else from_plain(plain["best"], f"{_WHERE}: best")
+    best = None if plain.get("best") is None else figure_from_plain(plain["best"], f"{_WHERE}: best")
     values |= {"best": best, "window_loss": loss, "precision": precision, "arithmetic": arithmetic, "sums": sums}
     return State(**values)
 

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from qkv.checkpoint.disk import expect_writable, make_folder, remove_folder, remove_leftovers, replace_file, typed
-from qkv.checkpoint.lock import locked
 from qkv.checkpoint.manifest import StoredFile
 from qkv.checkpoint.plain import Plain, decode_mapping, encode
-from qkv.checkpoint.run import expect_same
+from qkv.checkpoint.run import expect_same, locked
 from qkv.data.choices import MOST_HELD_OUT, SHARE
 from qkv.data.corpus import header_message, names_columns, names_languages
 from qkv.data.tokenizer import Tokenizer

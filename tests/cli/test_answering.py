@@ -15,10 +15,10 @@ from tests.cli.command import QKV, refused, run, succeeded
 from tests.cli.shelf import Shelf
 from typer.main import get_command
 
-import qkv.data.parts
+import qkv.data.corpus
 import qkv.tasks.drawing
 from qkv.cli.app import app
-from qkv.data.parts import in_parts
+from qkv.data.corpus import in_parts
 from qkv.data.table import parse_table, parse_table_in_parts
 from qkv.errors import DataError
 from qkv.tasks.classify.predict import Classification
@@ -90,7 +90,7 @@ def test_the_first_answer_comes_before_the_second_line_is_read(
 
 @pytest.mark.parametrize("task", TASKS)
 def test_answers_are_not_collected(task: str, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qkv.data.parts, "_LARGEST", 4)
+    monkeypatch.setattr(qkv.data.corpus, "_LARGEST", 4)
     command, line, kind, _ = TASKS[task]
     held = []
 
@@ -113,7 +113,7 @@ def test_a_file_of_drawings_holds_the_first_answers_alone(
     tmp_path: Path,
 ) -> None:
     """Each answer here counts as 1,024 weights, the least; the terminal keeps none."""
-    monkeypatch.setattr(qkv.data.parts, "_LARGEST", 4)
+    monkeypatch.setattr(qkv.data.corpus, "_LARGEST", 4)
     monkeypatch.setattr(qkv.tasks.drawing, "MOST_WEIGHTS", 6 * 1024 + 1023)
     command, line, _, _ = TASKS[task]
     held = []

@@ -5,8 +5,7 @@ from hashlib import sha256
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.data.corpus import Pair
-from qkv.data.fingerprints import fingerprint
+from qkv.data.corpus import Pair, fingerprint
 
 TEXTS = st.lists(st.text(max_size=5), max_size=5)
 

@@ -7,7 +7,7 @@ from tests.models.test_translators import BOS, EOS, KINDS, batch, made
 from qkv.decode.agreement import Agreement, reversed_hypothesis
 from qkv.decode.beam import Beam, Ranking, beam
 from qkv.decode.forced import forced
-from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.protocol import Hypothesis
 
 ROWS = [[3, 4, 5], [7], [8, 9]]
 MARKS = {"bos": BOS, "eos": EOS}

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from qkv.decode.beam import Beam, Ranking, beam
 from qkv.decode.greedy import greedy
-from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.protocol import Hypothesis
 from qkv.errors import ConfigError, QkvError, ShapeError
 
 Found = tuple[tuple[int, ...], float, bool]

@@ -16,8 +16,8 @@ from qkv.decode.beam import Beam, beam
 from qkv.decode.ensemble import Ensemble
 from qkv.decode.forced import forced
 from qkv.decode.greedy import greedy
-from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.likeliest import likeliest
+from qkv.decode.protocol import Hypothesis
 from qkv.decode.sampling import Sampling, row_keys, sample
 from qkv.errors import ConfigError
 

@@ -9,8 +9,8 @@ import torch
 from qkv.compiled import available
 from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
-from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.prompted import Prompted
+from qkv.decode.protocol import Hypothesis
 from qkv.decode.sampling import Sampling, row_keys, sample
 from qkv.errors import ConfigError
 from qkv.linalg import matmul

@@ -27,8 +27,8 @@ from torch import Tensor
 import qkv
 from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
-from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.prompted import Prompted
+from qkv.decode.protocol import Hypothesis
 from qkv.hub.families.keys import SettingsReader
 from qkv.hub.families.load import FAMILIES, StackModel, read_folder
 from qkv.hub.families.save import save

@@ -15,8 +15,7 @@ from qkv.compiled import available
 from qkv.decode.beam import Beam, beam
 from qkv.decode.ensemble import Ensemble
 from qkv.decode.greedy import greedy
-from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.protocol import Stepper, start_in
+from qkv.decode.protocol import Hypothesis, Stepper, start_in
 from qkv.decode.sampling import Sampling, sample
 from qkv.linalg import matmul
 from qkv.linalg.packed import PackedWeight

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from qkv.decode.forced import forced
 from qkv.decode.greedy import greedy
-from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.protocol import Hypothesis
 from qkv.errors import ConfigError, ShapeError
 from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
 from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator

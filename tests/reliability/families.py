@@ -14,7 +14,7 @@ from qkv.tasks.generate import recipe as generate
 from qkv.tasks.point import recipe as point
 from qkv.tasks.tag import recipe as tag
 from qkv.tasks.translate import recipe as translate
-from qkv.training.outcome import Outcome
+from qkv.training.events import Outcome
 
 QKV = Path(sys.executable).parent / "qkv"
 STEPS = 24

@@ -353,7 +353,7 @@ def test_a_process_that_ends_is_an_error(tmp_path: Path) -> None:
 
 def test_a_process_needs_no_torch() -> None:
     """It starts in a moment, and takes little memory."""
-    program = "import sys, qkv.tasks.prepare.worker; assert 'torch' not in sys.modules"
+    program = "import sys, qkv.tasks.prepare.workers; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 

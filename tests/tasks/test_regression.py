@@ -14,7 +14,7 @@ from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.models.regression import NadarayaWatson
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.load import load
-from qkv.tasks.regress.objective import judge_regression
+from qkv.tasks.regress.model import judge_regression
 from qkv.tasks.regress.picture import save_picture
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.recipe import load_settings, show_settings, train

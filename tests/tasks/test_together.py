@@ -24,8 +24,7 @@ from qkv.checkpoint.folder import verify
 from qkv.checkpoint.rotation import latest_complete
 from qkv.errors import ConfigError, DataError
 from qkv.tasks.processes import TrainingCall, _listening, meet
-from qkv.training.events import Event, Updated
-from qkv.training.outcome import Outcome
+from qkv.training.events import Event, Outcome, Updated
 from qkv.training.processes import LostProcessError, in_environment
 
 PAIRS = [(a + b, (b + a).upper()) for a in "abcdefgh" for b in "abcdefgh"]

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from qkv.metrics.figure import Figure
+from qkv.training.events import Outcome
 from qkv.training.loop import train
 from qkv.training.loss import label_smoothed_loss
-from qkv.training.outcome import Outcome
 from qkv.training.settings import Settings
 
 VOCABULARY = 12

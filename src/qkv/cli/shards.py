@@ -82,8 +82,7 @@ def answer_shards(
     Raises:
         QkvError: a shard cannot be answered; the others are.
     """
-    from qkv.data.corpus import stream_lines
-    from qkv.data.parts import in_parts
+    from qkv.data.corpus import in_parts, stream_lines
     from qkv.tasks.answering import reporting_tabs
     from qkv.tasks.shards import model_digest
 

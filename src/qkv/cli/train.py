@@ -18,7 +18,7 @@ from qkv.tasks.settings import RUN, TOPICS, TaskSettings
 
 if TYPE_CHECKING:
     from qkv.tasks.processes import Meeting
-    from qkv.training.outcome import Outcome
+    from qkv.training.events import Outcome
 
 
 class TrainingRecipe(Protocol):

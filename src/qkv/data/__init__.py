@@ -17,8 +17,7 @@ if TYPE_CHECKING:
         restore_order,
         token_batches,
     )
-    from qkv.data.corpus import Pair, iterate_lines, read_lines, read_pairs, read_tsv
-    from qkv.data.fingerprints import fingerprint
+    from qkv.data.corpus import Pair, fingerprint, iterate_lines, read_lines, read_pairs, read_tsv
     from qkv.data.holdout import hold_out
     from qkv.data.tokenizer import Tokenizer
 
@@ -49,7 +48,7 @@ __getattr__ = lazy(
         "Tokenizer": "qkv.data.tokenizer",
         "collate": "qkv.data.batches",
         "collate_sources": "qkv.data.batches",
-        "fingerprint": "qkv.data.fingerprints",
+        "fingerprint": "qkv.data.corpus",
         "hold_out": "qkv.data.holdout",
         "inference_batches": "qkv.data.batches",
         "iterate_lines": "qkv.data.corpus",

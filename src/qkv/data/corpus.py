@@ -1,4 +1,4 @@
-r"""Text files: two parallel files, one TSV file, or plain lines.
+r"""A corpus: text files as lines and as pairs, read at once or part by part, and the digest that tells them apart.
 
 A line is the text up to the next "\n". Nothing else ends a line: U+2028, U+0085, vertical tab and form feed are
 ordinary characters. One "\r" right before the "\n" (or at the very end of the file) is dropped, so that files written
@@ -12,20 +12,26 @@ Every problem with a file is a `DataError` that starts with `file:line` and ends
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, NoReturn, cast
+from typing import BinaryIO, NamedTuple, NoReturn, TypeVar, cast
 
 from qkv.data.layouts import QUOTED, all_quoted, column_problem, no_text
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, setting
 from qkv.files import open_file, room_for
 
+T = TypeVar("T")
 LONGEST_LINE = 2**20
 """Default maximum characters per line."""
 
+_LARGEST_PART = 1024
+"""Maximum items of a part."""
+_PART_CHARACTERS = 1 << 20
+"""A part ends once it has so many characters."""
 _WIDEST_CHARACTER = 4
 _BOM = b"\xef\xbb\xbf"
 _SIBLINGS = 1000
@@ -340,6 +346,57 @@ def iterate_lines(
         text = decode(body.removeprefix(_BOM), where, first=number == 1)
         _expect_line(text, where, longest, blank=blank)
         yield text
+
+
+def in_parts(items: Iterable[T], *, size: Callable[[T], int], line_buffered: bool = False) -> Iterator[list[T]]:
+    """Split items into parts of 1, 2, 4, … 1,024; how fast they come does not matter.
+
+    Args:
+        items: lines or rows; read only as far as a part needs them.
+        size: the characters of one; a part ends early once it has a million.
+        line_buffered: whether each item is a part.
+
+    Example:
+        >>> [len(part) for part in in_parts("abcdefghij", size=len)]
+        [1, 2, 4, 3]
+    """
+    part: list[T] = []
+    most, characters = 1, 0
+    for item in items:
+        part.append(item)
+        characters += size(item)
+        if len(part) >= most or characters >= _PART_CHARACTERS:
+            yield part
+            part, characters = [], 0
+            most = 1 if line_buffered else min(2 * most, _LARGEST_PART)
+    if part:
+        yield part
+
+
+def fingerprint(texts: Iterable[str | Pair]) -> str:
+    """Compute a digest of a sequence of texts; any other text, order or division gives another digest.
+
+    Args:
+        texts: plain texts, or pairs, whose line numbers are ignored.
+
+    Returns:
+        A sha256 in hexadecimal, 64 characters.
+
+    Example:
+        >>> len(fingerprint(["ab", "c"]))
+        64
+        >>> fingerprint(["ab", "c"]) == fingerprint(["a", "bc"])
+        False
+    """
+    digest = sha256()
+    for text in texts:
+        # Each text is preceded by its length in bytes, so different sequences never hash the same bytes.
+        for part in (text,) if isinstance(text, str) else (text.source, text.target):
+            body = part.encode("utf-8", "surrogatepass")
+            digest.update(b"%d:" % len(body))
+            digest.update(body)
+        digest.update(b"." if isinstance(text, str) else b";")
+    return digest.hexdigest()
 
 
 def _expect_line(text: str, where: str, longest: int, *, blank: bool) -> None:

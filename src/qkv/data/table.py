@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import final
 
 from qkv.data.choices import Decimal, Missing
-from qkv.data.corpus import Lines, read_lines
+from qkv.data.corpus import Lines, in_parts, read_lines
 from qkv.data.layouts import foreign_format, misplaced, number_hint
 from qkv.data.normal_forms import normalize
-from qkv.data.parts import in_parts
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, setting
 
 Row = tuple[int, tuple[str, ...]]

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 from qkv._lazy import lazy
 
 if TYPE_CHECKING:
-    from qkv.decode.hypothesis import Hypothesis
-    from qkv.decode.protocol import Stepper
+    from qkv.decode.protocol import Hypothesis, Stepper
 
 __all__ = ["Hypothesis", "Stepper"]
 
-__getattr__ = lazy(__name__, {"Hypothesis": "qkv.decode.hypothesis", "Stepper": "qkv.decode.protocol"})
+__getattr__ = lazy(__name__, {"Hypothesis": "qkv.decode.protocol", "Stepper": "qkv.decode.protocol"})
 
 
 def __dir__() -> list[str]:

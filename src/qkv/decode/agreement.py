@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.decode.forced import forced
-from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.protocol import Stepper
+from qkv.decode.protocol import Hypothesis, Stepper
 
 _ROWS = 512
 """Proposals that are scored at a time."""

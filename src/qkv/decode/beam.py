@@ -8,9 +8,8 @@ from typing import Generic, Literal, NamedTuple, final, get_args
 import torch
 from torch import Tensor
 
-from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.likeliest import expect_numbers, likeliest
-from qkv.decode.protocol import BeamStepper, State, Stepper, as_beam_stepper, start_in
+from qkv.decode.protocol import BeamStepper, Hypothesis, State, Stepper, as_beam_stepper, start_in
 from qkv.decode.walk import as_limits, as_never
 from qkv.errors import ConfigError, expect_name
 from qkv.linalg.session import DecodingSession, opened

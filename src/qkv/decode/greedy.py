@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.likeliest import likeliest
-from qkv.decode.protocol import State, Stepper
+from qkv.decode.protocol import Hypothesis, State, Stepper
 from qkv.decode.walk import as_never, walk
 from qkv.linalg.session import DecodingSession
 

@@ -9,9 +9,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.likeliest import likeliest, log_probability
-from qkv.decode.protocol import State, Stepper
+from qkv.decode.protocol import Hypothesis, State, Stepper
 from qkv.decode.walk import as_never, walk
 from qkv.errors import ConfigError, ShapeError
 from qkv.linalg.session import DecodingSession

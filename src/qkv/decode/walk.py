@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from qkv.decode.hypothesis import Hypothesis
 from qkv.decode.likeliest import expect_numbers
-from qkv.decode.protocol import State, Stepper, start_in
+from qkv.decode.protocol import Hypothesis, State, Stepper, start_in
 from qkv.errors import ConfigError, ShapeError
 from qkv.linalg.session import DecodingSession, opened
 

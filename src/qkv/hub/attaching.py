@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast, final
 import torch
 from torch import Tensor, nn
 
-from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.protocol import Hypothesis
 from qkv.errors import AttachError, ConfigError, UnsupportedError, expect_name, expect_room
 from qkv.hub.interface import CALLED, attend, seam_of
 from qkv.hub.mask_functions import make_mask, register_closures

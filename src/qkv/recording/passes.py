@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.protocol import Hypothesis
 from qkv.engine.describe import Arguments
 from qkv.errors import ConfigError, ShapeError, nearest
 from qkv.introspect.lazy_map import AttentionMap, map_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, final
 
 from torch import Tensor
 
-from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.protocol import Hypothesis
 from qkv.errors import ConfigError, expect_name
 from qkv.files import expect_suffix
 from qkv.introspect.statistics import Statistics

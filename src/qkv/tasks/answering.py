@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from pathlib import Path
 from typing import TypeVar
 
-from qkv.data.parts import in_parts
+from qkv.data.corpus import in_parts
 from qkv.errors import DataError
 from qkv.tasks.drawing import Drawable, Drawing, alignments
 from qkv.tasks.notes import as_json, note, working
@@ -17,7 +17,7 @@ STDIN = "standard input"
 
 
 def parts_of_stdin(*, line_buffered: bool = False, tabs: bool = False) -> Iterator[list[str]]:
-    """Split standard input into parts, see `qkv.data.parts`; each line that is typed in a terminal is a part.
+    """Split standard input into parts, see `qkv.data.corpus`; each line that is typed in a terminal is a part.
 
     Args:
         line_buffered: whether each line is a part.

@@ -9,7 +9,7 @@ from torch import nn
 
 from qkv.checkpoint.folder import load_weights_later
 from qkv.checkpoint.rotation import latest_complete
-from qkv.data.fingerprints import fingerprint
+from qkv.data.corpus import fingerprint
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.settings import defaults_of

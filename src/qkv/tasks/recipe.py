@@ -23,8 +23,8 @@ from qkv.tasks.run_folder import ADDED, FREE, expect_same_run, files_read, run_f
 from qkv.tasks.settings import ModelKind, TaskSettings, TokenizerSettings
 from qkv.tasks.tokenizing import as_learned, with_known_tokens
 from qkv.training import loop
+from qkv.training.events import Outcome
 from qkv.training.feed import Feed
-from qkv.training.outcome import Outcome
 from qkv.training.protocols import Task
 from qkv.training.screen import show_figures
 from qkv.training.seeds import seed_everything, undisturbed

@@ -15,8 +15,7 @@ from qkv.errors import ConfigError, setting
 from qkv.metrics.figure import Figure
 from qkv.tasks.events import listeners
 from qkv.tasks.processes import expect_alone
-from qkv.training.events import Saved, Validated
-from qkv.training.outcome import Outcome
+from qkv.training.events import Outcome, Saved, Validated
 from qkv.training.processes import current
 
 _FITTED = 1

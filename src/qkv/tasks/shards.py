@@ -26,7 +26,7 @@ from qkv.checkpoint.disk import expect_inside, make_folder, remove_leftovers, re
 from qkv.checkpoint.manifest import StoredFile
 from qkv.checkpoint.plain import Plain, decode_mapping, encode, is_version
 from qkv.checkpoint.run import expect_same
-from qkv.data.fingerprints import fingerprint
+from qkv.data.corpus import fingerprint
 from qkv.errors import CheckpointError, ConfigError, DataError, Place, QkvError, harmless, setting
 from qkv.files import absolute, read_file
 from qkv.system import locked

@@ -30,8 +30,7 @@ from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.tag.settings import TagFiles
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.settings import MemberSettings, TranslateFiles, TranslateModel, TranslateTokenizer
-from qkv.training.events import Event
-from qkv.training.outcome import Outcome
+from qkv.training.events import Event, Outcome
 from qkv.training.screen import show_figures
 from qkv.training.settings import Settings as Training
 

@@ -6,9 +6,9 @@ from qkv._lazy import lazy
 
 if TYPE_CHECKING:
     from qkv.training.average import average_checkpoints, last_checkpoints
+    from qkv.training.events import Outcome
     from qkv.training.loop import train
     from qkv.training.loss import label_smoothed_loss
-    from qkv.training.outcome import Outcome
     from qkv.training.protocols import Task
     from qkv.training.schedules import learning_rate
     from qkv.training.seeds import seed_everything
@@ -29,7 +29,7 @@ __all__ = [
 __getattr__ = lazy(
     __name__,
     {
-        "Outcome": "qkv.training.outcome",
+        "Outcome": "qkv.training.events",
         "Settings": "qkv.training.settings",
         "Task": "qkv.training.protocols",
         "average_checkpoints": "qkv.training.average",

@@ -1,9 +1,9 @@
-"""Training events, and the interface of listeners."""
+"""What a training reports: events, to listeners, and at the end its outcome."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias, final
+from typing import Literal, Protocol, TypeAlias, final
 
 from qkv.metrics.figure import Figure
 
@@ -149,3 +149,38 @@ class Listener(Protocol):
 
     def close(self) -> None:
         """Finish; no further events follow."""
+
+
+Reason = Literal["finished", "patience", "interrupted"]
+"""Why a training ends: after all updates, since the figure stopped improving, or by a signal."""
+
+
+@final
+@dataclass(frozen=True)
+class Outcome:
+    """How a training ended.
+
+    Args:
+        reason: "finished" after all updates, "patience" if the figure stopped improving, "interrupted" by a signal.
+        step: number of completed updates.
+        checkpoint: the last checkpoint.
+        digest: sha256 over every byte of it.
+        figures: results of the last validation; empty if there was none since resuming.
+        best: the best figure so far; None if nothing was measured.
+        best_step: its step.
+        signal: the signal's number, if interrupted.
+    """
+
+    reason: Reason
+    step: int
+    checkpoint: Path
+    digest: str
+    figures: Sequence[Figure] = ()
+    best: Figure | None = None
+    best_step: int = 0
+    signal: int | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """The process's exit code: 0, or 128 + signal: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP."""
+        return 0 if self.signal is None else 128 + self.signal

@@ -16,11 +16,11 @@ from qkv.checkpoint.plain import decode_mapping, encode
 from qkv.checkpoint.rotation import step_folder
 from qkv.errors import ConfigError
 from qkv.strict_json import parse_json
+from qkv.training.events import Outcome, Reason
 from qkv.training.faults import suggest_smaller_batches
 from qkv.training.feed import Feed
 from qkv.training.interrupts import SIGNALS
 from qkv.training.optimizer import build_optimizer, optimizer_state, set_optimizer_state
-from qkv.training.outcome import Outcome, Reason
 from qkv.training.processes import Processes, weights_digest
 from qkv.training.session import TrainingJob, TrainingSession
 from qkv.training.state import read_fingerprint, read_state

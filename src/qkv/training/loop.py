@@ -19,12 +19,23 @@ from qkv.linalg.heap import GrowthLimit
 from qkv.metrics.figure import Figure
 from qkv.training.board import Board
 from qkv.training.curve import Curve
-from qkv.training.events import Event, Listener, Logged, Said, Saved, Saving, Updated, Validated, Validating
+from qkv.training.events import (
+    Event,
+    Listener,
+    Logged,
+    Outcome,
+    Reason,
+    Said,
+    Saved,
+    Saving,
+    Updated,
+    Validated,
+    Validating,
+)
 from qkv.training.faults import suggest_smaller_batches, weights_not_finite
 from qkv.training.following import Order, expect_same_job, expect_same_weights, follow, send
 from qkv.training.interrupts import Interrupted, Interrupts
 from qkv.training.journal import Journal
-from qkv.training.outcome import Outcome, Reason
 from qkv.training.processes import Processes, current, expect_enough
 from qkv.training.protocols import Task
 from qkv.training.screen import screen

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from qkv.data import segments
 from qkv.data.choices import LABELED_SHARE
-from qkv.data.fingerprints import fingerprint
+from qkv.data.corpus import fingerprint
 from qkv.data.holdout import seen_in_training, split
 from qkv.data.labeled import Unit, labels_of, read_labeled
 from qkv.data.tokenizer import Tokenizer

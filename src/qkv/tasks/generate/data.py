@@ -6,15 +6,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.data.corpus import Lines
-from qkv.data.fingerprints import fingerprint
+from qkv.data.corpus import Lines, fingerprint
 from qkv.data.text import divide, read_text
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.generate.settings import GenerateFiles
 from qkv.tasks.notes import note
+from qkv.tasks.prepared.corpus import open_for_training
 from qkv.tasks.prepared.text import PreparedText
-from qkv.tasks.prepared.training import open_for_training
 from qkv.tasks.settings import Texts, TokenizerSettings
 from qkv.tasks.tokenizing import learn_tokenizer
 

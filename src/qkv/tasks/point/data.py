@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from qkv.data.choices import Elements
-from qkv.data.fingerprints import fingerprint
+from qkv.data.corpus import fingerprint
 from qkv.data.pointing import Pointed, parse_pairs
 from qkv.errors import DataError, Place, setting
 from qkv.tasks.pairs import PairSources, divided, tell_seen

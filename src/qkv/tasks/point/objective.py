@@ -12,7 +12,7 @@ from qkv.data.batches import Example, collate_sources, device_of, inference_batc
 from qkv.data.pointing import Pointed
 from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
-from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.protocol import Hypothesis
 from qkv.metrics.figure import Figure, require_same_length
 from qkv.models.pointer import END, PointerNetwork
 from qkv.tasks.notes import counted

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
@@ -91,7 +92,7 @@ class Worker:
 
     def __init__(self, folder: Path) -> None:
         self._process = subprocess.Popen(
-            python_command("from qkv.tasks.prepare.worker import main; main()", str(folder)),
+            python_command("from qkv.tasks.prepare.workers import main; main()", str(folder)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C reaches the first process, which ends the others
@@ -195,3 +196,9 @@ def answer_jobs(folder: Path, jobs: BinaryIO, answers: BinaryIO) -> None:
             answer = {"error": to_plain(error)}
         answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()
+
+
+def main() -> None:
+    """Make the shards of the corpus whose folder is the first argument, until standard input ends."""
+    with contextlib.suppress(BrokenPipeError):  # the process that started this one has ended
+        answer_jobs(Path(sys.argv[1]), sys.stdin.buffer, sys.stdout.buffer)

@@ -15,7 +15,7 @@ from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.files import absolute, map_file, read_file
 from qkv.settings import merge
 from qkv.strict_json import parse_json
-from qkv.tasks.notes import counted
+from qkv.tasks.notes import counted, working
 from qkv.tasks.prepared.manifest import (
     AGAIN,
     INDEX,
@@ -108,6 +108,32 @@ class Corpus:
         if ids.size and int(ids.max()) >= size:
             got = f"the number {int(ids.max()):,}"
             raise DataError(Place(self.folder), f"tokens below {size:,}, the size of the vocabulary", got, AGAIN)
+
+
+def open_for_training(folder: Path, kind: CorpusKind, tokenizer: Tokenizer | None) -> Corpus:
+    """Open a prepared corpus; a new run compares every byte with its sha256, one that resumes need not.
+
+    Args:
+        folder: the corpus.
+        kind: text or pairs.
+        tokenizer: that of the run to resume or to start from; None for a new run.
+
+    Raises:
+        DataError: there is no such corpus, or it is damaged.
+        ConfigError: it was made with another tokenizer.
+    """
+    from qkv.training.processes import current  # not where shards are made, which loads no PyTorch
+
+    corpus = Corpus.load(folder, kind)
+    if tokenizer is None:
+        if current().leads:
+            with working("verifying the files of the corpus"):
+                corpus.verify()
+    elif tokenizer.to_json() != corpus.tokenizer.to_json():
+        got = f"{folder}, which has another one"
+        hint = f"Prepare it with that tokenizer ({setting('tokenizer_from')})."
+        raise ConfigError(setting("prepared"), "a corpus with the tokenizer of the run", got, hint)
+    return corpus
 
 
 def read_manifest(folder: Path) -> CorpusManifest:

@@ -14,8 +14,7 @@ from qkv.errors import CheckpointError, ConfigError, DataError, Place, brief, ex
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
 from qkv.scores.catalog import KERNELS
-from qkv.tasks.regress.model import estimator_class
-from qkv.tasks.regress.objective import judge_regression
+from qkv.tasks.regress.model import estimator_class, judge_regression
 from qkv.tasks.regress.settings import LEVEL, REGRESS
 from qkv.tasks.runs import expect_task, load_trained
 from qkv.tasks.trained import Trained

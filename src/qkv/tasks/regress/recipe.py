@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from qkv.data.fingerprints import fingerprint
+from qkv.data.corpus import fingerprint
 from qkv.data.table import Columns
 from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.figure import Figure
@@ -12,8 +12,7 @@ from qkv.models.smoother import KernelSmoother
 from qkv.settings import plain
 from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings
 from qkv.tasks.regress.data import read_columns
-from qkv.tasks.regress.model import estimator_class, fit, read_config
-from qkv.tasks.regress.objective import judge_regression
+from qkv.tasks.regress.model import estimator_class, fit, judge_regression, read_config
 from qkv.tasks.regress.settings import REGRESS, RegressFiles, RegressModel
 
 RegressionSettings = RecipeSettings[RegressFiles, RegressModel]

@@ -5,17 +5,15 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from qkv.data.batches import Example
-from qkv.data.corpus import Pair
-from qkv.data.fingerprints import fingerprint
+from qkv.data.corpus import Pair, fingerprint
 from qkv.data.open_vocabulary import encode_pair
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.pairs import PairSources, divided, tell_seen
-from qkv.tasks.prepared.corpus import held_pairs
+from qkv.tasks.prepared.corpus import held_pairs, open_for_training
 from qkv.tasks.prepared.manifest import VALID_PAIRS
 from qkv.tasks.prepared.pairs import PreparedPairs
-from qkv.tasks.prepared.training import open_for_training
 from qkv.tasks.tokenizing import learn_tokenizer
 from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 

@@ -10,8 +10,7 @@ from torch import Tensor
 from qkv.decode.beam import Beam, Normalization, Ranking, Stop, beam
 from qkv.decode.ensemble import Ensemble, Mean
 from qkv.decode.greedy import greedy
-from qkv.decode.hypothesis import Hypothesis
-from qkv.decode.protocol import Stepper, as_beam_stepper, start_in
+from qkv.decode.protocol import Hypothesis, Stepper, as_beam_stepper, start_in
 from qkv.decode.sampling import Sampling, sample
 from qkv.errors import ConfigError, expect_name, setting
 from qkv.linalg.session import DecodingSession

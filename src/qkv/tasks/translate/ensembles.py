@@ -12,7 +12,7 @@ from qkv.tasks.run_folder import run_folder
 from qkv.tasks.translate import recipe as training
 from qkv.tasks.translate.members import write_members
 from qkv.tasks.translate.settings import TRANSLATE, MemberSettings
-from qkv.training.outcome import Outcome
+from qkv.training.events import Outcome
 from qkv.training.processes import current
 
 _TABLE = "ensemble"

@@ -15,7 +15,7 @@ from qkv.data.open_vocabulary import OpenSource, decode_open, encode_source, pie
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import WordTable
 from qkv.decode.agreement import Agreement, reversed_hypothesis
-from qkv.decode.hypothesis import Hypothesis
+from qkv.decode.protocol import Hypothesis
 from qkv.decode.sampling import RowKeys
 from qkv.errors import CheckpointError, ConfigError, Place, setting
 from qkv.linalg.session import DecodingSession

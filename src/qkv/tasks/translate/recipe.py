@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from qkv.data.fingerprints import fingerprint
+from qkv.data.corpus import fingerprint
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, setting
 from qkv.metrics.translation import bleu

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from qkv.errors import ConfigError
 from qkv.linalg.session import DecodingSession
+from qkv.values.rows import select_rows
 
 
 class PaddedReader(Protocol):
@@ -107,5 +108,5 @@ class Prompted:
 
     def select(self, state: Continuation, rows: Tensor) -> Continuation:
         """Take rows of a state."""
-        scores = None if state.scores is None else state.scores.index_select(0, rows)
+        scores = None if state.scores is None else select_rows(state.scores, rows)
         return Continuation(scores, self.model.select(state.inner, rows))

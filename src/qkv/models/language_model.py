@@ -15,6 +15,7 @@ from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.dropout import Dropout
 from qkv.nn.feed_forward import Activation
 from qkv.nn.mechanism import MechanismConfig
+from qkv.values.rows import select_rows
 
 
 @final
@@ -218,7 +219,7 @@ class LanguageModel(TokenPredictor[DecoderState]):
     def select(self, state: DecoderState, rows: Tensor) -> DecoderState:
         """Select rows of a state: fewer, repeated or reordered."""
         rows = self.rows(rows)
-        padding = None if state.padding is None else state.padding.index_select(0, rows)
+        padding = None if state.padding is None else select_rows(state.padding, rows)
         return state._replace(caches=tuple(cache.select(rows) for cache in state.caches), padding=padding)
 
     def _padded(

@@ -31,6 +31,7 @@ from qkv.scores.products import Dot
 from qkv.values.catalog import as_flag
 from qkv.values.hooks import step_through_hooks
 from qkv.values.plain import has_hooks
+from qkv.values.rows import select_rows
 
 _POSITIONS, _WEIGHTS = Dot(), Identity()
 _SCORES = ("bilinear", "additive", "dot", "scaled_dot")
@@ -251,9 +252,9 @@ class MonotonicTranslator(nn.Module):
     def select(self, state: MonotonicState, rows: Tensor) -> MonotonicState:
         """Take rows of a state: fewer, repeated, or in another order."""
         rows = self.rows(rows)
-        hidden = tuple(part.index_select(0, rows) for part in state.hidden)
-        keys, memory, lengths = (part.index_select(0, rows) for part in (state.keys, state.memory, state.lengths))
-        joint = None if state.joint is None else state.joint.index_select(0, rows)
+        hidden = tuple(select_rows(part, rows) for part in state.hidden)
+        keys, memory, lengths = (select_rows(part, rows) for part in (state.keys, state.memory, state.lengths))
+        joint = None if state.joint is None else select_rows(state.joint, rows)
         return MonotonicState(hidden, keys, memory, lengths, joint)
 
     def fork(self, state: MonotonicState, rows: Tensor, width: int) -> MonotonicState:

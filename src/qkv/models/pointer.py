@@ -18,6 +18,7 @@ from qkv.nn.mechanism import score_name
 from qkv.nn.pointer import Pointer, PointerScore
 from qkv.values.catalog import as_flag
 from qkv.values.hooks import step_through_hooks
+from qkv.values.rows import select_rows
 
 END = 0
 """Pointing here ends the sequence; the elements are 1 to S."""
@@ -195,8 +196,8 @@ class PointerNetwork(nn.Module):
     def select(self, state: PointerState, rows: Tensor) -> PointerState:
         """Select rows of a state: fewer, repeated or reordered."""
         rows = self.rows(rows)
-        hidden = tuple(part.index_select(0, rows) for part in state.hidden)
-        return PointerState(hidden, *(part.index_select(0, rows) for part in state[1:]))
+        hidden = tuple(select_rows(part, rows) for part in state.hidden)
+        return PointerState(hidden, *(select_rows(part, rows) for part in state[1:]))
 
     def _step(self, tokens: Tensor, state: PointerState) -> tuple[Tensor, PointerState]:
         inputs = apply_layer(self.from_element, _taken(state.values, tokens)[:, 0])

@@ -17,6 +17,7 @@ from qkv.nn.decoding.cache import BatchRows, Memory
 from qkv.nn.dropout import Dropout
 from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.multihead import MultiHeadAttention
+from qkv.values.rows import select_rows
 
 
 @final
@@ -151,7 +152,7 @@ class RecurrentLanguageModel(TokenPredictor[RecurrentDecoderState]):
     def select(self, state: RecurrentDecoderState, rows: Tensor) -> RecurrentDecoderState:
         """Select rows of a state: fewer, repeated or reordered."""
         rows = self.rows(rows)
-        hidden = tuple(part.index_select(0, rows) for part in state.hidden)
+        hidden = tuple(select_rows(part, rows) for part in state.hidden)
         return state._replace(hidden=hidden, past=None if state.past is None else state.past.select(rows))
 
     def _mask(self, new: int, known: int) -> Mask | None:

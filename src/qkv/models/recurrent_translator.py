@@ -40,6 +40,7 @@ from qkv.nn.recurrent.repeated_attention import PlannedAttention, RepeatedAttent
 from qkv.nn.scores import ScoreModule, ScoreParts, score_of
 from qkv.normalizers.kinds import optional_normalizer
 from qkv.scores.base import Score
+from qkv.values.rows import select_rows
 
 
 @final
@@ -340,14 +341,14 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
     def _apart(self, state: RecurrentState, rows: Tensor, sources: Tensor | None) -> RecurrentState:
         rows = self.rows(rows)
         hidden, summary = (
-            tuple(part.index_select(0, rows) for part in state.hidden),
-            state.summary.index_select(0, rows),
+            tuple(select_rows(part, rows) for part in state.hidden),
+            select_rows(state.summary, rows),
         )
         if sources is None:
             return state._replace(hidden=hidden, summary=summary)
-        lengths = None if state.lengths is None else state.lengths.index_select(0, sources)
-        keys, values = state.keys.index_select(0, sources), state.values.index_select(0, sources)
-        alignment = None if state.alignment is None else state.alignment.index_select(0, rows)
+        lengths = None if state.lengths is None else select_rows(state.lengths, sources)
+        keys, values = select_rows(state.keys, sources), select_rows(state.values, sources)
+        alignment = None if state.alignment is None else select_rows(state.alignment, rows)
         features = None if state.features is None else state.features.select(sources)
         return RecurrentState(hidden, keys, values, lengths, summary, state.session, alignment, features)
 

@@ -32,6 +32,7 @@ from qkv.nn.decoding.stepping import steps
 from qkv.nn.dropout import Dropout
 from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.norms import NormParts
+from qkv.values.rows import select_rows
 
 
 @final
@@ -266,7 +267,7 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
         """Select rows of a forked state, in groups that share a source."""
         assert state.seen is not None
         rows, width = self.rows(rows), state.seen.shape[1]
-        seen = state.seen.flatten(0, 1).index_select(0, rows).view(-1, width, state.seen.shape[2])
+        seen = select_rows(state.seen.flatten(0, 1), rows).view(-1, width, state.seen.shape[2])
         if rows.numel() < state.seen.shape[0] * width:
             state = _of_sources(state, rows[::width] // width)
         return state._replace(seen=seen)
@@ -305,7 +306,7 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
 def _of_sources(state: TransformerState, sources: Tensor) -> TransformerState:
     """Select the cached entries of some sources."""
     caches = tuple(cache.select(sources) for cache in state.caches)
-    lengths = None if state.lengths is None else state.lengths.index_select(0, sources)
+    lengths = None if state.lengths is None else select_rows(state.lengths, sources)
     return state._replace(caches=caches, lengths=lengths)
 
 

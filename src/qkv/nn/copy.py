@@ -14,6 +14,7 @@ from qkv.normalizers.row_state import RowState
 from qkv.shapes import show
 from qkv.values.checked import checked
 from qkv.values.hooks import through_hooks
+from qkv.values.rows import select_rows
 
 Mixing = Literal["joint", "mixture"]
 _ROWS = "Each row of a batch has a source of its own."
@@ -38,8 +39,8 @@ class Copyable(NamedTuple):
 
     def select(self, rows: Tensor) -> "Copyable":
         """Select rows of the batch: fewer, repeated or reordered."""
-        lengths = None if self.lengths is None else self.lengths.index_select(0, rows)
-        key, ids, extra = (part.index_select(0, rows) for part in (self.key, self.ids, self.extra))
+        lengths = None if self.lengths is None else select_rows(self.lengths, rows)
+        key, ids, extra = (select_rows(part, rows) for part in (self.key, self.ids, self.extra))
         return Copyable(key, ids, lengths, extra, self.most)
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from qkv.masks.base import as_mask
 from qkv.masks.patterns import span
+from qkv.values.rows import select_rows
 
 
 class StoredKeys(NamedTuple):
@@ -67,7 +68,7 @@ class KeyValueBuffer:
 
     def select(self, rows: Tensor) -> None:
         """Take rows of the batch, as a beam search does."""
-        self._pair = tuple(x.index_select(0, rows.to(x.device)) for x in self._pair)
+        self._pair = tuple(select_rows(x, rows.to(x.device)) for x in self._pair)
 
     def keep(self, key: Tensor, value: Tensor, queries: int) -> StoredKeys:
         """Return the same keys and values, in memory shared with those of earlier calls if they continue them.

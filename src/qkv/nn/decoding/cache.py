@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from qkv.compiled.strided import StridedArray, as_strided_array
+from qkv.errors import ShapeError
 from qkv.linalg.memory_pool import MemoryPool
 from qkv.linalg.session import DecodingSession
-from qkv.values.checked import checked, explained
+from qkv.values.checked import checked, explained, explained_by
 from qkv.values.parameters import readable
+from qkv.values.rows import expect_rows, select_rows
 
 _LEAST_ROOM = 16
 """Positions in the smallest room."""
@@ -85,10 +87,13 @@ class Memory:
         dropped = max(0, self.length - count)
         return Memory(self.key[..., dropped:, :], self.value[..., dropped:, :], self.first + dropped, self.buffer)
 
+    @explained_by(lambda self, rows: expect_rows(rows, len(self.key)))
     def select(self, rows: Tensor) -> "Memory":
         """Take rows of the batch: fewer, repeated or reordered; rows (R,), int64."""
         if self.buffer is None or torch.is_grad_enabled():
-            return Memory(self.key.index_select(0, rows), self.value.index_select(0, rows), self.first)
+            return Memory(select_rows(self.key, rows), select_rows(self.value, rows), self.first)
+        if not isinstance(rows, Tensor):
+            expect_rows(rows, len(self.key))
         # Room for one more key: a beam selects rows before each step, and should copy them once.
         return _GrowingBuffer.copied(self, self.length + 1, self.buffer.pool, rows).extend(self, 0)
 
@@ -129,7 +134,7 @@ class SomeMemory:
 
     def select(self, rows: Tensor) -> "SomeMemory":
         """Take rows of the batch: fewer, repeated or reordered."""
-        return SomeMemory(self.memory.select(rows), self.seen.index_select(0, rows))
+        return SomeMemory(self.memory.select(rows), select_rows(self.seen, rows))
 
 
 @final
@@ -226,5 +231,11 @@ class BatchRows(nn.Module):
         return rows
 
     def begin(self, batch: Tensor) -> None:
-        """Start a new batch (B, ...)."""
+        """Start a new batch (B, ...).
+
+        Raises:
+            ShapeError: it has no dimension.
+        """
+        if batch.ndim == 0:
+            raise ShapeError("batch", "at least one dimension, (B, ...)", "()", "The first dimension counts rows.")
         self(torch.arange(batch.shape[0], device=batch.device), start=True)

@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.here import here
 from torch import Tensor
 
 import qkv
-from qkv.errors import ShapeError, UnsupportedError
+from qkv.errors import ArgumentError, QkvError, ShapeError, UnsupportedError
 
 S, N, M = qkv.scores, qkv.normalizers, qkv.masks
 
@@ -127,8 +129,48 @@ def test_index_that_is_none(index: object) -> None:
 
 def test_a_position_out_of_range() -> None:
     query, key = inputs()
-    with pytest.raises(IndexError, match="out of range for 11"):
+    with pytest.raises(IndexError, match="below 11"):
         qkv.attention_map(query, key).column(11)
+
+
+@pytest.mark.parametrize("last", [0, 3])
+@pytest.mark.parametrize("wrong", [7, -8, 1.5, [0, 9], torch.tensor(9), slice(0, 1.5), (0,) * 9])
+def test_an_index_that_a_map_does_not_have_is_named(wrong: object, last: int) -> None:
+    amap = qkv.attention_map(torch.randn(3, 5, 4), torch.randn(3, 7, 4))
+    index = wrong if isinstance(wrong, tuple) else (0, wrong) if last else wrong
+    with pytest.raises(ShapeError) as caught:
+        amap[index]  # type: ignore[index]
+    assert caught.value.argument == "index"
+    assert "(3, 5, 7)" in caught.value.expected
+
+
+def test_iteration_over_a_map_ends() -> None:
+    query, key = torch.randn(3, 5, 4), torch.randn(3, 7, 4)
+    amap = qkv.attention_map(query, key)
+    assert [tuple(row.shape) for row in amap] == [(5, 7)] * 3
+    assert torch.equal(torch.stack(list(amap)), amap.dense())
+
+
+@pytest.mark.parametrize("index", [(0, True), (True,), (0, 0, True), (0, np.int64(2)), (..., np.int32(-1))])
+def test_bools_and_integers_of_numpy_select_as_in_the_matrix(index: tuple[object, ...]) -> None:
+    amap = qkv.attention_map(torch.randn(3, 5, 4), torch.randn(3, 7, 4))
+    assert torch.equal(amap[index], amap.dense()[index])  # type: ignore[index]
+
+
+@pytest.mark.parametrize("rows", [0, -1, True, 2.5])
+def test_the_number_of_checked_rows_is_a_number_from_1(rows: Any) -> None:
+    amap = qkv.attention_map(torch.randn(5, 4), torch.randn(7, 4))
+    with pytest.raises(QkvError) as caught:
+        amap.error(rows)
+    assert caught.value.argument == "rows"
+
+
+@pytest.mark.parametrize("method", ["row", "column", "topk", "dense", "error"])
+@pytest.mark.parametrize("wrong", [True, [1], 1.5, "1"])
+def test_numbers_of_every_method_are_whole(method: str, wrong: Any) -> None:
+    amap = qkv.attention_map(torch.randn(5, 4), torch.randn(7, 4))
+    with pytest.raises(ArgumentError):
+        getattr(amap, method)(wrong)
 
 
 def test_gradients_reach_query_and_key_through_a_tile() -> None:

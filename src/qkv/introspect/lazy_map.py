@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
+from numbers import Integral
 from types import EllipsisType
 from typing import Any, Literal, final
 
@@ -15,7 +16,7 @@ from qkv.biases import Bias
 from qkv.engine.describe import Arguments, DescribedCall, describe
 from qkv.engine.problem import Call
 from qkv.engine.winners import values_of, winners
-from qkv.errors import ConfigError, ShapeError, UnsupportedError
+from qkv.errors import ConfigError, ShapeError, UnsupportedError, out_of_memory_text
 from qkv.introspect import gradients
 from qkv.introspect.display import viewer
 from qkv.introspect.snapshot import Unchanged, copied
@@ -30,18 +31,23 @@ from qkv.scores.base import Score
 from qkv.scores.kernels import SquaredDistance
 from qkv.scores.products import SCALED_DOT
 from qkv.shapes import Shape, show
-from qkv.values.checked import checked
+from qkv.values.checked import answering, checked
 from qkv.values.parameters import expect_floats
 
 TENSOR_LIMIT = 1 << 22
 """The most weights of a map that is taken for a tensor: 16 MiB of float32."""
 DENSE_LIMIT = 1 << 26
 """The most weights that `dense()` computes by default: 256 MiB of float32."""
+_EXAMPLE = "Example: amap[0, 3, 10:20, 0:64] or amap[..., 10:20, 0:64]."
 
 Index = int | slice
 
 
-@checked
+class MapIndexError(ShapeError, IndexError):
+    """An index that a map does not have."""
+
+
+@answering
 @final
 class AttentionMap:
     """A lazy (..., Q, K) matrix of weights, returned by `attention_map`.
@@ -219,16 +225,27 @@ class AttentionMap:
         """Return an exact part of the matrix; integers drop a dimension, slices keep it.
 
         Other indices, such as steps, lists and masks, are those of the whole matrix, if it is small.
+
+        Raises:
+            MapIndexError: an index is out of range; it is an IndexError too.
+            ShapeError: there are too many indices, or the matrix is large and one is no integer or plain slice.
         """
-        several = index if isinstance(index, tuple) else (index,)
+        several = tuple(map(_as_index, index if isinstance(index, tuple) else (index,)))
         text = any(isinstance(part, str) for part in several)
         if (
             not text
             and not all(part is Ellipsis or _fits(part) for part in several)
             and prod(self.shape) <= TENSOR_LIMIT
         ):
-            return self._tensor()[index]
-        indices = self._indices(index if isinstance(index, tuple) else (index,))
+            weights = self._tensor()
+            try:
+                return weights[several]
+            except (IndexError, TypeError, ValueError, RuntimeError) as error:
+                if out_of_memory_text(error) is not None:
+                    raise
+                expected = f"an index of a tensor of shape {show(self.shape)}"
+                raise MapIndexError("index", expected, str(index), _EXAMPLE) from error
+        indices = self._indices(several)
         rows, columns = (_as_slice(part, size) for part, size in zip(indices[-2:], self.shape[-2:], strict=True))
         weights = tile(self._call, self._kind, self._state, rows, columns, self._state_from_caller)
         weights = weights.expand(*self._inner, *weights.shape[-2:]).reshape(*self.shape[:-2], *weights.shape[-2:])
@@ -242,6 +259,9 @@ class AttentionMap:
 
         Returns:
             (..., K).
+
+        Raises:
+            MapIndexError: there is no such query; it is an IndexError too.
         """
         return self[..., query, :]
 
@@ -253,6 +273,9 @@ class AttentionMap:
 
         Returns:
             (..., Q).
+
+        Raises:
+            MapIndexError: there is no such key; it is an IndexError too.
         """
         return self[..., :, key]
 
@@ -393,8 +416,11 @@ class AttentionMap:
             The largest error; None if the normalizer promises nothing.
 
         Raises:
+            ConfigError: the number of rows is not above 0.
             ShapeError: the error is far more than rounding: the given state belongs to other rows.
         """
+        if rows < 1:
+            raise ConfigError("rows", "1 or more", f"{rows}", "Without rows there is nothing to check.")
         sampled = _spread_evenly(self.shape[-2], rows)
         with torch.no_grad():
             sums = [self[..., query, :].sum(-1, dtype=torch.float64) for query in sampled.tolist()]
@@ -425,9 +451,13 @@ class AttentionMap:
         missing = len(self.shape) - len(before) - len(after)
         good = missing >= 0 and all(_fits(part) for part in (*before, *after))
         if not good or len(before) + len(after) + (gap < len(index)) != len(index):
-            hint = "Example: amap[0, 3, 10:20, 0:64] or amap[..., 10:20, 0:64]."
-            raise ShapeError("index", f"integers and plain slices of {show(self.shape)}", str(index), hint)
-        return [*before, *[slice(None)] * missing, *after]
+            raise ShapeError("index", f"integers and plain slices of {show(self.shape)}", str(index), _EXAMPLE)
+        indices = [*before, *[slice(None)] * missing, *after]
+        for dimension, (part, size) in enumerate(zip(indices, self.shape, strict=True)):
+            if isinstance(part, int) and not -size <= part < size:
+                expected = f"an index below {size} of dimension {dimension} of {show(self.shape)}"
+                raise MapIndexError("index", expected, f"{part}", "Negative indices count from the end.")
+        return indices
 
 
 def _operator(name: str) -> Callable[..., Any]:
@@ -452,16 +482,21 @@ def _spread_evenly(size: int, count: int) -> Tensor:
     return torch.linspace(0, max(size - 1, 0), min(count, size), dtype=torch.float64, device="cpu").long()
 
 
+def _as_index(index: Any) -> Any:
+    """Return an integer of another library as one of Python's; anything else as it is."""
+    return int(index) if isinstance(index, Integral) and not isinstance(index, bool) else index
+
+
 def _fits(index: object) -> bool:
-    return isinstance(index, int) or (isinstance(index, slice) and index.step in (None, 1))
+    if isinstance(index, slice):
+        return index.step in (None, 1) and all(isinstance(end, Integral | None) for end in (index.start, index.stop))
+    return isinstance(index, int) and not isinstance(index, bool)
 
 
 def _as_slice(index: Index, size: int) -> slice:
     if isinstance(index, slice):
         return index
     at = index + size if index < 0 else index
-    if not 0 <= at < size:
-        raise IndexError(f"index {index} is out of range for {size} positions")
     return slice(at, at + 1)
 
 

@@ -118,6 +118,8 @@ def _with_numbers(function: _Run) -> _Run:
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return function(*args, **kwargs)
         signature = _signature(function)
         bound = _bound(signature, args, kwargs)
         for argument, x in {} if bound is None else bound.arguments.items():

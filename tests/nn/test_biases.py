@@ -1,11 +1,13 @@
 """Biases with parameters: equal to their definition, learned through attention, correct with a cache."""
 
+from typing import Any
+
 import pytest
 import torch
 
 import qkv
-from qkv.errors import ConfigError
-from qkv.nn.biases import AlibiBias, BiasModule, RelativeBias, alibi_slopes, build_bias
+from qkv.errors import ConfigError, DtypeError
+from qkv.nn.biases import AlibiBias, BiasModule, BucketedBias, RelativeBias, alibi_slopes, build_bias
 
 
 def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -72,3 +74,19 @@ def test_bad_settings_are_told() -> None:
     with pytest.raises(ConfigError, match="heads: expected a whole number from 1; got 0"):
         AlibiBias(0)
     assert isinstance(build_bias("relative", 4, reach=2), RelativeBias)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32])
+@pytest.mark.parametrize("causal", [False, True])
+def test_buckets_do_not_depend_on_the_type_of_the_distances(dtype: torch.dtype, causal: bool) -> None:
+    limits = torch.iinfo(dtype)
+    distance = torch.tensor([limits.min, limits.min + 1, 0, 1, 5, limits.max], dtype=dtype)
+    bias = BucketedBias(8, 64, heads=2, causal=causal)
+    assert torch.equal(bias.bucket_of(distance), bias.bucket_of(distance.long()))
+
+
+@pytest.mark.parametrize("distance", [torch.tensor([True]), torch.tensor([1.5]), [1], 1])
+@pytest.mark.parametrize("causal", [False, True])
+def test_distances_are_integers(distance: Any, causal: bool) -> None:
+    with pytest.raises(DtypeError, match=r"^distance: "):
+        BucketedBias(8, 64, heads=2, causal=causal).bucket_of(distance)

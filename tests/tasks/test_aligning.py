@@ -136,6 +136,9 @@ def test_bad_settings_and_files_are_named(run: Path, tmp_path: Path) -> None:
         align_files(run, None, files, _NO_FILES, AlignmentReading("attention", 3), "mutual")
     with pytest.raises(ConfigError, match='when: expected "at" or "after"'):
         AlignmentReading("attention", when="before")  # type: ignore[arg-type]
+    for head in (2.5, "0", True):
+        with pytest.raises(ConfigError, match="head: expected a whole number or None"):
+            AlignmentReading("attention", head)  # type: ignore[arg-type]
     with pytest.raises(
         ConfigError, match=r'source: expected source="FILE" and target="FILE", or data="FILE.tsv"; got source'
     ):

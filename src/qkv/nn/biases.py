@@ -169,7 +169,14 @@ class BucketedBias(BiasModule):
         nn.init.zeros_(self.weight)
 
     def bucket_of(self, distance: Tensor) -> Tensor:
-        """Return the bucket of each distance j − i, int64."""
+        """Return the bucket of each distance j − i, int64.
+
+        Raises:
+            DtypeError: the distances are no integers.
+        """
+        expect_integers("distance", distance, tuple(getattr(distance, "shape", ())), "of any dimensions")
+        # Small types cannot hold the negative of each of their numbers.
+        distance = distance.long()
         exact, length = self.side // 2, (-distance).clamp(min=0) if self.causal else distance.abs()
         # In float32, as in the source: the bucket of a distance on an edge depends on the rounding.
         grown = torch.log(length.clamp(min=1).float() / exact) / math.log(self.farthest / exact) * (self.side - exact)

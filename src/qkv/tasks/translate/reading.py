@@ -9,10 +9,12 @@ from torch import Tensor, nn
 
 from qkv.errors import ConfigError, expect_name, setting
 from qkv.tasks.translate.model import TranslationModel
+from qkv.values.checked import checked
 
 When = Literal["at", "after"]
 
 
+@checked
 @final
 @dataclass(frozen=True)
 class AlignmentReading:

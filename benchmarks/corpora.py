@@ -26,7 +26,7 @@ from benchmarks.kept import keep
 
 from qkv.data.batches import FRAME, Example, token_batches
 from qkv.tasks.generate.recipe import RECIPE
-from qkv.tasks.prepare.call import prepare
+from qkv.tasks.prepare.preparing import prepare
 from qkv.tasks.prepared.corpus import Corpus
 from qkv.tasks.prepared.pairs import PairBatches, PreparedPairs
 from qkv.training.feed import Feed

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from qkv.normalizers.row_state import RowState, merge
     from qkv.recording import record
     from qkv.tasks.load import load
-    from qkv.tasks.prepare.call import prepare
+    from qkv.tasks.prepare.preparing import prepare
     from qkv.tasks.train import train
 
 __all__ = [
@@ -70,7 +70,7 @@ __getattr__ = lazy(
         "merge": "qkv.normalizers.row_state",
         "nn": "qkv.nn",
         "normalizers": "qkv.normalizers",
-        "prepare": "qkv.tasks.prepare.call",
+        "prepare": "qkv.tasks.prepare.preparing",
         "record": "qkv.recording",
         "recording": "qkv.recording",
         "scores": "qkv.scores",

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from qkv.errors import CheckpointError
+import qkv
+from qkv.errors import CheckpointError, ConfigError
 from qkv.settings import merge
 from qkv.tasks.classify.recipe import RECIPE as CLASSIFY
 from qkv.tasks.load import load
@@ -44,6 +45,9 @@ def test_a_translator_goes_on_from_another(tmp_path: Path) -> None:
     wide = load_settings(merge(given, {"model": {"hidden": 16}}))
     with pytest.raises(CheckpointError, match=r"from: .* of shape .* in place of"):
         train(wide, tmp_path / "wide", origin=origin)
+    with pytest.raises(ConfigError) as raised:
+        qkv.train("translate", data=tables["data"]["data"], out="new", start=tmp_path / "first", tokenizer="word")
+    assert (raised.value.argument, raised.value.got) == ("tokenizer", "word")
 
 
 def test_a_classifier_goes_on_from_one_with_the_same_labels(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,24 +18,7 @@ from qkv.tasks.settings import RUN, TOPICS, TaskSettings
 
 if TYPE_CHECKING:
     from qkv.tasks.processes import Meeting
-    from qkv.training.events import Outcome
-
-
-class TrainingRecipe(Protocol):
-    """A training task: builds settings from nested dicts, and trains a run from them; see `qkv.tasks.recipe`."""
-
-    @property
-    def settings(self) -> TaskSettings:
-        """Its tables of settings."""
-
-    def load_settings(self, tables: Mapping[str, Mapping[str, Any]]) -> Any:
-        """Check settings and fill in defaults."""
-
-    def show_settings(self, settings: Any) -> dict[str, Any]:
-        """Return all settings as nested dicts."""
-
-    def train(self, settings: Any, out: Path | None, device: str, *, tensorboard: bool, origin: Any) -> "Outcome":
-        """Train, or resume."""
+    from qkv.tasks.training import TrainingRecipe
 
 
 _PREPARED, _CORPUS = "prepared", "corpus"
@@ -93,7 +76,7 @@ def _run_flags(options: type) -> Iterator[tuple[str, Any]]:
         yield name, Annotated[hint, option_of(options, name, help, RUN)]
 
 
-def train_command(task: TaskSettings, recipe: Callable[[], TrainingRecipe]) -> Callable[..., None]:
+def train_command(task: TaskSettings, recipe: "Callable[[], TrainingRecipe]") -> Callable[..., None]:
     """Return the command that trains a task: its flags are the task's settings.
 
     Args:
@@ -134,7 +117,7 @@ def command_of(task: str) -> Any:
     return typer.main.get_command(one)
 
 
-def train_by_flags(recipe: TrainingRecipe, flags: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+def train_by_flags(recipe: "TrainingRecipe", flags: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Train with flags and files: flags override the file, and the file overrides the run that training starts from.
 
     Args:
@@ -143,17 +126,13 @@ def train_by_flags(recipe: TrainingRecipe, flags: Mapping[str, Any], options: Ma
         options: what the command has besides, see `qkv.tasks.settings.RunOptions`.
     """
     from qkv.settings import merge, read_toml
-    from qkv.tasks.origin import open_origin, origin_tables
-    from qkv.tasks.prepared.corpus import with_corpus
 
     task = recipe.settings
     typed = typed_settings(task, flags)
-    origin = open_origin(options.get("start"), task.name, options.get("tokenizer_from"))
     file = options["config"]
     try:
-        below = merge(origin_tables(origin, task), {} if file is None else task.current(read_toml(file)))
-        tables = merge(below, task.in_tables(typed))
-        _train(recipe, with_corpus(tables, task), options, origin)
+        tables = merge({} if file is None else task.current(read_toml(file)), task.in_tables(typed))
+        _train(recipe, tables, options)
     except QkvError as error:
         raise as_typed(error, task, typed) from error
 
@@ -195,27 +174,24 @@ def as_typed(error: QkvError, task: TaskSettings, typed: Mapping[str, Any]) -> Q
     )
 
 
-def _train(
-    recipe: TrainingRecipe, tables: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any], origin: Any
-) -> None:
+def _train(recipe: "TrainingRecipe", tables: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> None:
     from qkv.settings import to_toml
     from qkv.tasks.notes import as_json
-    from qkv.tasks.origin import expect_tokenizer
     from qkv.tasks.processes import TrainingCall, meet
     from qkv.tasks.streams import write_json, write_lines
+    from qkv.tasks.training import RequestedTraining
 
-    expect_tokenizer(origin, tables, recipe.settings)
-    settings = recipe.load_settings(tables)
-    if options["print_config"]:
-        shown = recipe.show_settings(settings)
-        write_json([shown]) if as_json() else write_lines(to_toml(shown).splitlines())
-        return
-    device, tensorboard = options.get("device", "cpu"), options.get("tensorboard", False)
     call = TrainingCall(
         recipe.settings.name, tables, options["out"], options.get("start"), options.get("tokenizer_from")
     )
-    with meet(options.get("processes"), device) as meeting, _one_message(meeting), meeting.joined(call):
-        outcome = recipe.train(settings, options["out"], device, tensorboard=tensorboard, origin=origin)
+    training = RequestedTraining.of(recipe, call, options.get("processes"))
+    if options["print_config"]:
+        shown = recipe.show_settings(training.settings)
+        write_json([shown]) if as_json() else write_lines(to_toml(shown).splitlines())
+        return
+    device, tensorboard = options.get("device", "cpu"), options.get("tensorboard", False)
+    with meet(training.processes, device) as meeting, _one_message(meeting), meeting.joined(training.call):
+        outcome = training.train(device, tensorboard=tensorboard)
     if options.get("picture") is not None:
         from qkv.tasks.regress.picture import save_picture
         from qkv.tasks.regress.predict import Regressor

@@ -1,6 +1,6 @@
 """Trainings in several processes: those that `processes` starts here, or those that `torchrun` started.
 
-A command and `qkv.train` share this. The processes that are started here run `qkv.tasks.follower`, and are given the
+A command and `qkv.train` share this. The processes that are started here run `qkv.tasks.training`, and are given the
 training as names and values: nothing of the program that asks for it runs twice.
 """
 
@@ -178,18 +178,18 @@ class Meeting:
             yield processes
 
 
-def expect_count(number: int | None, task: TaskSettings | None = None) -> int | None:
+def expect_count(number: int | None, task: TaskSettings) -> int | None:
     """Return a number of processes if a task can be trained by so many.
 
     Args:
         number: how many; None for those of `torchrun`, or one.
-        task: the task, if known.
+        task: the task.
 
     Raises:
         ConfigError: it is no number, less than one, or the task is not trained step by step.
     """
     number = converted(LoopOptions, {"processes": number})["processes"]
-    if task is not None and not issubclass(task.options, LoopOptions):
+    if not issubclass(task.options, LoopOptions):
         expect_alone(number or 1)
     return number
 
@@ -221,7 +221,7 @@ def meet(number: int | None, device: str) -> Iterator[Meeting]:
 
     from qkv.training.processes import in_environment
 
-    number, started = expect_count(number), in_environment()
+    started = in_environment()
     if started is not None and number not in (None, started[1]):
         hint = "Omit it: the number is that of torchrun."
         raise ConfigError("processes", f"{started[1]}, as torchrun started", f"{number}", hint)
@@ -351,7 +351,7 @@ def _start(rank: int, size: int, port: int, threads: int) -> "subprocess.Popen[b
         "OMP_NUM_THREADS": threads,
     }
     return subprocess.Popen(
-        python_command("from qkv.tasks.follower import main; main()"),
+        python_command("from qkv.tasks.training import main; main()"),
         env={**os.environ, **{name: str(item) for name, item in environment.items()}},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -3,7 +3,8 @@
 It imports nothing large, because commands read it when they start.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from inspect import Parameter
@@ -12,7 +13,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, final
 
 from qkv.data.choices import Form, TokenizerKind
-from qkv.errors import ConfigError, nearest, setting
+from qkv.errors import ConfigError, QkvError, in_python, nearest, setting
 from qkv.normalizers.catalog import NORMALIZERS
 from qkv.scores.catalog import POWERS, SCORES
 from qkv.settings import Option, help_of, hints_of, options_of
@@ -303,3 +304,13 @@ def parameters(tasks: Iterable[TaskSettings]) -> Sequence[Parameter]:
                 if name in options_of(table) and name not in known:
                     known[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint)
     return list(known.values())
+
+
+@contextmanager
+def named_as_given(task: TaskSettings) -> Iterator[None]:
+    """Let errors name settings as functions do, not as the tables of a settings file do."""
+    try:
+        yield
+    except QkvError as error:
+        named = error.about(task.names.get(error.argument, error.argument))
+        raise named.respelled(lambda name, value: in_python(task.names.get(name, name), value)) from error

@@ -1,15 +1,13 @@
 """`qkv.train`: training any task from Python, with the settings of its command."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, final, overload
 
-from qkv.errors import ConfigError, QkvError, expect_name, in_python
+from qkv.errors import ConfigError, expect_name
 from qkv.notebooks import table
-from qkv.settings import merge
 from qkv.tasks.catalog import TASKS, recipe_of
 from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.classify.settings import ClassifyFiles, ClassifyModel, LabelModel
@@ -18,16 +16,15 @@ from qkv.tasks.generate.predict import Generator
 from qkv.tasks.generate.settings import GenerateFiles, GenerateModel, GenerateTokenizer
 from qkv.tasks.load import Model, load
 from qkv.tasks.notes import Verbosity, use_verbosity
-from qkv.tasks.origin import open_origin, origin_tables
 from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.point.settings import PointFiles, PointModel
-from qkv.tasks.prepared.corpus import with_corpus
-from qkv.tasks.processes import TrainingCall, expect_count, meet
+from qkv.tasks.processes import TrainingCall, meet
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import RegressFiles, RegressModel
-from qkv.tasks.settings import TaskSettings, TokenizerSettings, parameters
+from qkv.tasks.settings import TokenizerSettings, named_as_given, parameters
 from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.tag.settings import TagFiles
+from qkv.tasks.training import RequestedTraining
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.settings import MemberSettings, TranslateFiles, TranslateModel, TranslateTokenizer
 from qkv.training.events import Event, Outcome
@@ -218,25 +215,9 @@ def train(
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         got = "one function" if callable(callbacks) else ascii(callbacks)[:80]
         raise ConfigError("callbacks", "a sequence of functions", got, "Write callbacks=[function].")
-    recipe = recipe_of(task)
-    origin = open_origin(None if start is None else Path(start), task, None)
+    call = TrainingCall(task, known.in_tables(settings), Path(out), None if start is None else Path(start))
     with listening(callbacks), use_verbosity(Verbosity("quiet" if quiet else "normal")), named_as_given(known):
-        count = expect_count(processes, known)
-        tables = with_corpus(merge(origin_tables(origin, known), known.in_tables(settings)), known)
-        call = TrainingCall(task, tables, Path(out), None if start is None else Path(start))
-        if count is not None and count > 1:
-            call = replace(call, tables=call.plain())  # an iterator is read once, for all of them
-        checked = recipe.load_settings(call.tables)
-        with meet(count, device) as meeting, meeting.joined(call):
-            outcome = recipe.train(checked, Path(out), device, tensorboard=False, origin=origin)
+        training = RequestedTraining.of(recipe_of(task), call, processes)
+        with meet(training.processes, device) as meeting, meeting.joined(training.call):
+            outcome = training.train(device)
     return Run(Path(out), outcome)
-
-
-@contextmanager
-def named_as_given(task: TaskSettings) -> Iterator[None]:
-    """Let errors name settings as functions do, not as the tables of a settings file do."""
-    try:
-        yield
-    except QkvError as error:
-        named = error.about(task.names.get(error.argument, error.argument))
-        raise named.respelled(lambda name, value: in_python(task.names.get(name, name), value)) from error

@@ -1,6 +1,7 @@
 """`qkv prepare`: from text files to a folder of tokenized shards, continued where an earlier call was stopped."""
 
 import heapq
+import inspect
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from qkv.files import absolute
 from qkv.settings import build, check_tables, merge, plain
 from qkv.system import remove_file
 from qkv.tasks.generate.settings import GENERATE
-from qkv.tasks.notes import note, working
+from qkv.tasks.notes import Verbosity, note, use_verbosity, working
 from qkv.tasks.origin import Origin, expect_tokenizer, open_origin, origin_tables
 from qkv.tasks.pairs import divided
 from qkv.tasks.prepare.inputs import InputFiles, LineBlock
@@ -50,7 +51,7 @@ from qkv.tasks.prepared.manifest import (
     Shard,
     files_of,
 )
-from qkv.tasks.settings import TaskSettings
+from qkv.tasks.settings import TaskSettings, named_as_given, parameters
 from qkv.tasks.tokenizing import learn_tokenizer
 from qkv.tasks.translate.data import learn_tokenizers
 from qkv.tasks.translate.settings import TRANSLATE, TranslateTokenizer
@@ -493,3 +494,50 @@ def _tell(kind: CorpusKind, shards: Sequence[Shard], held: Shard | StoredFile, t
     parts += [f"{left_out:,} longer pairs left out"] if left_out else []
     parts += [f"{held.tokens:,} tokens held out"] if isinstance(held, Shard) else []
     note(f"qkv: {'; '.join(parts)}")
+
+
+def prepare(
+    files: str | Path | Sequence[str | Path] = (),
+    *,
+    out: str | Path,
+    tokenizer_from: str | Path | None = None,
+    processes: int = 1,
+    quiet: bool = False,
+    **settings: Any,
+) -> Prepared:
+    """Prepare a corpus for trainings that read it from disk, or continue where an earlier call was stopped.
+
+    Args:
+        files: text files, or files of pairs; none if `source` and `target` are given.
+        out: the folder of the corpus, for `qkv.train("generate", prepared=...)` or "translate".
+        tokenizer_from: a run whose tokenizer is used; None to learn one.
+        processes: how many tokenize; any number gives the same bytes.
+        quiet: whether to show no progress on standard error.
+        settings: the flags of `qkv prepare`.
+
+    Returns:
+        The corpus: its folder and sha256, how many tokens and shards it has, and how many of these were made now.
+
+    Raises:
+        ConfigError: a setting is unknown (the message suggests the closest one), or its value is invalid; or the folder
+            holds a corpus of other files or settings.
+        DataError: a file is invalid; the message gives file and line.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     text = Path(folder, "text")
+        ...     _ = text.write_text("To be, or not to be.\\n" * 50)
+        ...     prepare(text, out=Path(folder, "corpus"), tokenizer="char", quiet=True).tokens
+        1008
+    """
+    PREPARE.expect_settings(settings)
+    paths = [files] if isinstance(files, str | Path) else files
+    with use_verbosity(Verbosity("quiet" if quiet else "normal")), named_as_given(PREPARE):
+        origin = None if tokenizer_from is None else Path(tokenizer_from)
+        preparation = Preparation.of([Path(path) for path in paths], PREPARE.in_tables(settings), origin)
+        return preparation.prepare(Path(out), processes)
+
+
+_NAMED = list(inspect.signature(prepare).parameters.values())[:-1]
+prepare.__signature__ = inspect.Signature([*_NAMED, *parameters([PREPARE])])  # type: ignore[attr-defined]

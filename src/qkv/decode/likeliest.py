@@ -63,8 +63,7 @@ def log_probability(logits_RN: Tensor, tokens: Tensor) -> Tensor:
         >>> log_probability(torch.tensor([[0.1, 0.6, 0.3]]).log(), torch.tensor([1])).exp()
         tensor([0.6000])
     """
-    scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
-    return _of_none(scores, scores.log_softmax(-1).gather(-1, tokens[:, None])).squeeze(-1)
+    return log_probabilities(logits_RN).gather(-1, tokens[:, None]).squeeze(-1)
 
 
 def log_probabilities(logits_RN: Tensor) -> Tensor:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from qkv.errors import expect_name, setting
+from qkv.metrics.alignment import Link
 
-Link = tuple[int, int]
 _NEIGHBORS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
 
 

@@ -15,11 +15,11 @@ from qkv.metrics.figure import Figure
 from qkv.nn.first_batch import start_from_first_batch
 from qkv.nn.mechanism import MechanismConfig
 from qkv.settings import UNKNOWN, build, check_tables, converted, merge, options_of, plain
-from qkv.tasks.devices import as_device
 from qkv.tasks.events import listeners
 from qkv.tasks.notes import note, progress, verbose, working
 from qkv.tasks.origin import Origin, first_tokenizer, origin_config, start_from
 from qkv.tasks.run_folder import ADDED, FREE, expect_same_run, files_read, run_folder, store
+from qkv.tasks.runs import as_device
 from qkv.tasks.settings import ModelKind, TaskSettings, TokenizerSettings
 from qkv.tasks.tokenizing import as_learned, with_known_tokens
 from qkv.training import loop

@@ -13,7 +13,7 @@ from qkv.checkpoint.folder import load_weights_later, verify
 from qkv.checkpoint.plain import decode
 from qkv.checkpoint.rotation import locate
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, ConfigError, OutOfMemoryError
+from qkv.errors import CheckpointError, ConfigError, OutOfMemoryError, setting
 from qkv.files import FREE, room_for
 from qkv.hub.families.load import PublishedConfig, StackModel
 from qkv.tasks.notes import note
@@ -79,8 +79,42 @@ def expect_task(trained: Trained, task: str, what: str) -> None:
         raise CheckpointError(str(trained.folder), what, f"one trained to {trained.task}", hint)
 
 
-def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tensor] | None = None) -> M:
-    """Create the model of a checkpoint, and load its weights.
+def as_device(name: str | torch.device) -> torch.device:
+    """Return the device with a name, or the device itself if it is available.
+
+    Raises:
+        ConfigError: the device is not available.
+
+    Example:
+        >>> as_device("cpu")
+        device(type='cpu')
+    """
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()  # "meta" tensors hold no numbers
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        known = isinstance(error, AssertionError | NotImplementedError) or "Expected one of" not in str(error)
+        got = f"{name}: {str(error).splitlines()[0]}" if known else f'"{name}"'
+        names = " or ".join(f'"{each}"' for each in available_devices())
+        expected = f"an available device, on this machine {names}"
+        hint = 'PyTorch calls GPUs of Nvidia and AMD "cuda", those of Apple "mps".'
+        raise ConfigError(setting("device"), expected, got, hint) from None
+    return device
+
+
+def available_devices() -> list[str]:
+    """Return the names of the devices that PyTorch can use on this machine."""
+    gpus = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    return ["cpu", *(name for name, available in gpus.items() if available)]
+
+
+def rebuild(
+    make: Callable[[], M],
+    trained: Trained,
+    device: str | torch.device = "cpu",
+    weights: Mapping[str, Tensor] | None = None,
+) -> M:
+    """Create the model of a checkpoint with its weights, on a device and in evaluation mode.
 
     No memory is allocated before the configured sizes match those of the stored weights. PyTorch rejects sizes of more
     than 64 bits in several ways, including a `TypeError`.
@@ -88,6 +122,7 @@ def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tenso
     Args:
         make: creates the model from the checkpoint's configuration.
         trained: the checkpoint.
+        device: compute device.
         weights: use these weights instead of its own, such as an average of checkpoints.
 
     Returns:
@@ -95,8 +130,10 @@ def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tenso
 
     Raises:
         CheckpointError: the weights do not fit the model, or the model is unknown.
+        ConfigError: the device is not available.
         OutOfMemoryError: the model does not fit in memory.
     """
+    compute_device = as_device(device)
     stored = trained.contents.model if weights is None else weights
     try:
         _expect_few_layers(trained.model_table, len(stored))
@@ -117,7 +154,7 @@ def rebuild(make: Callable[[], M], trained: Trained, weights: Mapping[str, Tenso
             model.load_state_dict(tensors)
     except _MISFIT as error:
         raise _misfit(trained, error) from error
-    return model
+    return model.to(compute_device).eval()
 
 
 def _misfit(trained: Trained, error: Exception) -> CheckpointError:
@@ -174,7 +211,7 @@ def tokenizer_of(contents: Contents) -> Tokenizer | None:
 S = TypeVar("S", bound=StackModel)
 
 
-def rebuild_reader(trained: Trained, kind: type[S]) -> S:
+def rebuild_reader(trained: Trained, kind: type[S], device: str | torch.device = "cpu") -> S:
     """Build the encoder of a published model and load its weights.
 
     Args:
@@ -184,4 +221,4 @@ def rebuild_reader(trained: Trained, kind: type[S]) -> S:
     Raises:
         CheckpointError: it has another class, or the weights do not fit.
     """
-    return rebuild(lambda: PublishedConfig.from_table(trained.model_table).build_as(kind, "a reader"), trained)
+    return rebuild(lambda: PublishedConfig.from_table(trained.model_table).build_as(kind, "a reader"), trained, device)

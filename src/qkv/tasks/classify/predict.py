@@ -16,7 +16,6 @@ from qkv.recording import record
 from qkv.tasks.classify.data import EncodedText, Labeling, features_of
 from qkv.tasks.classify.model import build_model, stored_config
 from qkv.tasks.classify.objective import ReaderModel, predict
-from qkv.tasks.devices import as_device
 from qkv.tasks.length import expect_length
 from qkv.tasks.reading_attention import last_self_attention
 from qkv.tasks.runs import OTHER_VERSION, expect_task, load_trained, rebuild, rebuild_reader
@@ -161,7 +160,7 @@ def rebuild_labeler(
     names = tuple(str(label) for label in cast("list[object]", labels))
     if table.get("kind") == PUBLISHED:
         published: type[TextClassifier | TextTagger] = TextClassifier if kind == "classify" else TextTagger
-        return rebuild_reader(trained, published).to(as_device(device)).eval(), names, longest
+        return rebuild_reader(trained, published, device), names, longest
     size, unknown = trained.tokenizer.size, trained.tokenizer.unk
-    model = rebuild(lambda: build_model(kind, stored_config(table), size, len(names), unknown), trained)
-    return model.to(as_device(device)).eval(), names, longest
+    model = rebuild(lambda: build_model(kind, stored_config(table), size, len(names), unknown), trained, device)
+    return model, names, longest

@@ -11,7 +11,6 @@ from qkv.data.batches import collate_sources, device_of
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError
 from qkv.models.masked import MaskedLanguageModel
-from qkv.tasks.devices import as_device
 from qkv.tasks.runs import rebuild_reader
 from qkv.tasks.trained import Trained
 from qkv.tasks.values import expect_texts
@@ -57,7 +56,7 @@ class MaskFiller:
     """
 
     def __init__(self, trained: Trained, device: str | torch.device = "cpu") -> None:
-        self.model = rebuild_reader(trained, MaskedLanguageModel).to(as_device(device)).eval()
+        self.model = rebuild_reader(trained, MaskedLanguageModel, device)
         self.tokenizer: Tokenizer = trained.tokenizer
 
     @torch.no_grad()

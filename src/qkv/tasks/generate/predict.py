@@ -20,7 +20,6 @@ from qkv.decode.sampling import Sampling, row_keys, sample
 from qkv.errors import ConfigError, DataError, QkvError, expect_name, setting
 from qkv.metrics.figure import Figure
 from qkv.models.language_model import LanguageModel
-from qkv.tasks.devices import as_device
 from qkv.tasks.generate.data import passage
 from qkv.tasks.generate.model import build_model, stored_config
 from qkv.tasks.generate.objective import TextModel, judge
@@ -76,10 +75,11 @@ class Generator:
     @classmethod
     def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "Generator":
         """Build the model of a checkpoint; arguments and errors as for `load`."""
-        compute_device = as_device(device)
         expect_task(trained, GENERATE.name, "a language model")
-        model = rebuild(lambda: build_model(stored_config(trained.model_table), trained.tokenizer.size), trained)
-        return cls(model.to(compute_device), trained.tokenizer)
+        model = rebuild(
+            lambda: build_model(stored_config(trained.model_table), trained.tokenizer.size), trained, device
+        )
+        return cls(model, trained.tokenizer)
 
     def generate(
         self,

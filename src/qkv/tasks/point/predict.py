@@ -15,7 +15,6 @@ from qkv.errors import CheckpointError, ConfigError, Place, setting
 from qkv.metrics.figure import Figure
 from qkv.models.pointer import END
 from qkv.recording.recorder import record
-from qkv.tasks.devices import as_device
 from qkv.tasks.point.model import build_pointer
 from qkv.tasks.point.objective import ElementVocabulary, judge_positions, point, stack
 from qkv.tasks.point.settings import POINT, Order
@@ -95,8 +94,7 @@ class ElementPointer:
             None if words is None else ElementVocabulary([str(word) for word in cast("list[object]", words)])
         )
         features = config["features"]
-        model = rebuild(lambda: build_pointer(table, self.kind, features), trained)
-        self.model = model.to(as_device(device)).eval()
+        self.model = rebuild(lambda: build_pointer(table, self.kind, features), trained, device)
 
     @classmethod
     def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "ElementPointer":

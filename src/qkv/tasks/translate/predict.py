@@ -23,7 +23,6 @@ from qkv.models.copying import CopyingTranslator
 from qkv.notebooks import table
 from qkv.recording import record
 from qkv.settings import build
-from qkv.tasks.devices import as_device
 from qkv.tasks.length import expect_length, warn_cut
 from qkv.tasks.notes import counted
 from qkv.tasks.runs import OTHER_VERSION, expect_task, load_trained, rebuild
@@ -174,8 +173,7 @@ class Translator:
         cls, runs: Sequence[tuple[Path, Trained]], device: str | torch.device = "cpu", *, average: int = 1
     ) -> "Translator":
         """Build the models of runs and their checkpoints; arguments and errors as for `load`."""
-        compute_device = as_device(device)
-        members = [_member(path, trained, average) for path, trained in runs]
+        members = [_member(path, trained, device, average) for path, trained in runs]
         first, *others = members
         for (path, _), other in zip(runs[1:], others, strict=True):
             if other.tokenizer.to_json() != first.tokenizer.to_json():
@@ -185,9 +183,9 @@ class Translator:
                 hint = "Train all of them with the same columns and separators, or use each run alone."
                 raise CheckpointError(str(path), f"the columns of {runs[0][0]}", "other ones", hint)
         longest = min(member.longest for member in members)
-        models = [member.model.to(compute_device) for member in others]
+        models = [member.model for member in others]
         back = [way for member in members for way in member.back]
-        return cls(first.model.to(compute_device), first.tokenizer, longest, models, first.table, back)
+        return cls(first.model, first.tokenizer, longest, models, first.table, back)
 
     def translate(self, lines: Sequence[str], how: Decoding | None = None, *, beam: int = 1) -> list[str]:
         """Translate lines.
@@ -430,7 +428,7 @@ class Translator:
         return ids, words
 
 
-def _member(run: Path, trained: Trained, average: int) -> Translator:
+def _member(run: Path, trained: Trained, device: str | torch.device, average: int) -> Translator:
     """Build one model: of the best checkpoint of a run, of one checkpoint, or the average of the newest ones."""
     expect_task(trained, "translate", "a translation model")
     if average < 1:
@@ -441,7 +439,9 @@ def _member(run: Path, trained: Trained, average: int) -> Translator:
     config = trained.contents.config
     longest, columns = config.get("longest"), config.get("table")
     table = None if columns is None else _word_table(columns, trained.folder)
-    model = rebuild(lambda: build_model(read_config(trained.model_table), trained.tokenizer, table), trained, weights)
+    model = rebuild(
+        lambda: build_model(read_config(trained.model_table), trained.tokenizer, table), trained, device, weights
+    )
     longest = longest if isinstance(longest, int) else 256
     return Translator(model, trained.tokenizer, longest, table=table, back=(config.get("direction") == "back",))
 

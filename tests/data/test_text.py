@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.data.text import divide, in_batches, read_text, windows
+from qkv.data.batches import in_batches
+from qkv.data.text import divide, read_text, windows
 from qkv.errors import ConfigError, DataError
 
 

@@ -347,7 +347,7 @@ def test_a_process_that_ends_is_an_error(tmp_path: Path) -> None:
         os.kill(worker.pid, signal.SIGKILL)
         worker.send(ShardJob(0, (LineBlock(("a",), 1, 1, 1, (b"x\n",)),)))
         with pytest.raises(QkvError) as caught:
-            worker.made()
+            worker.receive()
     assert caught.value.argument == "processes"
 
 

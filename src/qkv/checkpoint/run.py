@@ -179,7 +179,7 @@ def expect_same(
     # What is trained on and what is held out can come from one file, which is named once.
     named = {files[name]: name for name in sorted(sums & files.keys(), reverse=True)}
     changed = [item for item in changed if item[0] not in sums or item[0] not in files or item[0] in named.values()]
-    titles = {name: f"other text in {given}, sha256" for given, name in named.items()}
+    titles = {name: f"other text in {flags}, sha256" for flags, name in named.items()}
     shown = ((titles.get(name, setting(name)), old, new) for name, old, new in changed[:_MOST])
     got = ", ".join(f"{title} {_show(new)} (it was {_show(old)})" for title, old, new in shown)
     more = f" and {len(changed) - _MOST} more" if len(changed) > _MOST else ""

@@ -118,12 +118,23 @@ def token_batches(
     random = Random(f"batches:{seed}:{epoch}")
     noise = [random.random() for _ in examples]
     order = sorted(range(len(examples)), key=lambda index: (widths[index], sum(lengths[index]), noise[index]))
-    if rows is None:
-        batches = cut_batches(order, widths, tokens)
-    else:
-        batches = [order[start : start + rows] for start in range(0, len(order), rows)]
+    batches = cut_batches(order, widths, tokens) if rows is None else in_batches(order, rows)
     shuffled = [random.random() for _ in batches]
     return [batches[number] for number in sorted(range(len(batches)), key=shuffled.__getitem__)]
+
+
+def in_batches(items: Sequence[R], rows: int) -> list[list[R]]:
+    """Group items in the given order.
+
+    Args:
+        items: examples, their indices, or where windows begin.
+        rows: number of items in each batch; the last one can have fewer.
+
+    Example:
+        >>> in_batches([4, 0, 8], rows=2)
+        [[4, 0], [8]]
+    """
+    return [list(items[start : start + rows]) for start in range(0, len(items), rows)]
 
 
 def expect_fitting(tokens: int, widest: int, which: str) -> None:

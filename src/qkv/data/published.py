@@ -243,14 +243,14 @@ def of_sentencepieces(
         DataError: a file is not a SentencePiece model.
     """
     models = dict(zip(_FILES, (source, target), strict=True))
-    made = []
+    texts = []
     for name, data in models.items():
         where = str(Path(folder, name))
         with _typed(where, "a SentencePiece model"):
-            made.append(parse_sentencepieces(data, where).tokenizer().to_str())
+            texts.append(parse_sentencepieces(data, where).tokenizer().to_str())
     files = {name: b64encode(data).decode() for name, data in models.items()}
     where = str(Path(folder, "source.spm"))
-    return Published(made[0], made[1], numbers, files, pad, bos, eos, unk, others, where=where, limit=limit)
+    return Published(texts[0], texts[1], numbers, files, pad, bos, eos, unk, others, where=where, limit=limit)
 
 
 _AGAIN = "Copy the folder again from its source."
@@ -271,12 +271,12 @@ def _is_file(name: object, text: object) -> bool:
 def _library(text: str, where: str) -> tokenizers.Tokenizer:
     parse(text, where)  # the library takes the last of several equal keys
     with _typed(where, "a tokenizer"):
-        made = tokenizers.Tokenizer.from_str(text)
-    expect_modest(made, where)
+        library = tokenizers.Tokenizer.from_str(text)
+    expect_modest(library, where)
     # As in transformers, which pads and cuts only where a call asks for it, whatever the file says.
-    made.no_padding()
-    made.no_truncation()
-    return made
+    library.no_padding()
+    library.no_truncation()
+    return library
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """A whole file as one text, and windows of it."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -112,13 +111,3 @@ def window_shift(length: int, context: int, order: Order, random: Random) -> int
         expected = f"more than {context:,} tokens, one window of the context"
         raise DataError("text", expected, f"{length:,}", hint)
     return 0 if order == "sequential" else random.randrange(min(context, room + 1))
-
-
-def in_batches(starts: Sequence[int], rows: int) -> list[list[int]]:
-    """Group windows in the given order.
-
-    Example:
-        >>> in_batches([7, 1, 4], rows=2)
-        [[7, 1], [4]]
-    """
-    return [list(starts[start : start + rows]) for start in range(0, len(starts), rows)]

@@ -95,13 +95,13 @@ class TrainingCall:
         }
 
 
-def as_plain(item: Any, name: str = "", place: str | None = None) -> Any:
+def as_plain(item: Any, name: str = "", where: str | None = None) -> Any:
     """Return a value as texts, numbers and lists of them.
 
     Args:
         item: the value; a path becomes a text.
         name: of the setting, for messages.
-        place: of the item that the value is a part of, for messages.
+        where: of the item that the value is a part of, for messages.
 
     Raises:
         DataError: it is something else; the message names the item.
@@ -120,10 +120,10 @@ def as_plain(item: Any, name: str = "", place: str | None = None) -> Any:
         case Real():
             return float(item)
         case Iterable() if not isinstance(item, bytes | bytearray | Mapping) and getattr(item, "ndim", True):
-            return [as_plain(part, name, place or Place(name, number)) for number, part in enumerate(item, start=1)]
+            return [as_plain(part, name, where or Place(name, number)) for number, part in enumerate(item, start=1)]
     expected = "texts, numbers or lists of them, which other processes can be given"
     hint = f"Write the data to a file, and give its name: {setting(f'data.{name}', 'FILE')}."
-    raise DataError(place or name, expected, brief(repr(item)), hint)
+    raise DataError(where or name, expected, brief(repr(item)), hint)
 
 
 def _packed(item: Any) -> Any:

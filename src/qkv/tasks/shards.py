@@ -250,8 +250,8 @@ def _entries(source: StoredFile, answers: StoredFile) -> dict[str, Plain]:
 
 
 def _described(source: StoredFile, answers: StoredFile) -> bytes:
-    made: dict[str, Plain] = {"qkv": QKV, "torch": str(torch.__version__), "threads": torch.get_num_threads()}
-    return encode({"format": _FORMAT, "version": _VERSION, **_entries(source, answers), "made": made}, "note")
+    versions: dict[str, Plain] = {"qkv": QKV, "torch": str(torch.__version__), "threads": torch.get_num_threads()}
+    return encode({"format": _FORMAT, "version": _VERSION, **_entries(source, answers), "made": versions}, "note")
 
 
 def model_digest(runs: Sequence[Path], average: int = 1) -> str:

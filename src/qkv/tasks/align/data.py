@@ -188,17 +188,17 @@ def _expect_choice(valid: SentenceFiles, chosen: AlignmentReading | None, how: s
         raise ConfigError(setting("symmetrize"), f"{setting('reverse')} as well", "none", hint)
 
 
-class _Given(NamedTuple):
+class _Sentences(NamedTuple):
     """Sentences with the files that they come from, and manual alignments if there are any."""
 
     pairs: list[Pair]
     gold: list[Links] | None
     names: tuple[str, str]
 
-    def turned(self) -> "_Given":
+    def turned(self) -> "_Sentences":
         """Return the same in the other direction."""
         gold = None if self.gold is None else _turned(self.gold)
-        return _Given([Pair(pair.target, pair.source, pair.line) for pair in self.pairs], gold, self.names[::-1])
+        return _Sentences([Pair(pair.target, pair.source, pair.line) for pair in self.pairs], gold, self.names[::-1])
 
 
 class _Direction(NamedTuple):
@@ -212,7 +212,7 @@ class _Direction(NamedTuple):
     def chosen(
         cls,
         model: Translator,
-        trial: _Given | None,
+        trial: _Sentences | None,
         chosen: AlignmentReading | None,
     ) -> "_Direction":
         aligner = Aligner(model)
@@ -223,20 +223,20 @@ class _Direction(NamedTuple):
             return cls(aligner, reading, f"{figure.value:.2f} % alignment error on the validation sentences")
         return cls(aligner, aligner.default, "by default")
 
-    def weights(self, given: _Given) -> list[Tensor]:
-        return self.aligner.weights(given.pairs, self.reading, given.names)
+    def weights(self, sentences: _Sentences) -> list[Tensor]:
+        return self.aligner.weights(sentences.pairs, self.reading, sentences.names)
 
 
 _SOME = 5
 """Sentences of which at least one has a link of its first word, if words are counted from 0."""
 
 
-def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> _Given:
+def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> _Sentences:
     sources = PairSources(files.source, files.target, files.data, prefix)
     pairs = sources.read(table)
     if files.gold is None:
         if not prefix:
-            return _Given(pairs, None, sources.names)
+            return _Sentences(pairs, None, sources.names)
         hint = "The choice needs manual alignments of the validation sentences."
         raise ConfigError(setting("valid_gold"), setting("valid_gold", "FILE"), "none", hint)
     gold = parse_alignments(read_lines(files.gold, blank=True), str(files.gold), files.gold_from)
@@ -252,7 +252,7 @@ def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> _Given:
             f"qkv: {files.gold}: no link of {linked:,} sentences has a 0, the number of a first word. If the file "
             "counts words from 1, give --gold-from 1."
         )
-    return _Given(pairs, gold, sources.names)
+    return _Sentences(pairs, gold, sources.names)
 
 
 def _expect_turned(table: WordTable | None, other: WordTable | None) -> None:

@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from qkv.data.batches import collate_sources, device_of
+from qkv.data.batches import collate_sources, device_of, in_batches
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError
 from qkv.models.masked import MaskedLanguageModel
@@ -81,8 +81,7 @@ class MaskFiller:
             raise ConfigError("best", f"1 to {self.model.config.size}", f"{best}", "5 suit most uses.")
         sources = [self._encode(text, number) for number, text in enumerate(expect_texts(texts, "texts"), start=1)]
         filled: list[list[Filled]] = []
-        for at in range(0, len(sources), _ROWS):
-            rows = sources[at : at + _ROWS]
+        for rows in in_batches(sources, _ROWS):
             tokens, lengths = (x.to(device_of(self.model)) for x in collate_sources(rows, 0))
             scores = self.model(tokens, lengths)
             masked = torch.tensor([ids.index(self._mask) for ids in rows], device=scores.device)

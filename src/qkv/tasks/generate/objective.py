@@ -7,9 +7,9 @@ from typing import final
 import torch
 from torch import Tensor
 
-from qkv.data.batches import device_of
+from qkv.data.batches import device_of, in_batches
 from qkv.data.choices import Order
-from qkv.data.text import in_batches, windows
+from qkv.data.text import windows
 from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.figure import Figure
 from qkv.metrics.likelihood import bits_per_character, perplexity

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast, final, get_args
 import torch
 from torch import Tensor
 
-from qkv.data.batches import collate_sources, device_of
+from qkv.data.batches import collate_sources, device_of, in_batches
 from qkv.data.segments import SPECIALS
 from qkv.data.tokenizer import Tokenizer
 from qkv.decode.beam import Beam
@@ -190,7 +190,7 @@ class Generator:
         sampling, keys = sampling or Sampling(temperature=0), row_keys(sources)
         continuations: list[list[int]] = [[] for _ in sources]
         padded = isinstance(self.model, LanguageModel)
-        for indices in [*_in_batches(range(len(sources)))] if padded else _by_length(sources):
+        for indices in in_batches(range(len(sources)), _ROWS) if padded else _by_length(sources):
             batch = self._continued([sources[i] for i in indices], [keys[i] for i in indices], tokens, sampling, beam)
             for index, ids in zip(indices, batch, strict=True):
                 continuations[index] = ids
@@ -368,11 +368,7 @@ def _by_length(sources: Sequence[Sequence[int]]) -> list[list[int]]:
     lengths: dict[int, list[int]] = {}
     for index, source in enumerate(sources):
         lengths.setdefault(len(source), []).append(index)
-    return [part for same in lengths.values() for part in _in_batches(same)]
-
-
-def _in_batches(indices: Sequence[int]) -> list[list[int]]:
-    return [list(indices[at : at + _ROWS]) for at in range(0, len(indices), _ROWS)]
+    return [part for same in lengths.values() for part in in_batches(same, _ROWS)]
 
 
 def _at_least_one(tokens: int) -> int:

@@ -39,7 +39,7 @@ from qkv.tasks.prepare.making import (
     written_pairs,
 )
 from qkv.tasks.prepare.settings import PREPARE, PrepareFiles
-from qkv.tasks.prepare.workers import made
+from qkv.tasks.prepare.workers import make_shards
 from qkv.tasks.prepared.corpus import read_manifest, read_part, sum_of
 from qkv.tasks.prepared.manifest import (
     NAME,
@@ -266,7 +266,7 @@ class Preparation:
         count = 0
         with working("tokenizing lines") as progress:
             progress.total = survey.lines
-            for number, shard in made(folder, missing(), processes):
+            for number, shard in make_shards(folder, missing(), processes):
                 shards[number] = shard
                 count += 1
         changed = [name for name, entry in survey.sums.items() if sums.get(name) != entry]

@@ -22,7 +22,7 @@ _LAST = 10.0
 """Seconds in which a process ends after its last shard."""
 
 
-def made(folder: Path, jobs: Iterable[ShardJob], processes: int) -> Iterator[tuple[int, Shard]]:
+def make_shards(folder: Path, jobs: Iterable[ShardJob], processes: int) -> Iterator[tuple[int, Shard]]:
     """Make shards, in this process or in several others.
 
     Args:
@@ -65,7 +65,7 @@ def _make(idle: "Queue[Worker]", jobs: list[ShardJob]) -> Shard:
     worker = idle.get()
     try:
         worker.send(jobs.pop())
-        return worker.made()
+        return worker.receive()
     finally:
         idle.put(worker)
 
@@ -122,10 +122,10 @@ class Worker:
 
     def send(self, job: ShardJob) -> None:
         """Let the process make a shard."""
-        with contextlib.suppress(OSError):  # it has ended, as `made` says
+        with contextlib.suppress(OSError):  # it has ended, as `receive` says
             send_job(cast("BinaryIO", self._process.stdin), job)
 
-    def made(self) -> Shard:
+    def receive(self) -> Shard:
         """Return the shard that the process made.
 
         Raises:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.data.batches import FRAME, Example, cut_batches, expect_fitting
+from qkv.data.batches import FRAME, Example, cut_batches, expect_fitting, in_batches
 from qkv.data.permutation import Permutation
 from qkv.errors import DataError, Place
 from qkv.tasks.notes import counted
@@ -162,7 +162,7 @@ class PairBatches:
     def total(self) -> int:
         """Return the number of batches: every window is looked through."""
         windows = [[window] for window in range(self.end // WINDOW)]
-        return sum(len(self._made(window)) for (window,) in counted(windows))
+        return sum(len(self._batches_of(window)) for (window,) in counted(windows))
 
     def fingerprint(self) -> str:
         """Return a sha256 of what determines the batches."""
@@ -170,10 +170,10 @@ class PairBatches:
 
     def _batches(self, window: int) -> list[list[int]]:
         if self._window[0] != window:
-            self._window = (window, self._made(window))
+            self._window = (window, self._batches_of(window))
         return self._window[1]
 
-    def _made(self, window: int) -> list[list[int]]:
+    def _batches_of(self, window: int) -> list[list[int]]:
         """Group the pairs of a window by length, and put the batches into a random order."""
         start = window * WINDOW
         pair_numbers = self._order.at(start, min(start + WINDOW, len(self._pairs))).astype(np.int64)
@@ -184,7 +184,7 @@ class PairBatches:
         if self._count is None:
             grouped = cut_batches(order, widths.tolist(), self._tokens)
         else:
-            grouped = [order[first : first + self._count] for first in range(0, len(order), self._count)]
+            grouped = in_batches(order, self._count)
         shuffled = Permutation(len(grouped), f"{self._key}:{window}").at(0, len(grouped)).tolist()
         numbers = pair_numbers.tolist()
         batches: list[list[Any]] = [[numbers[index] for index in grouped[batch]] for batch in shuffled]

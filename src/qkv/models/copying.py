@@ -3,14 +3,14 @@
 from typing import NamedTuple, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from qkv.errors import ConfigError, ShapeError
 from qkv.linalg.session import DecodingSession
+from qkv.models.predictor import Predictor
 from qkv.models.recurrent_translator import RecurrentState, RecurrentTranslator
 from qkv.models.translator import TransformerState, TransformerTranslator
 from qkv.nn.copy import Copyable, CopyHead
-from qkv.values.hooks import step_through_hooks
 
 
 class CopyingState(NamedTuple):
@@ -26,7 +26,7 @@ class CopyingState(NamedTuple):
 
 
 @final
-class CopyingTranslator(nn.Module):
+class CopyingTranslator(Predictor[CopyingState]):
     """A translator that predicts from its vocabulary and the words of the source.
 
     Ids from the vocabulary size N on are out-of-vocabulary words: N + i is the i-th one in the row's source. The
@@ -103,14 +103,6 @@ class CopyingTranslator(nn.Module):
         inner, memory = self.inner.read(self._known(source), lengths, session)
         ids = source if source.shape[1] else source.new_zeros(source.shape[0], 1)
         return CopyingState(inner, self.copy.remember(memory, ids, inner.lengths))
-
-    def step(self, tokens: Tensor, state: CopyingState) -> tuple[Tensor, CopyingState]:
-        """Read the newest token of each row (B,) and predict the log-probabilities of the next one (B, N + X).
-
-        Hooks of this model see the tokens (B, 1) and the log-probabilities (B, 1, N + X).
-        """
-        logarithms, after = step_through_hooks(self, self._predict, tokens[:, None], state)
-        return logarithms[:, 0], after
 
     def select(self, state: CopyingState, rows: Tensor) -> CopyingState:
         """Select rows of a state: fewer, repeated or reordered."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from qkv.linalg.session import DecodingSession
 from qkv.models.checks import check_config, check_heads, check_positions, check_target, expect_attention, parts_of
 from qkv.models.parts import FARTHEST, PositionParts, TransformerParts, scaled
-from qkv.models.token_predictor import TokenPredictor
+from qkv.models.predictor import TokenPredictor
 from qkv.nn.blocks import BlockCache, TransformerBlock
 from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.dropout import Dropout

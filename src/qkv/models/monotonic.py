@@ -13,6 +13,7 @@ from qkv.models.cells import Hidden, first_hidden, gates, run_cells
 from qkv.models.checks import check_config, check_target, clean_source
 from qkv.models.encoders import CELLS
 from qkv.models.first_weights import initialize_cells, initialize_embeddings
+from qkv.models.predictor import Predictor
 from qkv.nn.attention import Attention
 from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.dropout import Dropout
@@ -29,7 +30,6 @@ from qkv.nn.monotonic import (
 from qkv.normalizers.dense import Identity
 from qkv.scores.products import Dot
 from qkv.values.catalog import as_flag
-from qkv.values.hooks import step_through_hooks
 from qkv.values.plain import has_hooks
 from qkv.values.rows import select_rows
 
@@ -112,7 +112,7 @@ class MonotonicState(NamedTuple):
 
 
 @final
-class MonotonicTranslator(nn.Module):
+class MonotonicTranslator(Predictor[MonotonicState]):
     """A bidirectional encoder, and a decoder that writes each token from one source position, which never moves back.
 
     With h_j the encoder's state at position j, s_t = cell(s_{t−1}, y_{t−1}) the decoder's and a_t the position,
@@ -234,21 +234,6 @@ class MonotonicTranslator(nn.Module):
             hidden, self.moves.project_key(values), apply_layer(self.read_memory, values), lengths + 1
         )
 
-    def step(self, tokens: Tensor, state: MonotonicState) -> tuple[Tensor, MonotonicState]:
-        """Read the newest token of each row and predict the next one, within the hooks of this model.
-
-        Hooks see the tokens (B, 1) and their log-probabilities (B, 1, N), as those of a target of length 1.
-
-        Args:
-            tokens: ids (B,), int64.
-            state: state after the previous tokens.
-
-        Returns:
-            Log-probabilities (B, N), and the state that includes `tokens`.
-        """
-        logarithms, after = step_through_hooks(self, self._step, tokens[:, None], state)
-        return logarithms[:, 0], after
-
     def select(self, state: MonotonicState, rows: Tensor) -> MonotonicState:
         """Take rows of a state: fewer, repeated, or in another order."""
         rows = self.rows(rows)
@@ -265,7 +250,7 @@ class MonotonicTranslator(nn.Module):
         """Select rows of a forked state."""
         return self.select(state, rows)
 
-    def _step(self, tokens: Tensor, state: MonotonicState) -> tuple[Tensor, MonotonicState]:
+    def _predict(self, tokens: Tensor, state: MonotonicState) -> tuple[Tensor, MonotonicState]:
         _, emitted, ahead, after = self._advance(tokens, state)
         joint = _mixed(ahead, emitted)
         if has_hooks(self.attention):

@@ -12,12 +12,12 @@ from qkv.models.cells import STEPS, Hidden, first_hidden, gates, run_cells
 from qkv.models.checks import check_config
 from qkv.models.elements import ElementEncoder
 from qkv.models.first_weights import initialize_cells
+from qkv.models.predictor import Predictor
 from qkv.nn.decoding.cache import BatchRows
 from qkv.nn.dropout import Dropout
 from qkv.nn.mechanism import score_name
 from qkv.nn.pointer import Pointer, PointerScore
 from qkv.values.catalog import as_flag
-from qkv.values.hooks import step_through_hooks
 from qkv.values.rows import select_rows
 
 END = 0
@@ -91,7 +91,7 @@ class PointerState(NamedTuple):
 
 
 @final
-class PointerNetwork(nn.Module):
+class PointerNetwork(Predictor[PointerState]):
     """An encoder over elements, and a decoder whose outputs are attention weights over them.
 
     With e_j the state of element j (e_0 is learned, and ends the sequence) and d_i the decoder's,
@@ -178,28 +178,13 @@ class PointerNetwork(nn.Module):
         hidden = first_hidden(self.config.cell, self.bridge, summary)
         return PointerState(hidden, self.pointer.project(values), values, free)
 
-    def step(self, tokens: Tensor, state: PointerState) -> tuple[Tensor, PointerState]:
-        """Read the newest position of each row and predict the next one, within the hooks of this model.
-
-        Hooks see the positions (B, 1) and the log-probabilities (B, 1, 1 + S), as those of a target of length 1.
-
-        Args:
-            tokens: positions (B,), `END` before the first.
-            state: state after the previous positions.
-
-        Returns:
-            Log-probabilities (B, 1 + S), and the state that includes `tokens`.
-        """
-        logarithms, after = step_through_hooks(self, self._step, tokens[:, None], state)
-        return logarithms[:, 0], after
-
     def select(self, state: PointerState, rows: Tensor) -> PointerState:
         """Select rows of a state: fewer, repeated or reordered."""
         rows = self.rows(rows)
         hidden = tuple(select_rows(part, rows) for part in state.hidden)
         return PointerState(hidden, *(select_rows(part, rows) for part in state[1:]))
 
-    def _step(self, tokens: Tensor, state: PointerState) -> tuple[Tensor, PointerState]:
+    def _predict(self, tokens: Tensor, state: PointerState) -> tuple[Tensor, PointerState]:
         inputs = apply_layer(self.from_element, _taken(state.values, tokens)[:, 0])
         hidden = STEPS[self.config.cell](inputs, apply_layer(self.from_hidden, state.hidden[0]), state.hidden)
         free = state.free

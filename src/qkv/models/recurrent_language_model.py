@@ -12,7 +12,7 @@ from qkv.masks.patterns import causal, window
 from qkv.models.cells import Hidden, LayerAbove, gates, hidden_of, run_cells
 from qkv.models.checks import check_config, check_heads, parts_of
 from qkv.models.first_weights import initialize_cells
-from qkv.models.token_predictor import TokenPredictor
+from qkv.models.predictor import TokenPredictor
 from qkv.nn.decoding.cache import BatchRows, Memory
 from qkv.nn.dropout import Dropout
 from qkv.nn.mechanism import MechanismConfig

@@ -24,9 +24,9 @@ from qkv.models.checks import (
     parts_of,
     separate_attention,
 )
-from qkv.models.encoder_decoder import EncoderDecoder
 from qkv.models.encoders import CELLS, SelfAttentionEncoder
 from qkv.models.first_weights import initialize_cells, initialize_embeddings
+from qkv.models.predictor import EncoderDecoder
 from qkv.models.second_source import expect_attention_for_features, split_source
 from qkv.nn.attention import Also, Attention
 from qkv.nn.decoding.cache import BatchRows, Memory, SomeMemory
@@ -243,11 +243,6 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         """The widths of the output layer's input and of the encoder's states."""
         states = self.config.embedding if self.config.encoder == "transformer" else 2 * self.config.hidden
         return self.config.embedding, states // 2 if self.config.memory == "split" else states
-
-    @property
-    def source_embedding(self) -> nn.Embedding:
-        """The embedding of source tokens."""
-        return self.embed if self.embed_source is None else self.embed_source
 
     @property
     def alignment_layer(self) -> str | None:

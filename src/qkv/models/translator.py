@@ -20,10 +20,10 @@ from qkv.models.checks import (
     parts_of,
     separate_attention,
 )
-from qkv.models.encoder_decoder import EncoderDecoder
 from qkv.models.encoders import RecurrentEncoder, encode
 from qkv.models.first_weights import initialize_embeddings
 from qkv.models.parts import PositionParts, TransformerParts, scaled
+from qkv.models.predictor import EncoderDecoder
 from qkv.models.second_source import split_source
 from qkv.nn.biases import at_positions, bias_of
 from qkv.nn.blocks import BlockCache, TransformerBlock, fork_positions
@@ -196,11 +196,6 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
     def widths(self) -> tuple[int, int]:
         """The widths of the output layer's input and of the encoder's states."""
         return self.parts.width, self.parts.width
-
-    @property
-    def source_embedding(self) -> nn.Embedding:
-        """The embedding of source tokens."""
-        return self.embed if self.embed_source is None else self.embed_source
 
     @property
     def alignment_layer(self) -> str | None:

@@ -30,11 +30,10 @@ from qkv.engine.problem import Problem
 from qkv.linalg.session import DecodingSession
 from qkv.models.copying import CopyingTranslator
 from qkv.models.language_model import DecoderConfig, LanguageModel
-from qkv.models.masked import MaskedLanguageModel
 from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
 from qkv.models.parts import PositionParts, TransformerParts
 from qkv.models.pointer import PointerConfig, PointerNetwork
-from qkv.models.reader import ReaderConfig, TextClassifier
+from qkv.models.reader import MaskedLanguageModel, ReaderConfig, TextClassifier
 from qkv.models.recurrent_language_model import RecurrentDecoderConfig, RecurrentLanguageModel
 from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
 from qkv.models.translator import TransformerConfig, TransformerTranslator

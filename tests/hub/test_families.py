@@ -34,8 +34,7 @@ from qkv.hub.families.load import FAMILIES, StackModel, read_folder
 from qkv.hub.families.save import save
 from qkv.hub.folder import INDEX, WEIGHTS, Folder
 from qkv.models.language_model import LanguageModel
-from qkv.models.masked import MaskedLanguageModel
-from qkv.models.reader import TextClassifier, TextTagger
+from qkv.models.reader import MaskedLanguageModel, TextClassifier, TextTagger
 from qkv.models.translator import TransformerTranslator
 
 HERE = Path(__file__).parent / "families"

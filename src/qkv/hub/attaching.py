@@ -14,8 +14,8 @@ from qkv.decode.protocol import Hypothesis
 from qkv.errors import AttachError, ConfigError, UnsupportedError, expect_name, expect_room
 from qkv.hub.interface import CALLED, attend, seam_of
 from qkv.hub.mask_functions import make_mask, register_closures
+from qkv.nn.attention import attending
 from qkv.nn.decoding.cache import BatchRows
-from qkv.nn.interfaces import attending
 
 NAME = "qkv"
 """The name of the implementation: `model.config._attn_implementation`."""

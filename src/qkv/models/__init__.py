@@ -7,11 +7,10 @@ from qkv._lazy import lazy
 if TYPE_CHECKING:
     from qkv.models.copying import CopyingTranslator
     from qkv.models.language_model import DecoderConfig, LanguageModel
-    from qkv.models.masked import MaskedLanguageModel
     from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
     from qkv.models.parts import TransformerParts
     from qkv.models.pointer import PointerConfig, PointerNetwork
-    from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
+    from qkv.models.reader import MaskedLanguageModel, ReaderConfig, TextClassifier, TextTagger
     from qkv.models.recurrent_language_model import RecurrentDecoderConfig, RecurrentLanguageModel
     from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
     from qkv.models.regression import NadarayaWatson
@@ -45,7 +44,7 @@ __getattr__ = lazy(
         "CopyingTranslator": "qkv.models.copying",
         "DecoderConfig": "qkv.models.language_model",
         "LanguageModel": "qkv.models.language_model",
-        "MaskedLanguageModel": "qkv.models.masked",
+        "MaskedLanguageModel": "qkv.models.reader",
         "MonotonicConfig": "qkv.models.monotonic",
         "MonotonicTranslator": "qkv.models.monotonic",
         "NadarayaWatson": "qkv.models.regression",

@@ -1,7 +1,7 @@
 """The one entry point: every attention of every model runs through this module."""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType, MappingProxyType
 from typing import Any, Literal, final
 
 import torch
@@ -21,6 +21,9 @@ from qkv.values.checked import checked
 
 SEAM = "qkv_attention"
 """The name of the `Attention` that another library's module has as a child."""
+_INTERFACE = "ALL_ATTENTION_FUNCTIONS"
+"""What the modules of `transformers` look their attention up in, so that it can be exchanged for an `Attention`."""
+_BASES = ("torch.nn.modules.module", "transformers.modeling_utils")
 Also = Literal["weights", "state", "rounded state"]
 _CALLS: Mapping[Also | None, Callable[..., Any]] = MappingProxyType(
     {None: attention, "weights": attention_with_weights, "state": attention_with_state}
@@ -124,3 +127,30 @@ class Attention(nn.Module):
         """Show the settings that differ from the defaults."""
         shown = {"score": self.score, "normalizer": self.normalizer, "dropout": self.dropout or None}
         return ", ".join(f"{name}={what}" for name, what in shown.items() if what is not None)
+
+
+def attending(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules of `transformers` whose code calls its `AttentionInterface`, with their paths.
+
+    Example:
+        >>> list(attending(nn.TransformerEncoderLayer(8, 2)))
+        []
+    """
+    return ((name, module) for name, module in model.named_modules() if _calls_interface(type(module)))
+
+
+def _calls_interface(cls: type) -> bool:
+    members = [vars(base).values() for base in cls.__mro__ if base.__module__ not in _BASES]
+    return any(_INTERFACE in names for functions in members for function in functions for names in _names_in(function))
+
+
+def _names_in(function: object) -> Iterator[tuple[str, ...]]:
+    """Return the global names that a function reads, beneath its decorators."""
+    while isinstance(function, Callable) and hasattr(function, "__wrapped__"):  # type: ignore[arg-type]
+        function = function.__wrapped__
+    code = getattr(function, "__code__", None)
+    pending = [code] if isinstance(code, CodeType) else []
+    while pending:
+        code = pending.pop()
+        yield code.co_names
+        pending += [part for part in code.co_consts if isinstance(part, CodeType)]

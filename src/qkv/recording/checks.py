@@ -7,8 +7,7 @@ from typing import Any
 from torch import nn
 
 from qkv.errors import ArgumentError, ConfigError, UnsupportedError, nearest
-from qkv.nn.attention import SEAM, Attention
-from qkv.nn.interfaces import attending
+from qkv.nn.attention import SEAM, Attention, attending
 
 _SHOWN = 80
 _ATTACH = "Attach it first: qkv.hub.attach(model)."

@@ -18,9 +18,8 @@ from qkv.hub.families.pairs import PAIRS
 from qkv.hub.families.rules import to_ours, to_theirs
 from qkv.hub.folder import CONFIG, Folder, FolderWeights
 from qkv.models.language_model import LanguageModel
-from qkv.models.masked import MaskedLanguageModel
 from qkv.models.parts import TransformerParts
-from qkv.models.reader import TextClassifier, TextTagger
+from qkv.models.reader import MaskedLanguageModel, TextClassifier, TextTagger
 from qkv.models.translator import TransformerTranslator
 from qkv.settings import build as build_settings
 from qkv.settings import plain

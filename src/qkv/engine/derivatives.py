@@ -523,7 +523,7 @@ def visibility_of(
         bounds: the first key that a row sees, and the one past its last, (..., Q); None for 0 and K.
         dense: bool, broadcasts to (..., Q, K).
     """
-    grid = Grid(tuple(query.shape[:-2]), query.shape[-2], key.shape[-2], query.device)
+    grid = Grid.of(query, key)
     kind: Kind = "dense" if dense is not None else "all" if bounds == (None, None) else "bounds"
     return Visibility(kind, grid, Bounds(*bounds), dense)
 

@@ -94,7 +94,7 @@ class PositionBias:
         leaves = [x.detach().requires_grad_() for x in self.learned]
         with torch.enable_grad():
             added = self.replaced(leaves).tile(first, first)
-        return not added.requires_grad or not _learns_more(added, leaves)
+        return not added.requires_grad or not learns_more(added, leaves)
 
     def _checked(self, added: Tensor, size: tuple[int, int]) -> Tensor:
         """Check the shape of a tile that a bias returned, cast it, and split its heads into groups."""
@@ -141,7 +141,7 @@ def position_bias(bias: Bias, grid: Grid, dtype: torch.dtype) -> PositionBias:
     added = bias.tile(first[:, None], first)
     if not added.requires_grad:
         return fixed
-    return replace(fixed, learned=tuple(named), closure=_learns_more(added, named))
+    return replace(fixed, learned=tuple(named), closure=learns_more(added, named))
 
 
 def _learned_names(bias: Bias) -> list[str]:
@@ -150,7 +150,7 @@ def _learned_names(bias: Bias) -> list[str]:
     return [name for name, x in tensors.items() if isinstance(x, Tensor) and x.requires_grad]
 
 
-def _learns_more(added: Tensor, known: Sequence[Tensor]) -> bool:
+def learns_more(added: Tensor, known: Sequence[Tensor]) -> bool:
     """Return whether a result depends on leaves that need a gradient other than through known tensors."""
     known_edges = {tuple(get_gradient_edge(x))[:2] for x in known}
     pending: list[tuple[Any, int]] = [tuple(get_gradient_edge(added))[:2]]  # type: ignore[list-item]

@@ -27,6 +27,11 @@ class Grid(NamedTuple):
     keys: int
     device: torch.device
 
+    @classmethod
+    def of(cls, query: Tensor, key: Tensor) -> "Grid":
+        """Return the sizes of the matrix of all pairs; the query (..., Q, D) has all leading dimensions."""
+        return cls(tuple(query.shape[:-2]), query.shape[-2], key.shape[-2], query.device)
+
 
 class Bounds(NamedTuple):
     """Query i sees the keys first[i] ≤ j < last[i].

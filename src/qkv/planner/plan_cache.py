@@ -277,7 +277,7 @@ def _lowered(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments) ->
         return None
     if not all(map(_may_be_read, tensors_in(mask))):
         return None
-    grid = Grid(tuple(query.shape[:-2]), query.shape[-2], key.shape[-2], query.device)
+    grid = Grid.of(query, key)
     for part, its in mask.inside(grid):
         expect_lengths(part, its)
     return lower(mask, grid, readable=True)

@@ -16,7 +16,7 @@ from qkv.introspect.statistics import Statistics
 from qkv.recording.calls import RecordedCall
 from qkv.recording.lineage import Lineage
 from qkv.recording.projections import LayerProjections
-from qkv.recording.scenes import CallRow, scene_of, sides_of
+from qkv.recording.scenes import CallRow, scene_of, sides_of, stacked
 from qkv.scores.products import ScaledDot
 from qkv.view.scene import Scene
 
@@ -81,7 +81,7 @@ class Pass:
         """Return the weights of a layer; see `Trace.weights`."""
         parts = [self._of_heads(call.weights(), layer) for call in self._calls(layer)]
         self._check_rows(layer, [part.shape[:-2] for part in parts])
-        return _joined(parts)
+        return stacked(parts)
 
     def statistics(
         self, layer: str, *names: Literal["received", "entropy", "peak", "total"], topk: int = 0
@@ -101,7 +101,7 @@ class Pass:
     def alignment(self, layer: str, row: int = 0, *, hypothesis: Hypothesis | None = None) -> Tensor:
         """Return the weights of one row of the batch, step by step; see `Trace.alignment`."""
         parts = self._parts(layer, row, hypothesis)
-        weights = _joined([self._of_heads(call.weights(), layer)[index] for call, index, _ in parts])
+        weights = stacked([self._of_heads(call.weights(), layer)[index] for call, index, _ in parts])
         return weights.flatten(0, -3).mean(0) if weights.ndim > 2 else weights
 
     def scene(
@@ -233,12 +233,6 @@ def _apart(call: RecordedCall, index: int, rows: Sequence[int] | None) -> tuple[
         return call, index
     width = len(rows) // items
     return call.of_query(index % width, index // width), index // width
-
-
-def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate along the queries; keys that did not exist yet get weight 0."""
-    keys = max(part.shape[-1] for part in parts)
-    return torch.cat([F.pad(part, (0, keys - part.shape[-1])) for part in parts], -2)
 
 
 def _together(name: str, parts: Sequence[Tensor], keys: int) -> Tensor:

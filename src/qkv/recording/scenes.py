@@ -198,20 +198,17 @@ def _one_after_another(name: str, items: Sequence[CallItem]) -> CallItem:
 def _masks(name: str, items: Sequence[CallItem]) -> Mask | None:
     masks = [item.options.get("mask") for item in items]
     counts = [(item.query.shape[1], item.key.shape[1]) for item in items]
-    total = sum(queries for queries, _ in counts)
     if len({keys for _, keys in counts}) == 1:
         if all(mask is None for mask in masks):
             return None
         if all(isinstance(mask, Lengths) and mask.queries is None for mask in masks):
             return masks[-1]
-    elif all(mask is None for mask in masks) and _one_more_each_time(counts):
-        return causal(counts[-1][1] - total)
-    heads, widest = items[-1].query.shape[0], counts[-1][1]
+    heads = items[-1].query.shape[0]
     grown = _grown(masks, counts)
     if grown is not None:
         return grown
     tables = [_written_out(mask, heads, *count) for mask, count in zip(masks, counts, strict=True)]
-    return dense(torch.cat([F.pad(table, (0, widest - table.shape[-1])) for table in tables], -2))
+    return dense(stacked(tables))
 
 
 def _grown(masks: Sequence[Mask | None], counts: Sequence[tuple[int, int]]) -> Mask | None:
@@ -248,11 +245,6 @@ def _span(masks: Sequence[Mask], keys: int) -> int | None:
     return first
 
 
-def _one_more_each_time(counts: Sequence[tuple[int, int]]) -> bool:
-    first = counts[0][1]
-    return all(count == (1, first + step) for step, count in enumerate(counts))
-
-
 def _written_out(mask: Mask | None, heads: int, queries: int, keys: int) -> Tensor:
     if mask is None:
         return torch.ones(heads, queries, keys, dtype=torch.bool)
@@ -267,12 +259,23 @@ def _biases(name: str, items: Sequence[CallItem]) -> Tensor | Bias | None:
     if all(bias is None for bias in biases):
         return None
     sizes = [(item.query.shape[0], item.query.shape[1], item.key.shape[1]) for item in items]
-    widest = sizes[-1][-1]
     tables = [
         item.query.new_zeros(size) if bias is None else bias.expand(size)
         for bias, size, item in zip(biases, sizes, items, strict=True)
     ]
-    return torch.cat([F.pad(table, (0, widest - table.shape[-1])) for table in tables], -2)
+    return stacked(tables)
+
+
+def stacked(tables: Sequence[Tensor]) -> Tensor:
+    """Concatenate tables (..., Q, K) along the queries; keys that did not exist yet get 0.
+
+    Example:
+        >>> stacked([torch.ones(1, 1), torch.ones(1, 2)])
+        tensor([[1., 0.],
+                [1., 1.]])
+    """
+    keys = max(table.shape[-1] for table in tables)
+    return torch.cat([F.pad(table, (0, keys - table.shape[-1])) for table in tables], -2)
 
 
 def _states(states: Sequence[RowState | None]) -> RowState | None:

@@ -21,8 +21,9 @@ _HEADS = {
 
 
 class _Block(NamedTuple):
-    """The names of a block's parts in a family."""
+    """The names of the blocks in a family, and of a block's parts."""
 
+    layers: str
     attention: str
     projections: tuple[str, str, str]
     output: str
@@ -33,6 +34,7 @@ class _Block(NamedTuple):
 
 
 _BERT_BLOCK = _Block(
+    "encoder.layer",
     "attention.self",
     ("query", "key", "value"),
     "attention.output.dense",
@@ -42,6 +44,7 @@ _BERT_BLOCK = _Block(
     "output.LayerNorm",
 )
 _DISTILBERT_BLOCK = _Block(
+    "transformer.layer",
     "attention",
     ("q_lin", "k_lin", "v_lin"),
     "attention.out_lin",
@@ -114,37 +117,20 @@ def _head_rules(config: TransformerParts, name: str) -> list[WeightRule]:
     return rules if config.tied else [*rules, WeightRule("output.weight", (weight,))]
 
 
-def _bert_rules(config: TransformerParts, name: str = "bert") -> list[WeightRule]:
+def _rules(name: str, block: _Block, config: TransformerParts) -> list[WeightRule]:
     rules = named("reader.embed", f"{name}.embeddings.word_embeddings", ["weight"])
     rules += named("reader.positions", f"{name}.embeddings.position_embeddings", ["weight"])
-    rules += named("reader.kinds", f"{name}.embeddings.token_type_embeddings", ["weight"])
+    rules += named("reader.kinds", f"{name}.embeddings.token_type_embeddings", ["weight"]) if config.kinds else []
     rules += named("reader.embed_norm", f"{name}.embeddings.LayerNorm", _BOTH)
-    return rules + _block_rules(config, f"{name}.encoder.layer", _BERT_BLOCK) + _head_rules(config, name)
-
-
-def _roberta_rules(config: TransformerParts) -> list[WeightRule]:
-    return _bert_rules(config, "roberta")
-
-
-def _distilbert_rules(config: TransformerParts) -> list[WeightRule]:
-    name = "distilbert"
-    rules = named("reader.embed", f"{name}.embeddings.word_embeddings", ["weight"])
-    rules += named("reader.positions", f"{name}.embeddings.position_embeddings", ["weight"])
-    rules += named("reader.embed_norm", f"{name}.embeddings.LayerNorm", _BOTH)
-    return rules + _block_rules(config, f"{name}.transformer.layer", _DISTILBERT_BLOCK) + _head_rules(config, name)
-
-
-def _block_rules(config: TransformerParts, layers: str, block: _Block) -> list[WeightRule]:
-    rules = []
     for i in range(config.layers):
-        ours, theirs = f"reader.blocks.{i}", f"{layers}.{i}"
+        ours, theirs = f"reader.blocks.{i}", f"{name}.{block.layers}.{i}"
         rules += three(f"{ours}.self_attention", f"{theirs}.{block.attention}", block.projections)
         rules += named(f"{ours}.self_attention.output", f"{theirs}.{block.output}", _BOTH)
         rules += named(f"{ours}.around_self.norm", f"{theirs}.{block.norm}", _BOTH)
         rules += named(f"{ours}.feed_forward.expand", f"{theirs}.{block.expand}", _BOTH)
         rules += named(f"{ours}.feed_forward.contract", f"{theirs}.{block.contract}", _BOTH)
         rules += named(f"{ours}.around_feed.norm", f"{theirs}.{block.last_norm}", _BOTH)
-    return rules
+    return rules + _head_rules(config, name)
 
 
 _DEFAULTS = {
@@ -163,7 +149,7 @@ ENCODERS = (
         "BertForMaskedLM",
         "fill",
         _bert,
-        _bert_rules,
+        partial(_rules, "bert", _BERT_BLOCK),
         "bert.",
         _DEFAULTS,
         _OLD_NAMES,
@@ -178,7 +164,7 @@ ENCODERS = (
         "RobertaForMaskedLM",
         "fill",
         _roberta,
-        _roberta_rules,
+        partial(_rules, "roberta", _BERT_BLOCK),
         "roberta.",
         {**_DEFAULTS, "pad_token_id": 1},
         _OLD_NAMES,
@@ -193,7 +179,7 @@ ENCODERS = (
         "DistilBertForMaskedLM",
         "fill",
         _distilbert,
-        _distilbert_rules,
+        partial(_rules, "distilbert", _DISTILBERT_BLOCK),
         "distilbert.",
         {"activation": "gelu", "max_position_embeddings": 512, "tie_word_embeddings": True},
         _OLD_NAMES,

@@ -1,5 +1,6 @@
 """Families of encoder-decoders: Marian, Pegasus, T5."""
 
+from functools import partial
 from typing import Any, Literal
 
 from qkv.hub.families.decoders import three, tied
@@ -27,7 +28,7 @@ _BART_SETTINGS = (
 )
 
 
-def _bart(keys: SettingsReader, norm_place: Literal["before", "after"]) -> TransformerParts:
+def _bart(norm_place: Literal["before", "after"], keys: SettingsReader) -> TransformerParts:
     """Return the parts that Marian and Pegasus share."""
     for name in ("attention_heads", "ffn_dim"):
         if keys.size(f"encoder_{name}") != keys.size(f"decoder_{name}"):
@@ -58,14 +59,6 @@ def _bart_settings(parts: TransformerParts) -> dict[str, Any]:
         "forced_eos_token_id": None,
         "tie_word_embeddings": parts.tied,
     }
-
-
-def _marian(keys: SettingsReader) -> TransformerParts:
-    return _bart(keys, "after")
-
-
-def _pegasus(keys: SettingsReader) -> TransformerParts:
-    return _bart(keys, "before")
 
 
 def _bart_rules(config: TransformerParts) -> list[WeightRule]:
@@ -177,7 +170,7 @@ PAIRS = (
         "marian",
         "MarianMTModel",
         "translate",
-        _marian,
+        partial(_bart, "after"),
         _bart_rules,
         defaults=_BART,
         ignored=_SINUSOIDS,
@@ -188,7 +181,7 @@ PAIRS = (
         "pegasus",
         "PegasusForConditionalGeneration",
         "translate",
-        _pegasus,
+        partial(_bart, "before"),
         _bart_rules,
         defaults=_BART,
         ignored=_SINUSOIDS,

@@ -101,7 +101,7 @@ def flex_attention(
     outputs = _Outputs(return_lse or largest_too or (return_aux is not None and return_aux.lse), largest_too)
     query, key, value = arguments.one_dtype(query, key, value)
     scale = query.shape[-1] ** -0.5 if scale is None and query.shape[-1] else scale
-    grid = Grid(tuple(query.shape[:2]), query.shape[-2], key.shape[-2], query.device)
+    grid = Grid.of(query, key)
     options = _Options(1.0 if scale is None else scale, enable_gqa, dropout, generator, backend)
     if torch.compiler.is_compiling():
         # PyTorch's compiler traces the functions itself.
@@ -324,7 +324,7 @@ def _tiles(
         hint = "Functions that are called on tiles are served by backend='blocked' or 'reference'."
         got = f"{options.backend!r} for a function that is no scale, soft cap, bias or mask"
         raise UnsupportedError("backend", "'auto', 'blocked' or 'reference'", got, hint)
-    grid = Grid(tuple(query.shape[:2]), query.shape[-2], key.shape[-2], query.device)
+    grid = Grid.of(query, key)
     mask = functions.visible(grid)
     if functions.score_expression is not None:
         reads.check([functions.score_expression], mask, grid, functions.score_expression)

@@ -5,9 +5,10 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map_only
+
+from qkv.engine.position_bias import learns_more
 
 
 @final
@@ -80,21 +81,4 @@ def captured_by(run: Callable[[], Tensor]) -> list[Tensor] | None:
     with torch.enable_grad(), _Captures() as captures:
         result = run()
     captured = list(captures.tensors.values())
-    return captured if not result.requires_grad or _leads_to(result, captured) else None
-
-
-def _leads_to(result: Tensor, known: Sequence[Tensor]) -> bool:
-    """Return whether every leaf that a result depends on is reached through known tensors."""
-    stops = {tuple(get_gradient_edge(x))[:2] for x in known}
-    pending: list[Any] = [tuple(get_gradient_edge(result))[:2]]
-    seen = set(pending)
-    while pending:
-        edge = pending.pop()
-        if edge in stops:
-            continue
-        if hasattr(edge[0], "variable"):
-            return False
-        new = {parent for parent in edge[0].next_functions if parent[0] is not None} - seen
-        seen |= new
-        pending += new
-    return True
+    return captured if not result.requires_grad or not learns_more(result, captured) else None

@@ -127,7 +127,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, pairs: Pairs) -> Results:
         value: (B, H, K, V); likewise.
         pairs: what is computed of every pair.
     """
-    grid = Grid(tuple(query.shape[:2]), query.shape[-2], key.shape[-2], query.device)
+    grid = Grid.of(query, key)
     visibility = lower(pairs.mask, grid, query.is_cpu)
     kind = torch.promote_types(query.dtype, torch.float32)
     wide = [x.to(kind) for x in (query, key, value)]
@@ -146,7 +146,7 @@ def traced(query: Tensor, key: Tensor, value: Tensor, pairs: Pairs) -> Results:
     Args:
         query, key, value, pairs: as `attend` takes them.
     """
-    grid = Grid(tuple(query.shape[:2]), query.shape[-2], key.shape[-2], query.device)
+    grid = Grid.of(query, key)
     kind, keys = torch.promote_types(query.dtype, torch.float32), slice(0, grid.keys)
     wide = [x.to(kind) for x in (query, key, value)]
     height = grid.queries if pairs.at_once else TRACED_ROWS

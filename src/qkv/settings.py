@@ -134,6 +134,20 @@ def help_of(table: type, name: str, default: object = MISSING) -> str:
     return f"{text}{f' ({shown})' if shown else ''}."
 
 
+def range_of(table: type, name: str) -> str:
+    """Describe the range of a setting.
+
+    Example:
+        >>> from typing import Annotated
+        >>> @dataclass(frozen=True)
+        ... class Table:
+        ...     dropout: Annotated[float, Option("Dropout", least=0, below=1)] = 0.1
+        >>> range_of(Table, "dropout")
+        'a finite number from 0 and below 1'
+    """
+    return _expected(hints_of(table)[name], options_of(table)[name])
+
+
 def show_default(default: object) -> str:
     """Write a default for people.
 

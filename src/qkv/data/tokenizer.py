@@ -5,17 +5,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, islice
-from typing import Literal, final
+from typing import Literal, final, get_args
 
 import tokenizers
 from tokenizers import models, trainers
 
-from qkv.data.choices import TokenizerKind
+from qkv.data.choices import Form, TokenizerKind
 from qkv.data.published import FORMAT, Published
 from qkv.data.segments import SPECIALS, bare, bpe_splitter, byte_alphabet, chunks, join_pieces, require_text, split_text
 from qkv.data.unigram import learn_pieces, unigram_encoder
-from qkv.data.vocabulary import OF_BYTES, Vocabulary, check_form, check_kind, parse
-from qkv.errors import ConfigError, DataError
+from qkv.data.vocabulary import KINDS_LISTED, OF_BYTES, Vocabulary, parse
+from qkv.errors import ConfigError, DataError, expect_name
 
 _BYTES = byte_alphabet()
 _MARKS = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -43,6 +43,15 @@ class Tokenizer:
         source: the vocabulary of sources, for a translator that has another one for them.
         published: the tokenizer of a published model, in place of the vocabulary.
 
+    Attributes:
+        kind: "bpe", "unigram", "word", "char", "none" or "published".
+        size: the number of tokens: ids run from 0 to size - 1.
+        shared: whether sources and targets have one vocabulary.
+        of_bytes: whether tokens are pieces of bytes ("bpe" and "unigram"), so that no text is unknown.
+        never_written: the ids that never occur in a target, so that none should be written: padding, the begin token
+            and, where no text is unknown, the unknown token.
+        pad, bos, eos, unk: the ids of the special tokens.
+
     Example:
         >>> tokenizer = Tokenizer.learn(["A dog.", "A cat."], kind="word")
         >>> ids = tokenizer.encode("A cat, a dog.")
@@ -52,7 +61,10 @@ class Tokenizer:
         'A dog.'
     """
 
-    __slots__ = ("_encoder", "_ids", "_source", "bos", "eos", "pad", "published", "unk", "vocabulary")
+    __slots__ = (
+        *("_encoder", "_ids", "_source", "bos", "eos", "kind", "never_written", "of_bytes", "pad", "published"),
+        *("shared", "size", "unk", "vocabulary"),
+    )
 
     def __init__(
         self, vocabulary: Vocabulary, source: Vocabulary | None = None, published: Published | None = None
@@ -60,11 +72,18 @@ class Tokenizer:
         """Create a tokenizer from a vocabulary, or from those of targets and sources."""
         self.vocabulary, self.published = vocabulary, published
         self._source = None if source is None else Tokenizer(source)
+        self.shared = source is None
+        self.kind: TokenizerKind | Literal["published"] = vocabulary.kind if published is None else "published"
+        self.size = len(vocabulary.pieces) if published is None else published.size
+        self.of_bytes = self.kind in OF_BYTES
         self.pad, self.bos, self.eos, self.unk = (
             map(SPECIALS.index, _MARKS)
             if published is None
             else (published.pad, published.bos, published.eos, published.unk)
         )
+        self.never_written: tuple[int, ...] = (self.pad, self.bos, self.unk) if self.of_bytes else (self.pad, self.bos)
+        if published is not None:
+            self.never_written = (self.pad,) if self.pad not in (-1, self.eos) else ()
         self._ids = {piece: number for number, piece in enumerate(vocabulary.pieces)}
         self._encoder: tokenizers.Tokenizer | None = None
         if vocabulary.kind == "bpe":
@@ -111,7 +130,8 @@ class Tokenizer:
             >>> tokenizer.pieces(tokenizer.encode("lower"))
             ['▁lowe', 'r']
         """
-        checked, form = check_kind(kind), check_form(unicode)
+        checked = expect_name("kind", kind, get_args(TokenizerKind), KINDS_LISTED)
+        form = expect_name("unicode", unicode, get_args(Form))
         _check_counts(checked, size, minimum)
         empty = Vocabulary(checked, lowercase, SPECIALS, (), form)
         prepared = _prepared(texts, empty)
@@ -132,38 +152,9 @@ class Tokenizer:
         return cls(Vocabulary("none", False, SPECIALS, ()), published=published)
 
     @property
-    def kind(self) -> TokenizerKind | Literal["published"]:
-        """The kind of tokens: "bpe", "unigram", "word", "char", "none" or "published"."""
-        return self.vocabulary.kind if self.published is None else "published"
-
-    @property
     def source(self) -> "Tokenizer":
         """The tokenizer of a translator's sources: this one, unless they have a vocabulary of their own."""
         return self if self._source is None else self._source
-
-    @property
-    def shared(self) -> bool:
-        """Whether sources and targets have one vocabulary."""
-        return self._source is None
-
-    @property
-    def size(self) -> int:
-        """The number of tokens: ids run from 0 to size - 1."""
-        return len(self.vocabulary.pieces) if self.published is None else self.published.size
-
-    @property
-    def never_written(self) -> tuple[int, ...]:
-        """The ids that never occur in a target, so that none should be written: padding, the begin token and, where no
-        text is unknown, the unknown token.
-        """
-        if self.published is not None:
-            return (self.pad,) if self.pad not in (-1, self.eos) else ()
-        return (self.pad, self.bos, self.unk) if self.of_bytes else (self.pad, self.bos)
-
-    @property
-    def of_bytes(self) -> bool:
-        """Whether tokens are pieces of bytes ("bpe" and "unigram"), so that no text is unknown."""
-        return self.kind in OF_BYTES
 
     def encode(self, text: str, *, target: bool = False, continued: bool = False) -> list[int]:
         """Encode text to ids, without `bos` and `eos`; text that looks like a special token is treated as text.

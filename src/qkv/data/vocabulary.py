@@ -11,7 +11,7 @@ from typing import NoReturn, cast, get_args
 from qkv.data.choices import Form, TokenizerKind
 from qkv.data.normal_forms import normalize
 from qkv.data.segments import SPECIALS, byte_alphabet
-from qkv.errors import DataError, expect_name
+from qkv.errors import DataError
 from qkv.strict_json import parse_json
 
 KINDS: tuple[str, ...] = get_args(TokenizerKind)
@@ -22,7 +22,7 @@ FORMS: tuple[str, ...] = get_args(Form)
 
 LARGEST = 1 << 24
 """Maximum characters of all pieces together."""
-_LISTED = "bpe, unigram, word, char or none"
+KINDS_LISTED = "bpe, unigram, word, char or none"
 _FORMAT = "qkv tokenizer 1"
 _FIELDS = ("format", "kind", "lowercase", "pieces", "merges")
 _UNICODE = "unicode"
@@ -135,44 +135,6 @@ class Vocabulary:
         return cls(kind, lowercase, pieces, merges, cast("Form", form), scores)
 
 
-def check_kind(name: str) -> TokenizerKind:
-    """Check the name of a tokenizer kind.
-
-    Args:
-        name: the name.
-
-    Returns:
-        The name.
-
-    Raises:
-        ConfigError: the kind is unknown.
-
-    Example:
-        >>> check_kind("word")
-        'word'
-    """
-    return expect_name("kind", name, get_args(TokenizerKind), _LISTED)
-
-
-def check_form(name: str) -> Form:
-    """Check the name of a normal form of Unicode.
-
-    Args:
-        name: the name.
-
-    Returns:
-        The name.
-
-    Raises:
-        ConfigError: the form is unknown.
-
-    Example:
-        >>> check_form("NFC")
-        'NFC'
-    """
-    return expect_name("unicode", name, get_args(Form))
-
-
 def parse(text: str, what: str = "tokenizer") -> object:
     """Return what JSON says.
 
@@ -205,7 +167,7 @@ def _checked(document: object) -> dict[str, object]:
 
 def _kind(value: object) -> TokenizerKind:
     if not isinstance(value, str) or value not in KINDS:
-        _refuse(f"a kind of {_LISTED}", _shown(value))
+        _refuse(f"a kind of {KINDS_LISTED}", _shown(value))
     return cast("TokenizerKind", value)
 
 

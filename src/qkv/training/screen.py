@@ -232,17 +232,14 @@ def duration(seconds: float) -> str:
 
 
 def _line(event: Event, steps: int, unit: str) -> str:
-    return harmless(_text(event, steps, unit))
-
-
-def _text(event: Event, steps: int, unit: str) -> str:
+    """Return the line about an event, or an empty one; what is said can hold a path, and a figure any name."""
     match event:
         case Logged():
             return "  ".join((f"step {event.step:,}/{steps:,}", f"loss {event.loss:.4f}", *_rates(event, unit)))
         case Validated(step, figures, better) if figures:
-            return f"step {step:,}: {show_figures(figures)}{' (best so far)' if better else ''}"
+            return harmless(f"step {step:,}: {show_figures(figures)}{' (best so far)' if better else ''}")
         case Said(text):
-            return text
+            return harmless(text)
         case Updated() | Validating() | Validated() | Saving() | Saved():
             return ""
 

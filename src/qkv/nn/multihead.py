@@ -17,9 +17,9 @@ from qkv.nn.biases import BiasModule, at_positions, bias_of
 from qkv.nn.decoding.cache import Memory
 from qkv.nn.inputs import expect_input, expect_optional_sizes, expect_sizes
 from qkv.nn.mechanism import MechanismConfig
-from qkv.nn.normalizers import NormalizerModule
+from qkv.nn.normalizers import NormalizerModule, divided
 from qkv.nn.positions import Rotary
-from qkv.nn.projections import Projections
+from qkv.nn.projections import Projections, projections_of_torch
 from qkv.nn.scores import CalledScore, DotScore, FixedScore, ScoreModule, ScoreParts, score_of, xavier_uniform
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax
@@ -116,8 +116,7 @@ class MultiHeadAttention(nn.Module):
         _check_positions(positions, self.score, head)
         if isinstance(score, MechanismConfig) and normalizer is None:
             normalizer = score.normalizer_part(heads)
-        self.normalizer = normalizer if isinstance(normalizer, NormalizerModule) else None
-        fixed = None if isinstance(normalizer, NormalizerModule) else normalizer
+        self.normalizer, fixed = divided(normalizer)
         self.attention = Attention(normalizer=fixed, dropout=dropout, also="state" if extra_key else None)
         self.extra_key = nn.Parameter(torch.empty(groups, 1, head)) if extra_key else None
         value_head = head if sizes[2] else value_width
@@ -434,14 +433,10 @@ class MultiHeadAttention(nn.Module):
     def _pairs(self, other: nn.MultiheadAttention) -> list[tuple[Tensor, Tensor]]:
         """Pair each of our parameters with PyTorch's, as views."""
         assert self.output is not None
-        joint = other.in_proj_weight
-        weights = (other.q_proj_weight, other.k_proj_weight, other.v_proj_weight) if joint is None else joint.chunk(3)
-        biases = (None,) * 3 if other.in_proj_bias is None else other.in_proj_bias.chunk(3)
+        ours = [*map(self.projections.part, range(3)), plain_weights(self.output, "output")]
         pairs: list[tuple[Tensor | None, Tensor | None]] = []
-        pairs += zip(plain_weights(self.output, "output"), (other.out_proj.weight, other.out_proj.bias), strict=True)
-        for index in range(3):
-            weight, bias = self.projections.part(index)
-            pairs += [(weight, weights[index]), (bias, biases[index])]
+        for mine, theirs in zip(ours, projections_of_torch(other), strict=True):
+            pairs += zip(mine, theirs, strict=True)
         for extra, their in ((self.extra_key, other.bias_k), (self.extra_value, other.bias_v)):
             pairs.append((extra, None if extra is None or their is None else their.view_as(extra)))
         return [(mine, theirs) for mine, theirs in pairs if mine is not None and theirs is not None]

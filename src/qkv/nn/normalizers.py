@@ -131,6 +131,18 @@ class LearnedEntmax(NormalizerModule):
         return Entmax(1 + self.logit.sigmoid())
 
 
+def divided(
+    normalizer: Normalizer | NormalizerModule | None,
+) -> tuple[NormalizerModule | None, Normalizer | None]:
+    """Return a normalizer as what a layer has of it: a module with parameters, or else a value.
+
+    Example:
+        >>> divided(Softmax())
+        (None, Softmax(sink=None))
+    """
+    return (normalizer, None) if isinstance(normalizer, NormalizerModule) else (None, normalizer)
+
+
 def _full(heads: int | None, number: float) -> Tensor:
     expect_optional_sizes(heads=heads)
     return torch.full(() if heads is None else (heads,), float(number))

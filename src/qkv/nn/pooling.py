@@ -10,7 +10,7 @@ from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.inputs import expect_input, expect_sizes
 from qkv.nn.mechanism import MechanismConfig
-from qkv.nn.normalizers import NormalizerModule
+from qkv.nn.normalizers import divided
 from qkv.nn.scores import score_of, xavier_uniform
 from qkv.normalizers.kinds import optional_normalizer
 from qkv.scores.base import Score
@@ -53,12 +53,11 @@ class Pool(nn.Module):
         mechanism = MechanismConfig(score="additive") if mechanism is None else mechanism
         additive = mechanism.score == "additive"
         self.score = mechanism.score_module(width, width) if learns and not additive else None
-        normalizer = mechanism.normalizer_part() if learns else None
-        self.normalizer = normalizer if isinstance(normalizer, NormalizerModule) else None
+        self.normalizer, fixed = divided(mechanism.normalizer_part() if learns else None)
         self.key = nn.Linear(width, width, bias=False) if learns else None
         self.query = nn.Parameter(torch.empty(width)) if learns else None
         self.vector = nn.Parameter(torch.empty(width)) if learns and additive else None
-        self.attention = Attention(normalizer=None if isinstance(normalizer, NormalizerModule) else normalizer)
+        self.attention = Attention(normalizer=fixed)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

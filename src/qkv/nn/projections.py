@@ -20,6 +20,19 @@ class ProjectionInputs(nn.Module):
         """
 
 
+def projections_of_torch(layer: nn.MultiheadAttention) -> list[tuple[Tensor, Tensor | None]]:
+    """Return weight and bias of the query, key and value of PyTorch's layer, as views, and those of its output.
+
+    Example:
+        >>> [tuple(weight.shape) for weight, _ in projections_of_torch(nn.MultiheadAttention(8, 2, kdim=4))]
+        [(8, 8), (8, 4), (8, 8), (8, 8)]
+    """
+    joint = layer.in_proj_weight
+    weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight) if joint is None else joint.chunk(3)
+    biases = (None,) * 3 if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
+    return [*zip(weights, biases, strict=True), (layer.out_proj.weight, layer.out_proj.bias)]
+
+
 @final
 class Projections(nn.Module):
     """W^Q, W^K and W^V of all heads, side by side.

@@ -348,18 +348,6 @@ def _refusal_of_problem(algorithm: Algorithm, problem: Problem, backend: str, re
     return None
 
 
-def why_not(backend: str, problem: Problem) -> str | None:
-    """Return why no algorithm of a family computes a problem, None if one does.
-
-    Args:
-        backend: the name of a family or of an algorithm.
-        problem: the problem.
-    """
-    candidates = algorithms_of(backend)
-    served = any(refusal(algorithm, problem, backend) is None for algorithm in candidates)
-    return None if served else _reasons(candidates, problem, backend)
-
-
 def _reasons(candidates: Sequence[Algorithm], problem: Problem, backend: str) -> str:
     refusals = [(algorithm.name, refusal(algorithm, problem, backend)) for algorithm in candidates]
     reasons = {reason for _, reason in refusals}

@@ -1,11 +1,12 @@
 """The projections around an attention: query, key and value before it, the output projection after it."""
 
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from qkv.errors import UnsupportedError
 from qkv.nn.multihead import MultiHeadAttention
+from qkv.nn.projections import projections_of_torch
 from qkv.values.plain import plain_weights
 
 
@@ -30,13 +31,21 @@ class LayerProjections(NamedTuple):
     output: Projection
 
 
-def projections_of(layer: MultiHeadAttention) -> LayerProjections | None:
-    """Return the projections of a layer, as views of its parameters; None if one of them is more than its parameters.
+@overload
+def projections_of(layer: nn.MultiheadAttention) -> LayerProjections: ...
+@overload
+def projections_of(layer: MultiHeadAttention) -> LayerProjections | None: ...
+def projections_of(layer: MultiHeadAttention | nn.MultiheadAttention) -> LayerProjections | None:
+    """Return the projections of our layer or PyTorch's, as views of its parameters.
+
+    None if one of ours is more than its parameters.
 
     Example:
         >>> projections_of(MultiHeadAttention(8, 2)).key.weight.shape
         torch.Size([8, 8])
     """
+    if isinstance(layer, nn.MultiheadAttention):
+        return LayerProjections(*(_detached(*part) for part in projections_of_torch(layer)))
     try:
         query, key, value = (_detached(*layer.projections.part(index)) for index in range(3))
         last = (None, None) if layer.output is None else plain_weights(layer.output, "output")

@@ -24,7 +24,7 @@ from qkv.recording.origins import ProjectionHooks, model_above, position_of
 from qkv.recording.passes import Setup, TokenNames
 from qkv.recording.projections import projections_of
 from qkv.recording.row_states import RowStates
-from qkv.recording.torch_layers import call_of, check_layer, projections
+from qkv.recording.torch_layers import call_of, check_layer
 from qkv.recording.trace import Trace
 from qkv.values.hooks import is_step
 from qkv.view.scene import OPTIONS
@@ -176,7 +176,7 @@ def _watch(model: nn.Module, name: str, module: nn.Module, recorder: _Recorder) 
     modules, setup = dict(model.named_modules()), recorder.trace.setup
     if isinstance(module, nn.MultiheadAttention):
         check_layer(name, module)
-        setup.surroundings[name] = projections(module)
+        setup.surroundings[name] = projections_of(module)
 
         def attend(layer: nn.MultiheadAttention, arguments: Any, options: Any, output: Any) -> None:
             recorder.course.add(name, call_of(layer, arguments, options, recorder.course.moment))

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from qkv.errors import UnsupportedError
 from qkv.nn.pytorch import masks_of
 from qkv.recording.calls import LastInputs, RecordedCall
-from qkv.recording.projections import LayerProjections, Projection
+from qkv.recording.projections import Projection, projections_of
 
 _SIGNATURE = signature(nn.MultiheadAttention.forward)
 
@@ -45,7 +45,7 @@ def call_of(
     elif not layer.batch_first:
         inputs = [x.transpose(0, 1) for x in inputs]
     query, key, value = (
-        _by_head(x, part, layer.num_heads) for x, part in zip(inputs, projections(layer)[:3], strict=True)
+        _by_head(x, part, layer.num_heads) for x, part in zip(inputs, projections_of(layer)[:3], strict=True)
     )
     padding, attended = bound.get("key_padding_mask"), bound.get("attn_mask")
     padding = padding if padding is None or padding.ndim == 2 else padding[None]
@@ -56,15 +56,6 @@ def call_of(
     return RecordedCall(
         query, key, value, {k: x for k, x in named.items() if x is not None}, None, moment, self_attention, detached
     )
-
-
-def projections(layer: nn.MultiheadAttention) -> LayerProjections:
-    """Return the projections of PyTorch's layer, as views of its parameters."""
-    joint = layer.in_proj_weight
-    weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight) if joint is None else joint.chunk(3)
-    biases = (None,) * 3 if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
-    pairs = zip((*weights, layer.out_proj.weight), (*biases, layer.out_proj.bias), strict=True)
-    return LayerProjections(*(Projection(w.detach(), None if b is None else b.detach()) for w, b in pairs))
 
 
 def _by_head(x: Tensor, projection: Projection, heads: int) -> Tensor:

@@ -348,25 +348,31 @@ def _vmap_backward(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[lis
 def _move_to_front(args: tuple[Any, ...], in_dims: tuple[Any, ...]) -> tuple[Any, ...]:
     """Move the mapped dimension to the front; tensors that are not mapped broadcast over it."""
 
-    def moved(x: Any, dim: Any) -> Any:
-        if isinstance(x, (list, tuple)) and x and isinstance(x[0], Tensor):
-            return [moved(each, one) for each, one in zip(x, dim, strict=True)]
-        if not isinstance(x, Tensor) or (x.ndim == 0 and dim is None):
-            return x
-        return x.unsqueeze(0) if dim is None else x.movedim(dim, 0)
+    def moved(x: Tensor, dim: int | None) -> Tensor:
+        if dim is None:
+            return x.unsqueeze(0) if x.ndim else x
+        return x.movedim(dim, 0)
 
-    return tuple(moved(x, dim) for x, dim in zip(args, in_dims, strict=True))
+    return _over_tensors(moved, args, in_dims)
 
 
 def _select_item(args: tuple[Any, ...], in_dims: tuple[Any, ...], item: int) -> tuple[Any, ...]:
     """Select one mapped item: dropout counts the rows of each item separately."""
 
-    def pick(x: Any, dim: Any) -> Any:
-        if isinstance(x, (list, tuple)) and x and isinstance(x[0], Tensor):
-            return [pick(each, one) for each, one in zip(x, dim, strict=True)]
-        return x.select(dim, item) if isinstance(x, Tensor) and dim is not None else x
+    return _over_tensors(lambda x, dim: x if dim is None else x.select(dim, item), args, in_dims)
 
-    return tuple(pick(x, dim) for x, dim in zip(args, in_dims, strict=True))
+
+def _over_tensors(
+    change: Callable[[Tensor, int | None], Tensor], args: tuple[Any, ...], in_dims: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Change each tensor among arguments, which may be in lists, given its mapped dimension."""
+
+    def changed(x: Any, dim: Any) -> Any:
+        if isinstance(x, (list, tuple)) and x and isinstance(x[0], Tensor):
+            return [change(part, part_dim) for part, part_dim in zip(x, dim, strict=True)]
+        return change(x, dim) if isinstance(x, Tensor) else x
+
+    return tuple(changed(x, dim) for x, dim in zip(args, in_dims, strict=True))
 
 
 class Transformed(torch.autograd.Function):

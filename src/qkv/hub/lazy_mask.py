@@ -37,9 +37,9 @@ class LazyMask(Tensor):
     @staticmethod
     def __new__(cls, mask: Mask | None, shape: Sequence[int], device: torch.device) -> "LazyMask":
         """Create the tensor."""
-        made = Tensor._make_wrapper_subclass(cls, torch.Size(shape), dtype=torch.bool, device=device)
-        made.mask = mask
-        return made
+        lazy = Tensor._make_wrapper_subclass(cls, torch.Size(shape), dtype=torch.bool, device=device)
+        lazy.mask = mask
+        return lazy
 
     def __init__(self, mask: Mask | None, shape: Sequence[int], device: torch.device) -> None:
         super().__init__()

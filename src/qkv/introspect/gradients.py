@@ -45,11 +45,11 @@ def _made_again(function: Callable[[WeightSource, slice], Tensor], source: Weigh
     """Iterate over stripes that the backward pass recomputes; raises there if their inputs have changed."""
     reads = Reads(tensors_of(source.call))
 
-    def made(rows: slice) -> Tensor:
+    def stripe(rows: slice) -> Tensor:
         with reads:
             return function(source, rows)
 
-    stripes = [checkpoint(made, rows, use_reentrant=False) for rows in _stripes(source)]
+    stripes = [checkpoint(stripe, rows, use_reentrant=False) for rows in _stripes(source)]
     reads.guard(stripes)
     return stripes
 

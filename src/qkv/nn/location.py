@@ -20,7 +20,7 @@ from qkv.values.checked import checked
 from qkv.values.parameters import expect_floats
 
 _POSITIONS = Dot()
-_OWN: tuple[tuple[str, ...], ...] = (("S",), (), ("S",))
+_DIMENSIONS: tuple[tuple[str, ...], ...] = (("S",), (), ("S",))
 """The positions among the dimensions of an alignment, a query and keys."""
 
 
@@ -122,18 +122,18 @@ class LocationScore(nn.Module):
         shifted = keys + project(by_features, self.location_weight)
         return Additive(self.vector)(query[..., None, :], shifted)[..., 0, :]
 
-    def _expect(self, name: str, x: Tensor, own: int) -> None:
-        """Check a tensor with rows, heads if there are any, and dimensions of its own after them."""
+    def _expect(self, name: str, x: Tensor, last: int) -> None:
+        """Check a tensor with rows, heads if there are any, and `last` dimensions after them; 0 for one of any size."""
         expect_floats(name, x, 1)
-        rank = (1 if self.heads is None else 2) + max(own, 1)
-        width = self.vector.shape[-1] if own else x.shape[-1]
+        rank = (1 if self.heads is None else 2) + max(last, 1)
+        width = self.vector.shape[-1] if last else x.shape[-1]
         heads = (x.shape[0],) if self.heads is None else (x.shape[0], self.heads)
         if x.ndim != rank or x.shape[: len(heads)] != heads or x.shape[-1] != width:
             shape = [
                 "B",
                 *([] if self.heads is None else [f"{self.heads}"]),
-                *_OWN[own],
-                *([f"{width}"] if own else []),
+                *_DIMENSIONS[last],
+                *([f"{width}"] if last else []),
             ]
             raise ShapeError(
                 name, f"shape ({', '.join(shape)})", show(tuple(x.shape)), "The layer was created for that."

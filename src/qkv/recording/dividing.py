@@ -19,7 +19,7 @@ _REMEMBERED = 8
 """Texts that a program may continue in turn, each with a cache of its own."""
 
 
-class Made(NamedTuple):
+class LayerCall(NamedTuple):
     """A call of a layer."""
 
     layer: str
@@ -33,15 +33,15 @@ class ForwardPass:
 
     Attributes:
         root: identifies the pass of the model itself; None if only a part of it ran.
-        made: the calls, in order.
+        layer_calls: the calls, in order.
     """
 
     root: object | None
-    made: list[Made] = field(default_factory=list)
+    layer_calls: list[LayerCall] = field(default_factory=list)
 
     def calls(self, layer: str) -> list[RecordedCall]:
         """Return the calls of one layer."""
-        return [call for name, call in self.made if name == layer]
+        return [call for name, call in self.layer_calls if name == layer]
 
 
 @final
@@ -77,13 +77,13 @@ class OpenPass:
     def add(self, run: ForwardPass) -> None:
         """Append the calls of a run."""
         self.root = run.root or self.root
-        for layer, call in run.made:
+        for layer, call in run.layer_calls:
             self.calls.setdefault(layer, []).append(self._sharing_memory(layer, call))
 
     def accepts(self, run: ForwardPass) -> bool:
         """Return whether a run is another part of the pass: none of its layers has run yet."""
         twice = run.root is not None and self.root is not None and run.root is not self.root
-        return not twice and not any(layer in self.calls for layer, _ in run.made)
+        return not twice and not any(layer in self.calls for layer, _ in run.layer_calls)
 
     def continued_at(self, run: ForwardPass, generation: bool) -> int | None:
         """Return the position at which a run continues the pass; −1 if only its queries go on; None if it does not.
@@ -92,7 +92,7 @@ class OpenPass:
             run: the run.
             generation: whether both belong to one generation, whose cache is known to be its own.
         """
-        firsts: dict[str, RecordedCall] = dict(reversed(run.made))
+        firsts: dict[str, RecordedCall] = dict(reversed(run.layer_calls))
         again = {layer: call for layer, call in firsts.items() if layer in self.calls}
         going = {layer: call for layer, call in again.items() if call.start != 0} or again
         if not going or not all(self._follows(layer, call, generation) for layer, call in going.items()):
@@ -101,7 +101,7 @@ class OpenPass:
 
     def restarted(self, run: ForwardPass) -> set[str]:
         """Return the layers that begin again in a run, such as those that read another image."""
-        return {layer for layer, call in run.made if call.start == 0 and layer in self.calls}
+        return {layer for layer, call in run.layer_calls if call.start == 0 and layer in self.calls}
 
     def end(self, layer: str) -> int:
         """Return the position after the last query of a layer."""
@@ -250,7 +250,7 @@ class Course:
         """Note where a pass of a model of `transformers` begins; a second one in a run is a run of its own."""
         self._positions[group] = position
         self._contexts[-1].caches[group] = position.cache
-        if self._run is not None and any(self._setup.groups.get(layer) == group for layer, _ in self._run.made):
+        if self._run is not None and any(self._setup.groups.get(layer) == group for layer, _ in self._run.layer_calls):
             self._reopen()
 
     def leave(self, root: bool) -> None:
@@ -270,7 +270,7 @@ class Course:
             call = replace(call, start=position.start, ids=position.ids)
         alone = self._run is None
         run = self._run = self._run or ForwardPass(None)
-        run.made.append(Made(self._turn(layer, call, run), call))
+        run.layer_calls.append(LayerCall(self._turn(layer, call, run), call))
         if alone:
             self.close()
 
@@ -296,7 +296,7 @@ class Course:
     def close(self) -> None:
         """Give the calls of the run to the pass that they continue, or to a new one."""
         run, self._run = self._run, None
-        if run is None or not run.made:
+        if run is None or not run.layer_calls:
             return
         context = self._contexts[-1]
         chosen = self._continued(context, run) or self._begun(context, run)
@@ -360,7 +360,7 @@ class Course:
         return last if last is not None and last.accepts(run) else None
 
     def _from(self, context: _Context, candidate: OpenPass, run: ForwardPass, position: int) -> OpenPass:
-        groups = {self._setup.groups.get(layer) for layer, call in run.made if call.start == position}
+        groups = {self._setup.groups.get(layer) for layer, call in run.layer_calls if call.start == position}
 
         def in_group(layer: str) -> bool:
             return self._setup.groups.get(layer) in groups
@@ -385,10 +385,12 @@ class Course:
         calls: dict[str, list[RecordedCall]] = {}
         last = context.open[-1] if context.open else None
         if last is not None and last.recorded.lineage is context.lineage:
-            crossing = [(layer, call) for layer, call in run.made if not call.self_attention and layer in last.calls]
+            crossing = [
+                (layer, call) for layer, call in run.layer_calls if not call.self_attention and layer in last.calls
+            ]
             same = crossing and all(same_numbers(call.key, last.calls[layer][-1].key) for layer, call in crossing)
             if context.generation or same:
-                ran = {self._setup.groups.get(layer) for layer, _ in run.made}
+                ran = {self._setup.groups.get(layer) for layer, _ in run.layer_calls}
                 calls = {
                     layer: list(each)
                     for layer, each in last.calls.items()

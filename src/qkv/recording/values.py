@@ -113,7 +113,7 @@ class ValueReader:
             case {"tensor": str(name), "shape": list(shape), **rest} if not rest:
                 return self._tensor(name, shape)
             case {"value": str(name), "fields": dict(parts), **rest} if not rest:
-                return self._made(name, {field: self.value(part) for field, part in parts.items()})
+                return self._built(name, {field: self.value(part) for field, part in parts.items()})
             case dict():
                 return {name: self.value(part) for name, part in plain.items()}
         raise self.wrong("names, numbers and tensors", type(plain).__name__)
@@ -146,7 +146,7 @@ class ValueReader:
             raise self.wrong(f"at most {times} times the stored size", f"shape {shape}")
         return stored.expand(shape)
 
-    def _made(self, name: str, parts: dict[str, Any]) -> Any:
+    def _built(self, name: str, parts: dict[str, Any]) -> Any:
         cls = _NAMES.get(name)
         if cls is None:
             raise self.wrong("the names of mechanisms", f"{name!r}. {nearest(name, _NAMES)}")

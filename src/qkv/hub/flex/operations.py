@@ -8,12 +8,12 @@ from torch import Tensor
 
 from qkv.hub.flex.expressions import Argument, Expression, number, operation
 
-Made = tuple[str, tuple[Argument, ...]] | Expression | None
+Operation = tuple[str, tuple[Argument, ...]] | Expression | None
 """An operation and its arguments; an expression, to be cast; None for what is no operation on scalars."""
-Rule = Callable[..., Made]
+Rule = Callable[..., Operation]
 
 
-def of(func: Any, arguments: Sequence[Argument], named: Mapping[str, Argument]) -> Made:
+def of(func: Any, arguments: Sequence[Argument], named: Mapping[str, Argument]) -> Operation:
     """Return the operation of a PyTorch function on scalars.
 
     Args:
@@ -45,7 +45,7 @@ def _name(func: Any) -> str:
     return name.removeprefix("__").removesuffix("__") if name.startswith("__") else name
 
 
-def _call(func: Any, name: str, arguments: Sequence[Argument], named: Mapping[str, Argument]) -> Made:
+def _call(func: Any, name: str, arguments: Sequence[Argument], named: Mapping[str, Argument]) -> Operation:
     """Return the call of any other function that works element by element."""
     fixed = {key: x.arguments[0] if isinstance(x, Expression) else x for key, x in named.items()}
     numbers = all(not isinstance(x, Expression) or x.name == "number" for x in named.values())
@@ -66,7 +66,7 @@ def _is_plain(argument: Argument) -> bool:
     return argument is None or isinstance(argument, (Expression, str, torch.dtype))
 
 
-def _where(func: Any, *arguments: Argument, **named: Argument) -> Made:
+def _where(func: Any, *arguments: Argument, **named: Argument) -> Operation:
     """Take `torch.where(condition, input, other)`, which as a method is `input.where(condition, other)`."""
     order = ("input", "condition", "other") if func is Tensor.where else ("condition", "input", "other")
     by_name = {**dict(zip(order, arguments, strict=False)), **named}
@@ -74,14 +74,14 @@ def _where(func: Any, *arguments: Argument, **named: Argument) -> Made:
 
 
 def _binary(name: str, swapped: bool = False) -> Rule:
-    def rule(input: Argument, other: Argument) -> Made:
+    def rule(input: Argument, other: Argument) -> Operation:
         return name, (other, input) if swapped else (input, other)
 
     return rule
 
 
 def _unary(name: str) -> Rule:
-    def rule(input: Argument) -> Made:
+    def rule(input: Argument) -> Operation:
         return name, (input,)
 
     return rule
@@ -90,7 +90,7 @@ def _unary(name: str) -> Rule:
 def _sum(name: str, swapped: bool = False) -> Rule:
     """Return the rule of a sum, whose second operand may have a factor."""
 
-    def rule(input: Argument, other: Argument, alpha: Argument = None) -> Made:
+    def rule(input: Argument, other: Argument, alpha: Argument = None) -> Operation:
         if alpha is not None and alpha != number(1):
             # torch.rsub(a, b, alpha=2) is b − 2a.
             kind = torch.promote_types((input if swapped else other).dtype, alpha.dtype)
@@ -104,7 +104,7 @@ def _sum(name: str, swapped: bool = False) -> Rule:
 def _logical(name: str) -> Rule:
     """Return the rule of an operation on truth values; on integers it is something else."""
 
-    def rule(*arguments: Argument) -> Made:
+    def rule(*arguments: Argument) -> Operation:
         return (
             (name, arguments) if all(isinstance(x, Expression) and x.dtype == torch.bool for x in arguments) else None
         )
@@ -112,60 +112,60 @@ def _logical(name: str) -> Rule:
     return rule
 
 
-def _quotient(input: Argument, other: Argument, rounding_mode: str | None = None) -> Made:
+def _quotient(input: Argument, other: Argument, rounding_mode: str | None = None) -> Operation:
     if rounding_mode == "trunc":
         return None
     return "div" if rounding_mode is None else "floordiv", (input, other)
 
 
-def _reciprocal(input: Argument) -> Made:
+def _reciprocal(input: Argument) -> Operation:
     return "div", (number(1.0), input)
 
 
-def _square(input: Argument) -> Made:
+def _square(input: Argument) -> Operation:
     return "mul", (input, input)
 
 
-def _power(input: Argument, exponent: Argument) -> Made:
+def _power(input: Argument, exponent: Argument) -> Operation:
     return ("mul", (input, input)) if exponent in (number(2), number(2.0)) else None
 
 
-def _clamp(input: Argument, min: Argument = None, max: Argument = None) -> Made:
+def _clamp(input: Argument, min: Argument = None, max: Argument = None) -> Operation:
     if min is None or max is None:
         return ("max", (input, min)) if max is None else ("min", (input, max))
     return "min", (operation("max", input, min, dtype=torch.promote_types(input.dtype, min.dtype)), max)
 
 
-def _clamp_max(input: Argument, max: Argument) -> Made:
+def _clamp_max(input: Argument, max: Argument) -> Operation:
     return "min", (input, max)
 
 
-def _relu(input: Argument) -> Made:
+def _relu(input: Argument) -> Operation:
     return "max", (input, number(0))
 
 
-def _filled(input: Argument, mask: Argument, value: Argument) -> Made:
+def _filled(input: Argument, mask: Argument, value: Argument) -> Operation:
     return "where", (mask, value, input)
 
 
-def _same(input: Expression, *kinds: Argument, **named: Argument) -> Made:
+def _same(input: Expression, *kinds: Argument, **named: Argument) -> Operation:
     """Take a conversion: the result tells the type."""
     return input
 
 
-def _full_like(input: Argument, fill_value: Argument, **named: Argument) -> Made:
+def _full_like(input: Argument, fill_value: Argument, **named: Argument) -> Operation:
     return fill_value  # type: ignore[no-any-return]
 
 
-def _new_full(input: Argument, size: Argument, fill_value: Argument, **named: Argument) -> Made:
+def _new_full(input: Argument, size: Argument, fill_value: Argument, **named: Argument) -> Operation:
     return fill_value  # type: ignore[no-any-return]
 
 
-def _ones(input: Argument, *size: Argument, **named: Argument) -> Made:
+def _ones(input: Argument, *size: Argument, **named: Argument) -> Operation:
     return number(1)
 
 
-def _zeros(input: Argument, *size: Argument, **named: Argument) -> Made:
+def _zeros(input: Argument, *size: Argument, **named: Argument) -> Operation:
     return number(0)
 
 

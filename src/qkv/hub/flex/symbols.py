@@ -50,9 +50,9 @@ def _symbol(expression: Expression, device: torch.device, sizes: tuple[int, ...]
     one = torch.ones((), dtype=expression.dtype, device=device)
     # No function is computed of it: a result with a history comes from a `torch.autograd.Function`, whose derivative
     # need not follow from what it computes.
-    made: Symbol = Tensor._make_subclass(Symbol, one, expression.dtype.is_floating_point)
-    made.expression, made.sizes = expression, sizes
-    return made
+    symbol: Symbol = Tensor._make_subclass(Symbol, one, expression.dtype.is_floating_point)
+    symbol.expression, symbol.sizes = expression, sizes
+    return symbol
 
 
 def indexed_by_tensors(func: Any, args: Sequence[Any]) -> list[Any] | None:
@@ -213,20 +213,22 @@ def _recorded(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Express
     Raises:
         UntraceableError: it is not computed pair by pair.
     """
-    made = operations.of(func, [_expression(x) for x in args], {name: _expression(x) for name, x in kwargs.items()})
-    if made is None:
+    operation = operations.of(
+        func, [_expression(x) for x in args], {name: _expression(x) for name, x in kwargs.items()}
+    )
+    if operation is None:
         raise UntraceableError
-    if not isinstance(made, Expression) and made[0] == "call":
-        operator_, *arguments, named = made[1]
-        made = "call", (operator_, *map(_kept_tensor, args, arguments), named)
+    if not isinstance(operation, Expression) and operation[0] == "call":
+        operator_, *arguments, named = operation[1]
+        operation = "call", (operator_, *map(_tensor_or_constant, args, arguments), named)
     # The function itself tells the type of its result.
     like = func(*_examples(args), **_examples(kwargs))
     if not isinstance(like, Tensor) or like.ndim:
         raise UntraceableError
-    return cast(made, like.dtype) if isinstance(made, Expression) else Expression(*made, like.dtype)
+    return cast(operation, like.dtype) if isinstance(operation, Expression) else Expression(*operation, like.dtype)
 
 
-def _kept_tensor(original: Any, argument: Any) -> Any:
+def _tensor_or_constant(original: Any, argument: Any) -> Any:
     """Return an argument of a function that may tell tensors from numbers: ones_like(score) stays a tensor."""
     known = isinstance(argument, Expression) and argument.name == "number" and isinstance(original, Tensor)
     return Expression("tensor", (argument,), argument.dtype) if known else argument

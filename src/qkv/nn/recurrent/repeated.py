@@ -170,7 +170,7 @@ class _LoopWeight:
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
-        self._made: tuple[tuple[int, int], PackedWeight | None] | None = None
+        self._packed_for: tuple[tuple[int, int], PackedWeight | None] | None = None
 
     def times(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x·Wᵀ + b without a gradient."""
@@ -185,13 +185,13 @@ class _LoopWeight:
         if not few(rows):
             return None
         state = weight._version, weight.data_ptr()
-        if self._made is None or self._made[0] != state:
-            self._made = state, packed_weight(weight, self._steps, rows)
-        return self._made[1]
+        if self._packed_for is None or self._packed_for[0] != state:
+            self._packed_for = state, packed_weight(weight, self._steps, rows)
+        return self._packed_for[1]
 
     def drop(self) -> None:
         """Free the memory; another backward pass packs the weight again."""
-        self._made = None
+        self._packed_for = None
 
 
 def _fits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:

@@ -91,9 +91,7 @@ class _Side:
         if name != PLAIN:
             _attend_with(self._model, name)
         self._plain = name == PLAIN
-        self._task = TranslationTask(
-            self._model, task.tokenizer, task.train, task.valid, task.valid_examples, task.smoothing, task.longest
-        )
+        self._task = TranslationTask(self._model, task.text, task.smoothing, task.longest)
         self._optimizer = build_optimizer(self._model, SETTINGS)
         self._precision, self._clock = precision, clock
         self.losses: list[float] = []
@@ -121,7 +119,7 @@ class _Side:
         if not self._plain:
             return self._task.objective(batch)
         assert isinstance(self._model, RecurrentTranslator)
-        return plain.loss_of(self._model, batch, self._task.tokenizer.pad, self._task.smoothing)
+        return plain.loss_of(self._model, batch, self._task.text.tokenizer.pad, self._task.smoothing)
 
 
 def _attend_with(model: nn.Module, backend: str) -> None:
@@ -136,7 +134,7 @@ def _task(folder: Path, pieces: Literal["bpe", "char"]) -> TranslationTask:
     text = read_training(files, TranslateTokenizer(tokenizer=pieces), 0)
     torch.manual_seed(0)
     model = build_model(read_config(MODEL), text.tokenizer).train()
-    return TranslationTask(model, text.tokenizer, text.train, text.valid, text.valid_examples, 0.1, 256)
+    return TranslationTask(model, text, 0.1, 256)
 
 
 def _record(sides: Mapping[str, _Side], say: Callable[[str], None]) -> dict[str, Any]:

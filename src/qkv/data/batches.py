@@ -201,7 +201,9 @@ def restore_order(batches: Sequence[Sequence[int]], results: Sequence[Sequence[R
     return [flat[index] for index in range(len(flat))]
 
 
-def collate(examples: Sequence[Example], pad: int, bos: int, eos: int) -> Batch:
+def collate(
+    examples: Sequence[Example], pad: int, bos: int, eos: int, device: torch.device | str | None = None
+) -> Batch:
     """Stack examples as tensors.
 
     Args:
@@ -209,6 +211,7 @@ def collate(examples: Sequence[Example], pad: int, bos: int, eos: int) -> Batch:
         pad: the padding id.
         bos: the id before every target.
         eos: the id after every target.
+        device: where the tensors go.
 
     Returns:
         The batch.
@@ -221,18 +224,21 @@ def collate(examples: Sequence[Example], pad: int, bos: int, eos: int) -> Batch:
         >>> batch.source.tolist(), batch.target.tolist()
         ([[5, 6], [5, 0]], [[1, 7, 2, 0], [1, 7, 8, 2]])
     """
-    source_BS, source_lengths_B = collate_sources([example.source for example in examples], pad)
-    target_BT, target_lengths_B = collate_sources([(bos, *example.target, eos) for example in examples], pad)
+    source_BS, source_lengths_B = collate_sources([example.source for example in examples], pad, device)
+    target_BT, target_lengths_B = collate_sources([(bos, *example.target, eos) for example in examples], pad, device)
     indices = tuple(example.index for example in examples)
     return Batch(source_BS, source_lengths_B, target_BT, target_lengths_B, indices)
 
 
-def collate_sources(sources: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
+def collate_sources(
+    sources: Sequence[Sequence[int]], pad: int, device: torch.device | str | None = None
+) -> tuple[Tensor, Tensor]:
     """Stack sequences of ids as one tensor.
 
     Args:
         sources: at least one sequence.
         pad: the padding id.
+        device: where the tensors go.
 
     Returns:
         The ids (B, S) int64 and the lengths (B,) int64.
@@ -250,8 +256,8 @@ def collate_sources(sources: Sequence[Sequence[int]], pad: int) -> tuple[Tensor,
     lengths = [len(source) for source in sources]
     longest = max(lengths)
     rows = [[*source, *[pad] * (longest - len(source))] for source in sources]
-    ids_BS = torch.tensor(rows, dtype=torch.int64).reshape(len(sources), longest)
-    return ids_BS, torch.tensor(lengths, dtype=torch.int64)
+    ids_BS = torch.tensor(rows, dtype=torch.int64, device=device).reshape(len(sources), longest)
+    return ids_BS, torch.tensor(lengths, dtype=torch.int64, device=device)
 
 
 def device_of(model: nn.Module) -> torch.device:

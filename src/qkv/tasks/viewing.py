@@ -195,7 +195,7 @@ def _translated(translator: Translator, text: str, tokens: int | None) -> Scene:
     ids = list(_some(encoded.ids[:tokens]))
     expect_length(setting("text"), len(ids), translator.longest, tokenizer)
     device = device_of(model)
-    source, lengths = (x.to(device) for x in collate_sources([ids], tokenizer.pad))
+    source, lengths = collate_sources([ids], tokenizer.pad, device)
     stepper: Any = model
     limit, never = usual_limit(lengths), tokenizer.never_written
     bos, eos = tokenizer.bos, tokenizer.eos

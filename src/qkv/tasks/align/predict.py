@@ -160,10 +160,10 @@ class Aligner:
     def _batch(self, numbers: Sequence[_Numbers], layers: Sequence[str]) -> list[dict[str, Tensor]]:
         model, tokenizer = self.translator.model, self.translator.tokenizer
         device = device_of(model)
-        source, lengths = collate_sources([one.source for one in numbers], tokenizer.pad)
-        target, _ = collate_sources([(tokenizer.bos, *one.target) for one in numbers], tokenizer.pad)
+        source, lengths = collate_sources([one.source for one in numbers], tokenizer.pad, device)
+        target, _ = collate_sources([(tokenizer.bos, *one.target) for one in numbers], tokenizer.pad, device)
         with record(model, layers=layers) as trace:
-            model(source.to(device), lengths.to(device), target.to(device))
+            model(source, lengths, target)
         recorded = {layer: trace.weights(layer).float().cpu() for layer in layers}
         for layer, weights in recorded.items():
             expect_numbers(weights, f"the attention {layer}")

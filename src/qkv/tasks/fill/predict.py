@@ -82,7 +82,7 @@ class MaskFiller:
         sources = [self._encode(text, number) for number, text in enumerate(expect_texts(texts, "texts"), start=1)]
         filled: list[list[Filled]] = []
         for rows in in_batches(sources, _ROWS):
-            tokens, lengths = (x.to(device_of(self.model)) for x in collate_sources(rows, 0))
+            tokens, lengths = collate_sources(rows, 0, device_of(self.model))
             scores = self.model(tokens, lengths)
             masked = torch.tensor([ids.index(self._mask) for ids in rows], device=scores.device)
             probabilities = scores[torch.arange(len(rows), device=scores.device), masked].float().softmax(-1)

@@ -10,12 +10,11 @@ from torch import Tensor
 from qkv.data.batches import device_of, in_batches
 from qkv.data.choices import Order
 from qkv.data.text import windows
-from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.figure import Figure
 from qkv.metrics.likelihood import bits_per_character, perplexity
 from qkv.models.language_model import LanguageModel
 from qkv.models.recurrent_language_model import RecurrentLanguageModel
-from qkv.tasks.generate.data import Passage
+from qkv.tasks.generate.data import Passage, TrainingText
 from qkv.tasks.notes import counted
 from qkv.tasks.prepared.text import PreparedText, WindowBatches
 from qkv.training.loss import label_smoothed_loss, layer_loss
@@ -32,18 +31,14 @@ class LanguageTask:
 
     Args:
         model: the model to train.
-        tokenizer: text to tokens and back.
-        train: training text.
-        valid: validation text.
+        text: what is trained and validated on.
         order: order of the windows.
         smoothing: label smoothing in training.
         rows: number of windows in a batch; None for as many as the batch's tokens allow.
     """
 
     model: TextModel
-    tokenizer: Tokenizer
-    train: Passage | PreparedText
-    valid: Passage
+    text: TrainingText
     order: Order
     smoothing: float
     rows: int | None = None
@@ -57,13 +52,13 @@ class LanguageTask:
         """Batch windows of the context length."""
         context = self.model.config.context
         rows = self.rows or max(1, tokens // context)
-        if isinstance(self.train, PreparedText):
-            return self.train.batches(context, rows, self.order, seed, epoch)
-        return in_batches(windows(len(self.train.ids), context, self.order, seed, epoch), rows)
+        if isinstance(self.text.train, PreparedText):
+            return self.text.train.batches(context, rows, self.order, seed, epoch)
+        return in_batches(windows(len(self.text.train.ids), context, self.order, seed, epoch), rows)
 
     def collate(self, indices: Sequence[int]) -> Tensor:
         """Stack windows with the token before each, (B, context + 1), on the model's device."""
-        context, train = self.model.config.context, self.train
+        context, train = self.model.config.context, self.text.train
         window = train.cut(indices, context) if isinstance(train, PreparedText) else cut(train.ids, indices, context)
         return window.to(device_of(self.model))
 
@@ -72,19 +67,20 @@ class LanguageTask:
         capped = isinstance(self.model, LanguageModel) and self.model.parts.output_softcap is not None
         if capped or is_watched(self.model):
             # The bound of the logits comes between the output layer and the loss, and so do hooks of the model.
-            return label_smoothed_loss(self.model(batch[:, :-1]), batch[:, 1:], self.tokenizer.pad, self.smoothing)
+            return label_smoothed_loss(self.model(batch[:, :-1]), batch[:, 1:], self.text.tokenizer.pad, self.smoothing)
         states = self.model.advance(batch[:, :-1])[0]
-        return layer_loss(states, self.model.output, batch[:, 1:], self.tokenizer.pad, self.smoothing)
+        return layer_loss(states, self.model.output, batch[:, 1:], self.text.tokenizer.pad, self.smoothing)
 
     def lines(self, indices: Sequence[int]) -> list[int]:
         """Return the line numbers where windows begin."""
-        if isinstance(self.train, PreparedText):
-            return self.train.lines(indices)
-        return [1 + self.tokenizer.decode(self.train.ids[:index].tolist()).count("\n") for index in indices]
+        if isinstance(self.text.train, PreparedText):
+            return self.text.train.lines(indices)
+        ids, tokenizer = self.text.train.ids, self.text.tokenizer
+        return [1 + tokenizer.decode(ids[:index].tolist()).count("\n") for index in indices]
 
     def validate(self) -> list[Figure]:
         """Compute loss, perplexity and bits per character of the validation text."""
-        return judge(self.model, self.valid)
+        return judge(self.model, self.text.valid)
 
 
 def cut(ids: Tensor, starts: Sequence[int], context: int) -> Tensor:

@@ -252,7 +252,7 @@ class Generator:
     ) -> list[list[int]]:
         """Continue a batch of prompts to the end token."""
         marks, device = self.tokenizer, device_of(self.model)
-        source, lengths = (x.to(device) for x in collate_sources(sources, max(marks.pad, 0)))
+        source, lengths = collate_sources(sources, max(marks.pad, 0), device)
         settings: dict[str, Any] = {"bos": 0, "eos": self._end(), "limit": tokens, "never": self._never()}
         model = Prompted(cast("PaddedReader", self.model))
         if beam > 1:

@@ -23,10 +23,8 @@ def _build(config: Config, text: TrainingText) -> TextModel:
 
 
 def _job(model: TextModel, text: TrainingText, settings: LanguageSettings) -> LanguageTask:
-    order, training = settings.data.order, settings.training
-    return LanguageTask(
-        model, text.tokenizer, text.train, text.valid, order, training.label_smoothing, training.batch_size
-    )
+    training = settings.training
+    return LanguageTask(model, text, settings.data.order, training.label_smoothing, training.batch_size)
 
 
 def _identity(text: TrainingText, settings: LanguageSettings) -> dict[str, Any]:

@@ -2,18 +2,34 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 from qkv.data.choices import Elements
 from qkv.data.corpus import fingerprint
 from qkv.data.pointing import Pointed, parse_pairs
 from qkv.errors import DataError, Place, setting
 from qkv.tasks.pairs import PairSources, divided, tell_seen
-from qkv.tasks.point.objective import ElementVocabulary
 from qkv.tasks.point.settings import PointFiles
 from qkv.tasks.values import pair_line, text_line
 
 UNKNOWN = "<unk>"
+
+
+@final
+class ElementVocabulary:
+    """Words to ids; None for numbers.
+
+    Args:
+        words: known words; the first stands for all others.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = tuple(words)
+        self._ids = {word: number for number, word in enumerate(self.words)}
+
+    def ids(self, words: Iterable[Any]) -> list[int]:
+        """Return the id of each word."""
+        return [self._ids.get(word, 0) for word in words]
 
 
 class PointLines(NamedTuple):

@@ -1,8 +1,8 @@
 """Training a pointer network: the task in the form that `qkv.training` expects, and how its answers are judged."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from qkv.decode.protocol import Hypothesis
 from qkv.metrics.figure import Figure, require_same_length
 from qkv.models.pointer import END, PointerNetwork
 from qkv.tasks.notes import counted
+from qkv.tasks.point.data import ElementVocabulary, PointLines
 from qkv.tasks.point.settings import Order
 
 _NONE = -100
@@ -39,52 +40,30 @@ class PointBatch(NamedTuple):
 
 
 @final
-class ElementVocabulary:
-    """Words to ids; None for numbers.
-
-    Args:
-        words: known words; the first stands for all others.
-    """
-
-    def __init__(self, words: Sequence[str]) -> None:
-        self.words = tuple(words)
-        self._ids = {word: number for number, word in enumerate(self.words)}
-
-    def ids(self, words: Iterable[Any]) -> list[int]:
-        """Return the id of each word."""
-        return [self._ids.get(word, 0) for word in words]
-
-
-@final
 @dataclass(frozen=True)
 class PointTask:
     """Lines with target positions, a model and its evaluation.
 
     Args:
         model: the model to train.
-        vocabulary: words to ids; None for numbers.
-        train, valid: lines.
+        text: the lines.
         order: how answers are judged, see `judge_positions`.
-        longest: most positions of an answer.
         smoothing: label smoothing in training.
         rows: number of lines in a batch; None for as many as the batch's elements allow.
         examples: the sizes of the training lines.
     """
 
     model: PointerNetwork
-    vocabulary: ElementVocabulary | None
-    train: Sequence[Pointed]
-    valid: Sequence[Pointed]
+    text: PointLines
     order: Order
-    longest: int
     smoothing: float
     rows: int | None = None
     examples: list[Example] = field(init=False)
 
     def __post_init__(self) -> None:
-        longest = max(len(item.elements) for item in self.train)
+        longest = max(len(item.elements) for item in self.text.train)
         zeros = (0,) * longest  # batches only look at the lengths
-        sized = [Example(zeros[: len(item.elements)], item.target, item.line) for item in self.train]
+        sized = [Example(zeros[: len(item.elements)], item.target, item.line) for item in self.text.train]
         object.__setattr__(self, "examples", sized)
 
     @property
@@ -98,7 +77,7 @@ class PointTask:
 
     def collate(self, indices: Sequence[int]) -> PointBatch:
         """Stack lines, on the model's device."""
-        return stack([self.train[index] for index in indices], self.vocabulary, device_of(self.model))
+        return stack([self.text.train[index] for index in indices], self.text.vocabulary, device_of(self.model))
 
     def objective(self, batch: PointBatch) -> tuple[Tensor, int]:
         """Compute the cross entropy of each next position and of the end."""
@@ -106,18 +85,19 @@ class PointTask:
 
     def lines(self, indices: Sequence[int]) -> list[int]:
         """Return the line numbers in the user's file."""
-        return [self.train[index].line for index in indices]
+        return [self.text.train[index].line for index in indices]
 
     def validate(self) -> list[Figure]:
         """Compute the share of right positions and of right answers, and the loss, on the validation lines."""
-        answers = point(self.model, self.valid, self.vocabulary, self.longest)
-        figures = judge_positions([each.ids for each in answers], [item.target for item in self.valid], self.order)
+        text = self.text
+        answers = point(self.model, text.valid, text.vocabulary, text.longest)
+        figures = judge_positions([each.ids for each in answers], [item.target for item in text.valid], self.order)
         return [*figures, self._validation_loss()]
 
     def _validation_loss(self) -> Figure:
         total, count = 0.0, 0
-        for indices in inference_batches([len(item.elements) for item in self.valid], _BATCH_ELEMENTS):
-            batch = stack([self.valid[index] for index in indices], self.vocabulary, device_of(self.model))
+        for indices in inference_batches([len(item.elements) for item in self.text.valid], _BATCH_ELEMENTS):
+            batch = stack([self.text.valid[index] for index in indices], self.text.vocabulary, device_of(self.model))
             loss, positions = self._loss(batch, 0.0)
             total, count = total + float(loss), count + positions
         return Figure("loss", total / count, "nats per position", higher_is_better=False)

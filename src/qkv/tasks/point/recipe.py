@@ -6,9 +6,9 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError
 from qkv.models.pointer import PointerConfig, PointerNetwork
 from qkv.tasks.origin import Origin
-from qkv.tasks.point.data import PointLines, read_lines
+from qkv.tasks.point.data import ElementVocabulary, PointLines, read_lines
 from qkv.tasks.point.model import new_model, read_config, table_of
-from qkv.tasks.point.objective import ElementVocabulary, PointTask
+from qkv.tasks.point.objective import PointTask
 from qkv.tasks.point.settings import POINT, PointFiles
 from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings
 
@@ -34,11 +34,8 @@ def _with_words(lines: PointLines, origin: Origin | None) -> PointLines:
 
 
 def _job(model: PointerNetwork, lines: PointLines, settings: PointerSettings) -> PointTask:
-    order, training = settings.data.order, settings.training
-    return PointTask(
-        *(model, lines.vocabulary, lines.train, lines.valid, order, lines.longest),
-        *(training.label_smoothing, training.batch_size),
-    )
+    training = settings.training
+    return PointTask(model, lines, settings.data.order, training.label_smoothing, training.batch_size)
 
 
 def _identity(lines: PointLines, settings: PointerSettings) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from torch import Tensor
 from qkv.data.batches import Batch, Example, collate, device_of, token_batches
 from qkv.data.corpus import Pair
 from qkv.data.normal_forms import normalize
-from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.edits import word_error_rate
 from qkv.metrics.figure import Figure
 from qkv.metrics.matches import exact_match
@@ -17,6 +16,7 @@ from qkv.metrics.translation import bleu, chrf
 from qkv.models.copying import CopyingTranslator
 from qkv.models.monotonic import MonotonicTranslator
 from qkv.tasks.prepared.pairs import PairBatches, PreparedPairs
+from qkv.tasks.translate.data import Parallel
 from qkv.tasks.translate.model import TranslationModel
 from qkv.tasks.translate.predict import Translator
 from qkv.training.loss import label_smoothed_loss, layer_loss
@@ -32,21 +32,15 @@ class TranslationTask:
 
     Args:
         model: the model to train.
-        tokenizer: text to tokens and back.
-        train: training examples.
-        valid: validation pairs.
-        valid_examples: the same as tokens.
+        text: the pairs; those of a model that writes right to left hold targets in that order.
         smoothing: label smoothing in training.
         longest: maximum tokens of a source line.
         rows: number of pairs in a batch; None for as many as the batch's tokens allow.
-        back: whether targets are written right to left; `train` and `valid_examples` hold them in that order.
+        back: whether targets are written right to left.
     """
 
     model: TranslationModel
-    tokenizer: Tokenizer
-    train: Sequence[Example] | PreparedPairs
-    valid: Sequence[Pair]
-    valid_examples: Sequence[Example]
+    text: Parallel
     smoothing: float
     longest: int
     rows: int | None = None
@@ -59,9 +53,9 @@ class TranslationTask:
 
     def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]] | PairBatches:
         """Batch examples of about equal length."""
-        if isinstance(self.train, PreparedPairs):
-            return self.train.batches(tokens, seed, epoch, self.rows)
-        return token_batches(self.train, tokens, seed, epoch, self.rows)
+        if isinstance(self.text.train, PreparedPairs):
+            return self.text.train.batches(tokens, seed, epoch, self.rows)
+        return token_batches(self.text.train, tokens, seed, epoch, self.rows)
 
     def collate(self, indices: Sequence[int]) -> Batch:
         """Stack examples, on the model's device."""
@@ -76,21 +70,21 @@ class TranslationTask:
         return [example.index for example in self._taken(indices)]
 
     def _taken(self, indices: Sequence[int]) -> list[Example]:
-        train = self.train
+        train = self.text.train
         return train.take(indices) if isinstance(train, PreparedPairs) else [train[index] for index in indices]
 
     def validate(self) -> list[Figure]:
         """Compute BLEU and the other metrics of `judge`, and the loss, on the validation pairs."""
         # An untrained model often reaches the length limit: that is not worth a warning in training.
-        translations = self.translator().translate_fully([pair.source for pair in self.valid])
-        return [*judge([each.text for each in translations], self.valid), self._validation_loss()]
+        translations = self.translator().translate_fully([pair.source for pair in self.text.valid])
+        return [*judge([each.text for each in translations], self.text.valid), self._validation_loss()]
 
     def translator(self) -> Translator:
         """Return the current model as a translator."""
-        return Translator(self.model, self.tokenizer, self.longest, back=(self.back,))
+        return Translator(self.model, self.text.tokenizer, self.longest, back=(self.back,))
 
     def _validation_loss(self) -> Figure:
-        examples = self.valid_examples
+        examples = self.text.valid_examples
         total, count = 0.0, 0
         for indices in token_batches(examples, max(_VALIDATION_TOKENS, 2 * self.longest), 0, 0):
             loss, tokens = self._loss(self._stack([examples[index] for index in indices]), 0.0)
@@ -98,12 +92,12 @@ class TranslationTask:
         return Figure("loss", total / count, "nats per target token", higher_is_better=False)
 
     def _stack(self, examples: Sequence[Example]) -> Batch:
-        batch = collate(examples, self.tokenizer.pad, self.tokenizer.bos, self.tokenizer.eos)
-        return batch.to(device_of(self.model))
+        marks = self.text.tokenizer
+        return collate(examples, marks.pad, marks.bos, marks.eos, device_of(self.model))
 
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
         inputs = (batch.source, batch.source_lengths, batch.target[:, :-1])
-        target, pad = batch.target[:, 1:], self.tokenizer.pad
+        target, pad = batch.target[:, 1:], self.text.tokenizer.pad
         if isinstance(self.model, CopyingTranslator | MonotonicTranslator) or is_watched(self.model):
             return label_smoothed_loss(self.model(*inputs), target, pad, smoothing)
         return layer_loss(self.model.states(*inputs), self.model.output, target, pad, smoothing)

@@ -335,9 +335,9 @@ class Translator:
     def _inputs(self, source: Sequence[int], target: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Return what the model reads: a source (1, S), its length (1,), and a target as the model writes it (1, T)."""
         device = device_of(self.model)
-        source_1S, lengths = collate_sources([source], self.tokenizer.pad)
-        target_1T = torch.tensor([[self.tokenizer.bos, *(reversed(target) if self.back[0] else target)]])
-        return source_1S.to(device), lengths.to(device), target_1T.to(device)
+        source_1S, lengths = collate_sources([source], self.tokenizer.pad, device)
+        target_1T = torch.tensor([[self.tokenizer.bos, *(reversed(target) if self.back[0] else target)]], device=device)
+        return source_1S, lengths, target_1T
 
     def over(self, table: WordTable | None) -> "Translator":
         """Return the same models for lines of other columns, or of text that is split into symbols already (None)."""
@@ -376,7 +376,7 @@ class Translator:
         self, sources: Sequence[Sequence[int]], keys: Sequence[Sequence[int]], how: Decoding, session: DecodingSession
     ) -> list[list[Hypothesis]]:
         device = device_of(self.model)
-        source_BS, lengths_B = (x.to(device) for x in collate_sources(sources, self.tokenizer.pad))
+        source_BS, lengths_B = collate_sources(sources, self.tokenizer.pad, device)
         settings: dict[str, Any] = {"bos": self.tokenizer.bos, "eos": self.tokenizer.eos, "session": session}
         settings |= {"limit": how.limit(lengths_B), "never": self.tokenizer.never_written}
         ahead, back = (

@@ -48,16 +48,8 @@ def _build(config: TranslationConfig, text: Parallel) -> TranslationModel:
 
 
 def _job(model: TranslationModel, text: Parallel, settings: TranslationSettings) -> TranslationTask:
-    return TranslationTask(
-        model,
-        text.tokenizer,
-        text.train,
-        text.valid,
-        text.valid_examples,
-        settings.training.label_smoothing,
-        settings.data.longest,
-        settings.training.batch_size,
-    )
+    training = settings.training
+    return TranslationTask(model, text, training.label_smoothing, settings.data.longest, training.batch_size)
 
 
 def _identity(text: Parallel, settings: TranslationSettings) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.algorithms.additive.direct import Case, assert_as_exact, case, judged, ours, run
 
 from qkv.algorithms.additive.factored import backward, factor, forward, tile_size
+from qkv.compiled import thread_pool
 from qkv.engine.key_ranges import Drop, key_ranges
 
 pytestmark = pytest.mark.kernels
@@ -283,16 +284,44 @@ def test_same_bits_again_and_whatever_the_threads(two_threads):
     assert torch.equal(alone["lse"], first["lse"])
 
 
-def test_one_item_cut_among_threads(two_threads):
+@pytest.fixture
+def cut(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads that share any work, however little."""
+    monkeypatch.setattr(thread_pool, "ALONE_BELOW", 0.0)
+
+
+CUT = {"queries": 70, "keys": 40, "width": 32, "columns": 16}
+"""Queries enough for two slices of at least 32."""
+
+
+def test_one_item_cut_among_threads(cut):
     """With fewer items than threads, each slice of the queries sums its own gradients of keys."""
-    sizes = {"items": 1, "queries": 150, "keys": 80, "width": 32, "columns": 16}
-    assert_as_exact(lambda seed: case(seed, **sizes, bias=np.ones((1, 1, 80), np.float32)))
+
+    def make(seed: int) -> Case:
+        return case(seed, items=1, **CUT, bias=np.ones((1, 1, 40), np.float32))
+
+    assert_as_exact(make)
+    assert_cut(make(16))
 
 
-def test_bias_shared_by_items(two_threads):
-    bias = np.random.default_rng(17).normal(size=(1, 150, 80)).astype(np.float32)
-    sizes = {"items": 3, "queries": 150, "keys": 80, "width": 32, "columns": 16}
-    assert_as_exact(lambda seed: case(seed, **sizes, bias=bias))
+def test_bias_shared_by_items(cut):
+    bias = np.random.default_rng(17).normal(size=(1, 70, 40)).astype(np.float32)
+
+    def make(seed: int) -> Case:
+        return case(seed, items=3, **CUT, bias=bias)
+
+    assert_as_exact(make)
+    assert_cut(make(17))
+
+
+def assert_cut(c: Case) -> None:
+    """The gradients of keys are sums of other parts than those of one thread."""
+    grad = np.random.default_rng(0).normal(size=(*c.query.shape[:2], 16)).astype(np.float32)
+    parts = ours(c, grad)
+    torch.set_num_threads(1)
+    alone = ours(c, grad)
+    assert torch.equal(parts["out"], alone["out"])
+    assert not torch.equal(parts["key"], alone["key"])
 
 
 def test_few_queries_take_no_factors():
@@ -368,7 +397,7 @@ def test_values_that_are_not_centered(dtype, columns, keys):
     """A long sum of numbers of one sign: its error enters the gradient of every score of its row."""
 
     def make(seed: int) -> Case:
-        c = case(seed, queries=64, keys=keys, width=64, columns=columns)
+        c = case(seed, queries=32, keys=keys, width=64, columns=columns)
         return replace(c, value=(0.3 * c.value + 1).astype(np.float32))
 
     assert_as_exact(make, dtype)

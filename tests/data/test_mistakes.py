@@ -27,6 +27,11 @@ LABELED: list[Row] = [
     ("a fine film\tgood\na dull film\tbad\n" * 9, None, "label first", "", "Exchange the columns"),
     (f"{GOOD * 9}a so so film\tgood\n", 19, "", "a so so film", "Exchange the two columns of this line"),
     (GOOD * 40 + "a fine film\tgood\na dull one\tbad\n" * 10, 81, "", "", "19 more lines"),
+    (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", 1, "text", "a picture", "the right file"),
+    (b"\xff\xd8\xff\xe0\0\x10JFIF\0", 1, "text", "a picture", "the right file"),
+    (b"\x80\x04\x95\x10\0\0\0", 1, "text", "a pickle", "Save it as plain text"),
+    (b"\x07\x93abc\xff\x01", 1, "text", "no encoding of text", "the right file"),
+    (b"f.tsv" + bytes(252) + b"ustar\x0000", 1, "text", "an archive of tar", "Unpack it first"),
     ("good,a fine film\n", 1, "", "1 column", 'separated by "," ... label<TAB>text'),
     ('"good";"a fine film"\n', 1, "", "1 column", 'separated by ";" ... quotation marks'),
     ("good|a fine film\n", 1, "", "1 column", 'separated by "|"'),
@@ -62,6 +67,8 @@ LABELED: list[Row] = [
 ]
 
 LABELED_SAID: list[tuple[str | bytes, list[str]]] = [
+    (f"__label__{GOOD}".replace("\nbad", "\n__label__bad"), ["{f}", "every label begins with __label__", "fastText"]),
+    ("".join(f"ein Hund {n}\ta dog {n}\n" for n in range(30)), ["{f}", "30 different labels", "label<TAB>text"]),
     (f"Good\tx\n{GOOD}", ["{f}", "capitals", "Good, good"]),
     ("".join(f"{n / 7}\ttext {n}\n" for n in range(30)), ["{f}", "30 different labels", "qkv train regress"]),
     ("good\tx y\nbad\tx y\n", ["{f}", "1 text has", "line 2", '"bad"', "line 1"]),
@@ -78,6 +85,15 @@ UD = "1\tShe\tshe\tPRON\t_\t_\t2\tnsubj\t_\t_\n2\tran\trun\tVERB\t_\t_\t0\troot\
 """A sentence of CoNLL-U."""
 
 TAGGED: list[Row] = [
+    (
+        "Ada/N wrote/V\nBonn/N is/V old/A\n",
+        2,
+        "one word and its tag per line",
+        'joined to their tags by "/"',
+        "one word",
+    ),
+    ("the old dog\nthe dog is old\n", 2, "3 columns", "4", "each line is a sentence ... one word and its tag"),
+    ("".join(f"N\tAda{n}\n\n" for n in range(9)), None, "", "1 different words and 9", "Exchange the columns"),
     ("Ada\nwrote\n", 1, "", "one column", "word, then tag"),
     ("Ada,B-PER\nwrote,O\n", 1, "", "one column", 'separated by "," ... word<TAB>tag'),
     ("Ada;B-PER\n", 1, "", "one column", 'separated by ";"'),

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from qkv.data.corpus import Lines, header_message, read_lines, repeated_header, silent
-from qkv.data.layouts import INVISIBLE, QUOTED, all_quoted, column_problem
+from qkv.data.layouts import FASTTEXT, INVISIBLE, QUOTED, all_quoted, column_problem
 from qkv.data.normal_forms import normalize
 from qkv.data.tag_columns import (
     TagColumns,
@@ -34,6 +34,7 @@ from qkv.errors import DataError, Place, brief
 
 Unit = Literal["texts", "sentences"]
 """What is labeled: whole texts, or the words of sentences."""
+_NUMBER = re.compile(r"[-+]?\d+([.,]\d+)?(e[-+]?\d+)?", re.IGNORECASE)
 _LABEL_NAMES = frozenset({"label", "labels", "class", "category", "sentiment", "target", "rating"})
 _TEXT_NAMES = frozenset({"text", "sentence", "document", "review", "comment", "content", "message", "title"})
 _WORD_NAMES = frozenset({"word", "words", "token", "tokens", "form"})
@@ -133,10 +134,15 @@ def _doubts(items: list[Labeled]) -> Iterator[str]:
     if all_quoted((item.label, item.text) for item in items):
         yield QUOTED
     if len(counts) > max(10, len(items) // 2):
+        hint = "Check the columns: a line is label<TAB>text."
+        if all(map(_NUMBER.fullmatch, counts)):
+            hint = "Numbers are predicted by qkv train regress."
         yield (
             f"{len(counts):,} different labels for {len(items):,} texts: most labels have one example, from which "
-            "nothing can be learned. Numbers are predicted by qkv train regress."
+            f"nothing can be learned. {hint}"
         )
+    if all(label.startswith(FASTTEXT) for label in counts):
+        yield f"every label begins with {FASTTEXT}, as in files for fastText, which is read as a part of it: remove it"
     first: dict[str, Labeled] = {}
     apart = [item for item in items if first.setdefault(item.text, item).label != item.label]
     if apart:

@@ -3,10 +3,11 @@
 import re
 from collections.abc import Iterable, Sequence
 
-_FASTTEXT = "__label__"
+FASTTEXT = "__label__"
 _MARKS = ("|||", ";", ",", "|")
 _UNPACK = "Unpack it first; of compressed files only those whose name ends in .gz are read."
 _SAVE = "Save it as plain text in UTF-8."
+_TEXT_OF_PICTURE = "Is it the right file? If it shows text, write that text as plain text in UTF-8."
 _BINARY = (
     (b"\x1f\x8b", "a file compressed with gzip", "Give it a name that ends in .gz."),
     (b"BZh", "a file compressed with bzip2", _UNPACK),
@@ -25,6 +26,12 @@ _BINARY = (
     (b"\x89HDF\r\n", "a file of HDF5", _SAVE),
     (b"\x93NUMPY", "an array of NumPy", _SAVE),
     (b"SQLite format 3\0", "a database of SQLite", _SAVE),
+    (b"Rar!\x1a\x07", "an archive of RAR", _UNPACK),
+    (b"\x89PNG\r\n", "a picture", _TEXT_OF_PICTURE),
+    (b"\xff\xd8\xff", "a picture", _TEXT_OF_PICTURE),
+    (b"GIF89a", "a picture", _TEXT_OF_PICTURE),
+    (b"GIF87a", "a picture", _TEXT_OF_PICTURE),
+    *((b"\x80" + bytes([protocol]), "a pickle of Python", _SAVE) for protocol in range(2, 6)),
 )
 """How files that are no text begin, what they are, and what to do."""
 _POINTERS = (
@@ -39,6 +46,11 @@ _WIDE = (
 )
 """Which of the first four bytes are 0 in text of an encoding without a byte order mark."""
 _NOT_UTF8 = re.compile(rb"[\x00-\x08\x0e-\x1f\x80-\xff]")
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+_MARKED = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")
+"""Byte order marks of UTF-16 and UTF-32."""
+_TAR = slice(257, 262)
+"""Where an archive of tar says that it is one."""
 
 
 def no_text(start: bytes, name: str = "") -> tuple[str, str] | None:
@@ -64,7 +76,19 @@ def no_text(start: bytes, name: str = "") -> tuple[str, str] | None:
             family = encoding[:6]
             hint = f"The file seems to be {family}: convert it with `iconv -f {encoding} -t UTF-8`."
             return "NUL bytes between the characters", hint
+    if start[_TAR] == b"ustar":
+        return "an archive of tar", _UNPACK
+    if _CONTROL.search(start) and not start.startswith(_MARKED) and not _is_utf8(start):
+        return "bytes that no encoding of text has", f"Is it the right file? {_SAVE}"
     return None
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def misplaced(line: str) -> tuple[str, str] | None:
@@ -134,8 +158,8 @@ def untabbed(line: str, columns: str) -> str | None:
     """
     if (known := _foreign_hint(line, columns)) is not None:
         return known
-    if line.lstrip().startswith(_FASTTEXT):
-        return f"The file seems to be written for fastText: write {columns}, without {_FASTTEXT}."
+    if line.lstrip().startswith(FASTTEXT):
+        return f"The file seems to be written for fastText: write {columns}, without {FASTTEXT}."
     if "\\t" in line:
         return "The line has the two characters \\t: write a tab in their place, as printf does."
     between = next((f'"{mark}"' for mark in _MARKS if mark in line), None)

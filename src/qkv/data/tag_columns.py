@@ -3,7 +3,7 @@ r"""Where a tagged file has its words and tags: the layouts of CoNLL's tasks and
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from qkv.data.layouts import foreign_format, misplaced, untabbed
 from qkv.data.normal_forms import normalize
@@ -19,7 +19,7 @@ _DOCUMENT = "-DOCSTART-"
 _PERIOD = re.compile(r"(\w{2,})?[.!?…]+")
 """How the last word of a sentence is written, with its mark or apart from it; few tags are written so."""
 _ONE_WORD = "Write one word and its tag per line, and an empty line after each sentence."
-_MANY = 20
+_MANY = 8
 """Different tags from which on a file with few different words has its columns exchanged."""
 
 
@@ -215,10 +215,8 @@ def _expect_words(sentences: Sequence[Sequence[TagLine]], name: str) -> None:
     if not rows:
         return
     expected = "one word and its tag per line"
-    for mark in "/_|":
-        if all(mark in cell[1:-1] for row in rows for cell in row.cells):
-            got = f'words joined to their tags by "{mark}": {brief(" ".join(rows[0].cells))}'
-            raise DataError(Place(name, rows[0].number), expected, got, _ONE_WORD)
+    if (joined := _joined([cell for row in rows for cell in row.cells])) is not None:
+        raise DataError(Place(name, rows[0].number), expected, joined + brief(" ".join(rows[0].cells)), _ONE_WORD)
     several = [row for row in rows if len(row.cells[0].split()) > 1]
     if several and all(len(row.cells[0].split()) == len(row.cells[-1].split()) for row in rows):
         got = f'{len(several[0].cells[0].split())} words and as many tags: "{brief(several[0].cells[0])}"'
@@ -226,6 +224,12 @@ def _expect_words(sentences: Sequence[Sequence[TagLine]], name: str) -> None:
     if len(rows[0].cells) > 2 and all(map(_ends_sentence, (row.cells for row in rows))):
         got = f'a sentence: "{brief(" ".join(rows[0].cells))}"'
         raise DataError(Place(name, rows[0].number), expected, got, _ONE_WORD)
+
+
+def _joined(cells: Sequence[str]) -> str | None:
+    """Say by which mark every cell joins a word to its tag; None for none."""
+    mark = next((mark for mark in "/_|" if all(mark in cell[1:-1] for cell in cells)), None)
+    return None if mark is None else f'words joined to their tags by "{mark}": '
 
 
 def _ends_sentence(cells: Sequence[str]) -> bool:
@@ -284,12 +288,20 @@ def _check(line: str, cells: Sequence[str], width: int, separator: str, where: s
         hint = f"Write word, then tag, separated by {between}, and an empty line after each sentence."
         raise DataError(where, "a word and its tag", got, seems or hint)
     if len(cells) != width:
-        hint = "Give every word the same number of columns, separated by tabs if a column has spaces in it."
-        if separator == " " and "" in cells:
-            hint = "The columns seem to be separated by several spaces: write word<TAB>tag."
-        elif separator == " " and _ends_sentence(cells):
-            hint = f"It seems to be a sentence. {_ONE_WORD}"
-        raise DataError(where, f"{width} columns, as in earlier lines", f"{len(cells)}", hint)
+        _refuse_width(cells, width, separator, where)
+
+
+def _refuse_width(cells: Sequence[str], width: int, separator: str, where: str) -> NoReturn:
+    if separator == " " and (joined := _joined(cells)) is not None:
+        raise DataError(where, "one word and its tag per line", joined + brief(" ".join(cells)), _ONE_WORD)
+    hint = "Give every word the same number of columns, separated by tabs if a column has spaces in it."
+    if separator == " " and "" in cells:
+        hint = "The columns seem to be separated by several spaces: write word<TAB>tag."
+    elif separator == " " and _ends_sentence(cells):
+        hint = f"It seems to be a sentence. {_ONE_WORD}"
+    elif separator == " " and width > 2:
+        hint += f" If each line is a sentence, {_ONE_WORD[0].lower()}{_ONE_WORD[1:]}"
+    raise DataError(where, f"{width} columns, as in earlier lines", f"{len(cells)}", hint)
 
 
 def tag_of(row: TagLine, layout: TagColumns) -> str:

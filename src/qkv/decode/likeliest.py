@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qkv.compiled.available import why_unavailable
 from qkv.errors import QkvError
-from qkv.values.parameters import readable
+from qkv.values.execution import readable
 
 _MANY = 1 << 18
 """Scores from which on the compiled search runs; a process that decodes little need not load kernels."""

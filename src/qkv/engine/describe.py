@@ -12,7 +12,6 @@ from torch import Tensor
 from qkv.biases import Bias
 from qkv.engine.position_bias import PositionBias, position_bias
 from qkv.engine.problem import BiasKind, Call, Problem
-from qkv.engine.tracing import mode_of, tangents_possible
 from qkv.errors import ConfigError, DtypeError, MaskError, ShapeError, UnsupportedError
 from qkv.masks.base import Grid, Mask, as_mask
 from qkv.masks.lower import lower
@@ -26,6 +25,7 @@ from qkv.scores.free import Learned, Uniform, as_score
 from qkv.scores.kernels import Gaussian, SquaredDistance
 from qkv.shapes import Shape, broadcast, show
 from qkv.values.catalog import listed
+from qkv.values.execution import mode_of, tangents_possible
 from qkv.values.parameters import (
     DENSE,
     Owner,

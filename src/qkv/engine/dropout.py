@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qkv.shapes import Shape
-from qkv.values.parameters import numbers
+from qkv.values.execution import numbers
 
 _LOW = 0xFFFFFFFF
 _SMALL = 1 << 17

@@ -14,7 +14,8 @@ from qkv.errors import ShapeError
 from qkv.masks.base import Grid
 from qkv.masks.lower import part, positions
 from qkv.shapes import broadcast, show
-from qkv.values.parameters import promoted, regroup, transformed
+from qkv.values.execution import transformed
+from qkv.values.parameters import promoted, regroup
 from qkv.values.pytree import tensors_in
 
 Kind = Literal["relative", "relative learned", "positions", "positions learned", "positions closure"]

@@ -7,12 +7,12 @@ from torch import Tensor
 
 from qkv.engine.position_bias import Kind as PositionKind
 from qkv.engine.position_bias import PositionBias
-from qkv.engine.tracing import Mode
 from qkv.masks.lower import Kind, Visibility
 from qkv.normalizers.base import Normalizer
 from qkv.scores.base import Core, Score
 from qkv.scores.pointwise import Pointwise
 from qkv.shapes import Shape
+from qkv.values.execution import Mode
 
 BiasKind = Literal["none", "fixed", "learned"] | PositionKind
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qkv.masks.lower import Visibility
 from qkv.shapes import broadcast
-from qkv.values.parameters import numbers, readable
+from qkv.values.execution import numbers, readable
 
 _FEW = 1 << 10
 """How many keys may be compared as bytes in a set."""

@@ -10,11 +10,11 @@ from torch.utils._pytree import tree_map_only
 
 from qkv.engine.describe import Arguments
 from qkv.engine.problem import Call
-from qkv.engine.tracing import mode_of
 from qkv.engine.unchanged import tensors_of
 from qkv.errors import UnsupportedError
 from qkv.normalizers.kinds import optional_normalizer
 from qkv.scores.free import as_score
+from qkv.values.execution import mode_of
 from qkv.values.parameters import Owner, is_dense
 
 

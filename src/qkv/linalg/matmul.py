@@ -26,8 +26,8 @@ from qkv.linalg import mkl
 from qkv.linalg.memory_pool import MemoryPool
 from qkv.linalg.session import DecodingSession
 from qkv.shapes import Shape, broadcast
+from qkv.values.execution import numbers, readable, transformed
 from qkv.values.mapped import by_sample
-from qkv.values.parameters import forward_mode, numbers, readable
 from qkv.values.plain import is_plain
 
 if TYPE_CHECKING:
@@ -328,10 +328,8 @@ def _is_eager_float32(x: Tensor, weight: Tensor) -> bool:
         x.dtype == weight.dtype == torch.float32
         and readable(x)
         and readable(weight)
-        and torch._C._get_tracing_state() is None
         and not torch.is_autocast_enabled("cpu")
-        and torch._C._functorch.peek_interpreter_stack() is None
-        and not forward_mode()
+        and not transformed()
     )
 
 

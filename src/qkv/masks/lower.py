@@ -16,7 +16,8 @@ from qkv.errors import MaskError
 from qkv.masks.base import Both, Bounds, Dense, Grid, Mask
 from qkv.masks.patterns import is_plain_causal
 from qkv.shapes import Shape, broadcast, show
-from qkv.values.parameters import numbers, regroup
+from qkv.values.execution import numbers
+from qkv.values.parameters import regroup
 from qkv.values.pytree import tensors_in
 
 Kind = Literal["all", "causal", "keys", "bounds", "dense", "predicate"]

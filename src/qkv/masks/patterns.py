@@ -11,7 +11,7 @@ from qkv.errors import MaskError, ShapeError
 from qkv.masks.base import Both, Bounds, Dense, Either, Grid, Inverse, Mask
 from qkv.shapes import Shape, align_left, show
 from qkv.values.checked import checked
-from qkv.values.parameters import traced
+from qkv.values.execution import traced
 from qkv.values.pytree import value
 
 FAR = 1 << 62

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from qkv.engine.describe import autocasts
 from qkv.errors import ConfigError, DtypeError, ShapeError
-from qkv.values.parameters import expect_floats, is_dense, readable
+from qkv.values.execution import readable
+from qkv.values.parameters import expect_floats, is_dense
 from qkv.values.plain import is_plain
 
 _INTEGERS = frozenset({torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64})

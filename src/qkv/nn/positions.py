@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, ShapeError
 from qkv.nn.inputs import expect_counts, expect_input, expect_integers, expect_sizes
 from qkv.values.checked import checked
-from qkv.values.parameters import expect_floats, traced
+from qkv.values.execution import traced
+from qkv.values.parameters import expect_floats
 
 Embedded = Literal["sinusoidal", "halves", "learned"]
 _LEAST_TABLE, _LARGEST_TABLE = 256, 4096

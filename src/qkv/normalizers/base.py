@@ -9,7 +9,8 @@ from torch import Tensor
 from qkv.errors import MaskError, UnsupportedError
 from qkv.shapes import broadcast, show
 from qkv.values.checked import explained_by
-from qkv.values.parameters import Parameter, expect_floats, readable
+from qkv.values.execution import readable
+from qkv.values.parameters import Parameter, expect_floats
 
 Partial = tuple[Tensor, Tensor]
 """Attention over some of the keys: output (..., Q, V) and row state (..., Q)."""

@@ -19,7 +19,8 @@ from qkv.normalizers.base import (
     weighted_sum,
 )
 from qkv.shapes import broadcast
-from qkv.values.parameters import Parameter, finite, logaddexp, readable, spread, traced
+from qkv.values.execution import readable, traced
+from qkv.values.parameters import Parameter, finite, logaddexp, spread
 from qkv.values.pytree import value
 
 Placed = tuple[Tensor, Tensor, Tensor]

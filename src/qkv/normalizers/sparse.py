@@ -9,8 +9,9 @@ from torch import Tensor
 
 from qkv.normalizers import steep
 from qkv.normalizers.base import Normalizer, hide, state_scores
+from qkv.values.execution import readable
 from qkv.values.mapped import by_sample
-from qkv.values.parameters import Parameter, above, readable, spread
+from qkv.values.parameters import Parameter, above, spread
 from qkv.values.pytree import value
 
 

@@ -17,8 +17,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from qkv.values.execution import forward_mode, readable, transformed
 from qkv.values.mapped import by_sample
-from qkv.values.parameters import forward_mode, readable, transformed
 
 MIDDLE = 1.25, 2.0
 """The range of α in which τ in the scores' own dtype is accurate: at most a power of 4, and no root."""

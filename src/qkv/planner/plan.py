@@ -19,7 +19,7 @@ from qkv.planner.costs import times
 from qkv.planner.registry import ALGORITHMS, BACKENDS, algorithms_of
 from qkv.scores.base import as_it_is
 from qkv.shapes import show
-from qkv.values.parameters import traced
+from qkv.values.execution import traced
 
 QUADRATIC_LIMIT = 1 << 18
 """The most (query, key) pairs per head for which `auto` may hold a full matrix: 512 × 512.

@@ -27,7 +27,6 @@ from qkv.engine.describe import (
 )
 from qkv.engine.position_bias import PositionBias, position_bias
 from qkv.engine.problem import Call
-from qkv.engine.tracing import PLAIN, mode_of
 from qkv.errors import UnsupportedError
 from qkv.masks.base import Grid, as_mask
 from qkv.masks.lower import Visibility, lower
@@ -39,6 +38,7 @@ from qkv.scores.base import Score
 from qkv.scores.catalog import SCORES
 from qkv.scores.products import SCALED_DOT
 from qkv.shapes import Shape
+from qkv.values.execution import PLAIN, mode_of
 from qkv.values.parameters import is_dense
 from qkv.values.pytree import tensors_in
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from qkv.scores.base import Core, Operands, Score
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, GaussianShape, NegativeHalf, Pointwise
-from qkv.values.parameters import Parameter, above, above_as_one, readable, spread
+from qkv.values.execution import readable
+from qkv.values.parameters import Parameter, above, above_as_one, spread
 from qkv.values.pytree import value
 
 _BANDWIDTH = (Parameter("bandwidth", 0),)

@@ -10,8 +10,9 @@ from qkv.linalg.matmul import CachedWeight, linear
 from qkv.scores.base import HALVES, Core, Operands, Score, expect_width, prepared_wide
 from qkv.scores.pointwise import Linear, Pointwise, Softcap
 from qkv.shapes import Shape
+from qkv.values.execution import forward_mode, readable
 from qkv.values.mapped import by_sample
-from qkv.values.parameters import Parameter, above_as_one, forward_mode, readable, spread
+from qkv.values.parameters import Parameter, above_as_one, spread
 from qkv.values.pytree import value
 
 

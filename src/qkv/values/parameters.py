@@ -14,6 +14,7 @@ from torch import Tensor
 
 from qkv.errors import ConfigError, DtypeError, ShapeError
 from qkv.shapes import Shape, align_right, show
+from qkv.values.execution import readable
 
 T = TypeVar("T")
 _NUMBERS = (int, float, torch.SymInt, torch.SymFloat, Real)
@@ -105,9 +106,6 @@ def expect_floats(name: str, x: Tensor, rank: int = 2) -> None:
     if x.dtype.itemsize == 1:
         hint = "Use .to(torch.bfloat16)."
         raise DtypeError(name, "a floating-point dtype of at least 16 bits", f"{x.dtype}", hint)
-
-
-_TRACING = (torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE)
 
 
 def check_parameters(
@@ -307,53 +305,6 @@ def _is_huge(number: object) -> bool:
     return type(number) is int and not -(1 << 63) <= number < 1 << 63
 
 
-def transformed() -> bool:
-    """Return whether PyTorch calls are being transformed or traced: vmap, grad, forward-mode derivatives, or a graph
-    capture.
-
-    Anything computed outside PyTorch's operators would then be lost.
-
-    Example:
-        >>> transformed()
-        False
-        >>> with torch.autograd.forward_ad.dual_level():
-        ...     transformed()
-        True
-    """
-    return (
-        _tracing_state() is not None
-        or _interpreters() is not None
-        or torch.autograd.forward_ad._current_level >= 0
-        # The length of the stack counts modes that only observe too, and nearly always is 0.
-        or (_dispatch_modes() > 0 and traced())
-    )
-
-
-_tracing_state = torch._C._get_tracing_state
-_interpreters = torch._C._functorch.peek_interpreter_stack
-_dispatch_modes = torch._C._len_torch_dispatch_stack
-
-
-def forward_mode() -> bool:
-    """Return whether forward-mode derivatives (`torch.autograd.forward_ad`) are active."""
-    return torch.autograd.forward_ad._current_level >= 0
-
-
-def traced() -> bool:
-    """Return whether `make_fx` or fake tensors are active, whose tensors have no numbers and whose sizes may vary.
-
-    Modes that only observe do not count.
-
-    Example:
-        >>> traced()
-        False
-    """
-    # The length of the stack counts both kinds of modes, and nearly always is 0.
-    if not _dispatch_modes():
-        return False
-    return any(torch._C._get_dispatch_mode(key) is not None for key in _TRACING)
-
-
 def finite(exponents: Tensor) -> Tensor:
     """Replace infinite numbers by the largest finite ones, in logarithms of terms of a sum and of the sum.
 
@@ -382,25 +333,3 @@ def logaddexp(one: Tensor, other: Tensor) -> Tensor:
     """
     both = (one == other) & one.isinf()
     return torch.where(both, one.detach(), torch.logaddexp(torch.where(both, 0.0, one), other))
-
-
-def readable(tensor: Tensor) -> bool:
-    """Return whether a tensor can be read without synchronization: on the CPU, outside tracing and transformations.
-
-    Example:
-        >>> readable(torch.zeros(2)), readable(torch.zeros(2, device="meta"))
-        (True, False)
-    """
-    if torch.compiler.is_compiling() or not tensor.is_cpu or (_dispatch_modes() and traced()):
-        return False
-    return type(tensor) in (Tensor, torch.nn.Parameter) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-
-
-def numbers(tensor: Tensor) -> bool:
-    """Return whether a kernel can read and write a tensor's memory directly, with no transformation pending on it.
-
-    Example:
-        >>> numbers(torch.ones(2)), numbers(torch._neg_view(torch.ones(2)))
-        (True, False)
-    """
-    return readable(tensor) and not tensor.is_neg() and not tensor._is_zerotensor() and not transformed()

@@ -6,7 +6,8 @@ from torch import Tensor
 from qkv.errors import DtypeError, ShapeError
 from qkv.shapes import show
 from qkv.values.checked import explained_by
-from qkv.values.parameters import is_dense, readable
+from qkv.values.execution import readable
+from qkv.values.parameters import is_dense
 
 
 def expect_rows(rows: Tensor, count: int) -> None:

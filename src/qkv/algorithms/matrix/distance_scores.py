@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from qkv.engine.autograd import with_zero_gradients
-from qkv.engine.tracing import mode_of
 from qkv.engine.work import DIFFERENCES
 from qkv.linalg.centering import NEARBY, REACH, center
 from qkv.scores.base import Score, as_it_is, wide
 from qkv.scores.kernels import Boxcar
 from qkv.scores.pointwise import Pointwise, rooted, steepness
+from qkv.values.execution import mode_of
 
 
 def scores(score: Score, query: Tensor, key: Tensor) -> Tensor | None:

@@ -13,7 +13,7 @@ from qkv.errors import ShapeError
 from qkv.linalg.memory_pool import MemoryPool
 from qkv.linalg.session import DecodingSession
 from qkv.values.checked import checked, explained, explained_by
-from qkv.values.parameters import readable
+from qkv.values.execution import readable
 from qkv.values.rows import expect_rows, select_rows
 
 _LEAST_ROOM = 16

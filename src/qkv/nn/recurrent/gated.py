@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from qkv.compiled import available
-from qkv.values.parameters import numbers
+from qkv.values.execution import numbers
 
 LEAST = 1 << 12
 """Elements of a state below which PyTorch's operations run, so that a small process need not load kernels."""

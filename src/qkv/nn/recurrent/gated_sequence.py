@@ -13,7 +13,7 @@ from torch import Tensor
 from qkv.compiled import available
 from qkv.linalg.matmul import CachedWeight, linear, packed_weight, product
 from qkv.nn.recurrent import gated
-from qkv.values.parameters import numbers
+from qkv.values.execution import numbers
 
 
 def served(inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from qkv.linalg.matmul import CachedWeight, cached_weight, few, linear, packed_weight, product
 from qkv.linalg.session import DecodingSession
-from qkv.values.parameters import numbers, transformed
+from qkv.values.execution import numbers, transformed
 from qkv.values.plain import is_plain
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.recurrent.repeated import Marks
 from qkv.scores.base import Score
-from qkv.values.parameters import transformed
+from qkv.values.execution import transformed
 from qkv.values.plain import has_hooks
 from qkv.values.pytree import tensors_in
 

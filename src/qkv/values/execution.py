@@ -1,0 +1,115 @@
+"""How PyTorch executes a call, which decides what an algorithm may do with its tensors."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Mode = Literal["eager", "wrapped", "transformed", "compiled"]
+"""How a call is executed.
+
+- `eager`: plain tensors; their memory and their numbers can be read.
+- `wrapped`: a subclass of Tensor, such as DTensor, that intercepts PyTorch's operators.
+- `transformed`: `torch.func`, forward-mode derivatives, or a tracer such as `make_fx` or `torch.jit.trace`.
+- `compiled`: `torch.compile` or `torch.export` makes a graph of the call.
+
+In all modes but `eager` only PyTorch's operators may be used.
+"""
+
+PLAIN = frozenset({Tensor, torch.nn.Parameter})
+"""The classes of tensors that do not intercept PyTorch's operators."""
+_TRACING = (torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE)
+
+
+def mode_of(*tensors: Tensor) -> Mode:
+    """Return how a call with these tensors is executed.
+
+    Args:
+        tensors: the inputs of the call.
+
+    Example:
+        >>> mode_of(torch.ones(2)), torch.func.vmap(lambda x: x + len(mode_of(x)))(torch.zeros(1))
+        ('eager', tensor([11.]))
+    """
+    if torch.compiler.is_compiling():
+        return "compiled"
+    if transformed():
+        return "transformed"
+    for x in tensors:
+        if type(x) not in PLAIN:
+            return "wrapped"
+    return "eager"
+
+
+def tangents_possible() -> bool:
+    """Return whether tensors may carry tangents of forward-mode derivatives, which only PyTorch's operators pass on."""
+    return not torch.compiler.is_compiling() and forward_mode()
+
+
+def transformed() -> bool:
+    """Return whether PyTorch calls are being transformed or traced: vmap, grad, forward-mode derivatives, or a graph
+    capture.
+
+    Anything computed outside PyTorch's operators would then be lost.
+
+    Example:
+        >>> transformed()
+        False
+        >>> with torch.autograd.forward_ad.dual_level():
+        ...     transformed()
+        True
+    """
+    return (
+        _tracing_state() is not None
+        or _interpreters() is not None
+        or torch.autograd.forward_ad._current_level >= 0
+        # The length of the stack counts modes that only observe too, and nearly always is 0.
+        or (_dispatch_modes() > 0 and traced())
+    )
+
+
+_tracing_state = torch._C._get_tracing_state
+_interpreters = torch._C._functorch.peek_interpreter_stack
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+
+
+def forward_mode() -> bool:
+    """Return whether forward-mode derivatives (`torch.autograd.forward_ad`) are active."""
+    return torch.autograd.forward_ad._current_level >= 0
+
+
+def traced() -> bool:
+    """Return whether `make_fx` or fake tensors are active, whose tensors have no numbers and whose sizes may vary.
+
+    Modes that only observe do not count.
+
+    Example:
+        >>> traced()
+        False
+    """
+    # The length of the stack counts both kinds of modes, and nearly always is 0.
+    if not _dispatch_modes():
+        return False
+    return any(torch._C._get_dispatch_mode(key) is not None for key in _TRACING)
+
+
+def readable(tensor: Tensor) -> bool:
+    """Return whether a tensor can be read without synchronization: on the CPU, outside tracing and transformations.
+
+    Example:
+        >>> readable(torch.zeros(2)), readable(torch.zeros(2, device="meta"))
+        (True, False)
+    """
+    if torch.compiler.is_compiling() or not tensor.is_cpu or (_dispatch_modes() and traced()):
+        return False
+    return type(tensor) in PLAIN and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+def numbers(tensor: Tensor) -> bool:
+    """Return whether a kernel can read and write a tensor's memory directly, with no transformation pending on it.
+
+    Example:
+        >>> numbers(torch.ones(2)), numbers(torch._neg_view(torch.ones(2)))
+        (True, False)
+    """
+    return readable(tensor) and not tensor.is_neg() and not tensor._is_zerotensor() and not transformed()

@@ -90,7 +90,7 @@ def test_the_first_answer_comes_before_the_second_line_is_read(
 
 @pytest.mark.parametrize("task", TASKS)
 def test_answers_are_not_collected(task: str, shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(qkv.data.corpus, "_LARGEST", 4)
+    monkeypatch.setattr(qkv.data.corpus, "_LARGEST_PART", 4)
     command, line, kind, _ = TASKS[task]
     held = []
 
@@ -113,7 +113,7 @@ def test_a_file_of_drawings_holds_the_first_answers_alone(
     tmp_path: Path,
 ) -> None:
     """Each answer here counts as 1,024 weights, the least; the terminal keeps none."""
-    monkeypatch.setattr(qkv.data.corpus, "_LARGEST", 4)
+    monkeypatch.setattr(qkv.data.corpus, "_LARGEST_PART", 4)
     monkeypatch.setattr(qkv.tasks.drawing, "MOST_WEIGHTS", 6 * 1024 + 1023)
     command, line, _, _ = TASKS[task]
     held = []

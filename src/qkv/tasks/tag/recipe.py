@@ -1,29 +1,8 @@
 """`qkv train tag`: from settings to a trained run folder."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from qkv.errors import ConfigError
-from qkv.models.reader import ReaderConfig
-from qkv.tasks.classify import model
 from qkv.tasks.classify.recipe import label_recipe
 from qkv.tasks.tag.data import read_texts
+from qkv.tasks.tag.model import read_config
 from qkv.tasks.tag.settings import TAG
-
-
-def read_config(table: Mapping[str, Any]) -> ReaderConfig:
-    """Check the settings of a model, and fill in its defaults.
-
-    Raises:
-        ConfigError: as for a classifier; or the setting is one of whole texts.
-    """
-    if "wide" in table:
-        hint = "Omit it: it only applies to whole texts."
-        raise ConfigError("model.wide", "none for tagging", f"{table['wide']}", hint)
-    config = model.read_config(table)
-    # Nothing is pooled: the mechanism is that of a Transformer's blocks, or of nothing.
-    model.stored_config({**table, "pool": "mean"})
-    return config
-
 
 RECIPE = label_recipe("tag", TAG, read_config, read_texts, "sentences")

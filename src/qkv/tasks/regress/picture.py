@@ -15,7 +15,6 @@ from qkv.pictures import rendered
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import LEVEL
 
-PICTURES = (".svg", ".png")
 _POINTS = 200
 _CURVE, _DOTS = "#1f5fa8", "#8a919c"
 

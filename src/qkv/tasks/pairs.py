@@ -103,11 +103,49 @@ def _noted(pairs: list[Pair], name: str) -> list[Pair]:
     return pairs
 
 
-def tell_seen(train: Sequence[Pair], valid: Sequence[Pair], name: str) -> None:
-    """Say if many validation pairs have a source that is trained on too."""
-    message = seen_in_training((pair.source for pair in train), [pair.source for pair in valid], name)
+class TrainingPairs(NamedTuple):
+    """Pairs to train on, pairs to validate on, and the names of what holds the sources and targets of either."""
+
+    train: list[Pair]
+    valid: list[Pair]
+    names: tuple[str, str]
+    valid_names: tuple[str, str]
+
+
+def read_training_pairs(
+    files: Any,
+    seed: int,
+    *,
+    table: WordTable | None = None,
+    count: int | None = None,
+    names: tuple[str, str] = ("pairs", "sources"),
+    side: Line = text_line,
+    pair: Line = pair_line,
+) -> TrainingPairs:
+    """Read the pairs of a table of settings; validation pairs that it does not give are chosen among the others.
+
+    Args:
+        files: has `source`, `target` and `data`, and the same after `valid_`.
+        seed: of the choice.
+        table: the columns of a TSV file; None for two.
+        count: how many pairs to choose; None for the usual share.
+        names: what pairs and sources are called.
+        side, pair: turn Python values into lines.
+
+    Raises:
+        ConfigError: not exactly one of two files and one file is given, or too few pairs remain.
+        DataError: a file is invalid.
+    """
+    sources = PairSources.of(files, "", side, pair) or PairSources()
+    pairs = sources.read(table)
+    valid_sources = PairSources.of(files, "valid_", side, pair)
+    if valid_sources is None:
+        return TrainingPairs(*divided(pairs, seed, count, names), sources.names, sources.names)
+    valid = valid_sources.read(table)
+    message = seen_in_training((each.source for each in pairs), [each.source for each in valid], names[1])
     if message is not None:
         note(f"qkv: {message}")
+    return TrainingPairs(pairs, valid, sources.names, valid_sources.names)
 
 
 def divided(

@@ -8,7 +8,7 @@ from qkv.data.choices import Elements
 from qkv.data.corpus import fingerprint
 from qkv.data.pointing import Pointed, parse_pairs
 from qkv.errors import DataError, Place, setting
-from qkv.tasks.pairs import PairSources, divided, tell_seen
+from qkv.tasks.pairs import read_training_pairs
 from qkv.tasks.point.settings import PointFiles
 from qkv.tasks.values import pair_line, text_line
 
@@ -69,19 +69,11 @@ def read_lines(data: PointFiles, once: bool, seed: int) -> PointLines:
         DataError: a file is invalid; the message gives file and line.
         ConfigError: files are missing, or too many are given.
     """
-    sources = PairSources.of(data, "", _line, _pair) or PairSources()
-    pairs, names = sources.read(), sources.names
-    valid_sources = PairSources.of(data, "valid_", _line, _pair)
-    valid_names = (valid_sources or sources).names
-    if valid_sources is not None:
-        valid = valid_sources.read()
-        tell_seen(pairs, valid, "inputs")
-    else:
-        pairs, valid = divided(pairs, seed, names=("lines", "inputs"))
-    train, kind = parse_pairs(pairs, names, data.elements)
+    pairs = read_training_pairs(data, seed, names=("lines", "inputs"), side=_line, pair=_pair)
+    train, kind = parse_pairs(pairs.train, pairs.names, data.elements)
     width = len(train[0].elements[0]) if kind == "numbers" else None
-    held, _ = parse_pairs(valid, valid_names, kind, width)
-    for items, name in ((train, names[1]), (held, valid_names[1])):
+    held, _ = parse_pairs(pairs.valid, pairs.valid_names, kind, width)
+    for items, name in ((train, pairs.names[1]), (held, pairs.valid_names[1])):
         if once:
             _expect_once(items, name)
     vocabulary, features = None, width or 1
@@ -95,8 +87,8 @@ def read_lines(data: PointFiles, once: bool, seed: int) -> PointLines:
         train,
         held,
         max(len(item.target) for item in train),
-        fingerprint(pairs),
-        fingerprint(valid),
+        fingerprint(pairs.train),
+        fingerprint(pairs.valid),
     )
 
 

@@ -10,7 +10,7 @@ from qkv.data.open_vocabulary import encode_pair
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, DataError, Place, setting
-from qkv.tasks.pairs import PairSources, divided, tell_seen
+from qkv.tasks.pairs import PairSources, read_training_pairs
 from qkv.tasks.prepared.corpus import held_pairs, open_for_training
 from qkv.tasks.prepared.manifest import VALID_PAIRS
 from qkv.tasks.prepared.pairs import PreparedPairs
@@ -84,19 +84,12 @@ def read_training(
     """
     if files.prepared is not None:
         return _prepared(files, tokenizer, copies)
-    sources = PairSources.of(files) or PairSources()
-    pairs = sources.read(files.table)
-    valid_sources = PairSources.of(files, "valid_")
-    if valid_sources is not None:
-        valid = valid_sources.read(files.table)
-        tell_seen(pairs, valid, "sources")
-    else:
-        pairs, valid = divided(pairs, seed, files.holdout)
+    pairs = read_training_pairs(files, seed, table=files.table, count=files.holdout)
     if tokenizer is None:
-        tokenizer = learn_tokenizers(pairs, tokenizer_settings)
-    examples = _examples(pairs, tokenizer, files.longest, sources.names, copies)
-    valid_examples = _examples(valid, tokenizer, files.longest, (valid_sources or sources).names, copies)
-    return Parallel(tokenizer, examples, valid, valid_examples, fingerprint(pairs), files.table)
+        tokenizer = learn_tokenizers(pairs.train, tokenizer_settings)
+    examples = _examples(pairs.train, tokenizer, files.longest, pairs.names, copies)
+    valid_examples = _examples(pairs.valid, tokenizer, files.longest, pairs.valid_names, copies)
+    return Parallel(tokenizer, examples, pairs.valid, valid_examples, fingerprint(pairs.train), files.table)
 
 
 def _prepared(files: TranslateFiles, tokenizer: Tokenizer | None, copies: bool) -> Parallel:

@@ -184,6 +184,9 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(
             setting("config"), "a readable file", f"{path}: {error.strerror}", "Check the name."
         ) from None
+    except UnicodeDecodeError as error:
+        got = f"{path}: byte 0x{data[error.start]:02X} at byte {error.start + 1:,}"
+        raise ConfigError(setting("config"), "TOML in UTF-8", got, "Save it as plain text in UTF-8.") from None
     except ValueError as error:
         raise ConfigError(
             setting("config"), "TOML in UTF-8", f"{path}: {str(error)[:_SHOWN]}", "Correct that line."

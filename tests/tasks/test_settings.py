@@ -34,13 +34,14 @@ class Run:
     [
         (None, "config: expected a readable file; got {path}: No such file or directory"),
         (b"width = ", "config: expected TOML in UTF-8; got {path}: Invalid value"),
-        (b"\xff", "config: expected TOML in UTF-8; got {path}: 'utf-8' codec can't decode"),
+        (b"\xff", "config: expected TOML in UTF-8; got {path}: byte 0xFF at byte 1. Save it as plain text in UTF-8."),
+        (b"width = 3  # na\xefve\n", "config: expected TOML in UTF-8; got {path}: byte 0xEF at byte 16"),
         (b"width = 9223372036854775808", "an integer of more than 64 bits"),
         (b"[model]\nsizes = [[1, 99999999999999999999]]", "an integer of more than 64 bits"),
         (b"x" * 5000 + b" = 1", "a name of 5,000 characters"),
         (b"a = " + b"[" * 100_000, "config: expected flat tables of settings; got {path}: nested too deeply"),
     ],
-    ids=["no file", "no value", "not UTF-8", "long number", "long number inside", "long name", "deep"],
+    ids=["no file", "no value", "not UTF-8", "Latin-1", "long number", "long number inside", "long name", "deep"],
 )
 def test_a_file_that_is_none_is_named(content: bytes | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"

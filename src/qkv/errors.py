@@ -524,6 +524,16 @@ def value_named(value: object, package: str, names: Iterable[str]) -> str | None
     return None if exact is None else f"Pass a value of the class {package}.{exact}."
 
 
+def quantity(count: int, noun: str) -> str:
+    """Return a count with its noun, which gets an s unless there is one.
+
+    Example:
+        >>> quantity(1, "training pair"), quantity(1200, "token")
+        ('1 training pair', '1,200 tokens')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def brief(name: str) -> str:
     """Shorten a name from a file for a message.
 

@@ -88,6 +88,8 @@ def test_a_column_of_one_number_is_reported(column: str, tmp_path: Path, capsys:
         ([95, 99, 97, 96, 98, 94], None),
         ([-99, 400, 100, 1, 2, -300], None),
         ([2e-200, 1e-200, 0, 3e-200, 5e-200, 4e-200], "varies by 5e-200 at most"),
+        ([20240131, 20240201, 20240229, 20240301, 20231231, 20240202], "seems to hold dates"),
+        ([20240131, 20240132, 20240229, 20240301, 20231231, 20240202], None),
     ],
     ids=str,
 )

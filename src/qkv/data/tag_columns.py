@@ -7,7 +7,7 @@ from typing import NamedTuple, NoReturn
 
 from qkv.data.layouts import foreign_format, misplaced, untabbed
 from qkv.data.normal_forms import normalize
-from qkv.errors import DataError, Place, brief
+from qkv.errors import DataError, Place, brief, quantity
 
 _SPAN = re.compile(r"[BIESLUM][-_]\S+")
 """Tags of spans: IOB, IOBES, BILOU."""
@@ -160,7 +160,7 @@ def layout_of(sentences: Sequence[Sequence[TagLine]], name: str) -> TagColumns:
         raise DataError(Place(name), f"tags in column {column}", f'"{_EMPTY}" in every line', hint)
     many = len(tags) >= _MANY and len(tags) > 4 * len(words)
     if many or (_are_spans(words) and not _are_spans(tags)):
-        got = f"{len(words)} different words and {len(tags)} different tags"
+        got = f"{quantity(len(words), 'different word')} and {quantity(len(tags), 'different tag')}"
         raise DataError(Place(name), "the word first and the tag last", got, "Exchange the columns.")
     _expect_words(sentences, name)
     _check_each_order([row for sentence in sentences for row in layout.words(sentence)], layout, name)

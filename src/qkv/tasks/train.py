@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, final, overload
 
-from qkv.errors import ConfigError, expect_name
+from qkv.errors import ConfigError, expect_name, quantity
 from qkv.notebooks import table
 from qkv.tasks.catalog import TASKS, recipe_of
 from qkv.tasks.classify.predict import Classifier
@@ -103,8 +103,7 @@ class Run(Generic[M]):
 
     def _rows(self) -> list[tuple[str, str]]:
         outcome = self.outcome
-        steps = f"{outcome.step:,} step{'' if outcome.step == 1 else 's'}"
-        rows = [("folder", str(self.folder)), ("ended", f"{outcome.reason}, after {steps}")]
+        rows = [("folder", str(self.folder)), ("ended", f"{outcome.reason}, after {quantity(outcome.step, 'step')}")]
         if outcome.best is not None:
             rows.append(("best", f"{show_figures([outcome.best])}, at step {outcome.best_step:,}"))
         return [*rows, *((figure.name, f"{figure.value:.4g} {figure.unit}".rstrip()) for figure in outcome.figures)]

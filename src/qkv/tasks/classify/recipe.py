@@ -5,7 +5,7 @@ from typing import Any
 
 from qkv.data.labeled import Unit
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, setting
+from qkv.errors import CheckpointError, quantity, setting
 from qkv.models.reader import ReaderConfig
 from qkv.tasks.classify.data import LabeledText, LabelFiles, Labeling, ReadTexts, read_for_training, read_texts
 from qkv.tasks.classify.model import build_model, read_config, table_of
@@ -58,7 +58,8 @@ def _identity(text: LabeledText, settings: LabelSettings) -> dict[str, Any]:
 
 
 def _summary(text: LabeledText, _: ReaderModel) -> str:
-    return f"{len(text.train):,} training texts, {len(text.valid):,} validation texts; {len(text.labels)} labels"
+    train, valid = quantity(len(text.train), "training text"), quantity(len(text.valid), "validation text")
+    return f"{train}, {valid}; {quantity(len(text.labels), 'label')}"
 
 
 def _expect_labels(text: LabeledText, origin: Origin | None) -> LabeledText:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from qkv.data.tokenizer import Tokenizer
+from qkv.errors import quantity
 from qkv.tasks.generate.data import TrainingText, read_for_training
 from qkv.tasks.generate.model import Config, build_model, read_config, table_of
 from qkv.tasks.generate.objective import LanguageTask, TextModel
@@ -33,7 +34,8 @@ def _identity(text: TrainingText, settings: LanguageSettings) -> dict[str, Any]:
 
 def _summary(text: TrainingText, _: TextModel) -> str:
     unknown = f", {text.valid.unknown:,} of them unknown" if text.valid.unknown else ""
-    return f"{text.train.tokens:,} training tokens, {text.valid.tokens:,} validation tokens{unknown}"
+    train, valid = quantity(text.train.tokens, "training token"), quantity(text.valid.tokens, "validation token")
+    return f"{train}, {valid}{unknown}"
 
 
 RECIPE: Recipe[GenerateFiles, Config, TrainingText, TextModel] = Recipe(

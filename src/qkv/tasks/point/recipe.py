@@ -3,7 +3,7 @@
 from typing import Any
 
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError
+from qkv.errors import ConfigError, quantity
 from qkv.models.pointer import PointerConfig, PointerNetwork
 from qkv.tasks.origin import Origin
 from qkv.tasks.point.data import ElementVocabulary, PointLines, read_lines
@@ -51,8 +51,8 @@ def _identity(lines: PointLines, settings: PointerSettings) -> dict[str, Any]:
 
 def _summary(lines: PointLines, _: PointerNetwork) -> str:
     numbers = "numbers" if lines.features == 1 else f"vectors of {lines.features}"
-    elements = numbers if lines.vocabulary is None else f"{lines.features:,} words{_unknown(lines)}"
-    return f"{len(lines.train):,} training lines, {len(lines.valid):,} validation lines; {elements}"
+    elements = numbers if lines.vocabulary is None else f"{quantity(lines.features, 'word')}{_unknown(lines)}"
+    return f"{quantity(len(lines.train), 'training line')}, {quantity(len(lines.valid), 'validation line')}; {elements}"
 
 
 def _unknown(lines: PointLines) -> str:

@@ -16,7 +16,7 @@ from qkv.checkpoint.run import expect_same, locked
 from qkv.data.choices import MOST_HELD_OUT, SHARE
 from qkv.data.corpus import header_message, names_columns, names_languages
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, ConfigError, DataError, setting
+from qkv.errors import CheckpointError, ConfigError, DataError, quantity, setting
 from qkv.files import absolute
 from qkv.settings import build, check_tables, merge, plain
 from qkv.system import remove_file
@@ -485,14 +485,14 @@ def _tell(kind: CorpusKind, shards: Sequence[Shard], held: Shard | StoredFile, t
     tokens, pairs, unknown, left_out = (
         sum(getattr(shard, name) for shard in shards) for name in ("tokens", "pairs", "unknown", "left_out")
     )
-    parts = [f"{pairs:,} pairs"] if kind == "pairs" else []
+    parts = [quantity(pairs, "pair")] if kind == "pairs" else []
     parts += [
-        f"{tokens:,} tokens in {len(shards):,} shard{'' if len(shards) == 1 else 's'}",
+        f"{quantity(tokens, 'token')} in {quantity(len(shards), 'shard')}",
         f"vocabulary of {tokenizer.size:,}",
     ]
     parts += [f"{unknown:,} unknown"] if unknown else []
-    parts += [f"{left_out:,} longer pairs left out"] if left_out else []
-    parts += [f"{held.tokens:,} tokens held out"] if isinstance(held, Shard) else []
+    parts += [f"{quantity(left_out, 'longer pair')} left out"] if left_out else []
+    parts += [f"{quantity(held.tokens, 'token')} held out"] if isinstance(held, Shard) else []
     note(f"qkv: {'; '.join(parts)}")
 
 

@@ -3,12 +3,13 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import date
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from qkv.data.table import Columns, FieldTable, read_table
-from qkv.errors import ConfigError, DataError, Place, brief, setting
+from qkv.errors import ConfigError, DataError, Place, brief, quantity, setting
 from qkv.tasks.notes import note
 from qkv.tasks.regress.settings import RegressFiles
 
@@ -55,14 +56,31 @@ def _tell_odd_columns(columns: Columns, name: str) -> None:
             note(f"{what} is {ordered[0]:g} in each of {len(numbers):,} rows: nothing can be learned from it.")
         elif width and not width * width:
             note(f"{what} varies by {width:g} at most, and the square of that is 0: choose another unit.")
+        elif all(map(_is_date, ordered)):
+            note(
+                f"{what} seems to hold dates, year, month and day in one number: the last day of a month would be far "
+                "from the first day of the next. Write days since a date."
+            )
         for code, others in ((ordered[0], ordered[1:]), (ordered[-1], ordered[:-1])):
             far = len(others) > 1 and min(abs(code - other) for other in others) > others[-1] - others[0]
             if far and _CODE.fullmatch(f"{code:g}"):
                 count = numbers.count(code)
                 note(
-                    f"{what} is {code:g} in {count:,} row{'s' if count > 1 else ''}, far from all others: if that "
-                    "stands for a missing number, delete it."
+                    f"{what} is {code:g} in {quantity(count, 'row')}, far from all others: if that stands for a "
+                    "missing number, delete it."
                 )
+
+
+def _is_date(number: float) -> bool:
+    """Return whether a number can be read as a date of the last centuries, such as 20240131."""
+    if not (number.is_integer() and 1600_01_01 <= number <= 2199_12_31):
+        return False
+    text = f"{number:.0f}"
+    try:
+        date(int(text[:4]), int(text[4:6]), int(text[6:]))
+    except ValueError:
+        return False
+    return True
 
 
 def _tell_copies(columns: Columns, name: str) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from qkv.data.choices import Decimal
 from qkv.data.table import FieldTable
-from qkv.errors import CheckpointError, ConfigError, DataError, Place, brief, expect_name, setting
+from qkv.errors import CheckpointError, ConfigError, DataError, Place, brief, expect_name, quantity, setting
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
 from qkv.scores.catalog import KERNELS
@@ -233,8 +233,7 @@ class Regressor:
         if len(table.columns) != len(self.x) + more:
             columns = "column" if len(self.x) + more == 1 else "columns"
             expected = f"the {columns} {', '.join(self.x)}" + (f" and {self.y}" if more else "")
-            count = len(table.columns)
-            got = f"{count} column{'s' if count > 1 else ''} without names"
+            got = f"{quantity(len(table.columns), 'column')} without names"
             hint = "Name them in the first line, or give just these columns in this order."
             raise DataError(Place(table.name), expected, got, hint)
         return table.columns[: len(self.x)]

@@ -7,7 +7,7 @@ from typing import Any
 
 from qkv.data.corpus import fingerprint
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, setting
+from qkv.errors import ConfigError, quantity, setting
 from qkv.metrics.translation import bleu
 from qkv.settings import plain
 from qkv.tasks.notes import note
@@ -70,11 +70,9 @@ def _monitored(settings: TranslationSettings, text: Parallel) -> TranslationSett
 
 
 def _summary(text: Parallel, _: TranslationModel) -> str:
-    tokens = text.target_tokens
+    train, valid = quantity(len(text.train), "training pair"), quantity(len(text.valid), "validation pair")
     source = "" if text.tokenizer.shared else f"; source vocabulary of {text.tokenizer.source.size:,}"
-    return (
-        f"{len(text.train):,} training pairs ({tokens:,} target tokens), {len(text.valid):,} validation pairs{source}"
-    )
+    return f"{train} ({quantity(text.target_tokens, 'target token')}), {valid}{source}"
 
 
 def _check(settings: TranslationSettings) -> None:

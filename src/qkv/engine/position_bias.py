@@ -14,7 +14,7 @@ from qkv.errors import ShapeError
 from qkv.masks.base import Grid
 from qkv.masks.lower import part, positions
 from qkv.shapes import broadcast, show
-from qkv.values.execution import transformed
+from qkv.values.execution import sizes_vary, transformed
 from qkv.values.parameters import promoted, regroup
 from qkv.values.pytree import tensors_in
 
@@ -66,7 +66,7 @@ class PositionBias:
         device = self.grid.device
         rows_Q1 = positions(rows, self.grid.queries, device)[:, None]
         columns_K = positions(columns, self.grid.keys, device)
-        if not torch.compiler.is_compiling() and 0 in (*rows_Q1.shape, *columns_K.shape):
+        if not sizes_vary() and 0 in (*rows_Q1.shape, *columns_K.shape):
             return torch.zeros(rows_Q1.shape[0], columns_K.shape[0], dtype=self.dtype, device=device)
         return self._checked(self.bias.tile(rows_Q1, columns_K), (rows_Q1.shape[0], columns_K.shape[0]))
 
@@ -100,7 +100,7 @@ class PositionBias:
     def _checked(self, added: Tensor, size: tuple[int, int]) -> Tensor:
         """Check the shape of a tile that a bias returned, cast it, and split its heads into groups."""
         shape = (*self.grid.leading, *size)
-        if not torch.compiler.is_compiling() and broadcast(tuple(added.shape), shape) != shape:
+        if not sizes_vary() and broadcast(tuple(added.shape), shape) != shape:
             hint = "tile(rows, columns) gets positions (Q, 1) and (K,), sometimes only some of them."
             expected = f"a shape that broadcasts to (..., Q, K) = {show(shape)}"
             raise ShapeError("bias", expected, f"shape {show(tuple(added.shape))}", hint)

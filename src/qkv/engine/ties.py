@@ -42,7 +42,10 @@ def first_equals(key: Tensor, visibility: Visibility | None = None) -> Tensor | 
         True
     """
     key = key.detach()
-    if key.numel() > 0 and key.shape[:-1].numel() <= _FEW and numbers(key):
+    if torch.onnx.is_in_onnx_export():
+        return _first_by_pairs(key)
+    # Sizes of a call that is traced decide nothing.
+    if numbers(key) and key.numel() > 0 and key.shape[:-1].numel() <= _FEW:
         leading_numbers = key.select(-1, 0).flatten().tolist()
         seen = None if visibility is None else visibility.keys_with_queries()
         if seen is not None and broadcast(seen.shape, key.shape[:-1]) == key.shape[:-1]:
@@ -83,6 +86,13 @@ def _first_of_few(key: Tensor) -> Tensor | None:
         firsts += [seen.setdefault(one, index) for index, one in enumerate(keys[start : start + count])]
     first = torch.from_numpy(np.array(firsts, dtype=np.int64)).view(key.shape[:-1])
     return None if torch.equal(first, torch.arange(count, device=key.device).expand_as(first)) else first
+
+
+def _first_by_pairs(key: Tensor) -> Tensor:
+    """Compute `first_equals` by comparing all pairs, as ONNX has no operator for the bits of a number."""
+    index = torch.arange(key.shape[-2], device=key.device)
+    same = (key.unsqueeze(-2) == key.unsqueeze(-3)).all(-1) | (index[:, None] == index)
+    return same.int().argmax(-1)
 
 
 def _hashes(key: Tensor) -> Tensor:

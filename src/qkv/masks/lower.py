@@ -16,7 +16,7 @@ from qkv.errors import MaskError
 from qkv.masks.base import Both, Bounds, Dense, Grid, Mask
 from qkv.masks.patterns import is_plain_causal
 from qkv.shapes import Shape, broadcast, show
-from qkv.values.execution import numbers
+from qkv.values.execution import numbers, sizes_vary
 from qkv.values.parameters import regroup
 from qkv.values.pytree import tensors_in
 
@@ -171,7 +171,7 @@ class Visibility:
     def _keys_with_queries(self) -> Tensor | None:
         grid = self.grid
         # Comparing two varying lengths would fix the outcome when a program is exported.
-        if self.kind == "causal" and not torch.compiler.is_compiling() and grid.keys <= grid.queries:
+        if self.kind == "causal" and not sizes_vary() and grid.keys <= grid.queries:
             return None
         if self._small():
             seen = self.matrix()
@@ -204,7 +204,7 @@ class Visibility:
         Whole under tracing, where sizes are symbolic.
         """
         queries = max(self.grid.queries, 1)
-        if torch.compiler.is_compiling():
+        if sizes_vary():
             return iter([self._tile_of_rows(0, queries)])
         height = max(1, STRIPE // max(self.grid.keys, 1))
         return (self._tile_of_rows(start, height) for start in range(0, queries, height))
@@ -243,7 +243,7 @@ class Visibility:
 def _table(seen: Tensor, leading: Shape) -> Tensor:
     """Evaluate a user-defined mask and check its result."""
     shape = tuple(seen.shape)
-    if seen.dtype != torch.bool or (not torch.compiler.is_compiling() and broadcast(shape, leading) != leading):
+    if seen.dtype != torch.bool or (not sizes_vary() and broadcast(shape, leading) != leading):
         hint = "visible(grid, rows, columns) is called with positions (Q, 1) and (K,), sometimes only some of them."
         expected = f"visible() to return a bool tensor that broadcasts to (..., Q, K) = {show(leading)}"
         raise MaskError("mask", expected, f"{seen.dtype} of shape {show(shape)}", hint)

@@ -11,7 +11,7 @@ from qkv.errors import MaskError, ShapeError
 from qkv.masks.base import Both, Bounds, Dense, Either, Grid, Inverse, Mask
 from qkv.shapes import Shape, align_left, show
 from qkv.values.checked import checked
-from qkv.values.execution import traced
+from qkv.values.execution import sizes_vary
 from qkv.values.pytree import value
 
 FAR = 1 << 62
@@ -194,8 +194,7 @@ class Documents(Pattern):
         """Return the run of keys with the query's id, if each id forms one run; reads the values, so only eagerly."""
         # Dynamo can follow the first of these questions only.
         hidden = (
-            torch.compiler.is_compiling()
-            or traced()
+            sizes_vary()
             or torch._C._get_tracing_state() is not None
             or torch._C._functorch.is_functorch_wrapped_tensor(self.queries)
         )

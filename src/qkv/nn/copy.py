@@ -147,7 +147,8 @@ class CopyHead(nn.Module):
         chances = chances.scatter_add(-1, indices, (1 - generate) * copied.to(chances.dtype))
         # A probability below the least normal number is rounding error: its logarithm must stay finite for the loss.
         logarithms = chances.clamp(min=torch.finfo(chances.dtype).tiny).log()
-        if not source.most:
+        # In a compiled graph the number varies, and 0 is one of its values.
+        if not torch.compiler.is_compiling() and not source.most:
             return logarithms
         beyond = torch.arange(source.most, device=logits.device) >= source.extra[:, None]
         other = nn.functional.pad(beyond, (self.vocabulary, 0))

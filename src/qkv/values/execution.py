@@ -93,6 +93,16 @@ def traced() -> bool:
     return any(torch._C._get_dispatch_mode(key) is not None for key in _TRACING)
 
 
+def sizes_vary() -> bool:
+    """Return whether a graph is captured, in which sizes may stand for others: none may decide how a call goes on.
+
+    Example:
+        >>> sizes_vary()
+        False
+    """
+    return torch.compiler.is_compiling() or traced()
+
+
 def readable(tensor: Tensor) -> bool:
     """Return whether a tensor can be read without synchronization: on the CPU, outside tracing and transformations.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from qkv.decode.likeliest import expect_numbers
 from qkv.decode.protocol import Hypothesis, State, Stepper, start_in
 from qkv.errors import ConfigError, ShapeError
 from qkv.linalg.session import DecodingSession, opened
+from qkv.values.checked import checked
 
 Choose = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
 """From scores (R, N), the original row numbers (R,) and the step to tokens (R,) and their log-probabilities (R,)."""
@@ -103,6 +105,7 @@ def as_limits(limit: int | Tensor, source: Tensor) -> Tensor:
     )
 
 
+@checked
 def as_never(never: Sequence[int], eos: int) -> tuple[int, ...]:
     """Check the ids that may never be chosen.
 
@@ -114,12 +117,15 @@ def as_never(never: Sequence[int], eos: int) -> tuple[int, ...]:
         The ids in order, each once.
 
     Raises:
-        ConfigError: the end token or a negative number is among them.
+        ConfigError: the end token, a negative number or no whole number is among them.
 
     Example:
         >>> as_never([1, 0, 1], eos=2)
         (0, 1)
     """
+    wrong = [each for each in never if not isinstance(each, Integral) or isinstance(each, bool)]
+    if wrong:
+        raise ConfigError("never", "ids, which are whole numbers", f"{wrong[0]!r:.60}", "Use encode() for tokens.")
     if eos in never or min(never, default=0) < 0:
         hint = "Leave it out: a text must be able to end."
         raise ConfigError("never", f"ids from 0 on without the end token {eos}", f"{list(never)}", hint)

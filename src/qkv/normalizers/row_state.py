@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate
+from numbers import Integral
 from typing import Literal, final
 
 import torch
@@ -156,6 +157,10 @@ def merge(parts: Sequence[tuple[Tensor, RowState]], starts: Sequence[int] | None
     if starts is not None and len(starts) != len(parts):
         hint = "Pass the position of each part's first key."
         raise ShapeError("starts", f"{len(parts)} numbers, one for each part", f"{len(starts)}", hint)
+    for start in starts or ():
+        whole = isinstance(start, Integral | torch.SymInt) and not isinstance(start, bool)
+        if not whole or start < 0:
+            raise ArgumentError("starts", "whole numbers from 0", repr(start), "Positions of keys count from 0.")
     dtype, kind = parts[0][0].dtype, states[0].kind
     # States read from older files are float32.
     partials = [(output.double(), state.value.double()) for output, state in parts]

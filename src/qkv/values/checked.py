@@ -254,10 +254,21 @@ def _expect_kind(argument: str, annotated: Any, x: object, name: str, kind: type
     error_kind = DtypeError if Tensor in (annotated, *get_args(annotated)) else kind
     if not _fits(annotated, x, strict):
         raise error_kind(argument, _described(annotated), _shown(x), f"See help({name}).") from None
+    element = _element(annotated)
+    if strict and element is not None and isinstance(x, (list, tuple)):
+        for index, each in enumerate(x):
+            _expect_kind(f"{argument}[{index}]", element, each, name, kind, strict=True)
     if strict and isinstance(x, Tensor) and not is_dense(x):
         raise DtypeError(argument, DENSE, layout_of(x), "Use .to_dense(), or .dequantize().") from None
     if strict and isinstance(x, int) and abs(x) > _LARGEST:
         raise error_kind(argument, f"at most {_LARGEST:,}", f"{x:.3g}", "PyTorch counts in 64 bits.") from None
+
+
+def _element(hint: Any) -> Any:
+    """Return the annotation of the elements of a sequence, which may be left out; None for any other annotation."""
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    (sequence, *others) = [part for part in parts if part is not NoneType] or [None]
+    return get_args(sequence)[0] if not others and get_origin(sequence) in (Sequence, Iterable, list) else None
 
 
 def _is_number(hint: Any) -> bool:

@@ -169,7 +169,7 @@ carry any of these, as in PyTorch.
 for the type they are computed in (float32, or float64 for float64 inputs), beyond 3e38, become ±∞. A row with +∞ is \
 NaN in every backend. A row whose scores are *all* −∞ by overflow is NaN or, like a row that sees nothing, 0, \
 depending on the backend and the mask: a kernel cannot tell such a score from that of a masked key, or of a bias of \
-−∞. Its row state is −∞, so that it has no share in a merged output.
+−∞. Hard attention gives 0. Its row state is −∞, so that it has no share in a merged output.
 """
 
 

@@ -6,8 +6,12 @@ from tests.contract.served import by_served
 
 from qkv.functional import attention, attention_with_state, attention_with_weights
 from qkv.masks.patterns import lengths
+from qkv.normalizers.dense import Hard
+from qkv.normalizers.row_state import merge
 from qkv.scores.base import Score
-from qkv.scores.kernels import Boxcar, Epanechnikov
+from qkv.scores.free import Uniform
+from qkv.scores.kernels import Boxcar, Epanechnikov, SquaredDistance
+from qkv.scores.products import ScaledDot
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
 
@@ -81,6 +85,33 @@ def test_empty_axes(backend: str, sizes: tuple[tuple[int, int], int, int]) -> No
         assert call.weights(backend)[1].shape == (*sizes[0], *sizes[1:]), call
         if call.serves(backend, state=True, gradient=False):
             assert call.state(backend)[1].value.shape == (*sizes[0], sizes[1]), call
+
+
+def hard_behind_a_bias(score: Score, dtype: torch.dtype, gradient: bool) -> Request:
+    """Two items of five rows; the bias hides some keys, and all those of some rows."""
+    generator = torch.Generator().manual_seed(5)
+    query, key = (torch.randn(2, n, 3, dtype=dtype, generator=generator, requires_grad=gradient) for n in (5, 7))
+    value = torch.randn(2, 7, 4, dtype=dtype, generator=generator, requires_grad=gradient)
+    bias = torch.zeros(2, 5, 7, dtype=dtype).masked_fill(~(some_empty()[:, 0] & (torch.arange(7) % 3 > 0)), -torch.inf)
+    return request(query, key, value, score=score, normalizer=Hard(), bias=bias)
+
+
+@by_served(hard_behind_a_bias, score=[ScaledDot(), SquaredDistance(), Uniform()], dtype=DTYPES, gradient=[True, False])
+def test_hard_attention_reads_no_key_behind_a_bias_of_minus_infinity(
+    backend: str, score: Score, dtype: torch.dtype, gradient: bool
+) -> None:
+    """A bias of −∞ hides keys as a mask does: rows of no others are 0, and merge as if they saw nothing."""
+    asked = hard_behind_a_bias(score, dtype, gradient)
+    (query, key, value), options = asked.tensors, asked.options
+    mask = options["bias"] == 0
+    output = attention(query, key, value, **options, backend=backend)
+    assert torch.equal(output, attention(query, key, value, score=score, normalizer=Hard(), mask=mask))
+    assert (output[~mask.any(-1)] == 0).all()
+    parts = [
+        attention_with_state(query, key[:, part], value[:, part], **(options | {"bias": options["bias"][..., part]}))
+        for part in (slice(0, 3), slice(3, 7))
+    ]
+    assert torch.equal(merge(parts)[0], output)
 
 
 def of_widths(widths: tuple[int, int]) -> Request:

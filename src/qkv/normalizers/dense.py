@@ -238,7 +238,8 @@ class Hard(Normalizer):
     """w = 1 at the largest score, 0 elsewhere: a database lookup; ties go to the first key.
 
     The weights are piecewise constant: scores get zero gradient; only values are learned. Attention gives equal keys
-    one score, however products round, so that a tie between them goes to the first one that a row sees.
+    one score, however products round, so that a tie between them goes to the first one that a row sees. A score of −inf
+    is that of no key: a row of no others has weights of 0, as under softmax.
 
     Source: the special case "one weight is 1" of attention pooling (Zhang et al., "Dive into Deep Learning",
         section 11.1).
@@ -263,10 +264,8 @@ class Hard(Normalizer):
             if float(top.sum()) > -torch.inf:
                 return torch.zeros_like(s).scatter_(-1, winner, 1.0)
         top = s.amax(-1, keepdim=True)
-        # If all visible scores are -inf, masked ones look the same: check visibility again.
-        winners = (s == top) if visible is None else (s == top) & visible
-        winner = winners.to(torch.int8).argmax(-1, keepdim=True)
-        weights = torch.zeros_like(s).scatter(-1, winner, winners.any(-1, keepdim=True).to(s.dtype))
+        winner = (s == top).to(torch.int8).argmax(-1, keepdim=True)
+        weights = torch.zeros_like(s).scatter(-1, winner, (top > -torch.inf).to(s.dtype))
         return torch.where(top.isnan(), hide(top.expand_as(s), visible, 0), weights)
 
     def state(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
@@ -285,7 +284,7 @@ class Hard(Normalizer):
     def merge_placed(left: Placed, right: Placed) -> Placed:
         """Take the output with the larger score; ties go to the key of the first position, whichever part it is in."""
         (left_output, a, one), (right_output, b, two) = left, right
-        # Among scores that are all −inf, or NaN, a part that sees a key comes before one that sees none.
+        # Among scores that are NaN, a part that sees a key comes before one that sees none.
         earlier = (one >= 0) & ((one < two) | (two < 0))
         tie = (a == b) | (a.isnan() & b.isnan())
         first = torch.where(tie, earlier, (a > b) | a.isnan())

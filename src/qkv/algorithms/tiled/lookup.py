@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from qkv.algorithms.matrix import dot_scores
 from qkv.algorithms.matrix.reference import scores, with_matrix
 from qkv.algorithms.tiled import blocked
-from qkv.algorithms.tiled.row_rules import ScoreRows
 from qkv.algorithms.tiled.stripes import Stripes
 from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.autograd import with_zero_gradients
@@ -84,11 +83,11 @@ def _run_by_tiles(problem: Problem, call: Call) -> Result:
     mechanism, inputs = prepare_inputs(problem, call)
     detached = [None if x is None else x.detach() for x in inputs[:DIFFERENTIABLE]]
     with torch.no_grad(), torch.autocast(problem.device, enabled=False):
-        winners, top, visible = _winners(mechanism, Inputs(*detached, inputs.seed, inputs.ties), call.visibility)  # type: ignore[arg-type, call-arg]
+        winners, top = _winners(mechanism, Inputs(*detached, inputs.seed, inputs.ties), call.visibility)  # type: ignore[arg-type, call-arg]
     read = _read(problem, call.value, winners)
-    # A NaN that a row may see stays visible; a row without visible keys gives 0.
+    # A NaN that a row may see stays visible; a row without visible keys, or with scores of −inf alone, gives 0.
     otherwise = torch.where(top.isnan(), torch.nan, 0.0).to(read.dtype)
-    output = torch.where((visible & ~top.isnan())[..., None], read, otherwise[..., None])
+    output = torch.where((top > -torch.inf)[..., None], read, otherwise[..., None])
     if problem.gradient:
         output = with_zero_gradients(output, inputs[:DIFFERENTIABLE])
     return Result(output, top.double() if problem.state else None)
@@ -104,32 +103,19 @@ def _read(problem: Problem, value: Tensor, winners: Tensor) -> Tensor:
     return read.to(value.dtype)
 
 
-def _winners(mechanism: Mechanism, inputs: Inputs, visibility: Visibility) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the key of each row's first largest score, that score, and whether the row sees any key, (..., Q) each."""
+def _winners(mechanism: Mechanism, inputs: Inputs, visibility: Visibility) -> tuple[Tensor, Tensor]:
+    """Return the key of each row's first largest score, and that score, −inf if the row sees no key, (..., Q) each."""
     stripes = Stripes(replace(mechanism, normalizer="scores"), inputs, visibility)
     top = torch.full((*mechanism.leading, stripes.queries), -torch.inf, dtype=stripes.dtype, device=inputs.query.device)
-    winners, sees_any = torch.zeros_like(top, dtype=torch.int64), torch.zeros_like(top, dtype=torch.bool)
+    winners = torch.zeros_like(top, dtype=torch.int64)
     for slices, mask in stripes.tiling:
         items, rows, columns = slices
         if columns.start < columns.stop:
-            column, largest, any_visible = _first_largest(stripes.stripe(slices, mask).row)
+            s = stripes.stripe(slices, mask).row.scores
+            column = s.argmax(-1)
             take(winners, items, rows).copy_(column + columns.start)
-            take(top, items, rows).copy_(largest)
-            take(sees_any, items, rows).copy_(any_visible)
-    return winners, top, sees_any
-
-
-def _first_largest(row: ScoreRows) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the column of each row's first largest score, that score, and whether the row sees any key."""
-    s, visible, _ = row
-    column = s.argmax(-1)
-    top = s.gather(-1, column[..., None])[..., 0]
-    infinite = top == -torch.inf
-    if visible is None or not infinite.any():
-        return column, top, torch.ones_like(infinite)
-    # Visible scores of −inf look like masked ones, so such rows take their first visible key.
-    seen = visible.expand(s.shape).to(torch.int8)
-    return torch.where(infinite, seen.argmax(-1), column), top, ~infinite | (seen.amax(-1) > 0)
+            take(top, items, rows).copy_(s.gather(-1, column[..., None])[..., 0])
+    return winners, top
 
 
 LOOKUP = Algorithm(

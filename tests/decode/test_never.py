@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from qkv.decode.greedy import greedy
 from qkv.decode.likeliest import likeliest
 from qkv.decode.protocol import Hypothesis
 from qkv.decode.sampling import Sampling, row_keys, sample
-from qkv.errors import ConfigError
+from qkv.errors import ConfigError, DtypeError, ShapeError
 
 PAD = 0
 MARKS: dict[str, Any] = {"bos": BOS, "eos": EOS, "limit": 6}
@@ -157,7 +158,78 @@ def test_what_may_be_drawn_comes_as_often_as_its_share_says() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("never", [(EOS,), (-1,)])
+@pytest.mark.parametrize("never", [(EOS,), (PAD, EOS)])
 def test_the_end_may_always_be_written(way: str, never: Sequence[int]) -> None:
     with pytest.raises(ConfigError, match="never: expected ids from 0 on without the end token 2; got"):
         WAYS[way](Script(0, []), *batch([[3]]), **MARKS, never=never)
+
+
+LOGITS = torch.tensor([[0.1, 0.6, 0.3], [0.5, 0.2, 0.4]])
+KEYS = torch.tensor([3, 4])
+WITHOUT: dict[str, Callable[[Any], Any]] = {
+    "filtered": lambda never: Sampling().filtered(LOGITS, never),
+    "drawn": lambda never: Sampling().pick(LOGITS, KEYS, 0, never),
+    "drawn cold": lambda never: Sampling(temperature=0).pick(LOGITS, KEYS, 0, never),
+    "likeliest": lambda never: likeliest(LOGITS, 2, never),
+    "greedy": lambda never: greedy(Script(0, []), *batch([[3]]), **MARKS, never=never),
+    "beam": lambda never: beam(Script(0, []), *batch([[3]]), **MARKS, search=Beam(2), never=never),
+}
+
+
+@pytest.mark.parametrize("way", WITHOUT)
+@pytest.mark.parametrize("never", [[-1], [99, -1], [2.5], [True], ["a"], "ab", 3, torch.tensor([[0]])])
+def test_what_is_no_id_is_named(way: str, never: Any) -> None:
+    with pytest.raises(ConfigError) as raised:
+        WITHOUT[way](never)
+    assert raised.value.argument.startswith("never")
+
+
+@pytest.mark.parametrize("way", ["filtered", "drawn", "drawn cold", "likeliest"])
+@pytest.mark.parametrize("never", [[99], (0, 3), torch.tensor([0, 9])])
+def test_ids_past_the_vocabulary_change_nothing(way: str, never: Any) -> None:
+    kept = [int(number) for number in never if number < 3]
+    torch.testing.assert_close(WITHOUT[way](never), WITHOUT[way](kept), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("way", ["drawn", "drawn cold", "likeliest"])
+def test_one_token_must_remain(way: str) -> None:
+    with pytest.raises(ConfigError, match="never: expected not all of 3 tokens"):
+        WITHOUT[way]([0, 1, 2])
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.5, True])
+def test_counts_are_from_one_on(count: Any) -> None:
+    with pytest.raises(ConfigError, match="count"):
+        likeliest(LOGITS, count)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_keys_are_one_whole_number_for_each_row(temperature: float) -> None:
+    sampling, logits = Sampling(temperature=temperature), torch.zeros(2, 500)
+    drawn = sampling.pick(logits, KEYS, 0)[0]
+    assert torch.equal(sampling.pick(logits, KEYS.int(), 0)[0], drawn)
+    for keys in (KEYS[:1], KEYS[:, None], torch.tensor([1, 2, 3])):
+        with pytest.raises(ShapeError, match="keys"):
+            sampling.pick(logits, keys, 0)
+    for keys in (KEYS.double(), KEYS > 3):
+        with pytest.raises(DtypeError, match="keys"):
+            sampling.pick(logits, keys, 0)
+
+
+def test_keys_of_rows_depend_on_the_numbers_alone() -> None:
+    keys = row_keys([[5, 6], [7]])
+    assert row_keys([torch.tensor([5, 6]), np.array([7], np.int32)]) == keys
+    assert row_keys([(5, np.int64(6)), torch.tensor([7], dtype=torch.uint8)]) == keys
+
+
+@pytest.mark.parametrize("sources", [3, [3], [2.5], [[2.5]], ["ab"], "ab", [[True]], [[1], None], [[[1]]]])
+def test_rows_of_something_else_have_no_keys(sources: Any) -> None:
+    with pytest.raises(ConfigError) as raised:
+        row_keys(sources)
+    assert raised.value.argument.startswith("sources")
+
+
+@pytest.mark.parametrize("number", [2.5, "a", True, None])
+def test_draws_are_numbered(number: Any) -> None:
+    with pytest.raises(ConfigError, match="sample"):
+        row_keys([[1]], number)

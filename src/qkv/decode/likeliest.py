@@ -1,14 +1,15 @@
 """The likeliest tokens of each row, and their log-probabilities; scores that are not numbers are refused."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
+from numbers import Integral
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from qkv.compiled.available import why_unavailable
-from qkv.errors import QkvError
+from qkv.errors import ConfigError, QkvError
 from qkv.values.execution import readable
 
 _MANY = 1 << 18
@@ -30,12 +31,15 @@ def likeliest(logits_RN: Tensor, count: int, never: Sequence[int] = ()) -> tuple
     Args:
         logits_RN: scores before the softmax (R, N).
         count: how many of each row.
-        never: ids to leave out, but not all N. Low ids cost least.
+        never: ids to leave out, but not all N. Low ids cost least; those from N on change nothing.
 
     Returns:
         The tokens (R, C), the likeliest first, and their log-probabilities (R, C) among all N, at least float32. C is
         the count, or the number of tokens that are not left out if that is less. With a count of 1, the lowest of
         equally likely ids is returned. If all scores of a row are −inf, so are its log-probabilities.
+
+    Raises:
+        ConfigError: the count is below one, or `never` holds all ids or what is no id.
 
     Example:
         >>> tokens, gains = likeliest(torch.tensor([[0.1, 0.6, 0.3]]).log(), 2)
@@ -45,8 +49,66 @@ def likeliest(logits_RN: Tensor, count: int, never: Sequence[int] = ()) -> tuple
         tensor([[0.3000, 0.1000]])
     """
     scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
+    if not torch.compiler.is_compiling():
+        if not isinstance(count, Integral) or isinstance(count, bool) or count < 1:
+            raise ConfigError("count", "1 or more tokens", f"{count!r:.60}", "Give the number of tokens to find.")
+        never = as_ids("never", never)
+        lowest_of_others(never, scores.shape[-1])
     tokens, gains = _search(scores, count, never)
     return tokens, _of_none(scores, gains)
+
+
+def as_ids(name: str, ids: Sequence[int]) -> tuple[int, ...]:
+    """Check token ids that a caller lists.
+
+    Args:
+        name: of the argument, for the message.
+        ids: whole numbers from 0 on.
+
+    Returns:
+        The ids.
+
+    Raises:
+        ConfigError: it is no sequence, or holds a negative number or no whole number.
+
+    Example:
+        >>> as_ids("never", [-1])
+        Traceback (most recent call last):
+        qkv.errors.ConfigError: never: expected ids, whole numbers from 0 on; got -1. Give ids of encode().
+    """
+    hint = "Give ids of encode()."
+    if isinstance(ids, Tensor) and ids.ndim == 1:
+        ids = ids.tolist()
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+        raise ConfigError(name, "a list of ids, whole numbers from 0 on", f"{ids!r:.60}", hint)
+    listed = tuple(ids)
+    wrong = [one for one in listed if not isinstance(one, Integral) or isinstance(one, bool) or one < 0]
+    if wrong:
+        raise ConfigError(name, "ids, whole numbers from 0 on", f"{wrong[0]!r:.60}", hint)
+    return listed
+
+
+def lowest_of_others(never: Collection[int], size: int) -> int:
+    """Return the lowest id that is not among some.
+
+    Args:
+        never: the ids that are left out.
+        size: N, the size of the vocabulary.
+
+    Returns:
+        From 0 to N − 1.
+
+    Raises:
+        ConfigError: all N ids are left out.
+
+    Example:
+        >>> lowest_of_others([0, 2], 4)
+        1
+    """
+    lowest = next((number for number in range(size) if number not in never), None)
+    if lowest is None:
+        raise ConfigError("never", f"not all of {size} tokens", "each of them", "Leave out one that may be chosen.")
+    return lowest
 
 
 def log_probability(logits_RN: Tensor, tokens: Tensor) -> Tensor:

@@ -1,18 +1,19 @@
 """Sampling: tokens drawn by their probabilities, with random numbers that depend on the row alone."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from numbers import Integral
 from typing import final
 
 import torch
 from torch import Tensor
 
-from qkv.decode.likeliest import likeliest, log_probability
+from qkv.decode.likeliest import as_ids, likeliest, log_probability, lowest_of_others
 from qkv.decode.protocol import Hypothesis, State, Stepper
 from qkv.decode.walk import as_never, walk
-from qkv.errors import ConfigError, ShapeError
+from qkv.errors import ConfigError, DtypeError, ShapeError
 from qkv.linalg.session import DecodingSession
 from qkv.values.checked import checked
 
@@ -63,14 +64,18 @@ class Sampling:
 
         Args:
             logits_RN: scores before the softmax (R, N).
-            never: ids that are ruled out before the filters.
+            never: ids that are ruled out before the filters; those from N on change nothing.
 
         Returns:
             (R, N), at least float32; not normalized.
+
+        Raises:
+            ConfigError: `never` holds what is no id.
         """
         scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
-        if never:
-            scores = scores.index_fill(-1, torch.tensor(never, device=scores.device), -torch.inf)
+        ruled_out = [number for number in as_ids("never", never) if number < scores.shape[-1]]
+        if ruled_out:
+            scores = scores.index_fill(-1, torch.tensor(ruled_out, device=scores.device), -torch.inf)
         if self.temperature == 0:
             return _at_least(scores, scores.amax(-1, keepdim=True))
         if not _EXTREME <= self.temperature <= 1 / _EXTREME:  # or quotients overflow, and become NaN
@@ -99,6 +104,11 @@ class Sampling:
         Returns:
             The tokens (R,), and their log-probabilities under the model, before any filter (R,).
 
+        Raises:
+            ConfigError: `never` holds all ids, or what is no id.
+            ShapeError: not one key for each row.
+            DtypeError: keys that are no whole numbers.
+
         Example:
             >>> logits, keys = torch.zeros(4, 3), torch.tensor([7, 8, 9, 7])
             >>> tokens, gains = Sampling(seed=1).pick(logits, keys, step=0)
@@ -106,6 +116,7 @@ class Sampling:
             (True, -1.0986)
         """
         scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
+        keys, never = _as_keys(keys, scores), as_ids("never", never)
         if self.temperature == 0:
             tokens = likeliest(scores, 1, never)[0].squeeze(-1)
         else:
@@ -115,8 +126,7 @@ class Sampling:
             tokens = torch.searchsorted(reached, drawn, right=True).squeeze(-1).clamp_(max=scores.shape[-1] - 1)
             if never:
                 # If no token that may be drawn has any probability, take the lowest id, as `likeliest` does.
-                lowest = next(number for number in range(scores.shape[-1]) if number not in never)
-                tokens = torch.where(reached[:, -1] > 0, tokens, lowest)
+                tokens = torch.where(reached[:, -1] > 0, tokens, lowest_of_others(never, scores.shape[-1]))
         return tokens, log_probability(scores, tokens)
 
 
@@ -160,13 +170,33 @@ class RowKeys:
     def of(self, sources: Sequence[Sequence[int]], sample: int = 0) -> list[int]:
         """Return one key per row, see `row_keys`."""
         seen = self._seen.setdefault(sample, Counter())
-        keys = []
-        for source in map(tuple, sources):
+        keys: list[int] = []
+        if isinstance(sample, bool) or not isinstance(sample, Integral):
+            raise ConfigError("sample", "a whole number", f"{sample!r:.60}", "Number the draws of a source from 0 on.")
+        for source in _as_sources(sources):
             digest = blake2b(f"{source}".encode(), digest_size=16).digest()
             text = f"{sample}:{seen[digest]}:{source}".encode()
             keys.append(int.from_bytes(blake2b(text, digest_size=8).digest(), "little", signed=True))
             seen[digest] += 1
         return keys
+
+
+def _as_sources(sources: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """Return rows of plain integers, as the keys are those of what they print."""
+    hint = "Give a list of ids for each row, such as [[5, 6], [7]]."
+    if isinstance(sources, (str, bytes)) or not isinstance(sources, Iterable):
+        raise ConfigError("sources", "a list of ids for each row", f"{sources!r:.60}", hint)
+    rows = []
+    for number, source in enumerate(sources):
+        ids = source.tolist() if isinstance(source, Tensor) else source
+        if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+            raise ConfigError(f"sources[{number}]", "a list of ids", f"{source!r:.60}", hint)
+        row = tuple(ids)
+        wrong = [one for one in row if isinstance(one, bool) or not isinstance(one, Integral)]
+        if wrong:
+            raise ConfigError(f"sources[{number}]", "ids, which are whole numbers", f"{wrong[0]!r:.60}", hint)
+        rows.append(tuple(map(int, row)))
+    return rows
 
 
 def row_keys(sources: Sequence[Sequence[int]], sample: int = 0) -> list[int]:
@@ -178,6 +208,9 @@ def row_keys(sources: Sequence[Sequence[int]], sample: int = 0) -> list[int]:
 
     Returns:
         One key per row.
+
+    Raises:
+        ConfigError: a row is no list of whole numbers.
 
     Example:
         >>> one, other, again = row_keys([[5, 6], [7], [5, 6]])
@@ -221,6 +254,7 @@ def sample(
 
     Raises:
         ShapeError: `limit` or `keys` has another shape.
+        DtypeError: keys that are no whole numbers.
         ConfigError: `never` holds the end token.
         QkvError: the model's scores are not numbers.
 
@@ -238,16 +272,25 @@ def sample(
         >>> sample(Even(), source[1:], lengths[1:], keys=keys[1:], **options) == both[1:]
         True
     """
-    if keys.shape != (source.shape[0],):
-        got = f"shape {tuple(keys.shape)}"
-        raise ShapeError("keys", f"one for each of {source.shape[0]} rows", got, "See row_keys.")
-
+    keys = _as_keys(keys, source)
     ruled_out = as_never(never, eos)
 
     def draw(logits_RN: Tensor, rows: Tensor, step: int) -> tuple[Tensor, Tensor]:
         return sampling.pick(logits_RN, keys[rows], step, ruled_out)
 
     return walk(model, source, lengths, draw, bos=bos, eos=eos, limit=limit, session=session)
+
+
+def _as_keys(keys: Tensor, rows: Tensor) -> Tensor:
+    """Return keys in int64, as draws are functions of 64 bits."""
+    if keys.dtype == torch.int64 and keys.shape == rows.shape[:1]:
+        return keys
+    if keys.shape != rows.shape[:1]:
+        got = f"shape {tuple(keys.shape)}"
+        raise ShapeError("keys", f"one for each of {rows.shape[0]} rows", got, "See row_keys.")
+    if keys.dtype == torch.bool or keys.is_floating_point() or keys.is_complex():
+        raise DtypeError("keys", "whole numbers, int64", f"{keys.dtype}", "See row_keys.")
+    return keys.long()
 
 
 def _at_least(scores_RN: Tensor, threshold_R1: Tensor) -> Tensor:

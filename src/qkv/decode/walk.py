@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from numbers import Integral
 
 import torch
 from torch import Tensor
 
-from qkv.decode.likeliest import expect_numbers
+from qkv.decode.likeliest import as_ids, expect_numbers
 from qkv.decode.protocol import Hypothesis, State, Stepper, start_in
 from qkv.errors import ConfigError, ShapeError
 from qkv.linalg.session import DecodingSession, opened
@@ -123,13 +122,11 @@ def as_never(never: Sequence[int], eos: int) -> tuple[int, ...]:
         >>> as_never([1, 0, 1], eos=2)
         (0, 1)
     """
-    wrong = [each for each in never if not isinstance(each, Integral) or isinstance(each, bool)]
-    if wrong:
-        raise ConfigError("never", "ids, which are whole numbers", f"{wrong[0]!r:.60}", "Use encode() for tokens.")
-    if eos in never or min(never, default=0) < 0:
+    ids = as_ids("never", never)
+    if eos in ids:
         hint = "Leave it out: a text must be able to end."
-        raise ConfigError("never", f"ids from 0 on without the end token {eos}", f"{list(never)}", hint)
-    return tuple(sorted(set(never)))
+        raise ConfigError("never", f"ids from 0 on without the end token {eos}", f"{list(ids)}", hint)
+    return tuple(sorted(set(ids)))
 
 
 @dataclass(frozen=True)

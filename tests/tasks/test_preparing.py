@@ -307,6 +307,25 @@ def test_what_cannot_be_prepared_is_refused(tmp_path: Path) -> None:
         prepared(files, tmp_path / "corpus", 0)
 
 
+@pytest.mark.parametrize("name", ["blank.txt", "blank.jsonl"])
+@pytest.mark.parametrize("blank", ["\n" * 50, " \t\n\u00a0\n", "\ufeff\r\n\n"], ids=["empty", "spaces", "marked"])
+def test_a_file_of_blank_lines_is_no_text_even_beside_others(tmp_path: Path, name: str, blank: str) -> None:
+    path = tmp_path / name
+    path.write_text(blank, encoding="utf-8", newline="")
+    good = tmp_path / f"a{path.suffix}"
+    good.write_text('{"text": "der"}\n' * 9 if path.suffix == ".jsonl" else "der hund\n" * 9)
+    for files in ([path], [good, path]):
+        with pytest.raises(DataError, match=r"blank\.\w+: expected text; got empty lines only"):
+            prepared(files, tmp_path / "corpus")
+
+
+def test_a_text_of_one_line_is_told_to_grow_not_to_hold_out_less(tmp_path: Path) -> None:
+    path = tmp_path / "one.txt"
+    path.write_text("der hund")
+    with pytest.raises(DataError, match="at least two lines"):
+        prepared([path], tmp_path / "corpus")
+
+
 def test_advice_about_pairs_to_hold_out_names_what_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, more = tmp_path / "same.tsv", tmp_path / "more.tsv"
     file.write_text("".join(f"der hund\ta dog {number}\n" for number in range(60)))

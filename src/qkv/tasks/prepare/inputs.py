@@ -18,6 +18,7 @@ LONGEST_JSON = 16 * LONGEST_LINE
 _OBJECTS = (".jsonl", ".ndjson")
 _WIDEST = 4
 _LEFT = 1 << 20
+_BLANK = "text", "empty lines only"
 
 
 class LineBlock(NamedTuple):
@@ -100,20 +101,22 @@ class InputFiles:
             sums: gets size and sha256 of each file that was read, by its number and name.
 
         Raises:
-            DataError: a file cannot be read, is empty, has a line that is too long, or two files have other numbers of
-                lines.
+            DataError: a file cannot be read, is empty or blank, has a line that is too long, or two files have other
+                numbers of lines.
         """
         line, number = 1, 0
         sums = {} if sums is None else sums
         for files in self.files:
             names = [f"{number + position} {file.name}" for position, file in enumerate(files, start=1)]
             number += len(files)
-            before = line
+            before, blank = line, True
             for block in _read_files(files, size, line, names, sums):
+                blank = blank and not any(map(_has_text, block.bodies))
                 yield block
                 line += block.lines
-            if line == before:
-                raise DataError(Place(files[0]), "at least one line", "an empty file", "Check how the file was made.")
+            if blank:
+                expected, got = ("at least one line", "an empty file") if line == before else _BLANK
+                raise DataError(Place(files[0]), expected, got, "Check how the file was made.")
 
 
 def _read_files(
@@ -162,6 +165,11 @@ def _as_many(stream: BinaryIO, count: int, source: Path, file: Path, first: int)
             break
         lines.append(line)
     return b"".join(lines)
+
+
+def _has_text(lines: bytes) -> bool:
+    """Return whether there is more than white space, of Unicode too; what is not UTF-8 is refused by its line."""
+    return bool(lines.decode(errors="replace").removeprefix("\ufeff").strip())
 
 
 def _count(lines: bytes) -> int:

@@ -225,6 +225,8 @@ class Preparation:
 
     def _held_lines(self, survey: "Survey") -> int:
         """Return how many lines at the end of a text are held out."""
+        if survey.lines < 2:
+            raise DataError("the text", "at least two lines, one of them to hold out", "one", "Give more text.")
         count = self.files.holdout or max(1, min(survey.lines // SHARE, MOST_HELD_OUT))
         if count >= survey.lines:
             hint = "Hold out fewer, or give more text."

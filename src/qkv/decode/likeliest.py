@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import lru_cache
-from numbers import Integral
 
 import numpy as np
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from qkv.compiled.available import why_unavailable
 from qkv.errors import ConfigError, QkvError
+from qkv.values.checked import is_whole_number
 from qkv.values.execution import readable
 
 _MANY = 1 << 18
@@ -39,7 +39,7 @@ def likeliest(logits_RN: Tensor, count: int, never: Sequence[int] = ()) -> tuple
         equally likely ids is returned. If all scores of a row are −inf, so are its log-probabilities.
 
     Raises:
-        ConfigError: the count is below one, or `never` holds all ids or what is no id.
+        ConfigError: the count is below one, or `never` holds all ids or something else than ids.
 
     Example:
         >>> tokens, gains = likeliest(torch.tensor([[0.1, 0.6, 0.3]]).log(), 2)
@@ -50,7 +50,7 @@ def likeliest(logits_RN: Tensor, count: int, never: Sequence[int] = ()) -> tuple
     """
     scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
     if not torch.compiler.is_compiling():
-        if not isinstance(count, Integral) or isinstance(count, bool) or count < 1:
+        if not is_whole_number(count) or count < 1:
             raise ConfigError("count", "1 or more tokens", f"{count!r:.60}", "Give the number of tokens to find.")
         never = as_ids("never", never)
         lowest_of_others(never, scores.shape[-1])
@@ -69,7 +69,7 @@ def as_ids(name: str, ids: Sequence[int]) -> tuple[int, ...]:
         The ids.
 
     Raises:
-        ConfigError: it is no sequence, or holds a negative number or no whole number.
+        ConfigError: it is no sequence, or an element is negative or not a whole number.
 
     Example:
         >>> as_ids("never", [-1])
@@ -82,7 +82,7 @@ def as_ids(name: str, ids: Sequence[int]) -> tuple[int, ...]:
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
         raise ConfigError(name, "a list of ids, whole numbers from 0 on", f"{ids!r:.60}", hint)
     listed = tuple(ids)
-    wrong = [one for one in listed if not isinstance(one, Integral) or isinstance(one, bool) or one < 0]
+    wrong = [one for one in listed if not is_whole_number(one) or one < 0]
     if wrong:
         raise ConfigError(name, "ids, whole numbers from 0 on", f"{wrong[0]!r:.60}", hint)
     return listed

@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from numbers import Integral
 from typing import final
 
 import torch
@@ -15,7 +14,7 @@ from qkv.decode.protocol import Hypothesis, State, Stepper
 from qkv.decode.walk import as_never, walk
 from qkv.errors import ConfigError, DtypeError, ShapeError
 from qkv.linalg.session import DecodingSession
-from qkv.values.checked import checked
+from qkv.values.checked import checked, is_whole_number
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
@@ -171,7 +170,7 @@ class RowKeys:
         """Return one key per row, see `row_keys`."""
         seen = self._seen.setdefault(sample, Counter())
         keys: list[int] = []
-        if isinstance(sample, bool) or not isinstance(sample, Integral):
+        if not is_whole_number(sample):
             raise ConfigError("sample", "a whole number", f"{sample!r:.60}", "Number the draws of a source from 0 on.")
         for source in _as_sources(sources):
             digest = blake2b(f"{source}".encode(), digest_size=16).digest()
@@ -192,7 +191,7 @@ def _as_sources(sources: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
         if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
             raise ConfigError(f"sources[{number}]", "a list of ids", f"{source!r:.60}", hint)
         row = tuple(ids)
-        wrong = [one for one in row if isinstance(one, bool) or not isinstance(one, Integral)]
+        wrong = [one for one in row if not is_whole_number(one)]
         if wrong:
             raise ConfigError(f"sources[{number}]", "ids, which are whole numbers", f"{wrong[0]!r:.60}", hint)
         rows.append(tuple(map(int, row)))

@@ -1,7 +1,7 @@
 """Checks of what layers are created with, and of what they are called with."""
 
 import math
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from qkv.engine.describe import autocasts
 from qkv.errors import ConfigError, DtypeError, ShapeError
+from qkv.values.checked import is_whole_number
 from qkv.values.execution import readable
 from qkv.values.parameters import expect_floats, is_dense
 from qkv.values.plain import is_plain
@@ -49,8 +50,7 @@ def expect_counts(**counts: int) -> None:
 
 
 def _expect_whole(name: str, number: Any, least: int, hint: str) -> None:
-    is_whole = isinstance(number, Integral | torch.SymInt) and not isinstance(number, bool)
-    if not is_whole or number < least:
+    if not is_whole_number(number) or number < least:
         raise ConfigError(name, f"a whole number from {least}", repr(number), hint)
     if number > _LARGEST_SIZE:
         raise ConfigError(name, f"at most {_LARGEST_SIZE:,}", f"{number}", hint)

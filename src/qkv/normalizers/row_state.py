@@ -23,7 +23,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import accumulate
-from numbers import Integral
 from typing import Literal, final
 
 import torch
@@ -33,7 +32,7 @@ from qkv.errors import ArgumentError, ShapeError, UnsupportedError
 from qkv.normalizers.dense import Hard
 from qkv.normalizers.kinds import KINDS, MERGEABLE
 from qkv.shapes import show
-from qkv.values.checked import checked, explained
+from qkv.values.checked import checked, explained, is_whole_number
 from qkv.values.pytree import value
 
 _PARTS = "Pass a list of what qkv.attention_with_state returns."
@@ -158,8 +157,7 @@ def merge(parts: Sequence[tuple[Tensor, RowState]], starts: Sequence[int] | None
         hint = "Pass the position of each part's first key."
         raise ShapeError("starts", f"{len(parts)} numbers, one for each part", f"{len(starts)}", hint)
     for start in starts or ():
-        whole = isinstance(start, Integral | torch.SymInt) and not isinstance(start, bool)
-        if not whole or start < 0:
+        if not is_whole_number(start) or start < 0:
             raise ArgumentError("starts", "whole numbers from 0", repr(start), "Positions of keys count from 0.")
     dtype, kind = parts[0][0].dtype, states[0].kind
     # States read from older files are float32.

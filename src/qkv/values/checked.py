@@ -271,6 +271,16 @@ def _element(hint: Any) -> Any:
     return get_args(sequence)[0] if not others and get_origin(sequence) in (Sequence, Iterable, list) else None
 
 
+def is_whole_number(x: object) -> bool:
+    """Return whether x is an integer, of any library; True and False are none.
+
+    Example:
+        >>> is_whole_number(np.int64(3)), is_whole_number(True), is_whole_number(3.0)
+        (True, False, False)
+    """
+    return isinstance(x, _NUMBERS[int][0]) and not isinstance(x, bool)
+
+
 def _is_number(hint: Any) -> bool:
     """Return whether an annotation is that of a number, or of one that may be left out."""
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)

@@ -525,7 +525,7 @@ def value_named(value: object, package: str, names: Iterable[str]) -> str | None
 
 
 def quantity(count: int, noun: str) -> str:
-    """Return a count with its noun, which gets an s unless there is one.
+    """Return a count with its noun, in the plural unless the count is 1.
 
     Example:
         >>> quantity(1, "training pair"), quantity(1200, "token")

@@ -12,6 +12,7 @@ from qkv.errors import ConfigError
 from qkv.files import expect_suffix
 
 PICTURES = (".html", ".svg", ".png")
+"""The suffixes of pages and pictures of alignments."""
 
 
 class CommandOfPaths(TyperCommand):

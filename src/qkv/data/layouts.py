@@ -47,10 +47,10 @@ _WIDE = (
 """Which of the first four bytes are 0 in text of an encoding without a byte order mark."""
 _NOT_UTF8 = re.compile(rb"[\x00-\x08\x0e-\x1f\x80-\xff]")
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
-_MARKED = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")
-"""Byte order marks of UTF-16 and UTF-32."""
+_BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")
+"""Those of UTF-16 and UTF-32; where the bytes are swapped, UTF-32 begins as UTF-16 does."""
 _TAR = slice(257, 262)
-"""Where an archive of tar says that it is one."""
+"""Where the header of an archive of tar has the word ustar."""
 
 
 def no_text(start: bytes, name: str = "") -> tuple[str, str] | None:
@@ -78,14 +78,14 @@ def no_text(start: bytes, name: str = "") -> tuple[str, str] | None:
             return "NUL bytes between the characters", hint
     if start[_TAR] == b"ustar":
         return "an archive of tar", _UNPACK
-    if _CONTROL.search(start) and not start.startswith(_MARKED) and not _is_utf8(start):
+    if _CONTROL.search(start) and not start.startswith(_BYTE_ORDER_MARKS) and not _is_utf8(start):
         return "bytes that no encoding of text has", f"Is it the right file? {_SAVE}"
     return None
 
 
-def _is_utf8(line: bytes) -> bool:
+def _is_utf8(start: bytes) -> bool:
     try:
-        line.decode("utf-8")
+        start.decode("utf-8")
     except UnicodeDecodeError:
         return False
     return True

@@ -50,10 +50,10 @@ class InSession(Protocol):
         """What keeps packed weights and memory for the steps; None to keep nothing."""
 
 
-Held = TypeVar("Held", bound=InSession)
+SessionState = TypeVar("SessionState", bound=InSession)
 
 
-class EncoderDecoder(Predictor[Held]):
+class EncoderDecoder(Predictor[SessionState]):
     """Base class of translators. A subclass encodes the source, advances its state by target tokens, and selects rows.
 
     Attributes:
@@ -74,11 +74,13 @@ class EncoderDecoder(Predictor[Held]):
         return self.embed if self.embed_source is None else self.embed_source
 
     @abstractmethod
-    def read(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> tuple[Held, Tensor]:
+    def read(
+        self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None
+    ) -> tuple[SessionState, Tensor]:
         """Like `start` or `start_in`, but also return the encoder's states (B, S, M)."""
 
     @abstractmethod
-    def advance(self, target: Tensor, state: Held) -> tuple[Tensor, Held]:
+    def advance(self, target: Tensor, state: SessionState) -> tuple[Tensor, SessionState]:
         """Return the output layer's input for each target token.
 
         Args:
@@ -111,7 +113,7 @@ class EncoderDecoder(Predictor[Held]):
         check_target(target, source.shape[0], self.config.size)
         return self.advance(target, state)[0]
 
-    def start(self, source: Tensor, lengths: Tensor) -> Held:
+    def start(self, source: Tensor, lengths: Tensor) -> SessionState:
         """Encode the source.
 
         Args:
@@ -126,11 +128,11 @@ class EncoderDecoder(Predictor[Held]):
         """
         return self.read(source, lengths)[0]
 
-    def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> Held:
+    def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> SessionState:
         """Like `start`, with a session that keeps packed weights and memory for this and later steps."""
         return self.read(source, lengths, session)[0]
 
-    def predict(self, target: Tensor, state: Held) -> tuple[Tensor, tuple[Tensor, Held]]:
+    def predict(self, target: Tensor, state: SessionState) -> tuple[Tensor, tuple[Tensor, SessionState]]:
         """Predict each next target token, within the hooks of this model, which see `target` and the scores.
 
         Args:
@@ -142,16 +144,16 @@ class EncoderDecoder(Predictor[Held]):
         """
         return step_through_hooks(self, self._predict_with_states, target, state)
 
-    def _predict(self, target: Tensor, state: Held) -> tuple[Tensor, Held]:
+    def _predict(self, target: Tensor, state: SessionState) -> tuple[Tensor, SessionState]:
         scores, (_, after) = self._predict_with_states(target, state)
         return scores, after
 
-    def _predict_with_states(self, target: Tensor, state: Held) -> tuple[Tensor, tuple[Tensor, Held]]:
+    def _predict_with_states(self, target: Tensor, state: SessionState) -> tuple[Tensor, tuple[Tensor, SessionState]]:
         states, after = self.advance(target, state)
         return apply_layer(self.output, states, after.session), (states, after)
 
 
-class TokenPredictor(Predictor[Held]):
+class TokenPredictor(Predictor[SessionState]):
     """Base class of language models. A subclass creates the initial state, advances it by tokens, and selects rows.
 
     Attributes:
@@ -167,11 +169,11 @@ class TokenPredictor(Predictor[Held]):
     rows: BatchRows
 
     @abstractmethod
-    def begin(self, tokens: Tensor, session: DecodingSession | None = None) -> Held:
+    def begin(self, tokens: Tensor, session: DecodingSession | None = None) -> SessionState:
         """Return the initial state for a batch of tokens (B, T); a session keeps packed weights for all steps."""
 
     @abstractmethod
-    def continued(self, tokens: Tensor, state: Held) -> tuple[Tensor, Held]:
+    def continued(self, tokens: Tensor, state: SessionState) -> tuple[Tensor, SessionState]:
         """Return the output layer's input for each token (B, T, M), and the state after the last. Tokens are valid."""
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -189,8 +191,8 @@ class TokenPredictor(Predictor[Held]):
         return self._predict(tokens, None)[0]
 
     def read(
-        self, tokens: Tensor, state: Held | None = None, *, session: DecodingSession | None = None
-    ) -> tuple[Tensor, Held]:
+        self, tokens: Tensor, state: SessionState | None = None, *, session: DecodingSession | None = None
+    ) -> tuple[Tensor, SessionState]:
         """Read tokens that follow those of a state, and predict the one after each, within the hooks of this model.
 
         Hooks see what they see of `forward`: the tokens and their scores.
@@ -209,14 +211,14 @@ class TokenPredictor(Predictor[Held]):
         return step_through_hooks(self, partial(self._predict, session=session), tokens, state)
 
     def _predict(
-        self, tokens: Tensor, state: Held | None, session: DecodingSession | None = None
-    ) -> tuple[Tensor, Held]:
+        self, tokens: Tensor, state: SessionState | None, session: DecodingSession | None = None
+    ) -> tuple[Tensor, SessionState]:
         states, after = self.advance(tokens, state, session)
         return self.logits(states, after.session), after
 
     def advance(
-        self, tokens: Tensor, state: Held | None = None, session: DecodingSession | None = None
-    ) -> tuple[Tensor, Held]:
+        self, tokens: Tensor, state: SessionState | None = None, session: DecodingSession | None = None
+    ) -> tuple[Tensor, SessionState]:
         """Like `read`, but return the inputs of the output layer, (B, T, M)."""
         check_target(tokens, tokens.shape[0], self.config.size)
         return self.continued(tokens, self.begin(tokens, session) if state is None else state)

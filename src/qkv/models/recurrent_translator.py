@@ -34,7 +34,7 @@ from qkv.nn.dropout import Dropout
 from qkv.nn.location import LocationScore, LocationSteps
 from qkv.nn.mechanism import LOCATION, MechanismConfig
 from qkv.nn.multihead import MultiHeadAttention
-from qkv.nn.normalizers import divided
+from qkv.nn.normalizers import module_or_value
 from qkv.nn.recurrent.repeated import repeat_layer
 from qkv.nn.recurrent.repeated_attention import PlannedAttention, RepeatedAttention
 from qkv.nn.scores import ScoreModule, ScoreParts, score_of
@@ -212,7 +212,9 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         self.narrow = nn.Linear(memory, hidden, bias=False) if one and config.needs_equal_widths else None
         key_width = memory if self.narrow is None else hidden
         self.score = _score(config, key_width) if one else None
-        self.normalizer, fixed = divided(config.normalizer_part(config.heads if located else None) if one else None)
+        self.normalizer, fixed = module_or_value(
+            config.normalizer_part(config.heads if located else None) if one else None
+        )
         self.features_attention = _features_attention(config)
         also: Also | None = "weights" if config.score == LOCATION else None
         self.attention = Attention(normalizer=fixed, also=also) if one else None

@@ -24,6 +24,7 @@ SEAM = "qkv_attention"
 _INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 """What the modules of `transformers` look their attention up in, so that it can be exchanged for an `Attention`."""
 _BASES = ("torch.nn.modules.module", "transformers.modeling_utils")
+"""Where the base classes of all modules are, which name the interface without attending."""
 Also = Literal["weights", "state", "rounded state"]
 _CALLS: Mapping[Also | None, Callable[..., Any]] = MappingProxyType(
     {None: attention, "weights": attention_with_weights, "state": attention_with_state}

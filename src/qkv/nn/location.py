@@ -20,8 +20,6 @@ from qkv.values.checked import checked
 from qkv.values.parameters import expect_floats
 
 _POSITIONS = Dot()
-_DIMENSIONS: tuple[tuple[str, ...], ...] = (("S",), (), ("S",))
-"""The positions among the dimensions of an alignment, a query and keys."""
 
 
 @checked
@@ -95,7 +93,7 @@ class LocationScore(nn.Module):
 
     def features(self, alignment: Tensor) -> Tensor:
         """Compute f: (B, S) to (B, S, filters)."""
-        self._expect("alignment", alignment, 0)
+        self._expect("alignment", alignment, positions=True)
         reach, groups = self.filters.shape[-1] // 2, self.heads or 1
         by_head = (alignment[:, None] if self.heads is None else alignment).to(self.filters.dtype)
         features = F.conv1d(by_head, self.filters, padding=reach, groups=groups)
@@ -112,8 +110,8 @@ class LocationScore(nn.Module):
         Returns:
             e (B, S).
         """
-        self._expect("query", query, 1)
-        self._expect("keys", keys, 2)
+        self._expect("query", query, hidden=True)
+        self._expect("keys", keys, positions=True, hidden=True)
         by_features = self.features(alignment)
         if keys.shape[:-1] != alignment.shape or query.shape[:-1] != alignment.shape[:-1]:
             shapes = ", ".join(show(tuple(x.shape)) for x in (query, keys, alignment))
@@ -122,18 +120,18 @@ class LocationScore(nn.Module):
         shifted = keys + project(by_features, self.location_weight)
         return Additive(self.vector)(query[..., None, :], shifted)[..., 0, :]
 
-    def _expect(self, name: str, x: Tensor, last: int) -> None:
-        """Check a tensor with rows, heads if there are any, and `last` dimensions after them; 0 for one of any size."""
+    def _expect(self, name: str, x: Tensor, *, positions: bool = False, hidden: bool = False) -> None:
+        """Check the shape (B, [H,] [S,] [A]): H for a layer with heads, S for `positions`, A for `hidden`."""
         expect_floats(name, x, 1)
-        rank = (1 if self.heads is None else 2) + max(last, 1)
-        width = self.vector.shape[-1] if last else x.shape[-1]
+        rank = (1 if self.heads is None else 2) + positions + hidden
+        width = self.vector.shape[-1] if hidden else x.shape[-1]
         heads = (x.shape[0],) if self.heads is None else (x.shape[0], self.heads)
         if x.ndim != rank or x.shape[: len(heads)] != heads or x.shape[-1] != width:
             shape = [
                 "B",
                 *([] if self.heads is None else [f"{self.heads}"]),
-                *_DIMENSIONS[last],
-                *([f"{width}"] if last else []),
+                *(["S"] if positions else []),
+                *([f"{width}"] if hidden else []),
             ]
             raise ShapeError(
                 name, f"shape ({', '.join(shape)})", show(tuple(x.shape)), "The layer was created for that."

@@ -17,7 +17,7 @@ from qkv.nn.biases import BiasModule, at_positions, bias_of
 from qkv.nn.decoding.cache import Memory
 from qkv.nn.inputs import expect_input, expect_optional_sizes, expect_sizes
 from qkv.nn.mechanism import MechanismConfig
-from qkv.nn.normalizers import NormalizerModule, divided
+from qkv.nn.normalizers import NormalizerModule, module_or_value
 from qkv.nn.positions import Rotary
 from qkv.nn.projections import Projections, projections_of_torch
 from qkv.nn.scores import CalledScore, DotScore, FixedScore, ScoreModule, ScoreParts, score_of, xavier_uniform
@@ -116,7 +116,7 @@ class MultiHeadAttention(nn.Module):
         _check_positions(positions, self.score, head)
         if isinstance(score, MechanismConfig) and normalizer is None:
             normalizer = score.normalizer_part(heads)
-        self.normalizer, fixed = divided(normalizer)
+        self.normalizer, fixed = module_or_value(normalizer)
         self.attention = Attention(normalizer=fixed, dropout=dropout, also="state" if extra_key else None)
         self.extra_key = nn.Parameter(torch.empty(groups, 1, head)) if extra_key else None
         value_head = head if sizes[2] else value_width

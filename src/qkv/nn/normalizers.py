@@ -131,13 +131,13 @@ class LearnedEntmax(NormalizerModule):
         return Entmax(1 + self.logit.sigmoid())
 
 
-def divided(
+def module_or_value(
     normalizer: Normalizer | NormalizerModule | None,
 ) -> tuple[NormalizerModule | None, Normalizer | None]:
-    """Return a normalizer as what a layer has of it: a module with parameters, or else a value.
+    """Return (module, None) for a normalizer with parameters, else (None, value): a layer registers modules only.
 
     Example:
-        >>> divided(Softmax())
+        >>> module_or_value(Softmax())
         (None, Softmax(sink=None))
     """
     return (normalizer, None) if isinstance(normalizer, NormalizerModule) else (None, normalizer)

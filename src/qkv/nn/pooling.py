@@ -10,7 +10,7 @@ from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
 from qkv.nn.inputs import expect_input, expect_sizes
 from qkv.nn.mechanism import MechanismConfig
-from qkv.nn.normalizers import divided
+from qkv.nn.normalizers import module_or_value
 from qkv.nn.scores import score_of, xavier_uniform
 from qkv.normalizers.kinds import optional_normalizer
 from qkv.scores.base import Score
@@ -53,7 +53,7 @@ class Pool(nn.Module):
         mechanism = MechanismConfig(score="additive") if mechanism is None else mechanism
         additive = mechanism.score == "additive"
         self.score = mechanism.score_module(width, width) if learns and not additive else None
-        self.normalizer, fixed = divided(mechanism.normalizer_part() if learns else None)
+        self.normalizer, fixed = module_or_value(mechanism.normalizer_part() if learns else None)
         self.key = nn.Linear(width, width, bias=False) if learns else None
         self.query = nn.Parameter(torch.empty(width)) if learns else None
         self.vector = nn.Parameter(torch.empty(width)) if learns and additive else None

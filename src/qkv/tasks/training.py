@@ -82,13 +82,13 @@ class RequestedTraining:
 
 def main() -> None:
     """Train what the process that leads is asked to train: the program of the others."""
-    reached = False
+    joined = False
     try:
         with meet(None, "cpu") as meeting, meeting.joined() as processes:
-            reached = True
+            joined = True
             call = TrainingCall.from_json(processes.copy_text())
             RequestedTraining.of(recipe_of(call.task), call).train()
     except QkvError as error:
-        if not reached:  # from then on the process that leads reports the errors of all
+        if not joined:  # once joined, the process that leads reports the errors of all
             print(f"qkv: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(_FAILED)

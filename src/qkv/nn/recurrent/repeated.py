@@ -94,11 +94,12 @@ def repeat_layer(layer: nn.Module, steps: int, session: DecodingSession | None =
 
 @final
 class Marks:
-    """What the backward passes of a loop's steps leave to the backward pass of what the loop repeats.
+    """The inputs and gradients of a loop's steps, until a backward pass after theirs computes the gradient of what they
+    share: a weight, or keys and values.
 
-    A backward pass may run through some of the steps only. One that asks for other gradients never reaches the end, and
-    what its steps left is still there. So the backward pass of each step marks its place in the gradient of a vector
-    with one element per step, and only the steps that are marked in the current pass count.
+    A backward pass may run through some of the steps only, and one for other gradients never reaches what they share:
+    its inputs and gradients then remain here. So the backward pass of each step writes a 1 to its element of the
+    gradient of a vector with one element per step, and only these steps count.
 
     Args:
         steps: the largest number of steps.

@@ -98,7 +98,7 @@ class RepeatedAttention:
 class PlannedAttention:
     """attention(q_t, K, V) in the steps of a decoding, planned once for all steps over the same keys, by a session.
 
-    Where no plan saves time, or someone watches the module, the module itself runs.
+    The module itself runs if it has hooks, or if no plan saves time.
 
     Example:
         >>> from qkv.scores import Additive
@@ -110,7 +110,7 @@ class PlannedAttention:
     """
 
     def __init__(self) -> None:
-        # The last call: what must be the same for its loop to serve again, its tensors, the loop.
+        # Of the last call: what must be the same for its loop to be used again, its tensors, the loop.
         self._last: tuple[Any, list[Tensor], _Loop | None] | None = None
 
     def attend(
@@ -140,16 +140,17 @@ class PlannedAttention:
         self, attention: Attention, score: Score, mask: Mask | None, key: Tensor, value: Tensor, query: Tensor
     ) -> _Loop | None:
         tensors = [key, value, *tensors_in(mask), *tensors_in(score)]
-        mark = (query.shape, type(score), [_mark(x) for x in tensors])
+        inputs = (query.shape, type(score), [_version_of(x) for x in tensors])
         last = self._last
-        if last is None or last[0] != mark:
+        if last is None or last[0] != inputs:
             # The tensors are held, so that no others come to have their identities.
-            last = self._last = mark, tensors, decoder_for(query, key, value, score, attention.normalizer, mask)
+            last = self._last = inputs, tensors, decoder_for(query, key, value, score, attention.normalizer, mask)
         return last[2]
 
 
-def _mark(x: Tensor) -> tuple[int, int, int]:
-    # What inference mode made has no version, and cannot be changed outside of it.
+def _version_of(x: Tensor) -> tuple[int, int, int]:
+    """Return what changes if another tensor, or a tensor with other numbers, takes its place."""
+    # A tensor from inference mode has no version, and cannot be changed outside of it.
     return id(x), x.data_ptr(), 0 if x.is_inference() else x._version
 
 

@@ -93,7 +93,7 @@ TAGGED: list[Row] = [
         "one word",
     ),
     ("the old dog\nthe dog is old\n", 2, "3 columns", "4", "each line is a sentence ... one word and its tag"),
-    ("".join(f"N\tAda{n}\n\n" for n in range(9)), None, "", "1 different words and 9", "Exchange the columns"),
+    ("".join(f"N\tAda{n}\n\n" for n in range(9)), None, "", "1 different word and 9", "Exchange the columns"),
     ("Ada\nwrote\n", 1, "", "one column", "word, then tag"),
     ("Ada,B-PER\nwrote,O\n", 1, "", "one column", 'separated by "," ... word<TAB>tag'),
     ("Ada;B-PER\n", 1, "", "one column", 'separated by ";"'),

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from qkv.recording.calls import RecordedCall
-from qkv.recording.key_value_buffer import KeyValueBuffer, moved, same_numbers
+from qkv.recording.key_value_buffer import KeyValueBuffer, same_numbers, with_hidden_keys
 from qkv.recording.lineage import Lineage, Moment
 from qkv.recording.origins import Position, length_of
 from qkv.recording.passes import Pass, Setup
 
 _REMEMBERED = 8
-"""Texts that a program may continue in turn, each with a cache of its own."""
+"""Passes that a thread may continue in turn, as a program does that continues several texts, each with its cache."""
 
 
 class LayerCall(NamedTuple):
@@ -29,7 +29,7 @@ class LayerCall(NamedTuple):
 @final
 @dataclass(eq=False)
 class ForwardPass:
-    """The calls of one forward pass of the recorded model, or of a part of it that runs alone.
+    """A run: the calls of one forward pass of the recorded model, or of a part of it that runs alone.
 
     Attributes:
         root: identifies the pass of the model itself; None if only a part of it ran.
@@ -93,11 +93,11 @@ class OpenPass:
             generation: whether both belong to one generation, whose cache is known to be its own.
         """
         firsts: dict[str, RecordedCall] = dict(reversed(run.layer_calls))
-        again = {layer: call for layer, call in firsts.items() if layer in self.calls}
-        going = {layer: call for layer, call in again.items() if call.start != 0} or again
-        if not going or not all(self._follows(layer, call, generation) for layer, call in going.items()):
+        repeated = {layer: call for layer, call in firsts.items() if layer in self.calls}
+        later = {layer: call for layer, call in repeated.items() if call.start != 0} or repeated
+        if not later or not all(self._follows(layer, call, generation) for layer, call in later.items()):
             return None
-        return min((call.start for call in going.values() if call.start is not None), default=-1)
+        return min((call.start for call in later.values() if call.start is not None), default=-1)
 
     def restarted(self, run: ForwardPass) -> set[str]:
         """Return the layers that begin again in a run, such as those that read another image."""
@@ -150,7 +150,7 @@ class OpenPass:
             return call  # a cache of fixed size is written in place
         buffer = self._buffers.setdefault(layer, KeyValueBuffer())
         stored = buffer.keep(call.key, call.value, queries)
-        options = moved(dict(call.options), stored.dropped)
+        options = with_hidden_keys(dict(call.options), stored.dropped)
         return call if options is None else replace(call, key=stored.key, value=stored.value, options=options)
 
 
@@ -160,7 +160,7 @@ def _from_first_key(call: RecordedCall) -> RecordedCall:
     if not call.self_attention or missing <= 0:
         return call
     bias = call.options.get("bias")
-    options = moved({name: option for name, option in call.options.items() if name != "bias"}, missing) or {}
+    options = with_hidden_keys({name: option for name, option in call.options.items() if name != "bias"}, missing) or {}
     if isinstance(bias, Tensor) and bias.shape[-1] == call.key.shape[-2]:
         options["bias"] = F.pad(bias, (missing, 0))
     elif bias is not None:
@@ -214,8 +214,8 @@ class _Context:
 
 
 @final
-class Course:
-    """What one thread runs.
+class PassDivider:
+    """Divides what one thread runs into passes.
 
     Args:
         number: the number of the thread.
@@ -247,7 +247,7 @@ class Course:
         self._running.append(module)
 
     def locate(self, group: str, position: Position) -> None:
-        """Note where a pass of a model of `transformers` begins; a second one in a run is a run of its own."""
+        """Note the position at which a model of `transformers` begins to run; the second time, a new run begins."""
         self._positions[group] = position
         self._contexts[-1].caches[group] = position.cache
         if self._run is not None and any(self._setup.groups.get(layer) == group for layer, _ in self._run.layer_calls):
@@ -270,12 +270,12 @@ class Course:
             call = replace(call, start=position.start, ids=position.ids)
         alone = self._run is None
         run = self._run = self._run or ForwardPass(None)
-        run.layer_calls.append(LayerCall(self._turn(layer, call, run), call))
+        run.layer_calls.append(LayerCall(self._numbered(layer, call, run), call))
         if alone:
             self.close()
 
     def follow(self, module: nn.Module, arguments: tuple[Tensor, ...], options: dict[str, Any], rows: Tensor) -> None:
-        """Note what happens to the rows of the batch: a forward hook of `nn.Rows`."""
+        """Note what happens to the rows of the batch: a forward hook of `BatchRows`."""
         if options.get("end", False):
             self._reopen()
             self._finish()
@@ -299,7 +299,7 @@ class Course:
         if run is None or not run.layer_calls:
             return
         context = self._contexts[-1]
-        chosen = self._continued(context, run) or self._begun(context, run)
+        chosen = self._continued(context, run) or self._new_pass(context, run)
         chosen.add(run)
         context.open.remove(chosen)
         context.open.append(chosen)
@@ -310,7 +310,7 @@ class Course:
                 self._passes.append(chosen.recorded)
 
     def _reopen(self) -> None:
-        """Close the run; what else the same pass of the model runs is another one."""
+        """Close the run, and begin another one for the rest of the same forward pass."""
         root = None if self._run is None else self._run.root
         self.close()
         self._run = ForwardPass(root) if self._running else None
@@ -325,22 +325,22 @@ class Course:
                 layers = {layer for layer, path in self._setup.groups.items() if path == group}
                 context.open[-1].cut(length, layers)
 
-    def _turn(self, layer: str, call: RecordedCall, run: ForwardPass) -> str:
-        """Return the name of a layer, with the number of its turn if it runs again in a run without going on."""
-        turn, name = 1, layer
+    def _numbered(self, layer: str, call: RecordedCall, run: ForwardPass) -> str:
+        """Return the name of a layer, with #2, #3, … if it runs again in a run without continuing its earlier calls."""
+        count, name = 1, layer
         while True:
             earlier = run.calls(name)
             if not earlier:
                 break
-            known = self._setup.groups.get(layer) is not None
+            of_transformers = layer in self._setup.groups
             if (
-                not known
+                not of_transformers
                 and not (call.self_attention and call.query.shape[-2] == call.key.shape[-2])
                 and grows(earlier[-1], call)
             ):
                 break
-            turn += 1
-            name = f"{layer}#{turn}"
+            count += 1
+            name = f"{layer}#{count}"
         if name not in self._setup.layers:
             with self._lock:
                 self._setup.layers.append(name)
@@ -349,39 +349,42 @@ class Course:
         return name
 
     def _continued(self, context: _Context, run: ForwardPass) -> OpenPass | None:
-        """Return the pass that a run continues, without what the run has taken back."""
+        """Return the pass that a run continues, without the positions that the run replaces; None if it begins one."""
         last = context.open[-1] if context.open else None
         if last is not None and context.lineage.moments and not context.generation:
             return last  # our own models say themselves where a batch begins
         for candidate in reversed(context.open):
             position = candidate.continued_at(run, context.generation)
             if position is not None:
-                return self._from(context, candidate, run, position)
+                return self._branch(context, candidate, run, position)
         return last if last is not None and last.accepts(run) else None
 
-    def _from(self, context: _Context, candidate: OpenPass, run: ForwardPass, position: int) -> OpenPass:
+    def _branch(self, context: _Context, candidate: OpenPass, run: ForwardPass, position: int) -> OpenPass:
+        """Return the pass that a run continues at a position: the candidate, or a new one with its first calls."""
         groups = {self._setup.groups.get(layer) for layer, call in run.layer_calls if call.start == position}
 
         def in_group(layer: str) -> bool:
             return self._setup.groups.get(layer) in groups
 
-        again = candidate.restarted(run)
-        back = position >= 0 and any(candidate.end(layer) > position for layer in filter(in_group, candidate.calls))
-        if context.generation and back:
+        restarted = candidate.restarted(run)
+        goes_back = position >= 0 and any(
+            candidate.end(layer) > position for layer in filter(in_group, candidate.calls)
+        )
+        if context.generation and goes_back:
             candidate.cut(position, set(filter(in_group, candidate.calls)))
-        elif back or again:
-            # The same beginning goes on in another way: both stay.
+        elif goes_back or restarted:
+            # Another continuation of the same first positions: both passes stay.
             calls = {
                 layer: first_positions(calls, position) if in_group(layer) else list(calls)
                 for layer, calls in candidate.calls.items()
-                if layer not in again
+                if layer not in restarted
             }
             shared = {layer: calls for layer, calls in calls.items() if calls}
             return self._opened(context, shared, candidate.recorded.lineage)
         return candidate
 
-    def _begun(self, context: _Context, run: ForwardPass) -> OpenPass:
-        """Return a new pass; it shares what was read once for several, such as the source of a translation."""
+    def _new_pass(self, context: _Context, run: ForwardPass) -> OpenPass:
+        """Return a new pass; it shares calls that ran once for several passes, such as those of an encoder."""
         calls: dict[str, list[RecordedCall]] = {}
         last = context.open[-1] if context.open else None
         if last is not None and last.recorded.lineage is context.lineage:
@@ -399,6 +402,7 @@ class Course:
         return self._opened(context, calls, context.lineage)
 
     def _opened(self, context: _Context, calls: Mapping[str, list[RecordedCall]], lineage: Lineage) -> OpenPass:
+        """Open a pass with the calls that it shares with others."""
         recorded = Pass(dict(calls), lineage, self.number, context.steps, self._setup)
         context.steps += 1 if context.generation else 0
         opened = OpenPass(recorded)

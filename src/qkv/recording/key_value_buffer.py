@@ -1,4 +1,4 @@
-"""Keeping the keys and values of a growing cache once, however many calls see them."""
+"""Storing the keys and values of a growing cache once, however many calls see them."""
 
 from typing import Any, NamedTuple, final
 
@@ -123,7 +123,7 @@ def same_numbers(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
-def moved(options: dict[str, Any], dropped: int) -> dict[str, Any] | None:
+def with_hidden_keys(options: dict[str, Any], dropped: int) -> dict[str, Any] | None:
     """Return the options of a call whose keys are preceded by some that it does not see; None if there is a bias.
 
     Args:

@@ -94,7 +94,9 @@ class Pass:
         statistics: dict[str, Tensor | None] = {}
         for name in ("received", "entropy", "peak", "total", "weights", "keys"):
             tensors = [x for x in (getattr(part, name) for part in parts) if x is not None]
-            statistics[name] = None if not tensors else self._rows_of_heads(_together(name, tensors, keys), name, layer)
+            statistics[name] = (
+                None if not tensors else self._rows_of_heads(_joined_statistic(name, tensors, keys), name, layer)
+            )
         errors = [part.error for part in parts if part.error is not None]
         return Statistics(**statistics, error=max(errors) if errors else None)
 
@@ -151,7 +153,7 @@ class Pass:
             if row_of_call is None:
                 continue
             source = row_of_call if call.inputs is None else self._row(call.inputs.moment, row, path)
-            one, item = _apart(call, row_of_call, self.lineage.rows(call.moment))
+            one, item = _call_of_row(call, row_of_call, self.lineage.rows(call.moment))
             if item < call.query.shape[0]:
                 parts.append(CallRow(one, item, item if one is not call and call.self_attention else source))
         if not parts:
@@ -226,7 +228,7 @@ def _ids(parts: Sequence[CallRow]) -> Iterator[int]:
             yield from () if ids is None else ids.tolist()
 
 
-def _apart(call: RecordedCall, index: int, rows: Sequence[int] | None) -> tuple[RecordedCall, int]:
+def _call_of_row(call: RecordedCall, index: int, rows: Sequence[int] | None) -> tuple[RecordedCall, int]:
     """Return the call of one row and its item: in a beam, W rows that share a source are W queries of one item."""
     items = call.query.shape[0]
     if rows is None or not 0 < items < len(rows) or len(rows) % items:
@@ -235,7 +237,7 @@ def _apart(call: RecordedCall, index: int, rows: Sequence[int] | None) -> tuple[
     return call.of_query(index % width, index // width), index // width
 
 
-def _together(name: str, parts: Sequence[Tensor], keys: int) -> Tensor:
+def _joined_statistic(name: str, parts: Sequence[Tensor], keys: int) -> Tensor:
     """Join a statistic over calls: sums of each key are added, numbers of each query concatenated."""
     if name == "received":
         return torch.stack([F.pad(part, (0, keys - part.shape[-1])) for part in parts]).sum(0)

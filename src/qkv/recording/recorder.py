@@ -18,7 +18,7 @@ from qkv.nn.multihead import MultiHeadAttention
 from qkv.normalizers.row_state import RowState
 from qkv.recording.calls import LastInputs, RecordedCall
 from qkv.recording.checks import check_all_ran, check_any, check_arguments, chosen
-from qkv.recording.dividing import Course
+from qkv.recording.dividing import PassDivider
 from qkv.recording.hooks import PerThread, first_time
 from qkv.recording.origins import ProjectionHooks, model_above, position_of
 from qkv.recording.passes import Setup, TokenNames
@@ -83,7 +83,7 @@ def record(
         recorder.open = False
         for hook in hooks:
             hook.remove()
-        recorder.course.close()
+        recorder.divider.close()
     _check_all(model, all_layers)
     check_all_ran(recorder.ran, bool(recorder.trace.passes), setup.layers, recorder.missed)
 
@@ -103,16 +103,16 @@ class _Recorder:
         self.trace = Trace([], setup)
         self.open, self.ran, self.missed = False, False, set[str]()
         self._lock, self._threads = threading.Lock(), itertools.count()
-        self._courses = PerThread(self._new_course)
-        self._courses.get()  # the thread that opens the recording is the first
+        self._dividers = PerThread(self._new_divider)
+        self._dividers.get()  # the thread that opens the recording is the first
 
     @property
-    def course(self) -> Course:
-        """What the running thread runs."""
-        return self._courses.get()
+    def divider(self) -> PassDivider:
+        """What divides the calls of the running thread into passes."""
+        return self._dividers.get()
 
-    def _new_course(self) -> Course:
-        return Course(next(self._threads), self.trace.setup, self.trace.passes, self._lock)
+    def _new_divider(self) -> PassDivider:
+        return PassDivider(next(self._threads), self.trace.setup, self.trace.passes, self._lock)
 
     def watch(self, model: nn.Module, layers: Mapping[str, nn.Module]) -> list[RemovableHandle]:
         """Register the hooks that record some layers of a model."""
@@ -140,13 +140,13 @@ class _Recorder:
         def enter(module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
             if is_step(module, options):
                 return
-            self.course.enter(module, not path)
+            self.divider.enter(module, not path)
             if group:
-                self.course.locate(path, position_of(module, arguments, options))
+                self.divider.locate(path, position_of(module, arguments, options))
 
         def leave(module: nn.Module, arguments: object, options: dict[str, Any], output: object) -> None:
             if not is_step(module, options):
-                self.course.leave(not path)
+                self.divider.leave(not path)
 
         return [
             module.register_forward_pre_hook(first_time(enter), with_kwargs=True),
@@ -154,7 +154,7 @@ class _Recorder:
         ]
 
     def _rows(self, module: nn.Module, arguments: tuple[Tensor, ...], options: dict[str, Any], rows: Tensor) -> None:
-        self.course.follow(module, arguments, options, rows)
+        self.divider.follow(module, arguments, options, rows)
 
     def _done(self, module: nn.Module, arguments: object, options: dict[str, Any], output: object) -> None:
         self.ran = self.ran or not is_step(module, options)
@@ -179,7 +179,7 @@ def _watch(model: nn.Module, name: str, module: nn.Module, recorder: _Recorder) 
         setup.surroundings[name] = projections_of(module)
 
         def attend(layer: nn.MultiheadAttention, arguments: Any, options: Any, output: Any) -> None:
-            recorder.course.add(name, call_of(layer, arguments, options, recorder.course.moment))
+            recorder.divider.add(name, call_of(layer, arguments, options, recorder.divider.moment))
 
         return [module.register_forward_hook(first_time(attend), with_kwargs=True)]
     watch = _LayerHooks(name, recorder)
@@ -270,7 +270,7 @@ class _LayerHooks:
         for index, tensor in enumerate(inputs):
             if tensor is not None:
                 seen.inputs[index] = tensor
-                seen.moment = self.recorder.course.moment if index else seen.moment
+                seen.moment = self.recorder.divider.moment if index else seen.moment
 
     def attend(self, module: Attention, tensors: tuple[Tensor, ...], options: dict[str, Any], output: Any) -> None:
         """Record a call."""
@@ -284,8 +284,8 @@ class _LayerHooks:
             del options["enable_gqa"]
         with_state = isinstance(output, tuple) and isinstance(output[1], RowState)
         state = output[1] if with_state else self.states.last
-        course = self.recorder.course
-        course.add(self.name, RecordedCall(query, key, value, options, state, course.moment, same, arguments))
+        divider = self.recorder.divider
+        divider.add(self.name, RecordedCall(query, key, value, options, state, divider.moment, same, arguments))
 
     def _of_call(self, same: bool) -> tuple[bool, LastInputs | None]:
         """Return whether queries and keys come from one sequence, and the inputs of the projections, if known."""

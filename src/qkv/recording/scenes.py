@@ -112,7 +112,7 @@ def _layer(
 ) -> Layer:
     for part_of in parts:
         part_of.call.check()
-    item = _one_after_another(name, [item_of(call, index) for call, index, _ in parts])
+    item = _one_call(name, [item_of(call, index) for call, index, _ in parts])
     item = _without_padding(item, *(len(tokens[side]) if side in tokens else None for side in sides))
     kind: Literal["self", "cross"] = "self" if parts[0].call.self_attention else "cross"
     output = None if surrounding is None or surrounding.output.weight is None else surrounding.output
@@ -174,7 +174,7 @@ def _inputs(parts: Sequence[CallRow], surrounding: LayerProjections, queries: in
     return ProjectedInputs(query[:queries], key[:keys], value[:keys], *weights, *biases)
 
 
-def _one_after_another(name: str, items: Sequence[CallItem]) -> CallItem:
+def _one_call(name: str, items: Sequence[CallItem]) -> CallItem:
     """Combine the calls of a decoder, one per step, into one matrix, with the keys of the last step."""
     last = items[-1]
     if len(items) == 1:
@@ -204,14 +204,14 @@ def _masks(name: str, items: Sequence[CallItem]) -> Mask | None:
         if all(isinstance(mask, Lengths) and mask.queries is None for mask in masks):
             return masks[-1]
     heads = items[-1].query.shape[0]
-    grown = _grown(masks, counts)
-    if grown is not None:
-        return grown
-    tables = [_written_out(mask, heads, *count) for mask, count in zip(masks, counts, strict=True)]
+    growing = _growing_causal(masks, counts)
+    if growing is not None:
+        return growing
+    tables = [_as_table(mask, heads, *count) for mask, count in zip(masks, counts, strict=True)]
     return dense(stacked(tables))
 
 
-def _grown(masks: Sequence[Mask | None], counts: Sequence[tuple[int, int]]) -> Mask | None:
+def _growing_causal(masks: Sequence[Mask | None], counts: Sequence[tuple[int, int]]) -> Mask | None:
     """Return the mask of a causal model whose cache grows by as many keys as there are new queries, if it is that.
 
     The first call has many queries and a causal mask; a call with one query, which sees all keys, needs none.
@@ -245,7 +245,7 @@ def _span(masks: Sequence[Mask], keys: int) -> int | None:
     return first
 
 
-def _written_out(mask: Mask | None, heads: int, queries: int, keys: int) -> Tensor:
+def _as_table(mask: Mask | None, heads: int, queries: int, keys: int) -> Tensor:
     if mask is None:
         return torch.ones(heads, queries, keys, dtype=torch.bool)
     return matrix(mask, queries, keys, (heads,))

@@ -35,7 +35,7 @@ def call_of(
     Args:
         layer: the layer.
         arguments, options: the arguments of the pass.
-        moment: see `Call`.
+        moment: see `RecordedCall`.
     """
     bound = _SIGNATURE.bind(layer, *arguments, **options).arguments
     inputs = [bound[name] for name in ("query", "key", "value")]

@@ -97,7 +97,7 @@ class Trace:
         of_step = (one for one in self.passes if one.lineage is chosen.lineage and one.step == steps - 1)
         return next(of_step, chosen)
 
-    def _holding(self, reading: int | None, hypothesis: Hypothesis | None = None) -> Pass:
+    def _choose_or_empty(self, reading: int | None, hypothesis: Hypothesis | None = None) -> Pass:
         """Return a pass; an empty one if nothing was recorded, which names the layer that is asked for."""
         return self.choose(reading, hypothesis) if self.passes else Pass(setup=self.setup)
 
@@ -142,7 +142,7 @@ class Trace:
             ConfigError: the layer was not recorded or did not run, or it does not have one of the heads.
             ShapeError: rows left the batch between calls.
         """
-        return self._holding(reading).weights(layer)
+        return self._choose_or_empty(reading).weights(layer)
 
     def statistics(
         self, layer: str, *names: Literal["received", "entropy", "peak", "total"], topk: int = 0
@@ -178,7 +178,7 @@ class Trace:
             torch.Size([12, 2, 5])
         """
         ran = [one for one in self.passes if layer in one.layers]
-        return [one.statistics(layer, *names, topk=topk) for one in ran or [self._holding(None)]]
+        return [one.statistics(layer, *names, topk=topk) for one in ran or [self._choose_or_empty(None)]]
 
     def alignment(
         self, layer: str, row: int = 0, *, reading: int | None = None, hypothesis: Hypothesis | None = None
@@ -198,7 +198,7 @@ class Trace:
             ConfigError: the layer was not recorded or did not run, or it does not have one of the heads.
             ShapeError: there is no such row, or it occurs more than once, as in a beam.
         """
-        return self._holding(reading, hypothesis).alignment(layer, row, hypothesis=hypothesis)
+        return self._choose_or_empty(reading, hypothesis).alignment(layer, row, hypothesis=hypothesis)
 
     def scene(
         self,

@@ -27,9 +27,8 @@ _TEXTS = ("align", "activation", "kind")
 _LATER = {"RowState": {"winner", "keys"}}
 """Fields that files of earlier versions lack."""
 SPREAD, COPIED = (1 << 27, 1024), (1 << 20, 64)
-"""Limits on repeated tensors: a mask or a bias can expand to this many numbers, or this many times the stored ones if
-that
-is more; any other tensor, which is copied when it is checked, to this many.
+"""Limits on the size of tensors that repeat stored numbers, as (numbers, times the stored numbers), of which the larger
+counts: SPREAD for masks and biases, COPIED for others, which are copied when they are checked.
 """
 
 

@@ -274,6 +274,30 @@ def test_every_mechanism_can_be_mapped(
     torch.testing.assert_close(*both)
 
 
+@pytest.mark.parametrize("mapped", [0, 1, 2])
+@pytest.mark.parametrize(("score", "normalizer"), [pytest.param(*pair, id=pair[0].name) for pair in EVERY_SCORE])
+def test_what_is_not_mapped_has_gradients_too(score: ScoreCase, normalizer: NormalizerCase, mapped: int) -> None:
+    """Of query, key and value, and of the score's parameters."""
+    widths = score.width, score.key_width, V
+    inputs = [torch.randn(B, HEADS, 3, width, dtype=torch.float64, requires_grad=True) for width in widths]
+    given = parameters(score, torch.Generator().manual_seed(0))
+    numbers = {name: x.double().requires_grad_() for name, x in given.items()}
+    leaves = [*inputs, *numbers.values()]
+    dims = tuple(0 if place == mapped else None for place in range(3))
+
+    def function(*each: Tensor) -> Tensor:
+        return qkv.attention(*each, score=score.build(numbers), normalizer=normalizer.build({}))
+
+    items = ([x[i] if place == mapped else x for place, x in enumerate(inputs)] for i in range(B))
+    looped_output = torch.stack([function(*each) for each in items])
+    weights = torch.randn_like(looped_output)
+    both = (torch.vmap(function, in_dims=dims)(*inputs), looped_output)
+    found, expected = (
+        [x, *torch.autograd.grad(x, leaves, weights, allow_unused=True, materialize_grads=True)] for x in both
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+
+
 @pytest.mark.parametrize("backend", ["reference", "blocked"])
 def test_vmap_maps_what_it_is_told_to(backend: str) -> None:
     query, key, value = tensors()

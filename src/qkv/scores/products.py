@@ -10,7 +10,7 @@ from qkv.linalg.matmul import CachedWeight, linear
 from qkv.scores.base import HALVES, Core, Operands, Score, expect_width, prepared_wide
 from qkv.scores.pointwise import Linear, Pointwise, Softcap
 from qkv.shapes import Shape
-from qkv.values.execution import forward_mode, readable
+from qkv.values.execution import readable, transformed
 from qkv.values.mapped import by_sample
 from qkv.values.parameters import Parameter, above_as_one, spread
 from qkv.values.pytree import value
@@ -134,7 +134,7 @@ def unit(x: Tensor) -> Tensor:
     """
     if x.shape[-1] == 0:
         return x
-    if x.numel() == 0 or x.dtype.itemsize < 4 or not readable(x) or forward_mode():
+    if x.numel() == 0 or x.dtype.itemsize < 4 or not readable(x) or transformed():
         return _literal(x)
     if torch.is_grad_enabled() and x.requires_grad:
         result: Tensor = _Unit.apply(x)  # type: ignore[no-untyped-call]

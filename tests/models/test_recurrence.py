@@ -89,3 +89,13 @@ def test_a_translator_learns_in_half_precision(wiring: str, score: str) -> None:
     for half, whole in zip(*gradients, strict=True):
         if whole is not None and float(whole.norm()) > 1e-3:
             assert float((half - whole).norm() / whole.norm()) < 0.1
+
+
+@pytest.mark.parametrize("cell", list(CELLS))
+def test_the_default_device_changes_nothing(cell: str) -> None:
+    layer = CELLS[cell](3, 4, 2, batch_first=True, bidirectional=True)
+    x = torch.randn(len(LENGTHS), 6, 3)
+    expected = recurrence.run(layer, x, LENGTHS)
+    with torch.device("meta"):
+        found = recurrence.run(layer, x, LENGTHS)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)

@@ -70,7 +70,9 @@ def _ahead(
 ) -> tuple[Tensor, Tensor]:
     """States (B, S, H) from the first place on, and each row's last one (B, H)."""
     states_SBH = _steps(layer, name, x_BSM.transpose(0, 1).contiguous(), session)
-    return states_SBH.transpose(0, 1).contiguous(), states_SBH[lengths - 1, torch.arange(len(lengths))]
+    return states_SBH.transpose(0, 1).contiguous(), states_SBH[
+        lengths - 1, torch.arange(len(lengths), device=lengths.device)
+    ]
 
 
 def _back(
@@ -78,15 +80,15 @@ def _back(
 ) -> tuple[Tensor, Tensor]:
     """The same from each row's last place on: over rows turned around within their lengths, padding left at the end."""
     rows, longest, width = x_BSM.shape
-    indices = torch.arange(longest)
+    indices, every_row = (torch.arange(count, device=lengths.device) for count in (longest, rows))
     turned_BS = torch.where(indices < lengths[:, None], lengths[:, None] - 1 - indices, indices)
     # One copy reverses rows and moves steps to the front, one reverts it: indices in (B, S) and (S, B).
-    there_SB = (torch.arange(rows) * longest + turned_BS.mT).flatten()
-    home_BS = (turned_BS * rows + torch.arange(rows)[:, None]).flatten()
+    there_SB = (every_row * longest + turned_BS.mT).flatten()
+    home_BS = (turned_BS * rows + every_row[:, None]).flatten()
     turned = x_BSM.reshape(-1, width).index_select(0, there_SB).view(longest, rows, width)
     states_SBH = _steps(layer, f"{name}_reverse", turned, session)
     states_BSH = states_SBH.flatten(0, 1).index_select(0, home_BS).view(rows, longest, layer.hidden_size)
-    return states_BSH, states_SBH[lengths - 1, torch.arange(rows)]
+    return states_BSH, states_SBH[lengths - 1, every_row]
 
 
 def _steps(layer: nn.RNNBase, name: str, x_SBM: Tensor, session: DecodingSession | None) -> Tensor:

@@ -385,3 +385,17 @@ def test_what_the_function_raises_reaches_the_caller() -> None:
 
     with pytest.raises(KeyError, match="mine"):
         qkv.flex_attention(*inputs(), score)
+
+
+@pytest.mark.parametrize("backend", ["reference", "blocked", "auto"])
+def test_the_default_device_changes_no_number_of_a_score(backend: str) -> None:
+    query, key, value = torch.randn(3, 1, 2, 6, 4).unbind()
+    table = torch.randn(6, 6)
+
+    def call() -> Any:
+        return qkv.flex_attention(query, key, value, lambda s, b, h, q, k: 2.0**s + table[q - 1, k], backend=backend)
+
+    expected = call()
+    with torch.device("meta"):
+        found = call()
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)

@@ -264,7 +264,7 @@ def _rounded(one: Expression, other: Expression) -> Polynomial:
     value = constant(one)
     if value is None or value == int(value) or torch.float64 in (one.dtype, other.dtype):
         return polynomial(one)
-    return {(): torch.tensor(value, dtype=torch.float32).item()}
+    return {(): torch.tensor(value, dtype=torch.float32, device="cpu").item()}
 
 
 def _documents(left: Expression, right: Expression, grid: Grid) -> Mask | None:

@@ -119,7 +119,7 @@ def cast(expression: Expression, dtype: torch.dtype) -> Expression:
         return expression
     if expression.name == "number":
         value = expression.arguments[0]
-        return Expression("number", (torch.tensor(value).to(dtype).item(),), dtype)
+        return Expression("number", (torch.tensor(value, device="cpu").to(dtype).item(),), dtype)
     return Expression("cast", (expression, dtype), dtype)
 
 
@@ -191,7 +191,9 @@ def _greatest(x: Any, y: Any) -> Any:
 
 
 def _where(condition: Any, one: Any, other: Any) -> Tensor:
-    return torch.where(condition if isinstance(condition, Tensor) else torch.tensor(condition), one, other)
+    return torch.where(
+        condition if isinstance(condition, Tensor) else torch.tensor(condition, device="cpu"), one, other
+    )
 
 
 def _read(table: Tensor, *indices: Any) -> Tensor:
@@ -275,7 +277,7 @@ def evaluate(expression: Expression, indices: Mapping[str, Tensor]) -> Tensor:
         return done[id(each)]
 
     result = value(expression)
-    return result if isinstance(result, Tensor) else torch.tensor(result, dtype=expression.dtype)
+    return result if isinstance(result, Tensor) else torch.tensor(result, dtype=expression.dtype, device="cpu")
 
 
 def _computed(each: Expression, value: Callable[[Argument], Any], indices: Mapping[str, Tensor]) -> Any:
@@ -298,4 +300,4 @@ def _computed(each: Expression, value: Callable[[Argument], Any], indices: Mappi
 
 def _scalar(x: float) -> Tensor:
     """Return a number as a tensor that does not promote the dtype of other tensors."""
-    return torch.tensor(x, dtype=torch.float64 if isinstance(x, float) else None)
+    return torch.tensor(x, dtype=torch.float64 if isinstance(x, float) else None, device="cpu")

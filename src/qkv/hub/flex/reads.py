@@ -200,7 +200,7 @@ def _check(read: Expression, visible: Tensor | None, index_of: dict[str, Tensor]
     # Positions are integers of at least 0, so that their sum has the shape of them all.
     shape = sum(numbers, bad.long()).shape
     at = bad.expand(shape).nonzero()[0].tolist()
-    index = [int(torch.as_tensor(evaluate(x, index_of)).expand(shape)[tuple(at)]) for x in indices]
+    index = [int(torch.as_tensor(evaluate(x, index_of), device="cpu").expand(shape)[tuple(at)]) for x in indices]
     batch, head, query, key = (int(x.expand(shape)[tuple(at)]) for x in numbers)
     pair = f"of the visible pair batch {batch}, head {head}, query {query}, key {key}"
     raise beyond(table.arguments[0].tensor, show(tuple(index)), pair)

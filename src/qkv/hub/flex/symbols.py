@@ -79,7 +79,9 @@ class IndexByTensors(TorchFunctionMode):
         indices = indexed_by_tensors(func, args)
         if indices is not None:
             try:
-                return torch.ops.aten.index.Tensor(args[0], [torch.as_tensor(x) for x in indices])
+                return torch.ops.aten.index.Tensor(
+                    args[0], [torch.as_tensor(x, device=args[0].device) for x in indices]
+                )
             except IndexError as error:
                 match = re.search(r"-?\d+", str(error))
                 raise beyond(args[0], "an index" if match is None else match[0], "") from None

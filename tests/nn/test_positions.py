@@ -200,3 +200,16 @@ def test_padding_before_the_first_position_is_read_there(kind: Literal["sinusoid
 def test_sizes_of_no_table(length: int, width: int) -> None:
     with pytest.raises(ConfigError):
         sinusoidal(length, width)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [Rotary(), *(PositionEmbedding(kind, 6, length=20) for kind in ("sinusoidal", "halves", "learned"))],
+    ids=["rotary", "sinusoidal", "halves", "learned"],
+)
+def test_an_exported_layer_takes_any_length(layer: torch.nn.Module) -> None:
+    sizes = {1: torch.export.Dim("length", min=1, max=20 if layer.state_dict() else None)}
+    program = torch.export.export(layer, (torch.zeros(2, 5, 6),), dynamic_shapes=(sizes,)).module()
+    for length in (1, 5, 20):
+        x = torch.randn(2, length, 6)
+        assert torch.allclose(program(x), layer(x), atol=1e-6)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from qkv.engine.describe import autocasts
 from qkv.errors import ConfigError, DtypeError, ShapeError
 from qkv.values.checked import is_whole_number
-from qkv.values.execution import readable
+from qkv.values.execution import readable, sizes_vary
 from qkv.values.parameters import expect_floats, is_dense
 from qkv.values.plain import is_plain
 
@@ -52,7 +52,7 @@ def expect_counts(**counts: int) -> None:
 def _expect_whole(name: str, number: Any, least: int, hint: str) -> None:
     if not is_whole_number(number) or number < least:
         raise ConfigError(name, f"a whole number from {least}", repr(number), hint)
-    if number > _LARGEST_SIZE:
+    if not sizes_vary() and number > _LARGEST_SIZE:
         raise ConfigError(name, f"at most {_LARGEST_SIZE:,}", f"{number}", hint)
 
 

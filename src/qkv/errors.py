@@ -384,6 +384,7 @@ Spelling = Callable[[str, str | None], str]
 """How a setting is written: its name, and a value or None."""
 _MARKS = frozenset("\ue000\ue001")
 _ESCAPED = {ord(mark): ascii(mark)[1:-1] for mark in _MARKS}
+_NAME = re.compile("[a-z_.]+")
 _SETTING = re.compile("\ue000([a-z_.]+)(?:=([^\ue000\ue001]*))?\ue001")
 
 
@@ -391,9 +392,11 @@ def setting(name: str, value: str | None = None) -> str:
     """Mark a setting in the text of an error; it is spelled when the error is shown.
 
     Args:
-        name: as in Python, `valid_data`.
+        name: as in Python, `valid_data`; another, such as that of a file, is returned as it is.
         value: a value to give it, as on a command line.
     """
+    if not _NAME.fullmatch(name):
+        return name
     return f"\ue000{name}\ue001" if value is None else f"\ue000{name}={value}\ue001"
 
 

@@ -319,6 +319,27 @@ def test_a_file_of_blank_lines_is_no_text_even_beside_others(tmp_path: Path, nam
             prepared(files, tmp_path / "corpus")
 
 
+def test_one_file_under_two_names_is_refused(tmp_path: Path) -> None:
+    path, other, link = tmp_path / "a.txt", tmp_path / "B 2.txt", tmp_path / "link.txt"
+    path.write_text("der hund\n" * 9)
+    other.write_text("die katze\n" * 9)
+    link.symlink_to(path)
+    for again in (path, link, tmp_path / "." / ".." / tmp_path.name / "a.txt"):
+        with pytest.raises(ConfigError, match="one file"):
+            prepared([path, other, again], tmp_path / "corpus")
+
+
+def test_a_changed_file_of_any_name_is_named(tmp_path: Path) -> None:
+    """The name is no setting, which a front end would spell in its own way."""
+    path = tmp_path / "Big Corpus-2.txt"
+    path.write_text("der hund\n" * 9)
+    prepared([path], tmp_path / "corpus")
+    path.write_text("die katze\n" * 9)
+    with pytest.raises(ConfigError, match=r"1 Big Corpus-2\.txt") as error:
+        prepared([path], tmp_path / "corpus")
+    assert "ue000" not in str(error.value)
+
+
 def test_a_text_of_one_line_is_told_to_grow_not_to_hold_out_less(tmp_path: Path) -> None:
     path = tmp_path / "one.txt"
     path.write_text("der hund")

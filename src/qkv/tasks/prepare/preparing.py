@@ -396,6 +396,11 @@ def _inputs(files: Sequence[Path], known: PrepareFiles) -> InputFiles:
     if not files:
         hint = "For example `qkv prepare corpus.txt --out corpus`."
         raise ConfigError("FILES", "at least one file", "none", hint)
+    first: dict[Path, Path] = {}
+    for file in map(Path, files):
+        if (other := first.setdefault(file.resolve(), file)) is not file:
+            hint = "Name each file once: text that comes twice is held out and trained on."
+            raise ConfigError("FILES", "files that differ", f"{other} and {file}, one file", hint)
     return InputFiles(tuple((Path(file),) for file in files))
 
 

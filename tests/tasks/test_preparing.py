@@ -1,5 +1,6 @@
 """Preparing a corpus: the tokens of the whole text, the same bytes whoever makes them, and nothing half done."""
 
+import bz2
 import gzip
 import json
 import os
@@ -343,8 +344,18 @@ def test_a_changed_file_of_any_name_is_named(tmp_path: Path) -> None:
 def test_a_text_of_one_line_is_told_to_grow_not_to_hold_out_less(tmp_path: Path) -> None:
     path = tmp_path / "one.txt"
     path.write_text("der hund")
-    with pytest.raises(DataError, match="at least two lines"):
+    with pytest.raises(DataError, match=r"one\.txt: expected at least two lines"):
         prepared([path], tmp_path / "corpus")
+    for name, body in {
+        "a.zip": b"PK\x03\x04",
+        "a.bz2": bz2.compress(b"der hund"),
+        "a": b"\xff\n",
+        "a.jsonl": b'["der"]\n',
+    }.items():
+        strange = tmp_path / name
+        strange.write_bytes(body)
+        with pytest.raises(DataError, match=rf"{name}:1: expected (text|valid UTF-8|a JSON object)"):
+            prepared([strange], tmp_path / "corpus")
 
 
 def test_advice_about_pairs_to_hold_out_names_what_works(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from qkv.checkpoint.run import expect_same, locked
 from qkv.data.choices import MOST_HELD_OUT, SHARE
 from qkv.data.corpus import header_message, names_columns, names_languages
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, ConfigError, DataError, quantity, setting
+from qkv.errors import CheckpointError, ConfigError, DataError, Place, quantity, setting
 from qkv.files import absolute
 from qkv.settings import build, check_tables, merge, plain
 from qkv.system import remove_file
@@ -226,7 +226,10 @@ class Preparation:
     def _held_lines(self, survey: "Survey") -> int:
         """Return how many lines at the end of a text are held out."""
         if survey.lines < 2:
-            raise DataError("the text", "at least two lines, one of them to hold out", "one", "Give more text.")
+            for block in survey.sample:
+                list(texts_of(block, self.files))  # what is no text, such as an archive, is refused as that
+            where = Place(self.inputs.files[0][0])
+            raise DataError(where, "at least two lines, one of them to hold out", "one", "Give more text.")
         count = self.files.holdout or max(1, min(survey.lines // SHARE, MOST_HELD_OUT))
         if count >= survey.lines:
             hint = "Hold out fewer, or give more text."

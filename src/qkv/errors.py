@@ -36,6 +36,7 @@ __all__ = [
     "nearest",
     "on_command_line",
     "out_of_memory_text",
+    "quantity",
     "setting",
     "spelled",
     "to_plain",

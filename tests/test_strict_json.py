@@ -31,6 +31,12 @@ def test_what_another_program_could_read_otherwise_is_refused(text):
         parse_json(text)
 
 
+@pytest.mark.parametrize("text", ['"ab\\ud800"', '{"\\ud800": 1}', '["\\ud800\\ud800"]'])
+def test_half_of_a_surrogate_pair_is_named(text):
+    with pytest.raises(ValueError, match=r"^\\ud800, half of a surrogate pair"):
+        parse_json(text)
+
+
 def test_depth_is_no_crash():
     with pytest.raises(RecursionError):
         parse_json("[" * 1_000_000)

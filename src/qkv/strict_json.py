@@ -39,7 +39,11 @@ def parse_json(data: str | bytes, *, finite: bool = True) -> Any:
         value = json.loads(text, object_pairs_hook=_unique)
     if "\\u" in text:
         # Text that no file can hold could not be written, nor printed, where it is used.
-        json.dumps(value, ensure_ascii=False).encode()
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = ascii(error.object[error.start])[1:-1]
+            raise ValueError(f"{half}, half of a surrogate pair, which is no character") from None
     return value
 
 

@@ -278,11 +278,12 @@ def _field(value: Mapping[str, Any], where: Place, name: str) -> str:
     item: Any = value
     for part in [name] if name in value else name.split("."):
         item = item.get(part) if isinstance(item, Mapping) else None
-    if not isinstance(item, str) or "\0" in item:
-        got = "none" if item is None else "one with a NUL" if isinstance(item, str) else type(item).__name__
-        raise DataError(
-            where, f'a text in the field "{name}"', got, f"The line has {', '.join(value)[:200] or 'none'}."
-        )
+    if not isinstance(item, str):
+        got = "none" if item is None else type(item).__name__
+        hint = f"The line has {', '.join(value)[:200] or 'none'}."
+        raise DataError(where, f'a text in the field "{name}"', got, hint)
+    if "\0" in item:
+        raise DataError(where, f'a text in the field "{name}"', "one with a NUL", "Remove the NUL: no text has one.")
     return item
 
 

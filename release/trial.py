@@ -19,7 +19,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SENTENCE, TRANSLATION = re.findall(
-    r'^echo "([^"]*)" \| qkv translate example.*# (.*)$', (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE
+    r'^echo "([^"]*)" \| qkv translate example.*# → (.*)$',
+    (ROOT / "README.md").read_text(encoding="utf-8"),
+    re.MULTILINE,
 )[0]
 
 IMPORT = """

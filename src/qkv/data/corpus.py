@@ -349,7 +349,7 @@ def iterate_lines(
 
 
 def in_parts(items: Iterable[T], *, size: Callable[[T], int], line_buffered: bool = False) -> Iterator[list[T]]:
-    """Split items into parts of 1, 2, 4, … 1,024; how fast they come does not matter.
+    """Split items into parts of 1, 2, 4, … 1,024. The sizes do not depend on how fast the items arrive.
 
     Args:
         items: lines or rows; read only as far as a part needs them.

@@ -48,7 +48,7 @@ _WIDE = (
 _NOT_UTF8 = re.compile(rb"[\x00-\x08\x0e-\x1f\x80-\xff]")
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 _BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")
-"""Those of UTF-16 and UTF-32; where the bytes are swapped, UTF-32 begins as UTF-16 does."""
+"""The byte order marks of UTF-16 and UTF-32; in little-endian order, that of UTF-32 begins with that of UTF-16."""
 _TAR = slice(257, 262)
 """Where the header of an archive of tar has the word ustar."""
 

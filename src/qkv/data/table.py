@@ -19,7 +19,7 @@ from qkv.data.choices import Decimal, Missing
 from qkv.data.corpus import Lines, in_parts, read_lines
 from qkv.data.layouts import foreign_format, misplaced, number_hint
 from qkv.data.normal_forms import normalize
-from qkv.errors import ConfigError, DataError, Place, brief, nearest, setting
+from qkv.errors import ConfigError, DataError, Place, brief, nearest, quantity, setting
 
 Row = tuple[int, tuple[str, ...]]
 """The line of a row, from 1, and its fields."""
@@ -347,7 +347,7 @@ def _expect_fields(row: Row, count: int, name: str) -> Row:
             hint += " If rows begin with a name, as R writes them, name that column too, or write row.names = FALSE."
             if not fields[-1].strip():
                 hint = "Remove the separator at the end of the line."
-        expected = f"{count} field{'s' if count > 1 else ''}, as in the first line"
+        expected = f"{quantity(count, 'field')}, as in the first line"
         raise DataError(Place(name, line), expected, f"{len(fields)}", hint)
     return row
 

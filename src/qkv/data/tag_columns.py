@@ -215,21 +215,26 @@ def _expect_words(sentences: Sequence[Sequence[TagLine]], name: str) -> None:
     if not rows:
         return
     expected = "one word and its tag per line"
-    if (joined := _joined([cell for row in rows for cell in row.cells])) is not None:
-        raise DataError(Place(name, rows[0].number), expected, joined + brief(" ".join(rows[0].cells)), _ONE_WORD)
+    first = rows[0]
+    if (mark := _joining_mark([cell for row in rows for cell in row.cells])) is not None:
+        _refuse_joined(first.cells, mark, Place(name, first.number))
     several = [row for row in rows if len(row.cells[0].split()) > 1]
     if several and all(len(row.cells[0].split()) == len(row.cells[-1].split()) for row in rows):
         got = f'{len(several[0].cells[0].split())} words and as many tags: "{brief(several[0].cells[0])}"'
         raise DataError(Place(name, several[0].number), expected, got, _ONE_WORD)
-    if len(rows[0].cells) > 2 and all(map(_ends_sentence, (row.cells for row in rows))):
-        got = f'a sentence: "{brief(" ".join(rows[0].cells))}"'
-        raise DataError(Place(name, rows[0].number), expected, got, _ONE_WORD)
+    if len(first.cells) > 2 and all(map(_ends_sentence, (row.cells for row in rows))):
+        got = f'a sentence: "{brief(" ".join(first.cells))}"'
+        raise DataError(Place(name, first.number), expected, got, _ONE_WORD)
 
 
-def _joined(cells: Sequence[str]) -> str | None:
-    """Say by which mark every cell joins a word to its tag; None for none."""
-    mark = next((mark for mark in "/_|" if all(mark in cell[1:-1] for cell in cells)), None)
-    return None if mark is None else f'words joined to their tags by "{mark}": '
+def _joining_mark(cells: Sequence[str]) -> str | None:
+    """Return the mark by which every cell joins a word to its tag; None if there is none."""
+    return next((mark for mark in "/_|" if all(mark in cell[1:-1] for cell in cells)), None)
+
+
+def _refuse_joined(cells: Sequence[str], mark: str, where: str) -> NoReturn:
+    got = f'words joined to their tags by "{mark}": {brief(" ".join(cells))}'
+    raise DataError(where, "one word and its tag per line", got, _ONE_WORD)
 
 
 def _ends_sentence(cells: Sequence[str]) -> bool:
@@ -292,8 +297,8 @@ def _check(line: str, cells: Sequence[str], width: int, separator: str, where: s
 
 
 def _refuse_width(cells: Sequence[str], width: int, separator: str, where: str) -> NoReturn:
-    if separator == " " and (joined := _joined(cells)) is not None:
-        raise DataError(where, "one word and its tag per line", joined + brief(" ".join(cells)), _ONE_WORD)
+    if separator == " " and (mark := _joining_mark(cells)) is not None:
+        _refuse_joined(cells, mark, where)
     hint = "Give every word the same number of columns, separated by tabs if a column has spaces in it."
     if separator == " " and "" in cells:
         hint = "The columns seem to be separated by several spaces: write word<TAB>tag."

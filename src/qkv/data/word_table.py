@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, final
 
 from qkv.data.corpus import Lines, Pair, read_lines
-from qkv.errors import ConfigError, DataError, Place, setting
+from qkv.errors import ConfigError, DataError, Place, quantity, setting
 
 MARK = "|"
 """What stands between a source and its separate features: the last one, if letters have it too."""
@@ -135,7 +135,7 @@ class WordTable:
 
 def _symbols(cells: Sequence[str], column: int, separator: str, where: str) -> list[str]:
     if column > len(cells):
-        got = f"{len(cells)} column{'s' if len(cells) > 1 else ''}"
+        got = quantity(len(cells), "column")
         hint = "Correct this line, or choose another column: they count from 1, with one tab between them."
         raise DataError(where, f"text in column {column}", got, hint)
     text = cells[column - 1]

@@ -44,7 +44,7 @@ def first_equals(key: Tensor, visibility: Visibility | None = None) -> Tensor | 
     key = key.detach()
     if torch.onnx.is_in_onnx_export():
         return _first_by_pairs(key)
-    # Sizes of a call that is traced decide nothing.
+    # While a graph is captured, its sizes are symbolic, and no branch may depend on them.
     if numbers(key) and key.numel() > 0 and key.shape[:-1].numel() <= _FEW:
         leading_numbers = key.select(-1, 0).flatten().tolist()
         seen = None if visibility is None else visibility.keys_with_queries()

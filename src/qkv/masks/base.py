@@ -29,7 +29,7 @@ class Grid(NamedTuple):
 
     @classmethod
     def of(cls, query: Tensor, key: Tensor) -> "Grid":
-        """Return the sizes of the matrix of all pairs; the query (..., Q, D) has all leading dimensions."""
+        """Return the grid of all query–key pairs; its leading dimensions are those of the query (..., Q, D)."""
         return cls(tuple(query.shape[:-2]), query.shape[-2], key.shape[-2], query.device)
 
 

@@ -93,7 +93,7 @@ _ALONE_OR_FIRST = frozenset("BSU")
 
 
 def names_spans(labels: Iterable[str]) -> bool:
-    """Return whether labels have the form O or LETTER-KIND, with the letters of IOB, IOBES or BILOU.
+    """Return whether labels are `O` or `PREFIX-TYPE`, with the prefixes of IOB, IOBES or BILOU.
 
     Example:
         >>> names_spans(["B-PER", "I-PER", "O"]), names_spans(["U-PER", "O"]), names_spans(["NOUN", "VERB"])

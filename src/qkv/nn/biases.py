@@ -175,7 +175,7 @@ class BucketedBias(BiasModule):
             DtypeError: the distances are no integers.
         """
         expect_integers("distance", distance, tuple(getattr(distance, "shape", ())), "of any dimensions")
-        # Small types cannot hold the negative of each of their numbers.
+        # int8 holds -128 and not 128, and uint8 holds no negative number.
         distance = distance.long()
         exact, length = self.side // 2, (-distance).clamp(min=0) if self.causal else distance.abs()
         # In float32, as in the source: the bucket of a distance on an edge depends on the rounding.

@@ -1,4 +1,4 @@
-"""Storing the keys and values of a growing cache once, however many calls see them."""
+"""A buffer that stores the keys and values of a growing cache once, however many calls read them."""
 
 from typing import Any, NamedTuple, final
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, final
 
 from qkv.checkpoint.disk import replace_file, typed, write_all
-from qkv.errors import DataError, Place
+from qkv.errors import DataError, Place, quantity
 from qkv.files import read_file
 from qkv.strict_json import parse_json
 from qkv.system import flush, open_for_appending
@@ -113,7 +113,7 @@ def read_journal(path: Path, say: Callable[[str], None] | None = None) -> list[d
             got, hint = repr(text[:60]), "Remove this line, or the file: training will write it again."
             raise DataError(Place(path, number), "a line with step, kind and figures", got, hint)
     if torn and say is not None:
-        say(f"Dropping {torn} damaged line{'s' if torn > 1 else ''} of {path}: the process, power or disk failed.")
+        say(f"Dropping {quantity(torn, 'damaged line')} of {path}: the process, power or disk failed.")
     return rows
 
 

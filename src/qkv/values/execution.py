@@ -59,13 +59,7 @@ def transformed() -> bool:
         ...     transformed()
         True
     """
-    return (
-        _tracing_state() is not None
-        or _interpreters() is not None
-        or torch.autograd.forward_ad._current_level >= 0
-        # The length of the stack counts modes that only observe too, and nearly always is 0.
-        or (_dispatch_modes() > 0 and traced())
-    )
+    return _tracing_state() is not None or _interpreters() is not None or forward_mode() or traced()
 
 
 _tracing_state = torch._C._get_tracing_state
@@ -94,7 +88,7 @@ def traced() -> bool:
 
 
 def sizes_vary() -> bool:
-    """Return whether a graph is captured, in which sizes may stand for others: none may decide how a call goes on.
+    """Return whether a graph is being captured. Its sizes may be symbolic, so that no branch may depend on them.
 
     Example:
         >>> sizes_vary()
@@ -110,7 +104,7 @@ def readable(tensor: Tensor) -> bool:
         >>> readable(torch.zeros(2)), readable(torch.zeros(2, device="meta"))
         (True, False)
     """
-    if torch.compiler.is_compiling() or not tensor.is_cpu or (_dispatch_modes() and traced()):
+    if torch.compiler.is_compiling() or not tensor.is_cpu or traced():
         return False
     return type(tensor) in PLAIN and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 

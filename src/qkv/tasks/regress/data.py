@@ -72,12 +72,11 @@ def _tell_odd_columns(columns: Columns, name: str) -> None:
 
 
 def _is_date(number: float) -> bool:
-    """Return whether a number can be read as a date of the last centuries, such as 20240131."""
+    """Return whether a number is a date written as YYYYMMDD, such as 20240131."""
     if not (number.is_integer() and 1600_01_01 <= number <= 2199_12_31):
         return False
-    text = f"{number:.0f}"
     try:
-        date(int(text[:4]), int(text[4:6]), int(text[6:]))
+        date.fromisoformat(f"{number:.0f}")
     except ValueError:
         return False
     return True

@@ -210,7 +210,7 @@ class Regressor:
     def _inputs(self, rows: Any) -> Array:
         """Return inputs as an array (m, D); refuse what is none."""
         width = len(self.x)
-        expected = f"rows of {width} number{'s' if width > 1 else ''}, {', '.join(self.x)}"
+        expected = f"rows of {quantity(width, 'number')}, {', '.join(self.x)}"
         hint = f"For example [[{', '.join(['1.0'] * width)}]]."
         try:
             array = np.asarray(rows)

@@ -48,22 +48,20 @@ def evaluate(
     sources = {"source": source, "target": target, "data": data}
     columns = {"source_col": source_col, "target_col": target_col, "features_col": features_col}
     separators = {"source_sep": source_sep, "target_sep": target_sep, "features_sep": features_sep}
-    from qkv.cli.train import as_typed
-    from qkv.errors import ConfigError
+    from qkv.errors import on_command_line
     from qkv.settings import build
     from qkv.tasks.evaluation import evaluate as score
     from qkv.tasks.evaluation import evaluate_text
     from qkv.tasks.notes import as_json, working
+    from qkv.tasks.settings import spelling_settings
     from qkv.tasks.streams import fields_of, write_json, write_lines
     from qkv.tasks.translate.decoding import Decoding
     from qkv.tasks.translate.settings import TRANSLATE, TranslateFiles
 
     expect_output_file("--out", out)
     typed = {name: item for name, item in {**sources, **columns, **separators}.items() if item is not None}
-    try:
+    with spelling_settings(TRANSLATE, typed, on_command_line, dotted=True):
         files = build(TranslateFiles, typed, "data")
-    except ConfigError as error:
-        raise as_typed(error, TRANSLATE, typed) from error
     how = Decoding(beam, length_penalty, max_tokens=max_tokens, mean=mean)  # type: ignore[arg-type]  # it checks names
     with working("evaluating"):
         if text is not None:

@@ -61,7 +61,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             with _ready(**flags):
                 return command(*args, **kwargs)
         except QkvError as error:
-            report_failure(_as_typed(command, kwargs, error).render(on_command_line))
+            report_failure(_name_flag(command, kwargs, error).render(on_command_line))
             if flags["verbose"]:
                 # What another library said of a file comes unescaped.
                 print(harmless(traceback.format_exc()), file=sys.stderr)  # noqa: T201
@@ -148,7 +148,7 @@ def _about_file(error: OSError | UnicodeEncodeError) -> QkvError | None:
     return QkvError(str(error.filename), "an accessible file or folder", f"{error.strerror}", hint)
 
 
-def _as_typed(command: Callable[..., object], arguments: Mapping[str, object], error: QkvError) -> QkvError:
+def _name_flag(command: Callable[..., object], arguments: Mapping[str, object], error: QkvError) -> QkvError:
     """Let an error about an argument of the command name the flag that set it, or the positional argument."""
     name, known = error.argument, inspect.signature(command).parameters
     typed = name in known and arguments.get(name) is not None and arguments[name] != known[name].default

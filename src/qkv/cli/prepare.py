@@ -7,10 +7,11 @@ import typer
 
 from qkv.cli.failure import guarded
 from qkv.cli.flags import flagged, option_of
-from qkv.cli.train import as_typed, flags_of, typed_settings
-from qkv.errors import QkvError
+from qkv.cli.train import flags_of, typed_settings
+from qkv.errors import on_command_line
 from qkv.settings import defaults_of, hints_of, options_of
 from qkv.tasks.prepare.settings import PREPARE, PrepareOptions
+from qkv.tasks.settings import spelling_settings
 
 _FILES = "files"
 _Files = Annotated[list[Path] | None, typer.Argument(metavar="FILES...", help="Text, or JSON lines (.jsonl); .gz too.")]
@@ -30,11 +31,9 @@ def prepare(**flags: Any) -> None:
     files = flags.pop(_FILES) or []
     options = {name: flags.pop(name) for name in _OPTIONS}
     typed = typed_settings(PREPARE, flags)
-    try:
+    with spelling_settings(PREPARE, typed, on_command_line, dotted=True):
         preparation = Preparation.of(files, PREPARE.in_tables(typed), options["tokenizer_from"])
         done = preparation.prepare(options["out"], options["processes"])
-    except QkvError as error:
-        raise as_typed(error, PREPARE, typed) from error
     if as_json():
         write_json([done._asdict()])
 

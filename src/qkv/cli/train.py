@@ -12,9 +12,9 @@ from qkv.cli.early_exit import BAD_INPUT
 from qkv.cli.failure import guarded
 from qkv.cli.flags import flagged, option_of
 from qkv.cli.paths import CommandOfPaths, expect_output_file
-from qkv.errors import ConfigError, QkvError, on_command_line, setting
+from qkv.errors import ConfigError, QkvError, on_command_line
 from qkv.settings import choices_of, defaults_of, hints_of, options_of, parse, parts_of
-from qkv.tasks.settings import RUN, TOPICS, TaskSettings
+from qkv.tasks.settings import RUN, TOPICS, TaskSettings, spelling_settings
 
 if TYPE_CHECKING:
     from qkv.tasks.processes import Meeting
@@ -130,11 +130,9 @@ def train_by_flags(recipe: "TrainingRecipe", flags: Mapping[str, Any], options: 
     task = recipe.settings
     typed = typed_settings(task, flags)
     file = options["config"]
-    try:
+    with spelling_settings(task, typed, on_command_line, dotted=True):
         tables = merge({} if file is None else task.current(read_toml(file)), task.in_tables(typed))
         _train(recipe, tables, options)
-    except QkvError as error:
-        raise as_typed(error, task, typed) from error
 
 
 def typed_settings(task: TaskSettings, flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,31 +145,6 @@ def _read(task: TaskSettings, name: str, item: Any) -> Any:
     if isinstance(item, list):  # names at commas; a name with a comma can be written in a settings file
         return [name.strip() for some in item for name in some.split(",") if name.strip()] or None
     return parse(hints_of(task.tables[task.table_of[name]])[name], item) if isinstance(item, str) else item
-
-
-def as_typed(error: QkvError, task: TaskSettings, typed: Mapping[str, Any]) -> QkvError:
-    """Name the flag of a setting where an error is about the setting, and the flags of others that it mentions.
-
-    Args:
-        error: the error.
-        task: the task whose settings these are.
-        typed: the settings that were given by flags.
-    """
-    # One name of earlier versions can be that of two settings: the one that was typed, or the first.
-    named = {**task.names} | {dotted: name for name in typed for dotted in task.dotted_names(name)}
-    about = next((name for dotted, name in named.items() if error.argument in (dotted, dotted.partition(".")[2])), None)
-
-    def spell(name: str, value: str | None) -> str:
-        if name not in named:
-            return setting(name, value)
-        return on_command_line(named[name], value) + ("" if about in typed else f" ({task.dotted(named[name])})")
-
-    error = error.respelled(spell)
-    return (
-        error.about(f"{on_command_line(about)} ({task.dotted(about)})")
-        if about is not None and about in typed
-        else error
-    )
 
 
 def _train(recipe: "TrainingRecipe", tables: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> None:

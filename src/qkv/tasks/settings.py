@@ -3,7 +3,7 @@
 It imports nothing large, because commands read it when they start.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, final
 
 from qkv.data.choices import Form, TokenizerKind
-from qkv.errors import ConfigError, QkvError, in_python, nearest, setting
+from qkv.errors import ConfigError, QkvError, Spelling, in_python, nearest, setting
 from qkv.normalizers.catalog import NORMALIZERS
 from qkv.scores.catalog import POWERS, SCORES
 from qkv.settings import Option, help_of, hints_of, options_of
@@ -307,10 +307,35 @@ def parameters(tasks: Iterable[TaskSettings]) -> Sequence[Parameter]:
 
 
 @contextmanager
-def named_as_given(task: TaskSettings) -> Iterator[None]:
-    """Let errors name settings as functions do, not as the tables of a settings file do."""
+def spelling_settings(
+    task: TaskSettings, given: Collection[str], spell: Spelling = in_python, *, dotted: bool = False
+) -> Iterator[None]:
+    """Let errors name settings as the caller spells them, not as the tables of a settings file do.
+
+    Args:
+        task: the task whose settings these are.
+        given: the settings that the caller gave by name: as arguments in Python, as flags on a command line.
+        spell: how the caller spells a setting.
+        dotted: whether settings may also come from a file; an error then shows their dotted names as well, and is about
+            the dotted name of a setting that was not given.
+    """
     try:
         yield
     except QkvError as error:
-        named = error.about(task.names.get(error.argument, error.argument))
-        raise named.respelled(lambda name, value: in_python(task.names.get(name, name), value)) from error
+        # A name of earlier versions can be that of two settings: the one that was given, or else the first.
+        names = {**task.names} | {former: name for name in given for former in task.dotted_names(name)}
+        candidates = (names[name] for name in names if error.argument in (name, name.partition(".")[2]))
+        argument = next(candidates, None)
+        is_given = argument in given
+
+        def spell_known(name: str, value: str | None) -> str:
+            if name not in names:
+                return setting(name, value)
+            return spell(names[name], value) + (f" ({task.dotted(names[name])})" if dotted and not is_given else "")
+
+        respelled = error.respelled(spell_known)
+        if argument is not None and is_given:
+            respelled = respelled.about(spell(argument, None) + (f" ({task.dotted(argument)})" if dotted else ""))
+        elif not dotted and error.argument in names:
+            respelled = respelled.about(names[error.argument])
+        raise respelled from error

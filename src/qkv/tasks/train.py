@@ -21,7 +21,7 @@ from qkv.tasks.point.settings import PointFiles, PointModel
 from qkv.tasks.processes import TrainingCall, meet
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import RegressFiles, RegressModel
-from qkv.tasks.settings import TokenizerSettings, named_as_given, parameters
+from qkv.tasks.settings import TokenizerSettings, parameters, spelling_settings
 from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.tag.settings import TagFiles
 from qkv.tasks.training import RequestedTraining
@@ -215,7 +215,11 @@ def train(
         got = "one function" if callable(callbacks) else ascii(callbacks)[:80]
         raise ConfigError("callbacks", "a sequence of functions", got, "Write callbacks=[function].")
     call = TrainingCall(task, known.in_tables(settings), Path(out), None if start is None else Path(start))
-    with listening(callbacks), use_verbosity(Verbosity("quiet" if quiet else "normal")), named_as_given(known):
+    with (
+        listening(callbacks),
+        use_verbosity(Verbosity("quiet" if quiet else "normal")),
+        spelling_settings(known, settings),
+    ):
         training = RequestedTraining.of(recipe_of(task), call, processes)
         with meet(training.processes, device) as meeting, meeting.joined(training.call):
             outcome = training.train(device)

@@ -51,7 +51,7 @@ from qkv.tasks.prepared.manifest import (
     Shard,
     files_of,
 )
-from qkv.tasks.settings import TaskSettings, named_as_given, parameters
+from qkv.tasks.settings import TaskSettings, parameters, spelling_settings
 from qkv.tasks.tokenizing import learn_tokenizer
 from qkv.tasks.translate.data import learn_tokenizers
 from qkv.tasks.translate.settings import TRANSLATE, TranslateTokenizer
@@ -543,7 +543,7 @@ def prepare(
     """
     PREPARE.expect_settings(settings)
     paths = [files] if isinstance(files, str | Path) else files
-    with use_verbosity(Verbosity("quiet" if quiet else "normal")), named_as_given(PREPARE):
+    with use_verbosity(Verbosity("quiet" if quiet else "normal")), spelling_settings(PREPARE, settings):
         origin = None if tokenizer_from is None else Path(tokenizer_from)
         preparation = Preparation.of([Path(path) for path in paths], PREPARE.in_tables(settings), origin)
         return preparation.prepare(Path(out), processes)

@@ -8,6 +8,7 @@ import typer
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.paths import expect_output_file
+from qkv.tasks.translate.settings import TRANSLATE, DecodingSettings, TranslateFiles
 
 
 @guarded
@@ -26,14 +27,10 @@ def evaluate(
     source_sep: f.SourceSeparator = None,
     target_sep: f.TargetSeparator = None,
     features_sep: f.FeaturesSeparator = None,
-    beam: Annotated[int, typer.Option(help="For translators and pointer networks: beam width; 1 is greedy.")] = 1,
-    length_penalty: Annotated[
-        float, typer.Option(help="For a beam: 0 compares log-probabilities, 1 their mean per token.")
-    ] = 1.0,
-    mean: Annotated[
-        str, typer.Option(help="For an ensemble, what to average: probability or log_probability.")
-    ] = "probability",
-    max_tokens: f.MaxTokens = None,
+    beam: Annotated[int, f.decoding("beam", "translators and pointer networks")] = DecodingSettings.beam,
+    length_penalty: Annotated[float, f.decoding("length_penalty", "a beam")] = DecodingSettings.length_penalty,
+    mean: Annotated[str, f.decoding("mean")] = DecodingSettings.mean,
+    max_tokens: Annotated[int | None, f.decoding("max_tokens", "translators")] = DecodingSettings.max_tokens,
     out: Annotated[Path | None, typer.Option(help="Also write the model's output to this file.")] = None,
     device: f.OnDevice = "cpu",
 ) -> None:
@@ -56,7 +53,6 @@ def evaluate(
     from qkv.tasks.settings import spelling_settings
     from qkv.tasks.streams import fields_of, write_json, write_lines
     from qkv.tasks.translate.decoding import Decoding
-    from qkv.tasks.translate.settings import TRANSLATE, TranslateFiles
 
     expect_output_file("--out", out)
     typed = {name: item for name, item in {**sources, **columns, **separators}.items() if item is not None}

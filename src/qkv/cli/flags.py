@@ -10,7 +10,7 @@ import typer
 
 from qkv.settings import choices_of, defaults_of, help_of, hints_of, options_of
 from qkv.tasks.columns import ColumnNames
-from qkv.tasks.translate.settings import MORE_TOKENS, TOKENS_PER_SOURCE_TOKEN
+from qkv.tasks.translate.settings import DecodingSettings
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -19,8 +19,6 @@ OnDevice = Annotated[str, typer.Option(help="Device: cpu, cuda, ...")]
 """The device of a command that uses a model."""
 LineBuffered = Annotated[bool, typer.Option("--line-buffered", help="Answer each line as it comes, for pipes; slower.")]
 """Whether each line is answered by itself; otherwise parts grow to 1,024 lines."""
-_LIMIT = f"{TOKENS_PER_SOURCE_TOKEN} per source token plus {MORE_TOKENS}"
-MaxTokens = Annotated[int | None, typer.Option(help=f"Maximum tokens per translation; default: {_LIMIT}.")]
 
 
 def drawn(what: str) -> Any:
@@ -66,6 +64,12 @@ FeaturesColumn = Annotated[int | None, _column("features_col")]
 SourceSeparator = Annotated[str | None, _column("source_sep")]
 TargetSeparator = Annotated[str | None, _column("target_sep")]
 FeaturesSeparator = Annotated[str | None, _column("features_sep")]
+
+
+def decoding(name: str, models: str = "") -> Any:
+    """Return the flag of a setting of decoding, whose help starts with the models that it is for."""
+    help = help_of(DecodingSettings, name, None)  # typer adds the default
+    return option_of(DecodingSettings, name, f"For {models}: {help[0].lower()}{help[1:]}" if models else help)
 
 
 def keywords(flags: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[Parameter]:

@@ -9,12 +9,13 @@ import typer
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.paths import PICTURES, expect_output_file
+from qkv.tasks.translate.settings import DecodingSettings
 
 
 @guarded
 def point(
     run: f.Run,
-    beam: Annotated[int, typer.Option(help="Beam width; 1 is greedy.")] = 1,
+    beam: Annotated[int, f.decoding("beam")] = DecodingSettings.beam,
     write: Annotated[str, typer.Option(help="What to write: positions (default) or elements.")] = "positions",
     attention: Annotated[Path | None, f.drawn("the probabilities")] = None,
     show: Annotated[bool, f.shown("the probabilities")] = False,

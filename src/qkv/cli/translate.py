@@ -10,6 +10,7 @@ from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.paths import PICTURES, expect_output_file
 from qkv.cli.shards import Out, Pattern, answer_shards, expect_shards
+from qkv.tasks.translate.settings import DecodingSettings
 
 if TYPE_CHECKING:
     from qkv.tasks.translate.predict import Translation
@@ -20,16 +21,13 @@ def translate(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN...", help="Run folders; several form an ensemble. Or: example.")
     ],
-    beam: Annotated[int, typer.Option(help="Beam width; 1 is greedy.")] = 1,
-    length_penalty: Annotated[float, typer.Option(help="0 compares log-probabilities, 1 their mean per token.")] = 1.0,
-    normalization: Annotated[str, typer.Option(help="Length normalization: plain or wu.")] = "plain",
-    coverage: Annotated[float, typer.Option(help="Penalty for source words with little attention.")] = 0.0,
-    stop: Annotated[
-        str,
-        typer.Option(help="End a beam when no better hypothesis can follow (proved) or enough have finished (filled)."),
-    ] = "proved",
-    max_tokens: f.MaxTokens = None,
-    n_best: Annotated[int, typer.Option(help="Number of translations per line: line<TAB>score<TAB>text.")] = 1,
+    beam: Annotated[int, f.decoding("beam")] = DecodingSettings.beam,
+    length_penalty: Annotated[float, f.decoding("length_penalty")] = DecodingSettings.length_penalty,
+    normalization: Annotated[str, f.decoding("normalization")] = DecodingSettings.normalization,
+    coverage: Annotated[float, f.decoding("coverage")] = DecodingSettings.coverage,
+    stop: Annotated[str, f.decoding("stop")] = DecodingSettings.stop,
+    max_tokens: Annotated[int | None, f.decoding("max_tokens")] = DecodingSettings.max_tokens,
+    n_best: Annotated[int, f.decoding("n_best")] = DecodingSettings.n_best,
     sample: Annotated[bool, typer.Option("--sample", help="Sample tokens by their probabilities.")] = False,
     temperature: Annotated[
         float | None, typer.Option(help="With --sample: below 1 sharper, above 1 flatter (default 1).")
@@ -40,9 +38,7 @@ def translate(
         typer.Option(help="With --sample: sample from the most likely tokens with this total probability."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="With --sample: random seed (default 0).")] = None,
-    mean: Annotated[
-        str, typer.Option(help="For several runs, what to average: probability or log_probability.")
-    ] = "probability",
+    mean: Annotated[str, f.decoding("mean")] = DecodingSettings.mean,
     average: Annotated[int, typer.Option(help="Average the weights of this many newest checkpoints of each run.")] = 1,
     replace_unknown: Annotated[
         bool, typer.Option("--replace-unknown", help="Replace unknown tokens by source words.")

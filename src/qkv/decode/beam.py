@@ -3,11 +3,12 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, Literal, NamedTuple, final, get_args
+from typing import Generic, NamedTuple, final, get_args
 
 import torch
 from torch import Tensor
 
+from qkv.decode.choices import Normalization, Stop
 from qkv.decode.likeliest import expect_numbers, likeliest
 from qkv.decode.protocol import BeamStepper, Hypothesis, State, Stepper, as_beam_stepper, start_in
 from qkv.decode.walk import as_limits, as_never
@@ -15,8 +16,6 @@ from qkv.errors import ConfigError, expect_name
 from qkv.linalg.session import DecodingSession, opened
 from qkv.values.checked import checked
 
-Stop = Literal["proved", "filled"]
-Normalization = Literal["plain", "wu"]
 _STRONGEST = 40
 """The largest penalty: the length of a million tokens to the power of it is still a number."""
 

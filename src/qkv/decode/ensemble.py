@@ -1,17 +1,16 @@
 """Several models as one, by the mean of their predictions."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, final, get_args
+from typing import Any, final, get_args
 
 import torch
 from torch import Tensor
 
+from qkv.decode.choices import Mean
 from qkv.decode.likeliest import log_probabilities
 from qkv.decode.protocol import Stepper, as_beam_stepper, start_in
 from qkv.errors import ConfigError, expect_name
 from qkv.linalg.session import DecodingSession
-
-Mean = Literal["probability", "log_probability"]
 
 
 @final

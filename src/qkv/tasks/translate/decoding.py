@@ -7,8 +7,9 @@ from typing import Any, NamedTuple, TypeVar, cast, final, get_args
 import torch
 from torch import Tensor
 
-from qkv.decode.beam import Beam, Normalization, Ranking, Stop, beam
-from qkv.decode.ensemble import Ensemble, Mean
+from qkv.decode.beam import Beam, Ranking, beam
+from qkv.decode.choices import Mean, Normalization, Stop
+from qkv.decode.ensemble import Ensemble
 from qkv.decode.greedy import greedy
 from qkv.decode.protocol import Hypothesis, Stepper, as_beam_stepper, start_in
 from qkv.decode.sampling import Sampling, sample
@@ -17,7 +18,7 @@ from qkv.linalg.session import DecodingSession
 from qkv.recording.recorder import record
 from qkv.tasks.translate.model import TranslationModel
 from qkv.tasks.translate.reading import AlignmentReading
-from qkv.tasks.translate.settings import MORE_TOKENS, TOKENS_PER_SOURCE_TOKEN
+from qkv.tasks.translate.settings import MORE_TOKENS, TOKENS_PER_SOURCE_TOKEN, DecodingSettings
 from qkv.values.checked import checked
 
 Count = TypeVar("Count", int, Tensor)
@@ -40,7 +41,7 @@ _MOST = 1_000_000
 @final
 @checked
 @dataclass(frozen=True)
-class Decoding:
+class Decoding(DecodingSettings):
     """Decoding settings.
 
     Args:
@@ -49,12 +50,12 @@ class Decoding:
         normalization: "plain" for |Y|^α, "wu" for ((5 + |Y|) / 6)^α.
         coverage: β of the coverage penalty; 0 disables it.
         n_best: number of translations per line; with sampling, the number of samples.
-        sampling: sampling settings; None to take the most likely tokens.
         stop: when a beam ends: "proved" once no unfinished hypothesis can still win, "filled" once as many as the beam
             is wide have finished.
         max_tokens: maximum tokens per translation, end token included; None for `usual_limit`. A translation that
             reaches it is cut, and its `Translation.finished` is false.
         mean: how the predictions of several models are averaged.
+        sampling: sampling settings; None to take the most likely tokens.
         unknown: the weights that select the source word for an unknown token; None to leave it.
 
     Raises:
@@ -65,15 +66,7 @@ class Decoding:
         5
     """
 
-    beam: int = 1
-    length_penalty: float = 1.0
-    normalization: Normalization = "plain"
-    coverage: float = 0.0
-    n_best: int = 1
     sampling: Sampling | None = None
-    stop: Stop = "proved"
-    max_tokens: int | None = None
-    mean: Mean = "probability"
     unknown: AlignmentReading | None = None
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from qkv.data.choices import HELD_OUT, TokenizerKind
+from qkv.decode.choices import Mean, Normalization, Stop
 from qkv.errors import ConfigError, setting
 from qkv.settings import Option
 from qkv.tasks.columns import ColumnNames
@@ -160,6 +161,27 @@ class MemberSettings:
         """The direction in which each model writes."""
         ahead = self.ensemble // 2 if self.both_directions else self.ensemble
         return tuple("ahead" if index < ahead else "back" for index in range(self.ensemble))
+
+
+@dataclass(frozen=True)
+class DecodingSettings:
+    """How translations are searched for; the commands that translate have these flags."""
+
+    beam: Annotated[int, Option("Beam width; 1 is greedy")] = 1
+    length_penalty: Annotated[float, Option("0 compares log-probabilities, 1 their mean per token")] = 1.0
+    normalization: Annotated[Normalization, Option("Length normalization")] = "plain"
+    coverage: Annotated[float, Option("Penalty for source words with little attention")] = 0.0
+    n_best: Annotated[int, Option("Number of translations per line: line<TAB>score<TAB>text")] = 1
+    stop: Annotated[Stop, Option("End a beam once no better hypothesis can follow, or once enough have finished")] = (
+        "proved"
+    )
+    max_tokens: Annotated[
+        int | None,
+        Option(
+            "Maximum tokens per translation", or_else=f"{TOKENS_PER_SOURCE_TOKEN} per source token plus {MORE_TOKENS}"
+        ),
+    ] = None
+    mean: Annotated[Mean, Option("What an ensemble averages")] = "probability"
 
 
 TRANSLATE = TaskSettings(

@@ -207,6 +207,12 @@ def test_points_without_a_prediction_are_left_out_of_the_figures_and_counted(tmp
     assert evaluate(tmp_path / "run", TranslateFiles(data=path))[0].signature == "41 of 42 points"
 
 
+@pytest.mark.parametrize("truth", [[5.0], [0.1] * 7])
+def test_equal_targets_have_no_part_of_the_variance(truth: list[float]) -> None:
+    figures = judge_regression(np.array(truth) + 1, np.array(truth), "")
+    assert {figure.name: figure.value for figure in figures} == {"rmse": pytest.approx(1), "mae": pytest.approx(1)}
+
+
 def test_the_part_of_the_variance_is_of_one() -> None:
     truth = np.array([1.0, 2.0, 3.0, 4.0])
     for predicted, expected in ((truth, 1.0), (np.full(4, 2.5), 0.0), (truth + 0.5, 0.8)):

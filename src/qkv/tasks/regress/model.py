@@ -83,7 +83,7 @@ def judge_regression(predicted: Any, truth: Any, signature: str) -> tuple[Figure
 
     Returns:
         Root mean squared error, mean absolute error, and R², of 1, over the points that have a prediction; if some have
-        none (NaN), the signature says how many have one.
+        none (NaN), the signature says how many have one. There is no R² of equal targets, which have no variance.
 
     Example:
         >>> import numpy
@@ -97,10 +97,11 @@ def judge_regression(predicted: Any, truth: Any, signature: str) -> tuple[Figure
         return (Figure("rmse", math.nan, signature, higher_is_better=False),)
     truth = np.asarray(truth)[known]
     errors = truth - np.asarray(predicted)[known]
-    spread = float(np.square(truth - np.mean(truth)).mean())
-    explained = 1 - float(np.square(errors).mean()) / spread if spread else math.nan
-    return (
-        Figure("rmse", float(np.sqrt(np.square(errors).mean())), signature, higher_is_better=False),
+    squared = float(np.square(errors).mean())
+    size = (
+        Figure("rmse", math.sqrt(squared), signature, higher_is_better=False),
         Figure("mae", float(np.abs(errors).mean()), signature, higher_is_better=False),
-        Figure("r2", explained, signature),
     )
+    if np.ptp(truth) == 0:
+        return size
+    return *size, Figure("r2", 1 - squared / float(np.var(truth)), signature)

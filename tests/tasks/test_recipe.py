@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from qkv.errors import ConfigError
+from qkv.errors import CheckpointError, ConfigError
 from qkv.tasks.classify import recipe as classify
 from qkv.tasks.generate import recipe as generate
 from qkv.tasks.origin import open_origin
@@ -172,3 +172,13 @@ def test_a_model_that_is_fitted_at_once_starts_from_no_other(tmp_path: Path) -> 
     assert first.best == first.figures[0]
     with pytest.raises(ConfigError, match="from: expected none for regress"):
         recipe.train(settings, tmp_path / "other", origin=open_origin(tmp_path / "run", "regress"))
+
+
+@pytest.mark.parametrize("task", RECIPES)
+def test_a_folder_with_something_else_is_refused_before_any_text_is_read(task: str, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    recipe = RECIPES[task]
+    with pytest.raises(CheckpointError) as refused:
+        recipe.train(recipe.load_settings({}), tmp_path)
+    assert "thesis.tex" in refused.value.got
+    assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]

@@ -71,7 +71,7 @@ def open_run(
     folder = absolute(folder)
     encode(config, "config")
     make_folder(folder)
-    _check_kind(folder)
+    expect_run_folder(folder)
     with locked(folder):
         stored = read_config(folder) if os.path.lexists(folder / NAME) else None
         if stored is not None:
@@ -138,7 +138,20 @@ def read_config(folder: Path) -> dict[str, Plain]:
     return config
 
 
-def _check_kind(folder: Path) -> None:
+def expect_run_folder(folder: Path) -> None:
+    """Refuse an existing folder with something other than a run.
+
+    Args:
+        folder: an existing folder.
+
+    Raises:
+        CheckpointError: it contains something else, or is not readable.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as new:
+        ...     expect_run_folder(Path(new))
+    """
     with typed(folder, "a readable folder"):
         entries = sorted(entry for entry in os.listdir(folder) if not entry.startswith("."))
     if entries and NAME not in entries:

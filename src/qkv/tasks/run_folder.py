@@ -10,7 +10,7 @@ from qkv.checkpoint.contents import Contents
 from qkv.checkpoint.disk import expect_writable
 from qkv.checkpoint.rotation import save_step, step_folder
 from qkv.checkpoint.run import NAME as RUN
-from qkv.checkpoint.run import expect_same, open_run, read_config
+from qkv.checkpoint.run import expect_run_folder, expect_same, open_run, read_config
 from qkv.errors import ConfigError, setting
 from qkv.metrics.figure import Figure
 from qkv.tasks.events import listeners
@@ -48,11 +48,11 @@ _SOURCES = ("prepared", "data", "source", "target", "text")
 
 
 def run_folder(out: Path | None) -> Path:
-    """Check the run folder before any text is read: it must be given and writable.
+    """Check the run folder before any text is read: it must be given, writable, and empty or a run.
 
     Raises:
         ConfigError: it is not given.
-        CheckpointError: it is a file, or is not writable.
+        CheckpointError: it is a file, is not writable, or contains something other than a run.
 
     Example:
         >>> run_folder(Path("runs/first")).name
@@ -62,6 +62,8 @@ def run_folder(out: Path | None) -> Path:
         hint = f"For example {setting('out', 'runs/first')}. Run the same command again to resume."
         raise ConfigError(setting("out"), "a folder for the run", "none", hint)
     expect_writable(out)
+    if out.is_dir():
+        expect_run_folder(out)
     return out
 
 

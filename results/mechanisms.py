@@ -17,6 +17,7 @@ import time
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -99,7 +100,8 @@ class Grid:
             if score not in CONTROLS
         ]
         default = set(self.defaults())
-        return [cell for cell in (Cell(*each) for each in names) if cell not in default and _has_meaning(cell)]
+        cells = (Cell(*each) for each in names)
+        return [cell for cell in cells if cell not in default and _has_meaning(cell.score, cell.normalizer)]
 
     def cells(self) -> list[Cell]:
         """Return all cells, those first by which the others are judged."""
@@ -120,12 +122,19 @@ class Grid:
         decoder = self.settings["models"][model]["model"]["kind"]
         for score in scores:
             if score != "none" or decoder != "transformer":  # without attention, a Transformer reads no source
-                yield Cell(model, score, str(MechanismConfig(score=score).normalizer))
+                yield Cell(model, score, default_normalizer(score))
 
 
-def _has_meaning(cell: Cell) -> bool:
+@cache
+def default_normalizer(score: str) -> str:
+    """Return the name of the normalizer that a score has by default."""
+    return str(MechanismConfig(score=score).normalizer)
+
+
+@cache
+def _has_meaning(score: str, normalizer: str) -> bool:
     try:
-        MechanismConfig(score=cell.score, normalizer=cell.normalizer)
+        MechanismConfig(score=score, normalizer=normalizer)
     except ConfigError:
         return False
     return True

@@ -3,12 +3,13 @@
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
-from qkv.nn.mechanism import NORMALIZERS, SCORES, MechanismConfig
+from qkv.nn.mechanism import NORMALIZERS, SCORES
 from qkv.scores.catalog import KERNELS
 from results.learned import Sample, has_learned
-from results.mechanisms import CONTROLS, Cell, Grid, Store
+from results.mechanisms import CONTROLS, Cell, Grid, Store, default_normalizer
 
 _MODELS: Mapping[str, str] = {
     "gru": "GRU",
@@ -129,7 +130,7 @@ class Results:
             next((record["machine"] for record in records.values() if "machine" in record), ""),
         )
 
-    @property
+    @cached_property
     def judged(self) -> list[Cell]:
         """The trained cells other than controls, if all controls of their model are trained."""
         return [cell for cell in self.samples if cell.score not in CONTROLS and self._controls(cell)]
@@ -202,7 +203,7 @@ def _by_model(results: Results) -> str:
     names = [*CONTROLS, *(score for score in SCORES if score not in CONTROLS)]
     rows = {}
     for score in names:
-        normalizer = str(MechanismConfig(score=score).normalizer)
+        normalizer = default_normalizer(score)
         cells = [Cell(model, score, normalizer) for model in models]
         rows[f"`{_flag(score)}`"] = [_place(results, cell) for cell in cells]
     return _table("score", [_MODELS.get(model, model) for model in models], rows)

@@ -76,7 +76,7 @@ class RecurrentConfig(MechanismConfig):
             there is none.
 
     Raises:
-        ConfigError: a name is unknown, a size is below one, or a dropout is parameters [0, 1).
+        ConfigError: a name is unknown, a size is below one, or a dropout is outside [0, 1).
     """
 
     stepwise: ClassVar[bool] = True
@@ -224,10 +224,10 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         self.multihead = MultiHeadAttention(hidden, config.heads, key_width=memory, score=config) if several else None
         parts = gates(config.cell)
         self.from_embedding = nn.Linear(width, parts * hidden)
-        early = config.wiring == "bahdanau"
+        attend_to_source = config.wiring == "bahdanau"
         value = hidden if several or located else memory if one else states
         value += 0 if self.features_attention is None else hidden
-        self.from_context = nn.Linear(value, parts * hidden, bias=False) if early else None
+        self.from_context = nn.Linear(value, parts * hidden, bias=False) if attend_to_source else None
         self.from_hidden = nn.Linear(hidden, parts * hidden)
         self.above = nn.ModuleList(
             LayerAbove(config.cell, hidden, config.dropout) for _ in range(1, config.decoder_layers)
@@ -285,7 +285,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
             summary = torch.where(lengths[:, None] > 0, torch.cat([last[-2], last[-1]], -1), 0)
         values = self.dropout(torch.where(real[..., None], states, 0))
         keys, values = self._split(values) if self.config.memory == "split" else (values, values)
-        read = values
+        states_read = values
         if self.multihead is not None:
             memory = self.multihead.project_memory(keys, values, session)
             keys, values = memory.key, memory.value
@@ -296,7 +296,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
             values = by_head.view(*by_head.shape[:2], self.config.heads, -1).transpose(1, 2)
         hidden = first_hidden(self.config.cell, self.bridge, summary) * self.config.decoder_layers
         alignment = self.score.first_alignment(keys) if isinstance(self.score, LocationScore) else None
-        return RecurrentState(hidden, keys, values, padded, summary, session, alignment, features), read
+        return RecurrentState(hidden, keys, values, padded, summary, session, alignment, features), states_read
 
     def _split(self, states_BSV: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys and values (B, S, V/2): half of the states, of each direction's where there are two."""
@@ -315,7 +315,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
 
     def select(self, state: RecurrentState, rows: Tensor) -> RecurrentState:
         """Take rows of a state: fewer, repeated, or in another order."""
-        return self._apart(state, rows, rows)
+        return self._select(state, rows, rows)
 
     def fork(self, state: RecurrentState, rows: Tensor, width: int) -> RecurrentState:
         """Select rows, and repeat each `width` times; the adjacent copies share their source.
@@ -323,7 +323,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         With a location-sensitive score they do not, because each then has keys of its own in every step.
         """
         repeated = rows.repeat_interleave(width)
-        return self._apart(state, repeated, rows if state.alignment is None else repeated)
+        return self._select(state, repeated, rows if state.alignment is None else repeated)
 
     def regroup(self, state: RecurrentState, rows: Tensor) -> RecurrentState:
         """Select rows of a forked state, in groups that share a source."""
@@ -331,14 +331,12 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
             return self.select(state, rows)
         sources, width = len(state.keys), len(state.hidden[0]) // len(state.keys)
         sources_kept = None if rows.numel() == sources * width else rows[::width] // width
-        return self._apart(state, rows, sources_kept)
+        return self._select(state, rows, sources_kept)
 
-    def _apart(self, state: RecurrentState, rows: Tensor, sources: Tensor | None) -> RecurrentState:
+    def _select(self, state: RecurrentState, rows: Tensor, sources: Tensor | None) -> RecurrentState:
+        """Select rows of a state, and of its sources, which several rows can share; None keeps all sources."""
         rows = self.rows(rows)
-        hidden, summary = (
-            tuple(select_rows(part, rows) for part in state.hidden),
-            select_rows(state.summary, rows),
-        )
+        hidden, summary = tuple(select_rows(part, rows) for part in state.hidden), select_rows(state.summary, rows)
         if sources is None:
             return state._replace(hidden=hidden, summary=summary)
         lengths = None if state.lengths is None else select_rows(state.lengths, sources)
@@ -348,11 +346,13 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         return RecurrentState(hidden, keys, values, lengths, summary, state.session, alignment, features)
 
     def _run(self, y_BTE: Tensor, state: RecurrentState) -> tuple[Tensor, Tensor, RecurrentState]:
-        """States (B, T, M), contexts (B, T, V) and the state after. What needs no loop over time stays outside it."""
+        """Return states (B, T, M), contexts (B, T, V) and the state after; what needs no loop stays outside it."""
         inputs = apply_layer(self.from_embedding, y_BTE, state.session).unbind(1)
-        looks = self._looks(state, len(inputs) if self.config.wiring == "bahdanau" else 1)
-        read = self._reads(looks, state)
-        attend = None if self.from_context is None else self._early(self.from_context, state, len(inputs), read)
+        source_contexts = self._source_contexts(state, len(inputs) if self.config.wiring == "bahdanau" else 1)
+        contexts_of = self._contexts(source_contexts, state)
+        attend = None
+        if self.from_context is not None:
+            attend = self._attend_before_step(self.from_context, state, len(inputs), contexts_of)
         from_hidden = repeat_layer(self.from_hidden, len(inputs), state.session)
         step = stacked(self.config.cell, from_hidden, self._above(), len(inputs), state.session)
         hidden, states, contexts = state.hidden, [], []
@@ -365,53 +365,54 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
             hidden = step(x, hidden)
             states.append(top(self.config.cell, hidden))
         s_BTM = torch.stack(states, 1)
-        c_BTV = torch.cat(contexts, 1) if contexts else read(s_BTM)
-        alignment = looks.alignment if isinstance(looks, LocationSteps) else None
+        c_BTV = torch.cat(contexts, 1) if contexts else contexts_of(s_BTM)
+        alignment = source_contexts.alignment if isinstance(source_contexts, LocationSteps) else None
         return s_BTM, c_BTV, state._replace(hidden=hidden, alignment=alignment)
 
-    def _early(
+    def _attend_before_step(
         self, from_context: nn.Module, state: RecurrentState, steps: int, attend: Callable[[Tensor], Tensor]
     ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """Return a function from the state before a step (B, M) to its context and the context's share of the gates."""
         gates_of = repeat_layer(from_context, steps, state.session)
 
-        def early(s_BM: Tensor) -> tuple[Tensor, Tensor]:
+        def attend_to_source(s_BM: Tensor) -> tuple[Tensor, Tensor]:
             c_B1V = attend(s_BM[:, None])
             return c_B1V, gates_of(c_B1V[:, 0])
 
-        return early
+        return attend_to_source
 
-    def _looks(self, state: RecurrentState, steps: int) -> Callable[[Tensor], Tensor]:
-        """Return the contexts (B, T, V) of states (B, T, M)."""
+    def _source_contexts(self, state: RecurrentState, steps: int) -> Callable[[Tensor], Tensor]:
+        """Return the function from states (B, T, M) to their contexts of the source (B, T, V)."""
         if isinstance(self.score, LocationScore):
-            return self._located(self.score, state)
-        attend = self._attends(state, steps)
+            return self._location_contexts(self.score, state)
+        attend = self._source_attention(state, steps)
         if attend is None:
             return lambda s_BTM: state.summary[:, None].expand(-1, s_BTM.shape[1], -1)
-
         return lambda s_BTM: _by_source(attend, s_BTM, state.keys.shape[0])
 
-    def _reads(self, looks: Callable[[Tensor], Tensor], state: RecurrentState) -> Callable[[Tensor], Tensor]:
-        """Return the contexts (B, T, V) of states (B, T, M), those of features behind those of the source."""
+    def _contexts(
+        self, source_contexts: Callable[[Tensor], Tensor], state: RecurrentState
+    ) -> Callable[[Tensor], Tensor]:
+        """Return the function from states (B, T, M) to contexts (B, T, V): of the source, then of its features."""
         layer, features, session = self.features_attention, state.features, state.session
         if (output := self.head_output) is not None:
-            looks = _joined(looks, output, session)
+            source_contexts = _with_heads_mixed(source_contexts, output, session)
         if layer is None or features is None:
-            return looks
+            return source_contexts
 
         def attend(s: Tensor) -> Tensor:
             return layer.attend(layer.project_query(s, session), features.memory, mask=features.mask, session=session)
 
-        return lambda s_BTM: torch.cat([looks(s_BTM), _by_source(attend, s_BTM, len(features.seen))], -1)
+        return lambda s_BTM: torch.cat([source_contexts(s_BTM), _by_source(attend, s_BTM, len(features.seen))], -1)
 
-    def _located(self, score: LocationScore, state: RecurrentState) -> LocationSteps:
+    def _location_contexts(self, score: LocationScore, state: RecurrentState) -> LocationSteps:
         assert self.attention is not None
         mask = None if state.lengths is None else Lengths(state.lengths)
         alignment = score.first_alignment(state.keys) if state.alignment is None else state.alignment
         normalizer = optional_normalizer(self.normalizer)
         return LocationSteps(self.attention, score, mask, state.keys, state.values, alignment, normalizer)
 
-    def _attends(self, state: RecurrentState, steps: int) -> Callable[[Tensor], Tensor] | None:
+    def _source_attention(self, state: RecurrentState, steps: int) -> Callable[[Tensor], Tensor] | None:
         """Return the function that attends to the source in each of some steps; None for a model without attention."""
         mask = None if state.lengths is None else Lengths(state.lengths)
         if self.multihead is not None:
@@ -420,23 +421,23 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         if self.attention is None or self.score is None or isinstance(self.score, LocationScore):
             return None
         readable = score_of(self.score)
-        ask, score = readable.project_queries(steps, state.session), readable.projected()
+        project_query, score = readable.project_queries(steps, state.session), readable.projected()
         if self.normalizer is None:
             attend = _one_head(self.attention, score, mask, state, steps)
         else:
             keep = {"score": score, "normalizer": optional_normalizer(self.normalizer), "mask": mask}
             attend = partial(_with_keys, self.attention, state.keys, state.values, keep)
-        return lambda s: attend(ask(s))
+        return lambda s: attend(project_query(s))
 
     def _above(self) -> list[LayerAbove]:
         return parts_of(self.above, LayerAbove, "above")
 
 
-def _joined(
-    looks: Callable[[Tensor], Tensor], output: nn.Module, session: DecodingSession | None
+def _with_heads_mixed(
+    source_contexts: Callable[[Tensor], Tensor], output: nn.Module, session: DecodingSession | None
 ) -> Callable[[Tensor], Tensor]:
-    """Mix the contexts of all heads, (B, H, T, V/H) to (B, T, V)."""
-    return lambda s_BTM: apply_layer(output, looks(s_BTM).transpose(1, 2).flatten(2), session)
+    """Return the function to contexts (B, T, V) that mixes those of all heads, (B, H, T, V/H)."""
+    return lambda s_BTM: apply_layer(output, source_contexts(s_BTM).transpose(1, 2).flatten(2), session)
 
 
 def _by_source(attend: Callable[[Tensor], Tensor], s_BTM: Tensor, sources: int) -> Tensor:

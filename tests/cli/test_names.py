@@ -146,3 +146,20 @@ def test_the_held_out_part_has_a_flag(tmp_path: Path) -> None:
     assert "holdout = 0.25" in shown
     shown = succeeded(run("train", "translate", "--data", "pairs.tsv", "--holdout", "3", "--print-config")).stdout
     assert "holdout = 3" in shown
+
+
+@pytest.mark.parametrize(
+    ("settings", "argument"),
+    [
+        (["--holdout", "100000"], "--holdout"),
+        (["--vocabulary", "3"], "--vocabulary"),
+        (["--format", "tables"], "--format"),
+        (["--tokenizer", "rock"], "--tokenizer"),
+    ],
+)
+def test_a_command_without_a_settings_file_names_its_flags_alone(
+    settings: list[str], argument: str, tmp_path: Path
+) -> None:
+    (tmp_path / "text").write_text("one line\n" * 9)
+    refused(done := run("prepare", tmp_path / "text", "--out", tmp_path / "out", *settings), argument)
+    assert not re.search(r"\((data|tokenizer)\.", done.stderr)

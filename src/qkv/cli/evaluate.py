@@ -56,7 +56,7 @@ def evaluate(
 
     expect_output_file("--out", out)
     typed = {name: item for name, item in {**sources, **columns, **separators}.items() if item is not None}
-    with spelling_settings(TRANSLATE, typed, on_command_line, dotted=True):
+    with spelling_settings(TRANSLATE, typed, on_command_line):
         files = build(TranslateFiles, typed, "data")
     how = Decoding(beam, length_penalty, max_tokens=max_tokens, mean=mean)  # type: ignore[arg-type]  # it checks names
     with working("evaluating"):

@@ -31,7 +31,7 @@ def prepare(**flags: Any) -> None:
     files = flags.pop(_FILES) or []
     options = {name: flags.pop(name) for name in _OPTIONS}
     typed = typed_settings(PREPARE, flags)
-    with spelling_settings(PREPARE, typed, on_command_line, dotted=True):
+    with spelling_settings(PREPARE, typed, on_command_line):
         preparation = Preparation.of(files, PREPARE.in_tables(typed), options["tokenizer_from"])
         done = preparation.prepare(options["out"], options["processes"])
     if as_json():

@@ -337,5 +337,5 @@ def spelling_settings(
         if argument is not None and is_given:
             respelled = respelled.about(spell(argument, None) + (f" ({task.dotted(argument)})" if dotted else ""))
         elif not dotted and error.argument in names:
-            respelled = respelled.about(names[error.argument])
+            respelled = respelled.about(spell(names[error.argument], None))
         raise respelled from error

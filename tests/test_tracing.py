@@ -1,7 +1,7 @@
 """The public functions through eager, compiled, exported, vmapped, forked and threaded calls."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -61,16 +61,14 @@ is plain PyTorch: a compilation takes a second.
 """
 
 
-OF_EACH_CORE = (
-    *("additive, sink", "bilinear, bias", "concat, mean", "gaussian, dense"),
-    *("learned alpha", "sigmoid", "hard"),
-)
+OF_EACH_CORE = ("additive, sink", "concat, mean", "gaussian, dense", "learned alpha")
 """Compiled with gradients in the fast suite, besides `FEW`: other masks and normalizers are exported there."""
 
 
-def _few(*names: str) -> Any:
+def _few(*names: str, on_every_backend: Sequence[str] = FEW) -> Any:
     def marks(name: str, backend: str) -> Any:
-        return () if name in FEW or (name in names and backend == CASES[name].backends[1]) else pytest.mark.slow
+        is_fast = name in on_every_backend or (name in names and backend == CASES[name].backends[1])
+        return () if is_fast else pytest.mark.slow
 
     parameters = [pytest.param(*pair, id=" by ".join(pair), marks=marks(*pair)) for pair in PAIRS]
     return pytest.mark.parametrize(("name", "backend"), parameters)
@@ -102,7 +100,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     return torch.compile(function, fullgraph=True, backend="aot_eager", **options)
 
 
-@_few(*OF_EACH_CORE)
+@_few(*OF_EACH_CORE, "linear", on_every_backend=["causal"])
 def test_a_compiled_call_gives_what_the_eager_one_gives(name: str, backend: str) -> None:
     function, inputs = attend(name, backend), tensors()
     traced = with_gradients(compiled(function), inputs)
@@ -374,10 +372,7 @@ def test_a_graph_of_operators_gives_what_the_call_gives(score: Any, normalizer: 
     torch.testing.assert_close(make_fx(attends)(*tensors(gradient=False))(*others), attends(*others))
 
 
-SYMBOLIC = (
-    *("lengths", "cosine, window", "bilinear, bias", "additive, sink", "gaussian, dense", "boxcar, offsets"),
-    *("sparsemax, not causal", "sigmoid", "hard"),
-)
+SYMBOLIC = ("lengths", "bilinear, bias", "additive, sink", "gaussian, dense", "boxcar, offsets", "sigmoid")
 """Of each kind of mask and of numbers among the inputs one; a graph takes seconds."""
 
 

@@ -77,9 +77,20 @@ def test_pytorchs_transformer_runs_with_our_attention(kind: str, grad: bool) -> 
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # PyTorch's compiler reads it
+def test_our_attention_in_the_place_of_theirs_is_compiled() -> None:
+    """Alone: the rest of a Transformer is PyTorch's own, which the slow test below compiles for seconds."""
+    theirs = nn.MultiheadAttention(M, H, batch_first=True, dtype=torch.float64)
+    ours = TorchMultiheadAttention(MultiHeadAttention.from_torch(theirs))
+    source, target = draw(B, K, M), draw(B, Q, M)
+    given = {"key_padding_mask": PADDING, "need_weights": False}
+    found, _ = torch.compile(ours, backend="eager")(target, source, source, **given)
+    torch.testing.assert_close(found, theirs(target, source, source, **given)[0])
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # PyTorch's compiler reads it
 @pytest.mark.parametrize(
     ("grad", "compiled"),
-    [(True, False), (False, False), (True, True), pytest.param(False, True, marks=pytest.mark.slow)],
+    [(True, False), (False, False), *(pytest.param(grad, True, marks=pytest.mark.slow) for grad in (True, False))],
 )
 def test_a_transformer_that_exists_takes_our_attention(grad: bool, compiled: bool) -> None:
     layers = 1 if compiled else 2  # PyTorch's compiler takes seconds for each, of the same code

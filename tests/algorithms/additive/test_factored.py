@@ -107,8 +107,14 @@ def test_extremes(dtype, magnitude):
         assert_as_exact(make, dtype)
 
 
-@by_dtype
-@pytest.mark.parametrize("edge", [8.9, 9.02, 9.1, 17.1, 17.3, 34.0, 44.0, 166.0, 167.0, 355.0])
+@pytest.mark.parametrize(
+    ("edge", "dtype"),
+    [
+        pytest.param(edge, dtype, marks=[] if turn % 2 == place else pytest.mark.slow)
+        for turn, edge in enumerate([8.9, 9.02, 9.1, 17.1, 17.3, 34.0, 44.0, 166.0, 167.0, 355.0])
+        for place, dtype in enumerate(DTYPES)
+    ],
+)
 def test_no_step_at_the_limits_of_the_factored_form(dtype, edge):
     def make(seed: int) -> Case:
         c = case(seed, items=1, queries=40, keys=40, width=8)

@@ -214,8 +214,15 @@ def test_finite_values_stay_with_those_who_see_them(mask: str) -> None:
         assert torch.equal(found[:, :, ~seen[:, 7]], expected[:, :, ~seen[:, 7]])
 
 
-@pytest.mark.parametrize("mask", ["offset", "dense"])
-@pytest.mark.parametrize("backend", ["auto", "sdpa"])
+@pytest.mark.parametrize(
+    ("backend", "mask"),
+    [
+        ("auto", "offset"),
+        ("sdpa", "dense"),
+        pytest.param("auto", "dense", marks=pytest.mark.slow),
+        pytest.param("sdpa", "offset", marks=pytest.mark.slow),
+    ],
+)
 def test_who_traces_gets_rows_that_see_no_more(mask: str, backend: str) -> None:
     """Nothing can be looked at in a graph: it takes tiles, whose hidden scores are overwritten."""
     seen = MASKS[mask] if isinstance(MASKS[mask], Tensor) else qkv.masks.matrix(MASKS[mask], 20, 24)
@@ -237,6 +244,9 @@ def test_who_traces_gets_rows_that_see_no_more(mask: str, backend: str) -> None:
     assert found[1, 2, seen[:, 7]].isnan().all()
 
 
+HIDDEN = {(False, "causal"), (False, "tail"), (True, "bias")}
+COMPILED = {(False, 5), (True, 16)}
+"""Cases that are compiled in the fast suite: each takes seconds."""
 HIDING: dict[str, dict[str, Any]] = {
     "plain": {},
     "causal": {"mask": causal()},
@@ -249,7 +259,7 @@ HIDING: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("dynamic", "hiding"),
     [
-        pytest.param(dynamic, hiding, marks=[] if dynamic is (hiding in ("bias", "nothing")) else pytest.mark.slow)
+        pytest.param(dynamic, hiding, marks=[] if (dynamic, hiding) in HIDDEN else pytest.mark.slow)
         for dynamic in (False, True)
         for hiding in HIDING
     ],
@@ -288,9 +298,16 @@ def test_a_row_state_is_that_of_the_equation_where_all_scores_overflow(keys: int
             same_numbers(output, judge, torch.float32)
 
 
-@pytest.mark.parametrize("keys", [1, 5, 15, 16, 20])
-@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(
+    ("is_causal", "keys"),
+    [
+        pytest.param(is_causal, keys, marks=[] if (is_causal, keys) in COMPILED else pytest.mark.slow)
+        for is_causal in (False, True)
+        for keys in (1, 5, 15, 16, 20)
+    ],
+)
 def test_nan_of_a_query_shows_in_a_compiled_call(keys: int, is_causal: bool) -> None:
+    """A compilation takes a second: the eager test above has every number of keys."""
     query, key, value = (torch.randn(1, 2, n, 8) for n in (3, keys, keys))
     query[0, 1, 2, 3] = torch.nan
     mask = causal() if is_causal else None

@@ -172,9 +172,7 @@ def crowd(keys: int, h: float, seed: int = 0) -> Line:
 
 
 @pytest.mark.kernels
-@pytest.mark.parametrize("h", [0.001, 0.015625])
-@pytest.mark.parametrize("normalizer", NORMALIZERS)
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(("name", "normalizer", "h"), every_pair(product(KERNELS, NORMALIZERS, (0.001, 0.015625))))
 def test_errors_do_not_grow_with_the_keys_out_of_reach(name: str, normalizer: str, h: float) -> None:
     found = shares(crowd(20_000, h), name, normalizer, "sorted")
     assert max(found.values()) <= 1, found

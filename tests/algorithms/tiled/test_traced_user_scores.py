@@ -39,7 +39,7 @@ CALLS: dict[str, dict[str, Any]] = {
 }
 
 
-SOME = ("network, causal and lengths", "alibi, causal", "yours, causal")
+SOME = ("network, causal and lengths", "yours, causal")
 each = pytest.mark.parametrize(
     "name", [name if name in SOME else pytest.param(name, marks=pytest.mark.slow) for name in CALLS]
 )

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import qkv
 from qkv.errors import AttachError, ConfigError, UnsupportedError
+from qkv.hub.attaching import NAME
 from qkv.introspect.lazy_map import AttentionMap
 from qkv.masks.patterns import Causal, Span
 
@@ -451,6 +452,20 @@ def test_an_attached_model_goes_to_disk_and_back(name: str, how: str, tmp_path: 
         assert again.generate.__class__ is ours.generate.__class__
 
 
+def test_a_loaded_model_makes_its_attention_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that has attached none: the slow test below starts one, which takes many seconds."""
+    ours = pair_of(*DECODERS["gpt2"])[1]
+    want = ours(IDS)[0]
+    torch.save(ours, tmp_path / "model.pt")
+    for known in (transformers.AttentionInterface, transformers.AttentionMaskInterface):
+        monkeypatch.delitem(known._global_mapping, NAME)
+    again = torch.load(tmp_path / "model.pt", weights_only=False)
+    with qkv.record(again) as trace:
+        assert torch.equal(again(IDS)[0], want)
+    assert trace.weights(trace.layers[0]).shape[-1] == IDS.shape[1]
+
+
+@pytest.mark.slow
 def test_a_saved_model_is_attached_in_another_process(tmp_path: Path) -> None:
     ours = pair_of(*DECODERS["gpt2"])[1]
     torch.save(ours, tmp_path / "model.pt")
@@ -468,9 +483,16 @@ def test_a_saved_model_is_attached_in_another_process(tmp_path: Path) -> None:
 
 @torch.no_grad()
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
-@pytest.mark.parametrize("part", ["model.layers.0", pytest.param("", marks=pytest.mark.slow)], ids=["layer", "model"])
+@pytest.mark.parametrize(
+    "part",
+    [
+        pytest.param("model.layers.0.self_attn", id="attention"),
+        pytest.param("model.layers.0", id="layer", marks=pytest.mark.slow),
+        pytest.param("", id="model", marks=pytest.mark.slow),
+    ],
+)
 def test_compiling_before_the_first_pass_is_no_error(part: str) -> None:
-    """The layer holds all that is attached; PyTorch compiles the rest, code of transformers alone, for 20 seconds."""
+    """The attention holds all that is attached; PyTorch compiles the rest, code of transformers alone, for long."""
     eager, ours = pair_of("LlamaForCausalLM", SMALL | {"num_hidden_layers": 1})
     compiled = ours.get_submodule(part)
     compiled.compile(backend="eager")

@@ -20,6 +20,7 @@ from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
 from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
 from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.nn.attention import Attention
+from qkv.nn.blocks import TransformerBlock
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -254,7 +255,11 @@ def test_the_model_stays_as_it_is() -> None:
     fast(["llama", "gpt2", "t5", "marian", "bert_tokens", "bert_texts"], "llama"),
 )
 def test_published_models(name: str, tmp_path: Path) -> None:
+    """Of one layer: the others add nodes of the same kinds, and seconds."""
     model: Any = read_folder(Folder(PUBLISHED / name)).build()
+    for stack in (module for module in model.modules() if isinstance(module, nn.ModuleList)):
+        if isinstance(stack[0], TransformerBlock):
+            del stack[1:]
     sessions, given = exported(model, tmp_path), published_inputs()
     if isinstance(model, TransformerTranslator):
         memory = run(sessions["encoder"], given.tokens, given.lengths)

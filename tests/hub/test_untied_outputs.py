@@ -43,10 +43,15 @@ def expected_of(name: str, folder: Path) -> torch.Tensor:
     return theirs.logits(model, name, inputs(_SEED))
 
 
-@pytest.mark.parametrize("name", OUTPUTS)
 @pytest.mark.parametrize(
-    ("tied", "weight", "bias"),
-    [(None, False, True), (True, False, True), (True, True, True), (True, True, False), (False, True, True)],
+    ("name", "tied", "weight", "bias"),
+    [
+        pytest.param(name, *case, marks=[] if turn % 2 == place else pytest.mark.slow)
+        for turn, case in enumerate(
+            [(None, False, True), (True, False, True), (True, True, True), (True, True, False), (False, True, True)]
+        )
+        for place, name in enumerate(OUTPUTS)
+    ],
 )
 def test_own_weights_and_biases_are_used_and_written(
     name: str, tied: bool | None, weight: bool, bias: bool, tmp_path: Path

@@ -306,7 +306,7 @@ def test_the_coverage_penalty_is_the_printed_formula(rows: list[list[int]], seed
 
 
 def test_coverage_without_attention_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="coverage: expected 0 where nothing tells"):
+    with pytest.raises(ConfigError, match=r"coverage: expected 0 without attention weights; got 0\.2"):
         beam(Script(0, []), *batch([[3]]), bos=BOS, eos=EOS, limit=3, search=Beam(ranking=Ranking(coverage=0.2)))
 
 

@@ -229,7 +229,7 @@ def test_rows_of_something_else_have_no_keys(sources: Any) -> None:
     assert raised.value.argument.startswith("sources")
 
 
-@pytest.mark.parametrize("number", [2.5, "a", True, None])
+@pytest.mark.parametrize("number", [2.5, "a", True, None, [1]])
 def test_draws_are_numbered(number: Any) -> None:
     with pytest.raises(ConfigError, match="sample"):
         row_keys([[1]], number)

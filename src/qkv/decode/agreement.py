@@ -14,7 +14,7 @@ from qkv.decode.forced import forced
 from qkv.decode.protocol import Hypothesis, Stepper
 
 _ROWS = 512
-"""Proposals that are scored at a time."""
+"""Proposals that are scored in one batch."""
 
 
 @final
@@ -67,15 +67,15 @@ class Agreement:
         for row, ids, score in zip(rows_T.tolist(), texts, scores, strict=True):
             ranked[row].append(Hypothesis(ids, score, rows[row][ids], ranked=score))
         # The sort is stable: of equal proposals, that of the first side stays first.
-        return [sorted(hypotheses, key=lambda one: -one.score) for hypotheses in ranked]
+        return [sorted(hypotheses, key=lambda hypothesis: -hypothesis.score) for hypotheses in ranked]
 
     def _scores(self, source: Tensor, lengths: Tensor, rows_T: Tensor, texts: Sequence[tuple[int, ...]]) -> list[float]:
-        at = rows_T.to(source.device)
-        sources, counts = source[at], lengths[at]
-        written = [[*ids, self.eos] for ids in texts], [[*reversed(ids), self.eos] for ids in texts]
+        rows = rows_T.to(source.device)
+        sources, counts = source[rows], lengths[rows]
+        targets = [[*ids, self.eos] for ids in texts], [[*reversed(ids), self.eos] for ids in texts]
         ahead, back = (
-            forced(model, sources, counts, some, bos=self.bos, eos=self.eos)
-            for model, some in zip((self.ahead, self.back), written, strict=True)
+            forced(model, sources, counts, written, bos=self.bos, eos=self.eos)
+            for model, written in zip((self.ahead, self.back), targets, strict=True)
         )
         return [(ours.score + theirs.score) / 2 for ours, theirs in zip(ahead, back, strict=True)]
 
@@ -93,6 +93,6 @@ def reversed_hypothesis(hypothesis: Hypothesis) -> Hypothesis:
 def _proposals(ahead: Sequence[Hypothesis], back: Sequence[Hypothesis]) -> dict[tuple[int, ...], bool]:
     """Return the proposals in reading order, each once, and whether a side ended it."""
     finished: dict[tuple[int, ...], bool] = {}
-    for one in (*ahead, *map(reversed_hypothesis, back)):
-        finished[one.ids] = finished.get(one.ids, False) or one.finished
+    for proposal in (*ahead, *map(reversed_hypothesis, back)):
+        finished[proposal.ids] = finished.get(proposal.ids, False) or proposal.finished
     return finished

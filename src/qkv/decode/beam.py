@@ -16,8 +16,8 @@ from qkv.errors import ConfigError, expect_name
 from qkv.linalg.session import DecodingSession, opened
 from qkv.values.checked import checked
 
-_STRONGEST = 40
-"""The largest penalty: the length of a million tokens to the power of it is still a number."""
+_MAX_PENALTY = 40
+"""The largest penalty: a length of a million tokens raised to that power is still finite."""
 
 
 @final
@@ -50,8 +50,8 @@ class Ranking:
 
     def __post_init__(self) -> None:
         for name, number in (("length_penalty", self.length_penalty), ("coverage", self.coverage)):
-            if not 0 <= number <= _STRONGEST:
-                raise ConfigError(name, f"from 0 to {_STRONGEST}", f"{number:g}", "0 switches it off.")
+            if not 0 <= number <= _MAX_PENALTY:
+                raise ConfigError(name, f"from 0 to {_MAX_PENALTY}", f"{number:g}", "0 switches it off.")
         expect_name("normalization", self.normalization, get_args(Normalization))
 
     def divisor(self, length: int) -> float:
@@ -196,38 +196,38 @@ def beam(
         ...         return state[rows]
         >>> source, lengths = torch.tensor([[5]]), torch.tensor([1])
         >>> search = Beam(width=9, n_best=3, ranking=Ranking(length_penalty=0.0))
-        >>> (hypothesis,) = beam(Fixed(), source, lengths, bos=0, eos=1, limit=3, search=search)
-        >>> [(one.ids, round(math.exp(one.score), 2)) for one in hypothesis]
+        >>> (hypotheses,) = beam(Fixed(), source, lengths, bos=0, eos=1, limit=3, search=search)
+        >>> [(hypothesis.ids, round(math.exp(hypothesis.score), 2)) for hypothesis in hypotheses]
         [((), 0.5), ((2,), 0.15), ((3,), 0.1)]
     """
     if search.ranking.coverage and attended is None:
         hint = "Use a model with attention, or coverage=0."
-        raise ConfigError("coverage", "0 where nothing tells what was attended to", "more", hint)
+        raise ConfigError("coverage", "0 without attention weights", f"{search.ranking.coverage:g}", hint)
     limits = as_limits(limit, source)
-    run = _Search(as_beam_stepper(model), search, attended, eos, limits.tolist(), as_never(never, eos))
+    searcher = _Search(as_beam_stepper(model), search, attended, eos, limits.tolist(), as_never(never, eos))
     sources = (limits > 0).nonzero().squeeze(1)
     if sources.numel():
         with opened(session) as current:
             state = start_in(current, model, source, lengths)
             if sources.numel() < source.shape[0]:
                 state = model.select(state, sources)
-            run.to_the_end(_Front.first(state, source, lengths, sources, bos))
-    return [run.best(row) for row in range(source.shape[0])]
+            searcher.run(_Frontier.first(state, source, lengths, sources, bos))
+    return [searcher.best(row) for row in range(source.shape[0])]
 
 
 @dataclass(frozen=True, eq=False)
-class _Front(Generic[State]):
-    """The hypotheses that go on, w for each of R sources.
+class _Frontier(Generic[State]):
+    """The hypotheses that the next step extends, w for each of R sources.
 
     Attributes:
         state: the model's state, R·w rows.
         tokens: the newest tokens (R·w,).
-        totals: log-probabilities (R, w), float64; −inf for rows that only fill up a source.
+        totals: log-probabilities (R, w), float64; −inf for rows that only pad a source to w.
         indices: the rows of the hypotheses in the last step of the trail (R·w,).
         sources: the original row of each source (R,).
         lengths: the lengths of the sources (R,).
         covered: the total attention weight of each source position so far (R·w, S).
-        parents: the row of the step before that each hypothesis continues (R·w,).
+        parents: the row of the previous step that each hypothesis continues (R·w,).
     """
 
     state: State
@@ -240,7 +240,7 @@ class _Front(Generic[State]):
     parents: Tensor
 
     @classmethod
-    def first(cls, state: State, source: Tensor, lengths: Tensor, sources: Tensor, bos: int) -> "_Front[State]":
+    def first(cls, state: State, source: Tensor, lengths: Tensor, sources: Tensor, bos: int) -> "_Frontier[State]":
         totals = torch.zeros(sources.numel(), 1, dtype=torch.float64, device=source.device)
         covered = torch.zeros(sources.numel(), source.shape[1], dtype=torch.float64, device=source.device)
         begin = torch.full_like(sources, bos)
@@ -253,10 +253,10 @@ class _Choice(NamedTuple):
     Entries beyond those that exist have totals of −inf; among those that go on, they repeat the likeliest one.
 
     Attributes:
-        rows, tokens, gains, totals: of those that go on: the row of the front, the token, its log-probability, and the
-            log-probability of the hypothesis.
+        rows, tokens, gains, totals: of those that go on: the row of the frontier, the token, its log-probability, and
+            the log-probability of the hypothesis.
         end_rows, end_gains, end_totals: the same of those that end.
-        dead: dead ends among the hypotheses of the front (R, w).
+        dead: dead ends among the hypotheses of the frontier (R, w).
     """
 
     rows: Tensor
@@ -275,7 +275,7 @@ class Trail:
     """The steps of a beam search, as parents and tokens, read backwards to recover a hypothesis.
 
     Args:
-        parents: for each step and row, the row of the step before that it continues.
+        parents: for each step and row, the row of the previous step that it continues.
         tokens: for each step and row, the token that it added.
         gains: the log-probability of that token.
 
@@ -295,7 +295,7 @@ class Trail:
         """Add a step.
 
         Args:
-            parents: the row of the step before that each row continues (R,).
+            parents: the row of the previous step that each row continues (R,).
             tokens: the token that each row adds (R,).
             gains: its log-probability (R,).
         """
@@ -319,19 +319,26 @@ class Trail:
 
 
 class _Leaf(NamedTuple):
-    """A whole hypothesis: its ranking score, its step and row in the trail, and the model's row in its last step."""
+    """A complete hypothesis.
+
+    Attributes:
+        score: by which it is ranked.
+        step, trail_row: where it ends in the trail.
+        model_row: its row of the model's batch in its last step.
+        end_gains: the log-probability of the end token; empty for an unfinished hypothesis.
+    """
 
     score: float
     step: int
-    hypothesis: int
-    row: int
-    end: tuple[float, ...]
+    trail_row: int
+    model_row: int
+    end_gains: tuple[float, ...]
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class _Search(Generic[State]):
-    """A search: its settings, and the hypotheses hypothesis so far for each original row."""
+    """A search: its settings, and the complete hypotheses found so far for each original row."""
 
     model: BeamStepper[State]
     search: Beam
@@ -343,22 +350,22 @@ class _Search(Generic[State]):
     ended: dict[int, list[_Leaf]] = field(default_factory=dict)
     cut: dict[int, list[_Leaf]] = field(default_factory=dict)
 
-    def to_the_end(self, front: _Front[State]) -> None:
+    def run(self, frontier: _Frontier[State]) -> None:
         step = 0
         while True:
-            logits_RN, state = self.model.step(front.tokens, front.state)
-            covered = front.covered + self.attended(state) if self.attended else front.covered
-            front = replace(front, state=state, covered=covered)
-            choice = _choose(logits_RN, front.totals, self.search.width, self.eos, self.never)
-            _check(choice, front.sources, step)
-            self._note_ends(front, choice, step)
-            self._note_dead(front, choice, step)
-            self.trail.note(front.indices[choice.rows.flatten()], choice.tokens.flatten(), choice.gains.flatten())
+            logits_RN, state = self.model.step(frontier.tokens, frontier.state)
+            covered = frontier.covered + self.attended(state) if self.attended else frontier.covered
+            frontier = replace(frontier, state=state, covered=covered)
+            choice = _choose(logits_RN, frontier.totals, self.search.width, self.eos, self.never)
+            _check_numbers(choice, frontier.sources, step)
+            self._add_finished(frontier, choice, step)
+            self._add_dead_ends(frontier, choice, step)
+            self.trail.note(frontier.indices[choice.rows.flatten()], choice.tokens.flatten(), choice.gains.flatten())
             step += 1
-            going = self._going(front, choice, step)
-            if not going:
+            continuing = self._continuing(frontier, choice, step)
+            if not continuing:
                 break
-            front = self._next(front, choice, going, step)
+            frontier = self._advance(frontier, choice, continuing, step)
 
     def best(self, row: int) -> list[Hypothesis]:
         """Return the n best hypotheses of a source, unfinished ones last."""
@@ -367,107 +374,111 @@ class _Search(Generic[State]):
         return ranked or [Hypothesis((), 0.0, finished=False)]
 
     def _hypothesis(self, leaf: _Leaf, finished: bool) -> Hypothesis:
-        ids, gains = self.trail.back(leaf.step, leaf.hypothesis)
-        parts = (*gains, *leaf.end)
-        return Hypothesis(ids, sum(parts), finished, parts, leaf.score, leaf.row)
+        ids, gains = self.trail.back(leaf.step, leaf.trail_row)
+        parts = (*gains, *leaf.end_gains)
+        return Hypothesis(ids, sum(parts), finished, parts, leaf.score, leaf.model_row)
 
-    def _note_ends(self, front: _Front[State], choice: _Choice, step: int) -> None:
-        sources, indices = front.sources.tolist(), front.indices.tolist()
+    def _add_finished(self, frontier: _Frontier[State], choice: _Choice, step: int) -> None:
+        sources, indices = frontier.sources.tolist(), frontier.indices.tolist()
         for i, j in choice.end_totals.isfinite().nonzero().tolist():
             row = int(choice.end_rows[i, j])
-            score = self._score(float(choice.end_totals[i, j]), step + 1, front, row, i)
+            score = self._score(float(choice.end_totals[i, j]), step + 1, frontier, row, i)
             leaves = self.ended.setdefault(sources[i], [])
             leaves.append(_Leaf(score, step, indices[row], row, (float(choice.end_gains[i, j]),)))
             # The sort is stable: of equal hypotheses the first to finish stays first.
             leaves.sort(key=lambda leaf: -leaf.score)
             del leaves[self.search.width :]
 
-    def _note_dead(self, front: _Front[State], choice: _Choice, step: int) -> None:
+    def _add_dead_ends(self, frontier: _Frontier[State], choice: _Choice, step: int) -> None:
         if step == 0 or not choice.dead.any():
             return
-        indices, parents, each = front.indices.tolist(), front.parents.tolist(), choice.dead.shape[1]
+        indices, parents, width = frontier.indices.tolist(), frontier.parents.tolist(), choice.dead.shape[1]
         for i, j in choice.dead.nonzero().tolist():
-            row = i * each + j
-            score = self._score(float(front.totals[i, j]), step, front, row, i)
-            self._cut_off(int(front.sources[i]), [_Leaf(score, step, indices[row], parents[row], ())])
+            row = i * width + j
+            score = self._score(float(frontier.totals[i, j]), step, frontier, row, i)
+            self._add_unfinished(int(frontier.sources[i]), [_Leaf(score, step, indices[row], parents[row], ())])
 
-    def _cut_off(self, source: int, leaves: list[_Leaf]) -> None:
-        """Add hypotheses that do not go on, although they have not ended."""
+    def _add_unfinished(self, source: int, leaves: list[_Leaf]) -> None:
+        """Add hypotheses that are not continued, although they have not ended."""
         self.cut[source] = sorted([*self.cut.get(source, ()), *leaves], key=lambda leaf: -leaf.score)
 
-    def _note_cut(self, front: _Front[State], choice: _Choice, i: int, step: int) -> None:
+    def _add_at_limit(self, frontier: _Frontier[State], choice: _Choice, i: int, step: int) -> None:
         width, leaves = self.search.width, []
         for j, total in enumerate(choice.totals[i].tolist()):
             if total > -math.inf:
                 row = int(choice.rows[i, j])
-                leaves.append(_Leaf(self._score(total, step, front, row, i), step, i * width + j, row, ()))
-        self._cut_off(int(front.sources[i]), leaves)
+                leaves.append(_Leaf(self._score(total, step, frontier, row, i), step, i * width + j, row, ()))
+        self._add_unfinished(int(frontier.sources[i]), leaves)
 
-    def _score(self, total: float, length: int, front: _Front[State], row: int, i: int) -> float:
+    def _score(self, total: float, length: int, frontier: _Frontier[State], row: int, i: int) -> float:
         covered = 0.0
         if self.attended is not None and self.search.ranking.coverage:
-            covered = float(log_coverage(front.covered[row : row + 1], front.lengths[i : i + 1]))
+            covered = float(log_coverage(frontier.covered[row : row + 1], frontier.lengths[i : i + 1]))
         return self.search.ranking.score(total, length, covered)
 
-    def _going(self, front: _Front[State], choice: _Choice, step: int) -> list[int]:
-        """Return the sources that go on after a step, and note the unfinished hypotheses of those at their limit."""
-        going = []
-        for i, (source, best) in enumerate(zip(front.sources.tolist(), choice.totals.amax(1).tolist(), strict=True)):
+    def _continuing(self, frontier: _Frontier[State], choice: _Choice, step: int) -> list[int]:
+        """Return the sources that continue after a step; add the unfinished hypotheses of those at their limit."""
+        continuing = []
+        for i, (source, best) in enumerate(zip(frontier.sources.tolist(), choice.totals.amax(1).tolist(), strict=True)):
             if best > -math.inf and step >= self.limits[source]:
-                self._note_cut(front, choice, i, step)
-            elif best > -math.inf and not self._settled(self.ended.get(source, []), best, self.limits[source]):
-                going.append(i)
-        return going
+                self._add_at_limit(frontier, choice, i, step)
+            elif best > -math.inf and not self._is_settled(self.ended.get(source, []), best, self.limits[source]):
+                continuing.append(i)
+        return continuing
 
-    def _settled(self, ended: list[_Leaf], best: float, limit: int) -> bool:
+    def _is_settled(self, ended: list[_Leaf], best: float, limit: int) -> bool:
         if self.search.stop == "filled":
             return len(ended) >= self.search.width
         enough = len(ended) >= self.search.n_best
         return enough and ended[self.search.n_best - 1].score >= self.search.ranking.bound(best, limit)
 
-    def _next(self, front: _Front[State], choice: _Choice, going: list[int], step: int) -> _Front[State]:
-        width, device = self.search.width, front.tokens.device
-        continuing = torch.tensor(going, dtype=torch.int64, device=device)
+    def _advance(self, frontier: _Frontier[State], choice: _Choice, sources: list[int], step: int) -> _Frontier[State]:
+        width, device = self.search.width, frontier.tokens.device
+        continuing = torch.tensor(sources, dtype=torch.int64, device=device)
         rows = choice.rows[continuing].flatten()
-        state = self.model.fork(front.state, continuing, width) if step == 1 else self.model.regroup(front.state, rows)
+        state = (
+            self.model.fork(frontier.state, continuing, width)
+            if step == 1
+            else self.model.regroup(frontier.state, rows)
+        )
         indices = (continuing[:, None] * width + torch.arange(width, device=device)).flatten()
-        return _Front(
+        return _Frontier(
             state,
             choice.tokens[continuing].flatten(),
             choice.totals[continuing],
             indices,
-            front.sources[continuing],
-            front.lengths[continuing],
-            front.covered[rows],
+            frontier.sources[continuing],
+            frontier.lengths[continuing],
+            frontier.covered[rows],
             rows,
         )
 
 
 def _choose(logits_MN: Tensor, totals_Rw: Tensor, width: int, eos: int, never: Sequence[int]) -> _Choice:
     """Choose the best continuations of each source that go on, and those that end among the best of all."""
-    # W continuations go on, and one more may be the end: W + 1 of each row are enough.
+    # W continuations go on, and one more may be the end token: W + 1 of each row are enough.
     tokens, parts = likeliest(logits_MN, width + 1, never)
     gains = parts.double()
-    sources, each = totals_Rw.shape[0], tokens.shape[-1]
+    sources, per_row = totals_Rw.shape[0], tokens.shape[-1]
     dead = (gains[:, 0].view_as(totals_Rw) == -math.inf) & (totals_Rw > -math.inf)
     totals = (totals_Rw.view(-1, 1) + gains).view(sources, -1)
     totals, order = totals.sort(dim=-1, descending=True, stable=True)
     gains, tokens = gains.view(sources, -1).gather(1, order), tokens.view(sources, -1).gather(1, order)
-    rows = order // each + torch.arange(sources, device=order.device)[:, None] * totals_Rw.shape[1]
+    rows = order // per_row + torch.arange(sources, device=order.device)[:, None] * totals_Rw.shape[1]
     ends = tokens == eos
-    first = ends.long().argsort(dim=1, stable=True)[:, :width]
+    continuing = ends.long().argsort(dim=1, stable=True)[:, :width]
     # If there are fewer continuations than W, repeat the last one with a total of −inf.
-    lack = width - first.shape[1]
-    first = torch.cat([first, first[:, -1:].expand(-1, lack)], 1) if lack > 0 else first
-    going = totals.masked_fill(ends, -math.inf).gather(1, first)
-    if lack > 0:
-        going[:, -lack:] = -math.inf
-    first = torch.where(going == -math.inf, first[:, :1], first)
+    missing = width - continuing.shape[1]
+    continuing = torch.cat([continuing, continuing[:, -1:].expand(-1, missing)], 1) if missing > 0 else continuing
+    continuing_totals = totals.masked_fill(ends, -math.inf).gather(1, continuing)
+    if missing > 0:
+        continuing_totals[:, -missing:] = -math.inf
+    continuing = torch.where(continuing_totals == -math.inf, continuing[:, :1], continuing)
     return _Choice(
-        rows.gather(1, first),
-        tokens.gather(1, first),
-        gains.gather(1, first),
-        going,
+        rows.gather(1, continuing),
+        tokens.gather(1, continuing),
+        gains.gather(1, continuing),
+        continuing_totals,
         rows[:, :width],
         gains[:, :width],
         totals.masked_fill(~ends, -math.inf)[:, :width],
@@ -475,9 +486,9 @@ def _choose(logits_MN: Tensor, totals_Rw: Tensor, width: int, eos: int, never: S
     )
 
 
-def _check(choice: _Choice, sources: Tensor, step: int) -> None:
+def _check_numbers(choice: _Choice, sources: Tensor, step: int) -> None:
     # NaN sorts first: among the best that go on, or among the ends if nothing else may be chosen.
     best_2R = torch.stack([choice.totals[:, 0], choice.end_totals[:, 0]])
-    lost = best_2R.isnan().any(0)
-    if lost.any():
-        expect_numbers(best_2R, f"row {int(sources[lost][0])} at step {step}")
+    wrong = best_2R.isnan().any(0)
+    if wrong.any():
+        expect_numbers(best_2R, f"row {int(sources[wrong][0])} at step {step}")

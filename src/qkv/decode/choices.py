@@ -1,4 +1,4 @@
-"""The names that settings of decoding choose from. It imports nothing: commands read it when they start."""
+"""The names that settings of decoding choose from. It imports nothing, because every command reads it."""
 
 from typing import Literal
 

@@ -28,8 +28,8 @@ class Ensemble:
 
     Example:
         >>> class Fixed:
-        ...     def __init__(self, *chances):
-        ...         self.scores = torch.tensor(chances).log()
+        ...     def __init__(self, *probabilities):
+        ...         self.scores = torch.tensor(probabilities).log()
         ...     def start(self, source, lengths):
         ...         return source
         ...     def step(self, tokens, state):

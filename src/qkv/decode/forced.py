@@ -65,10 +65,10 @@ def forced(
     rows = torch.arange(len(targets), device=source.device)
     tokens = torch.full_like(rows, bos)
     for step in range(int(counts.max())):
-        going = (counts[rows] > step).nonzero().squeeze(1)
-        if going.numel() < rows.numel():
-            state = model.select(state, going)
-            rows, tokens = rows[going], tokens[going]
+        active = (counts[rows] > step).nonzero().squeeze(1)
+        if active.numel() < rows.numel():
+            state = model.select(state, active)
+            rows, tokens = rows[active], tokens[active]
         logits, state = model.step(tokens, state)
         tokens = torch.tensor([targets[row][step] for row in rows.tolist()], device=source.device)
         journal.note(rows, tokens, log_probability(logits, tokens))

@@ -12,11 +12,11 @@ from qkv.errors import ConfigError, QkvError
 from qkv.values.checked import is_whole_number
 from qkv.values.execution import readable
 
-_MANY = 1 << 18
-"""Scores from which on the compiled search runs; a process that decodes little need not load kernels."""
+_COMPILED_FROM = 1 << 18
+"""Scores from which the compiled search runs; a process that decodes little does not load kernels."""
 
-_EACH = 3e-4
-"""Microseconds that the compiled search takes per score, on one thread."""
+_MICROSECONDS = 3e-4
+"""Microseconds per score of the compiled search, on one thread."""
 
 _ROWS = 64
 """Rows that are searched at a time, so that their scores stay in the cache between two reads."""
@@ -39,7 +39,7 @@ def likeliest(logits_RN: Tensor, count: int, never: Sequence[int] = ()) -> tuple
         equally likely ids is returned. If all scores of a row are −inf, so are its log-probabilities.
 
     Raises:
-        ConfigError: the count is below one, or `never` holds all ids or something else than ids.
+        ConfigError: the count is below one, or `never` holds all ids, or something that is not an id.
 
     Example:
         >>> tokens, gains = likeliest(torch.tensor([[0.1, 0.6, 0.3]]).log(), 2)
@@ -55,7 +55,7 @@ def likeliest(logits_RN: Tensor, count: int, never: Sequence[int] = ()) -> tuple
         never = as_ids("never", never)
         lowest_of_others(never, scores.shape[-1])
     tokens, gains = _search(scores, count, never)
-    return tokens, _of_none(scores, gains)
+    return tokens, _fill_impossible_rows(scores, gains)
 
 
 def as_ids(name: str, ids: Sequence[int]) -> tuple[int, ...]:
@@ -69,7 +69,7 @@ def as_ids(name: str, ids: Sequence[int]) -> tuple[int, ...]:
         The ids.
 
     Raises:
-        ConfigError: it is no sequence, or an element is negative or not a whole number.
+        ConfigError: it is not a sequence, or an element is negative or not a whole number.
 
     Example:
         >>> as_ids("never", [-1])
@@ -82,14 +82,14 @@ def as_ids(name: str, ids: Sequence[int]) -> tuple[int, ...]:
     if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
         raise ConfigError(name, "a list of ids, whole numbers from 0 on", f"{ids!r:.60}", hint)
     listed = tuple(ids)
-    wrong = [one for one in listed if not is_whole_number(one) or one < 0]
+    wrong = [number for number in listed if not is_whole_number(number) or number < 0]
     if wrong:
         raise ConfigError(name, "ids, whole numbers from 0 on", f"{wrong[0]!r:.60}", hint)
     return listed
 
 
 def lowest_of_others(never: Collection[int], size: int) -> int:
-    """Return the lowest id that is not among some.
+    """Return the lowest id that is not left out.
 
     Args:
         never: the ids that are left out.
@@ -143,10 +143,10 @@ def log_probabilities(logits_RN: Tensor) -> Tensor:
                 [0.0000, 0.0000]])
     """
     scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
-    return _of_none(scores, scores.log_softmax(-1))
+    return _fill_impossible_rows(scores, scores.log_softmax(-1))
 
 
-def _of_none(scores_RN: Tensor, gains_RC: Tensor) -> Tensor:
+def _fill_impossible_rows(scores_RN: Tensor, gains_RC: Tensor) -> Tensor:
     """Replace NaN by −inf in rows whose scores are all −inf; leave other NaN."""
     if not torch.compiler.is_compiling() and not gains_RC[:, 0].isnan().any():
         return gains_RC
@@ -155,12 +155,12 @@ def _of_none(scores_RN: Tensor, gains_RC: Tensor) -> Tensor:
 
 def _search(scores_RN: Tensor, count: int, never: Sequence[int]) -> tuple[Tensor, Tensor]:
     if scores_RN.device.type != "cpu" or torch.compiler.is_compiling():
-        return _of_rows(scores_RN, count, never)
-    if scores_RN.numel() >= _MANY and scores_RN.dtype == torch.float32 and readable(scores_RN):
+        return _search_rows(scores_RN, count, never)
+    if scores_RN.numel() >= _COMPILED_FROM and scores_RN.dtype == torch.float32 and readable(scores_RN):
         search = _compiled()
         if search is not None:
             return search(scores_RN, count, never)
-    parts = [_of_rows(rows, count, never) for rows in torch.split(scores_RN, _ROWS)]
+    parts = [_search_rows(rows, count, never) for rows in torch.split(scores_RN, _ROWS)]
     return parts[0] if len(parts) == 1 else (torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]))
 
 
@@ -180,28 +180,30 @@ def _compiled() -> Callable[[Tensor, int, Sequence[int]], tuple[Tensor, Tensor]]
         gains = np.empty(tokens.shape, np.float32)
         kernel_arguments = (size, scores.reshape(-1), ruled_out, tokens, gains)
         scratch = (((-(-size // BLOCK),), np.float32),)
-        thread_pool.run_in_chunks(best_tokens, np.float32, rows, scores.size * _EACH, kernel_arguments, scratch)
+        thread_pool.run_in_chunks(best_tokens, np.float32, rows, scores.size * _MICROSECONDS, kernel_arguments, scratch)
         return torch.from_numpy(tokens.view(np.int64)), torch.from_numpy(gains)
 
     return search
 
 
-def _of_rows(scores_RN: Tensor, count: int, never: Sequence[int]) -> tuple[Tensor, Tensor]:
-    tokens = _without(scores_RN, count, never) if never else _by_blocks(scores_RN, min(count, scores_RN.shape[-1]))
+def _search_rows(scores_RN: Tensor, count: int, never: Sequence[int]) -> tuple[Tensor, Tensor]:
+    tokens = (
+        _search_except(scores_RN, count, never) if never else _by_blocks(scores_RN, min(count, scores_RN.shape[-1]))
+    )
     # PyTorch's log_softmax of all N takes less time than separate calls that would compute only a few.
     return tokens, scores_RN.log_softmax(-1).gather(1, tokens)
 
 
-def _without(scores_RN: Tensor, count: int, never: Sequence[int]) -> Tensor:
+def _search_except(scores_RN: Tensor, count: int, never: Sequence[int]) -> Tensor:
     """Search the ids above the highest one left out by blocks, and compare the best with the few ids below it."""
-    size, behind = scores_RN.shape[-1], max(never) + 1
-    few = [number for number in range(min(behind, size)) if number not in never]
-    late = min(count, size - behind)
-    below = [_by_blocks(scores_RN[:, behind:], late) + behind] if late > 0 else []
-    if not few:
-        return below[0]
+    size, start = scores_RN.shape[-1], max(never) + 1
+    below = [number for number in range(min(start, size)) if number not in never]
+    count_above = min(count, size - start)
+    above = [_by_blocks(scores_RN[:, start:], count_above) + start] if count_above > 0 else []
+    if not below:
+        return above[0]
     # In the order of ids, so that the lowest of equally likely ones comes first.
-    tokens = torch.cat([torch.tensor(few, device=scores_RN.device).expand(len(scores_RN), -1), *below], 1)
+    tokens = torch.cat([torch.tensor(below, device=scores_RN.device).expand(len(scores_RN), -1), *above], 1)
     return tokens.gather(1, _top(scores_RN.gather(1, tokens), min(count, tokens.shape[-1]))[1])
 
 

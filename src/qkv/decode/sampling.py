@@ -17,9 +17,12 @@ from qkv.linalg.session import DecodingSession
 from qkv.values.checked import checked, is_whole_number
 
 _GOLDEN = 0x9E3779B97F4A7C15
+"""SplitMix64's increment: 2⁶⁴ divided by the golden ratio, made odd."""
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
+"""The shifts and factors of SplitMix64's finalizer."""
 _WORD = 1 << 64
 _EXTREME = 2.0**-60
+"""Temperatures below this, or above its inverse, are applied in float64."""
 
 
 @final
@@ -69,7 +72,7 @@ class Sampling:
             (R, N), at least float32; not normalized.
 
         Raises:
-            ConfigError: `never` holds what is no id.
+            ConfigError: `never` holds something that is not an id.
         """
         scores = logits_RN if logits_RN.dtype == torch.float64 else logits_RN.float()
         ruled_out = [number for number in as_ids("never", never) if number < scores.shape[-1]]
@@ -104,9 +107,9 @@ class Sampling:
             The tokens (R,), and their log-probabilities under the model, before any filter (R,).
 
         Raises:
-            ConfigError: `never` holds all ids, or what is no id.
+            ConfigError: `never` holds all ids, or something that is not an id.
             ShapeError: not one key for each row.
-            DtypeError: keys that are no whole numbers.
+            DtypeError: the keys are not whole numbers.
 
         Example:
             >>> logits, keys = torch.zeros(4, 3), torch.tensor([7, 8, 9, 7])
@@ -119,13 +122,13 @@ class Sampling:
         if self.temperature == 0:
             tokens = likeliest(scores, 1, never)[0].squeeze(-1)
         else:
-            reached = self.filtered(logits_RN, never).double().softmax(-1).cumsum(-1)
-            drawn = uniform(self.seed, keys, step)[:, None] * reached[:, -1:]
+            cumulative = self.filtered(logits_RN, never).double().softmax(-1).cumsum(-1)
+            drawn = uniform(self.seed, keys, step)[:, None] * cumulative[:, -1:]
             # Rows of NaN give an index past the end; the journal reports them.
-            tokens = torch.searchsorted(reached, drawn, right=True).squeeze(-1).clamp_(max=scores.shape[-1] - 1)
+            tokens = torch.searchsorted(cumulative, drawn, right=True).squeeze(-1).clamp_(max=scores.shape[-1] - 1)
             if never:
                 # If no token that may be drawn has any probability, take the lowest id, as `likeliest` does.
-                tokens = torch.where(reached[:, -1] > 0, tokens, lowest_of_others(never, scores.shape[-1]))
+                tokens = torch.where(cumulative[:, -1] > 0, tokens, lowest_of_others(never, scores.shape[-1]))
         return tokens, log_probability(scores, tokens)
 
 
@@ -153,7 +156,7 @@ def uniform(seed: int, keys: Tensor, step: int) -> Tensor:
 
 @final
 class RowKeys:
-    """Makes the keys of `row_keys` for rows that come part by part: a source that came before gets another key.
+    """Makes the keys of `row_keys` for rows that arrive in parts: a source that was seen before gets another key.
 
     It stores a count for each different source.
 
@@ -168,10 +171,10 @@ class RowKeys:
 
     def of(self, sources: Sequence[Sequence[int]], sample: int = 0) -> list[int]:
         """Return one key per row, see `row_keys`."""
-        seen = self._seen.setdefault(sample, Counter())
-        keys: list[int] = []
         if not is_whole_number(sample):
             raise ConfigError("sample", "a whole number", f"{sample!r:.60}", "Number the draws of a source from 0 on.")
+        seen = self._seen.setdefault(sample, Counter())
+        keys: list[int] = []
         for source in _as_sources(sources):
             digest = blake2b(f"{source}".encode(), digest_size=16).digest()
             text = f"{sample}:{seen[digest]}:{source}".encode()
@@ -181,7 +184,7 @@ class RowKeys:
 
 
 def _as_sources(sources: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-    """Return rows of plain integers, as the keys are those of what they print."""
+    """Return rows of plain integers, because a key is a hash of the printed row."""
     hint = "Give a list of ids for each row, such as [[5, 6], [7]]."
     if isinstance(sources, (str, bytes)) or not isinstance(sources, Iterable):
         raise ConfigError("sources", "a list of ids for each row", f"{sources!r:.60}", hint)
@@ -191,7 +194,7 @@ def _as_sources(sources: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
         if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
             raise ConfigError(f"sources[{number}]", "a list of ids", f"{source!r:.60}", hint)
         row = tuple(ids)
-        wrong = [one for one in row if not is_whole_number(one)]
+        wrong = [number for number in row if not is_whole_number(number)]
         if wrong:
             raise ConfigError(f"sources[{number}]", "ids, which are whole numbers", f"{wrong[0]!r:.60}", hint)
         rows.append(tuple(map(int, row)))
@@ -209,7 +212,7 @@ def row_keys(sources: Sequence[Sequence[int]], sample: int = 0) -> list[int]:
         One key per row.
 
     Raises:
-        ConfigError: a row is no list of whole numbers.
+        ConfigError: a row is not a list of whole numbers, or `sample` is not a whole number.
 
     Example:
         >>> one, other, again = row_keys([[5, 6], [7], [5, 6]])
@@ -253,7 +256,7 @@ def sample(
 
     Raises:
         ShapeError: `limit` or `keys` has another shape.
-        DtypeError: keys that are no whole numbers.
+        DtypeError: the keys are not whole numbers.
         ConfigError: `never` holds the end token.
         QkvError: the model's scores are not numbers.
 
@@ -299,8 +302,8 @@ def _at_least(scores_RN: Tensor, threshold_R1: Tensor) -> Tensor:
 def _nucleus(scores_RN: Tensor, share: float) -> Tensor:
     """Return the lowest score in the smallest set of likeliest tokens with a total probability of `share` (R, 1)."""
     ordered = scores_RN.sort(-1, descending=True).values
-    reached = ordered.double().softmax(-1).cumsum(-1)
-    count = (reached < share).sum(-1, keepdim=True).clamp_(max=scores_RN.shape[-1] - 1)
+    cumulative = ordered.double().softmax(-1).cumsum(-1)
+    count = (cumulative < share).sum(-1, keepdim=True).clamp_(max=scores_RN.shape[-1] - 1)
     return ordered.gather(-1, count)
 
 

@@ -13,7 +13,8 @@ from qkv.linalg.session import DecodingSession, opened
 from qkv.values.checked import checked
 
 Choose = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]
-"""From scores (R, N), the original row numbers (R,) and the step to tokens (R,) and their log-probabilities (R,)."""
+"""Chooses tokens (R,), with their log-probabilities (R,), from scores (R, N), the original row numbers (R,) and the
+step."""
 
 
 def walk(
@@ -65,12 +66,12 @@ def walk(
             possible = gains != -torch.inf
             chosen = (rows, tokens, gains)
             journal.note(*(chosen if possible.all() else (x[possible] for x in chosen)))
-            going = (possible & (tokens != eos) & (limits[rows] > step + 1)).nonzero().squeeze(1)
-            if going.numel() == 0:
+            active = (possible & (tokens != eos) & (limits[rows] > step + 1)).nonzero().squeeze(1)
+            if active.numel() == 0:
                 break
-            if going.numel() < rows.numel():
-                state = model.select(state, going)
-                rows, tokens = rows[going], tokens[going]
+            if active.numel() < rows.numel():
+                state = model.select(state, active)
+                rows, tokens = rows[active], tokens[active]
     return journal.hypotheses(eos)
 
 
@@ -116,7 +117,7 @@ def as_never(never: Sequence[int], eos: int) -> tuple[int, ...]:
         The ids in order, each once.
 
     Raises:
-        ConfigError: the end token, a negative number or no whole number is among them.
+        ConfigError: the ids contain the end token, a negative number, or something that is not a whole number.
 
     Example:
         >>> as_never([1, 0, 1], eos=2)

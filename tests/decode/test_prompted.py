@@ -69,7 +69,7 @@ def test_a_session_keeps_packed_weights_and_changes_no_id(
     if available.why_unavailable() is not None:
         pytest.skip("no compiled kernels here")
     monkeypatch.setattr(matmul, "_packed_weight_class", lambda: PackedWeight)
-    monkeypatch.setattr(matmul, "_LEAST", 1)
+    monkeypatch.setattr(matmul, "_MIN_MULTIPLICATIONS", 1)
     settings: dict[str, Any] = {"bos": 0, "eos": 1, "limit": 8}
     network: Any = model.model
     with DecodingSession() as session:

@@ -24,7 +24,7 @@ SHAPES = [((64, 256), 512), ((4, 33, 130), 1000), ((2, 3, 50, 96), 96), ((700, 3
 @pytest.fixture(autouse=True)
 def asked_anew() -> Iterator[None]:
     """What a test learns about its processor is forgotten after it."""
-    favored, panels = matmul._favored, matmul._packed_weight_class
+    favored, panels = matmul._onednn_is_faster, matmul._packed_weight_class
     yield
     favored.cache_clear()
     panels.cache_clear()
@@ -35,7 +35,7 @@ def onednn(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As on a processor whose widest registers MKL leaves unused."""
     if not torch._C._has_mkldnn:
         pytest.skip("PyTorch without oneDNN")
-    monkeypatch.setattr(matmul, "_favored", lambda: True)
+    monkeypatch.setattr(matmul, "_onednn_is_faster", lambda: True)
     return
 
 
@@ -146,7 +146,7 @@ def test_blocks_learn_from_products_of_any_size(cross: bool, monkeypatch: pytest
     x, memory = torch.randn(2, 5, 32), torch.randn(2, 7, 32)
     gradients = []
     for least in (1, 2**60):
-        monkeypatch.setattr(matmul, "_LEAST", least)
+        monkeypatch.setattr(matmul, "_MIN_MULTIPLICATIONS", least)
         output = block.step(x, block.begin(memory))[0] if cross else block(x)
         gradients.append(torch.autograd.grad(output.square().sum(), list(block.parameters())))
     for ours, theirs in zip(*gradients, strict=True):
@@ -220,8 +220,8 @@ def test_onednn_is_favored_where_mkl_leaves_wide_registers_unused(
 ) -> None:
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(mkl, "optimized_for", lambda: processors)
-    matmul._favored.cache_clear()
-    assert matmul._favored() == (favored and torch._C._has_mkldnn)
+    matmul._onednn_is_faster.cache_clear()
+    assert matmul._onednn_is_faster() == (favored and torch._C._has_mkldnn)
 
 
 def test_mkl_says_what_it_is_optimized_for() -> None:
@@ -249,8 +249,8 @@ def test_an_operator_of_another_form_is_left_alone(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(matmul, "_product", other)
     monkeypatch.setattr(mkl, "leaves_wide_registers_unused", lambda: True)
-    matmul._favored.cache_clear()
-    assert not matmul._favored()
+    matmul._onednn_is_faster.cache_clear()
+    assert not matmul._onednn_is_faster()
     x, weight, bias = drawn(*SHAPES[0])
     torch.testing.assert_close(linear(x, weight, bias), F.linear(x, weight, bias))
 
@@ -270,7 +270,7 @@ ITEMS = [
 def test_products_of_batches_are_pytorchs(
     left: tuple[int, ...], right: tuple[int, ...], gaps: bool, turned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matmul, "_LEAST_ITEM", 1)
+    monkeypatch.setattr(matmul, "_MIN_MULTIPLICATIONS_PER_ITEM", 1)
     torch.manual_seed(0)
     one, other = (_laid_out(torch.randn(shape), gaps, turned) for shape in (left, right))
     wide = one.double() @ other.double()
@@ -309,7 +309,7 @@ def test_small_products_of_batches_lie_where_they_should() -> None:
 @pytest.mark.usefixtures("onednn")
 @pytest.mark.parametrize("many", [1, 2**40], ids=["by panels", "by oneDNN"])
 def test_weights_that_are_kept_are_those_of_now(monkeypatch: pytest.MonkeyPatch, many: int) -> None:
-    monkeypatch.setattr(matmul, "_MANY", many)
+    monkeypatch.setattr(matmul, "_MIN_FOR_PANELS", many)
     (x, weight, bias), more = drawn(*SHAPES[0]), 3.0
     with torch.inference_mode(), DecodingSession() as session:
         kept = cached_weight(session, "weight")
@@ -332,7 +332,7 @@ def test_large_products_of_a_decoding_go_by_panels_and_keep_their_memory(monkeyp
     taken: list[Tensor] = []
     true = paneled.times
     monkeypatch.setattr(paneled, "times", lambda self, x, *given: taken.append(x) or true(self, x, *given))
-    monkeypatch.setattr(matmul, "_MANY", 2**23)
+    monkeypatch.setattr(matmul, "_MIN_FOR_PANELS", 2**23)
     x, weight, bias = drawn(*SHAPES[0])
     with torch.inference_mode(), DecodingSession() as session:
         kept = cached_weight(session, "weight")
@@ -350,8 +350,8 @@ def test_without_onednn_a_kept_weight_is_packed_for_few_rows_only(rows: int, mon
     true = PackedWeight.times
     monkeypatch.setattr(PackedWeight, "times", lambda self, x, *rest: taken.append(len(x)) or true(self, x, *rest))
     monkeypatch.setattr(matmul, "_packed_weight_class", lambda: PackedWeight)
-    monkeypatch.setattr(matmul, "_favored", lambda: False)
-    monkeypatch.setattr(matmul, "_LARGE", 1)
+    monkeypatch.setattr(matmul, "_onednn_is_faster", lambda: False)
+    monkeypatch.setattr(matmul, "_MIN_ELEMENTS", 1)
     x, weight, bias = drawn((rows, 512), 2048)
     with torch.inference_mode(), DecodingSession() as session:
         kept = cached_weight(session, "weight")
@@ -360,14 +360,14 @@ def test_without_onednn_a_kept_weight_is_packed_for_few_rows_only(rows: int, mon
             torch.testing.assert_close(found, F.linear(x * scale, weight, bias), rtol=1e-4, atol=1e-3)
         # Other rows of the same weight follow the same rule.
         linear(torch.randn(600, 512), weight, bias, kept)
-    assert taken == ([rows] * 2 if matmul.few(rows) else [])
+    assert taken == ([rows] * 2 if matmul.suits_panels(rows) else [])
 
 
 def test_no_private_operator_is_called_where_onednn_is_not_favored(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: object) -> Tensor:
         raise AssertionError("called")
 
-    monkeypatch.setattr(matmul, "_favored", lambda: False)
+    monkeypatch.setattr(matmul, "_onednn_is_faster", lambda: False)
     monkeypatch.setattr(matmul, "_product", forbidden)
     for shape, size in SHAPES:
         x, weight, bias = drawn(shape, size)

@@ -12,7 +12,7 @@ from qkv.linalg.memory_pool import Workspace, borrow_workspace
 
 @pytest.fixture(autouse=True)
 def _nothing_kept() -> None:
-    memory_pool._of_thread.__dict__.clear()
+    memory_pool._thread_local.__dict__.clear()
 
 
 def test_the_same_memory_comes_back() -> None:

@@ -145,8 +145,8 @@ every_model = pytest.mark.parametrize(
 def _packing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let small products be packed and fused as large ones are, where this machine can do that at all."""
     if torch._C._has_mkldnn and available.why_unavailable() is None:
-        monkeypatch.setattr(matmul, "_favored", lambda: True)
-        monkeypatch.setattr(matmul, "_LEAST", 1)
+        monkeypatch.setattr(matmul, "_onednn_is_faster", lambda: True)
+        monkeypatch.setattr(matmul, "_MIN_MULTIPLICATIONS", 1)
     with warnings.catch_warnings():
         # PyTorch's own quantization and peft's hints about tied weights.
         warnings.simplefilter("ignore")

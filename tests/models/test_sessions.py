@@ -38,11 +38,11 @@ def packed_products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
         pytest.skip("no compiled kernels here")
     if request.param == "oneDNN" and not torch._C._has_mkldnn:
         pytest.skip("PyTorch without oneDNN")
-    monkeypatch.setattr(matmul, "_favored", lambda: request.param == "oneDNN")
+    monkeypatch.setattr(matmul, "_onednn_is_faster", lambda: request.param == "oneDNN")
     monkeypatch.setattr(matmul, "_packed_weight_class", lambda: PackedWeight)
-    monkeypatch.setattr(matmul, "_LEAST", 1)
-    monkeypatch.setattr(matmul, "_LARGE", 1)
-    monkeypatch.setattr(matmul, "_MANY", 2**17)
+    monkeypatch.setattr(matmul, "_MIN_MULTIPLICATIONS", 1)
+    monkeypatch.setattr(matmul, "_MIN_ELEMENTS", 1)
+    monkeypatch.setattr(matmul, "_MIN_FOR_PANELS", 2**17)
 
 
 def transformer(**options: Any) -> TransformerTranslator:

@@ -45,7 +45,8 @@ def center(query: Tensor, key: Tensor, scale: float | Tensor, steepness: float =
 def median_key(key: Tensor) -> Tensor:
     """Return the median of each feature over the keys (..., K, F), as (..., 1, F).
 
-    PyTorch's median of a tensor that was expanded along the keys is memory that nothing wrote (2.13), so it is copied.
+    PyTorch 2.13 returns uninitialized memory as the median of a tensor that was expanded along the keys, so such a
+    tensor is copied first.
 
     Example:
         >>> median_key(torch.ones(1, 2).expand(5, 2))

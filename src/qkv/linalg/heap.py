@@ -50,7 +50,7 @@ class GrowthLimit:
     """Returns the free pages of the heap to the system when a loop's memory has grown by `GROWTH`.
 
     Batches of ever new sizes leave free blocks that no later tensor fits: what oneDNN and PyTorch remember of each size
-    lies between them. A training of 3.5 million parameters grew from 1.5 to 4.4 GiB in 200 updates.
+    lies between them. Training a model of 3.5 million parameters grew the process from 1.5 to 4.4 GiB in 200 updates.
 
     Args:
         resident: returns the bytes of this process in memory; None where the system does not say.

@@ -1,15 +1,15 @@
 """Matrix products by the fastest code for their kind on this processor.
 
-Which code that is was measured for each kind of product (docs/understanding/planner.md). No vendor decides:
+Which code that is was measured for each kind of product (docs/understanding/planner.md):
 
-- Large products and those of a backward pass: by oneDNN, which ships with PyTorch, where registers of 512 bits exist
-  that MKL says it leaves unused; there oneDNN takes about half the time for the same sums. Everywhere else PyTorch's
-  own products are as fast or faster. oneDNN is called through one private operator, in this module only; where the
-  operator is missing or answers wrongly, PyTorch computes the product.
-- Products of few rows with a weight that comes again: with the weight packed for our own kernel, on every processor
-  whose registers hold 256 bits or more.
+- Large products and those of a backward pass: by oneDNN, which ships with PyTorch, on processors with registers of 512
+  bits that MKL reports it does not use; there oneDNN takes about half the time for the same sums. Everywhere else
+  PyTorch's own products are as fast or faster. oneDNN is called through one private operator, in this module only;
+  where the operator is missing or its result is wrong, PyTorch computes the product.
+- Products of a few rows with a weight that is used repeatedly: with the weight packed for our own kernel, on every
+  processor whose registers hold 256 bits or more.
 
-`apply_layer` computes linear layers so; a layer that is more than its weights is called.
+`apply_layer` computes plain linear layers this way, and calls any other layer.
 """
 
 from collections.abc import Callable, Hashable
@@ -33,22 +33,22 @@ from qkv.values.plain import is_plain
 if TYPE_CHECKING:
     from qkv.linalg.packed import PackedWeight
 
-_LEAST = 2**20
+_MIN_MULTIPLICATIONS = 2**20
 """Multiplications below which the call overhead of oneDNN and of packed weights outweighs the gain."""
-_LEAST_ITEM = 2**23
+_MIN_MULTIPLICATIONS_PER_ITEM = 2**23
 """The same for one item of a batch, whose result is copied to the batch's.
 
 On two threads 256 × 256 × 64 takes as long as by MKL, 512 × 512 × 64 two thirds of that; and each item waits for both
 cores, even if other work uses them.
 """
-_MANY = 2**26
-"""Multiplications from which on repeated weights are packed into panels; a short decoding process needs no kernels."""
-_OFTEN = 24
-"""Steps of a loop from which on its weight is packed.
+_MIN_FOR_PANELS = 2**26
+"""Multiplications from which repeated weights are packed into panels; a short decoding process loads no kernels."""
+_MIN_STEPS = 24
+"""Steps of a loop from which its weight is packed.
 
 Packing takes as long as five to ten of the products, each of which then takes a third to a half less.
 """
-_LARGE = 2**19
+_MIN_ELEMENTS = 2**19
 """Elements of a weight below which packing saves no time."""
 LONGEST = 384
 """The most terms that one product sums.
@@ -58,7 +58,7 @@ summed. MKL's blocks have at least 256 terms; oneDNN's have 384 in registers of 
 narrower ones. With at most 384 terms the error is √(384/256) = 1.22 times MKL's; the contract allows 1.5, which would
 be reached at 576 terms.
 """
-_LEAST_REGISTER = 256
+_MIN_REGISTER_BITS = 256
 """Bits of a register in which packed products were measured to be faster; in narrower ones their sums do not fit."""
 
 
@@ -150,20 +150,20 @@ def _packed(x: Tensor, weight: Tensor) -> "Tensor | PackedWeight":
 
 
 def _packs_by_panels(x: Tensor, weight: Tensor) -> bool:
-    """Return whether a product with a weight that comes again is fastest with panels."""
-    if _favored():
+    """Return whether a product with a weight that is used repeatedly is fastest with panels."""
+    if _onednn_is_faster():
         # oneDNN's own layout is faster for smaller products.
-        serves = x.numel() * weight.shape[0] >= _MANY
+        serves = x.numel() * weight.shape[0] >= _MIN_FOR_PANELS
     else:
-        serves = weight.numel() >= _LARGE and few(x.numel() // max(1, x.shape[-1]))
+        serves = weight.numel() >= _MIN_ELEMENTS and suits_panels(x.numel() // max(1, x.shape[-1]))
     return serves and _packed_weight_class() is not None
 
 
-def few(rows: int) -> bool:
-    """Return whether products of so many rows are faster by panels, whose kernel takes eight rows at a time.
+def suits_panels(rows: int) -> bool:
+    """Return whether products of this many rows are faster by panels, whose kernel takes eight rows at a time.
 
     Example:
-        >>> few(1), few(16), few(1000)
+        >>> suits_panels(1), suits_panels(16), suits_panels(1000)
         (False, True, False)
     """
     return 8 <= rows <= 128
@@ -185,7 +185,7 @@ def packed_weight(weight: Tensor, steps: int, rows: int) -> "PackedWeight | None
         >>> packed_weight(torch.ones(4, 3), 100, 8) is None
         True
     """
-    saves_time = steps >= _OFTEN and weight.numel() >= _LARGE and few(rows)
+    saves_time = steps >= _MIN_STEPS and weight.numel() >= _MIN_ELEMENTS and suits_panels(rows)
     if not saves_time or weight.dtype != torch.float32 or not numbers(weight) or torch.is_autocast_enabled("cpu"):
         return None
     packed_weight_class = _packed_weight_class()
@@ -199,7 +199,7 @@ def _packed_weight_class() -> "type[PackedWeight] | None":
     from qkv.compiled.target import REGISTER
     from qkv.linalg.packed import PackedWeight
 
-    return PackedWeight if REGISTER >= _LEAST_REGISTER and linked() else None
+    return PackedWeight if REGISTER >= _MIN_REGISTER_BITS and linked() else None
 
 
 def product(left: Tensor, right: Tensor) -> Tensor:
@@ -246,7 +246,7 @@ def batched(left: Tensor, right: Tensor, allocate: Callable[[Shape], Tensor] | N
 
 def onednn_favored(left: Tensor, right: Tensor) -> bool:
     """Return whether `batched` uses oneDNN."""
-    large = left.shape[-2] * right.shape[-2] * right.shape[-1] >= _LEAST_ITEM
+    large = left.shape[-2] * right.shape[-2] * right.shape[-1] >= _MIN_MULTIPLICATIONS_PER_ITEM
     return large and left.shape[-1] == right.shape[-2] and _onednn_computes(left, right)
 
 
@@ -288,8 +288,8 @@ def _blocked_product(left: Tensor, right: Tensor) -> Tensor:
 def onednn_serves(x: Tensor, weight: Tensor) -> bool:
     """Return whether oneDNN computes a product x·Wᵀ: large, float32, in an eager call, where oneDNN is the faster one.
 
-    `torch.backends.mkldnn.set_flags(False)` leaves these products to PyTorch. So do shapes that do not fit, because the
-    private operator checks nothing, and PyTorch's error names them.
+    `torch.backends.mkldnn.set_flags(False)` leaves these products to PyTorch. So do shapes that do not fit: the private
+    operator checks nothing, while PyTorch's error names the shapes.
     """
     return _fits(x, weight) and _rows_are_disjoint(weight) and _onednn_computes(x, weight)
 
@@ -300,10 +300,10 @@ def packed_serves(x: Tensor, weight: Tensor) -> bool:
 
 
 def _fits(x: Tensor, weight: Tensor) -> bool:
-    """Return whether a product is large enough for other code than PyTorch's, and its shapes fit."""
-    if torch.compiler.is_compiling():  # before a look at sizes, to which it would tie a traced program
+    """Return whether a product is large enough that code other than PyTorch's is faster, and its shapes fit."""
+    if torch.compiler.is_compiling():  # before sizes are tested, which would tie a traced program to them
         return False
-    large = weight.ndim == 2 and x.ndim > 1 and x.numel() * weight.shape[0] >= _LEAST
+    large = weight.ndim == 2 and x.ndim > 1 and x.numel() * weight.shape[0] >= _MIN_MULTIPLICATIONS
     return large and x.shape[-1] == weight.shape[1]
 
 
@@ -320,7 +320,7 @@ def _can_add_bias(weight: Tensor, bias: Tensor) -> bool:
 
 
 def _onednn_computes(x: Tensor, weight: Tensor) -> bool:
-    return _favored() and torch._C._get_mkldnn_enabled() and _is_eager_float32(x, weight)
+    return _onednn_is_faster() and torch._C._get_mkldnn_enabled() and _is_eager_float32(x, weight)
 
 
 def _is_eager_float32(x: Tensor, weight: Tensor) -> bool:
@@ -334,7 +334,7 @@ def _is_eager_float32(x: Tensor, weight: Tensor) -> bool:
 
 
 @lru_cache
-def _favored() -> bool:
+def _onednn_is_faster() -> bool:
     """Return whether oneDNN fills registers that MKL leaves unused, and its private operator works here."""
     if not mkl.leaves_wide_registers_unused():
         return False
@@ -352,7 +352,7 @@ def _favored() -> bool:
 def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     rows = x if x.ndim == 2 else x.flatten(0, -2)
     if not (weight.is_contiguous() or weight.mT.is_contiguous()):
-        # oneDNN multiplies by rows that lie apart with its reference loops, a hundred times as slow as a copy.
+        # For rows with gaps oneDNN uses its reference loops, a hundred times as slow as a copy.
         weight = weight.contiguous()
     output: Tensor = torch.ops.mkldnn._linear_pointwise.default(rows, weight, bias, "none", [], "")
     # Not a view, so that autograd lets later operators overwrite it, as with PyTorch's own product.
@@ -397,7 +397,7 @@ def apply_layer(
         x: (..., M).
         session: keeps the weight of a plain layer packed.
         columns: of the output, computed alone if the layer is plain; None for all.
-        owner: what the session keeps the columns' part of the weight under.
+        owner: the key under which the session keeps those columns of the weight.
 
     Returns:
         (..., N).

@@ -4,7 +4,7 @@ glibc gives large blocks back to the system as soon as they are freed. A beam of
 on new pages for keys and scores, and a decoder's training step two thirds of it on new pages for gradients: a
 `MemoryPool` keeps such blocks for other tensors.
 
-It also returns the top of its heap when more than twice the largest block ever freed is free there. The tiles of a
+glibc also returns the top of its heap when more than twice the largest block ever freed is free there. The tiles of a
 call, a few tensors of one size, exceed that each time, 512 page faults for 2 MiB: a `Workspace` keeps them for the next
 call of the thread.
 """
@@ -42,8 +42,8 @@ class MemoryPool:
 
     Example:
         >>> pool = MemoryPool()
-        >>> place = pool.tensor((2, 3)).data_ptr()  # nobody holds the tensor
-        >>> pool.tensor((3, 2)).data_ptr() == place
+        >>> address = pool.tensor((2, 3)).data_ptr()  # nobody holds the tensor
+        >>> pool.tensor((3, 2)).data_ptr() == address
         True
     """
 
@@ -51,7 +51,7 @@ class MemoryPool:
         """Begin without any memory."""
         self._most = most
         self._idle: list[_Piece] = []
-        self._lent: dict[int, tuple[weakref.ref[Any], _Piece]] = {}
+        self._in_use: dict[int, tuple[weakref.ref[Any], _Piece]] = {}
         # A thread that holds it may itself drop the last tensor in a piece.
         self._lock = threading.RLock()
 
@@ -66,32 +66,34 @@ class MemoryPool:
         array: NDArray[Any] = np.ndarray(shape, dtype, buffer=piece)
         # PyTorch holds this array until the last view of the tensor is gone.
         reference = weakref.ref(array, self._give_back)
-        self._lent[id(reference)] = reference, piece
+        self._in_use[id(reference)] = reference, piece
         return torch.from_numpy(array)
 
     def _take(self, size: int) -> _Piece:
         """Return the smallest idle piece that fits, or a new one."""
         with self._lock:
             fitting = [
-                (piece.size, at) for at, piece in enumerate(self._idle) if size <= piece.size <= _MAX_SIZE_RATIO * size
+                (piece.size, index)
+                for index, piece in enumerate(self._idle)
+                if size <= piece.size <= _MAX_SIZE_RATIO * size
             ]
             if fitting:
                 return self._idle.pop(min(fitting)[1])
         memory = np.empty(size + _CACHE_LINE, np.uint8)
-        first = -memory.ctypes.data % _CACHE_LINE
-        return memory[first : first + size]
+        start = -memory.ctypes.data % _CACHE_LINE
+        return memory[start : start + size]
 
     def _give_back(self, reference: "weakref.ref[Any]") -> None:
         with self._lock:
-            piece = self._lent.pop(id(reference))[1]
-            if sum(each.size for each in self._idle) + piece.size <= self._most:
+            piece = self._in_use.pop(id(reference))[1]
+            if sum(idle.size for idle in self._idle) + piece.size <= self._most:
                 self._idle.append(piece)
 
 
 MAX_RETAINED = 1 << 23
 """The most bytes that a thread retains between calls."""
 
-_of_thread = threading.local()
+_thread_local = threading.local()
 
 
 class Workspace:
@@ -142,9 +144,9 @@ def borrow_workspace() -> Iterator[Workspace]:
         ...         other is workspace
         False
     """
-    workspace: Workspace | None = getattr(_of_thread, "workspace", None)
-    _of_thread.workspace = None
+    workspace: Workspace | None = getattr(_thread_local, "workspace", None)
+    _thread_local.workspace = None
     workspace = Workspace() if workspace is None else workspace
     yield workspace
     if workspace.bytes <= MAX_RETAINED:
-        _of_thread.workspace = workspace
+        _thread_local.workspace = workspace

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 _NAMES = ("MKL_Get_Version", "mkl_get_version", "mkl_serv_get_version")
-"""The function's public names, and the only one in PyTorch's own wheels, which contain MKL."""
+"""The public names of the function, and its internal name, the only one that PyTorch's wheels export."""
 
 
 class _Version(ctypes.Structure):
@@ -39,16 +39,16 @@ def optimized_for() -> str | None:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
     except OSError:
         return None
-    ask = next((getattr(library, name) for name in _NAMES if hasattr(library, name)), None)
-    if ask is None:
+    get_version = next((getattr(library, name) for name in _NAMES if hasattr(library, name)), None)
+    if get_version is None:
         return None
     version = _Version()
-    ask(ctypes.byref(version))
+    get_version(ctypes.byref(version))
     return version.processor.decode("ascii", "replace") if version.processor else None
 
 
 def leaves_wide_registers_unused() -> bool:
-    """Return whether PyTorch uses registers of 512 bits here, and MKL says that it does not.
+    """Return whether PyTorch uses registers of 512 bits here, and MKL reports that it does not.
 
     Example:
         >>> leaves_wide_registers_unused() in (True, False)

@@ -16,8 +16,8 @@ class DecodingSession:
     A decoding loop opens a session and passes it to the model; the model's states carry it through the steps. Objects
     are stored under the module that they belong to, so a session may serve several models. Closing it drops everything.
 
-    Weights are packed again when PyTorch has recorded a change of them. NumPy and `.data` change numbers without a
-    record: close the session before, and open another one.
+    Weights are packed again when PyTorch has recorded a change of them. Changes through NumPy or `.data` are not
+    recorded: close the session before such a change, and open another one.
 
     Example:
         >>> layer = object()

@@ -98,8 +98,8 @@ def test_a_mask_hides_in_every_tile(mask: str, normalizer: qkv.normalizers.Norma
 def test_products_by_onednn_differ_by_rounding(backend: str, mask: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not torch._C._has_mkldnn:
         pytest.skip("PyTorch without oneDNN")
-    monkeypatch.setattr(matmul, "_favored", lambda: True)
-    monkeypatch.setattr(matmul, "_LEAST_ITEM", 1)
+    monkeypatch.setattr(matmul, "_onednn_is_faster", lambda: True)
+    monkeypatch.setattr(matmul, "_MIN_MULTIPLICATIONS_PER_ITEM", 1)
     monkeypatch.setattr(matmul, "LONGEST", 4)
     torch.manual_seed(0)
     for score in (ScaledDot(), Gaussian(1.5)):

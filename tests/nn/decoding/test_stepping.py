@@ -27,7 +27,7 @@ def packed_products(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if available.why_unavailable() is not None:
         pytest.skip("no compiled kernels here")
     monkeypatch.setattr(matmul, "_packed_weight_class", lambda: PackedWeight)
-    monkeypatch.setattr(matmul, "_LEAST", 1)
+    monkeypatch.setattr(matmul, "_MIN_MULTIPLICATIONS", 1)
     with torch.inference_mode():
         yield
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import Tensor, nn
 
-from qkv.linalg.matmul import CachedWeight, cached_weight, few, linear, packed_weight, product
+from qkv.linalg.matmul import CachedWeight, cached_weight, linear, packed_weight, product, suits_panels
 from qkv.linalg.session import DecodingSession
 from qkv.values.execution import numbers, transformed
 from qkv.values.plain import is_plain
@@ -183,7 +183,7 @@ class _LoopWeight:
         if not _fits(x, weight, bias):
             return None
         rows = x.numel() // max(x.shape[-1], 1)
-        if not few(rows):
+        if not suits_panels(rows):
             return None
         state = weight._version, weight.data_ptr()
         if self._packed_for is None or self._packed_for[0] != state:

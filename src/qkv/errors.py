@@ -50,7 +50,7 @@ def __dir__() -> list[str]:
 
 # Everything a terminal interprets except tabs and line feeds: C0, DEL, C1, and Unicode direction controls.
 _OBEYED = (*range(9), *range(11, 32), *range(127, 160), 0x061C, *range(0x200E, 0x2010), *range(0x2028, 0x202F))
-_SHOWN = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in (*_OBEYED, *range(0x2066, 0x206A))}
+_ESCAPES = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in (*_OBEYED, *range(0x2066, 0x206A))}
 _NO_MEMORY = (
     "can't allocate",  # memory, or a lock
     "can't start new thread",  # whose stack finds no room
@@ -281,8 +281,8 @@ def out_of_memory_text(error: BaseException) -> str | None:
         reasons = [line for line in (text, *more) if any(words in line for words in _NO_MEMORY)]
         before = error.__cause__ or error.__context__
         return reasons[0] if reasons else None if before is None else out_of_memory_text(before)
-    known = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    if not known and not any(words in text for words in _NO_MEMORY):
+    is_memory_error = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    if not is_memory_error and not any(words in text for words in _NO_MEMORY):
         return None
     # PyTorch puts a line of its own source code first.
     return text[text.find("DefaultCPUAllocator") :] if "DefaultCPUAllocator" in text else text or "none left"
@@ -321,7 +321,7 @@ def harmless(text: str) -> str:
         >>> print(harmless("\\x1b[31mred\\ttoo"))
         \\x1b[31mred	too
     """
-    return text.translate(_SHOWN)
+    return text.translate(_ESCAPES)
 
 
 class Place(str):
@@ -494,9 +494,9 @@ def expect_name(argument: str, name: object, valid: Collection[_Name], expected:
         Traceback (most recent call last):
         qkv.errors.ConfigError: mean: expected "arithmetic" or "geometric"; got "geometrical". Did you mean "geometric"?
     """
-    for known in valid:
-        if known == name:
-            return known
+    for candidate in valid:
+        if candidate == name:
+            return candidate
     got = f'"{brief(name)}"' if isinstance(name, str) else brief(repr(name))
     raise ConfigError(argument, expected or _choice(valid), got, nearest(str(name), valid))
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 from qkv.errors import OutOfMemoryError, QkvError, out_of_memory_text
 
 T = TypeVar("T")
-_ROOM = 1 << 24
+_RESERVE = 1 << 24
 """Bytes that a picture takes; where as many cannot be allocated, a failed picture needs no other reason."""
 _LESS = "Free some memory, or draw less."
 
@@ -62,7 +62,7 @@ def _no_room(got: str) -> OutOfMemoryError:
 
 def _has_room() -> bool:
     try:
-        bytearray(_ROOM)
+        bytearray(_RESERVE)
     except MemoryError:
         return False
     return True

@@ -20,7 +20,7 @@ T = TypeVar("T")
 _LARGEST = 1 << 20
 UNKNOWN = "an unknown one"
 """What `build` got if a table does not know a name."""
-_SHOWN = 200
+_EXCERPT = 200
 """How much of a value or a name a message quotes."""
 _MOST = 2**53
 """The largest integer: JSON and float64 hold it exactly."""
@@ -80,12 +80,12 @@ _UNEXPLAINED = Option("")
 def options_of(table: type) -> Mapping[str, Option]:
     """Return the options of a table by the names of its fields."""
     hints = get_type_hints(table, include_extras=True)
-    return MappingProxyType({each.name: _option(hints[each.name]) for each in fields(table)})
+    return MappingProxyType({table_field.name: _option(hints[table_field.name]) for table_field in fields(table)})
 
 
 def _option(hint: Any) -> Option:
     more = getattr(hint, "__metadata__", ())
-    return next((each for each in more if isinstance(each, Option)), _UNEXPLAINED)
+    return next((item for item in more if isinstance(item, Option)), _UNEXPLAINED)
 
 
 @cache
@@ -96,7 +96,9 @@ def hints_of(table: type) -> Mapping[str, Any]:
 
 def defaults_of(table: type) -> dict[str, Any]:
     """Return the defaults of a table's fields."""
-    return {each.name: each.default for each in fields(table) if each.default is not MISSING}
+    return {
+        table_field.name: table_field.default for table_field in fields(table) if table_field.default is not MISSING
+    }
 
 
 def help_of(table: type, name: str, default: object = MISSING) -> str:
@@ -116,22 +118,22 @@ def help_of(table: type, name: str, default: object = MISSING) -> str:
         >>> help_of(Table, "layers"), help_of(Table, "cell", "lstm")
         ('Layers (transformer 3, others 1).', 'Cell of the decoder: gru, lstm (default) or rnn.')
     """
-    known = options_of(table)[name]
+    option = options_of(table)[name]
     if default is MISSING:
         default = defaults_of(table).get(name)
     if default is None:
-        default = known.or_else
-    choices = [each for each in choices_of(hints_of(table)[name]) if isinstance(each, str)]
+        default = option.or_else
+    choices = [choice for choice in choices_of(hints_of(table)[name]) if isinstance(choice, str)]
     if len(choices) > 1:
-        marked = [f"{each} (default)" if each == default else each for each in choices]
-        text = f"{known.help}: {', '.join(marked[:-1])} or {marked[-1]}"
+        marked = [f"{choice} (default)" if choice == default else choice for choice in choices]
+        text = f"{option.help}: {', '.join(marked[:-1])} or {marked[-1]}"
         default = None if default in choices else default
     else:
-        text = known.help.removesuffix(".")
-    shown = "" if default is None or isinstance(default, bool) else show_default(default)
-    if known.unit and isinstance(default, int | float):
-        shown += f" {known.unit}"
-    return f"{text}{f' ({shown})' if shown else ''}."
+        text = option.help.removesuffix(".")
+    default_text = "" if default is None or isinstance(default, bool) else show_default(default)
+    if option.unit and isinstance(default, int | float):
+        default_text += f" {option.unit}"
+    return f"{text}{f' ({default_text})' if default_text else ''}."
 
 
 def range_of(table: type, name: str) -> str:
@@ -189,7 +191,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(setting("config"), "TOML in UTF-8", got, "Save it as plain text in UTF-8.") from None
     except ValueError as error:
         raise ConfigError(
-            setting("config"), "TOML in UTF-8", f"{path}: {str(error)[:_SHOWN]}", "Correct that line."
+            setting("config"), "TOML in UTF-8", f"{path}: {str(error)[:_EXCERPT]}", "Correct that line."
         ) from None
     except RecursionError:
         raise ConfigError(
@@ -207,7 +209,7 @@ def _expect_brief(item: Any) -> None:
     if isinstance(item, int) and not -(2**63) <= item < 2**63:
         raise ValueError("an integer of more than 64 bits")
     for name in item if isinstance(item, dict) else ():
-        if len(name) > _SHOWN:
+        if len(name) > _EXCERPT:
             raise ValueError(f"a name of {len(name):,} characters")
     for part in item.values() if isinstance(item, dict) else item if isinstance(item, list) else ():
         _expect_brief(part)
@@ -227,12 +229,12 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def check_tables(tables: Mapping[str, Any], known: Sequence[str]) -> None:
+def check_tables(tables: Mapping[str, Any], names: Sequence[str]) -> None:
     """Check that all names are known tables.
 
     Args:
         tables: the tables by name.
-        known: the known names.
+        names: the known names.
 
     Raises:
         ConfigError: a name is unknown (the message suggests the closest one), or is not a table.
@@ -241,11 +243,11 @@ def check_tables(tables: Mapping[str, Any], known: Sequence[str]) -> None:
         >>> check_tables({"model": {}}, ("data", "model"))
     """
     for name, table in tables.items():
-        if name not in known:
-            expected = f"one of the tables {', '.join(known)}"
-            raise ConfigError(name, expected, "an unknown name", nearest(name, known))
+        if name not in names:
+            expected = f"one of the tables {', '.join(names)}"
+            raise ConfigError(name, expected, "an unknown name", nearest(name, names))
         if not isinstance(table, Mapping):
-            got = json.dumps(table, default=str)[:_SHOWN]
+            got = json.dumps(table, default=str)[:_EXCERPT]
             raise ConfigError(name, "a table of settings", got, f"Write [{name}] and its settings below.")
 
 
@@ -276,13 +278,18 @@ def build(cls: type[T], mapping: Mapping[str, Any], where: str = "") -> T:
     """
     table: Any = cls
     hints = hints_of(table)
-    known = {each.name: each for each in fields(table)}
+    fields_by_name = {table_field.name: table_field for table_field in fields(table)}
     for name in mapping:
-        if name not in known:
-            hint = nearest(str(name), known)
+        if name not in fields_by_name:
+            hint = nearest(str(name), fields_by_name)
             raise ConfigError(_dotted(where, str(name)), "a known setting", UNKNOWN, hint)
     values = converted(table, mapping, where)
-    return cls(**{name: values[name] if name in values else _default(known[name], hints, where) for name in known})
+    return cls(
+        **{
+            name: values[name] if name in values else _default(fields_by_name[name], hints, where)
+            for name in fields_by_name
+        }
+    )
 
 
 def converted(table: type, mapping: Mapping[str, Any], where: str = "") -> dict[str, Any]:
@@ -325,54 +332,54 @@ def check(settings: Any) -> None:
     """
     table: Any = type(settings)
     hints = hints_of(table)
-    for name, known in options_of(table).items():
-        _value(hints[name], known, getattr(settings, name), name)
+    for name, option in options_of(table).items():
+        _value(hints[name], option, getattr(settings, name), name)
 
 
 def _dotted(where: str, name: str) -> str:
     return f"{where}.{name}" if where else name
 
 
-def _default(known: "Field[Any]", hints: Mapping[str, Any], where: str) -> Any:
-    if known.default is not MISSING:
-        return known.default
-    if known.default_factory is not MISSING:
-        return known.default_factory()
-    hint = hints[known.name]
+def _default(setting_field: "Field[Any]", hints: Mapping[str, Any], where: str) -> Any:
+    if setting_field.default is not MISSING:
+        return setting_field.default
+    if setting_field.default_factory is not MISSING:
+        return setting_field.default_factory()
+    hint = hints[setting_field.name]
     if is_dataclass(hint) and isinstance(hint, type):
-        return build(hint, {}, _dotted(where, known.name))
-    raise ConfigError(_dotted(where, known.name), "a value", "none", "It has no default: set it.")
+        return build(hint, {}, _dotted(where, setting_field.name))
+    raise ConfigError(_dotted(where, setting_field.name), "a value", "none", "It has no default: set it.")
 
 
-def _value(hint: Any, known: Option, item: Any, name: str) -> Any:
+def _value(hint: Any, option: Option, item: Any, name: str) -> Any:
     if is_dataclass(hint) and isinstance(hint, type):
         if not isinstance(item, Mapping):
-            raise ConfigError(name, "a table", repr(item)[:_SHOWN], f"Write [{name}] and its settings below.")
+            raise ConfigError(name, "a table", repr(item)[:_EXCERPT], f"Write [{name}] and its settings below.")
         return build(hint, item, name)
     for choice in choices_of(hint):
         fits, converted = _converted(choice, item)
-        if fits and _in_range(converted, known):
+        if fits and _in_range(converted, option):
             return converted
-    names = [each for each in choices_of(hint) if isinstance(each, str)]
-    advice = nearest(item, names) if names and isinstance(item, str) else known.hint or _advice(hint, known)
-    raise ConfigError(name, _expected(hint, known), json.dumps(item, default=str)[:_SHOWN], advice)
+    names = [choice for choice in choices_of(hint) if isinstance(choice, str)]
+    advice = nearest(item, names) if names and isinstance(item, str) else option.hint or _advice(hint, option)
+    raise ConfigError(name, _expected(hint, option), json.dumps(item, default=str)[:_EXCERPT], advice)
 
 
-def _advice(hint: Any, known: Option) -> str:
-    if known.least is not None and int in choices_of(hint):
-        return f"Give an integer from {known.least:g} on, at most {_MOST}."
+def _advice(hint: Any, option: Option) -> str:
+    if option.least is not None and int in choices_of(hint):
+        return f"Give an integer from {option.least:g} on, at most {_MOST}."
     return "Give a value of that type."
 
 
-def _in_range(item: Any, known: Option) -> bool:
+def _in_range(item: Any, option: Option) -> bool:
     if isinstance(item, tuple):
-        return all(_in_range(part, known) for part in item)
-    if not known.bounded or isinstance(item, bool) or not isinstance(item, int | float):
+        return all(_in_range(part, option) for part in item)
+    if not option.bounded or isinstance(item, bool) or not isinstance(item, int | float):
         return True
     if isinstance(item, int) and abs(item) > _MOST:
         return False
-    low = known.least is None or item >= known.least
-    return low and (-math.inf if known.above is None else known.above) < item < (known.below or math.inf)
+    low = option.least is None or item >= option.least
+    return low and (-math.inf if option.above is None else option.above) < item < (option.below or math.inf)
 
 
 def choices_of(hint: Any) -> list[Any]:
@@ -425,43 +432,43 @@ def _converted_tuple(parts: tuple[Any, ...], item: Any) -> tuple[bool, Any]:
         item = [item]
     if not isinstance(item, list | tuple):
         return False, None
-    each = parts[:1] * len(item) if parts[1:] == (...,) else parts
-    if len(each) != len(item):
+    kinds = parts[:1] * len(item) if parts[1:] == (...,) else parts
+    if len(kinds) != len(item):
         return False, None
-    pairs = [_converted(part, one) for part, one in zip(each, item, strict=True)]
+    pairs = [_converted(part, one) for part, one in zip(kinds, item, strict=True)]
     return all(fits for fits, _ in pairs), tuple(converted for _, converted in pairs)
 
 
-def _expected(hint: Any, known: Option) -> str:
+def _expected(hint: Any, option: Option) -> str:
     words = {int: "an integer", float: "a number", str: "a text", bool: "true or false", Path: "a path"}
     parts = []
     for choice in choices_of(hint):
         if choice in (int, float):
-            parts.append(_number(words[choice], known))
+            parts.append(_number(words[choice], option))
         elif choice in words:
             parts.append(words[choice])
         elif isinstance(choice, str):
             parts.append(json.dumps(choice))
         elif parts_of(choice):
-            parts.append(_tuple(parts_of(choice), known))
+            parts.append(_tuple(parts_of(choice), option))
         elif choice is not NoneType:
             parts.append("an iterable" if get_origin(choice) is not None else str(choice))
     return " or ".join(dict.fromkeys(parts))
 
 
-def _tuple(parts: tuple[Any, ...], known: Option) -> str:
+def _tuple(parts: tuple[Any, ...], option: Option) -> str:
     if parts[1:] == (...,):
         return "a list of texts" if parts[0] is str else "a list of numbers"
-    return f"{len(parts)} of {_number('a number', known)}"
+    return f"{len(parts)} of {_number('a number', option)}"
 
 
-def _number(words: str, known: Option) -> str:
-    if not known.bounded:
+def _number(words: str, option: Option) -> str:
+    if not option.bounded:
         return words
     if words == "an integer":
-        return words if known.least is None else f"{words}, at least {known.least:g}"
-    start = f" from {known.least:g}" if known.least is not None else f" above {known.above:g}"
-    return f"a finite number{start}{'' if known.below is None else f' and below {known.below:g}'}"
+        return words if option.least is None else f"{words}, at least {option.least:g}"
+    start = f" from {option.least:g}" if option.least is not None else f" above {option.above:g}"
+    return f"a finite number{start}{'' if option.below is None else f' and below {option.below:g}'}"
 
 
 def parse(hint: Any, text: str) -> Any:
@@ -498,12 +505,14 @@ def plain(settings: Any) -> dict[str, Any]:
         {'size': 8}
     """
     result: dict[str, Any] = {}
-    for each in fields(settings):
-        item = getattr(settings, each.name)
+    for setting_field in fields(settings):
+        item = getattr(settings, setting_field.name)
         if is_dataclass(item) and not isinstance(item, type):
-            result[each.name] = plain(item)
+            result[setting_field.name] = plain(item)
         elif item is not None:
-            result[each.name] = str(item) if isinstance(item, Path) else list(item) if isinstance(item, tuple) else item
+            result[setting_field.name] = (
+                str(item) if isinstance(item, Path) else list(item) if isinstance(item, tuple) else item
+            )
     return result
 
 

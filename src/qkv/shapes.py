@@ -115,6 +115,6 @@ def nearest_divisors(size: int, part: int) -> str:
         >>> nearest_divisors(30, 4), nearest_divisors(7, 4), nearest_divisors(8, 0)
         ('Try 3 or 5.', 'Try 1 or 7.', 'Try 1.')
     """
-    divisors = [each for each in range(1, size + 1) if size % each == 0]
+    divisors = [divisor for divisor in range(1, size + 1) if size % divisor == 0]
     below, above = [x for x in divisors if x < part][-1:], [x for x in divisors if x > part][:1]
     return f"Try {' or '.join(map(str, below + above))}."

@@ -243,8 +243,8 @@ def layers() -> Calls:
         "block": (decoder, {"x": STATES, "mask": None, "bias": None, "session": None}),
         "block.begin": (decoder.begin, {"memory": STATES, "session": None, "second": None}),
         "block.begin both": (both.begin, {"memory": STATES, "second": (STATES, ~hides)}),
-        "block.step": (decoder.step, {**step, "seen": None, "padding": torch.tensor([0, 1])}),
-        "block.step, forked": (decoder.step, {**step, "seen": torch.ones(2, 5, 5, dtype=torch.bool), "parted": 0}),
+        "block.step": (decoder.step, {**step, "visible": None, "padding": torch.tensor([0, 1])}),
+        "block.step, forked": (decoder.step, {**step, "visible": torch.ones(2, 5, 5, dtype=torch.bool), "parted": 0}),
         "theirs": (
             theirs,
             {

@@ -130,10 +130,10 @@ def the_viewer_answers_a_browser() -> None:
     trace = qkv.recording.read("trace.safetensors")
     with trace.show(browser=False) as serving:
         page = serving.redirect_file()
-        assert serving.entrance().startswith("http://127.0.0.1:")
-        entrance = page.read_text("utf-8").partition("url=")[2].partition('"')[0]
+        assert serving.one_time_url().startswith("http://127.0.0.1:")
+        one_time_url = page.read_text("utf-8").partition("url=")[2].partition('"')[0]
         connection = http.client.HTTPConnection("127.0.0.1", serving.port, timeout=30)
-        connection.request("GET", entrance.partition(str(serving.port))[2])
+        connection.request("GET", one_time_url.partition(str(serving.port))[2])
         answer = connection.getresponse()
         assert answer.status == 200
         answer.read()

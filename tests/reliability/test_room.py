@@ -197,7 +197,7 @@ def test_memory_that_ends_before_a_command_begins_is_said(
 
 
 def test_a_page_is_never_shorter_for_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ask(desk: RequestHandler, name: str, parameters: str) -> object:
+    def ask(handler: RequestHandler, name: str, parameters: str) -> object:
         raise OutOfMemoryError("none")
 
     layer = Layer("one", "self", "text", "text", *torch.randn(3, 1, 2, 8))

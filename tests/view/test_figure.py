@@ -13,7 +13,7 @@ import torch
 from qkv.errors import ConfigError
 from qkv.view.alignment import Alignment
 from qkv.view.colors import color
-from qkv.view.figure import DPI, drawn, png, svg
+from qkv.view.figure import DPI, figure_of, png, svg
 
 
 def uniform(source, target):
@@ -46,7 +46,7 @@ def overlapping(axes):
     ],
 )
 def test_labels_never_overlap_nor_leave_the_picture(source, target):
-    figure = drawn([uniform(source, target)])
+    figure = figure_of([uniform(source, target)])
     axes = figure.axes[0]
     assert overlapping(axes) == []
     page = figure.bbox
@@ -58,7 +58,7 @@ def test_labels_never_overlap_nor_leave_the_picture(source, target):
 
 
 def test_each_cell_has_the_color_of_its_weight(words):
-    figure = drawn([words])
+    figure = figure_of([words])
     box, picture = figure.axes[0].get_window_extent(), pixels(png([words]))
     height, size = picture.shape[0], len(words.source)
     for t in range(size):
@@ -70,7 +70,7 @@ def test_each_cell_has_the_color_of_its_weight(words):
 
 
 def test_several_alignments_stand_below_each_other(words, date):
-    one, other, both = drawn([words]), drawn([date]), drawn([words, date])
+    one, other, both = figure_of([words]), figure_of([date]), figure_of([words, date])
     assert both.get_figheight() == pytest.approx(one.get_figheight() + other.get_figheight())
     assert len(both.axes) == 4
 
@@ -92,14 +92,14 @@ def test_hostile_tokens_are_only_drawn(hostile):
 
 def test_dollars_are_dollars_even_where_the_user_sets_them_by_tex(words):
     with matplotlib.rc_context({"text.usetex": True, "text.parse_math": True, "font.family": "serif"}):
-        figure = drawn([uniform(["$\\bad", "$a$"], ["x"])])
+        figure = figure_of([uniform(["$\\bad", "$a$"], ["x"])])
     assert [text.get_text() for text in figure.axes[0].texts][:2] == ["$\\bad", "$a$"]
     assert not any(text.get_usetex() or text.get_parse_math() for text in figure.axes[0].texts)
 
 
 @pytest.mark.parametrize("sizes", [(0, 1), (2, 0), (0, 0)])
 def test_an_empty_side_is_said(sizes):
-    figure = drawn([uniform("s" * sizes[0], "t" * sizes[1])])
+    figure = figure_of([uniform("s" * sizes[0], "t" * sizes[1])])
     assert "no tokens to attend to" in {text.get_text() for text in figure.axes[0].texts}
     assert png([uniform("s" * sizes[0], "t" * sizes[1])]).startswith(b"\x89PNG")
 
@@ -108,11 +108,11 @@ def test_no_alignment_and_too_many_are_refused():
     with pytest.raises(ConfigError, match="at least one"):
         png([])
     with pytest.raises(ConfigError, match=r"at most 200 inches high; got 99 .* \.html"):
-        drawn([uniform(["x"], ["y"] * 20)] * 99)
+        figure_of([uniform(["x"], ["y"] * 20)] * 99)
 
 
 def test_a_long_map_stays_within_the_pixels_of_a_picture():
-    figure = drawn([uniform(["x"] * 3000, ["y"] * 3000)])
+    figure = figure_of([uniform(["x"] * 3000, ["y"] * 3000)])
     assert max(figure.get_size_inches()) * DPI < 8000
 
 

@@ -31,17 +31,17 @@ def flat(values):
 def test_it_carries_the_answers_of_the_server_under_their_addresses():
     given = scene("abcd")
     made = page(given)
-    desk = RequestHandler(given, live=False)
+    handler = RequestHandler(given, live=False)
     assert made.left_out == 0
     found = answers(made.text)
     assert len(found) == made.carried
-    assert found["api/scene"] == desk.ask("scene", "").content
+    assert found["api/scene"] == handler.ask("scene", "").content
     steps = found["api/steps?layer=0&head=0&query=2"]["stages"]
-    for ours, theirs in zip(steps, desk.ask("steps", "layer=0&head=0&query=2").content["stages"], strict=True):
+    for ours, theirs in zip(steps, handler.ask("steps", "layer=0&head=0&query=2").content["stages"], strict=True):
         assert {**ours, "values": None} == {**theirs, "values": None}
         pairs = zip(flat(ours["values"]), flat(restored(theirs["values"], [])), strict=True)
         assert all(one == pytest.approx(other, rel=0.05, abs=0.0051, nan_ok=True) for one, other in pairs)
-    cell = desk.ask("cell", "layer=0&head=0&query=3&key=1").content
+    cell = handler.ask("cell", "layer=0&head=0&query=3&key=1").content
     assert found["api/cell?layer=0&head=0&query=3&key=1"]["weight"] == pytest.approx(cell["weight"], rel=1e-5)
     tile = "layer=0&head=0&level=0&row=0&column=0&how=mean&quantity=weight"
     assert found[f"api/tile?{tile}"]["shape"] == [4, 4]
@@ -58,15 +58,15 @@ def test_long_tokens_leave_every_number_in_its_place(long):
     """Lists and texts that occur twice are numbered: a text within a list of texts counts as well."""
     given = scene([long, *(f"{long}{letter}" for letter in "abc"), "d", "e", "f", long])
     found = answers(page(given).text)
-    desk = RequestHandler(given, live=False)
+    handler = RequestHandler(given, live=False)
     for query in range(8):
         steps = found[f"api/steps?layer=0&head=0&query={query}"]["stages"]
         for ours, theirs in zip(
-            steps, desk.ask("steps", f"layer=0&head=0&query={query}").content["stages"], strict=True
+            steps, handler.ask("steps", f"layer=0&head=0&query={query}").content["stages"], strict=True
         ):
             assert ours.get("labels") == theirs.get("labels")
             assert isinstance(ours["values"], type(theirs["values"]))
-    assert found["api/scene"] == desk.ask("scene", "").content
+    assert found["api/scene"] == handler.ask("scene", "").content
 
 
 def test_what_has_no_room_is_counted():
@@ -96,10 +96,10 @@ def test_a_page_is_a_tenth_of_its_answers():
     """The numbers of a head are in its answers many times over: the page holds each list once, compressed."""
     given = scene([f"w{place}" for place in range(12)], heads=4)
     made = page(given)
-    desk = RequestHandler(given, live=False)
+    handler = RequestHandler(given, live=False)
     asked = [name.removeprefix("api/").split("?") for name in answers(made.text)]
     names = [(name, *more) for name, *more in asked if name not in {"tile", "track"}]
-    plain = sum(len(json.dumps(desk.ask(name, "".join(more)).content)) for name, *more in names)
+    plain = sum(len(json.dumps(handler.ask(name, "".join(more)).content)) for name, *more in names)
     assert len(made.text) - len(one_file("saved.js", {"packed": ""})) < plain / 6
 
 
@@ -186,15 +186,15 @@ def test_a_diverged_layer_is_named_and_the_rest_stays_viewable(number, place):
     for asked, answer in sound.items():
         if asked.startswith(("api/tile", "api/track", "api/steps", "api/cell")):
             assert repr(found[asked]) == repr(answer)  # NaN marks what a mask hides
-    desk = RequestHandler(given)
+    handler = RequestHandler(given)
     for question in _questions(given):
         name, _, parameters = question.path.partition("?")
-        answer = desk.ask(name, parameters)
+        answer = handler.ask(name, parameters)
         if isinstance(answer, Numbers):
             assert math.isfinite(answer.low + answer.high)
         else:
             json.dumps(answer.content, allow_nan=False)
-    desk.close()
+    handler.close()
 
 
 def test_scores_that_overflow_are_named():

@@ -428,11 +428,11 @@ class FolderReader:
 
 
 def _bounded(handle: int, path: Path, limit: int, size: int) -> Iterator[bytes]:
-    present, left = os.fstat(handle).st_size, limit
+    present, remaining = os.fstat(handle).st_size, limit
     # The limit also applies to a file that grows while it is read.
-    while chunk := os.read(handle, min(size, left + 1, present + 1)):
-        left -= len(chunk)
-        if left < 0:
+    while chunk := os.read(handle, min(size, remaining + 1, present + 1)):
+        remaining -= len(chunk)
+        if remaining < 0:
             hint = "The file was altered: copy the checkpoint again from its source."
             raise CheckpointError(str(path), f"at most {limit:,} bytes", "more", hint)
         yield chunk

@@ -131,8 +131,8 @@ def read_config(folder: Path) -> dict[str, Plain]:
     with FolderReader(folder) as reader:
         value = decode_mapping(reader.read(NAME, _LIMIT), path)
     config = value.get("config")
-    known = value.get("format") == FORMAT and is_version(value.get("version"), VERSION)
-    if not known or not isinstance(config, dict):
+    is_current = value.get("format") == FORMAT and is_version(value.get("version"), VERSION)
+    if not is_current or not isinstance(config, dict):
         hint = f"Give another {setting('out')}; if qkv trained in this folder, use the same or a newer version of qkv."
         raise CheckpointError(path, f'"format": "{FORMAT}", "version": {VERSION}', "something else", hint)
     return config
@@ -193,8 +193,8 @@ def expect_same(
     named = {files[name]: name for name in sorted(sums & files.keys(), reverse=True)}
     changed = [item for item in changed if item[0] not in sums or item[0] not in files or item[0] in named.values()]
     titles = {name: f"other text in {flags}, sha256" for flags, name in named.items()}
-    shown = ((titles.get(name, setting(name)), old, new) for name, old, new in changed[:_MOST])
-    got = ", ".join(f"{title} {_show(new)} (it was {_show(old)})" for title, old, new in shown)
+    described = ((titles.get(name, setting(name)), old, new) for name, old, new in changed[:_MOST])
+    got = ", ".join(f"{title} {_show(new)} (it was {_show(old)})" for title, old, new in described)
     more = f" and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
     hint = f"{note}Give another {setting('out')}, or the same settings as before."
     raise ConfigError(setting("out", str(folder)), "the configuration this run was started with", got + more, hint)

@@ -194,7 +194,7 @@ def read_header(stream: IO[bytes], size: int, what: str) -> Header:
 
 
 def read_tensors(
-    stream: IO[bytes], size: int, what: str, seen: Callable[[Any], object] = lambda piece: None
+    stream: IO[bytes], size: int, what: str, on_read: Callable[[Any], object] = lambda piece: None
 ) -> dict[str, Tensor]:
     """Read the tensors of a safetensors file; each byte is in memory once.
 
@@ -202,7 +202,7 @@ def read_tensors(
         stream: the file, at its start.
         size: its size in bytes.
         what: its name in messages, as a path.
-        seen: called with every byte of the file, in order, for a sum of them.
+        on_read: called with every byte of the file, in order, for a sum of them.
 
     Returns:
         Name to tensor, on the CPU.
@@ -212,9 +212,9 @@ def read_tensors(
         OutOfMemoryError: the tensors do not fit in memory.
     """
     header = read_header(stream, size, what)
-    seen(header.bytes)
+    on_read(header.bytes)
     with room_for(what, FREE):
-        return {name: _read_one(stream, slot, what, seen) for name, slot in header.slots.items()}
+        return {name: _read_one(stream, slot, what, on_read) for name, slot in header.slots.items()}
 
 
 def read_some(stream: IO[bytes], header: Header, names: Sequence[str], what: str) -> dict[str, Tensor]:
@@ -249,14 +249,14 @@ def read_some(stream: IO[bytes], header: Header, names: Sequence[str], what: str
     return tensors
 
 
-def _read_one(stream: IO[bytes], slot: Slot, what: str, seen: Callable[[Any], object]) -> Tensor:
+def _read_one(stream: IO[bytes], slot: Slot, what: str, on_read: Callable[[Any], object]) -> Tensor:
     numbers = torch.empty(slot.bytes, dtype=torch.uint8)
     rest = numbers.numpy().data
     while rest:
         count = stream.readinto(rest[:_PIECE])  # type: ignore[attr-defined]
         if not count:
             raise _wrong(what, "a file that was shortened while it was read")
-        seen(rest[:count])
+        on_read(rest[:count])
         rest = rest[count:]
     return numbers.view(slot.dtype).reshape(slot.shape)
 
@@ -266,8 +266,8 @@ def _slot(name: str, entry: Plain, what: str) -> tuple[int, int, Slot]:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)], **rest} if not rest:
             sizes = [size for size in shape if type(size) is int and 0 <= size < 1 << 63]
             count = prod(sizes)
-            known = dtype in _DTYPES and len(sizes) == len(shape) and 0 <= begin <= end and count < 1 << 60
-            if known and count * _DTYPES[dtype].itemsize == end - begin:
+            is_valid = dtype in _DTYPES and len(sizes) == len(shape) and 0 <= begin <= end and count < 1 << 60
+            if is_valid and count * _DTYPES[dtype].itemsize == end - begin:
                 return begin, end, Slot(_DTYPES[dtype], tuple(sizes), end - begin)
     raise _wrong(what, f"{name[:80]!r}: {str(entry)[:120]}")
 

@@ -58,10 +58,10 @@ def align(
         hint = "It says how they count words."
         raise ConfigError("--gold-from", "--gold or --valid-gold as well", "neither", hint)
     batch = expect_shards(shards, out, {"source": source, "target": target, "data": data, "gold": gold})
-    chosen = as_reading(layer, head, when)
+    reading = as_reading(layer, head, when)
     valid = SentenceFiles(valid_source, valid_target, valid_gold, valid_data, gold_from)
     with working("aligning"):
-        aligner = FileAligner(run, reverse, valid, chosen, symmetrize, device)
+        aligner = FileAligner(run, reverse, valid, reading, symmetrize, device)
 
     def aligned(files: SentenceFiles) -> Aligned:
         with working("aligning" if batch is None else f"aligning {files.data}"):

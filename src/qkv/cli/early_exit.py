@@ -11,7 +11,7 @@ from qkv.system import has_addresses
 INTERRUPTED = 130
 """The exit status of a process that Ctrl-C ended."""
 BAD_INPUT = 2
-"""The exit code of a command that refuses its input, or finds no room for it."""
+"""The exit code of a command that refuses its input, or runs out of memory."""
 _LESS = (
     "Process less at once: fewer tokens per batch ([training] tokens in --config), a smaller model, a smaller --beam, "
     "shorter texts; `qkv explain` shows how much memory attention takes."
@@ -52,7 +52,7 @@ def expect_addresses() -> None:
         raise OutOfMemoryError(_NAME, expected, "a limit that leaves less", "Raise it: `ulimit -v`.")
 
 
-def tell_if_out_of_memory(error: BaseException) -> bool:
+def report_out_of_memory(error: BaseException) -> bool:
     """Write one message to standard error if an error says that memory ran out.
 
     Args:
@@ -62,7 +62,7 @@ def tell_if_out_of_memory(error: BaseException) -> bool:
         Whether it does.
 
     Example:
-        >>> tell_if_out_of_memory(ValueError("size"))
+        >>> report_out_of_memory(ValueError("size"))
         False
     """
     try:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 import typer
 
 from qkv._version import VERSION
-from qkv.cli.early_exit import BAD_INPUT, INTERRUPTED, expect_addresses, interruptible, tell_if_out_of_memory
-from qkv.cli.flags import keywords, signed
+from qkv.cli.early_exit import BAD_INPUT, INTERRUPTED, expect_addresses, interruptible, report_out_of_memory
+from qkv.cli.flags import keywords, with_parameters
 from qkv.errors import MEMORY_ERRORS, ConfigError, QkvError, harmless, on_command_line
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
         except QkvError as error:
             report_failure(_name_flag(command, kwargs, error).render(on_command_line))
             if flags["verbose"]:
-                # What another library said of a file comes unescaped.
+                # The message of another library may contain control characters.
                 print(harmless(traceback.format_exc()), file=sys.stderr)  # noqa: T201
             raise typer.Exit(BAD_INPUT) from None
         except MEMORY_ERRORS as error:
-            if not tell_if_out_of_memory(error):
+            if not report_out_of_memory(error):
                 raise
             raise typer.Exit(BAD_INPUT) from None
         except (OSError, UnicodeEncodeError) as error:
@@ -80,7 +80,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(INTERRUPTED) from None
 
     parameters = inspect.signature(command).parameters.values()
-    return signed(run, [*parameters, *keywords(_OUTPUT_FLAGS, dict.fromkeys(_OUTPUT_FLAGS, False))])
+    return with_parameters(run, [*parameters, *keywords(_OUTPUT_FLAGS, dict.fromkeys(_OUTPUT_FLAGS, False))])
 
 
 def report_failure(text: str) -> None:
@@ -90,7 +90,7 @@ def report_failure(text: str) -> None:
 
 @contextmanager
 def _ready(*, quiet: bool, verbose: bool, json: bool) -> "Iterator[None]":
-    """Import PyTorch, which must not be interrupted, and speak as the user asked."""
+    """Import PyTorch, which must not be interrupted, and set how much is printed."""
     if quiet and verbose:
         raise ConfigError("--quiet", "no --verbose beside it", "both", "Omit one of them.")
     _expect_folder()
@@ -150,10 +150,10 @@ def _about_file(error: OSError | UnicodeEncodeError) -> QkvError | None:
 
 def _name_flag(command: Callable[..., object], arguments: Mapping[str, object], error: QkvError) -> QkvError:
     """Let an error about an argument of the command name the flag that set it, or the positional argument."""
-    name, known = error.argument, inspect.signature(command).parameters
-    typed = name in known and arguments.get(name) is not None and arguments[name] != known[name].default
+    name, parameters = error.argument, inspect.signature(command).parameters
+    typed = name in parameters and arguments.get(name) is not None and arguments[name] != parameters[name].default
     if not typed:
         return error
-    kinds = getattr(known[name].annotation, "__metadata__", ())
+    kinds = getattr(parameters[name].annotation, "__metadata__", ())
     positional = any(isinstance(kind, typer.models.ArgumentInfo) for kind in kinds)
     return error.about(name.upper() if positional else on_command_line(name))

@@ -21,12 +21,12 @@ LineBuffered = Annotated[bool, typer.Option("--line-buffered", help="Answer each
 """Whether each line is answered by itself; otherwise parts grow to 1,024 lines."""
 
 
-def drawn(what: str) -> Any:
+def picture_option(what: str) -> Any:
     """Return the option that names a picture of something."""
     return typer.Option(help=f"Also draw {what}: FILE.html, FILE.svg or FILE.png.")
 
 
-def shown(what: str) -> Any:
+def terminal_option(what: str) -> Any:
     """Return the option that draws something in the terminal."""
     return typer.Option("--show", help=f"Also draw {what} in the terminal, on standard error.")
 
@@ -44,12 +44,12 @@ def option_of(table: type, name: str, help: str = "", topic: str | None = None) 
         >>> option_of(ColumnNames, "source_col").help
         'Column of the source, from 1 (1).'
     """
-    known = options_of(table)[name]
-    flag = "--" + (known.flag or name).replace("_", "-")
+    option = options_of(table)[name]
+    flag = "--" + (option.flag or name).replace("_", "-")
     names = [flag]
     if bool in choices_of(hints_of(table)[name]):
-        names = [f"{flag}/--{known.off or f'no-{flag[2:]}'}"] if defaults_of(table)[name] else [flag]
-    names += [f"--{known.also}"] if known.also else []
+        names = [f"{flag}/--{option.off or f'no-{flag[2:]}'}"] if defaults_of(table)[name] else [flag]
+    names += [f"--{option.also}"] if option.also else []
     return typer.Option(*names, help=help or help_of(table, name), rich_help_panel=topic)
 
 
@@ -85,10 +85,10 @@ def keywords(flags: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[Para
     ]
 
 
-def signed(function: Callable[P, R], parameters: Sequence[Parameter]) -> Callable[P, R]:
+def with_parameters(function: Callable[P, R], parameters: Sequence[Parameter]) -> Callable[P, R]:
     """Set the parameters that Python and typer see, and return the function."""
     function.__signature__ = Signature(list(parameters))  # type: ignore[attr-defined]
-    function.__annotations__ = {each.name: each.annotation for each in parameters}
+    function.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return function
 
 
@@ -118,6 +118,6 @@ def flagged(
             bound.apply_defaults()
             command(**bound.arguments)
 
-        return signed(run, parameters)
+        return with_parameters(run, parameters)
 
     return give

@@ -33,8 +33,8 @@ def generate(
     long_prompt: Annotated[
         str, typer.Option(help="If the prompt exceeds the model's context: refuse, or window (read its end).")
     ] = "refuse",
-    attention: Annotated[Path | None, f.drawn("what tokens attend to")] = None,
-    show: Annotated[bool, f.shown("what tokens attend to")] = False,
+    attention: Annotated[Path | None, f.picture_option("what tokens attend to")] = None,
+    show: Annotated[bool, f.terminal_option("what tokens attend to")] = False,
     device: f.OnDevice = "cpu",
 ) -> None:
     """Continue a prompt; the text appears as it is generated.
@@ -48,12 +48,12 @@ def generate(
     expect_output_file("--attention", attention, PICTURES)
     reading: LongPrompt = expect_name("--long-prompt", long_prompt, get_args(LongPrompt))
     generator = Generator.load(run, device)
-    how = {"tokens": tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    sampling = {"tokens": tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if beam == 1:
-        pieces = generator.stream(prompt, **how, long_prompt=reading)  # type: ignore[arg-type]
+        pieces = generator.stream(prompt, **sampling, long_prompt=reading)  # type: ignore[arg-type]
     else:
         with working("searching"):
-            (text,) = generator.generate([prompt], **how, beam=beam, long_prompt=reading)  # type: ignore[arg-type]
+            (text,) = generator.generate([prompt], **sampling, beam=beam, long_prompt=reading)  # type: ignore[arg-type]
         pieces = iter([text.removeprefix(prompt)])
     written: list[str] = []
     if as_json():
@@ -62,7 +62,7 @@ def generate(
         write_json([{"prompt": prompt, "text": "".join(written), "seed": seed}])
     else:
         write_text([prompt.removeprefix("\n")])
-        write_text(_remembered(pieces, written))
+        write_text(_collecting(pieces, written))
         write_text(["\n"])
     if show or attention is not None:
         from qkv.tasks.drawing import Drawing
@@ -74,7 +74,7 @@ def generate(
         drawing.finish()
 
 
-def _remembered(pieces: Iterable[str], written: list[str]) -> Iterator[str]:
+def _collecting(pieces: Iterable[str], written: list[str]) -> Iterator[str]:
     for piece in pieces:
         written.append(piece)
         yield piece

@@ -18,8 +18,8 @@ def classify(
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Also write the probabilities of all labels.")
     ] = False,
-    attention: Annotated[Path | None, f.drawn("the attention")] = None,
-    show: Annotated[bool, f.shown("the attention")] = False,
+    attention: Annotated[Path | None, f.picture_option("the attention")] = None,
+    show: Annotated[bool, f.terminal_option("the attention")] = False,
     line_buffered: f.LineBuffered = False,
     shards: Pattern = None,
     out: Out = None,
@@ -39,18 +39,18 @@ def classify(
     batch = expect_shards(shards, out, {"attention": attention, "show": show, "line_buffered": line_buffered})
     classifier = Classifier.load(run, device)
     drawing = Drawing(attention, terminal=show)
-    every = len(classifier.labels) if probabilities else 1
+    count = len(classifier.labels) if probabilities else 1
 
     def as_lines(answers: Sequence[Classification]) -> Iterator[str]:
-        for each in answers:
-            yield _line(list(each.probabilities.items())[:every], named=probabilities)
+        for classification in answers:
+            yield _line(list(classification.probabilities.items())[:count], named=probabilities)
 
     def classified(parts: Iterable[list[str]], file: Path | None = None) -> Iterator[str]:
         unknown = UnknownCounter(unknown_name(classifier.tokenizer))
 
         def answer(lines: list[str], first: int) -> list[Classification]:
             results = classifier.classify_fully(lines, attention=drawing.active, first=first)
-            unknown.add(each.tokens for each in results)
+            unknown.add(result.tokens for result in results)
             return results
 
         yield from format_answers("classifying", parts, answer, as_lines, drawing, file)
@@ -67,8 +67,8 @@ def classify(
 @guarded
 def tag(
     run: f.Run,
-    attention: Annotated[Path | None, f.drawn("what words attend to")] = None,
-    show: Annotated[bool, f.shown("what words attend to")] = False,
+    attention: Annotated[Path | None, f.picture_option("what words attend to")] = None,
+    show: Annotated[bool, f.terminal_option("what words attend to")] = False,
     line_buffered: f.LineBuffered = False,
     shards: Pattern = None,
     out: Out = None,
@@ -90,15 +90,15 @@ def tag(
     drawing = Drawing(attention, terminal=show)
 
     def as_lines(answers: Sequence[Tagging]) -> Iterator[str]:
-        for each in answers:
-            yield from (*map("\t".join, zip(each.words, each.tags, strict=True)), "")
+        for tagging in answers:
+            yield from (*map("\t".join, zip(tagging.words, tagging.tags, strict=True)), "")
 
     def tagged(parts: Iterable[list[str]], file: Path | None = None) -> Iterator[str]:
         unknown = UnknownCounter(unknown_name(tagger.tokenizer))
 
         def answer(lines: list[str], first: int) -> list[Tagging]:
             results = tagger.tag_fully([line.split() for line in lines], attention=drawing.active, first=first)
-            unknown.add(each.tokens for each in results)
+            unknown.add(result.tokens for result in results)
             return results
 
         yield from format_answers("tagging", parts, answer, as_lines, drawing, file)

@@ -5,21 +5,21 @@ import os
 import sys
 from collections.abc import MutableMapping
 
-from qkv.cli.early_exit import BAD_INPUT, end_quietly, tell_if_out_of_memory
+from qkv.cli.early_exit import BAD_INPUT, end_quietly, report_out_of_memory
 from qkv.errors import QkvError
 from qkv.system import forget_stdout, is_closed_pipe, open_standard_streams
 
 SPINS = "2000"
-"""How often a thread of GNU's OpenMP looks for its next work before it sleeps: some 40 µs.
+"""How often a waiting thread of GNU's OpenMP polls for work before it sleeps: some 40 µs.
 
-The default is 300,000. Beside another busy process, a thread that waits so long keeps the core from the thread
-that it waits for. On an idle machine 2,000 is about as fast (docs/understanding/planner.md).
+The default is 300,000. If another process is busy, a thread that spins so long occupies the core that the thread it
+waits for needs. On an idle machine 2,000 is about as fast (docs/understanding/planner.md).
 """
 PRODUCTS = "64"
 """How many compiled matrix products oneDNN keeps, and how many PyTorch's own table of them keeps.
 
-A training update uses about 30, and compiling one takes 0.25 ms. By default each keeps 1,024, of all batch shapes it
-met: 0.5 MiB for each shape, between blocks of the heap that therefore fit few later tensors
+A training update uses about 30, and compiling one takes 0.25 ms. By default each keeps 1,024, of all batch shapes so
+far: 0.5 MiB for each shape, which fragment the heap, so that few later tensors fit between them
 (docs/understanding/memory.md).
 """
 _ENVIRONMENT = {
@@ -43,9 +43,9 @@ def main() -> None:
         if error.filename is not None or error.errno is None:  # about a file, or not of the system
             raise
         forget_stdout()
-        sys.exit(0 if is_closed_pipe(error) else _tell_of_output(error))
-    except BaseException as error:  # before or after a command, which tells of its own; panics of Rust are no Exception
-        if not tell_if_out_of_memory(error):
+        sys.exit(0 if is_closed_pipe(error) else _report_output_error(error))
+    except BaseException as error:  # before or after a command, which reports its own; panics of Rust are no Exception
+        if not report_out_of_memory(error):
             raise
         sys.exit(BAD_INPUT)
 
@@ -62,8 +62,8 @@ def set_defaults(environment: MutableMapping[str, str] = os.environ) -> None:
         >>> sorted(chosen)
         ['LRU_CACHE_CAPACITY', 'OMP_WAIT_POLICY', 'ONEDNN_PRIMITIVE_CACHE_CAPACITY']
     """
-    for name, (value, others) in _ENVIRONMENT.items():
-        if not any(other in environment for other in (name, *others)):
+    for name, (value, synonyms) in _ENVIRONMENT.items():
+        if not any(synonym in environment for synonym in (name, *synonyms)):
             environment[name] = value
 
 
@@ -75,15 +75,14 @@ def _run() -> int | str | None:
 
         app()
     except SystemExit as end:
-        # Click and Rich, and nothing else, end with 1: where the reader of a pipe has closed it, as `head` does. It
-        # depends on which process is faster whether they notice.
+        # Only Click and Rich exit with 1, if they notice that the reader of a pipe has closed it, as `head` does.
         code = 0 if end.code == 1 else end.code
     if sys.stdout is not None and not sys.stdout.closed:
         sys.stdout.flush()
     return code
 
 
-def _tell_of_output(error: OSError) -> int:
+def _report_output_error(error: OSError) -> int:
     hint = "Free some space, or write to another file."
     message = str(QkvError("standard output", "enough space for the output", f"{error.strerror}", hint))
     print(f"qkv: {message}", file=sys.stderr)  # noqa: T201

@@ -27,12 +27,12 @@ class CommandOfPaths(TyperCommand):
                 name = str(parameter.name)
                 if name not in kinds or not has_path(kinds[name].annotation):
                     continue
-                shown = parameter.opts[0] if parameter.param_type_name == "option" else name.upper()
+                label = parameter.opts[0] if parameter.param_type_name == "option" else name.upper()
                 if order.count(parameter) > 1 and not getattr(parameter, "multiple", False):
-                    ctx.fail(f"{shown} takes one path, and is given {order.count(parameter)} times.")
+                    ctx.fail(f"{label} takes one path, and is given {order.count(parameter)} times.")
                 value = values.get(name)
                 if value == "" or (isinstance(value, list | tuple) and "" in value):
-                    ctx.fail(f"{shown} is an empty path. Is a variable of the shell not set?")
+                    ctx.fail(f"{label} is an empty path. Is a variable of the shell not set?")
         return super().parse_args(ctx, args)
 
 
@@ -68,13 +68,13 @@ def expect_output_file(flag: str, path: Path | None, suffixes: Sequence[str] = (
         return
     if suffixes:
         expect_suffix(flag, path, suffixes)
-    trouble = _trouble(path)
+    trouble = _problem_of(path)
     if trouble is not None:
         hint = "Give a file in an existing, writable folder."
         raise ConfigError(flag, "a writable file", f"{path}: {trouble}", hint)
 
 
-def _trouble(path: Path) -> str | None:
+def _problem_of(path: Path) -> str | None:
     try:
         if path.is_dir():
             return "a folder"

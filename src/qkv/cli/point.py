@@ -17,8 +17,8 @@ def point(
     run: f.Run,
     beam: Annotated[int, f.decoding("beam")] = DecodingSettings.beam,
     write: Annotated[str, typer.Option(help="What to write: positions (default) or elements.")] = "positions",
-    attention: Annotated[Path | None, f.drawn("the probabilities")] = None,
-    show: Annotated[bool, f.shown("the probabilities")] = False,
+    attention: Annotated[Path | None, f.picture_option("the probabilities")] = None,
+    show: Annotated[bool, f.terminal_option("the probabilities")] = False,
     line_buffered: f.LineBuffered = False,
     device: f.OnDevice = "cpu",
 ) -> None:
@@ -43,12 +43,12 @@ def point(
     def answer(lines: list[str], first: int) -> list[Pointing]:
         results = pointer.point_fully(lines, beam=beam, attention=drawing.active, first=first)
         if pointer.vocabulary is not None:
-            unknown.add(pointer.vocabulary.ids(each.elements) for each in results)
+            unknown.add(pointer.vocabulary.ids(result.elements) for result in results)
         return results
 
     def as_lines(answers: Sequence[Pointing]) -> Iterator[str]:
-        for each in answers:
-            yield " ".join(map(str, each.positions) if write == "positions" else each.chosen)
+        for pointing in answers:
+            yield " ".join(map(str, pointing.positions) if write == "positions" else pointing.chosen)
 
     parts = parts_of_stdin(line_buffered=line_buffered)
     write_text(format_answers("pointing", parts, answer, as_lines, drawing))

@@ -33,9 +33,9 @@ def prepare(**flags: Any) -> None:
     typed = typed_settings(PREPARE, flags)
     with spelling_settings(PREPARE, typed, on_command_line):
         preparation = Preparation.of(files, PREPARE.in_tables(typed), options["tokenizer_from"])
-        done = preparation.prepare(options["out"], options["processes"])
+        prepared = preparation.prepare(options["out"], options["processes"])
     if as_json():
-        write_json([done._asdict()])
+        write_json([prepared._asdict()])
 
 
 prepare.__doc__ = PREPARE.help

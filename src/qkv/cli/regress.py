@@ -36,7 +36,7 @@ def regress(
     attention: Annotated[
         Path | None, typer.Option(help="Also draw which points each prediction attends to: FILE.html, .svg or .png.")
     ] = None,
-    show: Annotated[bool, f.shown("the attention")] = False,
+    show: Annotated[bool, f.terminal_option("the attention")] = False,
     line_buffered: f.LineBuffered = False,
 ) -> None:
     """Predict the target of the rows of a CSV table from standard input; writes CSV with the interval's ends.
@@ -81,7 +81,7 @@ def regress(
         else:
             write_lines(_lines(regressor, results, interval, header=first == 1))
         total += len(results)
-        without += sum(math.isnan(each.low) for each in results)
+        without += sum(math.isnan(result.low) for result in results)
     if interval != "none" and without:
         reason = "they are far from all training points, or a single one has all the weight"
         note(f"qkv: {without:,} of {total:,} predictions have no interval: {reason}.")
@@ -93,9 +93,9 @@ def regress(
 
 
 def _objects(regressor: "Regressor", predictions: "list[Prediction]", interval: str) -> Iterator[dict[str, object]]:
-    for each in predictions:
-        ends = {} if interval == "none" else {"low": each.low, "high": each.high}
-        yield {**dict(zip(regressor.x, each.x, strict=True)), str(regressor.y): each.y, **ends}
+    for prediction in predictions:
+        ends = {} if interval == "none" else {"low": prediction.low, "high": prediction.high}
+        yield {**dict(zip(regressor.x, prediction.x, strict=True)), str(regressor.y): prediction.y, **ends}
 
 
 def _lines(regressor: "Regressor", predictions: "list[Prediction]", interval: str, *, header: bool) -> list[str]:
@@ -104,7 +104,7 @@ def _lines(regressor: "Regressor", predictions: "list[Prediction]", interval: st
     ends = interval != "none"
     if header:
         writer.writerow([*regressor.x, regressor.y, *(("low", "high") if ends else ())])
-    for each in predictions:
-        numbers = (*each.x, each.y, *((each.low, each.high) if ends else ()))
+    for prediction in predictions:
+        numbers = (*prediction.x, prediction.y, *((prediction.low, prediction.high) if ends else ()))
         writer.writerow(["" if math.isnan(number) else f"{number:.10g}" for number in numbers])
     return buffer.getvalue().splitlines()

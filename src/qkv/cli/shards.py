@@ -101,9 +101,9 @@ def finish_shards(
     from qkv.tasks.shards import report
 
     settings = {name: item for name, item in {**work, "json": as_json()}.items() if item is not None}
-    done = shards.answer(settings, answer)
-    report(what, done)
-    for error in done.failed[:-1]:
+    result = shards.answer(settings, answer)
+    report(what, result)
+    for error in result.failed[:-1]:
         report_failure(error.render(on_command_line))
-    if done.failed:
-        raise done.failed[-1]
+    if result.failed:
+        raise result.failed[-1]

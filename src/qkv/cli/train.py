@@ -112,9 +112,9 @@ def command_of(task: str) -> Any:
     """
     from qkv.tasks.catalog import TASKS, recipe_of
 
-    one = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-    one.command(task, cls=CommandOfPaths)(train_command(TASKS[task], partial(recipe_of, task)))
-    return typer.main.get_command(one)
+    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+    command.command(task, cls=CommandOfPaths)(train_command(TASKS[task], partial(recipe_of, task)))
+    return typer.main.get_command(command)
 
 
 def train_by_flags(recipe: "TrainingRecipe", flags: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -143,7 +143,7 @@ def typed_settings(task: TaskSettings, flags: Mapping[str, Any]) -> dict[str, An
 def _read(task: TaskSettings, name: str, item: Any) -> Any:
     """Return what a flag says, by the type of its setting."""
     if isinstance(item, list):  # names at commas; a name with a comma can be written in a settings file
-        return [name.strip() for some in item for name in some.split(",") if name.strip()] or None
+        return [name.strip() for text in item for name in text.split(",") if name.strip()] or None
     return parse(hints_of(task.tables[task.table_of[name]])[name], item) if isinstance(item, str) else item
 
 
@@ -159,8 +159,8 @@ def _train(recipe: "TrainingRecipe", tables: Mapping[str, Mapping[str, Any]], op
     )
     training = RequestedTraining.of(recipe, call, options.get("processes"))
     if options["print_config"]:
-        shown = recipe.show_settings(training.settings)
-        write_json([shown]) if as_json() else write_lines(to_toml(shown).splitlines())
+        table = recipe.show_settings(training.settings)
+        write_json([table]) if as_json() else write_lines(to_toml(table).splitlines())
         return
     device, tensorboard = options.get("device", "cpu"), options.get("tensorboard", False)
     with meet(training.processes, device) as meeting, _one_message(meeting), meeting.joined(training.call):

@@ -47,8 +47,8 @@ def translate(
         Path | None, typer.Option(help="With --replace-unknown: sentences for choosing layer and head.")
     ] = None,
     valid_target: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
-    attention: Annotated[Path | None, f.drawn("the attention")] = None,
-    show: Annotated[bool, f.shown("the attention")] = False,
+    attention: Annotated[Path | None, f.picture_option("the attention")] = None,
+    show: Annotated[bool, f.terminal_option("the attention")] = False,
     line_buffered: f.LineBuffered = False,
     source_col: f.SourceColumn = None,
     features_col: f.FeaturesColumn = None,
@@ -89,10 +89,10 @@ def translate(
             **names,
         )
     tabs = translator.table is not None
-    shown = sentences(runs) if batch is None else ()
-    for sentence in shown:
+    examples = sentences(runs) if batch is None else ()
+    for sentence in examples:
         note(f"qkv: translating {sentence!r}; a pipe gives sentences of your own")
-    show = show or bool(shown)
+    show = show or bool(examples)
     drawing = Drawing(attention, terminal=show)
     grammar = GrammarCheck(runs)
 
@@ -110,7 +110,7 @@ def translate(
                 yield format_lines(best.text for best, *_ in results)
             else:
                 yield format_lines(_listed(results, start=first))
-            cut.add(all(one.finished for one in best) for best in results)
+            cut.add(all(translation.finished for translation in best) for best in results)
             unknown.add(best[0].source_tokens for best in results)
             drawing.add(alignments(best[0] for best in results))
         if grammar.failed:
@@ -123,7 +123,7 @@ def translate(
         work = {"command": "translate", "source_col": source_col, "features_col": features_col, **plain(how)}
         answer_shards(batch, "translated", work, runs, translated, average=average, tabs=tabs)
         return
-    parts = [list(shown)] if shown else parts_of_stdin(line_buffered=line_buffered, tabs=tabs)
+    parts = [list(examples)] if examples else parts_of_stdin(line_buffered=line_buffered, tabs=tabs)
     write_text(translated(parts))
     drawing.finish()
 
@@ -131,8 +131,11 @@ def translate(
 def _listed(translations: "list[list[Translation]]", start: int) -> Iterator[str]:
     """Format number, score and text of each translation, line by line."""
     for number, best in enumerate(translations, start):
-        for one in best:
-            score, text = one.score if one.ranked is None else one.ranked, one.text.replace("\t", " ")
+        for translation in best:
+            score, text = (
+                translation.score if translation.ranked is None else translation.ranked,
+                translation.text.replace("\t", " "),
+            )
             yield f"{number}\t{score:.4f}\t{text}"
 
 
@@ -141,5 +144,7 @@ def _objects(ranked: "list[list[Translation]]", start: int) -> Iterator[dict[str
     from qkv.tasks.streams import fields_of
 
     for number, best in enumerate(ranked, start):
-        translations = [{name: item for name, item in fields_of(one).items() if name != "source"} for one in best]
+        translations = [
+            {name: item for name, item in fields_of(translation).items() if name != "source"} for translation in best
+        ]
         yield {"line": number, "source": best[0].source, "translations": translations}

@@ -189,7 +189,7 @@ def _mixed_up(task: Exercise, inputs: tuple[Any, ...]) -> Iterator[tuple[str, Fo
     """One argument in the place of another, two of them swapped, or one added to the result."""
     names = task.signature.strip("()").split(", ")
 
-    def taken(order: tuple[int, ...]) -> Form:
+    def reordered(order: tuple[int, ...]) -> Form:
         return lambda *inputs: task.solve(*(inputs[at] for at in order))
 
     def added(at: int) -> Form:
@@ -200,10 +200,10 @@ def _mixed_up(task: Exercise, inputs: tuple[Any, ...]) -> Iterator[tuple[str, Fo
     alike = [(one, other) for one, other in permutations(places, 2) if kinds[one] == kinds[other]]
     for one, other in alike:
         order = tuple(other if at == one else at for at in places)
-        yield f"`{names[other]}` stands where `{names[one]}` belongs", taken(order)
+        yield f"`{names[other]}` stands where `{names[one]}` belongs", reordered(order)
     for one, other in (pair for pair in alike if pair[0] < pair[1]):
         order = tuple({one: other, other: one}.get(at, at) for at in places)
-        yield f"`{names[one]}` and `{names[other]}` are swapped", taken(order)
+        yield f"`{names[one]}` and `{names[other]}` are swapped", reordered(order)
     for at in (at for at in places if isinstance(inputs[at], Tensor)):
         yield f"`{names[at]}` is added to the result", added(at)
 
@@ -300,8 +300,8 @@ def _mixing_problem(
     task: Exercise, form: Form, trials: list[tuple[Any, ...]], usual: list[Tensor], at: int
 ) -> str | None:
     """Describe how the result fails to be a weighted sum of the values, argument number `at`; None if it is one."""
-    sums, right = (_with(each, trials, at, torch.ones_like) for each in (form, task.solve))
-    if not all(_same(each, torch.ones_like(each)) for each in right if bool((each != 0).all())):
+    sums, right = (_with(sides, trials, at, torch.ones_like) for sides in (form, task.solve))
+    if not all(_same(value, torch.ones_like(value)) for value in right if bool((value != 0).all())):
         return None  # values are not mixed here
     wrong_pairs = (_wrong_pair(task, form, inputs, at) for inputs in trials)
     if (problem := next((pair for pair in wrong_pairs if pair is not None), None)) is not None:
@@ -313,7 +313,7 @@ def _mixing_problem(
             f"{float(off.max()):.3g}, not 1"
         )
     doubled = _with(form, trials, at, lambda values: 2 * values)
-    if not all(_same(each, 2 * once) for each, once in zip(doubled, usual, strict=True)):
+    if not all(_same(value, 2 * once) for value, once in zip(doubled, usual, strict=True)):
         return "twice the values do not give twice the result: nothing follows the weighted sum of values"
     return None
 
@@ -325,8 +325,8 @@ def _wrong_pair(task: Exercise, form: Form, inputs: tuple[Any, ...], at: int) ->
     for number in range(values.shape[keys]):
         change = torch.zeros_like(values).index_fill_(keys, torch.tensor(number), _LARGE)
         moved, expected = (
-            (each(*inputs[:at], values + change, *inputs[at + 1 :]) - each(*inputs)).abs()
-            for each in (form, task.solve)
+            (function(*inputs[:at], values + change, *inputs[at + 1 :]) - function(*inputs)).abs()
+            for function in (form, task.solve)
         )
         for differs, what in (
             ((moved > 1) & (expected == 0), "reads key {}, which it may not see"),
@@ -384,7 +384,9 @@ def _common_factor(answers: list[Tensor], expected: list[Tensor]) -> float | Non
     """Return by what all answers differ, in every trial."""
     factors = [_factor(answer, right) for answer, right in zip(answers, expected, strict=True)]
     first = factors[0]
-    same = first is not None and all(each is not None and math.isclose(each, first, rel_tol=1e-3) for each in factors)
+    same = first is not None and all(
+        factor is not None and math.isclose(factor, first, rel_tol=1e-3) for factor in factors
+    )
     return first if same else None
 
 

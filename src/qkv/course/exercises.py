@@ -653,7 +653,7 @@ def _positions(
     number = numbers.get(base, 10000.0)
     divisors = {"half": 2 * width, "double": width / 2, "last": max(width - 2, 1), "length": length}
     exponent = index / divisors.get(power, width)
-    sine, cosine = (number**each for each in (exponent, exponent + (power == "column") / width))
+    sine, cosine = (number**value for value in (exponent, exponent + (power == "column") / width))
     if power == "no exponent":
         sine = cosine = torch.ones_like(index)
     sine, cosine = (positions * rate if power == "times" else positions / rate for rate in (sine, cosine))

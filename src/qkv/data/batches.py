@@ -137,13 +137,13 @@ def in_batches(items: Sequence[R], rows: int) -> list[list[R]]:
     return [list(items[start : start + rows]) for start in range(0, len(items), rows)]
 
 
-def expect_fitting(tokens: int, widest: int, which: str) -> None:
+def expect_fitting(tokens: int, widest: int, example: str) -> None:
     """Check that the longest example fits in a batch.
 
     Args:
         tokens: maximum number of ids of a batch.
         widest: the number of ids of the longest side of an example.
-        which: the example.
+        example: the example.
 
     Raises:
         ConfigError: it does not fit.
@@ -152,7 +152,7 @@ def expect_fitting(tokens: int, widest: int, which: str) -> None:
         >>> expect_fitting(22, 11, "example 3")
     """
     if widest > tokens:
-        got, hint = f"{tokens:,}; {which} alone has {widest:,}", "Raise it, or remove such long texts."
+        got, hint = f"{tokens:,}; {example} alone has {widest:,}", "Raise it, or remove such long texts."
         raise ConfigError("tokens", "at least the size of the longest example", got, hint)
 
 

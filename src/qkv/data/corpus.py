@@ -332,17 +332,17 @@ def iterate_lines(
     if type(longest) is not int or longest < 1:
         got = repr(longest)[:60]
         raise ConfigError("longest", "an integer of at least 1", got, "Omit it for the default.")
-    most = _WIDEST_CHARACTER * longest + len(_BOM) + len(b"\r\n")
+    most_bytes = _WIDEST_CHARACTER * longest + len(_BOM) + len(b"\r\n")
     number = first - 1
-    while raw := stream.readline(most):
+    while raw := stream.readline(most_bytes):
         number += 1
         where = Place(name, number)
         ended = raw.endswith(b"\n")
-        if len(raw) == most and not ended:
+        if len(raw) == most_bytes and not ended:
             refuse_long(where, longest)
         body = raw.removesuffix(b"\n").removesuffix(b"\r")
-        if number == 1 and (known := no_text(raw, name)) is not None:
-            raise DataError(where, "text", *known)
+        if number == 1 and (problem := no_text(raw, name)) is not None:
+            raise DataError(where, "text", *problem)
         text = decode(body.removeprefix(_BOM), where, first=number == 1)
         _expect_line(text, where, longest, blank=blank)
         yield text
@@ -361,14 +361,14 @@ def in_parts(items: Iterable[T], *, size: Callable[[T], int], line_buffered: boo
         [1, 2, 4, 3]
     """
     part: list[T] = []
-    most, characters = 1, 0
+    part_size, characters = 1, 0
     for item in items:
         part.append(item)
         characters += size(item)
-        if len(part) >= most or characters >= _PART_CHARACTERS:
+        if len(part) >= part_size or characters >= _PART_CHARACTERS:
             yield part
             part, characters = [], 0
-            most = 1 if line_buffered else min(2 * most, _LARGEST_PART)
+            part_size = 1 if line_buffered else min(2 * part_size, _LARGEST_PART)
     if part:
         yield part
 
@@ -442,10 +442,10 @@ def decode(body: bytes, where: str, *, first: bool) -> str:
             got += ", the start of an incomplete character"
         # In ISO-8859-1 these are control characters, in Windows' encoding quotation marks, dashes and the euro.
         encoding = "CP1252" if re.search(rb"[\x80-\x9f]", body) else "ISO-8859-1"
-        raise DataError(where, "valid UTF-8", got, _mend_encoding(body if first else b"", encoding)) from None
+        raise DataError(where, "valid UTF-8", got, _encoding_hint(body if first else b"", encoding)) from None
 
 
-def _mend_encoding(start: bytes, encoding: str) -> str:
+def _encoding_hint(start: bytes, encoding: str) -> str:
     """Suggest how to fix a file that is not UTF-8, judging by its first bytes; in later lines they mean nothing."""
     if start.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
         return "The file seems to be UTF-32: convert it with `iconv -f UTF-32 -t UTF-8`."
@@ -455,12 +455,12 @@ def _mend_encoding(start: bytes, encoding: str) -> str:
 
 
 @contextmanager
-def open_text(path: Path, over: Callable[[BinaryIO], BinaryIO] = lambda stream: stream) -> Iterator[BinaryIO]:
+def open_text(path: Path, wrap: Callable[[BinaryIO], BinaryIO] = lambda stream: stream) -> Iterator[BinaryIO]:
     """Open a file, plain or compressed, and turn errors of the operating system into a `DataError`.
 
     Args:
         path: the file; `.gz` is decompressed.
-        over: what stands between the file's own bytes and decompression, to count or sum them.
+        wrap: what stands between the file's own bytes and decompression, to count or sum them.
 
     Returns:
         A context manager that yields the stream of what the file holds.
@@ -473,7 +473,7 @@ def open_text(path: Path, over: Callable[[BinaryIO], BinaryIO] = lambda stream: 
         raise DataError(ascii(str(path)), "a file", "a name with a NUL in it", "Check the path.")
     try:
         with open_file(path) as file:
-            stream = over(file)
+            stream = wrap(file)
             if path.suffix != ".gz":
                 yield stream
                 return
@@ -483,7 +483,7 @@ def open_text(path: Path, over: Callable[[BinaryIO], BinaryIO] = lambda stream: 
         if path.is_symlink():
             hint = "Correct the link, or give the file itself."
             raise DataError(Place(path), "a file", "a link to a file that does not exist", hint) from None
-        raise DataError(Place(path), "a file", "no such file", _mend_name(path)) from None
+        raise DataError(Place(path), "a file", "no such file", _name_hint(path)) from None
     except IsADirectoryError:
         raise DataError(Place(path), "a file", "a folder", "Give a file inside it.") from None
     except PermissionError:
@@ -497,7 +497,7 @@ def open_text(path: Path, over: Callable[[BinaryIO], BinaryIO] = lambda stream: 
         raise DataError(Place(path), "a readable file", got, "Check the path and the disk.") from None
 
 
-def _mend_name(path: Path) -> str:
+def _name_hint(path: Path) -> str:
     try:
         siblings = [sibling.name for sibling in islice(path.parent.iterdir(), _SIBLINGS)]
     except FileNotFoundError:
@@ -523,8 +523,8 @@ def refuse_unequal(source: Path | Lines, source_lines: int, target: Path | Lines
 def refuse_empty_side(source: Path | Lines, target: Path | Lines, number: int, left: str, right: str) -> NoReturn:
     """Raise the error about a line of two files of which one is empty."""
     empty, other = (source, target) if not left.strip() else (target, source)
-    both = not left.strip() and not right.strip()
+    both_empty = not left.strip() and not right.strip()
     expected = "text in every line"
-    got = f"an empty line{' in both files' if both else ''}"
+    got = f"an empty line{' in both files' if both_empty else ''}"
     hint = f"Fill it, or delete line {number} of {empty} and of {other}."
     raise DataError(Place(empty, number), expected, got, hint)

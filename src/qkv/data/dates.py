@@ -254,9 +254,9 @@ def _all_dates() -> list[date]:
 
 
 def _draw(dates: Sequence[date], count: int, random: Random) -> list[Pair]:
-    most = len(dates) * len(FORMATS) // 2
-    if not 0 <= count <= most:
-        expected = f"a number of pairs from 0 to {most:,}"
+    limit = len(dates) * len(FORMATS) // 2
+    if not 0 <= count <= limit:
+        expected = f"a number of pairs from 0 to {limit:,}"
         raise ConfigError("count", expected, f"{count:,}", "Generate fewer.")
     pairs: dict[str, date] = {}
     while len(pairs) < count:

@@ -63,14 +63,14 @@ def expect_modest(tokenizer: tokenizers.Tokenizer, where: str) -> None:
 
 def _rules(part: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the rules of a part, those of sequences one by one."""
-    return iter(()) if part is None else _apart(parse_json(part.__getstate__()))
+    return iter(()) if part is None else _flattened(parse_json(part.__getstate__()))
 
 
-def _apart(rule: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _flattened(rule: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     if rule["type"] == "Sequence":
         for name in ("normalizers", "pretokenizers", "decoders", "processors"):
-            for each in rule.get(name, ()):
-                yield from _apart(each)
+            for item in rule.get(name, ()):
+                yield from _flattened(item)
     else:
         yield rule
 

@@ -79,19 +79,19 @@ def split(
     label_sets: dict[Hashable, set[Hashable]] = {}
     for key, item in zip(inputs, items, strict=True):
         label_sets.setdefault(key, set()).update(labels(item))
-    inputs_of_label = Counter(label for some in label_sets.values() for label in some)
+    inputs_of_label = Counter(label for label_set in label_sets.values() for label in label_set)
     largest = len(items) // share
-    held: set[Hashable] = set()
+    held_out: set[Hashable] = set()
     count = 0
     for key in _shuffled(counts, seed):
-        if count >= min(MOST_HELD_OUT, largest) or len(held) >= len(counts) // share:
+        if count >= min(MOST_HELD_OUT, largest) or len(held_out) >= len(counts) // share:
             break
         if counts[key] <= largest and all(inputs_of_label[label] > 1 for label in label_sets[key]):
-            held.add(key)
+            held_out.add(key)
             count += counts[key]
             inputs_of_label.subtract(label_sets[key])
-    if held:
-        return Split(*_divided(items, inputs, held))
+    if held_out:
+        return Split(*_divided(items, inputs, held_out))
     unit, inputs_name = names
     few = f"with fewer than {share} different {inputs_name} ({len(counts):,})"
     reason = few if len(counts) < share else "because every label must remain in training"
@@ -127,20 +127,20 @@ def hold_out(pairs: Sequence[Pair], count: int, seed: int, when: str = "") -> tu
         raise ConfigError("holdout", "at least 1 pair", str(count), "Hold out a few hundred pairs.")
     sources = [pair.source for pair in pairs]
     frequency = Counter(sources)
-    held: set[Hashable] = set()
+    held_out: set[Hashable] = set()
     total = 0
     # The order is stable: sources that are too frequent come last, the least frequent of them first.
     for source in sorted(_shuffled(frequency, seed), key=lambda source: max(count, frequency[source])):
         if total >= count:
             break
-        held.add(source)
+        held_out.add(source)
         total += frequency[source]
     if total < count or total == len(pairs):
         got = f"{len(pairs):,} pairs with {len(frequency):,} distinct sources"
         instead = f"omit {setting('holdout')} and give pairs to validate on{when} ({setting('valid_data')})"
         hint = f"Hold out fewer, or {instead}."
         raise ConfigError("holdout", f"more than {count:,} pairs with distinct sources", got, hint)
-    return _divided(pairs, sources, held)
+    return _divided(pairs, sources, held_out)
 
 
 def seen_in_training(train: Iterable[Hashable], valid: Sequence[Hashable], name: str) -> str | None:
@@ -158,8 +158,8 @@ def seen_in_training(train: Iterable[Hashable], valid: Sequence[Hashable], name:
         >>> seen_in_training(["ein Hund", "eine Katze"], ["ein Hund", "ein Kind"], "sources")
         '1 of 2 validation sources is trained on too: figures of validation say little about others.'
     """
-    seen = set(train)
-    count = sum(key in seen for key in valid)
+    train_items = set(train)
+    count = sum(key in train_items for key in valid)
     if count * _FEW_SEEN <= len(valid):
         return None
     are = "is" if count == 1 else "are"
@@ -174,9 +174,9 @@ def _shuffled(keys: Mapping[T, int], seed: int) -> list[T]:
     return sorted(keys, key=lambda _: random.random())
 
 
-def _divided(items: Sequence[T], keys: Sequence[Hashable], held: set[Hashable]) -> tuple[list[T], list[T]]:
+def _divided(items: Sequence[T], keys: Sequence[Hashable], held_out: set[Hashable]) -> tuple[list[T], list[T]]:
     pairs = list(zip(items, keys, strict=True))
-    return [item for item, key in pairs if key not in held], [item for item, key in pairs if key in held]
+    return [item for item, key in pairs if key not in held_out], [item for item, key in pairs if key in held_out]
 
 
 def _sample_different(items: Sequence[T], parts: Callable[[T], tuple[Hashable, Hashable]], seed: int) -> list[T]:

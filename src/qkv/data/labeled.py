@@ -121,12 +121,12 @@ def read_labeled(path: Path | Lines, *, say: Callable[[str], None] = silent) -> 
     if header is None:
         _check_order(texts, str(path))
     _check_each_order(texts, str(path))
-    for message in _doubts(texts):
+    for message in _label_warnings(texts):
         say(f"{path}: {message}")
     return texts
 
 
-def _doubts(items: list[Labeled]) -> Iterator[str]:
+def _label_warnings(items: list[Labeled]) -> Iterator[str]:
     """Describe what is odd in labels: spellings of one, more of them than can be learned, texts with several."""
     counts = Counter(item.label for item in items)
     yield from _spellings(counts, "labels")
@@ -144,14 +144,14 @@ def _doubts(items: list[Labeled]) -> Iterator[str]:
     if all(label.startswith(FASTTEXT) for label in counts):
         yield f"every label begins with {FASTTEXT}, as in files for fastText, which is read as a part of it: remove it"
     first: dict[str, Labeled] = {}
-    apart = [item for item in items if first.setdefault(item.text, item).label != item.label]
-    if apart:
-        one, other = apart[0], first[apart[0].text]
-        many = "1 text has" if len(apart) == 1 else f"{len(apart):,} texts have"
+    conflicting = [item for item in items if first.setdefault(item.text, item).label != item.label]
+    if conflicting:
+        second_item, first_item = conflicting[0], first[conflicting[0].text]
+        count_text = "1 text has" if len(conflicting) == 1 else f"{len(conflicting):,} texts have"
         yield (
-            f"{many} another label than the same text before, "
-            f"the first in line {one.line:,}: "
-            f'"{brief(one.label)}", and "{brief(other.label)}" in line {other.line:,}'
+            f"{count_text} another label than the same text before, "
+            f"the first in line {second_item.line:,}: "
+            f'"{brief(second_item.label)}", and "{brief(first_item.label)}" in line {first_item.line:,}'
         )
 
 
@@ -161,29 +161,31 @@ def _spellings(counts: Mapping[str, int], names: str) -> Iterator[str]:
     for label in counts:
         words = _BETWEEN_WORDS.sub(" ", label.casefold())
         spellings.setdefault(words.strip(_PUNCTUATION) or words, []).append(label)
-    for same in spellings.values():
-        if len(same) > 1:
-            how = "capitals" if len({label.casefold() for label in same}) == 1 else "capitals, spaces or punctuation"
-            shown = ", ".join(map(brief, sorted(same)))
-            yield f"{names} that differ in {how} alone are different {names}: {shown}"
-    _, *others = counts  # the first one can be a header, which has a message of its own
-    single = [label for label in sorted(others) if counts[label] == 1]
+    for variants in spellings.values():
+        if len(variants) > 1:
+            difference = (
+                "capitals" if len({label.casefold() for label in variants}) == 1 else "capitals, spaces or punctuation"
+            )
+            label_list = ", ".join(map(brief, sorted(variants)))
+            yield f"{names} that differ in {difference} alone are different {names}: {label_list}"
+    _, *rare = counts  # the first one can be a header, which has a message of its own
+    single = [label for label in sorted(rare) if counts[label] == 1]
     if 0 < len(single) <= _FEW_SINGLE and sum(counts.values()) >= _MANY_TIMES * len(counts):
-        shown = ", ".join(map(brief, single))
-        yield f"{names} that occur once: {shown}. Are they spelled as the others?"
+        label_list = ", ".join(map(brief, single))
+        yield f"{names} that occur once: {label_list}. Are they spelled as the others?"
     visible = Counter(INVISIBLE.sub("", label) for label in counts)
     hidden = [label for label in sorted(counts) if INVISIBLE.search(label) and visible[INVISIBLE.sub("", label)] > 1]
     if hidden:
-        shown = ", ".join(map(ascii, hidden[:5]))
-        yield f"{names} that differ in invisible characters alone are different {names}: {shown}"
+        label_list = ", ".join(map(ascii, hidden[:5]))
+        yield f"{names} that differ in invisible characters alone are different {names}: {label_list}"
 
 
-def _seems_header(labels: Iterable[str], what: str) -> Iterator[str]:
+def _seems_header(labels: Iterable[str], noun: str) -> Iterator[str]:
     """Say if the first label or tag alone occurs once, as the name of a column does that is not known as one."""
     first, *rest = labels
     counts = Counter(rest)
     if len(rest) > _FEW and first not in counts and min(counts.values()) > 1:
-        yield f'{what}, "{brief(first)}", occurs nowhere else: if the line names the columns, delete it.'
+        yield f'{noun}, "{brief(first)}", occurs nowhere else: if the line names the columns, delete it.'
 
 
 def _check_each_order(items: list[Labeled], name: str) -> None:
@@ -201,7 +203,7 @@ def _check_each_order(items: list[Labeled], name: str) -> None:
         return counts[text] > max(1, counts[item.label]) and (more_words or texts[item.label] > 0)
 
     exchanged = [item for item in items if seems_exchanged(item)]
-    if not exchanged:  # of as many lines of either order, the one whose label has more words than its text
+    if not exchanged:  # of as count_text lines of either order, the one whose label has more words than its text
         pairs = {(item.label, normalize("NFC", item.text.strip())) for item in items}
         exchanged = [item for item in items if (normalize("NFC", item.text.strip()), item.label) in pairs]
         exchanged = [item for item in exchanged if len(item.label.split()) > len(item.text.split())]
@@ -243,7 +245,7 @@ def read_tagged(path: Path, *, say: Callable[[str], None] = silent) -> list[Tagg
 
     Raises:
         DataError: the file cannot be read, has no words or is not UTF-8; or a line has fewer than two nonempty columns,
-            or not as many columns as the first.
+            or not as count_text columns as the first.
 
     Example:
         >>> from tempfile import TemporaryDirectory

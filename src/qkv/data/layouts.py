@@ -91,14 +91,14 @@ def _is_utf8(start: bytes) -> bool:
     return True
 
 
-def misplaced(line: str) -> tuple[str, str] | None:
+def misplaced_line_hint(line: str) -> tuple[str, str] | None:
     """Say what a line is that does not belong into a file of columns, and what to do; None if it may be a row.
 
     Args:
         line: the line.
 
     Example:
-        >>> misplaced("<<<<<<< HEAD"), misplaced(" "), misplaced("a\\tb")
+        >>> misplaced_line_hint("<<<<<<< HEAD"), misplaced_line_hint(" "), misplaced_line_hint("a\\tb")
         (('a mark of a merge conflict', 'Resolve the conflict in the file.'), ('an empty line', 'Delete it.'), None)
     """
     if not line.strip():
@@ -138,11 +138,11 @@ def foreign_format(line: str) -> str | None:
 
 
 def _foreign_hint(line: str, columns: str) -> str | None:
-    known = foreign_format(line)
-    return None if known is None else f"The file seems to be {known}: write {columns} on each line."
+    layout = foreign_format(line)
+    return None if layout is None else f"The file seems to be {layout}: write {columns} on each line."
 
 
-def untabbed(line: str, columns: str) -> str | None:
+def untabbed_hint(line: str, columns: str) -> str | None:
     """Say what a line without tabs seems to be, and how to write it.
 
     Args:
@@ -153,11 +153,11 @@ def untabbed(line: str, columns: str) -> str | None:
         A sentence; None if it looks like nothing in particular.
 
     Example:
-        >>> untabbed("good,a fine film", "label<TAB>text")
+        >>> untabbed_hint("good,a fine film", "label<TAB>text")
         'The columns seem to be separated by ",": write label<TAB>text, with a tab and without quotation marks.'
     """
-    if (known := _foreign_hint(line, columns)) is not None:
-        return known
+    if (hint := _foreign_hint(line, columns)) is not None:
+        return hint
     if line.lstrip().startswith(FASTTEXT):
         return f"The file seems to be written for fastText: write {columns}, without {FASTTEXT}."
     if "\\t" in line:
@@ -183,11 +183,11 @@ def column_problem(line: str, columns: str, usual: str) -> tuple[str, str]:
         >>> column_problem("good\\ta film\\t", "label<TAB>text", "Correct it.")
         ('3 columns, the last one empty', 'Remove the tab at the end of the line.')
     """
-    if (known := misplaced(line)) is not None:
-        return known
+    if (problem := misplaced_line_hint(line)) is not None:
+        return problem
     cells = line.split("\t")
     if len(cells) == 1:
-        return "1 column", untabbed(line, columns) or usual
+        return "1 column", untabbed_hint(line, columns) or usual
     if (foreign := _foreign_hint(line, columns)) is not None:
         return f"{len(cells)} columns", foreign
     if len(cells) == 3 and not cells[-1].strip():
@@ -239,8 +239,8 @@ def number_hint(field: str, largest: float) -> str | None:
         ('A fraction is no number: write its value.', 'Write the exponent with e, as in 1e3.', None)
     """
     if INVISIBLE.search(field):
-        shown = INVISIBLE.sub(lambda match: f"U+{ord(match[0]):04X}", field)
-        return f"It has an invisible character in it: {shown}."
+        escaped = INVISIBLE.sub(lambda match: f"U+{ord(match[0]):04X}", field)
+        return f"It has an invisible character in it: {escaped}."
     if _PLAIN.fullmatch(field) and abs(float(field)) >= largest:
         return "It is too large: choose another unit."
     return next((hint for pattern, hint in _NUMBERS if pattern.fullmatch(field)), None)

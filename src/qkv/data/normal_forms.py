@@ -59,5 +59,5 @@ def _marks(form: NormalForm) -> Pattern[str]:
     # Ranges of all others, negated: `re` looks up a character of the first plane, and searches a list for the rest.
     starts = [0, *(code + 1 for code in codes if not _only_marks(form, chr(code + 1)))]
     ends = [*(code - 1 for code in codes if not _only_marks(form, chr(code - 1))), sys.maxunicode]
-    others = "".join(f"{chr(start)}-{chr(end)}" for start, end in zip(starts, ends, strict=True))
-    return re.compile(f"[^{others}][^{others}]{{30,}}")  # a set in front is searched for fastest
+    unmarked = "".join(f"{chr(start)}-{chr(end)}" for start, end in zip(starts, ends, strict=True))
+    return re.compile(f"[^{unmarked}][^{unmarked}]{{30,}}")  # a set in front is searched for fastest

@@ -145,19 +145,19 @@ def parse_pairs(
         >>> parse_pairs([Pair("big small", "2 1", 1)], ("f", "f"))
         ([Pointed(elements=('big', 'small'), target=(2, 1), line=1)], 'words')
     """
-    known = kind_of(pairs[0].source) if kind is None else kind
+    elements_kind = kind_of(pairs[0].source) if kind is None else kind
     items = []
     _expect_elements(pairs, names, kind)
     for pair in pairs:
-        elements = read_elements(pair.source, known, Place(names[0], pair.line), width)
-        if width is None and known == "numbers":
+        elements = read_elements(pair.source, elements_kind, Place(names[0], pair.line), width)
+        if width is None and elements_kind == "numbers":
             width = len(elements[0])
         items.append(
             Pointed(
                 elements, read_target(pair.target, len(elements), Place(names[1], pair.line), pair.source), pair.line
             )
         )
-    return items, known
+    return items, elements_kind
 
 
 def _expect_elements(pairs: Sequence[Pair], names: tuple[str, str], kind: Elements | None) -> None:

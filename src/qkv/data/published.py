@@ -172,25 +172,25 @@ class Published:
 
     def _fault(self) -> str | None:
         """Return which argument has a part of another type or range, or None."""
-        most = _MOST if self.limit is None else self.limit
+        limit = _MOST if self.limit is None else self.limit
         checks = {
             "source": isinstance(self.source, str),
             "target": isinstance(self.target, str),
             "numbers": isinstance(self.numbers, Mapping) and all(_is_id(n, _MOST) for n in self.numbers.values()),
             "files": isinstance(self.files, Mapping) and all(map(_is_file, self.files, self.files.values())),
             "marks": isinstance(self.marks, bool),
-            **{name: _is_id(getattr(self, name), most, least=_NONE) for name in ("pad", "bos", "eos", "unk")},
-            "others": isinstance(self.others, list | tuple) and all(_is_id(number, most) for number in self.others),
+            **{name: _is_id(getattr(self, name), limit, least=_NONE) for name in ("pad", "bos", "eos", "unk")},
+            "others": isinstance(self.others, list | tuple) and all(_is_id(number, limit) for number in self.others),
         }
         return next((f"another {name}" for name, holds in checks.items() if not holds), None)
 
     def _read(self, ids: list[int]) -> list[int]:
         """Return ids that the model reads."""
-        most = _MOST if self.limit is None else self.limit
-        if ids and not (min(ids) >= 0 and max(ids) < most):
-            wrong = next(number for number in ids if not 0 <= number < most)
+        limit = _MOST if self.limit is None else self.limit
+        if ids and not (min(ids) >= 0 and max(ids) < limit):
+            wrong = next(number for number in ids if not 0 <= number < limit)
             got = "an unknown piece, which it has no token for" if wrong == _NONE else f"the token {wrong:,}"
-            raise DataError(self.where, f"tokens of a model that reads {most:,}", got, _AGAIN)
+            raise DataError(self.where, f"tokens of a model that reads {limit:,}", got, _AGAIN)
         return list(ids)
 
     def _library(self, *, target: bool) -> tokenizers.Tokenizer:

@@ -36,10 +36,10 @@ def generate(
     if not symbols or len(set(symbols)) != len(symbols):
         raise ConfigError("symbols", "distinct characters", repr(symbols), "Give each symbol once.")
     # Half of the number of longest sequences: beyond that, finding new ones at random would take long.
-    most = (len(symbols) ** longest + 1) // 2
-    if not 0 <= count <= most:
+    limit = (len(symbols) ** longest + 1) // 2
+    if not 0 <= count <= limit:
         hint = "Generate fewer, or longer ones."
-        raise ConfigError("count", f"a number of pairs from 0 to {most:,}", f"{count:,}", hint)
+        raise ConfigError("count", f"a number of pairs from 0 to {limit:,}", f"{count:,}", hint)
     random = Random(f"reverse:{seed}")
     pairs: dict[str, None] = {}
     while len(pairs) < count:

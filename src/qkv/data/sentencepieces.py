@@ -40,12 +40,12 @@ class SentencePieces(NamedTuple):
         return tokenizer
 
 
-def parse_sentencepieces(data: bytes, what: str) -> SentencePieces:
+def parse_sentencepieces(data: bytes, name: str) -> SentencePieces:
     """Parse a SentencePiece model of the unigram kind.
 
     Args:
         data: the bytes of the file.
-        what: its name in messages.
+        name: its name in messages.
 
     Returns:
         The model.
@@ -72,15 +72,15 @@ def parse_sentencepieces(data: bytes, what: str) -> SentencePieces:
             elif number == 3:
                 rules = _bytes(dict(_fields(_bytes(item))).get(2, b""))
     except (ValueError, KeyError, TypeError, struct.error) as error:
-        raise _refused(what, str(error)) from error
+        raise _refused(name, str(error)) from error
     if kind != _UNIGRAM or unknown < 0:
-        raise _refused(what, "one without an unknown piece" if unknown < 0 else f"a model of kind {kind}")
+        raise _refused(name, "one without an unknown piece" if unknown < 0 else f"a model of kind {kind}")
     return SentencePieces(pieces, unknown, rules)
 
 
-def _refused(what: str, got: str) -> DataError:
+def _refused(name: str, got: str) -> DataError:
     hint = "Models of the unigram kind are read; copy the file again from its source."
-    return DataError(what, "a SentencePiece model", got[:200], hint)
+    return DataError(name, "a SentencePiece model", got[:200], hint)
 
 
 def _bytes(item: Any) -> bytes:

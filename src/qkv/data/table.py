@@ -17,7 +17,7 @@ from typing import final
 
 from qkv.data.choices import Decimal, Missing
 from qkv.data.corpus import Lines, in_parts, read_lines
-from qkv.data.layouts import foreign_format, misplaced, number_hint
+from qkv.data.layouts import foreign_format, misplaced_line_hint, number_hint
 from qkv.data.normal_forms import normalize
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, quantity, setting
 
@@ -195,25 +195,25 @@ class FieldTable:
             number = math.nan
         if not abs(number) < _LARGEST:
             expected = f'a finite number in column "{brief(name)}"'
-            hint = self._mend(field, name, decimal, fixed)
+            hint = self._number_advice(field, name, decimal, fixed)
             raise DataError(Place(self.name, line), expected, f'"{brief(field)}"', hint)
         return number
 
-    def _mend(self, field: str, name: str, decimal: Decimal, fixed: Collection[str]) -> str:
+    def _number_advice(self, field: str, name: str, decimal: Decimal, fixed: Collection[str]) -> str:
         """Advise on a field that is no number, in view of its whole column."""
         column = self.columns.index(name)
         fields = [row[column].strip() for _, row in self.rows]
         if normalize("NFC", field) == name:
             return "It is the name of the column: delete the line, which repeats the header."
-        if not any(_DIGIT.search(each) for each in fields) and not _INFINITE.fullmatch(field):
+        if not any(_DIGIT.search(cell) for cell in fields) and not _INFINITE.fullmatch(field):
             return "The column holds text: choose a column of numbers."
         matching = (advice for pattern, advice in _ADVICE if pattern.fullmatch(field))
         if (advice := next(matching, None) or number_hint(field, _LARGEST)) is not None:
             skip = f" Or leave it empty and give {setting('missing', 'skip')}."
             may_be_empty = field.startswith("#") or _INFINITE.fullmatch(field)
             return advice + (skip if may_be_empty and "missing" not in fixed else "")
-        other, mark = (",", "comma") if decimal == "point" else (".", "point")
-        if any(map(_NO_GROUPS[other].fullmatch, fields)):
+        other_mark, mark = (",", "comma") if decimal == "point" else (".", "point")
+        if any(map(_NO_GROUPS[other_mark].fullmatch, fields)):
             say = (
                 f"say so with {setting('decimal', mark)}"
                 if decimal == "point"
@@ -221,7 +221,7 @@ class FieldTable:
             )
             say = f"write a {decimal}, as in training" if "decimal" in fixed else say
             return f"If it has a decimal {mark}, {say}."
-        grouped = _DIGIT.search(field) and other in field
+        grouped = _DIGIT.search(field) and other_mark in field
         usual = f"Write it with a decimal {decimal}, without units or thousands separators."
         return f"Remove what groups thousands: each {mark} of the column is one." if grouped else usual
 
@@ -261,7 +261,7 @@ def parse_table(lines: Sequence[str], name: str) -> FieldTable:
         >>> parse_table(["1.5,2"], "f.csv").columns
         ('1', '2')
     """
-    empty, rows = _headed(lines, name, _separator(lines))
+    empty, rows = _read_header(lines, name, _separator(lines))
     return replace(empty, rows=tuple(rows))
 
 
@@ -293,7 +293,7 @@ def parse_table_in_parts(lines: Iterable[str], name: str, *, line_buffered: bool
         filled += bool(line.strip())
         if filled == 2 or (filled == 1 and (_mark(line) is not None or len(_words(line)) < 2)):
             break
-    empty, rows = _headed(chain(start, remaining), name, _separator(start))
+    empty, rows = _read_header(chain(start, remaining), name, _separator(start))
     any_rows = False
     for part in in_parts(rows, line_buffered=line_buffered, size=lambda row: sum(map(len, row[1]))):
         any_rows = True
@@ -302,7 +302,7 @@ def parse_table_in_parts(lines: Iterable[str], name: str, *, line_buffered: bool
         yield empty
 
 
-def _headed(lines: Iterable[str], name: str, between: str) -> tuple[FieldTable, Iterator[Row]]:
+def _read_header(lines: Iterable[str], name: str, between: str) -> tuple[FieldTable, Iterator[Row]]:
     """Return a table without rows, and the rows below its header."""
     rows = _rows(lines, name, between)
     first = next(rows, None)
@@ -338,8 +338,8 @@ def _unseparated(fields: Sequence[str]) -> tuple[str, str] | None:
 def _expect_fields(row: Row, count: int, name: str) -> Row:
     line, fields = row
     if len(fields) != count:
-        if len(fields) == 1 and (known := misplaced(fields[0])) is not None:
-            raise DataError(Place(name, line), f"{count} fields, as in the first line", *known)
+        if len(fields) == 1 and (problem := misplaced_line_hint(fields[0])) is not None:
+            raise DataError(Place(name, line), f"{count} fields, as in the first line", *problem)
         hint = "Correct this line; a field that contains the separator must be quoted."
         if count == 1:
             hint += " Delete the first line if it is a title."
@@ -377,13 +377,13 @@ def _rows(lines: Iterable[str], name: str, between: str) -> Iterator[Row]:
 
 def _refused(line: str, where: Place, reason: str) -> DataError:
     """Return the error about a line that is no row of CSV."""
-    known = foreign_format(line) if where.line == 1 else None
-    if known is not None:
-        return DataError(where, _SEPARATED, known, _ROWS)
+    layout = foreign_format(line) if where.line == 1 else None
+    if layout is not None:
+        return DataError(where, _SEPARATED, layout, _ROWS)
     hint = "Close the quotation mark, and double those inside a quoted field."
     if "limit" in reason:
         hint = f"Shorten the field; is the quotation mark in line {where.line} closed?"
-    return DataError(where, "fields as in RFC 4180", *(misplaced(line) or (reason, hint)))
+    return DataError(where, "fields as in RFC 4180", *(misplaced_line_hint(line) or (reason, hint)))
 
 
 def _separator(lines: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, NoReturn
 
-from qkv.data.layouts import foreign_format, misplaced, untabbed
+from qkv.data.layouts import foreign_format, misplaced_line_hint, untabbed_hint
 from qkv.data.normal_forms import normalize
 from qkv.errors import DataError, Place, brief, quantity
 
@@ -111,8 +111,8 @@ def comments_of(lines: Sequence[str]) -> frozenset[int]:
     marked = {index: line for index, line in enumerate(lines) if line.startswith("#")}
     if not marked:
         return frozenset()
-    others = (line for line in lines if line.strip() and not line.startswith(("#", _DOCUMENT)))
-    rows = [line.rstrip(" ").split(separator) for line in others]
+    row_lines = (line for line in lines if line.strip() and not line.startswith(("#", _DOCUMENT)))
+    rows = [line.rstrip(" ").split(separator) for line in row_lines]
     tags, width = {cells[-1] for cells in rows}, len(rows[0]) if rows else 0
 
     def is_comment(line: str) -> bool:
@@ -158,8 +158,8 @@ def layout_of(sentences: Sequence[Sequence[TagLine]], name: str) -> TagColumns:
         column = len(rows[0]) if layout.tag < 0 else layout.tag + 1
         hint = "Write word<TAB>tag on each line: cut -f2,5 takes the columns FORM and XPOS of CoNLL-U."
         raise DataError(Place(name), f"tags in column {column}", f'"{_EMPTY}" in every line', hint)
-    many = len(tags) >= _MANY and len(tags) > 4 * len(words)
-    if many or (_are_spans(words) and not _are_spans(tags)):
+    many_tags = len(tags) >= _MANY and len(tags) > 4 * len(words)
+    if many_tags or (_are_spans(words) and not _are_spans(tags)):
         got = f"{quantity(len(words), 'different word')} and {quantity(len(tags), 'different tag')}"
         raise DataError(Place(name), "the word first and the tag last", got, "Exchange the columns.")
     _expect_words(sentences, name)
@@ -274,8 +274,8 @@ def _are_numbered(sentences: Sequence[Sequence[TagLine]], name: str) -> bool:
 
 
 def _check(line: str, cells: Sequence[str], width: int, separator: str, where: str) -> None:
-    if (known := misplaced(line)) is not None:
-        raise DataError(where, "a word and its tag", *known)
+    if (problem := misplaced_line_hint(line)) is not None:
+        raise DataError(where, "a word and its tag", *problem)
     if (known_format := foreign_format(line)) is not None and where.endswith(":1"):
         raise DataError(where, "one word and its tag per line", known_format, _ONE_WORD)
     if cells[0] == "#begin":
@@ -287,7 +287,7 @@ def _check(line: str, cells: Sequence[str], width: int, separator: str, where: s
                 where, "a word and its tag", "an empty last column", "Remove the tab at the end of the line."
             )
         got = "one column" if len(cells) < 2 else "an empty column"
-        seems = untabbed(" ".join(cells), "word<TAB>tag") if len(cells) < 2 else None
+        seems = untabbed_hint(" ".join(cells), "word<TAB>tag") if len(cells) < 2 else None
         between = "one tab, as in earlier lines" if separator == "\t" else "one space, as in earlier lines"
         between = "a tab or one space" if width == len(cells) else between
         hint = f"Write word, then tag, separated by {between}, and an empty line after each sentence."

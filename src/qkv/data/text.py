@@ -105,9 +105,9 @@ def window_shift(length: int, context: int, order: Order, random: Random) -> int
         >>> window_shift(20, 4, "sequential", Random(0))
         0
     """
-    room = length - 1 - context
-    if room < 0:
+    last_start = length - 1 - context
+    if last_start < 0:
         hint = f"Give a longer text, or a smaller context ({setting('context')})."
         expected = f"more than {context:,} tokens, one window of the context"
         raise DataError("text", expected, f"{length:,}", hint)
-    return 0 if order == "sequential" else random.randrange(min(context, room + 1))
+    return 0 if order == "sequential" else random.randrange(min(context, last_start + 1))

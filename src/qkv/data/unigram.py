@@ -64,8 +64,8 @@ def learn_pieces(texts: Iterable[str], size: int) -> Pieces:
     scores = {**dict.fromkeys(alphabet, round(least, _DIGITS)), **scores}
     # The library can return more pieces than the size; every byte remains, or some text could not be written.
     longer = sorted((name for name in scores if name not in alphabet), key=lambda name: (-scores[name], name))
-    chosen = [*alphabet, *longer[: size - len(SPECIALS) - len(alphabet)]]
-    names = sorted(chosen, key=lambda name: (-scores[name], name))
+    pieces = [*alphabet, *longer[: size - len(SPECIALS) - len(alphabet)]]
+    names = sorted(pieces, key=lambda name: (-scores[name], name))
     return Pieces((*SPECIALS, *names), (*[0.0] * len(SPECIALS), *(scores[name] for name in names)))
 
 

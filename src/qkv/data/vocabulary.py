@@ -123,10 +123,10 @@ class Vocabulary:
         document = _checked(content)
         kind, lowercase = _kind(document["kind"]), document["lowercase"]
         if not isinstance(lowercase, bool):
-            _refuse("lowercase to be true or false", _shown(lowercase))
+            _refuse("lowercase to be true or false", _excerpt(lowercase))
         form = document.get(_UNICODE, "none")
         if not isinstance(form, str) or form not in FORMS:
-            _refuse(f"unicode to be one of {', '.join(FORMS)}", _shown(form))
+            _refuse(f"unicode to be one of {', '.join(FORMS)}", _excerpt(form))
         pieces = _strings(document["pieces"], "pieces")
         merges = tuple(_merge(merge) for merge in _strings(document["merges"], "merges"))
         _check_pieces(kind, pieces)
@@ -135,12 +135,12 @@ class Vocabulary:
         return cls(kind, lowercase, pieces, merges, cast("Form", form), scores)
 
 
-def parse(text: str, what: str = "tokenizer") -> object:
+def parse(text: str, name: str = "tokenizer") -> object:
     """Return what JSON says.
 
     Args:
         text: the JSON.
-        what: its name in messages.
+        name: its name in messages.
 
     Raises:
         DataError: it is no JSON, or has a key twice.
@@ -152,63 +152,63 @@ def parse(text: str, what: str = "tokenizer") -> object:
     try:
         return parse_json(text)
     except (ValueError, RecursionError) as error:
-        _refuse("JSON", str(error)[:200], what)
+        _refuse("JSON", str(error)[:200], name)
 
 
 def _checked(document: object) -> dict[str, object]:
     if not isinstance(document, dict):
-        _refuse("a JSON object", _shown(document))
+        _refuse("a JSON object", _excerpt(document))
     if set(document) - {_SCORES, _UNICODE} != set(_FIELDS):
-        _refuse(f"the fields {', '.join(_FIELDS)}", _shown_names(document))
+        _refuse(f"the fields {', '.join(_FIELDS)}", _name_list(document))
     if document["format"] != _FORMAT:
-        _refuse(f'the format "{_FORMAT}"', _shown(document["format"]))
+        _refuse(f'the format "{_FORMAT}"', _excerpt(document["format"]))
     return document
 
 
 def _kind(value: object) -> TokenizerKind:
     if not isinstance(value, str) or value not in KINDS:
-        _refuse(f"a kind of {KINDS_LISTED}", _shown(value))
+        _refuse(f"a kind of {KINDS_LISTED}", _excerpt(value))
     return cast("TokenizerKind", value)
 
 
 def _strings(value: object, field: str) -> tuple[str, ...]:
     if not isinstance(value, list):
-        _refuse(f"{field} to be a list", _shown(value))
+        _refuse(f"{field} to be a list", _excerpt(value))
     for index, item in enumerate(value):
         if not isinstance(item, str) or not item:
-            _refuse(f"{field} to be nonempty strings", f"{_shown(item)} at place {index}")
+            _refuse(f"{field} to be nonempty strings", f"{_excerpt(item)} at place {index}")
         if not _writable(item):
-            _refuse(f"{field} that UTF-8 can encode", f"{_shown(item)} at place {index}")
+            _refuse(f"{field} that UTF-8 can encode", f"{_excerpt(item)} at place {index}")
     return tuple(value)
 
 
 def _merge(text: str) -> tuple[str, str]:
-    left, space, right = text.partition(" ")
-    if not (left and space and right) or " " in right:
-        _refuse("merges of two pieces separated by one space", _shown(text))
-    return left, right
+    prefix, space, right = text.partition(" ")
+    if not (prefix and space and right) or " " in right:
+        _refuse("merges of two pieces separated by one space", _excerpt(text))
+    return prefix, right
 
 
 def _check_pieces(kind: TokenizerKind, pieces: tuple[str, ...]) -> None:
     if pieces[: len(SPECIALS)] != SPECIALS:
-        _refuse(f"the first pieces to be {' '.join(SPECIALS)}", _shown(pieces[: len(SPECIALS)]))
+        _refuse(f"the first pieces to be {' '.join(SPECIALS)}", _excerpt(pieces[: len(SPECIALS)]))
     learned = pieces[len(SPECIALS) :]
     if len(set(pieces)) != len(pieces):
-        seen: set[str] = set()
-        twice = next(piece for piece in pieces if piece in seen or seen.add(piece))  # type: ignore[func-returns-value]
-        _refuse("every piece once", f"{_shown(twice)} twice")
+        earlier: set[str] = set()
+        twice = next(piece for piece in pieces if piece in earlier or earlier.add(piece))  # type: ignore[func-returns-value]
+        _refuse("every piece once", f"{_excerpt(twice)} twice")
     if (count := sum(map(len, pieces))) > LARGEST:
         _refuse(f"pieces of at most {LARGEST:,} characters in all", f"{count:,}")
     if kind == "char" and any(len(piece) != 1 for piece in learned):
-        _refuse("pieces of one character", _shown(next(piece for piece in learned if len(piece) != 1)))
+        _refuse("pieces of one character", _excerpt(next(piece for piece in learned if len(piece) != 1)))
     if kind == "none" and (spaced := next((piece for piece in learned if piece.split() != [piece]), None)):
-        _refuse("pieces without spaces", _shown(spaced))
+        _refuse("pieces without spaces", _excerpt(spaced))
     if kind in OF_BYTES:
         alphabet, present = byte_alphabet(), set(learned)
         if missing := [byte for letter, byte in alphabet.items() if letter not in present]:
             _refuse("a piece for each of the 256 bytes", f"none for byte 0x{missing[0]:02X}")
         if foreign := set().union(*learned) - alphabet.keys():
-            _refuse("pieces in the byte alphabet", _shown(next(p for p in learned if not foreign.isdisjoint(p))))
+            _refuse("pieces in the byte alphabet", _excerpt(next(p for p in learned if not foreign.isdisjoint(p))))
 
 
 def _check_merges(kind: TokenizerKind, pieces: tuple[str, ...], merges: tuple[tuple[str, str], ...]) -> None:
@@ -220,17 +220,19 @@ def _check_merges(kind: TokenizerKind, pieces: tuple[str, ...], merges: tuple[tu
     for left, right in merges:
         for piece in (left, right, left + right):
             if piece not in learned:
-                _refuse("merges of pieces into pieces", f"{_shown(left)} + {_shown(right)} without {_shown(piece)}")
+                _refuse(
+                    "merges of pieces into pieces", f"{_excerpt(left)} + {_excerpt(right)} without {_excerpt(piece)}"
+                )
 
 
 def _scores(value: object, kind: TokenizerKind, pieces: int) -> tuple[float, ...]:
     count = pieces if kind == "unigram" else 0
     if not isinstance(value, list) or len(value) != count:
-        got = f"{len(value):,}" if isinstance(value, list) else _shown(value)
+        got = f"{len(value):,}" if isinstance(value, list) else _excerpt(value)
         _refuse(f"{count:,} scores of pieces with kind {kind}", got)
     for item in value:
         if type(item) not in (int, float) or not -_HUGE < item <= 0:
-            _refuse("scores that are log-probabilities", _shown(item))
+            _refuse("scores that are log-probabilities", _excerpt(item))
     return tuple(map(float, value))
 
 
@@ -242,14 +244,14 @@ def _writable(text: str) -> bool:
     return True
 
 
-def _shown_names(document: dict[str, object]) -> str:
-    return ", ".join(_shown(name) for name in list(document)[: len(_FIELDS) + 1]) or "none"
+def _name_list(document: dict[str, object]) -> str:
+    return ", ".join(_excerpt(name) for name in list(document)[: len(_FIELDS) + 1]) or "none"
 
 
-def _shown(value: object) -> str:
+def _excerpt(value: object) -> str:
     text = ascii(value) if isinstance(value, str | int | float | tuple | None) else f"a {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _refuse(expected: str, got: str, what: str = "tokenizer") -> NoReturn:
-    raise DataError(what, expected, got, _MEND)
+def _refuse(expected: str, got: str, name: str = "tokenizer") -> NoReturn:
+    raise DataError(name, expected, got, _MEND)

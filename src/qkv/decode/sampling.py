@@ -167,19 +167,19 @@ class RowKeys:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[int, Counter[bytes]] = {}
+        self._token_counts: dict[int, Counter[bytes]] = {}
 
     def of(self, sources: Sequence[Sequence[int]], sample: int = 0) -> list[int]:
         """Return one key per row, see `row_keys`."""
         if not is_whole_number(sample):
             raise ConfigError("sample", "a whole number", f"{sample!r:.60}", "Number the draws of a source from 0 on.")
-        seen = self._seen.setdefault(sample, Counter())
+        counts = self._token_counts.setdefault(sample, Counter())
         keys: list[int] = []
         for source in _as_sources(sources):
             digest = blake2b(f"{source}".encode(), digest_size=16).digest()
-            text = f"{sample}:{seen[digest]}:{source}".encode()
+            text = f"{sample}:{counts[digest]}:{source}".encode()
             keys.append(int.from_bytes(blake2b(text, digest_size=8).digest(), "little", signed=True))
-            seen[digest] += 1
+            counts[digest] += 1
         return keys
 
 

@@ -162,7 +162,7 @@ def _recorded(x: T) -> T:
 
 def _with_recorded(owner: T, parameters: Sequence[Parameter]) -> T:
     """Return the value with parameters that autograd can save."""
-    tensors = {each.name: getattr(owner, each.name) for each in parameters}
+    tensors = {parameter.name: getattr(owner, parameter.name) for parameter in parameters}
     changes = {name: recorded for name, x in tensors.items() if (recorded := _recorded(x)) is not x}
     return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
 

@@ -151,19 +151,19 @@ def _learned_names(bias: Bias) -> list[str]:
     return [name for name, x in tensors.items() if isinstance(x, Tensor) and x.requires_grad]
 
 
-def learns_more(added: Tensor, known: Sequence[Tensor]) -> bool:
+def learns_more(added: Tensor, existing: Sequence[Tensor]) -> bool:
     """Return whether a result depends on leaves that need a gradient other than through known tensors."""
-    known_edges = {tuple(get_gradient_edge(x))[:2] for x in known}
+    known_edges = {tuple(get_gradient_edge(x))[:2] for x in existing}
     pending: list[tuple[Any, int]] = [tuple(get_gradient_edge(added))[:2]]  # type: ignore[list-item]
-    seen = set(pending)
+    visited = set(pending)
     while pending:
         edge = pending.pop()
         if edge in known_edges:
             continue
         if hasattr(edge[0], "variable"):
             return True
-        new = {parent for parent in edge[0].next_functions if parent[0] is not None} - seen
-        seen |= new
+        new = {parent for parent in edge[0].next_functions if parent[0] is not None} - visited
+        visited |= new
         pending += new
     return False
 

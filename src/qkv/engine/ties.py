@@ -47,9 +47,9 @@ def first_equals(key: Tensor, visibility: Visibility | None = None) -> Tensor | 
     # While a graph is captured, its sizes are symbolic, and no branch may depend on them.
     if numbers(key) and key.numel() > 0 and key.shape[:-1].numel() <= _FEW:
         leading_numbers = key.select(-1, 0).flatten().tolist()
-        seen = None if visibility is None else visibility.keys_with_queries()
-        if seen is not None and broadcast(seen.shape, key.shape[:-1]) == key.shape[:-1]:
-            leading_numbers = list(compress(leading_numbers, seen.expand(key.shape[:-1]).flatten().tolist()))
+        visible = None if visibility is None else visibility.keys_with_queries()
+        if visible is not None and broadcast(visible.shape, key.shape[:-1]) == key.shape[:-1]:
+            leading_numbers = list(compress(leading_numbers, visible.expand(key.shape[:-1]).flatten().tolist()))
         if len(set(leading_numbers)) == len(leading_numbers):
             return None
         # A NaN equals nothing, whatever its bytes are.
@@ -59,7 +59,7 @@ def first_equals(key: Tensor, visibility: Visibility | None = None) -> Tensor | 
     order = hashes.argsort(dim=-1, stable=True)
     hashes = hashes.gather(-1, order)
     repeats = torch.cat([torch.zeros_like(hashes[..., :1], dtype=torch.bool), hashes[..., 1:] == hashes[..., :-1]], -1)
-    if _seen(key) and not repeats.any():
+    if _may_branch_on(key) and not repeats.any():
         return None
     index = torch.arange(key.shape[-2], device=key.device).expand_as(hashes)
     # The sort is stable: the first of equal keys comes first among them.
@@ -69,7 +69,7 @@ def first_equals(key: Tensor, visibility: Visibility | None = None) -> Tensor | 
     return torch.where(same, first, index)
 
 
-def _seen(key: Tensor) -> bool:
+def _may_branch_on(key: Tensor) -> bool:
     """Return whether what is found in the numbers of a call may decide how it goes on: not in one that is traced."""
     return readable(key) and torch._C._get_tracing_state() is None
 
@@ -82,8 +82,8 @@ def _first_of_few(key: Tensor) -> Tensor | None:
     keys = rows.numpy().reshape(-1, key.shape[-1]).view(np.dtype((np.void, size))).ravel().tolist()
     firsts: list[int] = []
     for start in range(0, len(keys), count):
-        seen: dict[object, int] = {}
-        firsts += [seen.setdefault(one, index) for index, one in enumerate(keys[start : start + count])]
+        first_index: dict[object, int] = {}
+        firsts += [first_index.setdefault(one, index) for index, one in enumerate(keys[start : start + count])]
     first = torch.from_numpy(np.array(firsts, dtype=np.int64)).view(key.shape[:-1])
     return None if torch.equal(first, torch.arange(count, device=key.device).expand_as(first)) else first
 
@@ -137,9 +137,9 @@ def shared(scores: Tensor, first: Tensor | None, start: int = 0) -> Tensor:
         return scores
     if start:
         first = _within(first, start + first.shape[-1])
-    taken = scores.gather(-1, first.unsqueeze(-2).expand_as(scores))
+    first_scores = scores.gather(-1, first.unsqueeze(-2).expand_as(scores))
     # Scores that were equal already keep their own gradients.
-    return torch.where(taken == scores, scores, taken) if scores.requires_grad else taken
+    return torch.where(first_scores == scores, scores, first_scores) if scores.requires_grad else first_scores
 
 
 def _within(first: Tensor, count: int) -> Tensor:

@@ -173,11 +173,11 @@ class Tiling:
 
     def _predicate(self, rows: slice, columns: slice) -> Tensor:
         """Evaluate a mask, for some rows of all leading indices at once."""
-        seen = self.visibility.tile(rows, columns)
-        assert seen is not None
+        visible = self.visibility.tile(rows, columns)
+        assert visible is not None
         if not torch.compiler.is_compiling():
-            self.release.after(seen.numel())
-        return full_rank(seen, self.rank + 2)
+            self.release.after(visible.numel())
+        return full_rank(visible, self.rank + 2)
 
     def _tile(self, items: tuple[slice, ...], rows: slice) -> Tile:
         first, last = (None if x is None else take(x, items, rows) for x in self.bounds)

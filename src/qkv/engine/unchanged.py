@@ -56,12 +56,12 @@ class Reads(TorchFunctionMode):
         one of the variables needed for gradient computation has been modified by an inplace operation:
     """
 
-    def __init__(self, known: Iterable[Tensor]) -> None:
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
         super().__init__()
         self._read: dict[int, tuple[Any, int]] = {}
         self._computed: set[int] = set()
         self._guarded = False
-        for x in known:
+        for x in tensors:
             self._record(x)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -71,13 +71,13 @@ class Reads(TorchFunctionMode):
         if self._guarded or torch.compiler.is_compiling():
             return func(*args, **kwargs)
         for x in (*args, *kwargs.values()):
-            for each in x if isinstance(x, (list, tuple)) else (x,):
-                if isinstance(each, Tensor) and id(each) not in self._computed:
-                    self._record(each)
+            for tensor in x if isinstance(x, (list, tuple)) else (x,):
+                if isinstance(tensor, Tensor) and id(tensor) not in self._computed:
+                    self._record(tensor)
         result = func(*args, **kwargs)
-        for each in result if isinstance(result, (list, tuple)) else (result,):
-            if isinstance(each, Tensor) and id(each) not in self._read:
-                self._computed.add(id(each))
+        for tensor in result if isinstance(result, (list, tuple)) else (result,):
+            if isinstance(tensor, Tensor) and id(tensor) not in self._read:
+                self._computed.add(id(tensor))
         return result
 
     def _record(self, x: Tensor) -> None:

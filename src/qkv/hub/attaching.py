@@ -172,12 +172,12 @@ def _end(names: tuple[str, ...], module: nn.Module, inputs: object, output: obje
 
 def _refused(module: nn.Module, names: Sequence[str]) -> AttachError:
     kind = type(module).__name__
-    shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    listed_names = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     hint = (
         "It computes attention itself, whatever attn_implementation says; attach(model, ignore=[...]) leaves modules "
         "with these names or of these classes as they are, if others can be attached."
     )
-    got = f"{kind}, which does not use it: {shown}" if names else f"{kind}, which does not use it"
+    got = f"{kind}, which does not use it: {listed_names}" if names else f"{kind}, which does not use it"
     return AttachError("attach(model)", "attention through transformers' AttentionInterface", got, hint)
 
 

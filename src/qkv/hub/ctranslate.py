@@ -170,7 +170,7 @@ def _different(mechanism: MechanismConfig) -> str:
     """Name the settings of a mechanism that are not the usual ones."""
     usual = MechanismConfig()
     return ", ".join(
-        f"{each.name} {getattr(mechanism, each.name)}"
-        for each in fields(MechanismConfig)
-        if getattr(mechanism, each.name) != getattr(usual, each.name)
+        f"{setting.name} {getattr(mechanism, setting.name)}"
+        for setting in fields(MechanismConfig)
+        if getattr(mechanism, setting.name) != getattr(usual, setting.name)
     )

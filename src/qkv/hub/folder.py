@@ -132,11 +132,11 @@ class Folder:
         return real
 
     def _chunks(self, name: str, limit: int) -> Any:
-        path, left = self.locate(name), limit
+        path, remaining = self.locate(name), limit
         with typed(self.path / name, "a readable file"), open_file(path, links=False) as stream:
-            while chunk := stream.read(min(_CHUNK, left + 1)):
-                left -= len(chunk)
-                if left < 0:
+            while chunk := stream.read(min(_CHUNK, remaining + 1)):
+                remaining -= len(chunk)
+                if remaining < 0:
                     raise CheckpointError(str(path), f"at most {limit:,} bytes", "more", _AGAIN)
                 yield chunk
 

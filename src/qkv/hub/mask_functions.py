@@ -71,10 +71,10 @@ class Predicate(Mask):
         heads = torch.zeros(1, dtype=torch.long, device=rows_Q1.device)
         rows, columns = rows_Q1[:, 0] + self.frame.query_offset, columns_K + self.frame.key_offset
         if self.mapped:
-            seen = _mapped(self.function)(items, heads, rows, columns)
+            visible = _mapped(self.function)(items, heads, rows, columns)
         else:
-            seen = self.function(items[:, None, None, None], heads[:, None, None], rows[:, None], columns)
-        table: Tensor = seen.to(torch.bool).expand(self.frame.batch, 1, rows.shape[0], columns.shape[0])
+            visible = self.function(items[:, None, None, None], heads[:, None, None], rows[:, None], columns)
+        table: Tensor = visible.to(torch.bool).expand(self.frame.batch, 1, rows.shape[0], columns.shape[0])
         return table
 
 
@@ -110,10 +110,10 @@ def _all(masks: list[Mask | None]) -> Mask | None:
 
 def _translate(function: MaskFunction, frame: Frame, mapped: bool) -> Mask | None:
     name = _name(function)
-    known = _KNOWN.get(name)
-    if known is not None:
+    translate = _TRANSLATIONS.get(name)
+    if translate is not None:
         held = {} if name in _PLAIN else _held(function)
-        translation = known(frame, mapped, held)
+        translation = translate(frame, mapped, held)
         if not isinstance(translation, _Unknown):
             return translation
     return Predicate(function, frame, mapped)
@@ -142,7 +142,7 @@ def register_closures() -> None:
     """Find the functions that the factories of `transformers` return, before a forward pass is traced."""
     from transformers import masking_utils
 
-    for name in _KNOWN:
+    for name in _TRANSLATIONS:
         factory = getattr(masking_utils, name, None)
         if factory is not None and name not in _PLAIN:
             _CLOSURES.update({code: name for code in factory.__code__.co_consts if isinstance(code, CodeType)})
@@ -257,7 +257,7 @@ def _padding(padding: Tensor, frame: Frame) -> Mask | None:
     return span(first, first + count) if bool(first.any()) else lengths(count)
 
 
-_KNOWN: dict[str, Callable[[Frame, bool, dict[str, Any]], TranslatedMask]] = {
+_TRANSLATIONS: dict[str, Callable[[Frame, bool, dict[str, Any]], TranslatedMask]] = {
     "causal_mask_function": _causal,
     "bidirectional_mask_function": _bidirectional,
     "sliding_window_overlay": _sliding,

@@ -203,7 +203,7 @@ class _ExportedStep(nn.Module):
         state = TransformerState(caches, lengths, past[0].key.shape[-2])
         logits, after = self.model.step(tokens, state)
         grown = [cache.past for cache in after.caches if cache.past is not None]
-        return logits, *(part for each in grown for part in (each.key, each.value))
+        return logits, *(part for cache in grown for part in (cache.key, cache.value))
 
 
 def _recurrent(

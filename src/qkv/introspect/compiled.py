@@ -116,7 +116,7 @@ def _sums(call: Call, state: Tensor, shape: Shape, count: int) -> MapSums:
 
 
 def _item(query: Tensor, key: Tensor, scale: float, lse: Tensor, bounds: list[Tensor], out: MapSums) -> None:
-    room = torch.empty(_HEIGHT * _WIDTH, dtype=torch.float32, device="cpu")
+    buffer = torch.empty(_HEIGHT * _WIDTH, dtype=torch.float32, device="cpu")
     for start in range(0, query.shape[0], _HEIGHT):
         at = slice(start, min(start + _HEIGHT, query.shape[0]))
         inputs = (x[at].numpy() for x in (lse, *bounds, out.total, out.entropy, out.weights, out.keys))
@@ -125,7 +125,7 @@ def _item(query: Tensor, key: Tensor, scale: float, lse: Tensor, bounds: list[Te
         for column in range(low // _WIDTH * _WIDTH, high, _WIDTH):
             piece = key[column : column + _WIDTH]
             size = (at.stop - at.start, piece.shape[0])
-            products = torch.mm(query[at], piece.T, out=room[: prod(size)].view(size))
+            products = torch.mm(query[at], piece.T, out=buffer[: prod(size)].view(size))
             add_tile(products.numpy(), scale, column, rows, out.received[column : column + _WIDTH].numpy())
 
 

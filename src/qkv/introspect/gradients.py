@@ -72,8 +72,8 @@ def _weights(source: WeightSource, rows: slice) -> Tensor:
 
 
 def _stripes(source: WeightSource) -> list[slice]:
-    queries, each = source.shape[-2], 1
+    queries, row_size = source.shape[-2], 1
     for size in (*source.shape[:-2], source.shape[-1]):
-        each *= max(size, 1)
-    height = max(1, WEIGHTS // each)
+        row_size *= max(size, 1)
+    height = max(1, WEIGHTS // row_size)
     return [slice(start, min(start + height, queries)) for start in range(0, max(queries, 1), height)]

@@ -59,8 +59,8 @@ def _stripes(call: Call, by_rows: bool, rows: slice, columns: slice) -> list[sli
     start, stop = rows.start, rows.stop
     width = call.key.shape[-2] if by_rows else columns.stop - columns.start
     depth = call.query.shape[-1] if call.score.core in ("tanh_sum", "distance") else 1
-    each = max(1, prod(call.visibility.grid.leading) * width * depth)
-    height = max(1, LARGEST // each)
+    row_size = max(1, prod(call.visibility.grid.leading) * width * depth)
+    height = max(1, LARGEST // row_size)
     return [slice(at, min(at + height, stop)) for at in range(start, max(stop, start + 1), height)]
 
 

@@ -129,8 +129,8 @@ class MaskItem(Mask):
 
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         """Evaluate the whole mask for all indices."""
-        seen = self.inner.visible(self._grid(grid), rows_Q1, columns_K)
-        return pick(seen, self.index, len(self.leading) + 2)
+        visible = self.inner.visible(self._grid(grid), rows_Q1, columns_K)
+        return pick(visible, self.index, len(self.leading) + 2)
 
     def bounds(self, grid: Grid) -> Bounds | None:
         """Return the intervals of this index."""

@@ -95,10 +95,10 @@ class Visibility:
         columns_K = positions(columns, grid.keys, grid.device)
         if self.mask is not None:
             rows_Q1 = positions(rows, grid.queries, grid.device)[:, None]
-            seen = _table(
+            visible = _table(
                 self.mask.visible(grid, rows_Q1, columns_K), (*grid.leading, *rows_Q1.shape[:1], *columns_K.shape)
             )
-            return seen if self.groups is None else regroup(seen, 2, *self.groups)
+            return visible if self.groups is None else regroup(visible, 2, *self.groups)
         inside = None if self.dense is None else part(self.dense, rows, columns)
         for bound, compare in zip(self.bounds or (), (torch.ge, torch.lt), strict=False):
             if bound is not None:
@@ -111,8 +111,8 @@ class Visibility:
         if self.kind == "all":
             return None
         if self.kind == "keys" and self.readable:
-            seen = self._keys_in_range()
-            return None if seen is None else seen.unsqueeze(-2)
+            in_range = self._keys_in_range()
+            return None if in_range is None else in_range.unsqueeze(-2)
         return self._once("matrix", lambda: self.tile(slice(None), slice(None)))
 
     def _keys_in_range(self) -> Tensor | None:
@@ -138,9 +138,9 @@ class Visibility:
             return None
         return self._once("rows with keys", lambda: self._unless_all(self._rows_with_keys()))
 
-    def _unless_all(self, seen: Tensor | None) -> Tensor | None:
+    def _unless_all(self, visible: Tensor | None) -> Tensor | None:
         """Return None where everything is True, if the numbers can be read."""
-        return None if seen is None or ((self.readable or numbers(seen)) and bool(seen.all())) else seen
+        return None if visible is None or ((self.readable or numbers(visible)) and bool(visible.all())) else visible
 
     def _rows_with_keys(self) -> Tensor | None:
         if self.kind == "all":
@@ -151,8 +151,8 @@ class Visibility:
                 return None if first is None else first < self.grid.keys
             return last > 0 if first is None else first < last
         if self._small():
-            seen = self.matrix()
-            return None if seen is None else seen.any(-1)
+            visible = self.matrix()
+            return None if visible is None else visible.any(-1)
         return self._any_over_keys()
 
     def _small(self) -> bool:
@@ -174,10 +174,10 @@ class Visibility:
         if self.kind == "causal" and not sizes_vary() and grid.keys <= grid.queries:
             return None
         if self._small():
-            seen = self.matrix()
-            if seen is None or seen.ndim < 2:
-                return seen
-            return seen.expand(*seen.shape[:-1], grid.keys).any(-2)
+            visible = self.matrix()
+            if visible is None or visible.ndim < 2:
+                return visible
+            return visible.expand(*visible.shape[:-1], grid.keys).any(-2)
         if self._bounds_are_all and self.bounds is not None:
             return _covered(*self._ends(self.bounds), grid)
         return self._any_over_queries()
@@ -211,10 +211,10 @@ class Visibility:
 
     def _tile_of_rows(self, start: int, height: int) -> tuple[slice, Tensor]:
         columns = self._columns_of(slice(start, start + height))
-        seen = self.tile(slice(start, start + height), columns)
-        assert seen is not None
+        visible = self.tile(slice(start, start + height), columns)
+        assert visible is not None
         size = min(height, self.grid.queries - start), columns.stop - columns.start
-        return columns, seen.expand(*seen.shape[:-2], *size)
+        return columns, visible.expand(*visible.shape[:-2], *size)
 
     def _columns_of(self, rows: slice) -> slice:
         """Return the columns that the bounds leave to some rows; all of them where the numbers cannot be read."""
@@ -231,23 +231,23 @@ class Visibility:
         return torch.cat([tile.any(-1) for _, tile in self._stripes()], -1)
 
     def _any_over_queries(self) -> Tensor:
-        seen: Tensor | None = None
+        visible: Tensor | None = None
         for columns, tile in self._stripes():
             seen_keys = tile.any(-2)
-            if seen is None:
-                seen = seen_keys.new_zeros(*seen_keys.shape[:-1], self.grid.keys)
-            seen[..., columns] |= seen_keys
-        return torch.zeros(self.grid.keys, dtype=torch.bool, device=self.grid.device) if seen is None else seen
+            if visible is None:
+                visible = seen_keys.new_zeros(*seen_keys.shape[:-1], self.grid.keys)
+            visible[..., columns] |= seen_keys
+        return torch.zeros(self.grid.keys, dtype=torch.bool, device=self.grid.device) if visible is None else visible
 
 
-def _table(seen: Tensor, leading: Shape) -> Tensor:
+def _table(visible: Tensor, leading: Shape) -> Tensor:
     """Evaluate a user-defined mask and check its result."""
-    shape = tuple(seen.shape)
-    if seen.dtype != torch.bool or (not sizes_vary() and broadcast(shape, leading) != leading):
+    shape = tuple(visible.shape)
+    if visible.dtype != torch.bool or (not sizes_vary() and broadcast(shape, leading) != leading):
         hint = "visible(grid, rows, columns) is called with positions (Q, 1) and (K,), sometimes only some of them."
         expected = f"visible() to return a bool tensor that broadcasts to (..., Q, K) = {show(leading)}"
-        raise MaskError("mask", expected, f"{seen.dtype} of shape {show(shape)}", hint)
-    return seen
+        raise MaskError("mask", expected, f"{visible.dtype} of shape {show(shape)}", hint)
+    return visible
 
 
 def positions(part: slice, size: int, device: torch.device) -> Tensor:
@@ -313,8 +313,8 @@ def lower(mask: Mask | None, grid: Grid, readable: bool = False) -> Visibility:
         table = tables[0] if len(tables) == 1 else reduce(torch.logical_and, tables)
         return Visibility("dense", grid, _intersection(others), table, readable=readable)
     _check_tables(mask, grid)
-    known = readable and any(other is not None for other in others)
-    bounds = _intersection(others) if known else None
+    lowers_to_bounds = readable and any(other is not None for other in others)
+    bounds = _intersection(others) if lowers_to_bounds else None
     return Visibility("predicate", grid, bounds, mask=_savable(mask), readable=readable)
 
 
@@ -389,9 +389,9 @@ def matrix(mask: Mask | Tensor, queries: int, keys: int, leading: Shape = ()) ->
     mask = as_mask(mask)
     tensors = [leaf for leaf in _leaves(mask) if isinstance(leaf, Tensor)]
     device = tensors[0].device if tensors else torch.device("cpu")
-    seen = lower(mask, Grid(leading, queries, keys, device)).matrix()
-    seen = torch.ones((), dtype=torch.bool, device=device) if seen is None else seen
-    return seen.expand(*leading, queries, keys)
+    visible = lower(mask, Grid(leading, queries, keys, device)).matrix()
+    visible = torch.ones((), dtype=torch.bool, device=device) if visible is None else visible
+    return visible.expand(*leading, queries, keys)
 
 
 def _leaves(mask: Mask) -> list[object]:

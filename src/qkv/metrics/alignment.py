@@ -120,7 +120,7 @@ def lacks_first_words(references: Sequence[Links]) -> bool:
         >>> lacks_first_words([parse_links("1-1 2-3")]), lacks_first_words([parse_links("1-1 2-0")])
         (True, False)
     """
-    return min((min(link) for each in references for link in each.possible), default=0) > 0
+    return min((min(link) for alignment in references for link in alignment.possible), default=0) > 0
 
 
 def alignment_error_rate(hypotheses: Sequence[Iterable[Link]], references: Sequence[Links]) -> Figure:

@@ -55,7 +55,7 @@ def check_config(config: Any) -> None:
 def _check_optional(name: str, kind: Any, value: Any) -> None:
     """Check a setting that can be None: a name or a size."""
     choices = [part for part in get_args(kind) if part is not NoneType]
-    names = [known for part in choices if get_origin(part) is Literal for known in get_args(part)]
+    names = [choice for part in choices if get_origin(part) is Literal for choice in get_args(part)]
     if int in choices and value < 1:
         raise ConfigError(name, "at least 1", str(value), "Omit it for the default.")
     if names and len(choices) == 1:

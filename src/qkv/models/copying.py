@@ -100,7 +100,7 @@ class CopyingTranslator(Predictor[CopyingState]):
         return self._start(source, lengths, session)
 
     def _start(self, source: Tensor, lengths: Tensor, session: DecodingSession | None = None) -> CopyingState:
-        inner, memory = self.inner.read(self._known(source), lengths, session)
+        inner, memory = self.inner.read(self._without_copied(source), lengths, session)
         ids = source if source.shape[1] else source.new_zeros(source.shape[0], 1)
         return CopyingState(inner, self.copy.remember(memory, ids, inner.lengths))
 
@@ -140,8 +140,8 @@ class CopyingTranslator(Predictor[CopyingState]):
         self, target: Tensor, state: CopyingState
     ) -> tuple[Tensor, tuple[Tensor, RecurrentState | TransformerState]]:
         """Return the translator's logits, which its hooks see, and what its `advance` returns."""
-        return self.inner.predict(self._known(target), state.inner)  # type: ignore[arg-type]
+        return self.inner.predict(self._without_copied(target), state.inner)  # type: ignore[arg-type]
 
-    def _known(self, ids: Tensor) -> Tensor:
+    def _without_copied(self, ids: Tensor) -> Tensor:
         """Map out-of-vocabulary words to unknown, as the translator reads them."""
         return torch.where(ids < self.config.size, ids, self.unknown)

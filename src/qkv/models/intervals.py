@@ -46,10 +46,10 @@ def normal_interval(smoother: KernelSmoother, query: Tensor, residuals: Tensor, 
     """
     z = NormalDist().inv_cdf((1 + _checked(level)) / 2)
     estimate, state = smoother(query)
-    known = residuals.isfinite()
-    variance, _ = smoother(query, values=torch.where(known, residuals, 0).square())
-    if not bool(known.all()):
-        shares, _ = smoother(query, values=known.to(residuals))
+    finite = residuals.isfinite()
+    variance, _ = smoother(query, values=torch.where(finite, residuals, 0).square())
+    if not bool(finite.all()):
+        shares, _ = smoother(query, values=finite.to(residuals))
         variance = variance / shares  # 0/0 where no residual is known
     norms = _square_norms(smoother, query)
     spread = (variance * norms[:, None]).sqrt()

@@ -181,7 +181,7 @@ class MonotonicTranslator(Predictor[MonotonicState]):
     def reset_parameters(self) -> None:
         """Initialize all parameters: recurrent matrices orthogonal, the others by Glorot's rule, biases zero."""
         initialize_cells(
-            (each for each in self.named_parameters() if not each[0].startswith("moves.")), self.config.hidden
+            (named for named in self.named_parameters() if not named[0].startswith("moves.")), self.config.hidden
         )
         nn.init.normal_(self.end, std=0.1)
         initialize_embeddings(self.config.embedding**-0.5, self.embed, self.embed_source)
@@ -277,16 +277,16 @@ class MonotonicTranslator(Predictor[MonotonicState]):
     def _observed(self, target: Tensor, emitted: Tensor) -> Tensor:
         """Return log p(y_t | a_t) of the given tokens, 0 where none is known: after the last one, and for padding."""
         log_shares = _of_tokens(emitted[:, :-1], target[:, 1:])
-        known = torch.where((target[:, 1:] != self.padding)[..., None], log_shares, 0)
-        return nn.functional.pad(known, (0, 0, 0, 1))
+        log_probabilities = torch.where((target[:, 1:] != self.padding)[..., None], log_shares, 0)
+        return nn.functional.pad(log_probabilities, (0, 0, 0, 1))
 
     def _show(self, weights_BTS: Tensor, state: MonotonicState) -> None:
         """Let the hooks of the attention see weights on positions: queries are the weights, keys the positions."""
         inside = weights_BTS[..., :-1].masked_fill(_after(state.lengths - 1, weights_BTS), 0)
         rows, _, positions = inside.shape
-        each = torch.eye(positions, dtype=inside.dtype, device=inside.device).expand(rows, -1, -1)
+        transition = torch.eye(positions, dtype=inside.dtype, device=inside.device).expand(rows, -1, -1)
         values = state.memory[:, :-1].to(inside.dtype)
-        self.attention(inside, each, values, score=_POSITIONS, normalizer=_WEIGHTS)
+        self.attention(inside, transition, values, score=_POSITIONS, normalizer=_WEIGHTS)
 
 
 def _mixed(ahead: Tensor, emitted: Tensor) -> Tensor:

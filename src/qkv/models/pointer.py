@@ -129,7 +129,7 @@ class PointerNetwork(Predictor[PointerState]):
     def reset_parameters(self) -> None:
         """Initialize all parameters: recurrent matrices orthogonal, the others by Glorot's rule, biases zero."""
         self.encoder.reset_parameters()
-        encoder_parameters = (each for each in self.named_parameters() if each[0].startswith(("bridge.", "from_")))
+        encoder_parameters = (named for named in self.named_parameters() if named[0].startswith(("bridge.", "from_")))
         initialize_cells(encoder_parameters, self.config.hidden)
         nn.init.normal_(self.end, std=0.1)
 
@@ -150,11 +150,11 @@ class PointerNetwork(Predictor[PointerState]):
         """
         state = self.start(elements, lengths)
         self._check_target(target, state)
-        inputs = apply_layer(self.from_element, _taken(state.values, target))
+        inputs = apply_layer(self.from_element, _states_at(state.values, target))
         states, _ = run_cells(self.config.cell, inputs, self.from_hidden, state.hidden)
         free = state.free[:, None].expand(-1, target.shape[1], -1)
         if self.config.once:
-            free = free & ~_taken_before(target, state.free.shape[1])
+            free = free & ~_visited_before(target, state.free.shape[1])
         return self._point(states, state, free)
 
     def start(self, source: Tensor, lengths: Tensor) -> PointerState:
@@ -185,7 +185,7 @@ class PointerNetwork(Predictor[PointerState]):
         return PointerState(hidden, *(select_rows(part, rows) for part in state[1:]))
 
     def _predict(self, tokens: Tensor, state: PointerState) -> tuple[Tensor, PointerState]:
-        inputs = apply_layer(self.from_element, _taken(state.values, tokens)[:, 0])
+        inputs = apply_layer(self.from_element, _states_at(state.values, tokens)[:, 0])
         hidden = STEPS[self.config.cell](inputs, apply_layer(self.from_hidden, state.hidden[0]), state.hidden)
         free = state.free
         if self.config.once:
@@ -208,12 +208,12 @@ class PointerNetwork(Predictor[PointerState]):
             raise ShapeError("target", expected, f"{target.dtype} {tuple(target.shape)}", hint)
 
 
-def _taken(values: Tensor, indices: Tensor) -> Tensor:
+def _states_at(values: Tensor, indices: Tensor) -> Tensor:
     """Look up the states (B, T, M) of positions (B, T)."""
     return values.gather(1, indices[..., None].expand(-1, -1, values.shape[-1]))
 
 
-def _taken_before(target: Tensor, size: int) -> Tensor:
+def _visited_before(target: Tensor, size: int) -> Tensor:
     """Return which elements each step has already pointed at (B, T, 1 + S); the end never counts."""
     chosen = nn.functional.one_hot(target, size).cumsum(1) > 0
     chosen[..., END] = False

@@ -31,9 +31,9 @@ from qkv.nn.norms import NormParts
 from qkv.nn.pooling import Pool
 from qkv.nn.scores import xavier_uniform
 
-_EACH = "default"
+_OWN_DEFAULT = "default"
 _DEFAULTS: dict[str, Any] = {
-    "score": _EACH,
+    "score": _OWN_DEFAULT,
     **{f.name: f.default for f in fields(MechanismConfig) if f.name != "score"},
 }
 
@@ -81,10 +81,10 @@ class ReaderConfig(MechanismConfig):
     wide: int | None = None
     positions: Literal["sinusoidal", "rotary", "alibi", "relative", "none"] = "sinusoidal"
     window: int | None = None
-    score: str = field(default=_EACH, kw_only=True)
+    score: str = field(default=_OWN_DEFAULT, kw_only=True)
 
     def __post_init__(self) -> None:
-        if self.score != _EACH:
+        if self.score != _OWN_DEFAULT:
             super().__post_init__()
         else:
             numbers = {name: getattr(self, name) for name in _DEFAULTS if name != "score"}
@@ -117,12 +117,12 @@ class ReaderConfig(MechanismConfig):
     @property
     def blocks(self) -> MechanismConfig:
         """The mechanism of the self-attentions of a Transformer's blocks."""
-        return self.replaced("scaled_dot", self.normalizer) if self.score == _EACH else self.replaced()
+        return self.replaced("scaled_dot", self.normalizer) if self.score == _OWN_DEFAULT else self.replaced()
 
     @property
     def pooling(self) -> MechanismConfig:
         """The mechanism of the attention that pools the states."""
-        return self.replaced("additive", self.normalizer) if self.score == _EACH else self.replaced()
+        return self.replaced("additive", self.normalizer) if self.score == _OWN_DEFAULT else self.replaced()
 
     @property
     def parts(self) -> TransformerParts:

@@ -119,7 +119,7 @@ class RecurrentLanguageModel(TokenPredictor[RecurrentDecoderState]):
         An LSTM's forget gate starts open (Jozefowicz et al. 2015): its bias is 1. The attention initializes its own.
         """
         width = self.config.width
-        parameters = (each for each in self.named_parameters() if each[0].startswith(("from_", "above.")))
+        parameters = (named for named in self.named_parameters() if named[0].startswith(("from_", "above.")))
         initialize_cells(parameters, width, by_gate=True, open_forget_gate=self.config.cell == "lstm")
         nn.init.normal_(self.embed.weight, std=width**-0.5)
         if self.config.tied:
@@ -155,8 +155,8 @@ class RecurrentLanguageModel(TokenPredictor[RecurrentDecoderState]):
         hidden = tuple(select_rows(part, rows) for part in state.hidden)
         return state._replace(hidden=hidden, past=None if state.past is None else state.past.select(rows))
 
-    def _mask(self, new: int, known: int) -> Mask | None:
+    def _mask(self, new: int, past: int) -> Mask | None:
         """Return the mask of the new positions, which are the last of all cached ones."""
-        if self.config.window is not None and known > self.config.window + 1:
-            return window(self.config.window, 0, offset=known - new)
-        return causal(offset=known - new) if new > 1 else None
+        if self.config.window is not None and past > self.config.window + 1:
+            return window(self.config.window, 0, offset=past - new)
+        return causal(offset=past - new) if new > 1 else None

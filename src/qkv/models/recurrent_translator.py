@@ -272,11 +272,11 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         embedded, features = self.source_embedding(ids), None
         if self.features_attention is not None:
             assert self.config.features_mark is not None
-            lengths, seen = split_source(ids, lengths, self.config.features_mark)
+            lengths, is_feature = split_source(ids, lengths, self.config.features_mark)
             real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
             # Features are a set: they have no positions, and no encoder beyond their embedding.
             projected = self.features_attention.project_memory(self.dropout(embedded), session=session)
-            features = SomeMemory(projected, seen)
+            features = SomeMemory(projected, is_feature)
         padded = padding_of(lengths, ids.shape[1])
         if isinstance(self.encoder, SelfAttentionEncoder):
             states, summary = self.encoder(embedded, lengths, padded, session)
@@ -403,7 +403,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         def attend(s: Tensor) -> Tensor:
             return layer.attend(layer.project_query(s, session), features.memory, mask=features.mask, session=session)
 
-        return lambda s_BTM: torch.cat([source_contexts(s_BTM), _by_source(attend, s_BTM, len(features.seen))], -1)
+        return lambda s_BTM: torch.cat([source_contexts(s_BTM), _by_source(attend, s_BTM, len(features.visible))], -1)
 
     def _location_contexts(self, score: LocationScore, state: RecurrentState) -> LocationSteps:
         assert self.attention is not None

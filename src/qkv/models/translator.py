@@ -141,8 +141,8 @@ class TransformerState(NamedTuple):
         caches: of each decoder block.
         lengths: real source positions, (B,); None where there is no padding.
         position: of the next target token.
-        seen: after `fork`, which of the keys kept for a source each of its W futures continues: bool (B/W, W, K). All
-            of a source's futures keep their keys side by side, so that a beam copies none when it drops one of them.
+        visible: after `fork`, which of a source's cached keys each of its W hypotheses continues: bool (B/W, W, K). All
+            hypotheses of a source share one cache, so that a beam copies no keys when it drops one of them.
         session: keeps packed weights and memory for the steps; None to keep nothing.
         parted: the position of `fork`, from which on each source has W keys of every position.
     """
@@ -150,7 +150,7 @@ class TransformerState(NamedTuple):
     caches: tuple[BlockCache, ...]
     lengths: Tensor | None
     position: int
-    seen: Tensor | None = None
+    visible: Tensor | None = None
     session: DecodingSession | None = None
     parted: int = 0
 
@@ -220,9 +220,9 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
         self.rows.begin(ids)
         second = None
         if self.parts.features_mark is not None:
-            lengths, seen = split_source(ids, lengths, self.parts.features_mark)
+            lengths, is_feature = split_source(ids, lengths, self.parts.features_mark)
             # Features are a set: they have no positions.
-            second = self.dropout(scaled(self.source_embedding(ids), self.parts.embed_scale)), seen
+            second = self.dropout(scaled(self.source_embedding(ids), self.parts.embed_scale)), is_feature
         padded = padding_of(lengths, ids.shape[1])
         memory = self._encode(ids, lengths, padded, session)
         caches = tuple(block.begin(memory, session, second) for block in self._decoder_blocks())
@@ -230,22 +230,22 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
 
     def advance(self, target: Tensor, state: TransformerState) -> tuple[Tensor, TransformerState]:
         """Return the output layer's input for each target token (B, T, M), and the state after the last."""
-        x_BTM, seen, count = self._embed(self.embed, target, state.position), state.seen, target.shape[1]
-        if seen is not None:
-            seen = _with_themselves(seen)
-            x_BTM = x_BTM.view(*seen.shape[:2], -1)
+        x_BTM, visible, count = self._embed(self.embed, target, state.position), state.visible, target.shape[1]
+        if visible is not None:
+            visible = _with_themselves(visible)
+            x_BTM = x_BTM.view(*visible.shape[:2], -1)
         x_BTM, caches = steps(
             self._decoder_blocks(),
             x_BTM,
             state.caches,
             state.lengths,
-            seen,
+            visible,
             state.session,
             state.parted,
-            bias=self._target_bias(count, state, seen),
+            bias=self._target_bias(count, state, visible),
         )
         h_BTM = scaled(self.end_dropout(self.decoder_norm(x_BTM)), self.parts.output_scale)
-        after = state._replace(caches=caches, position=state.position + count, seen=seen)
+        after = state._replace(caches=caches, position=state.position + count, visible=visible)
         return h_BTM.view(*target.shape, -1), after
 
     def select(self, state: TransformerState, rows: Tensor) -> TransformerState:
@@ -255,17 +255,17 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
     def fork(self, state: TransformerState, rows: Tensor, width: int) -> TransformerState:
         """Select rows, and repeat each `width` times; the adjacent copies share their source and their past."""
         self.rows(rows.repeat_interleave(width))
-        seen = torch.ones(rows.numel(), width, state.position, dtype=torch.bool, device=rows.device)
-        return _of_sources(state, rows)._replace(seen=seen, parted=state.position)
+        visible = torch.ones(rows.numel(), width, state.position, dtype=torch.bool, device=rows.device)
+        return _of_sources(state, rows)._replace(visible=visible, parted=state.position)
 
     def regroup(self, state: TransformerState, rows: Tensor) -> TransformerState:
         """Select rows of a forked state, in groups that share a source."""
-        assert state.seen is not None
-        rows, width = self.rows(rows), state.seen.shape[1]
-        seen = select_rows(state.seen.flatten(0, 1), rows).view(-1, width, state.seen.shape[2])
-        if rows.numel() < state.seen.shape[0] * width:
+        assert state.visible is not None
+        rows, width = self.rows(rows), state.visible.shape[1]
+        visible = select_rows(state.visible.flatten(0, 1), rows).view(-1, width, state.visible.shape[2])
+        if rows.numel() < state.visible.shape[0] * width:
             state = _of_sources(state, rows[::width] // width)
-        return state._replace(seen=seen)
+        return state._replace(visible=visible)
 
     def _encode(
         self, ids: Tensor, lengths: Tensor, padded: Tensor | None, session: DecodingSession | None = None
@@ -286,13 +286,13 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
         embedded: Tensor = self.dropout(x if self.positions is None else self.positions(x, start))
         return embedded
 
-    def _target_bias(self, count: int, state: TransformerState, seen: Tensor | None) -> Bias | Tensor | None:
+    def _target_bias(self, count: int, state: TransformerState, visible: Tensor | None) -> Bias | Tensor | None:
         """Return the bias of the newest positions that all blocks share, if there is one."""
         if self.decoder_bias is None:
             return None
-        if seen is None:
+        if visible is None:
             return bias_of(self.decoder_bias, count, state.position + count, state.position)
-        return at_positions(self.decoder_bias, fork_positions(seen, state.parted)[0], seen.shape[1])
+        return at_positions(self.decoder_bias, fork_positions(visible, state.parted)[0], visible.shape[1])
 
     def _decoder_blocks(self) -> list[TransformerBlock]:
         return parts_of(self.decoder, TransformerBlock, "decoder")

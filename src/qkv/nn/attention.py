@@ -111,7 +111,7 @@ class Attention(nn.Module):
             OutOfMemoryError: memory ran out; the message says how to need less.
         """
         arguments: dict[str, Any] = {
-            "score": next(each for each in (score, self.score, SCALED_DOT) if each is not None),
+            "score": next(value for value in (score, self.score, SCALED_DOT) if value is not None),
             "normalizer": self.normalizer if normalizer is None else normalizer,
             "mask": mask,
             "bias": bias,
@@ -126,8 +126,8 @@ class Attention(nn.Module):
 
     def extra_repr(self) -> str:
         """Show the settings that differ from the defaults."""
-        shown = {"score": self.score, "normalizer": self.normalizer, "dropout": self.dropout or None}
-        return ", ".join(f"{name}={what}" for name, what in shown.items() if what is not None)
+        parts = {"score": self.score, "normalizer": self.normalizer, "dropout": self.dropout or None}
+        return ", ".join(f"{name}={what}" for name, what in parts.items() if what is not None)
 
 
 def attending(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

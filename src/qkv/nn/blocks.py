@@ -185,7 +185,7 @@ class TransformerBlock(nn.Module):
         Args:
             memory: the source, (B, S, M).
             session: keeps packed weights.
-            second: the second source (B, R, M), and which of its positions may be seen, bool (B, R).
+            second: the second source (B, R, M), and which of its positions are visible, bool (B, R).
 
         Raises:
             UnsupportedError: the block attends to no source.
@@ -214,7 +214,7 @@ class TransformerBlock(nn.Module):
         x: Tensor,
         cache: BlockCache = BlockCache(),
         memory_mask: Mask | None = None,
-        seen: Tensor | None = None,
+        visible: Tensor | None = None,
         session: DecodingSession | None = None,
         *,
         parted: int = 0,
@@ -227,9 +227,9 @@ class TransformerBlock(nn.Module):
             x: (B, N, M).
             cache: what was kept of the positions before.
             memory_mask: hides source padding.
-            seen: which positions each sees, bool (B, N, K) with K those before and N more, where they are no sequence.
+            visible: which positions each one sees, bool (B, N, K), K those before and N more, if they are no sequence.
             session: keeps packed weights, and memory for keys and values.
-            parted: with `seen`, the position from which on N keys, one of each alternative, are kept of every position.
+            parted: with `visible`, the position from which on N keys, one per alternative, are kept of every position.
             padding: positions of padding at the left of each row (B,), which nothing sees; None for none.
             bias: of the self-attention's scores.
 
@@ -237,14 +237,14 @@ class TransformerBlock(nn.Module):
             (B, N, M), and what a later position needs.
         """
         options = {"session": session, "parted": parted, "padding": padding, "bias": bias}
-        return through_hooks(self, self._step, x, cache, memory_mask, seen, **options)
+        return through_hooks(self, self._step, x, cache, memory_mask, visible, **options)
 
     def _step(
         self,
         x: Tensor,
         cache: BlockCache,
         memory_mask: Mask | None,
-        seen: Tensor | None,
+        visible: Tensor | None,
         session: DecodingSession | None,
         parted: int,
         padding: Tensor | None,
@@ -252,23 +252,23 @@ class TransformerBlock(nn.Module):
     ) -> tuple[Tensor, BlockCache]:
         attention, key_positions, at = self.self_attention, None, None
         expect_input("x", x, None, self.around_self.width, rank=3)
-        if seen is not None:
-            _expect_seen(seen, x, cache)
+        if visible is not None:
+            _expect_visible(visible, x, cache)
         if padding is not None:
             expect_integers("padding", padding, (x.shape[0],), "(B,)")
-        if seen is not None and attention.positions is not None:
-            key_positions, at = fork_positions(seen, parted)
+        if visible is not None and attention.positions is not None:
+            key_positions, at = fork_positions(visible, parted)
         query, past = attention.extend(self.around_self.before(x), cache.past, session, at)
         update = attention.attend(
             query,
             past,
-            mask=self._visible(past, x.shape[1], seen, padding),
+            mask=self._visible(past, x.shape[1], visible, padding),
             bias=bias,
             session=session,
             indices=None if key_positions is None else key_positions[past.first :],
         )
         out = self._after_attention(x, update, cache, memory_mask, session)
-        if self.reach is not None and seen is None:
+        if self.reach is not None and visible is None:
             past = past.last(self.reach)
         return out, BlockCache(past, cache.memory, cache.second)
 
@@ -305,12 +305,16 @@ class TransformerBlock(nn.Module):
             update = update + other.attend(query, second.memory, mask=second.mask, session=session)
         return residual.after(x, update)
 
-    def _visible(self, past: Memory, count: int, seen: Tensor | None, padding: Tensor | None) -> Mask | Tensor | None:
+    def _visible(
+        self, past: Memory, count: int, visible: Tensor | None, padding: Tensor | None
+    ) -> Mask | Tensor | None:
         """Return the mask of the newest positions over all keys that are kept."""
-        if seen is not None:
-            seen = seen[..., past.first :]
+        if visible is not None:
+            visible = visible[..., past.first :]
             # The keys that a position sees stand in the order of time: the last of them are the nearest.
-            recent = seen if self.reach is None else seen & (seen.flip(-1).cumsum(-1).flip(-1) <= self.reach + 1)
+            recent = (
+                visible if self.reach is None else visible & (visible.flip(-1).cumsum(-1).flip(-1) <= self.reach + 1)
+            )
             return recent[:, None]
         mask: Mask | None = None
         if self.reach is not None and past.length > self.reach + 1:
@@ -325,13 +329,22 @@ class TransformerBlock(nn.Module):
         return real if mask is None else mask & real
 
 
-def _expect_seen(seen: Tensor, x: Tensor, cache: BlockCache) -> None:
+def _expect_visible(visible: Tensor, x: Tensor, cache: BlockCache) -> None:
     """Check which positions each of the newest ones sees."""
     shape = (*x.shape[:2], x.shape[1] + (0 if cache.past is None else cache.past.end))
-    if not isinstance(seen, Tensor) or seen.dtype != torch.bool or seen.ndim != 3 or seen.shape[1:] != shape[1:]:
-        got = f"{seen.dtype} of shape {show(tuple(seen.shape))}" if isinstance(seen, Tensor) else type(seen).__name__
+    if (
+        not isinstance(visible, Tensor)
+        or visible.dtype != torch.bool
+        or visible.ndim != 3
+        or visible.shape[1:] != shape[1:]
+    ):
+        got = (
+            f"{visible.dtype} of shape {show(tuple(visible.shape))}"
+            if isinstance(visible, Tensor)
+            else type(visible).__name__
+        )
         hint = "It has a column for each position that was kept, and for each new one."
-        raise MaskError("seen", f"bool of shape (B, N, K), here {show(shape)}", got, hint)
+        raise MaskError("visible", f"bool of shape (B, N, K), here {show(shape)}", got, hint)
 
 
 def fork_positions(seen_BNK: Tensor, parted: int) -> tuple[Tensor, int]:

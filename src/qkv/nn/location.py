@@ -188,7 +188,7 @@ class LocationSteps:
         Returns:
             The contexts (B, T, V), or (B, H, T, V) by head.
         """
-        contexts = [self._step(each) for each in self._score.project_query(query).unbind(-2)]
+        contexts = [self._step(step_query) for step_query in self._score.project_query(query).unbind(-2)]
         return torch.cat(contexts, -2)
 
     def _step(self, query: Tensor) -> Tensor:

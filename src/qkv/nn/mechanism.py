@@ -247,17 +247,17 @@ def score_name(name: str, argument: str = "model.score") -> str:
         Traceback (most recent call last):
         qkv.errors.ConfigError: model.score: expected additive or nonlocal-concat; got "concat". Luong's concat is ...
     """
-    known = SCORES.spelled(name) or name.lower().replace("-", "_")
-    if known in SCORES or known in (_NONE, LOCATION):
-        return known
-    if known == "concat":
+    spelled = SCORES.spelled(name) or name.lower().replace("-", "_")
+    if spelled in SCORES or spelled in (_NONE, LOCATION):
+        return spelled
+    if spelled == "concat":
         hint = (
             "Luong's concat is additive, vᵀtanh(W[q;k]); that of Non-local Networks is nonlocal-concat, relu(w·[q;k])."
         )
         raise ConfigError(argument, "additive or nonlocal-concat", '"concat"', hint)
-    other = known in NORMALIZERS
+    other = spelled in NORMALIZERS
     valid = map(as_flag, [*SCORES, *SCORES.aliases, LOCATION])
-    hint = f"It is a normalizer: {setting('normalizer', f'{name}')}." if other else nearest(as_flag(known), valid)
+    hint = f"It is a normalizer: {setting('normalizer', f'{name}')}." if other else nearest(as_flag(spelled), valid)
     raise ConfigError(argument, "the name of a score", repr(name), hint)
 
 
@@ -266,9 +266,9 @@ def _default_normalizer(score: str) -> str:
 
 
 def _normalizer(name: str) -> str:
-    known = NORMALIZERS.spelled(name)
-    if known is None:
+    spelled = NORMALIZERS.spelled(name)
+    if spelled is None:
         is_score = SCORES.spelled(name) is not None
         hint = f"It is a score: {setting('score', f'{name}')}." if is_score else nearest(name.lower(), NORMALIZERS)
         raise ConfigError("model.normalizer", "the name of a normalizer", repr(name), hint)
-    return known
+    return spelled

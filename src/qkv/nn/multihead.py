@@ -318,7 +318,7 @@ class MultiHeadAttention(nn.Module):
         joined = heads.transpose(-3, -2).flatten(-2)
         return joined if self.output is None else apply_layer(self.output, joined, session)
 
-    def _with_extra(self, query: Tensor, seen: tuple[Tensor, RowState]) -> Tensor:
+    def _with_extra(self, query: Tensor, attended: tuple[Tensor, RowState]) -> Tensor:
         """Merge attention over the keys with attention over the extra one, which only the mask's keys hide from."""
         assert self.extra_key is not None
         assert self.extra_value is not None
@@ -335,7 +335,7 @@ class MultiHeadAttention(nn.Module):
             dropout=self.attention.dropout if self.training else 0.0,
             enable_gqa=self.key_heads != self.heads,
         )
-        return merge([seen, alone])[0]
+        return merge([attended, alone])[0]
 
     def _score(self) -> ScoreParts:
         score = score_of(self.score)

@@ -235,8 +235,8 @@ class Rotary(nn.Module):
 
     def extra_repr(self) -> str:
         """Show the base, and what differs from the defaults."""
-        shown = f"{self.base:g}" + (f", share={self.share:g}" if self.share != 1 else "")
-        return shown if self.scaling is None else f"{shown}, {self.scaling}"
+        text = f"{self.base:g}" + (f", share={self.share:g}" if self.share != 1 else "")
+        return text if self.scaling is None else f"{text}, {self.scaling}"
 
 
 @checked

@@ -145,14 +145,14 @@ def masks_of(
     if attn_mask is not None and not is_causal:
         _expect("attn_mask", attn_mask, (batch * heads,) if attn_mask.ndim == 3 else (), max(attn_mask.ndim, 2))
         attn_mask = attn_mask.reshape(batch, heads, *attn_mask.shape[1:]) if attn_mask.ndim == 3 else attn_mask
-    for each in (key_padding_mask, None if is_causal else attn_mask):
-        if each is None:
+    for excluded in (key_padding_mask, None if is_causal else attn_mask):
+        if excluded is None:
             continue
-        hidden = each if each.dtype == torch.bool else torch.isneginf(each)
-        if each.dtype == torch.bool or torch.equal(hidden, each != 0):
+        hidden = excluded if excluded.dtype == torch.bool else torch.isneginf(excluded)
+        if excluded.dtype == torch.bool or torch.equal(hidden, excluded != 0):
             mask = Dense(~hidden) if mask is None else mask & Dense(~hidden)
         else:
-            bias = each if bias is None else bias + each
+            bias = excluded if bias is None else bias + excluded
     return mask, bias
 
 

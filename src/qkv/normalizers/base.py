@@ -130,14 +130,14 @@ def state_scores(scores: Tensor, visible: Tensor | None, hidden: float) -> tuple
         The scores in float64, in which a state is not rounded, and the mask as a tensor.
     """
     s = scores.double()
-    seen = torch.ones((), dtype=torch.bool, device=s.device) if visible is None else visible
-    return torch.where(seen, s, hidden), seen
+    mask = torch.ones((), dtype=torch.bool, device=s.device) if visible is None else visible
+    return torch.where(mask, s, hidden), mask
 
 
 def visible_count(scores: Tensor, visible: Tensor | None) -> Tensor:
     """Return the row state of a normalizer by the number of keys: how many keys each row may see, (..., Q)."""
-    s, seen = state_scores(scores, visible, 0.0)
-    return seen.expand_as(s).sum(-1).to(s.dtype)
+    s, mask = state_scores(scores, visible, 0.0)
+    return mask.expand_as(s).sum(-1).to(s.dtype)
 
 
 def weighted_sum(left: Tensor, left_weight: Tensor, right: Tensor, right_weight: Tensor) -> Tensor:

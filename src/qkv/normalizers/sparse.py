@@ -36,8 +36,8 @@ class Sparsemax(Normalizer):
 
     def state(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
         """Compute the threshold τ; +inf for a fully masked row."""
-        s, seen = state_scores(scores, visible, -torch.inf)
-        return threshold(s, self(scores, seen).double(), 2.0)
+        s, mask = state_scores(scores, visible, -torch.inf)
+        return threshold(s, self(scores, mask).double(), 2.0)
 
 
 @final
@@ -74,8 +74,8 @@ class Entmax(Normalizer):
 
     def state(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
         """Compute the threshold τ; +inf for a fully masked row."""
-        s, seen = state_scores(scores, visible, -torch.inf)
-        return threshold(s, self(scores, seen).double(), spread(self.alpha))
+        s, mask = state_scores(scores, visible, -torch.inf)
+        return threshold(s, self(scores, mask).double(), spread(self.alpha))
 
 
 def _with_empty_rows(scores: Tensor, visible: Tensor | None, weights_of: Callable[[Tensor], Tensor]) -> Tensor:

@@ -30,11 +30,11 @@ class NormalizedRow(NamedTuple):
     threshold: float
     keys: Tensor
 
-    def seen(self) -> Tensor:
+    def visible_scores(self) -> Tensor:
         """The scores of visible keys."""
         return self.scores[self.visible]
 
-    def shown(self, values: Tensor) -> Tensor:
+    def at_displayed_keys(self, values: Tensor) -> Tensor:
         """The scores of displayed keys, NaN for masked ones."""
         return torch.where(self.visible, values, torch.nan)[self.keys]
 
@@ -100,7 +100,7 @@ def weighing(normalizer: Normalizer, row: NormalizedRow) -> Weighing:
 @weighing.register
 def _(normalizer: Softmax, row: NormalizedRow) -> Weighing:
     sink = None if normalizer.sink is None else float(normalizer.sink)
-    top = max(float(row.seen().max()), -torch.inf if sink is None else sink)
+    top = max(float(row.visible_scores().max()), -torch.inf if sink is None else sink)
     e = torch.exp(row.scores - top)
     of_sink = 0.0 if sink is None else float(torch.exp(torch.tensor(sink - top, dtype=torch.float64)))
     total = e[row.visible].sum() + of_sink
@@ -108,7 +108,7 @@ def _(normalizer: Softmax, row: NormalizedRow) -> Weighing:
     steps = [
         Step("largest score", "m", "m = max s", "number", torch.tensor(top)),
         Step(
-            *("exponentials", "e", "e = exp(s − m)", "row", row.shown(e)),
+            *("exponentials", "e", "e = exp(s − m)", "row", row.at_displayed_keys(e)),
             filled=lambda i: ("exp({} − {})", (row.score(i), top)),
         ),
         Step("their sum", "Z", f"Z = Σ e{below}", "number", total),
@@ -118,7 +118,7 @@ def _(normalizer: Softmax, row: NormalizedRow) -> Weighing:
 
 @weighing.register
 def _(normalizer: Sum, row: NormalizedRow) -> Weighing:
-    total = row.seen().sum()
+    total = row.visible_scores().sum()
     return Weighing([Step("sum", "Z", "Z = Σ s", "number", total)], "{}/{}", (row.scores, total))
 
 
@@ -135,7 +135,7 @@ def _(normalizer: Identity, row: NormalizedRow) -> Weighing:
 
 @weighing.register
 def _(normalizer: Hard, row: NormalizedRow) -> Weighing:
-    top = row.seen().max()
+    top = row.visible_scores().max()
     return Weighing([Step("largest score", "m", "m = max s", "number", top)], "is {} the first {}?", (row.scores, top))
 
 
@@ -147,7 +147,7 @@ def _(normalizer: Sigmoid, row: NormalizedRow) -> Weighing:
     steps = [
         Step("bias", "b", "b = −log n" if normalizer.bias is None else "b", "number", bias),
         Step(
-            *("moved", "z", "z = s + b", "row", row.shown(moved)),
+            *("moved", "z", "z = s + b", "row", row.at_displayed_keys(moved)),
             filled=lambda i: ("{} + {}", (row.score(i), bias)),
         ),
     ]
@@ -173,7 +173,7 @@ def _above_threshold(alpha: float, row: NormalizedRow) -> Weighing:
         factor = f"{alpha - 1:.4g}"
         steps.append(
             Step(
-                *("stretched", "x", f"x = {factor}·s", "row", row.shown(x)),
+                *("stretched", "x", f"x = {factor}·s", "row", row.at_displayed_keys(x)),
                 filled=lambda i: (f"{factor} × {{}}", (row.score(i),)),
             )
         )
@@ -182,6 +182,6 @@ def _above_threshold(alpha: float, row: NormalizedRow) -> Weighing:
     threshold = f"τ: Σ w = 1 with w of {symbol} − τ"
     steps.append(Step("threshold", "τ", threshold, "number", torch.tensor(tau), note))
     above = f"{symbol} − τ"
-    steps.append(Step("above the threshold", above, above, "row", row.shown(x - tau)))
+    steps.append(Step("above the threshold", above, above, "row", row.at_displayed_keys(x - tau)))
     power = "" if alpha == 2 else f"^{1 / (alpha - 1):.4g}"
     return Weighing(steps, f"max(0, {{}}){power}", (x - tau,))

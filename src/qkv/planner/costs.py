@@ -78,11 +78,11 @@ def counts_of(problem: Problem, algorithm: Algorithm) -> Mapping[str, float]:
 
 def _time(coefficients: tuple[tuple[str, float], ...], counts: Mapping[str, float], parallel: int) -> float:
     start, work = 0.0, 0.0
-    for kind, each in coefficients:
+    for kind, coefficient in coefficients:
         if kind == START:
-            start = each
+            start = coefficient
         elif kind in counts:
-            work = work + each * counts[kind]
+            work = work + coefficient * counts[kind]
     return start + work / parallel
 
 
@@ -108,8 +108,8 @@ def tables() -> tuple[CostTable, ...]:
 def all_tables() -> tuple[CostTable, ...]:
     """Return every table of the package, in the order of their names."""
     folder = resources.files(__package__) / "coefficients"
-    files = sorted((each for each in folder.iterdir() if each.name.endswith(".json")), key=lambda each: each.name)
-    return tuple(_read(json.loads(each.read_text(encoding="utf-8"))) for each in files)
+    files = sorted((each for each in folder.iterdir() if each.name.endswith(".json")), key=lambda path: path.name)
+    return tuple(_read(json.loads(path.read_text(encoding="utf-8"))) for path in files)
 
 
 def _read(data: dict[str, Any]) -> CostTable:
@@ -119,11 +119,11 @@ def _read(data: dict[str, Any]) -> CostTable:
     return CostTable(data["name"], kind, data["algorithms"])
 
 
-def _matches(known: Processor) -> bool:
+def _matches(processor: Processor) -> bool:
     """Return whether a table's processor is this one; a table that names no model is never this one's own."""
     this = this_processor()
-    alike = (this.vendor, this.family, this.capability) == (known.vendor, known.family, known.capability)
-    return alike and this.models[0] in known.models
+    alike = (this.vendor, this.family, this.capability) == (processor.vendor, processor.family, processor.capability)
+    return alike and this.models[0] in processor.models
 
 
 @lru_cache(maxsize=1)

@@ -135,7 +135,7 @@ class Plan:
         """The reason in one sentence."""
         declined, chosen = dict(self.declined), self.candidates[0]
         serving = _best_first(_serving(self.problem, self.requested), self.problem)
-        others = [each.name for each in serving if each is not chosen and each.name not in declined]
+        others = [algorithm.name for algorithm in serving if algorithm is not chosen and algorithm.name not in declined]
         reason = f"predicted to be faster than {', '.join(others)}" if others else "the only one that serves"
         if self.requested != AUTO:
             reason = "asked for by name" + (f", and {reason}" if others else "")
@@ -248,11 +248,11 @@ def _planned(problem: Problem, backend: str, repeated: bool) -> Plan:
         raise UnsupportedError("backend", f"one of {', '.join(names)}", repr(backend), nearest(str(backend), names))
     serving = _fitting(problem, backend, repeated)
     ordered = _best_first(serving, problem)
-    certain = next((index for index, each in enumerate(ordered) if each.inspect is None), len(ordered))
+    certain = next((index for index, algorithm in enumerate(ordered) if algorithm.inspect is None), len(ordered))
     reached = ordered[: certain + 1]
     # Whether kernels run here is asked of no other algorithm: asking loads them.
-    if any(_lacks_kernels(each) for each in reached):
-        reached = _best_first([each for each in serving if not _lacks_kernels(each)], problem)
+    if any(_lacks_kernels(algorithm) for algorithm in reached):
+        reached = _best_first([algorithm for algorithm in serving if not _lacks_kernels(algorithm)], problem)
     if not reached:
         raise _unsupported(problem, backend, _reasons(candidates, problem, backend))
     return Plan(problem, backend, tuple(reached))
@@ -264,14 +264,18 @@ def _named(backend: str) -> tuple[Algorithm, ...]:
 
 def _fitting(problem: Problem, backend: str, repeated: bool = False) -> list[Algorithm]:
     """Return the algorithms that compute a problem if their kernels run here."""
-    fitting = [each for each in _named(backend) if _refusal_of_problem(each, problem, backend, repeated) is None]
+    fitting = [
+        algorithm for algorithm in _named(backend) if _refusal_of_problem(algorithm, problem, backend, repeated) is None
+    ]
     if backend == AUTO and problem.mode != "compiled":
-        return [each for each in fitting if not (each.quadratic and _needs_much_memory(each, problem))] or fitting
+        return [
+            algorithm for algorithm in fitting if not (algorithm.quadratic and _needs_much_memory(algorithm, problem))
+        ] or fitting
     return fitting
 
 
 def _serving(problem: Problem, backend: str) -> list[Algorithm]:
-    return [each for each in _fitting(problem, backend) if not _lacks_kernels(each)]
+    return [algorithm for algorithm in _fitting(problem, backend) if not _lacks_kernels(algorithm)]
 
 
 def _lacks_kernels(algorithm: Algorithm) -> bool:

@@ -90,13 +90,13 @@ class RecordedCall:
         """
         queries, keys = self.query.shape[-2], self.key.shape[-2]
         mask, bias = self.options.get("mask"), self.options.get("bias")
-        seen = torch.ones(queries, keys, dtype=torch.bool) if mask is None else self._table(mask)
-        seen, last = seen[..., :count, :], keys - (queries - count)
-        cut = self.self_attention and not bool(seen[..., last:].any())
+        visible = torch.ones(queries, keys, dtype=torch.bool) if mask is None else self._table(mask)
+        visible, last = visible[..., :count, :], keys - (queries - count)
+        cut = self.self_attention and not bool(visible[..., last:].any())
         columns = last if cut else keys
         options = dict(self.options)
         if mask is not None and not (isinstance(mask, Causal) and mask.align == "start"):
-            options["mask"] = seen[..., :columns]
+            options["mask"] = visible[..., :columns]
         if isinstance(bias, Tensor):
             options["bias"] = part(bias, slice(count), slice(columns))
         inputs = None if self.inputs is None else self.inputs._replace(query=self.inputs.query[:, :count])
@@ -127,18 +127,18 @@ class RecordedCall:
             UnsupportedError: as for `check`.
         """
         self.check()
-        one = slice(query, query + 1)
-        state = None if self.state is None else self.state.map(lambda x: x[..., one])
-        inputs = None if self.inputs is None else self.inputs._replace(query=self.inputs.query[:, one])
+        single = slice(query, query + 1)
+        state = None if self.state is None else self.state.map(lambda x: x[..., single])
+        inputs = None if self.inputs is None else self.inputs._replace(query=self.inputs.query[:, single])
         if self.self_attention and inputs is not None:
-            inputs = inputs._replace(key=inputs.key[:, one], value=inputs.value[:, one])
-        part = replace(self, query=self.query[..., one, :], state=state, inputs=inputs)
+            inputs = inputs._replace(key=inputs.key[:, single], value=inputs.value[:, single])
+        part = replace(self, query=self.query[..., single, :], state=state, inputs=inputs)
         mask = self.options.get("mask")
         if not isinstance(mask, Tensor) or mask.shape[-2] == 1:
             return part
-        seen = mask[item].flatten(0, -3)[0, query] if mask.ndim > 3 else mask[item, query]
+        visible = mask[item].flatten(0, -3)[0, query] if mask.ndim > 3 else mask[item, query]
         options = {name: option for name, option in self.options.items() if name != "mask"}
-        return replace(part, key=self.key[..., seen, :], value=self.value[..., seen, :], options=options)
+        return replace(part, key=self.key[..., visible, :], value=self.value[..., visible, :], options=options)
 
     def check(self) -> None:
         """Check that recorded tensors and parameters, which are not copied, have not changed.

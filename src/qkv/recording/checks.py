@@ -9,7 +9,7 @@ from torch import nn
 from qkv.errors import ArgumentError, ConfigError, UnsupportedError, nearest
 from qkv.nn.attention import SEAM, Attention, attending
 
-_SHOWN = 80
+_EXCERPT = 80
 _ATTACH = "Attach it first: qkv.hub.attach(model)."
 
 
@@ -34,12 +34,12 @@ def check_arguments(model: object, layers: object, heads: object) -> tuple[list[
 
 
 def check_any(model: nn.Module, layer_names: Collection[str], layers: Sequence[str] | None) -> None:
-    """Check that there is attention to record, and none beside it that is not attached.
+    """Check that there is attention to record, and that all of it is attached.
 
     Args:
         model: the model.
         layer_names: the paths of its attentions.
-        layers: those that are wanted, or what contains them; None for all.
+        layers: paths of those to record, or of modules that contain them; None for all.
 
     Raises:
         UnsupportedError: the message says what to do.
@@ -63,7 +63,7 @@ def check_all_ran(ran: bool, recorded: bool, layers: Sequence[str], missed: Coll
         ran: whether the model ran to its end; if only methods of its own ran, or it failed, False.
         recorded: whether any layer was recorded.
         layers: the layers to record.
-        missed: those around whose attention a module ran to its end without it.
+        missed: layers whose module ran to its end without calling their attention.
 
     Raises:
         UnsupportedError: a layer ran by other means, or none ran at all.
@@ -109,12 +109,12 @@ def _listed(name: str, value: Any, kind: type, items: str, none: str) -> list[An
         got, hint = repr(value), none
     elif not (members := list(value)):
         got, hint = "none", none
-    elif wrong := [each for each in members if not isinstance(each, kind) or isinstance(each, bool)]:
+    elif wrong := [member for member in members if not isinstance(member, kind) or isinstance(member, bool)]:
         got, hint = repr(wrong[0]), none
     else:
         return members
-    raise ConfigError(name, f"a list of {items}", got[:_SHOWN], hint)
+    raise ConfigError(name, f"a list of {items}", got[:_EXCERPT], hint)
 
 
 def _kind(value: object) -> str:
-    return repr(value)[:_SHOWN] if value is None or isinstance(value, str) else type(value).__name__
+    return repr(value)[:_EXCERPT] if value is None or isinstance(value, str) else type(value).__name__

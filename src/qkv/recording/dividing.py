@@ -1,4 +1,7 @@
-"""Dividing what a model runs into passes, thread by thread."""
+"""Dividing the forward passes of a model into recorded passes, thread by thread.
+
+A forward pass is one run of the model. A recorded pass (`Pass`) joins those that continue one text with a cache.
+"""
 
 import threading
 from collections import deque
@@ -15,8 +18,8 @@ from qkv.recording.lineage import Lineage, Moment
 from qkv.recording.origins import Position, length_of
 from qkv.recording.passes import Pass, Setup
 
-_REMEMBERED = 8
-"""Passes that a thread may continue in turn, as a program does that continues several texts, each with its cache."""
+_MOST_OPEN = 8
+"""Passes that a thread may continue in turn, as a program does that extends several texts, each with its cache."""
 
 
 class LayerCall(NamedTuple):
@@ -29,10 +32,10 @@ class LayerCall(NamedTuple):
 @final
 @dataclass(eq=False)
 class ForwardPass:
-    """A run: the calls of one forward pass of the recorded model, or of a part of it that runs alone.
+    """The calls of one forward pass of the recorded model, or of a part of it that runs alone.
 
     Attributes:
-        root: identifies the pass of the model itself; None if only a part of it ran.
+        root: identifies the forward pass of the whole model; None if only a part of it ran.
         layer_calls: the calls, in order.
     """
 
@@ -46,10 +49,10 @@ class ForwardPass:
 
 @final
 class OpenPass:
-    """A pass that later runs may continue.
+    """A recorded pass that later forward passes may continue.
 
-    A run continues a pass if its cache holds the positions of the pass so far, if it attends to the same keys with
-    further queries, or if its layers have not run in the pass and no pass of the whole model has.
+    A forward pass continues it if its cache holds the positions recorded so far, if it attends to the same keys with
+    further queries, or if its layers are not in it yet, nor a forward pass of the whole model.
 
     Args:
         recorded: the pass.
@@ -70,38 +73,38 @@ class OpenPass:
         return self.recorded.calls
 
     def select(self, rows: Tensor) -> None:
-        """Take rows of the batch, as a beam search does with its cache."""
+        """Select rows of the batch, as a beam search does with its cache."""
         for buffer in self._buffers.values():
             buffer.select(rows)
 
-    def add(self, run: ForwardPass) -> None:
-        """Append the calls of a run."""
-        self.root = run.root or self.root
-        for layer, call in run.layer_calls:
+    def add(self, forward: ForwardPass) -> None:
+        """Append the calls of a forward pass."""
+        self.root = forward.root or self.root
+        for layer, call in forward.layer_calls:
             self.calls.setdefault(layer, []).append(self._sharing_memory(layer, call))
 
-    def accepts(self, run: ForwardPass) -> bool:
-        """Return whether a run is another part of the pass: none of its layers has run yet."""
-        twice = run.root is not None and self.root is not None and run.root is not self.root
-        return not twice and not any(layer in self.calls for layer, _ in run.layer_calls)
+    def accepts(self, forward: ForwardPass) -> bool:
+        """Return whether a forward pass is of another part of the model: none of its layers is recorded yet."""
+        twice = forward.root is not None and self.root is not None and forward.root is not self.root
+        return not twice and not any(layer in self.calls for layer, _ in forward.layer_calls)
 
-    def continued_at(self, run: ForwardPass, generation: bool) -> int | None:
-        """Return the position at which a run continues the pass; −1 if only its queries go on; None if it does not.
+    def continued_at(self, forward: ForwardPass, generation: bool) -> int | None:
+        """Return the position at which a forward pass continues this one; −1 for new queries only; None for neither.
 
         Args:
-            run: the run.
+            forward: the forward pass.
             generation: whether both belong to one generation, whose cache is known to be its own.
         """
-        firsts: dict[str, RecordedCall] = dict(reversed(run.layer_calls))
+        firsts: dict[str, RecordedCall] = dict(reversed(forward.layer_calls))
         repeated = {layer: call for layer, call in firsts.items() if layer in self.calls}
         later = {layer: call for layer, call in repeated.items() if call.start != 0} or repeated
         if not later or not all(self._follows(layer, call, generation) for layer, call in later.items()):
             return None
         return min((call.start for call in later.values() if call.start is not None), default=-1)
 
-    def restarted(self, run: ForwardPass) -> set[str]:
-        """Return the layers that begin again in a run, such as those that read another image."""
-        return {layer for layer, call in run.layer_calls if call.start == 0 and layer in self.calls}
+    def restarted(self, forward: ForwardPass) -> set[str]:
+        """Return the layers that begin again in a forward pass, such as those that read another image."""
+        return {layer for layer, call in forward.layer_calls if call.start == 0 and layer in self.calls}
 
     def end(self, layer: str) -> int:
         """Return the position after the last query of a layer."""
@@ -196,31 +199,31 @@ def _repeats(first: RecordedCall, call: RecordedCall) -> bool:
 @final
 @dataclass(eq=False)
 class _Context:
-    """A generation, or what runs outside of any.
+    """A generation, or the forward passes outside of any.
 
     Attributes:
         generation: whether it is a generation of another library.
         lineage: the rows of its batch.
-        open: its passes that later runs may continue, the last one at the end.
+        open: its passes that can still be continued, the latest one at the end.
         caches: by the path of a model, its cache.
         steps: how many passes it has.
     """
 
     generation: bool = False
     lineage: Lineage = field(default_factory=Lineage)
-    open: deque[OpenPass] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    open: deque[OpenPass] = field(default_factory=lambda: deque(maxlen=_MOST_OPEN))
     caches: dict[str, Any] = field(default_factory=dict)
     steps: int = 0
 
 
 @final
 class PassDivider:
-    """Divides what one thread runs into passes.
+    """Divides the forward passes of one thread into recorded passes.
 
     Args:
         number: the number of the thread.
         setup: what is known of the model.
-        passes: collects the passes of all threads, that of the latest run at the end.
+        passes: collects the passes of all threads, the one continued last at the end.
         lock: guards them.
     """
 
@@ -228,7 +231,7 @@ class PassDivider:
         self.number, self._setup, self._passes, self._lock = number, setup, passes, lock
         self._contexts = [_Context()]
         self._running: list[nn.Module] = []
-        self._run: ForwardPass | None = None
+        self._forward: ForwardPass | None = None
         self._positions: dict[str, Position] = {}
 
     @property
@@ -242,15 +245,17 @@ class PassDivider:
             self.close()  # if its last pass was interrupted
             self._running.clear()
         if not self._running:
-            self._run = ForwardPass(object() if root else None)
+            self._forward = ForwardPass(object() if root else None)
             self._positions.clear()
         self._running.append(module)
 
     def locate(self, group: str, position: Position) -> None:
-        """Note the position at which a model of `transformers` begins to run; the second time, a new run begins."""
+        """Note the position at which a model of `transformers` begins; the second time, a new forward pass begins."""
         self._positions[group] = position
         self._contexts[-1].caches[group] = position.cache
-        if self._run is not None and any(self._setup.groups.get(layer) == group for layer, _ in self._run.layer_calls):
+        if self._forward is not None and any(
+            self._setup.groups.get(layer) == group for layer, _ in self._forward.layer_calls
+        ):
             self._reopen()
 
     def leave(self, root: bool) -> None:
@@ -268,10 +273,10 @@ class PassDivider:
         position = self._positions.get(self._setup.groups.get(layer, ""))
         if position is not None and self._running:
             call = replace(call, start=position.start, ids=position.ids)
-        alone = self._run is None
-        run = self._run = self._run or ForwardPass(None)
-        run.layer_calls.append(LayerCall(self._numbered(layer, call, run), call))
-        if alone:
+        is_single_call = self._forward is None
+        forward = self._forward = self._forward or ForwardPass(None)
+        forward.layer_calls.append(LayerCall(self._numbered(layer, call, forward), call))
+        if is_single_call:
             self.close()
 
     def follow(self, module: nn.Module, arguments: tuple[Tensor, ...], options: dict[str, Any], rows: Tensor) -> None:
@@ -290,30 +295,30 @@ class PassDivider:
             context.caches.clear()
         elif (context := self._contexts[-1]).lineage.moments:
             context.lineage.moments.append(Moment(rows, False))
-            for each in context.open:
-                each.select(rows)
+            for open_pass in context.open:
+                open_pass.select(rows)
 
     def close(self) -> None:
-        """Give the calls of the run to the pass that they continue, or to a new one."""
-        run, self._run = self._run, None
-        if run is None or not run.layer_calls:
+        """Add the calls of the forward pass to the recorded pass that it continues, or to a new one."""
+        forward, self._forward = self._forward, None
+        if forward is None or not forward.layer_calls:
             return
         context = self._contexts[-1]
-        chosen = self._continued(context, run) or self._new_pass(context, run)
-        chosen.add(run)
-        context.open.remove(chosen)
-        context.open.append(chosen)
+        current = self._continued(context, forward) or self._new_pass(context, forward)
+        current.add(forward)
+        context.open.remove(current)
+        context.open.append(current)
         with self._lock:
-            if not self._passes or self._passes[-1] is not chosen.recorded:
-                if chosen.recorded in self._passes:
-                    self._passes.remove(chosen.recorded)
-                self._passes.append(chosen.recorded)
+            if not self._passes or self._passes[-1] is not current.recorded:
+                if current.recorded in self._passes:
+                    self._passes.remove(current.recorded)
+                self._passes.append(current.recorded)
 
     def _reopen(self) -> None:
-        """Close the run, and begin another one for the rest of the same forward pass."""
-        root = None if self._run is None else self._run.root
+        """Close this part of a forward pass, and record the rest as if it were another one."""
+        root = None if self._forward is None else self._forward.root
         self.close()
-        self._run = ForwardPass(root) if self._running else None
+        self._forward = ForwardPass(root) if self._running else None
 
     def _finish(self) -> None:
         """End a generation, whose cache may have dropped the drafts of its last step."""
@@ -325,11 +330,11 @@ class PassDivider:
                 layers = {layer for layer, path in self._setup.groups.items() if path == group}
                 context.open[-1].cut(length, layers)
 
-    def _numbered(self, layer: str, call: RecordedCall, run: ForwardPass) -> str:
-        """Return the name of a layer, with #2, #3, … if it runs again in a run without continuing its earlier calls."""
+    def _numbered(self, layer: str, call: RecordedCall, forward: ForwardPass) -> str:
+        """Return the name of a layer, with #2, #3, … if it is called again without continuing its earlier calls."""
         count, name = 1, layer
         while True:
-            earlier = run.calls(name)
+            earlier = forward.calls(name)
             if not earlier:
                 break
             of_transformers = layer in self._setup.groups
@@ -348,25 +353,25 @@ class PassDivider:
                     self._setup.groups[name] = self._setup.groups[layer]
         return name
 
-    def _continued(self, context: _Context, run: ForwardPass) -> OpenPass | None:
-        """Return the pass that a run continues, without the positions that the run replaces; None if it begins one."""
+    def _continued(self, context: _Context, forward: ForwardPass) -> OpenPass | None:
+        """Return the pass to continue, without the positions that are replaced; None if a new one begins."""
         last = context.open[-1] if context.open else None
         if last is not None and context.lineage.moments and not context.generation:
             return last  # our own models say themselves where a batch begins
         for candidate in reversed(context.open):
-            position = candidate.continued_at(run, context.generation)
+            position = candidate.continued_at(forward, context.generation)
             if position is not None:
-                return self._branch(context, candidate, run, position)
-        return last if last is not None and last.accepts(run) else None
+                return self._branch(context, candidate, forward, position)
+        return last if last is not None and last.accepts(forward) else None
 
-    def _branch(self, context: _Context, candidate: OpenPass, run: ForwardPass, position: int) -> OpenPass:
-        """Return the pass that a run continues at a position: the candidate, or a new one with its first calls."""
-        groups = {self._setup.groups.get(layer) for layer, call in run.layer_calls if call.start == position}
+    def _branch(self, context: _Context, candidate: OpenPass, forward: ForwardPass, position: int) -> OpenPass:
+        """Return the pass to continue at a position: the candidate, or a new one with its first calls."""
+        groups = {self._setup.groups.get(layer) for layer, call in forward.layer_calls if call.start == position}
 
         def in_group(layer: str) -> bool:
             return self._setup.groups.get(layer) in groups
 
-        restarted = candidate.restarted(run)
+        restarted = candidate.restarted(forward)
         goes_back = position >= 0 and any(
             candidate.end(layer) > position for layer in filter(in_group, candidate.calls)
         )
@@ -383,21 +388,21 @@ class PassDivider:
             return self._opened(context, shared, candidate.recorded.lineage)
         return candidate
 
-    def _new_pass(self, context: _Context, run: ForwardPass) -> OpenPass:
-        """Return a new pass; it shares calls that ran once for several passes, such as those of an encoder."""
+    def _new_pass(self, context: _Context, forward: ForwardPass) -> OpenPass:
+        """Return a new pass; it shares the calls of modules that run once for several passes, such as an encoder."""
         calls: dict[str, list[RecordedCall]] = {}
         last = context.open[-1] if context.open else None
         if last is not None and last.recorded.lineage is context.lineage:
             crossing = [
-                (layer, call) for layer, call in run.layer_calls if not call.self_attention and layer in last.calls
+                (layer, call) for layer, call in forward.layer_calls if not call.self_attention and layer in last.calls
             ]
-            same = crossing and all(same_numbers(call.key, last.calls[layer][-1].key) for layer, call in crossing)
-            if context.generation or same:
-                ran = {self._setup.groups.get(layer) for layer, _ in run.layer_calls}
+            same_keys = crossing and all(same_numbers(call.key, last.calls[layer][-1].key) for layer, call in crossing)
+            if context.generation or same_keys:
+                run_groups = {self._setup.groups.get(layer) for layer, _ in forward.layer_calls}
                 calls = {
-                    layer: list(each)
-                    for layer, each in last.calls.items()
-                    if self._setup.groups.get(layer) not in ran and layer in self._setup.groups
+                    layer: list(recorded)
+                    for layer, recorded in last.calls.items()
+                    if self._setup.groups.get(layer) not in run_groups and layer in self._setup.groups
                 }
         return self._opened(context, calls, context.lineage)
 

@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 class PerThread(Generic[State]):
     """A value for each thread, made when the thread first asks for it.
 
-    Hooks are on a module, which several threads may run at once: what a hook remembers must be that of its thread.
+    Several threads may run a module at once: what its hooks store must belong to the running thread.
 
     Args:
         make: makes the value of a thread.
@@ -42,9 +42,9 @@ class PerThread(Generic[State]):
 
 
 def first_time(hook: Callable[..., Result]) -> Callable[..., Result | None]:
-    """Return a hook that sees no pass that backward repeats to save memory, as gradient checkpointing does.
+    """Return a hook that ignores forward passes that are recomputed during backward (gradient checkpointing).
 
-    The attention of such a pass was recorded when it ran first.
+    Their attention was recorded when they ran first.
 
     PyTorch registers and removes a hook in two steps. A thread that runs the module between them calls the hook without
     keywords: it then does nothing.

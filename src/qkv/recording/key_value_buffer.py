@@ -11,7 +11,7 @@ from qkv.values.rows import select_rows
 
 
 class StoredKeys(NamedTuple):
-    """Keys and values as they are kept.
+    """Stored keys and values.
 
     Attributes:
         key, value: (..., K, E) and (..., K, V).
@@ -27,8 +27,8 @@ class StoredKeys(NamedTuple):
 class KeyValueBuffer:
     """Memory for the keys and values of consecutive calls of a layer, of which each may see a few more.
 
-    A cache that concatenates gives every call tensors of its own: T steps would keep T²/2 keys. Here a call keeps a
-    view of memory that holds at most 2T. A cache with a sliding window drops early keys: here they stay.
+    A cache that concatenates makes new tensors for every call: T steps would store T²/2 keys. Here each call stores a
+    view of one buffer of at most 2T keys. Early keys, which a cache with a sliding window drops, stay here.
 
     Example:
         >>> buffer, keys = KeyValueBuffer(), torch.arange(6.0).reshape(1, 6, 1)
@@ -45,11 +45,11 @@ class KeyValueBuffer:
 
     @property
     def length(self) -> int:
-        """How many keys are kept."""
+        """How many keys are stored."""
         return self._length
 
     def crop(self, length: int) -> None:
-        """Forget all but the first keys; calls that saw the others keep them."""
+        """Drop all but the first keys; calls that use the others keep them."""
         if length < self._length:
             self._pair, self._length = tuple(x[..., :length, :] for x in self._pair), length
 
@@ -67,7 +67,7 @@ class KeyValueBuffer:
         return same_numbers(key[..., :old, :], self._pair[0][..., start - old : start, :])
 
     def select(self, rows: Tensor) -> None:
-        """Take rows of the batch, as a beam search does."""
+        """Select rows of the batch, as a beam search does."""
         self._pair = tuple(select_rows(x, rows.to(x.device)) for x in self._pair)
 
     def keep(self, key: Tensor, value: Tensor, queries: int) -> StoredKeys:

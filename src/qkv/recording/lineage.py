@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Moment(NamedTuple):
-    """A batch is read, or its rows change: row r was row `rows[r]` before, or is row r of a new source."""
+    """A batch is encoded, or its rows change: row r was row `rows[r]` before, or is row r of a new source."""
 
     rows: Tensor
     start: bool
@@ -44,7 +44,7 @@ class Lineage:
         begin = max(at for at in range(moment + 1) if self.moments[at].start)
         rows = self.moments[begin].rows
         if not rows.numel():
-            return None  # in files of version 1, the end of a generation: what follows is a batch of its own
+            return None  # in files of version 1, the end of a generation: a new batch follows
         for change in self.moments[begin + 1 : moment + 1]:
             rows = rows.index_select(0, change.rows)
         ids: list[int] = rows.tolist()

@@ -36,8 +36,8 @@ def scene_of_map(inputs: Inputs, row: int = 0, tokens: Mapping[str, Sequence[str
         query, key = query[None], key[None]
     if not 0 <= row < query.shape[0]:
         raise ShapeError("row", f"a row from 0 to {query.shape[0] - 1}", str(row), "Rows count from 0.")
-    same = query.shape[-2] == key.shape[-2]
-    call = RecordedCall(query.detach(), key.detach(), key.detach(), options, self_attention=same)
+    same_length = query.shape[-2] == key.shape[-2]
+    call = RecordedCall(query.detach(), key.detach(), key.detach(), options, self_attention=same_length)
     parts = {"attention": [CallRow(call, row, None)]}
     return scene_of(parts, sides_of(parts, {}), {}, tokens or {}, {}, "attention")
 

@@ -16,7 +16,7 @@ _CACHES = ("past_key_values", "past_key_value", "cache_params")
 
 @final
 class ProjectionHooks:
-    """Hooks on a module that has an `Attention` beneath its projections; they see which arguments are projected.
+    """Hooks on a module that has an `Attention` beneath its projections; they note which arguments are projected.
 
     Keys come from another sequence if a projection takes an argument of the module other than the first. A cache keeps
     them from then on, as long as the module is given the same argument.
@@ -26,7 +26,7 @@ class ProjectionHooks:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._seen = PerThread(_Seen)
+        self._inputs = PerThread(_ModuleInputs)
         self.hooks: list[RemovableHandle] = [
             module.register_forward_pre_hook(first_time(self._enter), with_kwargs=True)
         ]
@@ -43,27 +43,27 @@ class ProjectionHooks:
     @property
     def self_attention(self) -> bool:
         """Whether queries and keys come from one sequence."""
-        seen = self._seen.get()
-        return seen.source is None or not any(_same(seen.source, other) for other in seen.others)
+        inputs = self._inputs.get()
+        return inputs.source is None or not any(_same(inputs.source, other) for other in inputs.others)
 
     def _enter(self, module: nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
         named = {str(index): argument for index, argument in enumerate(arguments)} | options
         tensors = {name: x for name, x in named.items() if isinstance(x, Tensor) and x.is_floating_point()}
         first = "hidden_states" if "hidden_states" in tensors else next(iter(tensors), "")
-        seen = self._seen.get()
-        seen.first = tensors.pop(first, None)
-        seen.others = list(tensors.values())
+        inputs = self._inputs.get()
+        inputs.first = tensors.pop(first, None)
+        inputs.others = list(tensors.values())
 
     def _project(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        seen, x = self._seen.get(), arguments[0] if arguments and isinstance(arguments[0], Tensor) else None
-        if x is None or (seen.first is not None and _same(x, seen.first)):
+        inputs, x = self._inputs.get(), arguments[0] if arguments and isinstance(arguments[0], Tensor) else None
+        if x is None or (inputs.first is not None and _same(x, inputs.first)):
             return
-        source = next((other for other in seen.others if _same(x, other)), None)
-        seen.source = seen.source if source is None else source
+        source = next((other for other in inputs.others if _same(x, other)), None)
+        inputs.source = inputs.source if source is None else source
 
 
 @dataclass
-class _Seen:
+class _ModuleInputs:
     """The tensors that one thread gave to a module: its first argument, others, and the projected one of these."""
 
     first: Tensor | None = None

@@ -133,9 +133,9 @@ class Pass:
         """Return the tokens of the ids that the model was given, for the sequences where they are known."""
         sides, tokens = sides_of(parts, self.setup.groups), dict[str, tuple[str, ...]]()
         tokenizer = self.setup.tokenizer
-        for layer, some in parts.items():
+        for layer, call_rows in parts.items():
             name = sides[layer][0]
-            if tokenizer is not None and name not in tokens and (ids := list(_ids(some))):
+            if tokenizer is not None and name not in tokens and (ids := list(_ids(call_rows))):
                 tokens[name] = tuple(map(str, tokenizer.convert_ids_to_tokens(ids)))
         return tokens
 

@@ -96,7 +96,7 @@ class _Recorder:
         trace: the recording.
         open: whether its hooks are all in place.
         ran: whether the model ran to its end.
-        missed: layers around whose attention a module ran without it.
+        missed: layers whose module ran without calling their attention.
     """
 
     def __init__(self, setup: Setup) -> None:
@@ -207,7 +207,7 @@ def _watch(model: nn.Module, name: str, module: nn.Module, recorder: _Recorder) 
 
 @contextmanager
 def _without_fast_path(layers: Iterable[nn.Module]) -> Iterator[None]:
-    """Keep PyTorch from replacing whole layers by one operation, which has no attention to record."""
+    """Turn off PyTorch's fast path, which replaces a layer by one operation without attention to record."""
     enabled = torch.backends.mha.get_fastpath_enabled()
     if any(isinstance(layer, nn.MultiheadAttention) for layer in layers):
         torch.backends.mha.set_fastpath_enabled(False)
@@ -227,12 +227,12 @@ def _check_all(model: nn.Module, layer_names: Mapping[str, nn.Module]) -> None:
 
 @dataclass
 class _LayerInputs:
-    """What one thread gave to a layer.
+    """The inputs that one thread gave to a layer.
 
     Attributes:
         inputs: the last inputs of its projections.
         moment: index of the last change of the batch before the keys were given.
-        missing: whether the module around the attention runs, and has not called it yet.
+        missing: whether the module around the attention is running and has not called it yet.
     """
 
     inputs: list[Tensor | None] = field(default_factory=lambda: [None, None, None])
@@ -246,37 +246,37 @@ class _LayerHooks:
 
     Attributes:
         origin: tells whether keys come from another sequence, for layers of other libraries; None for ours.
-        states: the row states that the layer's own calls give.
+        states: the hooks that collect row states of its calls.
     """
 
     def __init__(self, name: str, recorder: _Recorder) -> None:
         self.name, self.recorder = name, recorder
         self.origin: ProjectionHooks | None = None
         self.states = RowStates()
-        self.seen = PerThread(_LayerInputs)
+        self.layer_inputs = PerThread(_LayerInputs)
 
     def begin(self, module: nn.Module, arguments: object) -> None:
         """Note that the module of another library around the layer begins to run."""
-        self.seen.get().missing = self.recorder.open
+        self.layer_inputs.get().missing = self.recorder.open
 
     def end(self, module: nn.Module, arguments: object, output: object) -> None:
         """Note that it ran to its end."""
-        if self.seen.get().missing and self.recorder.open:
+        if self.layer_inputs.get().missing and self.recorder.open:
             self.recorder.missed.add(self.name)
 
     def project(self, module: nn.Module, inputs: tuple[Tensor | None, ...], output: None) -> None:
         """Record the inputs of the projections: a query, a key and value, or all three."""
-        seen = self.seen.get()
+        recorded = self.layer_inputs.get()
         for index, tensor in enumerate(inputs):
             if tensor is not None:
-                seen.inputs[index] = tensor
-                seen.moment = self.recorder.divider.moment if index else seen.moment
+                recorded.inputs[index] = tensor
+                recorded.moment = self.recorder.divider.moment if index else recorded.moment
 
     def attend(self, module: Attention, tensors: tuple[Tensor, ...], options: dict[str, Any], output: Any) -> None:
         """Record a call."""
-        self.seen.get().missing = False
+        self.layer_inputs.get().missing = False
         named = dict(zip(("query", "key", "value"), tensors, strict=False)) | options
-        same, arguments = self._of_call(named["query"] is named["key"])
+        self_attention, arguments = self._of_call(named["query"] is named["key"])
         query, key, value = (named.pop(name).detach() for name in ("query", "key", "value"))
         defaults = {"score": module.score, "normalizer": module.normalizer}
         options = {name: part for name, part in (defaults | named).items() if name in OPTIONS and part is not None}
@@ -285,17 +285,19 @@ class _LayerHooks:
         with_state = isinstance(output, tuple) and isinstance(output[1], RowState)
         state = output[1] if with_state else self.states.last
         divider = self.recorder.divider
-        divider.add(self.name, RecordedCall(query, key, value, options, state, divider.moment, same, arguments))
+        divider.add(
+            self.name, RecordedCall(query, key, value, options, state, divider.moment, self_attention, arguments)
+        )
 
-    def _of_call(self, same: bool) -> tuple[bool, LastInputs | None]:
+    def _of_call(self, same_tensor: bool) -> tuple[bool, LastInputs | None]:
         """Return whether queries and keys come from one sequence, and the inputs of the projections, if known."""
         if self.origin is not None:
             return self.origin.self_attention, None
-        seen = self.seen.get()
-        q, k, v = seen.inputs
+        recorded = self.layer_inputs.get()
+        q, k, v = recorded.inputs
         if q is None or k is None or v is None:
-            return same, None
-        return q is k, LastInputs(q.detach(), k.detach(), v.detach(), seen.moment)
+            return same_tensor, None
+        return q is k, LastInputs(q.detach(), k.detach(), v.detach(), recorded.moment)
 
 
 def _refuse_compiled(model: nn.Module) -> None:

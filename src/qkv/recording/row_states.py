@@ -2,7 +2,7 @@
 
 They are rounded to float32, as the kernel returns them: a second pass for the digits that are missing would take time.
 
-Without them, the first look at a row of a long map takes a pass over all of its keys.
+Without them, reading the first row of a long map takes a pass over all of its keys.
 """
 
 import threading
@@ -39,7 +39,7 @@ class RowStates:
 
     def __init__(self) -> None:
         self._last: RowState | None = None
-        # Other threads may run the module while these hooks come or go, and would see what belongs to the hooks.
+        # Other threads may run the module while these hooks are added or removed, and must not see their arguments.
         self._thread = threading.get_ident()
 
     @property

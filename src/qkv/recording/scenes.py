@@ -68,17 +68,19 @@ def scene_of(
         ConfigError: tokens belong to no sequence.
         UnsupportedError: the calls do not form one matrix.
     """
-    known = {name for pair in sides.values() for name in pair}
+    sequences = {name for pair in sides.values() for name in pair}
     for name in tokens:
-        if name not in known:
-            hint = nearest(name, sorted(known))
+        if name not in sequences:
+            hint = nearest(name, sorted(sequences))
             raise ConfigError("tokens", "names of sequences of the trace", repr(name), hint)
-    named = {name: tuple(some) for name, some in tokens.items()}
-    layers = tuple(_layer(name, some, surroundings.get(name), sides[name], named) for name, some in parts.items())
+    named = {name: tuple(sequence) for name, sequence in tokens.items()}
+    layers = tuple(
+        _layer(name, call_rows, surroundings.get(name), sides[name], named) for name, call_rows in parts.items()
+    )
     for layer in layers:
         for side, count in ((layer.queries, layer.shape[1]), (layer.keys, layer.shape[2])):
             named.setdefault(side, tuple(str(index) for index in range(count)))
-    return Scene(title, named, layers, {name: tuple(some) for name, some in notes.items()})
+    return Scene(title, named, layers, {name: tuple(sequence_notes) for name, sequence_notes in notes.items()})
 
 
 def sides_of(parts: Mapping[str, Sequence[CallRow]], groups: Mapping[str, str]) -> dict[str, tuple[str, str]]:
@@ -92,14 +94,14 @@ def sides_of(parts: Mapping[str, Sequence[CallRow]], groups: Mapping[str, str]) 
         UnsupportedError: the beginning of a text was not recorded.
     """
     ends = {}
-    for name, some in parts.items():
-        queries = sum(part.call.query.shape[-2] for part in some)
-        keys = max(part.call.key.shape[-2] for part in some)
-        if some[0].call.self_attention and queries < keys:
+    for name, call_rows in parts.items():
+        queries = sum(part.call.query.shape[-2] for part in call_rows)
+        keys = max(part.call.key.shape[-2] for part in call_rows)
+        if call_rows[0].call.self_attention and queries < keys:
             got = f"{queries} of {keys} positions of {name}: a cache held the others before"
             hint = f"Fill the cache inside the `with` block, or take the numbers alone: trace.weights({name!r})."
             raise UnsupportedError("record", "a text from its first token on", got, hint)
-        ends[name] = Ends(some[0].call.self_attention, groups.get(name), queries, keys)
+        ends[name] = Ends(call_rows[0].call.self_attention, groups.get(name), queries, keys)
     return name_sequences(ends)
 
 
@@ -160,12 +162,12 @@ def _option(name: str, option: Any, row: int, leading: Shape) -> Any:
 
 def _inputs(parts: Sequence[CallRow], surrounding: LayerProjections, queries: int, keys: int) -> ProjectedInputs | None:
     """Return the inputs of the projections: queries call by call; keys too if each call had its own."""
-    seen = [(call.inputs, index, source) for call, index, source in parts if call.inputs is not None]
-    if len(seen) < len(parts) or any(source is None for _, _, source in seen):
+    recorded = [(call.inputs, index, source) for call, index, source in parts if call.inputs is not None]
+    if len(recorded) < len(parts) or any(source is None for _, _, source in recorded):
         return None
     grows = parts[0].call.self_attention
-    query = torch.cat([inputs.query[index] for inputs, index, _ in seen], 0)
-    sources = [(inputs, source) for inputs, _, source in (seen if grows else seen[-1:])]
+    query = torch.cat([inputs.query[index] for inputs, index, _ in recorded], 0)
+    sources = [(inputs, source) for inputs, _, source in (recorded if grows else recorded[-1:])]
     key = torch.cat([inputs.key[source] for inputs, source in sources], 0)
     value = torch.cat([inputs.value[source] for inputs, source in sources], 0)
     if query.shape[0] < queries or key.shape[0] < keys:
@@ -220,15 +222,15 @@ def _growing_causal(masks: Sequence[Mask | None], counts: Sequence[tuple[int, in
     steps = itertools.pairwise(counts)
     if past < 0 or any(keys - before != queries for (_, before), (queries, keys) in steps):
         return None
-    rest: list[list[Mask]] = []
+    later_masks: list[list[Mask]] = []
     for mask, (queries, keys) in zip(masks, counts, strict=True):
         parts = [] if mask is None else factors(mask)
         causal_parts = [part_of for part_of in parts if isinstance(part_of, Causal)]
         hides = [part_of for part_of in causal_parts if part_of.align == "start" and part_of.offset == keys - queries]
         if len(hides) != len(causal_parts) or not (hides or queries == 1):
             return None
-        rest.append([part_of for part_of in parts if part_of not in hides])
-    spans = [_span(some, keys) for some, (_, keys) in zip(rest, counts, strict=True)]
+        later_masks.append([part_of for part_of in parts if part_of not in hides])
+    spans = [_span(step_masks, keys) for step_masks, (_, keys) in zip(later_masks, counts, strict=True)]
     if any(span_of is None or span_of != spans[-1] for span_of in spans):
         return None
     first = spans[-1] or 0
@@ -295,12 +297,12 @@ def _without_padding(item: CallItem, queries: int | None, keys: int | None) -> C
         return item
     options = dict(item.options)
     mask, bias = options.get("mask"), options.get("bias")
-    seen = None if mask is None else matrix(mask, all_queries, all_keys, (heads,))[:, :queries]
-    if keys < all_keys and (seen is None or bool(seen[..., keys:].any())):
+    visible = None if mask is None else matrix(mask, all_queries, all_keys, (heads,))[:, :queries]
+    if keys < all_keys and (visible is None or bool(visible[..., keys:].any())):
         got, hint = f"{keys} for {all_keys} positions that receive attention", "Give one token per position."
         raise ShapeError("tokens", "one token per position", got, hint)
-    if seen is not None and not isinstance(mask, Lengths):
-        options["mask"] = dense(seen[..., :keys])
+    if visible is not None and not isinstance(mask, Lengths):
+        options["mask"] = dense(visible[..., :keys])
     if isinstance(bias, Tensor):
         options["bias"] = part(bias, slice(queries), slice(keys))
     state = None if item.state is None else item.state.map(lambda x: x[:, :queries])

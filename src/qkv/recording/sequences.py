@@ -5,7 +5,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 _TARGET, _SOURCE = "<target>", "<source>"
-"""The parts of a model of unknown structure; no path is like them."""
+"""The parts of a model of unknown structure; no path of a module looks like them."""
 
 
 class Ends(NamedTuple):
@@ -75,9 +75,9 @@ def _one_stack(one: str, other: str) -> bool:
     """
     first, second = one.split("."), other.split(".")
     shared = sum(1 for _ in takewhile(lambda names: names[0] == names[1], zip(first, second, strict=False)))
-    rest = first[shared:], second[shared:]
-    numbered = all(part[:1] and part[0].isdecimal() for part in rest)
-    return numbered or not any(name.isdecimal() for name in rest[0])
+    endings = first[shared:], second[shared:]
+    numbered = all(part[:1] and part[0].isdecimal() for part in endings)
+    return numbered or not any(name.isdecimal() for name in endings[0])
 
 
 def _roles(layers: Mapping[str, Ends], parts: Mapping[str, str]) -> dict[str, str]:
@@ -85,13 +85,15 @@ def _roles(layers: Mapping[str, Ends], parts: Mapping[str, str]) -> dict[str, st
     lengths = {ends.keys for ends in layers.values() if not ends.self_attention}
     others = [part for part in dict.fromkeys(parts.values()) if part not in crossing]
     roles = dict.fromkeys(crossing, "target")
-    known = {part for part in others if any(parts[name] == part and layers[name].group is not None for name in layers)}
+    grouped = {
+        part for part in others if any(parts[name] == part and layers[name].group is not None for name in layers)
+    }
     if not crossing:
-        alone = len(known) < 2
-        return {part: "text" if alone or part not in known else _short(part, others) for part in others}
+        is_single = len(grouped) < 2
+        return {part: "text" if is_single or part not in grouped else _short(part, others) for part in others}
     reading = [part for part in others if any(parts[name] == part and layers[name].keys in lengths for name in layers)]
     for part in others:
-        source = part not in known or part in reading[:1] or len(others) == 1
+        source = part not in grouped or part in reading[:1] or len(others) == 1
         roles[part] = "source" if source else _short(part, others)
     return roles
 

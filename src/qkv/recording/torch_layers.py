@@ -51,7 +51,7 @@ def call_of(
     padding = padding if padding is None or padding.ndim == 2 else padding[None]
     mask, bias = masks_of(padding, attended, query.shape[0], layer.num_heads, bool(bound.get("is_causal")))
     named = {"mask": mask, "bias": bias}
-    x, memory, values = (each.detach() for each in inputs)
+    x, memory, values = (tensor.detach() for tensor in inputs)
     detached = LastInputs(x, memory, values, moment)
     return RecordedCall(
         query, key, value, {k: x for k, x in named.items() if x is not None}, None, moment, self_attention, detached

@@ -55,8 +55,8 @@ class Trace:
     def __repr__(self) -> str:
         """Return one line: how many passes of which layers, without their tensors."""
         count, layers = len(self.passes), len(self.layers)
-        shown = shorten(", ".join(self.layers), 80, placeholder=" …")
-        return f"Trace({self.title!r}: {count:,} pass{'es' * (count != 1)} of {layers:,} layers: {shown})"
+        names = shorten(", ".join(self.layers), 80, placeholder=" …")
+        return f"Trace({self.title!r}: {count:,} pass{'es' * (count != 1)} of {layers:,} layers: {names})"
 
     @property
     def layers(self) -> list[str]:
@@ -88,27 +88,27 @@ class Trace:
             if not -count <= reading < count:
                 hint = "See trace.passes."
                 raise ConfigError("reading", f"a pass from 0 to {count - 1}", str(reading), hint)
-            chosen = self.passes[reading]
+            selected = self.passes[reading]
         else:
-            chosen = self._last()
+            selected = self._last()
         steps = 0 if hypothesis is None else len(hypothesis.log_probabilities)
-        if not chosen.step or not steps:
-            return chosen
-        of_step = (one for one in self.passes if one.lineage is chosen.lineage and one.step == steps - 1)
-        return next(of_step, chosen)
+        if not selected.step or not steps:
+            return selected
+        of_step = (item for item in self.passes if item.lineage is selected.lineage and item.step == steps - 1)
+        return next(of_step, selected)
 
     def _choose_or_empty(self, reading: int | None, hypothesis: Hypothesis | None = None) -> Pass:
         """Return a pass; an empty one if nothing was recorded, which names the layer that is asked for."""
         return self.choose(reading, hypothesis) if self.passes else Pass(setup=self.setup)
 
     def _last(self) -> Pass:
-        threads = list(dict.fromkeys(one.thread for one in self.passes))
+        threads = list(dict.fromkeys(item.thread for item in self.passes))
         if 0 not in threads and len(threads) > 1:
             got = f"{len(self.passes)} passes of {len(threads)} other threads"
             hint = "Choose one by reading=, an index in trace.passes."
             raise ConfigError("trace", "a pass of the thread that opened the recording", got, hint)
         thread = 0 if 0 in threads else threads[0]
-        return next(one for one in reversed(self.passes) if one.thread == thread)
+        return next(item for item in reversed(self.passes) if item.thread == thread)
 
     def selected(self, layers: Sequence[str]) -> "Trace":
         """Return the trace of some of its layers.
@@ -120,10 +120,10 @@ class Trace:
             expect_name("layers", layer, self.layers, "recorded layers")
         setup = replace(self.setup, layers=[layer for layer in self.layers if layer in layers])
         passes = [
-            replace(one, calls={layer: one.calls[layer] for layer in one.calls if layer in layers}, setup=setup)
-            for one in self.passes
+            replace(item, calls={layer: item.calls[layer] for layer in item.calls if layer in layers}, setup=setup)
+            for item in self.passes
         ]
-        return replace(self, passes=[one for one in passes if one.calls], setup=setup)
+        return replace(self, passes=[item for item in passes if item.calls], setup=setup)
 
     def weights(self, layer: str, *, reading: int | None = None) -> Tensor:
         """Return the weights of a layer in one pass, with the queries of all its calls concatenated.
@@ -177,8 +177,8 @@ class Trace:
             >>> torch.cat(entropies).shape  # of each text, head and query
             torch.Size([12, 2, 5])
         """
-        ran = [one for one in self.passes if layer in one.layers]
-        return [one.statistics(layer, *names, topk=topk) for one in ran or [self._choose_or_empty(None)]]
+        ran = [item for item in self.passes if layer in item.layers]
+        return [item.statistics(layer, *names, topk=topk) for item in ran or [self._choose_or_empty(None)]]
 
     def alignment(
         self, layer: str, row: int = 0, *, reading: int | None = None, hypothesis: Hypothesis | None = None
@@ -231,14 +231,14 @@ class Trace:
             ShapeError: there is no such row, or the number of tokens differs from the number of positions.
             ConfigError: nothing was recorded.
         """
-        chosen = self.choose(reading, hypothesis)
+        selected = self.choose(reading, hypothesis)
         named = (self.tokens or None) if tokens is None else tokens
         title = self.title if title is None else title
-        return chosen.scene(row, named, title=title, hypothesis=hypothesis, notes=notes)
+        return selected.scene(row, named, title=title, hypothesis=hypothesis, notes=notes)
 
     def described(self, tokens: Mapping[str, Sequence[str]], title: str = "attention") -> "Trace":
         """Return the trace with the tokens of the displayed row and a title; `save` includes both."""
-        return replace(self, tokens={name: tuple(some) for name, some in tokens.items()}, title=title)
+        return replace(self, tokens={name: tuple(sequence) for name, sequence in tokens.items()}, title=title)
 
     def save(self, path: str | Path, row: int = 0) -> None:
         """Save the trace, a page or a picture, depending on the suffix of the path.
@@ -294,5 +294,5 @@ class Trace:
         """Return the trace with the tokens of a row, where the tokenizer knows them."""
         if self.tokens or self.setup.tokenizer is None or not self.passes:
             return self
-        chosen = self.choose()
-        return self.described(chosen.tokens(chosen.parts(row)), self.title)
+        selected = self.choose()
+        return self.described(selected.tokens(selected.parts(row)), self.title)

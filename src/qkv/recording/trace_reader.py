@@ -1,4 +1,4 @@
-"""Reading trace files; nothing is ever unpickled, and nothing in them is believed."""
+"""Reading trace files; nothing is ever unpickled, and all of their contents are validated."""
 
 import itertools
 import os
@@ -80,8 +80,10 @@ def _trace(plain: Any, reader: ValueReader) -> Trace:
     version = plain.get("version") if isinstance(plain, dict) else None
     if not is_version(version, 1) and not is_version(version, VERSION):
         raise reader.wrong(f"a trace of version 1 or {VERSION}", repr(plain)[:60])
-    around = {str(layer): _around(reader.value(some), reader) for layer, some in plain["around"].items()}
-    tokens = {str(name): _texts(some, reader) for name, some in plain["tokens"].items()}
+    around = {
+        str(layer): _projections(reader.value(layer_plain), reader) for layer, layer_plain in plain["around"].items()
+    }
+    tokens = {str(name): _texts(texts, reader) for name, texts in plain["tokens"].items()}
     heads = plain["heads"]
     if heads is not None and not (isinstance(heads, list) and all(type(head) is int for head in heads)):
         raise reader.wrong("numbers of heads", brief(heads))
@@ -99,23 +101,25 @@ def _passes(plain: Mapping[str, Any], setup: Setup, reader: ValueReader) -> list
     numbers = _lineage_of_each_call(plain, len(lineages), reader)
     calls = [_call(call, lineages[numbers[at]], reader) for at, call in enumerate(plain["calls"])]
     passes = []
-    for some in plain["passes"]:
-        counts = [some["thread"], some["step"]]
+    for pass_plain in plain["passes"]:
+        counts = [pass_plain["thread"], pass_plain["step"]]
         counted = all(type(count) is int and count >= 0 for count in counts)
-        if not counted or not set(some["calls"]) <= set(setup.layers):
-            raise reader.wrong("the thread, the step and the layers of a pass", brief([*counts, *some["calls"]]))
-        chosen = {layer: [calls[at] for at in indices] for layer, indices in some["calls"].items() if indices}
-        if chosen:
-            passes.append(Pass(chosen, lineages[some["lineage"]], some["thread"], some["step"], setup))
+        if not counted or not set(pass_plain["calls"]) <= set(setup.layers):
+            raise reader.wrong("the thread, the step and the layers of a pass", brief([*counts, *pass_plain["calls"]]))
+        pass_calls = {layer: [calls[at] for at in indices] for layer, indices in pass_plain["calls"].items() if indices}
+        if pass_calls:
+            passes.append(
+                Pass(pass_calls, lineages[pass_plain["lineage"]], pass_plain["thread"], pass_plain["step"], setup)
+            )
     return passes
 
 
 def _lineage_of_each_call(plain: Mapping[str, Any], lineages: int, reader: ValueReader) -> dict[int, int]:
     """Return the number of the lineage of each call, from the passes that hold it."""
     lineage_of: dict[int, int] = {}
-    for some in plain["passes"]:
-        number = some["lineage"]
-        indices = [at for each in some["calls"].values() for at in each]
+    for pass_plain in plain["passes"]:
+        number = pass_plain["lineage"]
+        indices = [at for each in pass_plain["calls"].values() for at in each]
         inside = all(type(at) is int and 0 <= at < len(plain["calls"]) for at in indices)
         if type(number) is not int or not 0 <= number < lineages or not inside:
             raise reader.wrong("calls and rows of a pass that the file holds", brief([number, *indices]))
@@ -129,11 +133,13 @@ def _lineage_of_each_call(plain: Mapping[str, Any], lineages: int, reader: Value
 def _passes_of_version_1(plain: Mapping[str, Any], setup: Setup, reader: ValueReader) -> list[Pass]:
     """Return the calls of version 1, which has them in one list, by the batch that was read before."""
     lineage = _lineage(plain["moments"], reader)
-    calls = {layer: [_call(call, lineage, reader) for call in some] for layer, some in plain["calls"].items()}
+    calls = {
+        layer: [_call(call, lineage, reader) for call in layer_calls] for layer, layer_calls in plain["calls"].items()
+    }
     starts = list(itertools.accumulate(moment.start for moment in lineage.moments))
     passes: dict[int, dict[str, list[RecordedCall]]] = {}
-    for layer, some in calls.items():
-        for call in some:
+    for layer, layer_calls in calls.items():
+        for call in layer_calls:
             reading = starts[call.moment] if call.moment >= 0 else 0
             passes.setdefault(reading, {}).setdefault(layer, []).append(call)
     return [Pass(passes[reading], lineage, setup=setup) for reading in sorted(passes)]
@@ -145,10 +151,10 @@ def _lineage(moments: Any, reader: ValueReader) -> Lineage:
     return lineage
 
 
-def _texts(some: Any, reader: ValueReader) -> tuple[str, ...]:
-    if not isinstance(some, list) or not all(isinstance(text, str) for text in some):
-        raise reader.wrong("tokens as strings", repr(some)[:60])
-    return tuple(some)
+def _texts(texts: Any, reader: ValueReader) -> tuple[str, ...]:
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise reader.wrong("tokens as strings", repr(texts)[:60])
+    return tuple(texts)
 
 
 def _moment(reader: ValueReader, rows: Any, start: Any) -> Moment:
@@ -208,8 +214,8 @@ def _moment_and_kind(plain: Mapping[str, Any]) -> tuple[Any, bool]:
     return plain["moment"], plain["own"] is True
 
 
-def _around(some: Any, reader: ValueReader) -> LayerProjections:
-    pairs = [Projection(*pair) for pair in some]
+def _projections(layer_plain: Any, reader: ValueReader) -> LayerProjections:
+    pairs = [Projection(*pair) for pair in layer_plain]
     if len(pairs) != len(LayerProjections._fields) or not all(
         x is None or isinstance(x, Tensor) for pair in pairs for x in pair
     ):

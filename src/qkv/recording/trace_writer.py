@@ -51,11 +51,16 @@ def write(trace: Recorded, path: str | Path) -> None:
     """
     writer = Writer()
     # Passes may share calls, such as those of an encoder, and generations share their rows: each is written once.
-    calls = {id(call): call for one in trace.passes for some in one.calls.values() for call in some}
-    lineages = {id(one.lineage): one.lineage for one in trace.passes}
+    calls = {
+        id(call): call
+        for trace_pass in trace.passes
+        for layer_calls in trace_pass.calls.values()
+        for call in layer_calls
+    }
+    lineages = {id(trace_pass.lineage): trace_pass.lineage for trace_pass in trace.passes}
     for call in calls.values():
         call.check()
-    call_numbers, lineage_numbers = (dict(zip(some, itertools.count(), strict=False)) for some in (calls, lineages))
+    call_numbers, lineage_numbers = (dict(zip(items, itertools.count(), strict=False)) for items in (calls, lineages))
     plain = {
         "version": VERSION,
         "title": trace.title,
@@ -70,12 +75,15 @@ def write(trace: Recorded, path: str | Path) -> None:
         "calls": [_plain(call, writer) for call in calls.values()],
         "passes": [
             {
-                "thread": one.thread,
-                "step": one.step,
-                "lineage": lineage_numbers[id(one.lineage)],
-                "calls": {layer: [call_numbers[id(call)] for call in some] for layer, some in one.calls.items()},
+                "thread": trace_pass.thread,
+                "step": trace_pass.step,
+                "lineage": lineage_numbers[id(trace_pass.lineage)],
+                "calls": {
+                    layer: [call_numbers[id(call)] for call in layer_calls]
+                    for layer, layer_calls in trace_pass.calls.items()
+                },
             }
-            for one in trace.passes
+            for trace_pass in trace.passes
         ],
     }
     try:

@@ -50,7 +50,7 @@ class Writer:
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
-        self._known: dict[object, str] = {}
+        self._names: dict[object, str] = {}
 
     def plain(self, value: Any) -> Any:
         """Convert a number, string, tensor, or value of qkv to JSON.
@@ -79,7 +79,7 @@ class Writer:
             if step == 0 and values.shape[dimension] > 1:
                 values = values.narrow(dimension, 0, 1)
         key = (values.data_ptr(), tuple(values.shape), values.stride(), values.dtype, values.device)
-        name = self._known.setdefault(key, str(len(self.tensors)))
+        name = self._names.setdefault(key, str(len(self.tensors)))
         if name not in self.tensors:
             self.tensors[name] = values.cpu().clone(memory_format=torch.contiguous_format)
         return {"tensor": name, "shape": list(tensor.shape)}

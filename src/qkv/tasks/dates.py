@@ -24,7 +24,7 @@ from qkv.tasks.translate.recipe import load_settings, train
 from qkv.view.export import save
 
 STEPS = 500
-SHOWN = 5
+EXAMPLES = 5
 _UNSEEN = 1000
 
 
@@ -91,15 +91,15 @@ def read_exactly(texts: Sequence[str], pairs: Sequence[Pair]) -> float:
 def _show(translator: Translator, unseen: Sequence[Pair], page: Path, run: Path) -> None:
     with working("reading unseen dates"):
         translations = translator.translate_fully([pair.source for pair in unseen])
-    exact = read_exactly([each.text for each in translations], unseen)
-    shown = translator.translate_fully([pair.source for pair in unseen[:SHOWN]], attention=True)
-    save(page, alignments(shown))
+    exact = read_exactly([translation.text for translation in translations], unseen)
+    examples = translator.translate_fully([pair.source for pair in unseen[:EXAMPLES]], attention=True)
+    save(page, alignments(examples))
     if as_json():
         write_json([{"run": str(run), "page": str(page), "exact_match": exact, "unseen": len(unseen)}])
         return
     console = Console()
-    for each, pair in zip(shown, unseen, strict=False):
-        _print_one(console, each, pair)
+    for example, pair in zip(examples, unseen, strict=False):
+        _print_one(console, example, pair)
     console.print(f"[bold]{exact:.1f}%[/bold] of {len(unseen):,} unseen dates are read correctly.")
     console.print(f"Explore what it attends to: {page}", highlight=False)
     yours = f'echo "Friday, the 13th of June 2031" | {program()} translate {run} --show'

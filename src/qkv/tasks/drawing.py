@@ -23,7 +23,7 @@ class Drawable(Protocol):
 
 def alignments(answers: Iterable[Drawable]) -> list[Alignment]:
     """Return the alignments of the answers that have one."""
-    return [alignment for each in answers if (alignment := each.alignment) is not None]
+    return [alignment for answer in answers if (alignment := answer.alignment) is not None]
 
 
 @final
@@ -51,11 +51,11 @@ class Drawing:
         """Whether anything is drawn, so that answers must have their weights."""
         return self._file is not None or self._terminal
 
-    def add(self, drawn: Iterable[Alignment]) -> None:
+    def add(self, alignments: Iterable[Alignment]) -> None:
         """Draw further alignments."""
         if not self.active:
             return
-        for alignment in drawn:
+        for alignment in alignments:
             self._count += 1
             self._weights += max(_LEAST, alignment.weights.numel())
             if self._file is not None and (self._weights <= MOST_WEIGHTS or not self._saved):
@@ -75,8 +75,8 @@ class Drawing:
 
         save(self._file, self._saved)
         if len(self._saved) < self._count:
-            shown = f"the first {len(self._saved):,} of {self._count:,} answers"
-            note(f"qkv: {self._file} shows {shown}, and no more: a file holds {MOST_WEIGHTS:,} weights.")
+            part = f"the first {len(self._saved):,} of {self._count:,} answers"
+            note(f"qkv: {self._file} shows {part}, and no more: a file holds {MOST_WEIGHTS:,} weights.")
 
 
 def _draw_in_terminal(alignment: Alignment) -> None:

@@ -66,9 +66,11 @@ def evaluate_translation(
     tell_unknown((translator.encode(pair.source).ids for pair in pairs), translator.tokenizer.source.unk)
     with _located(sources.names[0], lines):
         translations = translator.translate_fully([pair.source for pair in pairs], how)
-    if (message := CutCounter(each.finished for each in translations).message("--max-tokens")) is not None:
+    if (
+        message := CutCounter(translation.finished for translation in translations).message("--max-tokens")
+    ) is not None:
         note(f"qkv: {message}")
-    hypotheses = [each.text for each in translations]
+    hypotheses = [translation.text for translation in translations]
     if out is not None:
         written = hypotheses if table is None else map(table.target_text, hypotheses)
         # A model of bytes can write a line feed, which must not shift the lines below.
@@ -212,7 +214,7 @@ def evaluate_pointing(
         tell_unknown([pointer.vocabulary.ids(item.elements) for item in items], 0, "elements")
     positions, figures = pointer.evaluate(items, beam)
     if out is not None:
-        replace_file(out, "".join(f"{' '.join(map(str, each))}\n" for each in positions).encode("utf-8"))
+        replace_file(out, "".join(f"{' '.join(map(str, row))}\n" for row in positions).encode("utf-8"))
     return figures
 
 

@@ -22,7 +22,7 @@ SENTENCES = (
     "Wir wissen , dass die Katze vor der Tür schläft .",
 )
 """What the model can read; it knows the words of the grammar alone."""
-_KNOWN = (
+_LIMITS_OF_EXAMPLE = (
     f"""qkv: the example model knows 270 German words, in whole sentences with a period, such as "{SENTENCES[0]}"; """
 )
 
@@ -67,7 +67,7 @@ def outside_grammar(lines: Sequence[str], first: int, tokenizer: "Tokenizer") ->
     for number, line in enumerate(lines, first):
         reason = _reason(" ".join(line.replace(".", " .").replace(",", " , ").split()), tokenizer)
         if reason is not None:
-            return f"{_KNOWN}line {number} {reason}: do not expect a translation."
+            return f"{_LIMITS_OF_EXAMPLE}line {number} {reason}: do not expect a translation."
     return None
 
 
@@ -97,8 +97,8 @@ def _reason(sentence: str, tokenizer: "Tokenizer") -> str | None:
     if not words:
         return None
     if unknown:
-        shown = ", ".join(f'"{brief(word)}"' for word in unknown[:3])
-        return f"has other words ({shown}{', …' if unknown[3:] else ''})"
+        word_list = ", ".join(f'"{brief(word)}"' for word in unknown[:3])
+        return f"has other words ({word_list}{', …' if unknown[3:] else ''})"
     if words[-1] != ".":
         return "does not end in a period"
     if not words[0][0].isupper():

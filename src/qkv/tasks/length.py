@@ -73,8 +73,8 @@ class CutCounter:
             return None
         if self._total == 1:
             return f"the translation was cut at the length limit. Increase {more}."
-        many = f"{self._cut:,} of {self._total:,} translations were cut at the length limit"
-        return f"{many}, the first in line {self._first:,}. Increase {more}."
+        cut_text = f"{self._cut:,} of {self._total:,} translations were cut at the length limit"
+        return f"{cut_text}, the first in line {self._first:,}. Increase {more}."
 
 
 def warn_cut(finished: Iterable[bool]) -> None:

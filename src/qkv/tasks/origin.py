@@ -18,7 +18,7 @@ from qkv.tasks.runs import digest_of, load_trained, tokenizer_of
 from qkv.tasks.settings import TaskSettings
 from qkv.tasks.trained import Trained
 
-_SHOWN = 4
+_MOST_FAULTS = 4
 _WHERE = setting("from")
 _PUBLISHED = ("generate", "translate")
 """The tasks that fine-tune models of other libraries."""
@@ -106,11 +106,11 @@ def expect_tokenizer(origin: Origin | None, settings: Mapping[str, Any], task: T
     if origin is None or "tokenizer" not in task.tables:
         return
     theirs, ours = origin_tables(origin, task).get("tokenizer", {}), settings.get("tokenizer", {})
-    known = {**defaults_of(task.tables["tokenizer"]), **theirs}
+    tokenizer = {**defaults_of(task.tables["tokenizer"]), **theirs}
     for name in ours:
-        if name in known and ours[name] != known[name]:
+        if name in tokenizer and ours[name] != tokenizer[name]:
             hint = "The tokenizer exists already: omit the setting, or do not use another run's tokenizer."
-            expected = f"{'none' if known[name] is None else known[name]}, as in the tokenizer of the other run"
+            expected = f"{'none' if tokenizer[name] is None else tokenizer[name]}, as in the tokenizer of the other run"
             raise ConfigError(f"tokenizer.{name}", expected, f"{ours[name]}", hint)
 
 
@@ -140,9 +140,9 @@ def start_from(model: nn.Module, origin: Origin | None) -> None:
         if name in theirs and theirs[name].shape != tensor.shape
     ]
     if faults:
-        more = f" and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+        more = f" and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else ""
         hint = f"Omit the settings that change the model, or train from scratch without {setting('from')}."
-        got = f"in {origin.trained.folder}: {'; '.join(faults[:_SHOWN])}{more}"
+        got = f"in {origin.trained.folder}: {'; '.join(faults[:_MOST_FAULTS])}{more}"
         raise CheckpointError(_WHERE, "the tensors of this model", got, hint)
     model.load_state_dict(dict(theirs))
 

@@ -70,7 +70,11 @@ class TrainingCall:
             >>> TrainingCall.from_json(call.to_json()).tables
             {'data': {'data': [[['Ada', 'PER']]]}}
         """
-        call = {each.name: as_plain(getattr(self, each.name)) for each in fields(self) if each.name != "tables"}
+        call = {
+            call_field.name: as_plain(getattr(self, call_field.name))
+            for call_field in fields(self)
+            if call_field.name != "tables"
+        }
         tables = {table: {name: _packed(item) for name, item in rows.items()} for table, rows in self.plain().items()}
         return json.dumps({**call, "tables": tables})
 
@@ -239,8 +243,8 @@ def meet(number: int | None, device: str) -> Iterator[Meeting]:
         with _through(_interface()):
             yield Meeting(rank, size, _of_torchrun())
         return
-    with _with_others(size) as (store, others):
-        yield Meeting(rank, size, store, others)
+    with _with_others(size) as (store, children):
+        yield Meeting(rank, size, store, children)
 
 
 def _of_torchrun() -> "Store":
@@ -295,24 +299,24 @@ def _listening(size: int) -> "tuple[Store, int]":
 @contextmanager
 def _with_others(size: int) -> Iterator[tuple["Store", tuple["subprocess.Popen[bytes]", ...]]]:
     """Start the other processes, which find this one by their environment; they end with the context."""
-    others: list[subprocess.Popen[bytes]] = []
+    children: list[subprocess.Popen[bytes]] = []
     with _shared_cores(size) as threads, _through(_LOOPBACK.get(sys.platform)):
         server, port = _listening(size)
         store = _numbered(server, 0)  # as the others see it, for which it is the first one
         try:
             for rank in range(1, size):
-                others.append(_start(rank, size, port, threads))
-            _wait_for(others, store)
-            yield store, tuple(others)
+                children.append(_start(rank, size, port, threads))
+            _wait_for(children, store)
+            yield store, tuple(children)
         except BaseException as error:
-            ended = _ended(error, others)
-            for other in others:
-                other.kill()  # it has nothing to save
+            ended = _ended(error, children)
+            for child in children:
+                child.kill()  # it has nothing to save
             if ended is not None:
                 raise ended from None
             raise
         finally:
-            _end(others)
+            _end(children)
 
 
 @contextmanager
@@ -359,19 +363,19 @@ def _start(rank: int, size: int, port: int, threads: int) -> "subprocess.Popen[b
     )
 
 
-def _wait_for(others: "list[subprocess.Popen[bytes]]", store: "Store") -> None:
+def _wait_for(children: "list[subprocess.Popen[bytes]]", store: "Store") -> None:
     """Wait until all processes have come, or one of them has ended."""
     from qkv.training.processes import HERE
 
-    while not store.check([f"{HERE}{rank}" for rank in range(1, len(others) + 1)]):
-        ended = [rank for rank, other in enumerate(others, start=1) if other.poll() is not None]
+    while not store.check([f"{HERE}{rank}" for rank in range(1, len(children) + 1)]):
+        ended = [rank for rank, child in enumerate(children, start=1) if child.poll() is not None]
         if ended:
             hint = "Its own message says why."
             raise ConfigError("processes", "every process to start", f"process {ended[0]}, which ended", hint)
         time.sleep(0.02)
 
 
-def _ended(error: BaseException, others: "list[subprocess.Popen[bytes]]") -> TrainingError | None:
+def _ended(error: BaseException, children: "list[subprocess.Popen[bytes]]") -> TrainingError | None:
     """Return an error that names the process whose end another error is about; None if nothing more is known."""
     from qkv.training.processes import LostProcessError
 
@@ -379,25 +383,25 @@ def _ended(error: BaseException, others: "list[subprocess.Popen[bytes]]") -> Tra
         return None
     until = time.monotonic() + _MOMENT
     while time.monotonic() < until:
-        for rank, other in enumerate(others, start=1):
-            if (code := other.poll()) is not None and code < 0:
+        for rank, child in enumerate(children, start=1):
+            if (code := child.poll()) is not None and code < 0:
                 got = f"process {rank}, which signal {-code} ended"
                 return LostProcessError("processes", error.expected, got, error.hint)
-        if all(other.poll() is not None for other in others):
+        if all(child.poll() is not None for child in children):
             break
         time.sleep(0.02)
     return None
 
 
-def _end(others: "list[subprocess.Popen[bytes]]") -> None:
+def _end(children: "list[subprocess.Popen[bytes]]") -> None:
     """Wait until processes have ended; end those that take long."""
     until = time.monotonic() + _LAST
     try:
-        for other in others:
+        for child in children:
             with suppress(subprocess.TimeoutExpired):
-                other.wait(max(0.0, until - time.monotonic()))
+                child.wait(max(0.0, until - time.monotonic()))
     finally:
-        for other in others:
-            if other.poll() is None:
-                other.kill()
-                other.wait()
+        for child in children:
+            if child.poll() is None:
+                child.kill()
+                child.wait()

@@ -106,7 +106,7 @@ def _marks(folder: Folder, translates: bool, limit: int) -> dict[str, Any]:
     A number that the model does not read is that of no token: small models for tests have them.
     """
     tables = [folder.table(name) for name in (CONFIG, _GENERATION) if folder.has(name)]
-    table = {name: item for each in tables for name, item in each.items() if item is not None}
+    table = {name: item for settings in tables for name, item in settings.items() if item is not None}
     keys = SettingsReader(table, {}, str(folder.path / CONFIG))
     numbers = {short: keys.token(f"{short}_token_id") for short in ("pad", "bos", "eos")}
     if translates:
@@ -115,5 +115,5 @@ def _marks(folder: Folder, translates: bool, limit: int) -> dict[str, Any]:
     marks = {name: -1 if number is None or number >= limit else number for name, number in numbers.items()}
     if marks["pad"] < 0:
         marks["pad"] = marks["eos"]
-    others = tuple(number for number in keys.tokens("eos_token_id")[1:] if number < limit)
-    return {**marks, "unk": -1, "others": others}
+    more_ends = tuple(number for number in keys.tokens("eos_token_id")[1:] if number < limit)
+    return {**marks, "unk": -1, "others": more_ends}

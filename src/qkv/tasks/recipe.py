@@ -153,13 +153,13 @@ class Recipe(Generic[F, C, D, M]):
         self.settings.expect_one(tables)
         model = self._read_model(tables.get("model", {}))
         files: F = build(self.settings.tables["data"], tables.get("data", {}), "data")
-        known = merge(merge(self.settings.defaults, self.defaults_of(model, files)), tables)
-        tokenizer = with_known_tokens(known.get("tokenizer", {}))
+        defaults = merge(merge(self.settings.defaults, self.defaults_of(model, files)), tables)
+        tokenizer = with_known_tokens(defaults.get("tokenizer", {}))
         settings = RecipeSettings(
             files,
             build(self.settings.tables.get("tokenizer", TokenizerSettings), tokenizer, "tokenizer"),
             model,
-            build(self.settings.tables.get("training", Training), known.get("training", {}), "training"),
+            build(self.settings.tables.get("training", Training), defaults.get("training", {}), "training"),
         )
         self.check(settings)
         return settings
@@ -178,9 +178,9 @@ class Recipe(Generic[F, C, D, M]):
 
     def _nearest_model_setting(self, name: str) -> str:
         """Suggest similar model settings; those of earlier versions only if the given name resembles one of them."""
-        known = options_of(self.settings.tables["model"])
-        former = [option.stored for option in known.values() if option.stored]
-        return nearest(name, [*known, *former] if get_close_matches(name, former, cutoff=0.5) else known)
+        options = options_of(self.settings.tables["model"])
+        former = [option.stored for option in options.values() if option.stored]
+        return nearest(name, [*options, *former] if get_close_matches(name, former, cutoff=0.5) else options)
 
     def _model_table(self, table: Mapping[str, Any]) -> dict[str, Any]:
         """Return the table of a model by the names of checkpoints, its values checked."""
@@ -190,8 +190,8 @@ class Recipe(Generic[F, C, D, M]):
 
     def show_settings(self, settings: RecipeSettings[F, C]) -> dict[str, Any]:
         """Return the settings as nested dicts, the inverse of `load_settings`."""
-        shown = self.settings.current({**plain(settings), "model": self.model.show(settings.model)})
-        return {name: self.settings.replaced(name, shown[name]) for name in self.tables}
+        table = self.settings.current({**plain(settings), "model": self.model.show(settings.model)})
+        return {name: self.settings.replaced(name, table[name]) for name in self.tables}
 
     def train(
         self,
@@ -221,9 +221,9 @@ class Recipe(Generic[F, C, D, M]):
         tables = self._stored(settings)
         # Those of the tokenizer can follow from the text.
         expect_same_run(folder, self.task, {name: tables[name] for name in tables if name != "tokenizer"})
-        known = first_tokenizer(folder, origin) if "tokenizer" in self.tables else None
+        tokenizer = first_tokenizer(folder, origin) if "tokenizer" in self.tables else None
         with working("reading the text"):
-            text = self.read(settings, known)
+            text = self.read(settings, tokenizer)
         if "tokenizer" in self.tables and isinstance(text, Tokenized):
             settings = replace(settings, tokenizer=as_learned(settings.tokenizer, text.tokenizer))
         text = self.adapt(text, origin)
@@ -315,7 +315,9 @@ def warn_without_gradient(config: object) -> None:
     """Say once on standard error that a mechanism gives its scores no gradient."""
     mechanisms = (config, getattr(config, "cross", None), getattr(config, "encoding", None))
     names = [
-        each.without_gradient for each in mechanisms if isinstance(each, MechanismConfig) and each.without_gradient
+        mechanism.without_gradient
+        for mechanism in mechanisms
+        if isinstance(mechanism, MechanismConfig) and mechanism.without_gradient
     ]
     if names:
         note(f"qkv: warning: {names[0]} gives its scores no gradient: what they compare stays as it is initialized.")
@@ -400,9 +402,9 @@ def refuse_settings_of(table: Mapping[str, Any], config: type, other: type, kind
     Raises:
         ConfigError: a setting is one of the other kind; the message says of which.
     """
-    known, elsewhere = ({field.name for field in fields(each)} for each in (config, other))
+    names, elsewhere = ({field.name for field in fields(each)} for each in (config, other))
     for name in table:
-        if name in elsewhere - known:
+        if name in elsewhere - names:
             hint = (
                 f"To the source there is one attention: use {setting('score')}."
                 if name.startswith("cross")

@@ -93,9 +93,9 @@ def as_device(name: str | torch.device) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # "meta" tensors hold no numbers
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        known = isinstance(error, AssertionError | NotImplementedError) or "Expected one of" not in str(error)
-        got = f"{name}: {str(error).splitlines()[0]}" if known else f'"{name}"'
-        names = " or ".join(f'"{each}"' for each in available_devices())
+        is_known_device = isinstance(error, AssertionError | NotImplementedError) or "Expected one of" not in str(error)
+        got = f"{name}: {str(error).splitlines()[0]}" if is_known_device else f'"{name}"'
+        names = " or ".join(f'"{device}"' for device in available_devices())
         expected = f"an available device, on this machine {names}"
         hint = 'PyTorch calls GPUs of Nvidia and AMD "cuda", those of Apple "mps".'
         raise ConfigError(setting("device"), expected, got, hint) from None

@@ -271,8 +271,8 @@ class TaskSettings:
             >>> TaskSettings("sort", "", {"training": Settings}).stored("training", {"batch_tokens": 512})
             {'tokens': 512}
         """
-        known = options_of(self.tables[table])
-        return {known[name].stored or name if name in known else name: item for name, item in settings.items()}
+        options = options_of(self.tables[table])
+        return {options[name].stored or name if name in options else name: item for name, item in settings.items()}
 
     def expect_one(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
         """Refuse a setting beside the one that it replaces.
@@ -282,28 +282,28 @@ class TaskSettings:
         """
         for table, cls in self.tables.items():
             present = tables.get(table, {})
-            for name, known in options_of(cls).items():
-                if name in present and known.instead_of in present:
+            for name, option in options_of(cls).items():
+                if name in present and option.instead_of in present:
                     hint = "They set the same: omit one of them."
-                    expected = f"no {setting(f'{table}.{known.instead_of}')} beside it"
+                    expected = f"no {setting(f'{table}.{option.instead_of}')} beside it"
                     raise ConfigError(f"{table}.{name}", expected, "both", hint)
 
     def replaced(self, table: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return a table without the settings that others replace."""
-        known = options_of(self.tables[table])
-        gone = {known[name].instead_of for name in settings if name in known}
+        options = options_of(self.tables[table])
+        gone = {options[name].instead_of for name in settings if name in options}
         return {name: item for name, item in settings.items() if name not in gone}
 
 
 def parameters(tasks: Iterable[TaskSettings]) -> Sequence[Parameter]:
     """Return the settings of tasks as keyword parameters; of tasks that share a name, the first gives its type."""
-    known: dict[str, Parameter] = {}
+    by_name: dict[str, Parameter] = {}
     for task in tasks:
         for table in task.tables.values():
             for name, hint in hints_of(table).items():
-                if name in options_of(table) and name not in known:
-                    known[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint)
-    return list(known.values())
+                if name in options_of(table) and name not in by_name:
+                    by_name[name] = Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=hint)
+    return list(by_name.values())
 
 
 @contextmanager

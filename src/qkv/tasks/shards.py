@@ -132,36 +132,36 @@ class Shards:
         expect_inside(self.out / _NOTES)
         make_folder(self.out / _NOTES)
         self._expect_same_work(work)
-        done, remaining = Done([], [], [], []), self._in_turn()
+        result, remaining = Done([], [], [], []), self._in_turn()
         while remaining:
-            done.busy.clear()
-            before = len(done.answered)
+            result.busy.clear()
+            before = len(result.answered)
             for source in remaining:
-                self._take(source, answer, done)
+                self._take(source, answer, result)
             # While this process answered a shard, another one can have died.
-            remaining = done.busy.copy() if len(done.answered) > before else []
-        return done
+            remaining = result.busy.copy() if len(result.answered) > before else []
+        return result
 
     def _in_turn(self) -> list[Path]:
         """Return the shards in an order that differs between processes, so that they seldom meet at a lock."""
         start = os.getpid() % len(self.sources)
         return [*self.sources[start:], *self.sources[:start]]
 
-    def _take(self, source: Path, answer: Callable[[Path], Iterable[str]], done: Done) -> None:
+    def _take(self, source: Path, answer: Callable[[Path], Iterable[str]], result: Done) -> None:
         try:
             if self._is_complete(source):
-                done.complete.append(source)
+                result.complete.append(source)
                 return
-            with _alone(self._note(source, _LOCK)) as alone:
-                if not alone:
-                    done.busy.append(source)
+            with _alone(self._note(source, _LOCK)) as locked:
+                if not locked:
+                    result.busy.append(source)
                 elif self._is_complete(source):
-                    done.complete.append(source)
+                    result.complete.append(source)
                 else:
                     self._write(source, answer)
-                    done.answered.append(source)
+                    result.answered.append(source)
         except DataError as error:
-            done.failed.append(error.in_file(source))
+            result.failed.append(error.in_file(source))
 
     def _write(self, source: Path, answer: Callable[[Path], Iterable[str]]) -> None:
         self._expect_written_here(source)
@@ -213,12 +213,12 @@ class Shards:
             raise CheckpointError(str(path), f'"format": "{_FORMAT}", "version": {_VERSION}', "something else", hint)
         stored = value.get("work")
         before: Mapping[str, Plain] = stored if isinstance(stored, dict) else {}
-        known = {"command": f"of `qkv {work.get('command')}`", "model": "of this model"}
-        others = {"command": f"of `qkv {before.get('command')}`", "model": "of another model"}
-        for name, expected in known.items():
+        expected_names = {"command": f"of `qkv {work.get('command')}`", "model": "of this model"}
+        other_names = {"command": f"of `qkv {before.get('command')}`", "model": "of another model"}
+        for name, expected in expected_names.items():
             if before.get(name) != work.get(name):
                 hint = f"Give another {setting('out')}: nothing in this folder was changed."
-                got = f"{self.out}, {harmless(others[name][:80])}"
+                got = f"{self.out}, {harmless(other_names[name][:80])}"
                 raise ConfigError(setting("out"), f"a folder of answers {expected}", got, hint)
         expect_same(self.out, before, work)
 
@@ -230,10 +230,10 @@ def _alone(path: Path) -> Iterator[bool]:
         with typed(path, "a file that can be locked"):
             try:
                 lock.enter_context(locked(path))
-                alone = True
+                is_locked = True
             except BlockingIOError:
-                alone = False
-        yield alone
+                is_locked = False
+        yield is_locked
 
 
 def _entry(path: Path) -> StoredFile:
@@ -271,18 +271,18 @@ def model_digest(runs: Sequence[Path], average: int = 1) -> str:
     return digests[0] if len(digests) == 1 else fingerprint(digests)
 
 
-def report(what: str, done: Done) -> None:
+def report(what: str, result: Done) -> None:
     """Say on standard error what was done.
 
     Args:
         what: what was done to the shards, as in "translated".
-        done: what was done.
+        result: what was done.
     """
-    parts = [f"{len(done.answered):,} {what}"]
-    parts += [f"{len(done.complete):,} complete before"] if done.complete else []
-    parts += [f"{len(done.busy):,} in the hands of other processes"] if done.busy else []
-    parts += [f"{len(done.failed):,} failed"] if done.failed else []
+    parts = [f"{len(result.answered):,} {what}"]
+    parts += [f"{len(result.complete):,} complete before"] if result.complete else []
+    parts += [f"{len(result.busy):,} in the hands of other processes"] if result.busy else []
+    parts += [f"{len(result.failed):,} failed"] if result.failed else []
     note(f"qkv: shards: {', '.join(parts)}")
     if verbose():
-        for path in done.answered:
+        for path in result.answered:
             note(f"qkv: {what} {path}")

@@ -87,7 +87,7 @@ def format_results(results: Iterable[object], first: int = 1) -> Iterator[str]:
         results: one for each line.
         first: the number of the first line.
     """
-    return format_json({"line": number, **fields_of(each)} for number, each in enumerate(results, start=first))
+    return format_json({"line": number, **fields_of(result)} for number, result in enumerate(results, start=first))
 
 
 def finite(item: object) -> object:
@@ -103,11 +103,11 @@ def finite(item: object) -> object:
         case Path():
             return str(item)
         case Mapping():
-            return {str(name): finite(one) for name, one in item.items()}
+            return {str(name): finite(value) for name, value in item.items()}
         case Tensor():
             return finite(item.tolist())
         case list() | tuple():
-            return [finite(one) for one in item]
+            return [finite(value) for value in item]
     return item
 
 

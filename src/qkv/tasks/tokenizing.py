@@ -71,7 +71,7 @@ class UnknownCounter:
     def add(self, texts: Iterable[Sequence[int] | Sequence[str]]) -> None:
         """Count more texts, each by its ids or by their names."""
         for text in texts:
-            self.unknown += sum(one == self._mark for one in text)
+            self.unknown += sum(token == self._mark for token in text)
             self.total += len(text)
 
     def tell(self, file: object | None = None) -> None:

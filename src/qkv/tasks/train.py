@@ -209,16 +209,16 @@ def train(
         Traceback (most recent call last):
         qkv.errors.ConfigError: stepz: expected a setting of translate; got an unknown one. Did you mean "steps"?
     """
-    known = TASKS[expect_name("task", task, TASKS)]
-    known.expect_settings(settings)
+    task_settings = TASKS[expect_name("task", task, TASKS)]
+    task_settings.expect_settings(settings)
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         got = "one function" if callable(callbacks) else ascii(callbacks)[:80]
         raise ConfigError("callbacks", "a sequence of functions", got, "Write callbacks=[function].")
-    call = TrainingCall(task, known.in_tables(settings), Path(out), None if start is None else Path(start))
+    call = TrainingCall(task, task_settings.in_tables(settings), Path(out), None if start is None else Path(start))
     with (
         listening(callbacks),
         use_verbosity(Verbosity("quiet" if quiet else "normal")),
-        spelling_settings(known, settings),
+        spelling_settings(task_settings, settings),
     ):
         training = RequestedTraining.of(recipe_of(task), call, processes)
         with meet(training.processes, device) as meeting, meeting.joined(training.call):

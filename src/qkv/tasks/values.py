@@ -74,7 +74,7 @@ def pair_line(item: object, where: str, side: Callable[[object, str], str] = tex
     """
     if not isinstance(item, Sequence) or isinstance(item, str) or len(item) != 2:
         raise DataError(where, "a pair of texts", repr(item)[:80], 'For example ("ein Hund", "a dog").')
-    return "\t".join(side(one, where) for one in item)
+    return "\t".join(side(part, where) for part in item)
 
 
 def as_source(data: Path | str | Iterable[Any], name: str, line: Callable[[Any, str], str] = text_line) -> Path | Lines:

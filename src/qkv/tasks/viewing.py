@@ -170,9 +170,9 @@ def show_until_interrupted(scene: Scene, port: int, *, browser: bool) -> None:
         gc.collect()
         gc.freeze()
         if as_json():
-            write_json([{"url": serving.entrance()}])
+            write_json([{"url": serving.one_time_url()}])
         else:
-            write_lines([serving.entrance()])
+            write_lines([serving.one_time_url()])
         note("Only this machine can open it. Ctrl+C ends it.")
         serving.wait()
 
@@ -232,8 +232,8 @@ def _read(
 
 def _pointed(trained: ElementPointer, text: str, tokens: int | None) -> Scene:
     """The pointer's attention between answer and elements; and, as another sequence, what elements attend to."""
-    shown = " ".join(_some(text.split()[:tokens]))
-    item, (answer,) = trained.read(shown), trained.point_fully([shown])
+    excerpt = " ".join(_some(text.split()[:tokens]))
+    item, (answer,) = trained.read(excerpt), trained.point_fully([excerpt])
     with torch.no_grad(), record(trained.model) as trace:
         trained.run(item, answer.positions)
     pointer = trace.selected([LAYER])

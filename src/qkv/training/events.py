@@ -130,7 +130,12 @@ def as_row(event: Event) -> dict[str, object] | None:
         case Logged():
             return {"kind": "train", **asdict(event)}
         case Validated(step, figures, better):
-            return {"kind": "validation", "step": step, **{each.name: each.value for each in figures}, "better": better}
+            return {
+                "kind": "validation",
+                "step": step,
+                **{figure.name: figure.value for figure in figures},
+                "better": better,
+            }
         case Saved(step, folder):
             return {"kind": "checkpoint", "step": step, "folder": folder}
         case _:

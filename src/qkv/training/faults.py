@@ -29,15 +29,15 @@ def not_finite(task: Task[Any], batches: Sequence[Sequence[int]], step: int, wha
     """
     examples = [index for batch in batches for index in batch]
     guilty = [index for index in examples[:_TRIED] if not _loss_is_finite(task, index)]
-    alone = 0 < len(guilty) < len(examples)
-    lines = show_lines(task.lines(guilty if alone else examples))
-    which = f"because of {lines}" if alone else f"in a batch of {lines}"
+    isolated = 0 < len(guilty) < len(examples)
+    lines = show_lines(task.lines(guilty if isolated else examples))
+    cause = f"because of {lines}" if isolated else f"in a batch of {lines}"
     hint = (
         f"The last good checkpoint is intact. Check these lines; or, with a new {setting('out')}, "
         "lower learning_rate, lower clip, "
         "raise warmup, or use precision float32."
     )
-    return TrainingError(f"{what} at step {step:,}", "a finite number", f"{got} {which}", hint)
+    return TrainingError(f"{what} at step {step:,}", "a finite number", f"{got} {cause}", hint)
 
 
 def weights_not_finite(model: nn.Module, step: int) -> TrainingError | None:
@@ -81,9 +81,9 @@ def show_lines(lines: Sequence[int]) -> str:
             ranges[-1][1] = line
         else:
             ranges.append([line, line])
-    shown = ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ranges[:40])
-    rest = f" and more, {len(ordered):,} in all" if len(ranges) > 40 else ""
-    return f"line{'s' if len(ordered) > 1 else ''} {shown}{rest}"
+    listed = ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in ranges[:40])
+    suffix = f" and more, {len(ordered):,} in all" if len(ranges) > 40 else ""
+    return f"line{'s' if len(ordered) > 1 else ''} {listed}{suffix}"
 
 
 @contextmanager

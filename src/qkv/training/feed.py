@@ -77,14 +77,14 @@ class Feed:
         Raises:
             DataError: an epoch has no batches.
         """
-        taken = []
+        batches = []
         for _ in range(count):
             if self.position >= self._batches.end:
                 self.epoch, self.position = self.epoch + 1, 0
                 self._batches = self._list()
-            taken.append(self._batches.at(self.position))
+            batches.append(self._batches.at(self.position))
             self.position = self._batches.after(self.position)
-        return taken
+        return batches
 
     def go_to(self, epoch: int, position: int) -> None:
         """Return to a position.

@@ -104,7 +104,9 @@ def send(session: TrainingSession, processes: Processes) -> None:
         raise ConfigError("processes", "1 for a run that an older version began", f"{processes.size}", hint)
     moments = optimizer_state(session.job.model, session.optimizer)
     processes.copy_text(encode(session.state.to_plain(session.feed.fingerprint()), "state").decode())
-    described = [[name, str(each.dtype).removeprefix("torch."), list(each.shape)] for name, each in moments.items()]
+    described = [
+        [name, str(moment.dtype).removeprefix("torch."), list(moment.shape)] for name, moment in moments.items()
+    ]
     processes.copy_text(json.dumps(described))
     processes.copy([*session.job.model.state_dict().values(), *moments.values()])
 

@@ -131,8 +131,8 @@ def _ours(line: Any) -> bool:
     if not isinstance(line, dict):
         return False
     figures = [figure for name, figure in line.items() if name != "kind" and figure is not None]
-    placed = type(step := line.get("step")) is int and step >= 0 and isinstance(line.get("kind"), str)
-    return placed and all(isinstance(figure, int | float) and math.isfinite(figure) for figure in figures)
+    has_step = type(step := line.get("step")) is int and step >= 0 and isinstance(line.get("kind"), str)
+    return has_step and all(isinstance(figure, int | float) and math.isfinite(figure) for figure in figures)
 
 
 def _trains(line: dict[str, Any]) -> bool:

@@ -102,11 +102,11 @@ def train(
     if not processes.leads:
         return follow(job, processes, run)
     with open_run(run, config, free=free, added=added, files=files) as folder, Interrupts() as interrupts:
-        shown = screen(stream, settings.steps, task.unit, every=every)
-        all_listeners = [shown, *listeners]
+        screen_listener = screen(stream, settings.steps, task.unit, every=every)
+        all_listeners = [screen_listener, *listeners]
 
         def say(text: str) -> None:
-            shown(Said(text))
+            screen_listener(Said(text))
 
         with _closed(all_listeners):
             expect_same_job(job, processes)
@@ -147,7 +147,7 @@ class _Clock:
     def elapsed(self) -> float:
         return self._before + time.monotonic() - self._start
 
-    def left(self, step: int, steps: int) -> float:
+    def seconds_left(self, step: int, steps: int) -> float:
         return (steps - step) * (time.monotonic() - self._start) / max(1, step - self._first)
 
     def speed(self) -> float:
@@ -183,8 +183,8 @@ class _Loop:
     def run(self) -> Outcome:
         if self._state.step >= self._settings.steps:
             step, steps = self._state.step, self._settings.steps
-            what = f"all {steps:,} steps" if step == steps else f"{step:,} steps, more than the {steps:,} asked for"
-            self._say(f"This run has already completed {what}.")
+            amount = f"all {steps:,} steps" if step == steps else f"{step:,} steps, more than the {steps:,} asked for"
+            self._say(f"This run has already completed {amount}.")
         self._memory.release()
         try:
             reason = self._go_on()
@@ -238,7 +238,7 @@ class _Loop:
         if self._processes.size > 1:
             yield
             return
-        with self._session.put_back_if(Interrupted), self._interrupts.breakable():
+        with self._session.restore_after(Interrupted), self._interrupts.breakable():
             yield
 
     def _count(self, gradient: Gradient, seconds: float) -> None:
@@ -257,7 +257,7 @@ class _Loop:
                 gradient_norm=norm,
                 tokens_per_second=self._clock.speed(),
                 seconds=self._clock.elapsed(),
-                seconds_left=self._clock.left(state.step, self._settings.steps),
+                seconds_left=self._clock.seconds_left(state.step, self._settings.steps),
             )
         )
         state.window_loss, state.window_count = 0.0, 0

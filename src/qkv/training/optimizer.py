@@ -53,9 +53,9 @@ def build_optimizer(model: nn.Module, settings: Settings) -> Optimizer:
 
 def _muon(decayed: dict[str, Any], spared: dict[str, Any], settings: Settings) -> Muon:
     matrices = [p for p in decayed["params"] if p.ndim == 2]
-    rest = {**decayed, "params": [p for p in decayed["params"] if p.ndim != 2]}
-    others = [group for group in (rest, spared) if group["params"]]
-    return Muon({**decayed, "params": matrices}, others, lr=settings.learning_rate, betas=settings.betas)
+    not_matrices = {**decayed, "params": [p for p in decayed["params"] if p.ndim != 2]}
+    other_groups = [group for group in (not_matrices, spared) if group["params"]]
+    return Muon({**decayed, "params": matrices}, other_groups, lr=settings.learning_rate, betas=settings.betas)
 
 
 def undecayed(model: nn.Module) -> set[str]:

@@ -58,9 +58,9 @@ def choose(task: Task[Any], model: nn.Module, batches: Sequence[Sequence[int]], 
     with undisturbed():
         for index, batch in enumerate([batches[0], *islice(cycle(batches), _ROUNDS)]):
             for precision, measured in seconds.items():
-                taken = _measure(task, model, batch, precision, device)
+                duration = _measure(task, model, batch, precision, device)
                 if index:
-                    measured.append(taken)
+                    measured.append(duration)
     model.zero_grad(set_to_none=True)
     with torch.no_grad():
         for name, buffer in model.named_buffers():

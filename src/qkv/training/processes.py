@@ -49,7 +49,7 @@ HERE = "qkv.here."
 """Before the number of a process: the name by which it says that it has come."""
 _FAILED = "qkv.failed"
 _DIGEST = 32
-_SHOWN = 200
+_EXCERPT = 200
 """Characters of what PyTorch says that a message quotes."""
 _DIGITS = 10
 """More than the number of any process has."""
@@ -93,11 +93,11 @@ class Tree:
     def add(self, node: Node) -> None:
         """Add the next subtree, and join subtrees that have the same parent."""
         while self.nodes and self.nodes[-1].level == node.level and not self.nodes[-1].start >> node.level & 1:
-            left = self.nodes[-1]
-            if left.start + (1 << left.level) != node.start:
+            sibling = self.nodes[-1]
+            if sibling.start + (1 << sibling.level) != node.start:
                 break
             self.nodes.pop()
-            node = Node(left.start, left.level + 1, _added(left.sums, node.sums))
+            node = Node(sibling.start, sibling.level + 1, _added(sibling.sums, node.sums))
         self.nodes.append(node)
 
     def total(self) -> list[Tensor]:
@@ -174,10 +174,10 @@ class Processes:
             digests = [torch.empty(_DIGEST, dtype=torch.uint8) for _ in range(self.size)]
             with self._connected():
                 dist.all_gather(digests, digest)
-            others = [rank for rank in range(self.size) if not torch.equal(digests[rank], digests[0])]
-            if others:
+            different = [rank for rank in range(self.size) if not torch.equal(digests[rank], digests[0])]
+            if different:
                 hint = "Give every process the same command, data and number of threads, on machines of one kind."
-                got = f"another one in process {', '.join(map(str, others))}"
+                got = f"another one in process {', '.join(map(str, different))}"
                 raise TrainingError("processes", f"the same {name} in all of them", got, hint)
 
     def copy(self, tensors: Sequence[Tensor]) -> None:
@@ -218,8 +218,8 @@ class Processes:
         """
         if self.size == 1:
             return [list(row) for row in rows]
-        most = -(-count // self.size)
-        padded = torch.zeros(most, len(rows[0]), dtype=torch.float64)
+        per_process = -(-count // self.size)
+        padded = torch.zeros(per_process, len(rows[0]), dtype=torch.float64)
         padded[: len(rows)] = torch.tensor(rows, dtype=torch.float64)
         parts = [torch.empty_like(padded) for _ in range(self.size)]
         with self._connected():
@@ -250,9 +250,9 @@ class Processes:
         outgoing = [segment.contiguous() for segment in padded.view(len(vectors), self.size, width).unbind(1)]
         incoming = [torch.empty(len(nodes), width, dtype=dtype) for nodes in shapes]
         incoming[self.rank] = outgoing[self.rank]
-        others = [rank for rank in range(self.size) if rank != self.rank]
-        waiting = [dist.irecv(incoming[rank], rank) for rank in others]
-        waiting += [dist.isend(outgoing[rank], rank) for rank in others]
+        other_ranks = [rank for rank in range(self.size) if rank != self.rank]
+        waiting = [dist.irecv(incoming[rank], rank) for rank in other_ranks]
+        waiting += [dist.isend(outgoing[rank], rank) for rank in other_ranks]
         for work in waiting:
             if work is not None:
                 work.wait()
@@ -325,10 +325,10 @@ class Processes:
         try:
             if self._store is None or not self._store.check([_FAILED]):
                 return None
-            left = parse_json(self._store.get(_FAILED))
+            failure = parse_json(self._store.get(_FAILED))
         except RuntimeError:  # process 0 has ended, and the store with it
             return None
-        return from_plain(left)
+        return from_plain(failure)
 
 
 def first_line(error: Exception) -> str:
@@ -338,7 +338,7 @@ def first_line(error: Exception) -> str:
         >>> first_line(RuntimeError("connection closed\\nframes of C++"))
         'connection closed'
     """
-    return str(error).split("\n")[0][:_SHOWN]
+    return str(error).split("\n")[0][:_EXCERPT]
 
 
 _ALONE = Processes()

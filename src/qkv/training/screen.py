@@ -133,8 +133,11 @@ class Bar:
 
     def _fitting(self, event: Logged) -> str:
         width = self._progress.console.width - len(f"train {'━' * _SHORTEST} {self._steps}/{self._steps} loss 0.0000 ")
-        rate, speed, left = _rates(event, self._unit)
-        texts = ("".join(f"  {part}" for part in parts) for parts in ((rate, speed, left), (speed, left), (left,)))
+        rate, speed, remaining = _rates(event, self._unit)
+        texts = (
+            "".join(f"  {part}" for part in parts)
+            for parts in ((rate, speed, remaining), (speed, remaining), (remaining,))
+        )
         return next((text for text in texts if len(text) <= width), "")
 
     def close(self) -> None:
@@ -156,7 +159,7 @@ class NotebookBar:
         from IPython.display import display
 
         self._steps, self._unit = steps, unit
-        self._step, self._text, self._last, self._shown = 0, "", "", 0.0
+        self._step, self._text, self._last, self._last_shown_at = 0, "", "", 0.0
         self._handle = display(self._content(), raw=True, display_id=True)  # type: ignore[no-untyped-call]
 
     def __call__(self, event: Event) -> None:
@@ -164,7 +167,7 @@ class NotebookBar:
         match event:
             case Updated(step, loss):
                 self._step, self._text = step, f"loss {loss:.4f}"
-                if time.monotonic() - self._shown < 0.25:
+                if time.monotonic() - self._last_shown_at < 0.25:
                     return
             case Logged(step):
                 self._step = step
@@ -180,7 +183,7 @@ class NotebookBar:
         self._show()
 
     def _show(self) -> None:
-        self._shown = time.monotonic()
+        self._last_shown_at = time.monotonic()
         self._handle.update(self._content(), raw=True)
 
     def _content(self) -> dict[str, str]:

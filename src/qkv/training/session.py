@@ -84,17 +84,17 @@ class TrainingSession:
         return Contents(weights, self.job.config, self.job.tokenizer, trainer, tuple(figures))
 
     @contextmanager
-    def put_back_if(self, broken: type[BaseException]) -> Iterator[None]:
+    def restore_after(self, exception: type[BaseException]) -> Iterator[None]:
         """Restore the data position, every generator and the model's buffers if the code inside is interrupted.
 
         Args:
-            broken: the exception of the interruption; it is swallowed.
+            exception: the exception of the interruption; it is swallowed.
         """
         epoch, batch, random = self.feed.epoch, self.feed.position, generators()
         buffers = [(buffer, buffer.clone()) for buffer in _copied_buffers(self.job.model)]
         try:
             yield
-        except broken:
+        except exception:
             self.feed.go_to(epoch, batch)
             set_generators(random)
             with torch.no_grad():

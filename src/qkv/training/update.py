@@ -59,7 +59,7 @@ class Updates:
         batches = self._session.feed.take(self._settings.accumulate)
         self._job.model.zero_grad(set_to_none=True)
         in_tree = self._session.state.sums == "tree"
-        rows = self._in_tree(batches, step) if in_tree else [self._backward(each, step) for each in batches]
+        rows = self._in_tree(batches, step) if in_tree else [self._backward(batch, step) for batch in batches]
         # Losses are added one after another, in either order of gradients.
         loss, count = sum(row[0] for row in rows), int(sum(row[1] for row in rows))
         if count < 1:
@@ -122,8 +122,8 @@ class Updates:
     def _set(self, vectors: list[Tensor], present: Sequence[bool]) -> None:
         """Set the gradients from their sums; a parameter that no batch used has none."""
         parts = {
-            dtype: iter(torch.split(vector, [p.numel() for p in some]))
-            for vector, (dtype, some) in zip(vectors, _by_dtype(self.parameters).items(), strict=True)
+            dtype: iter(torch.split(vector, [p.numel() for p in tensors]))
+            for vector, (dtype, tensors) in zip(vectors, _by_dtype(self.parameters).items(), strict=True)
         }
         for parameter, used in zip(self.parameters, present, strict=True):
             part = next(parts[parameter.dtype])
@@ -140,6 +140,6 @@ def _by_dtype(parameters: Sequence[nn.Parameter]) -> dict[torch.dtype, list[nn.P
 def _vectors(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
     """Return the gradients as one vector for each dtype; 0 where a batch used no parameter."""
     return [
-        torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in some])
-        for some in _by_dtype(parameters).values()
+        torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in tensors])
+        for tensors in _by_dtype(parameters).values()
     ]

@@ -253,11 +253,11 @@ def _expect_kind(argument: str, annotated: Any, x: object, name: str, kind: type
     """Raise if an argument is not of the kind of its annotation."""
     error_kind = DtypeError if Tensor in (annotated, *get_args(annotated)) else kind
     if not _fits(annotated, x, strict):
-        raise error_kind(argument, _described(annotated), _shown(x), f"See help({name}).") from None
+        raise error_kind(argument, _described(annotated), _excerpt(x), f"See help({name}).") from None
     element = _element(annotated)
     if strict and element is not None and isinstance(x, (list, tuple)):
-        for index, each in enumerate(x):
-            _expect_kind(f"{argument}[{index}]", element, each, name, kind, strict=True)
+        for index, item in enumerate(x):
+            _expect_kind(f"{argument}[{index}]", element, item, name, kind, strict=True)
     if strict and isinstance(x, Tensor) and not is_dense(x):
         raise DtypeError(argument, DENSE, layout_of(x), "Use .to_dense(), or .dequantize().") from None
     if strict and isinstance(x, int) and abs(x) > _LARGEST:
@@ -348,8 +348,8 @@ def _fits_tuple(parts: tuple[Any, ...], x: object, strict: bool) -> bool:
     if not isinstance(x, (tuple, list)):
         return False
     if Ellipsis in parts:
-        return all(_fits(parts[0], each, strict) for each in x)
-    return len(x) == len(parts) and all(_fits(part, each, strict) for part, each in zip(parts, x, strict=True))
+        return all(_fits(parts[0], item, strict) for item in x)
+    return len(x) == len(parts) and all(_fits(part, item, strict) for part, item in zip(parts, x, strict=True))
 
 
 def _described(hint: Any) -> str:
@@ -367,7 +367,7 @@ def _described(hint: Any) -> str:
     return _NUMBERS[hint][1] if hint in _NUMBERS else named.get(hint, f"a {getattr(hint, '__name__', hint)}")
 
 
-def _shown(x: object) -> str:
+def _excerpt(x: object) -> str:
     """Return what was given, in a few words."""
     kind = type(x).__name__
     if isinstance(x, type):

@@ -73,8 +73,8 @@ def _first_dimension(x: Tensor, level: int) -> Tensor:
 def _samples(run: Backward, ctx: Any, physical: list[Any]) -> list[Any]:
     """Return the gradients of each sample."""
     count = max(len(x) for x in physical if isinstance(x, Tensor))
-    each = ([x if x is None else x[at if len(x) > 1 else 0] for x in physical] for at in range(count))
-    return [run(ctx, *sample) for sample in each]
+    samples = ([x if x is None else x[at if len(x) > 1 else 0] for x in physical] for at in range(count))
+    return [run(ctx, *sample) for sample in samples]
 
 
 def _joined(samples: list[Any], wrap: Callable[[Tensor], Tensor]) -> Any:

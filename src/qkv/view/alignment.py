@@ -101,9 +101,9 @@ def _checked(weights: object, source: Sequence[str], target: Sequence[str]) -> T
         hint = "Give one row per target token and one column per source token: one sentence, one head."
         raise ShapeError("weights", f"(T, S) = {expected}", str(tuple(weights.shape)), hint)
     copy = weights.detach().to("cpu", torch.float64, copy=True)
-    broken = (~copy.isfinite()).nonzero()
-    if len(broken):
-        t, s = broken[0].tolist()
+    not_finite = (~copy.isfinite()).nonzero()
+    if len(not_finite):
+        t, s = not_finite[0].tolist()
         got = f"{copy[t, s].item()} from target {t} {target[t]!r} to source {s} {source[s]!r}"
         hint = "Check whether the scores of that row overflowed."
         raise DataError("weights", "finite numbers", got, hint)

@@ -48,10 +48,10 @@ def terminal(alignment: Alignment, console: Console | None = None) -> None:
             0  ░░▒▒▓▓███ 1
     """
     console = console or Console()
-    shown = console.is_terminal or console.is_jupyter
-    colored = shown and not console.no_color and console.color_system in {"256", "truecolor"}
+    styled = console.is_terminal or console.is_jupyter
+    colored = styled and not console.no_color and console.color_system in {"256", "truecolor"}
     for line in _grid(alignment, console, colored).lines():
-        console.print(line if shown else Text(line.plain), crop=False, overflow="ignore", soft_wrap=True)
+        console.print(line if styled else Text(line.plain), crop=False, overflow="ignore", soft_wrap=True)
 
 
 def _encoded(text: str, encoding: str) -> str:
@@ -99,7 +99,7 @@ class _Grid:
             yield Text(f"no {'source' if self.targets else 'target'} tokens: nothing to attend to", style="dim")
             return
         gutter = min(max(map(cell_len, self.targets)), max(8, self.width // 4))
-        widths, panels = _laid_out([cell_len(name) for name in self.sources], self.width - gutter - 1)
+        widths, panels = _layout([cell_len(name) for name in self.sources], self.width - gutter - 1)
         for first, last in panels:
             if len(panels) > 1:
                 yield Text(f"source {first + 1} to {last} of {len(self.sources)}", style="dim italic")
@@ -113,7 +113,7 @@ class _Grid:
         height = max(map(len, folded))
         for line in range(height):
             parts = [lines[line - height] if line - height >= -len(lines) else "" for lines in folded]
-            text = "".join(_fitted(part, width) for part, width in zip(parts, widths, strict=True))
+            text = "".join(_padded(part, width) for part, width in zip(parts, widths, strict=True))
             yield Text(" " * (gutter + 1) + text.rstrip(" "), style="bold")
 
     def _folded(self, name: str, width: int) -> list[str]:
@@ -142,8 +142,8 @@ class _Grid:
         return f"{self.percents[t][s] or '':>2}" if self.percents else ""
 
     def _legend(self, gutter: int) -> Text:
-        room = self.width - gutter - 3 - sum(map(len, self.ends))
-        steps = max(2, min(24 if self.colored else 10, room))
+        width = self.width - gutter - 3 - sum(map(len, self.ends))
+        steps = max(2, min(24 if self.colored else 10, width))
         ramp = (self.paint(step / (steps - 1), "", 1) for step in range(steps))
         return Text.assemble(" " * (gutter + 1), self.ends[0], " ", *ramp, " ", self.ends[1], style="dim")
 
@@ -165,17 +165,17 @@ def _grid(alignment: Alignment, console: Console, colored: bool) -> _Grid:
     )
 
 
-def _laid_out(lengths: list[int], room: int) -> tuple[list[int], list[tuple[int, int]]]:
+def _layout(lengths: list[int], width: int) -> tuple[list[int], list[tuple[int, int]]]:
     """Choose each column's width and which columns go in which panel, as [first, last) ranges."""
     uncut = 2 - (-max(lengths) // _LABEL_LINES)  # one more than an even split needs: wide letters cannot be split
     for widest in _WIDEST:
         widths = _limited(lengths, widest)
-        if sum(widths) <= room and widest >= min(uncut, _WIDEST[0]):
+        if sum(widths) <= width and widest >= min(uncut, _WIDEST[0]):
             return widths, [(0, len(widths))]
-    widths = _limited(lengths, max(_NARROWEST, min(max(_FOLDED, uncut), _WIDEST[0], room)))
-    panels = _split(widths, room)
+    widths = _limited(lengths, max(_NARROWEST, min(max(_FOLDED, uncut), _WIDEST[0], width)))
+    panels = _split(widths, width)
     for tighter in range(
-        room, 0, -1
+        width, 0, -1
     ):  # the narrowest panels without increasing their number: avoids a lone column at the end
         even = _split(widths, tighter)
         if len(even) > len(panels):
@@ -188,17 +188,17 @@ def _limited(lengths: list[int], widest: int) -> list[int]:
     return [max(_NARROWEST, min(length + 1, widest)) for length in lengths]
 
 
-def _split(widths: list[int], room: int) -> list[tuple[int, int]]:
+def _split(widths: list[int], limit: int) -> list[tuple[int, int]]:
     panels, first, used = [], 0, 0
     for column, width in enumerate(widths):
-        if used + width > room and column > first:
+        if used + width > limit and column > first:
             panels.append((first, column))
             first, used = column, 0
         used += width
     return [*panels, (first, len(widths))]
 
 
-def _fitted(text: str, width: int) -> str:
+def _padded(text: str, width: int) -> str:
     return _isolated(text) + " " * (width - cell_len(text))
 
 

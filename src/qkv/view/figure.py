@@ -1,4 +1,4 @@
-"""Alignments as one picture, PNG or SVG, drawn by matplotlib without global state."""
+"""Alignments as one picture, PNG or SVG, figure_of by matplotlib without global state."""
 
 import io
 import logging
@@ -47,7 +47,7 @@ _COLORMAP = ListedColormap([tuple(part / 255 for part in color(step / 255)) for 
 
 
 class TokenWeights(Protocol):
-    """What is drawn: an `Alignment`, which draws itself in notebooks and so imports this module."""
+    """What is figure_of: an `Alignment`, which draws itself in notebooks and so imports this module."""
 
     @property
     def source(self) -> tuple[str, ...]: ...  # noqa: D102
@@ -103,10 +103,10 @@ def svg(alignments: Sequence[TokenWeights]) -> bytes:
     return rendered(lambda: _saved(alignments, format="svg", dpi=DPI, metadata={"Date": None, "Creator": "qkv"}))
 
 
-def _saved(alignments: Sequence[TokenWeights], **how: Any) -> bytes:
-    figure, buffer = drawn(alignments), io.BytesIO()
+def _saved(alignments: Sequence[TokenWeights], **options: Any) -> bytes:
+    figure, buffer = figure_of(alignments), io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "qkv", "svg.fonttype": "path", "path.simplify": True}):
-        figure.savefig(buffer, **how)
+        figure.savefig(buffer, **options)
     return buffer.getvalue()
 
 
@@ -122,7 +122,7 @@ class _Side:
     across: bool  # labels stand perpendicular to the side, because along it they would overlap
 
 
-def drawn(alignments: Sequence[TokenWeights]) -> Figure:
+def figure_of(alignments: Sequence[TokenWeights]) -> Figure:
     """Draw alignments below each other as a matplotlib figure, for further changes.
 
     Args:
@@ -137,13 +137,13 @@ def drawn(alignments: Sequence[TokenWeights]) -> Figure:
     Example:
         >>> import torch
         >>> from qkv.view import Alignment
-        >>> len(drawn([Alignment(("ein", "Hund"), ("a", "dog"), torch.eye(2))]).axes)
+        >>> len(figure_of([Alignment(("ein", "Hund"), ("a", "dog"), torch.eye(2))]).axes)
         2
     """
     if not alignments:
         hint = "Give at least one, or write a .html file, which can be empty."
         raise ConfigError("alignments", "at least one", "none", hint)
-    sides = [(_measured(a.source, turned=True), _measured(a.target, turned=False)) for a in alignments]
+    sides = [(_side_of(a.source, turned=True), _side_of(a.target, turned=False)) for a in alignments]
     sizes = [_size(columns, rows) for columns, rows in sides]
     width, height = max(_LEAST, *(w for w, _ in sizes)), sum(h for _, h in sizes)
     if height > _TALLEST:
@@ -234,7 +234,7 @@ def _color_bar(figure: Figure, axes: Axes, mesh: QuadMesh, *, few: bool) -> None
     axes.tick_params(length=0, pad=4, labelsize=_FONT_SIZE - 1, labelcolor=_INK, labelfontfamily=BASE)
 
 
-def _measured(tokens: tuple[str, ...], *, turned: bool) -> _Side:
+def _side_of(tokens: tuple[str, ...], *, turned: bool) -> _Side:
     names, families = drawable([_shortened(name) for name in labels(tokens)])
     font = _font(*families)
     if not names:
@@ -282,21 +282,21 @@ def drawable(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         (('Hund', 'dog'), ('DejaVu Sans',))
     """
     characters = sorted({character for name in names for character in name})
-    homes = {character: _home(character) for character in characters}
+    homes = {character: _family_with(character) for character in characters}
     table = {ord(c): "" if c in _UNSEEN else _MISSING for c, home in homes.items() if home is None}
     families = dict.fromkeys([BASE, *filter(None, homes.values())])
     return tuple(name.translate(table) or _MISSING for name in names), tuple(families)
 
 
 @cache
-def _home(character: str) -> str | None:
+def _family_with(character: str) -> str | None:
     code = ord(character)
     return next((family for family, font in _fonts() if font.get_char_index(code)), None)
 
 
 @cache
 def _fonts() -> tuple[tuple[str, FT2Font], ...]:
-    return tuple((family, font) for family in _families() if (font := _opened(family)) is not None)
+    return tuple((family, font) for family in _families() if (font := _load_font(family)) is not None)
 
 
 def _families() -> Iterable[str]:
@@ -306,10 +306,10 @@ def _families() -> Iterable[str]:
     return dict.fromkeys([BASE, *(name for name in sans_first if not name.startswith(_NOT_FOR_TEXT))])
 
 
-def _opened(family: str) -> FT2Font | None:
+def _load_font(family: str) -> FT2Font | None:
     try:
         font = FT2Font(font_manager.findfont(family, fallback_to_default=False))
-    except (OSError, RuntimeError, ValueError) as error:  # a broken or vanished font file is not our problem
+    except (OSError, RuntimeError, ValueError) as error:  # a font file that cannot be read is skipped
         logging.getLogger(__name__).debug("font %s cannot be used: %s", family, error)
         return None
     return font if font.scalable else None  # color emoji are bitmaps, which matplotlib cannot draw

@@ -46,10 +46,10 @@ def first_not_finite(scene: Scene) -> NotFinite | None:
     for number, layer in enumerate(scene.layers):
         problem = _first_input(layer) or _first_row(layer)
         if problem is not None:
-            side, head, index, what = problem
+            side, head, index, description = problem
             where = f"{'row' if side == 'weights' else side} {index}"
             name = harmless(brief(layer.name))
-            text = f"The first number that is not finite is {what}, in layer {name}, head {head}, {where}."
+            text = f"The first number that is not finite is {description}, in layer {name}, head {head}, {where}."
             return NotFinite(number, head, index, side, text)
     return None
 
@@ -66,12 +66,12 @@ def _first_input(layer: Layer) -> tuple[str, int, int, str] | None:
                 index = int(bad.any(0).nonzero()[0])
                 head = int(bad[:, index].nonzero()[0])
                 numbers = tensor[head, index]
-                what = _name(numbers[~numbers.isfinite()][0])
-                problems.append((index, order, head * layer.heads // tensor.shape[0], side, what))
+                description = _name(numbers[~numbers.isfinite()][0])
+                problems.append((index, order, head * layer.heads // tensor.shape[0], side, description))
     if not problems:
         return None
-    index, _, head, side, what = min(problems)
-    return side, head, index, what
+    index, _, head, side, description = min(problems)
+    return side, head, index, description
 
 
 def _first_row(layer: Layer) -> tuple[str, int, int, str] | None:

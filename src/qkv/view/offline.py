@@ -75,24 +75,25 @@ def page(scene: Scene, budget: int = BUDGET) -> Page:
         >>> made.text.count("</script>"), made.left_out, made.missing
         (2, 0, '')
     """
-    desk = RequestHandler(scene, live=False)
+    handler = RequestHandler(scene, live=False)
     answers = Packing()
-    left_out, requested, carried = 0, Counter[tuple[str, int, int, int]](), Counter[tuple[str, int, int, int]]()
+    left_out, requested, embedded = 0, Counter[tuple[str, int, int, int]](), Counter[tuple[str, int, int, int]]()
     try:
         for question in dict.fromkeys(_questions(scene)):
             requested.update([question.part] if question.part else [])
             if answers.size > budget or answers.size + question.size > budget:
                 left_out += 1
                 continue
-            answer = _answer(desk, question.path)
+            answer = _answer(handler, question.path)
             if answer is not None:
                 answers.add(f"api/{question.path}", answer)
-            carried.update([question.part] if question.part else [])
+            embedded.update([question.part] if question.part else [])
     finally:
-        desk.close()
-    complete = {part for part, count in requested.items() if carried[part] == count}
+        handler.close()
+    complete = {part for part, count in requested.items() if embedded[part] == count}
     finest = [
-        [_finest(scene, complete, layer, head) for head in range(each.heads)] for layer, each in enumerate(scene.layers)
+        [_finest(scene, complete, layer, head) for head in range(layer_info.heads)]
+        for layer, layer_info in enumerate(scene.layers)
     ]
     missing = _missing(scene, finest, complete) if left_out else ""
     content = {"packed": answers.text(), "held": {"maps": finest, "missing": missing}}
@@ -112,7 +113,7 @@ def _missing(
     maps = [level for heads in finest for level in heads]
     total, none = len(maps), maps.count(None)
     coarse = total - none - maps.count(0)
-    heads = [(layer, head) for layer, each in enumerate(scene.layers) for head in range(each.heads)]
+    heads = [(layer, head) for layer, layer_info in enumerate(scene.layers) for head in range(layer_info.heads)]
     parts = []
     if coarse:
         parts.append(f"{coarse:,} of {total:,} maps only zoomed out")
@@ -127,15 +128,15 @@ def _missing(
     return f"This saved page lacks parts that did not fit: {', '.join(parts)}. The running viewer, qkv view, has all."
 
 
-def _answer(desk: RequestHandler, request: str) -> Any:
-    """Return the desk's answer in the page's format; None if it is undefined, as the entropy of negative weights."""
+def _answer(handler: RequestHandler, request: str) -> Any:
+    """Return the answer in the page's format; None if it is undefined, as the entropy of negative weights."""
     name, _, parameters = request.partition("?")
     try:
-        answer = desk.ask(name, parameters)
+        answer = handler.ask(name, parameters)
         if isinstance(answer, Numbers):
             return _grid(answer)
-        return _REDUCED.get(name, _any)(answer.content)
-    except OutOfMemoryError:  # nothing is left out without saying so
+        return _REDUCED.get(name, _unchanged)(answer.content)
+    except OutOfMemoryError:  # an answer that is left out must be reported
         raise
     except QkvError:
         return None
@@ -154,11 +155,14 @@ def _steps(content: Any) -> Any:
     """Return the steps with their numbers as they are shown. The weighted values, which differ from query to query, are
     replaced by the weights and the values they come from.
     """
-    stages = [{name: _shown(item) for name, item in stage.items()} for stage in content["stages"]]
+    stages = [{name: _round_as_displayed(item) for name, item in stage.items()} for stage in content["stages"]]
     named = dict(zip((stage["name"] for stage in stages), zip(stages, content["stages"], strict=True), strict=True))
     (weights, w_K), (values, v_KV), (weighted, _) = (named[name] for name in ("weights", "values", "weighted values"))
     if weighted["shape"] == values["shape"] and len(w_K["values"]) == values["shape"][0]:
-        weights["values"], values["values"] = _short(w_K["values"], 5), _short(v_KV["values"], 5)
+        weights["values"], values["values"] = (
+            _rounded_to_digits(w_K["values"], 5),
+            _rounded_to_digits(v_KV["values"], 5),
+        )
         weighted["values"] = multiple(weights["values"], values["values"])
     return {**content, "stages": stages}
 
@@ -169,25 +173,25 @@ def _cell(content: Any) -> Any:
     """
     lines = [
         {**line, "filled": "[" if line["value"] is not None and line["filled"].startswith("[") else line["filled"]}
-        for line in _short(content["lines"], 4)
+        for line in _rounded_to_digits(content["lines"], 4)
     ]
-    return {"lines": lines, "weight": _short(content["weight"], 6)}
+    return {"lines": lines, "weight": _rounded_to_digits(content["weight"], 6)}
 
 
-def _any(content: Any) -> Any:
-    return _short(content, 6)
+def _unchanged(content: Any) -> Any:
+    return _rounded_to_digits(content, 6)
 
 
 _REDUCED: Mapping[str, Callable[[Any], Any]] = MappingProxyType({"cell": _cell, "steps": _steps})
 """How answers are rounded: to more digits than the page shows, or to those that it shows."""
 
 
-def _short(content: Any, digits: int) -> Any:
+def _rounded_to_digits(content: Any, digits: int) -> Any:
     """Round numbers to some significant digits."""
     return _rounded(content, lambda number: float(f"{number:.{digits}g}"))
 
 
-def _shown(content: Any) -> Any:
+def _round_as_displayed(content: Any) -> Any:
     """Round numbers as `short` in `static/numbers.js` shows them."""
 
     def rounded(number: float) -> float:
@@ -216,33 +220,35 @@ def _questions(scene: Scene) -> Iterator[_Question]:
             stop = min(start + PIECE, len(tokens))
             yield _Question(f"tokens?sequence={number}&start={start}&stop={stop}")
     heads = [(index, head) for index, layer in enumerate(scene.layers) for head in range(layer.heads)]
-    opened = _opened(scene)
+    opened = _initial_layer(scene)
     first = [(layer, head) for layer, head in heads if layer == opened]
-    ordered = [*first, *(one for one in heads if one not in first)]
+    ordered = [*first, *(layer_head for layer_head in heads if layer_head not in first)]
     for layer, head in first[:1]:
         yield from _map(scene, layer, head, range(levels(*scene.layers[layer].shape[1:])))
         yield from _steps_of(scene, layer, head)
     yield _Question("heads")
-    smallest = sorted(ordered, key=lambda one: prod(scene.layers[one[0]].shape[1:]))
-    drawn = [(layer, head, level) for layer, head in ordered for level in range(levels(*scene.layers[layer].shape[1:]))]
-    for layer, head, level in sorted(drawn, key=lambda one: _cells(scene.layers[one[0]], one[2])):
+    smallest = sorted(ordered, key=lambda layer_head: prod(scene.layers[layer_head[0]].shape[1:]))
+    maps = [(layer, head, level) for layer, head in ordered for level in range(levels(*scene.layers[layer].shape[1:]))]
+    for layer, head, level in sorted(
+        maps, key=lambda layer_head_level: _cells(scene.layers[layer_head_level[0]], layer_head_level[2])
+    ):
         yield from _map(scene, layer, head, range(level, level + 1))
-    yield from _details(scene, ordered, smallest)
+    yield from _later_questions(scene, ordered, smallest)
 
 
-def _details(
+def _later_questions(
     scene: Scene, ordered: Sequence[tuple[int, int]], smallest: Sequence[tuple[int, int]]
 ) -> Iterator[_Question]:
     """List the requests for graphs, steps, the remaining maps, and single cells."""
-    for chain in dict.fromkeys(_chain(scene, layer) for layer in range(len(scene.layers))):
+    for chain in dict.fromkeys(_followed_layers(scene, layer) for layer in range(len(scene.layers))):
         count = scene.layers[chain[-1]].shape[1]
         for query in range(count if count <= _FEW else 0):
             yield _Question(f"graph?layers={'%2C'.join(map(str, chain))}&query={query}&{_FOLLOWED}")
     for layer, head in ordered:
         yield from _steps_of(scene, layer, head)
-    for what in ("weight max", "contribution mean", "contribution max"):
+    for map_kind in ("weight max", "contribution mean", "contribution max"):
         for layer, head in smallest:
-            yield from _map(scene, layer, head, range(levels(*scene.layers[layer].shape[1:])), what)
+            yield from _map(scene, layer, head, range(levels(*scene.layers[layer].shape[1:])), map_kind)
     for layer, head in ordered:
         _, queries, keys = scene.layers[layer].shape
         for index in range(queries * keys if max(queries, keys) <= _FEW else 0):
@@ -250,25 +256,25 @@ def _details(
             yield _Question(path, ("cells", layer, head, 0))
 
 
-def _opened(scene: Scene) -> int:
+def _initial_layer(scene: Scene) -> int:
     """Return the layer on which the page opens: the last cross-attention, or the first layer."""
     return max((index for index, layer in enumerate(scene.layers) if layer.kind == "cross"), default=0)
 
 
-def _map(scene: Scene, layer: int, head: int, chosen: range, what: str = "weight mean") -> Iterator[_Question]:
+def _map(scene: Scene, layer: int, head: int, map_levels: range, map_kind: str = "weight mean") -> Iterator[_Question]:
     """List the tiles and tracks of a map at some levels, the coarsest first."""
-    quantity, how = what.split()
+    quantity, pooling = map_kind.split()
     _, queries, keys = scene.layers[layer].shape
-    yield _Question(f"progress?layer={layer}&head={head}&how={how}&quantity={quantity}")
-    for level in reversed(chosen):
+    yield _Question(f"progress?layer={layer}&head={head}&how={pooling}&quantity={quantity}")
+    for level in reversed(map_levels):
         side = SIDE << level
         for row in range(-(-max(queries, 1) // side)):
             for column in range(-(-max(keys, 1) // side)):
                 size = 5 * min(SIDE, -(-queries >> level)) * min(SIDE, -(-keys >> level))  # four bytes each, in base64
                 tile = f"level={level}&row={row}&column={column}"
-                path = f"tile?layer={layer}&head={head}&{tile}&how={how}&quantity={quantity}"
-                yield _Question(path, (what, layer, head, level), size)
-        for track in ("entropy", "received", "peak") if what == "weight mean" else ():
+                path = f"tile?layer={layer}&head={head}&{tile}&how={pooling}&quantity={quantity}"
+                yield _Question(path, (map_kind, layer, head, level), size)
+        for track in ("entropy", "received", "peak") if map_kind == "weight mean" else ():
             yield _Question(f"track?layer={layer}&head={head}&what={track}&level={level}")
 
 
@@ -283,10 +289,10 @@ def _steps_of(scene: Scene, layer: int, head: int) -> Iterator[_Question]:
         yield _Question(f"steps?layer={layer}&head={head}&query={query}", ("steps", layer, head, 0))
 
 
-def _chain(scene: Scene, chosen: int) -> tuple[int, ...]:
+def _followed_layers(scene: Scene, selected_layer: int) -> tuple[int, ...]:
     """Return the layers through which the page follows a token if one of them is selected."""
     self_attention = [index for index, layer in enumerate(scene.layers) if layer.kind == "self"]
-    sequence = scene.layers[chosen].queries
+    sequence = scene.layers[selected_layer].queries
     if self_attention and not any(scene.layers[index].queries == sequence for index in self_attention):
         sequence = scene.layers[self_attention[0]].queries
-    return tuple(index for index in self_attention if scene.layers[index].queries == sequence) or (chosen,)
+    return tuple(index for index in self_attention if scene.layers[index].queries == sequence) or (selected_layer,)

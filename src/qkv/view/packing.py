@@ -58,30 +58,30 @@ class Packing:
         """Add an answer under a name."""
         before = "," if self.count else "{"
         text = f"{before}{json.dumps(name)}:{self._shared(answer)}"
-        self._take(self._compressor.compress(text.encode()))
-        self._take(self._compressor.flush(zlib.Z_SYNC_FLUSH) if self.count % _MEASURED == 0 else b"")
+        self._compress(self._compressor.compress(text.encode()))
+        self._compress(self._compressor.flush(zlib.Z_SYNC_FLUSH) if self.count % _MEASURED == 0 else b"")
         self.count += 1
 
     def text(self) -> str:
         """Return the whole text; nothing can be added afterwards."""
-        self._take(self._compressor.compress(b"}" if self.count else b"{}") + self._compressor.flush())
+        self._compress(self._compressor.compress(b"}" if self.count else b"{}") + self._compressor.flush())
         return base64.b64encode(b"".join(self._parts)).decode()
 
-    def _take(self, part: bytes) -> None:
+    def _compress(self, part: bytes) -> None:
         self._parts.append(part)
         self._size += len(part)
 
     def _shared(self, item: Any) -> str:
         """Return JSON for a value, with lists that occurred before as numbers."""
         if isinstance(item, dict):
-            return "{" + ",".join([f"{_document(name)}:{self._shared(one)}" for name, one in item.items()]) + "}"
+            return "{" + ",".join([f"{_document(name)}:{self._shared(value)}" for name, value in item.items()]) + "}"
         document = _document(item)
         if not isinstance(item, (list, tuple, str)):
             return document
         if document in self._numbers:
             return f'{{"$":{self._numbers[document]}}}'
-        nested = not isinstance(item, str) and any(isinstance(one, (dict, list, tuple, str)) for one in item)
-        text = "[" + ",".join([self._shared(one) for one in item]) + "]" if nested else document
+        nested = not isinstance(item, str) and any(isinstance(value, (dict, list, tuple, str)) for value in item)
+        text = "[" + ",".join([self._shared(value) for value in item]) + "]" if nested else document
         if _length(item) >= (SHARED_TEXT if isinstance(item, str) else SHARED):
             self._numbers[document] = len(self._numbers)
         return text

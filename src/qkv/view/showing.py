@@ -69,7 +69,7 @@ def show(scene: Scene, port: int, browser: bool) -> "Serving":
 
         # Not as `HTML`, which warns of every frame.
         display({"text/html": notebook(scene), "text/plain": scene.title}, raw=True)  # type: ignore[no-untyped-call]
-    print(serving.entrance())  # noqa: T201
+    print(serving.one_time_url())  # noqa: T201
     return serving
 
 

@@ -38,7 +38,7 @@ def label(token: str) -> str:
         return token.replace(" ", "␣")
     if not token.strip(JOINERS):
         return "".join(map(_code, token))
-    return _grounded("".join(map(_visible, token)))
+    return _with_mark_bases("".join(map(_visible, token)))
 
 
 def labels(tokens: Sequence[str], indices: Iterable[int] | None = None) -> tuple[str, ...]:
@@ -59,13 +59,13 @@ def labels(tokens: Sequence[str], indices: Iterable[int] | None = None) -> tuple
         >>> labels(("▁A", "▁mead", "ow", "▁", "<eos>")), labels(("m", "▁")), labels(("a", "Ġdog"))
         (('A', 'mead', '·ow', '␣', '<eos>'), ('m', '␣'), ('a', 'dog'))
     """
-    start = _marked(tokens)
+    start = _word_start_mark(tokens)
     first = next((index for index, token in enumerate(tokens) if token and not _OUTSIDE.fullmatch(token)), 0)
-    chosen = range(len(tokens)) if indices is None else indices
-    return tuple(_of_word(_cut(tokens[index]), start, first=index == first) for index in chosen)
+    selected = range(len(tokens)) if indices is None else indices
+    return tuple(_word_piece_label(_cut(tokens[index]), start, first=index == first) for index in selected)
 
 
-def _marked(tokens: Sequence[str]) -> str:
+def _word_start_mark(tokens: Sequence[str]) -> str:
     """Return the character that marks the start of a word in these tokens; "" if there is none."""
     return next((mark for mark in _STARTS if any(len(token) > 1 and token.startswith(mark) for token in tokens)), "")
 
@@ -74,7 +74,7 @@ def _cut(token: str) -> str:
     return token if len(token) <= _LONGEST else f"{token[:_LONGEST]}…"
 
 
-def _of_word(token: str, start: str, *, first: bool) -> str:
+def _word_piece_label(token: str, start: str, *, first: bool) -> str:
     if not token or token == _UNKNOWN or _OUTSIDE.fullmatch(token):
         return label(token)
     bare = token.lstrip(start or "▁")
@@ -141,7 +141,7 @@ def _is_mark(character: str) -> bool:
     return unicodedata.category(character) in {"Mn", "Me", "Mc"}
 
 
-def _grounded(text: str) -> str:
+def _with_mark_bases(text: str) -> str:
     """Attach combining marks to a letter, and cut stacks of them that would reach into neighboring rows."""
     out, height = [], 0
     for character in text:

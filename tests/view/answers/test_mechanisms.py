@@ -73,24 +73,24 @@ MECHANISMS = {
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_tiles_steps_and_cells_are_the_layers_own_numbers(name, made, grid):
-    desk, weights, projected = made(MECHANISMS[name])
+    handler, weights, projected = made(MECHANISMS[name])
     for head in range(2):
-        tile = grid(desk.ask("tile", f"layer=0&head={head}&level=0&row=0&column=0&how=max&quantity=weight"))
+        tile = grid(handler.ask("tile", f"layer=0&head={head}&level=0&row=0&column=0&how=max&quantity=weight"))
         torch.testing.assert_close(tile, weights[head], rtol=1e-5, atol=1e-6)
         for query in (0, 4):
-            stages = desk.ask("steps", f"layer=0&head={head}&query={query}").content["stages"]
+            stages = handler.ask("steps", f"layer=0&head={head}&query={query}").content["stages"]
             json.dumps(stages, allow_nan=False)
             torch.testing.assert_close(torch.tensor(stages[-1]["values"]), projected[query], rtol=1e-4, atol=1e-5)
             shown = next(stage for stage in stages if stage["symbol"] == "w")
             torch.testing.assert_close(torch.tensor(shown["values"]), weights[head, query], rtol=1e-5, atol=1e-6)
-            cell = desk.ask("cell", f"layer=0&head={head}&query={query}&key=1").content
+            cell = handler.ask("cell", f"layer=0&head={head}&query={query}&key=1").content
             assert cell["weight"] == pytest.approx(float(weights[head, query, 1]), rel=1e-5, abs=1e-6)
             assert cell["lines"][-1]["value"] == pytest.approx(cell["weight"], abs=1e-6)
 
 
 def test_the_score_of_each_step_normalizes_to_the_weights(made):
-    desk, weights, _ = made(MECHANISMS["additive"])
-    stages = {stage["symbol"]: stage for stage in desk.ask("steps", "layer=0&head=1&query=3").content["stages"]}
+    handler, weights, _ = made(MECHANISMS["additive"])
+    stages = {stage["symbol"]: stage for stage in handler.ask("steps", "layer=0&head=1&query=3").content["stages"]}
     hidden = torch.tensor(stages["h"]["values"], dtype=torch.float64).view(stages["h"]["shape"])
     scores = hidden @ torch.tensor(stages["v"]["values"][: hidden.shape[1]], dtype=torch.float64)
     assert list(scores) == pytest.approx(stages["s"]["values"])
@@ -99,8 +99,8 @@ def test_the_score_of_each_step_normalizes_to_the_weights(made):
 
 def test_a_kernel_shows_distances_and_sparse_weights_their_threshold(made):
     def symbols(name):
-        desk, _, _ = made(MECHANISMS[name])
-        return [stage["symbol"] for stage in desk.ask("steps", "layer=0&head=0&query=3").content["stages"]]
+        handler, _, _ = made(MECHANISMS[name])
+        return [stage["symbol"] for stage in handler.ask("steps", "layer=0&head=0&query=3").content["stages"]]
 
     assert [symbol for symbol in symbols("Gaussian") if symbol in ("‖q−k‖²", "x", "Z")] == ["‖q−k‖²", "x", "Z"]
     assert "τ" in symbols("sparsemax")
@@ -108,8 +108,8 @@ def test_a_kernel_shows_distances_and_sparse_weights_their_threshold(made):
 
 
 def test_a_cell_is_filled_with_its_numbers(made):
-    desk, _, _ = made({})
-    lines = desk.ask("cell", "layer=0&head=0&query=2&key=3").content["lines"]
+    handler, _, _ = made({})
+    lines = handler.ask("cell", "layer=0&head=0&query=2&key=3").content["lines"]
     product, scaled, *_, weight = lines
     assert product["equation"] == "q·k"
     assert scaled["value"] == pytest.approx(product["value"] / math.sqrt(4))
@@ -117,19 +117,19 @@ def test_a_cell_is_filled_with_its_numbers(made):
 
 
 def test_a_hidden_pair_says_so(made):
-    desk, _, _ = made({"mask": qkv.masks.causal()})
-    cell = desk.ask("cell", "layer=0&head=0&query=2&key=3").content
+    handler, _, _ = made({"mask": qkv.masks.causal()})
+    cell = handler.ask("cell", "layer=0&head=0&query=2&key=3").content
     assert cell["weight"] == 0
     assert "mask" in cell["lines"][0]["filled"]
 
 
 def test_contribution_is_weight_times_the_length_of_the_projected_value(made, grid):
-    desk, weights, _ = made({})
-    layer = desk.scene.layers[0]
+    handler, weights, _ = made({})
+    layer = handler.scene.layers[0]
     for head in range(2):
         part = layer.output[0][:, 3 * head : 3 * head + 3]
         expected = weights[head] * (layer.value[head] @ part.mT).norm(dim=-1)
-        found = grid(desk.ask("tile", f"layer=0&head={head}&level=0&row=0&column=0&how=mean&quantity=contribution"))
+        found = grid(handler.ask("tile", f"layer=0&head={head}&level=0&row=0&column=0&how=mean&quantity=contribution"))
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -144,30 +144,30 @@ def test_contribution_is_weight_times_the_length_of_the_projected_value(made, gr
     ],
 )
 def test_what_if_is_what_the_other_mechanism_gives(change, options, made):
-    desk, before, _ = made({})
+    handler, before, _ = made({})
     _, after, _ = made(options)
-    found = desk.ask("whatif", "", {"layer": 0, "head": 1, "query": 3} | change).content
+    found = handler.ask("whatif", "", {"layer": 0, "head": 1, "query": 3} | change).content
     assert "error" not in found
     assert found["before"]["weights"] == pytest.approx(before[1, 3].tolist(), rel=1e-4, abs=1e-6)
     assert found["after"]["weights"] == pytest.approx(after[1, 3].tolist(), rel=1e-4, abs=1e-6)
 
 
 def test_what_if_with_another_query_vector(made):
-    desk, _, _ = made({})
-    found = desk.ask("whatif", "", {"layer": 0, "head": 0, "query": 1, "vector": [0, 0, 0, 0]}).content
+    handler, _, _ = made({})
+    found = handler.ask("whatif", "", {"layer": 0, "head": 0, "query": 1, "vector": [0, 0, 0, 0]}).content
     assert found["after"]["weights"] == pytest.approx([1 / 9] * 9)
 
 
 def test_what_if_tells_why_a_change_has_no_meaning(made):
-    desk, _, _ = made({"score": Gaussian()})
-    found = desk.ask("whatif", "", {"layer": 0, "head": 0, "query": 1, "temperature": 2}).content
+    handler, _, _ = made({"score": Gaussian()})
+    found = handler.ask("whatif", "", {"layer": 0, "head": 0, "query": 1, "temperature": 2}).content
     assert "bandwidth" in found["error"]
     assert found["after"] == found["before"]
 
 
 def test_a_token_is_followed_and_nothing_is_lost_unsaid(made):
-    desk, weights, _ = made({})
-    found = desk.ask("graph", "layers=0&query=2&top=3&frontier=2").content
+    handler, weights, _ = made({})
+    found = handler.ask("graph", "layers=0&query=2&top=3&frontier=2").content
     mean = weights[:, 2].double().mean(0)
     kept = [node for node in found["nodes"] if node["layer"] == 0]
     assert [node["mass"] for node in kept] == pytest.approx(mean.topk(2).values.tolist())

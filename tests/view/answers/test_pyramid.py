@@ -10,7 +10,7 @@ import qkv
 from qkv.view.answers.background import Background
 from qkv.view.answers.byte_lru import ByteLRU
 from qkv.view.answers.head import head_of
-from qkv.view.answers.pyramid import Pyramid, TilePlace
+from qkv.view.answers.pyramid import Pyramid, TileIndex
 from qkv.view.answers.weights import HeadWeights
 from qkv.view.scene import Layer
 
@@ -46,7 +46,7 @@ def test_every_level_is_the_pooled_matrix(state, whole):
         for how in ("mean", "max"):
             expected = pooled(whole[1], level, how)
             row, column = ((size - 1) // 256 for size in expected.shape)
-            for place in {TilePlace(level, 0, 0), TilePlace(level, row, column)}:
+            for place in {TileIndex(level, 0, 0), TileIndex(level, row, column)}:
                 found, exact = pyramid.tile(place, how)
                 assert exact
                 part = expected[256 * place.row : 256 * place.row + 256, 256 * place.column : 256 * place.column + 256]
@@ -67,13 +67,13 @@ def test_samples_are_labeled_and_give_way_to_exact_rows(whole):
     pyramid = Pyramid(HeadWeights(head_of(layer(), 0)))
     top = pyramid.levels - 1
     expected = pooled(whole[0], top, "mean")
-    sample, exact = pyramid.tile(TilePlace(top, 0, 0), "mean")
+    sample, exact = pyramid.tile(TileIndex(top, 0, 0), "mean")
     assert not exact
     assert sample.sum().item() == pytest.approx(expected.sum().item(), rel=0.2)
     assert not pyramid.track("entropy")[1]
     assert pyramid.advance(lambda: True)
     ready = pyramid.done >> top
-    mixed, exact = pyramid.tile(TilePlace(top, 0, 0), "mean")
+    mixed, exact = pyramid.tile(TileIndex(top, 0, 0), "mean")
     assert not exact
     torch.testing.assert_close(mixed[:ready], expected[:ready], rtol=1e-5, atol=1e-7)
 
@@ -88,9 +88,9 @@ def test_stopping_loses_no_finished_row():
 
 
 def test_the_background_finishes_cancels_and_resumes():
-    background = Background(broken=pytest.fail)
+    background = Background(on_error=pytest.fail)
     first, second = (Pyramid(HeadWeights(head_of(layer(True), head))) for head in range(2))
-    with background.standing_back():
+    with background.paused():
         background.ask(first)
         background.ask(second)
         assert background.state(second) == "running"
@@ -115,7 +115,7 @@ def test_what_cannot_be_computed_is_told():
     told = []
     background = Background(told.append)
     pyramid = Pyramid(HeadWeights(head_of(layer(True), 0)))
-    pyramid.advance = lambda goes_on: 1 / 0
+    pyramid.advance = lambda keep_going: 1 / 0
     background.ask(pyramid)
     for _ in range(600):
         if told:
@@ -154,7 +154,7 @@ def test_the_work_of_a_sampled_tile_is_bounded_at_every_level(known, monkeypatch
     )
     for level in range(pyramid.base, pyramid.levels):
         high, wide = pyramid.size(level)
-        _, exact = pyramid.tile(TilePlace(level, 0, 0), "mean")
+        _, exact = pyramid.tile(TileIndex(level, 0, 0), "mean")
         assert not exact
         rows, columns = drawn.pop(), min(256, wide) << level
         assert rows % min(256, high) == 0

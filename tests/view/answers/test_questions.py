@@ -13,21 +13,21 @@ from qkv.view.scene import Layer, Scene
 
 
 def test_a_row_lists_the_largest_weights_first_and_what_is_left(made):
-    desk, weights, _ = made({})
-    found = desk.ask("row", "layer=0&head=1&query=2&top=3").content
+    handler, weights, _ = made({})
+    found = handler.ask("row", "layer=0&head=1&query=2&top=3").content
     values, keys = weights[1, 2].topk(3)
     assert found["keys"] == keys.tolist()
     assert found["weights"] == pytest.approx(values.tolist(), rel=1e-5)
     assert found["rest"] == pytest.approx(1 - float(values.sum()), abs=1e-6)
     assert found["entropy"] == pytest.approx(float(torch.special.entr(weights[1, 2]).sum()), rel=1e-5)
-    layer = desk.scene.layers[0]
+    layer = handler.scene.layers[0]
     lengths = (layer.value[1] @ layer.output[0][:, 3:6].mT).norm(dim=-1)
     assert found["contributions"] == pytest.approx((values * lengths[keys]).tolist(), rel=1e-5)
 
 
 def test_a_column_lists_the_queries_that_look_at_a_key(made):
-    desk, weights, _ = made({"mask": qkv.masks.causal()})
-    found = desk.ask("column", "layer=0&head=0&key=3&top=9").content
+    handler, weights, _ = made({"mask": qkv.masks.causal()})
+    found = handler.ask("column", "layer=0&head=0&key=3&top=9").content
     values, queries = weights[0, :, 3].topk(6)
     assert found["queries"][:3] == queries[:3].tolist()
     assert found["weights"] == pytest.approx(values.tolist(), rel=1e-5, abs=1e-7)
@@ -35,19 +35,19 @@ def test_a_column_lists_the_queries_that_look_at_a_key(made):
 
 
 def test_weights_that_may_be_negative_have_no_entropy(made):
-    desk, weights, _ = made({"normalizer": Identity()})
-    found = desk.ask("row", "layer=0&head=0&query=0&top=2").content
+    handler, weights, _ = made({"normalizer": Identity()})
+    found = handler.ask("row", "layer=0&head=0&query=0&top=2").content
     order = weights[0, 0].abs().topk(2).indices
     assert found["entropy"] is None
     assert found["keys"] == order.tolist()
     with pytest.raises(ConfigError, match=r"what: expected a statistic defined for negative weights; got entropy"):
-        desk.ask("track", "layer=0&head=0&what=entropy&level=0")
+        handler.ask("track", "layer=0&head=0&what=entropy&level=0")
 
 
 @pytest.mark.parametrize("what", ["entropy", "received", "peak"])
 def test_a_track_is_the_maps_own_statistic(what, made, grid):
-    desk, weights, _ = made({})
-    found = grid(desk.ask("track", f"layer=0&head=0&what={what}&level=0")).flatten()
+    handler, weights, _ = made({})
+    found = grid(handler.ask("track", f"layer=0&head=0&what={what}&level=0")).flatten()
     expected = {
         "entropy": torch.special.entr(weights[0]).sum(-1),
         "received": weights[0].sum(0),
@@ -57,12 +57,12 @@ def test_a_track_is_the_maps_own_statistic(what, made, grid):
 
 
 def test_exact_levels_can_be_put_off_and_gone_on_with(made):
-    desk, _, _ = made({})
-    desk.ask("tile", "layer=0&head=0&level=0&row=0&column=0&how=mean&quantity=weight")
+    handler, _, _ = made({})
+    handler.ask("tile", "layer=0&head=0&level=0&row=0&column=0&how=mean&quantity=weight")
     for question in ("cancel", "resume"):
-        assert desk.ask(question, "layer=0&head=0").content == {}
-    assert desk.ask("progress", "layer=0&head=0&how=mean&quantity=weight").content["done"] == 1
-    desk.close()
+        assert handler.ask(question, "layer=0&head=0").content == {}
+    assert handler.ask("progress", "layer=0&head=0&how=mean&quantity=weight").content["done"] == 1
+    handler.close()
 
 
 REFUSED = [
@@ -82,11 +82,11 @@ REFUSED = [
 
 @pytest.mark.parametrize(("body", "message"), REFUSED, ids=[message[:40] for _, message in REFUSED])
 def test_a_malformed_what_if_is_named(body, message, made):
-    desk, _, _ = made({})
+    handler, _, _ = made({})
     if isinstance(body, dict) and "layer" not in body:
         body = {"layer": 0, "head": 0, "query": 0, **body}
     with pytest.raises(ConfigError) as raised:
-        desk.ask("whatif", "", body)
+        handler.ask("whatif", "", body)
     assert str(raised.value).startswith(message)
 
 
@@ -99,22 +99,22 @@ def test_a_malformed_what_if_is_named(body, message, made):
     ],
 )
 def test_a_change_without_meaning_is_answered_with_what_is_wrong(options, change, message, made):
-    desk, _, _ = made(options)
-    found = desk.ask("whatif", "", {"layer": 0, "head": 0, "query": 1, **change}).content
+    handler, _, _ = made(options)
+    found = handler.ask("whatif", "", {"layer": 0, "head": 0, "query": 1, **change}).content
     assert found["error"].startswith(message)
     assert found["before"] == found["after"]
 
 
 def test_a_temperature_of_one_and_a_vector_change_only_what_they_say(made):
-    desk, _, _ = made({"score": Dot()})
+    handler, _, _ = made({"score": Dot()})
     where = {"layer": 0, "head": 1, "query": 3}
-    same = desk.ask("whatif", "", {**where, "temperature": 1}).content
+    same = handler.ask("whatif", "", {**where, "temperature": 1}).content
     assert same["before"] == same["after"]
-    layer = desk.scene.layers[0]
+    layer = handler.scene.layers[0]
     own = layer.query[1, 3].tolist()
-    assert desk.ask("whatif", "", {**where, "vector": own}).content["after"] == same["before"]
-    other = desk.ask("whatif", "", {**where, "vector": layer.query[1, 4].tolist()}).content
-    there = desk.ask("whatif", "", {**where, "query": 4, "temperature": 1}).content
+    assert handler.ask("whatif", "", {**where, "vector": own}).content["after"] == same["before"]
+    other = handler.ask("whatif", "", {**where, "vector": layer.query[1, 4].tolist()}).content
+    there = handler.ask("whatif", "", {**where, "query": 4, "temperature": 1}).content
     assert other["after"] == there["before"]
 
 
@@ -128,12 +128,12 @@ def stacked(*options: dict) -> RequestHandler:
 
 
 def test_a_token_followed_down_spreads_a_mass_of_one():
-    desk = stacked({}, {"mask": qkv.masks.causal()})
-    found = desk.ask("graph", "layers=0,1&query=2&top=4&frontier=4").content
+    handler = stacked({}, {"mask": qkv.masks.causal()})
+    found = handler.ask("graph", "layers=0,1&query=2&top=4&frontier=4").content
     for level in (0, 1):
         assert sum(node["mass"] for node in found["nodes"] if node["layer"] == level) == pytest.approx(1, abs=1e-6)
     assert found["discarded"] == pytest.approx([0, 0], abs=1e-6)
-    few = desk.ask("graph", "layers=0,1&query=2&top=1&frontier=1").content
+    few = handler.ask("graph", "layers=0,1&query=2&top=1&frontier=1").content
     assert [node["layer"] for node in few["nodes"]] == [2, 1, 0]
     assert few["discarded"][1] == pytest.approx(1 - few["nodes"][1]["mass"], abs=1e-6)
 

@@ -284,7 +284,7 @@ def test_what_is_not_http_is_answered_with_the_policy_too(text, serving):
 
 
 def led_to(entered):
-    """The path to which the entrance leads a browser."""
+    """The path to which the one-time address sends a browser."""
     found = re.search(r'url=(/[\w-]{22}/)"', entered.text)
     assert found is not None
     return found[1]
@@ -293,7 +293,7 @@ def led_to(entered):
 def test_the_cookie_is_sent_to_no_other_server_of_the_machine(serving):
     """A browser sends the cookies of a host to all of its ports: only a path keeps them from other users' servers."""
     with httpx.Client(timeout=60) as browser:
-        entered = browser.get(serving.entrance())
+        entered = browser.get(serving.one_time_url())
         home = led_to(entered)
         for path in ("/", "/api/scene", "/enter/x", f"/{home.strip('/')}x/"):
             assert "cookie" not in browser.build_request("GET", f"http://127.0.0.1:{serving.port + 1}{path}").headers
@@ -304,8 +304,8 @@ def test_the_cookie_is_sent_to_no_other_server_of_the_machine(serving):
     assert asked(serving, home).status_code == 404
 
 
-def test_an_entrance_gives_a_cookie_once(serving):
-    address = serving.entrance()
+def test_a_one_time_url_gives_a_cookie_once(serving):
+    address = serving.one_time_url()
     assert serving.token not in address
     with httpx.Client(base_url=f"http://127.0.0.1:{serving.port}", timeout=60) as browser:
         assert browser.get("/api/scene").status_code == 404

@@ -236,8 +236,12 @@ def _gradients_again(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     """Return differentiable gradients. Queries and keys get zeros, so zeros can stand for the values."""
     query, key = ctx.saved_tensors[:2]
     value = g.new_zeros(*ctx.mechanism.leading, key.shape[-2], g.shape[-1])
-    seen, needs_grad = visibility_of(query, key), ctx.needs_input_grad[2:]
-    return None, None, *differentiable_gradients(ctx.mechanism, seen, Terms(query, key, value), needs_grad, (g, None))
+    visible, needs_grad = visibility_of(query, key), ctx.needs_input_grad[2:]
+    return (
+        None,
+        None,
+        *differentiable_gradients(ctx.mechanism, visible, Terms(query, key, value), needs_grad, (g, None)),
+    )
 
 
 class _Tiles(torch.autograd.Function):

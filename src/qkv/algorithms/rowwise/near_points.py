@@ -111,8 +111,8 @@ def _row_arguments(mechanism: Mechanism, queries: int, keys: int) -> "tuple[RowO
 def _gradients_again(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     """Return the gradients with a graph."""
     terms, needs_grad = Terms(*ctx.saved_tensors[:3]), ctx.needs_input_grad[2:]
-    seen = visibility_of(terms.query, terms.key)
-    return None, None, *differentiable_gradients(ctx.mechanism, seen, terms, needs_grad, (g, None))
+    visible = visibility_of(terms.query, terms.key)
+    return None, None, *differentiable_gradients(ctx.mechanism, visible, terms, needs_grad, (g, None))
 
 
 class _Near(torch.autograd.Function):

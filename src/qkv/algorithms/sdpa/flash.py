@@ -302,8 +302,8 @@ def _gradients_again(
     bounds = causal_bounds(query, key) if node._saved_is_causal else (None, None)
     mechanism = Mechanism("dot", Linear(), "softmax", node._saved_scale, 0.0, False, tuple(query.shape[:-2]))
     needs_grad, terms = [x is not None for x in gradients[:3]], Terms(query, key, value, bias=bias)
-    seen = visibility_of(query, key, bounds, dense)
-    again = differentiable_gradients(mechanism, seen, terms, needs_grad, (incoming[0], None))
+    visible = visibility_of(query, key, bounds, dense)
+    again = differentiable_gradients(mechanism, visible, terms, needs_grad, (incoming[0], None))
     return (*again, *(None,) * (len(gradients) - len(again)))
 
 
@@ -324,18 +324,18 @@ def _mask(problem: Problem, call: Call, dtype: torch.dtype) -> tuple[Tensor | No
     bias = call.bias_tensor
     if bias is None:
         return _added(call.visibility, problem, dtype), False
-    seen = call.visibility.matrix()
+    visible = call.visibility.matrix()
     # With half-precision inputs PyTorch's kernel accepts a float32 bias, and adds it in float32.
     bias = bias if bias.dtype == torch.float32 else bias.to(dtype)
-    return _table(bias if seen is None else torch.where(seen, bias, -torch.inf), problem), False
+    return _table(bias if visible is None else torch.where(visible, bias, -torch.inf), problem), False
 
 
 def _added(visibility: Visibility, problem: Problem, dtype: torch.dtype) -> Tensor | None:
     """Return a mask as PyTorch's kernel takes it; on the CPU as what it adds to the scores."""
-    seen = visibility.matrix()
-    if seen is None:
+    visible = visibility.matrix()
+    if visible is None:
         return None
-    table = _table(seen, problem)
+    table = _table(visible, problem)
     return flash_operators.added(table, dtype) if _calls_kernel(problem) else table
 
 
@@ -356,9 +356,9 @@ def _table(table: Tensor, problem: Problem) -> Tensor:
     return table.reshape(-1, leading[-1], *table.shape[-2:])
 
 
-def _rows_with_finite_bias(bias: Tensor, seen: Tensor | None) -> Tensor:
+def _rows_with_finite_bias(bias: Tensor, visible: Tensor | None) -> Tensor:
     finite = bias > -torch.inf
-    return (finite if seen is None else finite & seen).any(-1)
+    return (finite if visible is None else finite & visible).any(-1)
 
 
 def finish(problem: Problem, call: Call, output: Tensor, lse: Tensor | None) -> Result:

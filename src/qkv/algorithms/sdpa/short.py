@@ -38,7 +38,7 @@ WIDEST = 128
 """The widest query or value, for the same reason."""
 _LARGEST = torch.finfo(torch.float32).max
 """Replaces a sink of +inf, which takes the whole weight of its row, and the row state that results."""
-EACH = 5e-5
+MICROSECONDS = 5e-5
 """Microseconds of one thread per element of the query and per key, forward."""
 LEAST = 32
 """Batch × heads that suffices; below it, the call overhead may cancel the gain and small jobs need no kernels."""
@@ -161,8 +161,8 @@ def _gradients_again(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     mechanism = Mechanism("dot", Linear(), "softmax", ctx.scale, 0.0, False, tuple(query.shape[:-2]))
     terms = Terms(query, key, value, parameter=None if sink is None else sink[..., None, None])
     needs_grad = [*ctx.needs_input_grad[:3], False, False, sink is not None and ctx.needs_input_grad[3]]
-    seen = visibility_of(query, key, (first, last))
-    *gradients, _, _, d_sink = differentiable_gradients(mechanism, seen, terms, needs_grad, (grad, None))
+    visible = visibility_of(query, key, (first, last))
+    *gradients, _, _, d_sink = differentiable_gradients(mechanism, visible, terms, needs_grad, (grad, None))
     return (*gradients, None if d_sink is None else d_sink[..., 0, 0], None, None)
 
 
@@ -203,7 +203,9 @@ def _forward(
         ROWS * keys,
         ROWS * padded_value_width,
     )
-    _run_kernel(short_kernel.forward[query.dtype.itemsize], query, key, EACH, (sizes, scale, *arrays), scratch_sizes)
+    _run_kernel(
+        short_kernel.forward[query.dtype.itemsize], query, key, MICROSECONDS, (sizes, scale, *arrays), scratch_sizes
+    )
     return output.transpose(1, 2), lse
 
 
@@ -246,7 +248,7 @@ def _backward(
     )
     scratch_sizes = *input_sizes, padded_rows * keys, padded_rows * keys
     kernel = short_kernel.backward[query.dtype.itemsize]
-    _run_kernel(kernel, query, key, 2 * EACH, (sizes, scale, *arrays), scratch_sizes, (padded_rows,))
+    _run_kernel(kernel, query, key, 2 * MICROSECONDS, (sizes, scale, *arrays), scratch_sizes, (padded_rows,))
     g_sink = None if sink is None else d_sink.sum_to_size(sink.shape).to(sink.dtype)
     return (*(x.transpose(1, 2) for x in gradients), g_sink)
 
@@ -262,7 +264,7 @@ def _run_kernel(
     kernel: Any,
     query: Tensor,
     key: Tensor,
-    each: float,
+    microseconds: float,
     arguments: Sequence[Any],
     scratch_sizes: Shape,
     wide: Shape = (),
@@ -272,7 +274,7 @@ def _run_kernel(
     Args:
         kernel: forward or backward.
         query, key: its operands.
-        each: microseconds of one thread per query element and key.
+        microseconds: microseconds of one thread per query element and key.
         arguments: those besides the range of items and scratch.
         scratch_sizes, wide: the sizes of its float32 scratch, and of its float64 scratch.
     """
@@ -286,7 +288,7 @@ def _run_kernel(
     items = query.shape[0] * query.shape[1]
     # Items take equally long: with two chunks per thread a training step of a small GPT takes 4% less than with four.
     thread_pool.run_in_chunks(
-        kernel, np.float32, items, each * query.numel() * key.shape[2], arguments, scratch, each=2
+        kernel, np.float32, items, microseconds * query.numel() * key.shape[2], arguments, scratch, each=2
     )
 
 

@@ -107,10 +107,10 @@ def _gradients_again(ctx: Any, g: Tensor, _: Tensor | None) -> tuple[Tensor | No
     """Return the gradients with a graph."""
     query, key, value, sink, *_ = ctx.saved_tensors
     mechanism = Mechanism("dot", Linear(), "softmax", ctx.scale, 0.0, False, tuple(query.shape[:-2]))
-    seen = visibility_of(query, key, causal_bounds(query, key) if ctx.causal else (None, None))
+    visible = visibility_of(query, key, causal_bounds(query, key) if ctx.causal else (None, None))
     terms = Terms(query, key, value, parameter=full_rank(sink, 3).unsqueeze(-1))
     needs_grad = [True, True, True, False, False, ctx.needs_input_grad[3]]
-    *gradients, _, _, d_sink = differentiable_gradients(mechanism, seen, terms, needs_grad, (g, None))
+    *gradients, _, _, d_sink = differentiable_gradients(mechanism, visible, terms, needs_grad, (g, None))
     return (*gradients, None if d_sink is None else d_sink.reshape(sink.shape), None, None, None)
 
 

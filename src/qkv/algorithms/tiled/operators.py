@@ -328,7 +328,7 @@ def _vmap_forward(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[tupl
 def _vmap_backward(info: Any, in_dims: tuple[Any, ...], *args: Any) -> tuple[list[Tensor], list[int]]:
     if args[3 + SEED] is not None:
         parts = [blocked_backward(*_select_item(args, in_dims, i)) for i in range(info.batch_size)]
-        gradients = [torch.stack(each) for each in zip(*parts, strict=True)]
+        gradients = [torch.stack(samples) for samples in zip(*parts, strict=True)]
         return gradients, [0] * len(gradients)
     # Each mapped item has its own gradient, also of tensors that all items share.
     args = _move_to_front(args, in_dims)

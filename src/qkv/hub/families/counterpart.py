@@ -141,11 +141,11 @@ def _expect_same(parts: TransformerParts, read: TransformerParts, family: Family
         ours, theirs = getattr(parts, field.name), getattr(read, field.name)
         if ours != theirs:
             raise _refusal(
-                _SETTINGS.get(field.name, field.name), _shown(ours), f"{_shown(theirs)}, as {family.name} has it"
+                _SETTINGS.get(field.name, field.name), _excerpt(ours), f"{_excerpt(theirs)}, as {family.name} has it"
             )
 
 
-def _shown(part: object) -> str:
+def _excerpt(part: object) -> str:
     if isinstance(part, MechanismConfig):
         return ", ".join(f"{name} {getattr(part, name)}" for name in ("score", "normalizer", "sinks"))
     if isinstance(part, PositionParts):

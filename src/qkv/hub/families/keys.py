@@ -10,7 +10,7 @@ T = TypeVar("T")
 _MOST = 1 << 40
 """Larger sizes are refused: nothing has that many numbers in one dimension, and products of them overflow."""
 _LAYERS = 10_000
-_SHOWN = 80
+_EXCERPT = 80
 
 
 @final
@@ -69,8 +69,8 @@ class SettingsReader:
         """Return a token or several as a list; none if there is none."""
         value = self.get(name)
         tokens = [] if value is None else value if isinstance(value, list) else [value]
-        for each in tokens:
-            if not isinstance(each, int) or isinstance(each, bool) or not 0 <= each <= _MOST:
+        for token in tokens:
+            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token <= _MOST:
                 self.refuse(name, "a token's number")
         return tokens
 
@@ -107,7 +107,7 @@ class SettingsReader:
         """Return what a name stands for."""
         value = self.get(name)
         if not isinstance(value, str) or value not in names:
-            self.refuse(name, f"one of {', '.join(names)}", nearest(str(value)[:_SHOWN], names))
+            self.refuse(name, f"one of {', '.join(names)}", nearest(str(value)[:_EXCERPT], names))
         return names[value]
 
     def table_of(self, name: str) -> "SettingsReader | None":
@@ -132,7 +132,7 @@ class SettingsReader:
             CheckpointError: always.
         """
         value = self.get(name)
-        got = "nothing" if value is None else ascii(value)[:_SHOWN]
+        got = "nothing" if value is None else ascii(value)[:_EXCERPT]
         hint = hint or "Check the file, or copy the folder again from its source."
         raise CheckpointError(f"{self.where}: {name}", expected, got, hint)
 

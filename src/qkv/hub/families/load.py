@@ -40,7 +40,7 @@ _MODELS: Mapping[str, type[StackModel]] = {
 }
 M = TypeVar("M", bound=StackModel)
 _TOO_LARGE = (RuntimeError, ValueError, TypeError, OverflowError, ConfigError)
-_SHOWN = 4
+_MOST_FAULTS = 4
 
 
 @final
@@ -338,9 +338,9 @@ def _expect_tensors(described: Described, shapes: Mapping[str, tuple[int, ...]],
     ]
     faults += [f"{name}, which this model does not have" for name in shapes if name not in theirs]
     if faults:
-        more = f" and {len(faults) - _SHOWN} more" if len(faults) > _SHOWN else ""
+        more = f" and {len(faults) - _MOST_FAULTS} more" if len(faults) > _MOST_FAULTS else ""
         expected = f"the tensors of {described.family.class_name} as config.json describes it"
-        raise CheckpointError(str(folder.path), expected, "; ".join(faults[:_SHOWN]) + more, _HINT)
+        raise CheckpointError(str(folder.path), expected, "; ".join(faults[:_MOST_FAULTS]) + more, _HINT)
     return list(theirs)
 
 

@@ -218,19 +218,19 @@ class _Functions(NamedTuple):
         shape = _shape(self.change, grid)
         if shape is None:
             return None
-        mask = self.visible(grid, self.change.seen)
+        mask = self.visible(grid, self.change.visible)
         reads.check([self.change.scale, *(x for _, x in self.change.biases)], mask, grid)
         return Fast(*shape, bias_of(self.change.biases, grid), mask)
 
-    def visible(self, grid: Grid, seen: Expression | None = None) -> Mask | None:
+    def visible(self, grid: Grid, condition: Expression | None = None) -> Mask | None:
         """Return the mask: what the mask function and a condition of the score function let a query see."""
         if self.mask is not None and self.mask_expression is None:
-            mask = None if seen is None else mask_of(seen, grid)
+            mask = None if condition is None else mask_of(condition, grid)
             user: Mask = tiles.UserMask(self.mask)
             return user if mask is None else mask & user
         both = self.mask_expression
-        if seen is not None:
-            both = seen if both is None else operation("and", seen, both, dtype=torch.bool)
+        if condition is not None:
+            both = condition if both is None else operation("and", condition, both, dtype=torch.bool)
         if both is None:
             return None
         both = reads.guarded(both, grid)

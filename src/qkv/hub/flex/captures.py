@@ -60,7 +60,7 @@ class Replaced(TorchFunctionMode):
 
 
 def _tensors(arguments: Sequence[Any]) -> list[Tensor]:
-    nested = [x for each in arguments for x in (each if isinstance(each, (list, tuple)) else (each,))]
+    nested = [x for argument in arguments for x in (argument if isinstance(argument, (list, tuple)) else (argument,))]
     return [x for x in nested if isinstance(x, Tensor)]
 
 

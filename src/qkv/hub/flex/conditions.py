@@ -73,11 +73,11 @@ class Interval(Mask):
 
     def visible(self, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
         """Compare with both limits."""
-        seen = torch.ones((), dtype=torch.bool, device=grid.device)
+        visible = torch.ones((), dtype=torch.bool, device=grid.device)
         for limit, compare in ((self.first, torch.ge), (self.last, torch.lt)):
             if limit is not None:
-                seen = seen & compare(columns_K, evaluate(limit, indices_on(grid, rows_Q1, columns_K)))
-        return seen
+                visible = visible & compare(columns_K, evaluate(limit, indices_on(grid, rows_Q1, columns_K)))
+        return visible
 
     def bounds(self, grid: Grid) -> Bounds:
         """Return both limits."""
@@ -168,8 +168,8 @@ def joined(conditions: list[Expression]) -> Expression:
         'and'
     """
     condition = conditions[0]
-    for each in conditions[1:]:
-        condition = operation("and", condition, each, dtype=torch.bool)
+    for factor in conditions[1:]:
+        condition = operation("and", condition, factor, dtype=torch.bool)
     return condition
 
 

@@ -149,16 +149,16 @@ def tensors_of(expressions: Iterable[Expression | None]) -> tuple[Tensor, ...]:
     """Return the tensors that are read, each once."""
     tensors: dict[int, Tensor] = {}
     pending = [x for x in expressions if x is not None]
-    seen: set[int] = set()
+    visited: set[int] = set()
     while pending:
-        each = pending.pop()
-        if id(each) in seen:
+        expression = pending.pop()
+        if id(expression) in visited:
             continue
-        seen.add(id(each))
-        if each.name == "captured":
-            tensor = each.arguments[0].tensor
+        visited.add(id(expression))
+        if expression.name == "captured":
+            tensor = expression.arguments[0].tensor
             tensors[id(tensor)] = tensor
-        pending += parts(each)
+        pending += parts(expression)
     return tuple(tensors.values())
 
 
@@ -269,33 +269,33 @@ def evaluate(expression: Expression, indices: Mapping[str, Tensor]) -> Tensor:
     """
     done: dict[int, Any] = {}
 
-    def value(each: Argument) -> Any:
-        if not isinstance(each, Expression):
-            return each
-        if id(each) not in done:
-            done[id(each)] = _computed(each, value, indices)
-        return done[id(each)]
+    def value(argument: Argument) -> Any:
+        if not isinstance(argument, Expression):
+            return argument
+        if id(argument) not in done:
+            done[id(argument)] = _computed(argument, value, indices)
+        return done[id(argument)]
 
     result = value(expression)
     return result if isinstance(result, Tensor) else torch.tensor(result, dtype=expression.dtype, device="cpu")
 
 
-def _computed(each: Expression, value: Callable[[Argument], Any], indices: Mapping[str, Tensor]) -> Any:
-    if each.name in SYMBOLS:
-        return indices[each.name]
-    if each.name == "number":
-        return each.arguments[0]
-    if each.name == "captured":
-        tensor: Tensor = each.arguments[0].tensor
+def _computed(expression: Expression, value: Callable[[Argument], Any], indices: Mapping[str, Tensor]) -> Any:
+    if expression.name in SYMBOLS:
+        return indices[expression.name]
+    if expression.name == "number":
+        return expression.arguments[0]
+    if expression.name == "captured":
+        tensor: Tensor = expression.arguments[0].tensor
         # A scalar tensor is a scalar like any other here: among tiles it would not widen their type.
         return tensor if tensor.ndim else tensor.reshape(1)
-    values = [value(x) for x in each.arguments]
+    values = [value(x) for x in expression.arguments]
     if not any(isinstance(x, Tensor) for x in values):
         # PyTorch's rules hold for numbers too, such as those of ones_like: 1/0 is infinite, and where chooses.
         first = next((index for index, x in enumerate(values) if isinstance(x, (bool, int, float))), None)
         if first is not None:
             values[first] = _scalar(values[first])
-    return _EVALUATED[each.name](*values)
+    return _EVALUATED[expression.name](*values)
 
 
 def _scalar(x: float) -> Tensor:

@@ -20,13 +20,13 @@ class Modification:
         scale: an expression of batch, head, query and key; one number in most cases.
         rate: None for shape(x) = x; else shape(x) = cap·tanh(rate·s), where `scale` is the cap.
         biases: terms with their signs.
-        seen: the condition; None if it always holds.
+        visible: the condition; None if it always holds.
     """
 
     scale: Expression
     rate: float | None = None
     biases: tuple[tuple[int, Expression], ...] = ()
-    seen: Expression | None = None
+    visible: Expression | None = None
 
 
 _ONE = number(1.0)
@@ -45,7 +45,7 @@ def modification(expression: Expression) -> Modification | None:
         >>> from qkv.hub.flex.expressions import symbol
         >>> score, i, j = symbol("score", torch.float32), symbol("query"), symbol("key")
         >>> late = operation("lt", i, j, dtype=torch.bool)
-        >>> modification(operation("where", late, number(-inf), score)).seen.name
+        >>> modification(operation("where", late, number(-inf), score)).visible.name
         'ge'
         >>> modification(operation("mul", score, score)) is None
         True
@@ -73,7 +73,7 @@ def _added(expression: Expression) -> Modification | None:
 
 def _sum(one: Modification | None, other: Modification | None, sign: int) -> Modification | None:
     """Return the sum of two scaled scores."""
-    if one is None or other is None or (one.rate, other.rate) != (None, None) or (one.seen or other.seen):
+    if one is None or other is None or (one.rate, other.rate) != (None, None) or (one.visible or other.visible):
         return None
     scale = operation("add" if sign > 0 else "sub", one.scale, other.scale, dtype=torch.float32)
     biases = tuple((sign * factor, x) for factor, x in other.biases)
@@ -83,17 +83,17 @@ def _sum(one: Modification | None, other: Modification | None, sign: int) -> Mod
 def _biased(change: Modification, bias: Expression, sign: int) -> Modification:
     """Add a bias; where a term is −∞ it is a mask."""
     remaining: list[tuple[int, Expression]] = []
-    seen = change.seen
+    visible = change.visible
     for factor, term in terms(bias, sign):
         split = _split(term) if factor > 0 else None
         if split is None:
             remaining.append((factor, term))
             continue
         condition, rest = split
-        seen = condition if seen is None else operation("and", seen, condition, dtype=torch.bool)
+        visible = condition if visible is None else operation("and", visible, condition, dtype=torch.bool)
         if constant(rest) != 0:
             remaining.append((1, rest))
-    return replace(change, biases=(*change.biases, *remaining), seen=seen)
+    return replace(change, biases=(*change.biases, *remaining), visible=visible)
 
 
 def _split(term: Expression) -> tuple[Expression, Expression] | None:
@@ -135,7 +135,7 @@ def _quotient(divisor: float) -> float:
 def _times(change: Modification, factor: Expression) -> Modification | None:
     """Multiply by a factor; −∞ must stay what it is."""
     value = constant(factor)
-    if change.seen is not None and (value is None or not 0 < value < inf):
+    if change.visible is not None and (value is None or not 0 < value < inf):
         return None
     scale = _folded(operation("mul", change.scale, factor, dtype=torch.float32))
     if value in (1, -1):
@@ -165,7 +165,7 @@ def _negated(expression: Expression) -> Modification | None:
 
 def _tanh(expression: Expression) -> Modification | None:
     change = modification(expression.arguments[0])
-    if change is None or change.rate is not None or change.biases or change.seen is not None:
+    if change is None or change.rate is not None or change.biases or change.visible is not None:
         return None
     rate = constant(change.scale)
     return None if rate is None else Modification(_ONE, float(rate))
@@ -176,16 +176,16 @@ def _where(expression: Expression) -> Modification | None:
     if _scores(condition):
         return None
     if constant(other) == -inf:
-        return _seen(modification(one), condition)
+        return _restricted(modification(one), condition)
     if constant(one) == -inf:
-        return _seen(modification(other), negation(condition))
+        return _restricted(modification(other), negation(condition))
     return _either(condition, modification(one), modification(other))
 
 
-def _seen(change: Modification | None, condition: Expression) -> Modification | None:
-    if change is None or change.seen is None:
-        return None if change is None else replace(change, seen=condition)
-    return replace(change, seen=operation("and", condition, change.seen, dtype=torch.bool))
+def _restricted(change: Modification | None, condition: Expression) -> Modification | None:
+    if change is None or change.visible is None:
+        return None if change is None else replace(change, visible=condition)
+    return replace(change, visible=operation("and", condition, change.visible, dtype=torch.bool))
 
 
 def _either(condition: Expression, one: Modification | None, other: Modification | None) -> Modification | None:
@@ -193,13 +193,13 @@ def _either(condition: Expression, one: Modification | None, other: Modification
     if one is None or other is None or (one.scale, one.rate) != (other.scale, other.rate):
         return None
     biases = operation("where", condition, _total(one), _total(other), dtype=torch.float32)
-    seen = None
-    if one.seen is not None or other.seen is not None:
-        yes, no = (number(True) if x.seen is None else x.seen for x in (one, other))
-        seen = operation("where", condition, yes, no, dtype=torch.bool)
+    visible = None
+    if one.visible is not None or other.visible is not None:
+        yes, no = (number(True) if x.visible is None else x.visible for x in (one, other))
+        visible = operation("where", condition, yes, no, dtype=torch.bool)
     if not (one.biases or other.biases):
-        return replace(one, seen=seen)
-    return replace(one, biases=((1, biases),), seen=seen)
+        return replace(one, visible=visible)
+    return replace(one, biases=((1, biases),), visible=visible)
 
 
 def _total(change: Modification) -> Expression:

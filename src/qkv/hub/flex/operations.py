@@ -33,8 +33,8 @@ def of(func: Any, arguments: Sequence[Argument], named: Mapping[str, Argument]) 
     name = _name(func)
     if name == "where":
         return _where(func, *arguments, **named)
-    known = _RULES[name](*arguments, **named) if name in _RULES else None
-    return _call(func, name, arguments, named) if known is None else known
+    result = _RULES[name](*arguments, **named) if name in _RULES else None
+    return _call(func, name, arguments, named) if result is None else result
 
 
 def _name(func: Any) -> str:

@@ -62,13 +62,17 @@ def guarded(expression: Expression, grid: Grid) -> Expression:
     done: dict[int, Expression] = {}
     ranges: dict[int, Interval] = {}
 
-    def visit(each: Expression) -> Expression:
-        if id(each) not in done:
-            arguments = tuple(visit(x) if isinstance(x, Expression) else x for x in each.arguments)
-            same = all(x is y for x, y in zip(arguments, each.arguments, strict=True))
-            name = "guarded" if each.name == "index" and _may_leave(each, sizes, ranges) else each.name
-            done[id(each)] = each if same and name == each.name else Expression(name, arguments, each.dtype)
-        return done[id(each)]
+    def visit(expression: Expression) -> Expression:
+        if id(expression) not in done:
+            arguments = tuple(visit(x) if isinstance(x, Expression) else x for x in expression.arguments)
+            same = all(x is y for x, y in zip(arguments, expression.arguments, strict=True))
+            name = (
+                "guarded" if expression.name == "index" and _may_leave(expression, sizes, ranges) else expression.name
+            )
+            done[id(expression)] = (
+                expression if same and name == expression.name else Expression(name, arguments, expression.dtype)
+            )
+        return done[id(expression)]
 
     return visit(expression)
 
@@ -82,16 +86,16 @@ def _may_leave(read: Expression, sizes: dict[str, int], ranges: dict[int, Interv
     return any(low < -size or high >= size for (low, high), size in intervals)
 
 
-def _interval(x: Any, sizes: dict[str, int], known: dict[int, Interval]) -> Interval:
+def _interval(x: Any, sizes: dict[str, int], intervals: dict[int, Interval]) -> Interval:
     """Return the least and the largest value of an integer, or numbers beyond them."""
     if not isinstance(x, Expression):
         return (x, x) if isinstance(x, (int, float)) else (-inf, inf)
-    if id(x) not in known:
-        known[id(x)] = _interval_of(x, sizes, known)
-    return known[id(x)]
+    if id(x) not in intervals:
+        intervals[id(x)] = _interval_of(x, sizes, intervals)
+    return intervals[id(x)]
 
 
-def _interval_of(x: Expression, sizes: dict[str, int], known: dict[int, Interval]) -> Interval:
+def _interval_of(x: Expression, sizes: dict[str, int], intervals: dict[int, Interval]) -> Interval:
     if x.name in sizes:
         return 0, sizes[x.name] - 1
     value = constant(x)
@@ -102,7 +106,7 @@ def _interval_of(x: Expression, sizes: dict[str, int], known: dict[int, Interval
     if x.name in ("captured", "index", "guarded"):
         return _entries(x)
     rule = _INTERVALS.get(x.name)
-    return (-inf, inf) if rule is None else rule(*(_interval(each, sizes, known) for each in x.arguments))
+    return (-inf, inf) if rule is None else rule(*(_interval(argument, sizes, intervals) for argument in x.arguments))
 
 
 def _entries(x: Expression) -> Interval:
@@ -151,13 +155,13 @@ _INTERVALS: dict[str, Callable[..., Interval]] = {
 
 def reads_of(expressions: Iterable[Expression]) -> list[Expression]:
     """Return the reads among expressions and their parts that may leave their table."""
-    pending, seen, reads = list(expressions), set[int](), []
+    pending, visited, reads = list(expressions), set[int](), []
     while pending:
-        each = pending.pop()
-        if id(each) not in seen:
-            seen.add(id(each))
-            reads += [each] if each.name == "guarded" else []
-            pending += parts(each)
+        expression = pending.pop()
+        if id(expression) not in visited:
+            visited.add(id(expression))
+            reads += [expression] if expression.name == "guarded" else []
+            pending += parts(expression)
     return reads
 
 
@@ -184,8 +188,8 @@ def check(expressions: Sequence[Expression], mask: Mask | None, grid: Grid, scor
         visible = visibility.tile(rows, slice(None))
         with torch.no_grad():
             if score is not None:
-                shown = evaluate(score, {**indices, "score": torch.zeros((), device=grid.device)}) != -inf
-                visible = shown if visible is None else visible & shown
+                not_hidden = evaluate(score, {**indices, "score": torch.zeros((), device=grid.device)}) != -inf
+                visible = not_hidden if visible is None else visible & not_hidden
             for read in reads:
                 _check(read, visible, indices)
 

@@ -182,14 +182,14 @@ def traced(function: Callable[..., Any], names: Sequence[str], dtype: torch.dtyp
 
 def _expect_device(expression: Expression, device: torch.device) -> None:
     """Raise DtypeError if a tensor that a function closes over is on another device than the indices."""
-    pending, seen = [expression], set[int]()
+    pending, visited = [expression], set[int]()
     while pending:
-        each = pending.pop()
-        if id(each) in seen:
+        part = pending.pop()
+        if id(part) in visited:
             continue
-        seen.add(id(each))
-        pending += parts(each)
-        x = each.arguments[0].tensor if each.name == "captured" else None
+        visited.add(id(part))
+        pending += parts(part)
+        x = part.arguments[0].tensor if part.name == "captured" else None
         # As everywhere in PyTorch, a CPU scalar tensor works with any device.
         if x is not None and x.device != device and (x.ndim or x.device.type != "cpu"):
             hint = "Move it there with .to(query.device)."
@@ -232,8 +232,8 @@ def _recorded(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Express
 
 def _tensor_or_constant(original: Any, argument: Any) -> Any:
     """Return an argument of a function that may tell tensors from numbers: ones_like(score) stays a tensor."""
-    known = isinstance(argument, Expression) and argument.name == "number" and isinstance(original, Tensor)
-    return Expression("tensor", (argument,), argument.dtype) if known else argument
+    is_tensor = isinstance(argument, Expression) and argument.name == "number" and isinstance(original, Tensor)
+    return Expression("tensor", (argument,), argument.dtype) if is_tensor else argument
 
 
 def _examples(arguments: Any) -> Any:

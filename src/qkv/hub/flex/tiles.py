@@ -95,9 +95,9 @@ def by_pair(function: Callable[..., Tensor], leads: bool) -> OnTile:
 
     def on_tile(x: Tensor, indices: Mapping[str, Tensor]) -> Tensor:
         numbers = [indices[name].flatten() for name in names]
-        if not torch.compiler.is_compiling() and not all(len(each) for each in numbers):
+        if not torch.compiler.is_compiling() and not all(len(positions) for positions in numbers):
             # vmap does not support every operator on an empty tensor, as in a tile whose keys are all hidden.
-            return x.new_zeros([len(each) for each in numbers])
+            return x.new_zeros([len(positions) for positions in numbers])
         # PyTorch's compiler lets no checkpoint enter a mode: there all stripes lie within one.
         with nullcontext() if torch.compiler.is_compiling() else IndexByTensors():
             return function(*((x,) if leads else ()), *numbers)
@@ -171,14 +171,14 @@ def _traced_stripe(inputs: list[Tensor], pairs: Pairs, grid: Grid, slices: TileS
 def _with_gradients(stripes: "BatchStripes", inputs: list[Tensor], visibility: Visibility) -> Results:
     """Compute all stripes, so that the backward pass computes them again."""
     pairs = stripes.pairs
-    known = captured_by(lambda: stripes.one_pair(inputs))
+    captured = captured_by(lambda: stripes.one_pair(inputs))
     reads = Reads([*inputs, *visibility.tensors(), *(() if pairs.seed is None else (pairs.seed,))])
     with reads:
-        if known is None:
+        if captured is None:
             # A compiled function, for example, does not show which tensors it reads.
             results = stripes.all(inputs, lambda run: checkpoint(run, use_reentrant=False))
         else:
-            results = Results(*_Recomputed.apply(stripes, *inputs, *known))  # type: ignore[no-untyped-call]
+            results = Results(*_Recomputed.apply(stripes, *inputs, *captured))  # type: ignore[no-untyped-call]
     reads.guard((results.output, results.lse))
     return results
 
@@ -360,14 +360,14 @@ def _weights(parts: list[Tensor], pairs: Pairs, grid: Grid, slices: TileSlices, 
         if pairs.scored is not None:
             s = pairs.scored(s, indices).to(s.dtype).expand(s.shape)
         # Also without a mask, a score of −∞ hides a pair, and may leave a row empty.
-        seen = torch.ones((1, 1), dtype=torch.bool, device=device) if visible is None else visible
-        w = Softmax()(s, seen)
+        visible_part = torch.ones((1, 1), dtype=torch.bool, device=device) if visible is None else visible
+        w = Softmax()(s, visible_part)
         nothing = s.new_zeros(s.shape[:-1])
         lse = Softmax().state(s, visible) if pairs.lse else nothing
         largest = _largest(hide(s.detach(), visible, -torch.inf)) if pairs.largest else nothing
         if pairs.weighted is not None:
             changed = pairs.weighted(w, indices).to(w.dtype).expand(w.shape)
-            w = torch.where(seen & (s.detach() != -torch.inf), changed, 0.0)
+            w = torch.where(visible_part & (s.detach() != -torch.inf), changed, 0.0)
         if pairs.seed is not None:
             everything = (slice(None), slice(None))
             part = TileSlices(everything, rows, columns)

@@ -63,7 +63,7 @@ def run(
     blocks: Sequence[Block],
     shape: tuple[int, int],
     x: Floats,
-    seen: StridedArray | None,
+    visible: StridedArray | None,
     real: StridedArray | None,
     out: Floats,
     pool: MemoryPool,
@@ -77,7 +77,7 @@ def run(
         blocks: all of one width.
         shape: B and N, the number of new positions.
         x: (B·N, M), flat.
-        seen: the target positions that each new one sees, bool, with strides over B, N and K; None for all.
+        visible: the target positions that each new one sees, bool, with strides over B, N and K; None for all.
         real: the source positions that each new one sees, likewise.
         out: (B·N, M), flat, written.
         pool: gives memory for intermediate results.
@@ -94,21 +94,21 @@ def run(
     )
     widest = max(max(3 * weights.width, weights.hidden) for weights, *_ in blocks)
     work = pool.tensor((shape[0] * shape[1] * (_TABLES * blocks[0].weights.width + widest),)).numpy()
-    masks = tuple(_NO_MASK if mask is None else mask.numbers for mask in (seen, real))
+    masks = tuple(_NO_MASK if mask is None else mask.numbers for mask in (visible, real))
     runs = []
     for index, block in enumerate(blocks):
         after = out if index == len(blocks) - 1 else np.empty_like(x)
-        target, memory = (tuple(each.numbers for each in pair) for pair in (block.target, block.memory))
-        sizes = _sizes(block, shape, seen, real)
+        target, memory = (tuple(cache.numbers for cache in pair) for pair in (block.target, block.memory))
+        sizes = _sizes(block, shape, visible, real)
         runs.append((threads, sizes, block.weights[:3], x, target, memory, masks, work, after, scratch))
         x = after
     step = block_kernel.step.at(np.float32)
-    for each in runs:
-        step(*each)
+    for arguments in runs:
+        step(*arguments)
 
 
 def _sizes(
-    block: Block, shape: tuple[int, int], seen: StridedArray | None, real: StridedArray | None
+    block: Block, shape: tuple[int, int], visible: StridedArray | None, real: StridedArray | None
 ) -> NDArray[np.uint64]:
     """Return the sizes and strides of a step, in the order of `block_kernel`."""
     (items, new), (_, _, _, width, hidden, heads, norm_first) = shape, block.weights
@@ -119,7 +119,7 @@ def _sizes(
         [
             *(items, new, width, hidden, norm_first),
             *append_sizes((items, new, block.length, width, width), fresh, key.strides[::2], value.strides[::2]),
-            *attend_sizes(target, (fresh[0], head, fresh[1]), key.strides, value.strides, seen),
+            *attend_sizes(target, (fresh[0], head, fresh[1]), key.strides, value.strides, visible),
             *attend_sizes(other, (new * width, head, width), memory_key.strides, memory_value.strides, real),
         ],
         np.uint64,

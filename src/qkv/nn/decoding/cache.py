@@ -121,20 +121,20 @@ class SomeMemory:
 
     Args:
         memory: keys and values (B, G, K, ...).
-        seen: which keys a row may see, bool (B, K).
+        visible: which keys a row may see, bool (B, K).
     """
 
     memory: Memory
-    seen: Tensor
+    visible: Tensor
 
     @property
     def mask(self) -> Tensor:
         """The mask of any query, (B, 1, 1, K)."""
-        return self.seen[:, None, None]
+        return self.visible[:, None, None]
 
     def select(self, rows: Tensor) -> "SomeMemory":
         """Take rows of the batch: fewer, repeated or reordered."""
-        return SomeMemory(self.memory.select(rows), select_rows(self.seen, rows))
+        return SomeMemory(self.memory.select(rows), select_rows(self.visible, rows))
 
 
 @final

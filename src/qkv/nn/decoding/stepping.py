@@ -30,7 +30,7 @@ from qkv.values.plain import are_plain_in_evaluation
 if TYPE_CHECKING:
     from qkv.linalg.packed import Affine, Norm
 
-_KNOWN = (
+_FUSED_MODULES = (
     TransformerBlock,
     MultiHeadAttention,
     Attention,
@@ -52,7 +52,7 @@ def steps(
     x: Tensor,
     caches: Sequence[BlockCache],
     lengths: Tensor | None,
-    seen: Tensor | None = None,
+    visible: Tensor | None = None,
     session: DecodingSession | None = None,
     parted: int = 0,
     *,
@@ -65,10 +65,10 @@ def steps(
         x: (B, N, M).
         caches: what each block kept of the positions before.
         lengths: real source positions (B,); None if there is no padding.
-        seen: the positions that each new one sees, bool (B, N, K), K those kept and the N new ones; None if each sees
-            itself and all before it.
+        visible: the positions that each new one sees, bool (B, N, K), K the cached ones and the N new ones; None if
+            each sees itself and all before it.
         session: keeps packed weights. Without one the modules run.
-        parted: with `seen`, the position from which on N keys are kept of every position.
+        parted: with `visible`, the position from which on N keys are kept of every position.
         bias: of the self-attentions' scores.
 
     Returns:
@@ -76,11 +76,11 @@ def steps(
     """
     packed = None if session is None or bias is not None else _packed(blocks, x, caches, session)
     # The width comes last: it would tie a traced program to this size.
-    if session is not None and packed is not None and (seen is not None or x.shape[1] == 1):
-        return _fused(packed, x, caches, lengths, seen, session)
+    if session is not None and packed is not None and (visible is not None or x.shape[1] == 1):
+        return _fused(packed, x, caches, lengths, visible, session)
     mask, grown = None if lengths is None else Lengths(lengths), []
     for block, cache in zip(blocks, caches, strict=True):
-        x, after = block.step(x, cache, mask, seen, session, parted=parted, bias=bias)
+        x, after = block.step(x, cache, mask, visible, session, parted=parted, bias=bias)
         grown.append(after)
     return x, tuple(grown)
 
@@ -175,7 +175,7 @@ def _fused(
     x: Tensor,
     caches: Sequence[BlockCache],
     lengths: Tensor | None,
-    seen: Tensor | None,
+    visible: Tensor | None,
     session: DecodingSession,
 ) -> tuple[Tensor, tuple[BlockCache, ...]]:
     from qkv.nn.decoding.block import Block, run
@@ -192,7 +192,7 @@ def _fused(
         blocks.append(Block(block.weights, target, past.length, source, memory.length))
         after.append(BlockCache(past, memory))
     out = x.new_empty(x.shape)
-    mask = None if seen is None else StridedArray(as_strided_array(seen).numbers, seen.stride())
+    mask = None if visible is None else StridedArray(as_strided_array(visible).numbers, visible.stride())
     real = None if lengths is None else _real(lengths, blocks[0].size)
     inputs = x.detach().contiguous().view(-1).numpy()
     run(blocks, (batch, new), inputs, mask, real, out.view(-1).numpy(), session.memory)
@@ -221,7 +221,7 @@ def _has_form(block: TransformerBlock) -> bool:
     """Return whether a block computes what the fused step computes: no part replaced, no other option chosen."""
     return (
         block.cross_attention is not None
-        and all(type(m) in _KNOWN for m in block.modules())
+        and all(type(m) in _FUSED_MODULES for m in block.modules())
         and block.around_self.place in ("before", "after")
         and not any(p.is_inference() or p.dtype != torch.float32 for p in block.parameters())
         and isinstance(block.feed_forward, FeedForward)

@@ -11,7 +11,7 @@ from qkv.values.execution import numbers
 
 LEAST = 1 << 12
 """Elements of a state below which PyTorch's operations run, so that a small process need not load kernels."""
-EACH = 1.4e-3
+MICROSECONDS_PER_ELEMENT = 1.4e-3
 """Microseconds of one thread per element of a state."""
 
 
@@ -70,7 +70,9 @@ def _forward(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> tuple[Tensor,
     states, gates = hidden.new_empty(hidden.shape), hidden.new_empty(len(hidden), 3, hidden.shape[1])
     arrays = [x.detach().contiguous().numpy() for x in (inputs, recurrent, hidden)]
     arrays += [states.numpy(), gates.numpy()]
-    thread_pool.run_in_chunks(gru_kernel.forward, arrays[0].dtype, len(hidden), EACH * hidden.numel(), arrays)
+    thread_pool.run_in_chunks(
+        gru_kernel.forward, arrays[0].dtype, len(hidden), MICROSECONDS_PER_ELEMENT * hidden.numel(), arrays
+    )
     return states, gates
 
 
@@ -109,8 +111,8 @@ def differentiable(
     with torch.enable_grad():
         alone = [None if x is None else x.view_as(x) for x in inputs]
         learned = [x for x, want in zip(alone, needed, strict=True) if want and x is not None]
-        each = iter(torch.autograd.grad(compute(*alone), learned, grad, create_graph=create_graph))
-    return tuple(next(each) if want else None for want in needed)
+        grads = iter(torch.autograd.grad(compute(*alone), learned, grad, create_graph=create_graph))
+    return tuple(next(grads) if want else None for want in needed)
 
 
 def _backward(grad: Tensor, recurrent: Tensor, hidden: Tensor, gates: Tensor) -> tuple[Tensor, ...]:
@@ -124,5 +126,7 @@ def _backward(grad: Tensor, recurrent: Tensor, hidden: Tensor, gates: Tensor) ->
     )
     arrays = [x.detach().contiguous().numpy() for x in (grad, recurrent, hidden, gates)]
     arrays += [x.numpy() for x in gradients]
-    thread_pool.run_in_chunks(gru_kernel.backward, arrays[0].dtype, len(hidden), EACH * hidden.numel(), arrays)
+    thread_pool.run_in_chunks(
+        gru_kernel.backward, arrays[0].dtype, len(hidden), MICROSECONDS_PER_ELEMENT * hidden.numel(), arrays
+    )
     return gradients

@@ -102,7 +102,9 @@ def _forward(
     for t, hidden in enumerate(states[:-1].unbind()):
         share = times(hidden)
         arrays = x[t], share.numpy(), h[t], h[t + 1], g[t if learns else 0]
-        thread_pool.run_in_chunks(gru_kernel.forward, x.dtype, rows, gated.EACH * rows * width, arrays)
+        thread_pool.run_in_chunks(
+            gru_kernel.forward, x.dtype, rows, gated.MICROSECONDS_PER_ELEMENT * rows * width, arrays
+        )
         if learns:
             shares.append(share)
     return states, gates, shares
@@ -122,7 +124,9 @@ def _backward(
     for t in reversed(range(steps)):
         torch.add(grad[t], carried, out=total)
         arrays = total.numpy(), shares[t].numpy(), h[t], g[t], to_x[t], to_u[t], by_state.numpy()
-        thread_pool.run_in_chunks(gru_kernel.backward, h.dtype, rows, gated.EACH * rows * width, arrays)
+        thread_pool.run_in_chunks(
+            gru_kernel.backward, h.dtype, rows, gated.MICROSECONDS_PER_ELEMENT * rows * width, arrays
+        )
         carried = times(to_shares[t]).add_(by_state)
     flat, before = to_shares.flatten(0, 1), states[:-1].flatten(0, 1)
     _, weight_learns, bias_learns, _ = needed

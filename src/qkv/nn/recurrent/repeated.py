@@ -43,14 +43,14 @@ class Repeated:
             # Cast once for all steps. Autocast caches casts of parameters only, and `_weight` will not be one.
             weight = weight.to(torch.get_autocast_dtype(device))
         self._weight, self._bias, self._stored, self._marks, self._step = weight, bias, packed, None, 0
-        self._left = Marks(steps)
+        self._saved = Marks(steps)
         # `_Gathered` drops the one of the backward pass at its end, so a result that lives on holds no packed weight.
         self._packed, self._back = _LoopWeight(steps), _LoopWeight(steps)
         traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
         rewritten = traced or transformed()
         if steps > 1 and torch.is_grad_enabled() and weight.requires_grad and not rewritten:
             marks = weight.new_zeros(steps)
-            gathered = _Gathered.apply(weight, bias, marks, self._left, self._back)  # type: ignore[no-untyped-call]
+            gathered = _Gathered.apply(weight, bias, marks, self._saved, self._back)  # type: ignore[no-untyped-call]
             self._weight, self._marks = gathered
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class Repeated:
                 return linear(x, self._weight, self._bias, self._stored)
             return self._packed.times(x, self._weight, self._bias)
         x = x.to(self._weight.dtype)
-        options = self._bias, self._marks, self._left, self._packed, self._back, self._step
+        options = self._bias, self._marks, self._saved, self._packed, self._back, self._step
         output: Tensor = _Step.apply(x, self._weight, *options)  # type: ignore[no-untyped-call]
         self._step += 1
         return output
@@ -113,7 +113,7 @@ class Marks:
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
-        self._left: dict[int, tuple[Tensor, Tensor]] = {}
+        self._saved: dict[int, tuple[Tensor, Tensor]] = {}
 
     def leave(self, step: int, inputs: Tensor, grad: Tensor) -> Tensor:
         """Leave the input of a step, and the gradient of its result.
@@ -126,15 +126,15 @@ class Marks:
         Returns:
             The mark of the step: its contribution to the gradient of the vector.
         """
-        self._left[step] = inputs, grad
+        self._saved[step] = inputs, grad
         mark = grad.new_zeros(self._steps)
         mark[step] = 1
         return mark
 
     def take(self, marks: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Return and forget what the marked steps left, in order: their inputs, and the gradients of their results."""
-        left = [self._left.pop(step) for step in marks.nonzero()[:, 0].tolist()]
-        return [inputs for inputs, _ in left], [grad for _, grad in left]
+        saved = [self._saved.pop(step) for step in marks.nonzero()[:, 0].tolist()]
+        return [inputs for inputs, _ in saved], [grad for _, grad in saved]
 
 
 class _Gathered(torch.autograd.Function):
@@ -142,9 +142,9 @@ class _Gathered(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, weight: Tensor, bias: Tensor | None, marks: Tensor, left: Marks, back: "_LoopWeight"
+        ctx: Any, weight: Tensor, bias: Tensor | None, marks: Tensor, saved: Marks, back: "_LoopWeight"
     ) -> tuple[Tensor, Tensor]:
-        ctx.left, ctx.back, ctx.learns = left, back, bias is not None and bias.requires_grad
+        ctx.step_tensors, ctx.back, ctx.learns = saved, back, bias is not None and bias.requires_grad
         ctx.set_materialize_grads(False)
         return weight.view_as(weight), marks.view_as(marks)
 
@@ -154,7 +154,7 @@ class _Gathered(torch.autograd.Function):
         # The weight has a gradient of its own only if the gradients of the steps are differentiated again.
         if marks is None:
             return weight, None, None, None, None
-        inputs, grads = map(torch.cat, ctx.left.take(marks))
+        inputs, grads = map(torch.cat, ctx.step_tensors.take(marks))
         # PyTorch's own product if second derivatives may follow.
         times = torch.matmul if torch.is_grad_enabled() else product
         share = times(grads.mT, inputs)
@@ -213,12 +213,12 @@ class _Step(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         marks: Tensor,
-        left: Marks,
+        saved: Marks,
         packed: _LoopWeight,
         back: _LoopWeight,
         step: int,
     ) -> Tensor:
-        ctx.left, ctx.back, ctx.step = left, back, step
+        ctx.step_tensors, ctx.back, ctx.step = saved, back, step
         ctx.save_for_backward(x, weight)
         return packed.times(x, weight, bias)
 
@@ -226,7 +226,7 @@ class _Step(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         x, weight = ctx.saved_tensors
         rows = grad.flatten(0, -2)
-        mark = ctx.left.leave(ctx.step, x.flatten(0, -2), rows)
+        mark = ctx.step_tensors.leave(ctx.step, x.flatten(0, -2), rows)
         if not ctx.needs_input_grad[0]:
             return None, None, None, mark, None, None, None, None
         return _input_gradient(ctx.back, rows, weight).view_as(x), None, None, mark, None, None, None, None

@@ -58,7 +58,7 @@ class RepeatedAttention:
         self._attend = partial(attention, score=score, mask=mask)
         self._loop: _Loop | None = None
         self._plan: Callable[[Tensor], _Loop | None] | None = None
-        self._key, self._value, self._marks, self._step, self._left = key, value, None, 0, Marks(steps)
+        self._key, self._value, self._marks, self._step, self._saved = key, value, None, 0, Marks(steps)
         large = steps > 1 and key.numel() + value.numel() >= _LEAST
         learns = torch.is_grad_enabled() and (key.requires_grad or value.requires_grad)
         if large and learns and _is_replaceable(attention, key):
@@ -66,7 +66,7 @@ class RepeatedAttention:
             full = partial(attention.forward, score=score, mask=mask)
             marks = key.new_zeros(steps)
             masks = tensors_in(mask)
-            self._marks = _Memory.apply(key, value, marks, full, self._left, *masks)  # type: ignore[no-untyped-call]
+            self._marks = _Memory.apply(key, value, marks, full, self._saved, *masks)  # type: ignore[no-untyped-call]
             self._key, self._value = key.detach(), value.detach()
             if not has_hooks(attention):
                 memory = self._key, self._value
@@ -89,7 +89,7 @@ class RepeatedAttention:
             output = self._loop(query)
         if self._marks is None:
             return output
-        noted: Tensor = _Noted.apply(output, query, self._marks, self._left, self._step)  # type: ignore[no-untyped-call]
+        noted: Tensor = _Noted.apply(output, query, self._marks, self._saved, self._step)  # type: ignore[no-untyped-call]
         self._step += 1
         return noted
 
@@ -165,9 +165,9 @@ class _Memory(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, key: Tensor, value: Tensor, marks: Tensor, attend: _Attend, left: Marks, *masks: Tensor
+        ctx: Any, key: Tensor, value: Tensor, marks: Tensor, attend: _Attend, saved: Marks, *masks: Tensor
     ) -> Tensor:
-        ctx.attend, ctx.left = attend, left
+        ctx.attend, ctx.step_tensors = attend, saved
         kind = key.device.type
         ctx.precision = partial(torch.autocast, kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
         # The tensors of the mask are saved only so that PyTorch checks their versions: `attend` holds them itself.
@@ -176,7 +176,7 @@ class _Memory(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, marks: Tensor) -> Any:
-        query, grad = (torch.cat(rows, 1) for rows in ctx.left.take(marks))
+        query, grad = (torch.cat(rows, 1) for rows in ctx.step_tensors.take(marks))
         # Queries are detached: they depend on these keys and values too, but through the graph of earlier steps.
         key, value, *masks = ctx.saved_tensors
         leaves = [tensor.detach().requires_grad_() for tensor in (key, value)]
@@ -205,12 +205,12 @@ class _Noted(torch.autograd.Function):
     """The output of a step, unchanged. Its backward leaves the query and the gradient to `_Memory`."""
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, query: Tensor, marks: Tensor, left: Marks, step: int) -> Tensor:
-        ctx.left, ctx.step = left, step
+    def forward(ctx: Any, output: Tensor, query: Tensor, marks: Tensor, saved: Marks, step: int) -> Tensor:
+        ctx.step_tensors, ctx.step = saved, step
         ctx.save_for_backward(query)
         return output.view_as(output)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
         (query,) = ctx.saved_tensors
-        return grad, None, ctx.left.leave(ctx.step, query, grad), None, None
+        return grad, None, ctx.step_tensors.leave(ctx.step, query, grad), None, None

@@ -125,7 +125,7 @@ class FileAligner:
     @property
     def readings(self) -> list[str]:
         """What is read from each model."""
-        return [str(each.reading) for each in (self._there, self._back) if each is not None]
+        return [str(direction.reading) for direction in (self._there, self._back) if direction is not None]
 
     def align(self, files: SentenceFiles) -> Aligned:
         """Align the sentences of two files.
@@ -270,5 +270,5 @@ def _expect_turned(table: WordTable | None, other: WordTable | None) -> None:
 
 def _turned(gold: Sequence[Links]) -> list[Links]:
     return [
-        Links(frozenset((j, i) for i, j in each.sure), frozenset((j, i) for i, j in each.possible)) for each in gold
+        Links(frozenset((j, i) for i, j in links.sure), frozenset((j, i) for i, j in links.possible)) for links in gold
     ]

@@ -135,10 +135,13 @@ class Aligner:
         """
         weights = list(self._weights(pairs, self.layers, names))
         readings = [
-            (reading, alignment_error_rate([likeliest(_read(each, reading)) for each in weights], gold))
+            (
+                reading,
+                alignment_error_rate([likeliest(_read(weights_of_pair, reading)) for weights_of_pair in weights], gold),
+            )
             for reading in self._readings(weights)
         ]
-        return min(readings, key=lambda one: one[1].value)
+        return min(readings, key=lambda scored: scored[1].value)
 
     def _readings(self, weights: Sequence[dict[str, Tensor]]) -> list[AlignmentReading]:
         heads = {layer: weights[0][layer].shape[1] for layer in self.layers}
@@ -152,7 +155,7 @@ class Aligner:
     def _weights(self, pairs: Sequence[Pair], layers: Sequence[str], names: Names) -> Iterator[dict[str, Tensor]]:
         """Return, for each pair and layer, the weights between words; see `_between_words`."""
         numbered = [self._numbers(pair, names) for pair in pairs]
-        batches = inference_batches([max(len(one.source), len(one.target)) for one in numbered], _BATCH_TOKENS)
+        batches = inference_batches([max(len(pair.source), len(pair.target)) for pair in numbered], _BATCH_TOKENS)
         results = [self._batch([numbered[index] for index in batch], layers) for batch in counted(batches)]
         return iter(restore_order(batches, results))
 
@@ -160,16 +163,16 @@ class Aligner:
     def _batch(self, numbers: Sequence[_Numbers], layers: Sequence[str]) -> list[dict[str, Tensor]]:
         model, tokenizer = self.translator.model, self.translator.tokenizer
         device = device_of(model)
-        source, lengths = collate_sources([one.source for one in numbers], tokenizer.pad, device)
-        target, _ = collate_sources([(tokenizer.bos, *one.target) for one in numbers], tokenizer.pad, device)
+        source, lengths = collate_sources([pair.source for pair in numbers], tokenizer.pad, device)
+        target, _ = collate_sources([(tokenizer.bos, *pair.target) for pair in numbers], tokenizer.pad, device)
         with record(model, layers=layers) as trace:
             model(source, lengths, target)
         recorded = {layer: trace.weights(layer).float().cpu() for layer in layers}
         for layer, weights in recorded.items():
             expect_numbers(weights, f"the attention {layer}")
         return [
-            {layer: _between_words(_by_head(weights[row]), one) for layer, weights in recorded.items()}
-            for row, one in enumerate(numbers)
+            {layer: _between_words(_by_head(weights[row]), pair) for layer, weights in recorded.items()}
+            for row, pair in enumerate(numbers)
         ]
 
     def _numbers(self, pair: Pair, names: Names) -> _Numbers:
@@ -292,18 +295,18 @@ def mutual(forward_TS: Tensor, backward_ST: Tensor) -> set[Link]:
         >>> sorted(mutual(forward, backward))
         [(0, 0), (1, 1)]
     """
-    together = forward_TS + backward_ST.mT
-    if not together.numel():
+    summed = forward_TS + backward_ST.mT
+    if not summed.numel():
         return set()
-    back = together.argmax(0).tolist()
-    return {(s, t) for t, s in enumerate(together.argmax(1).tolist()) if back[s] == t and together[t, s] > 0}
+    back = summed.argmax(0).tolist()
+    return {(s, t) for t, s in enumerate(summed.argmax(1).tolist()) if back[s] == t and summed[t, s] > 0}
 
 
-def join(how: str, forward: Sequence[Tensor], backward: Sequence[Tensor]) -> list[set[Link]]:
+def join(method: str, forward: Sequence[Tensor], backward: Sequence[Tensor]) -> list[set[Link]]:
     """Combine the weights of both directions to links.
 
     Args:
-        how: "mutual", or how the links of both directions are combined, see `qkv.metrics.symmetrize`.
+        method: "mutual", or how the links of both directions are combined, see `qkv.metrics.symmetrize`.
         forward: for each pair (target words, source words).
         backward: for each pair (source words, target words), from a model of the other direction.
 
@@ -313,11 +316,11 @@ def join(how: str, forward: Sequence[Tensor], backward: Sequence[Tensor]) -> lis
     Raises:
         ConfigError: the name is unknown.
     """
-    expect_name(setting("symmetrize"), how, WAYS)
-    if how == MUTUAL:
+    expect_name(setting("symmetrize"), method, WAYS)
+    if method == MUTUAL:
         return [mutual(there, back) for there, back in zip(forward, backward, strict=True)]
     return [
-        symmetrize(how, likeliest(there), {(s, t) for t, s in likeliest(back)})
+        symmetrize(method, likeliest(there), {(s, t) for t, s in likeliest(back)})
         for there, back in zip(forward, backward, strict=True)
     ]
 
@@ -326,14 +329,14 @@ def _by_head(weights: Tensor) -> Tensor:
     return weights if weights.ndim == 3 else weights[None]
 
 
-def _between_words(weights_HTS: Tensor, one: _Numbers) -> Tensor:
+def _between_words(weights_HTS: Tensor, pair: _Numbers) -> Tensor:
     """Compute weights (2, H, T, S) between words, read at the step of each target token and after it.
 
     Weights are summed over the tokens of a source word and averaged over those of a target word.
     """
-    count = len(one.target)
-    sources, targets = _membership(one.source_words), _membership(one.target_words)
-    by_word = weights_HTS[..., : len(one.source)] @ sources
+    count = len(pair.target)
+    sources, targets = _membership(pair.source_words), _membership(pair.target_words)
+    by_word = weights_HTS[..., : len(pair.source)] @ sources
     mean = targets.T / targets.sum(0)[:, None].clamp(min=1)
     return torch.stack([mean @ by_word[:, :count], mean @ by_word[:, 1 : count + 1]])
 

@@ -207,7 +207,7 @@ def numbered(
         if label not in labels:
             hint = f"Training never saw it: add examples of it to {setting('data')}, or correct the label."
             got = f'"{label}"'
-            raise DataError(Place(name, text.line), f"one of {_shown(labels)}", got, hint)
+            raise DataError(Place(name, text.line), f"one of {_label_list(labels)}", got, hint)
     ids, begins = encode_words(text.words, tokenizer)
     if len(ids) > longest:
         hint = f"Shorten or split it, or allow longer ones with {setting('longest', f'{len(ids)}')}."
@@ -247,7 +247,9 @@ def text_features(text: str, buckets: int) -> tuple[int, ...]:
     pairs = {f"{first} {second}" for first, second in zip(["", *bare_words], [*bare_words, ""], strict=True)}
     runs = {run for word in set(bare_words) for run in _character_runs(f"<{word}>")}
     features = [
-        f"{kind}:{name}" for kind, some in (("word", bare_words), ("pair", pairs), ("run", runs)) for name in some
+        f"{kind}:{name}"
+        for kind, features in (("word", bare_words), ("pair", pairs), ("run", runs))
+        for name in features
     ]
     return tuple(sorted({zlib.crc32(name.encode()) % buckets for name in features}))
 
@@ -295,6 +297,6 @@ def _digest(texts: Sequence[TextAndLabels]) -> str:
     return fingerprint("\t".join((*text.words, "", *text.labels)) for text in texts)
 
 
-def _shown(labels: Sequence[str], most: int = 12) -> str:
-    shown = ", ".join(f'"{label}"' for label in labels[:most])
-    return shown if len(labels) <= most else f"{shown} and {len(labels) - most} more"
+def _label_list(labels: Sequence[str], limit: int = 12) -> str:
+    names = ", ".join(f'"{label}"' for label in labels[:limit])
+    return names if len(labels) <= limit else f"{names} and {len(labels) - limit} more"

@@ -154,8 +154,8 @@ def rebuild_labeler(
     """Load the model of a checkpoint, the names of its labels, and its maximum number of tokens."""
     config: dict[str, Any] = dict(trained.contents.config)
     labels, longest, table = config.get("labels"), config.get("longest"), config.get("model")
-    good = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
-    if not good or not isinstance(longest, int) or not isinstance(table, dict):
+    is_valid = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
+    if not is_valid or not isinstance(longest, int) or not isinstance(table, dict):
         raise CheckpointError(str(trained.folder), "labels and sizes in config.json", "others", OTHER_VERSION)
     names = tuple(str(label) for label in cast("list[object]", labels))
     if table.get("kind") == PUBLISHED:

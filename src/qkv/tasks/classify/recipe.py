@@ -68,10 +68,10 @@ def _expect_labels(text: LabeledText, origin: Origin | None) -> LabeledText:
         return text
     theirs = origin.trained.contents.config.get("labels")
     if theirs != list(text.labels):
-        shown = ", ".join(map(str, theirs)) if isinstance(theirs, list) else "none"
+        names = ", ".join(map(str, theirs)) if isinstance(theirs, list) else "none"
         hint = f"Train on the same labels, or from scratch without {setting('from')}."
         expected = f"a run with the labels {', '.join(text.labels)}"
-        raise CheckpointError(setting("from"), expected, shown, hint)
+        raise CheckpointError(setting("from"), expected, names, hint)
     return text
 
 

@@ -89,13 +89,14 @@ def read_for_training(
             note("qkv: the validation text is trained on too: figures of validation say little about others.")
     if tokenizer is None:
         tokenizer = learn_tokenizer(tokenizer_settings, [train])
-    learned, held = passage(train, tokenizer), passage(valid, tokenizer)
+    learned, validation = passage(train, tokenizer), passage(valid, tokenizer)
     _expect_window(learned.tokens, context, Place(source), f"{len(learned.ids):,}")
-    total = f"{len(held.ids):,}"
+    total = f"{len(validation.ids):,}"
     if files.valid_text is None:
-        total = f"{len(held.ids):,} of {len(learned.ids) + len(held.ids):,}, the end of the text ({setting('holdout')})"
-    _expect_window(held.tokens, context, Place(source if files.valid_text is None else files.valid_text), total)
-    return TrainingText(tokenizer, learned, held, {"train": fingerprint([train]), "valid": fingerprint([valid])})
+        count = len(learned.ids) + len(validation.ids)
+        total = f"{len(validation.ids):,} of {count:,}, the end of the text ({setting('holdout')})"
+    _expect_window(validation.tokens, context, Place(source if files.valid_text is None else files.valid_text), total)
+    return TrainingText(tokenizer, learned, validation, {"train": fingerprint([train]), "valid": fingerprint([valid])})
 
 
 def _prepared(files: GenerateFiles, context: int, tokenizer: Tokenizer | None) -> TrainingText:

@@ -120,8 +120,8 @@ def judge(model: TextModel, text: Passage) -> list[Figure]:
     count = len(text.ids) - 1
     complete = list(range(0, count - context + 1, context))
     batches = [cut(text.ids, starts, context) for starts in in_batches(complete, max(1, _JUDGED_TOKENS // context))]
-    if rest := count % context:
-        batches.append(text.ids[None, -rest - 1 :])
+    if remainder := count % context:
+        batches.append(text.ids[None, -remainder - 1 :])
     total = 0.0
     for window in counted(batches):
         logits = model(window[:, :-1].to(device)).float()

@@ -256,13 +256,13 @@ class Generator:
         settings: dict[str, Any] = {"bos": 0, "eos": self._end(), "limit": tokens, "never": self._never()}
         model = Prompted(cast("PaddedReader", self.model))
         if beam > 1:
-            hypotheses = [each[0] for each in search(model, source, lengths, search=Beam(beam), **settings)]
+            hypotheses = [ranked[0] for ranked in search(model, source, lengths, search=Beam(beam), **settings)]
         elif sampling.temperature == 0:
             hypotheses = greedy(model, source, lengths, **settings)
         else:
-            drawn = torch.tensor(keys, device=device)
-            hypotheses = sample(model, source, lengths, sampling=sampling, keys=drawn, **settings)
-        return [list(takewhile(lambda token: token not in self._ends(), each.ids)) for each in hypotheses]
+            sample_keys = torch.tensor(keys, device=device)
+            hypotheses = sample(model, source, lengths, sampling=sampling, keys=sample_keys, **settings)
+        return [list(takewhile(lambda token: token not in self._ends(), hypothesis.ids)) for hypothesis in hypotheses]
 
     def _drawn(self, source: list[int], sampling: Sampling, tokens: int) -> Iterator[int]:
         """Draw tokens one at a time, to the end token; the same as of `continuations`."""
@@ -272,10 +272,10 @@ class Generator:
 
     def _expect_room(self, tokens: int, length: int, prompt: str) -> None:
         """Refuse more tokens than fit in the context after a prompt of some length."""
-        most = self.model.config.context - length
-        if _at_least_one(tokens) > most:
+        longest = self.model.config.context - length
+        if _at_least_one(tokens) > longest:
             got, hint = f"{tokens:,}", f"Ask for fewer, or shorten {prompt}."
-            raise DataError("tokens", f"at most {most:,}, to the end of the context", got, hint)
+            raise DataError("tokens", f"at most {longest:,}, to the end of the context", got, hint)
 
     def _end(self) -> int:
         """Return the end token; one beyond the vocabulary where the model has none."""
@@ -296,20 +296,20 @@ class Generator:
     def _draws(self, sources: list[list[int]], keys: list[int], sampling: Sampling) -> Iterator[list[int]]:
         """Generate tokens for sources of one length, without end."""
         device, context = device_of(self.model), self.model.config.context
-        known, rows = torch.tensor(sources, device=device), torch.tensor(keys, device=device)
-        scores, state = self._read(known)
+        ids, rows = torch.tensor(sources, device=device), torch.tensor(keys, device=device)
+        scores, state = self._read(ids)
         step = 0
         while True:
             tokens, gains = sampling.pick(scores, rows, step)
             expect_numbers(gains, f"token {step + 1} after the prompt")
             _expect_possible(gains, step)
             yield tokens.tolist()
-            known = torch.cat([known, tokens[:, None]], 1)[:, -context:]
+            ids = torch.cat([ids, tokens[:, None]], 1)[:, -context:]
             if state.position < context:
                 scores, state = self.model.step(tokens, state)
                 scores = self._allowed(scores)
             else:
-                scores, state = self._read(known[:, -max(1, context // 2) :])
+                scores, state = self._read(ids[:, -max(1, context // 2) :])
             step += 1
 
     def _read(self, ids: Tensor) -> tuple[Tensor, Any]:
@@ -324,21 +324,21 @@ class Generator:
             scores[:, list(self.tokenizer.never_written)] = -torch.inf
         return scores
 
-    def _texts(self, source: list[int], drawn: Iterator[int]) -> Iterator[str]:
+    def _texts(self, source: list[int], tokens: Iterator[int]) -> Iterator[str]:
         """Convert tokens to text; a token that ends within a character waits for the next one."""
         before, pending = source[-1:], list[int]()
-        shown = len(self.tokenizer.decode(before))
-        for token in drawn:
+        length = len(self.tokenizer.decode(before))
+        for token in tokens:
             pending.append(token)
-            text = self.tokenizer.decode(before + pending)[shown:]
+            text = self.tokenizer.decode(before + pending)[length:]
             pieces = self.tokenizer.of_bytes or self.tokenizer.published is not None
             if pieces and text.endswith("\ufffd") and len(pending) < _LONGEST_CHARACTER:
                 continue
             yield text
             before, pending = [token], []
-            shown = len(self.tokenizer.decode(before))
+            length = len(self.tokenizer.decode(before))
         if pending:
-            yield self.tokenizer.decode(before + pending)[shown:]
+            yield self.tokenizer.decode(before + pending)[length:]
 
 
 def _expect_no_draws(sampling: Sampling) -> None:
@@ -368,7 +368,7 @@ def _by_length(sources: Sequence[Sequence[int]]) -> list[list[int]]:
     lengths: dict[int, list[int]] = {}
     for index, source in enumerate(sources):
         lengths.setdefault(len(source), []).append(index)
-    return [part for same in lengths.values() for part in in_batches(same, _ROWS)]
+    return [part for same_length in lengths.values() for part in in_batches(same_length, _ROWS)]
 
 
 def _at_least_one(tokens: int) -> int:

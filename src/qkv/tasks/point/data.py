@@ -72,8 +72,8 @@ def read_lines(data: PointFiles, once: bool, seed: int) -> PointLines:
     pairs = read_training_pairs(data, seed, names=("lines", "inputs"), side=_line, pair=_pair)
     train, kind = parse_pairs(pairs.train, pairs.names, data.elements)
     width = len(train[0].elements[0]) if kind == "numbers" else None
-    held, _ = parse_pairs(pairs.valid, pairs.valid_names, kind, width)
-    for items, name in ((train, pairs.names[1]), (held, pairs.valid_names[1])):
+    validation, _ = parse_pairs(pairs.valid, pairs.valid_names, kind, width)
+    for items, name in ((train, pairs.names[1]), (validation, pairs.valid_names[1])):
         if once:
             _expect_once(items, name)
     vocabulary, features = None, width or 1
@@ -85,7 +85,7 @@ def read_lines(data: PointFiles, once: bool, seed: int) -> PointLines:
         vocabulary,
         features,
         train,
-        held,
+        validation,
         max(len(item.target) for item in train),
         fingerprint(pairs.train),
         fingerprint(pairs.valid),
@@ -96,7 +96,7 @@ def _line(side: Any, where: str) -> str:
     """Join elements or positions by spaces, and the numbers of a vector by commas."""
     if isinstance(side, str) or not isinstance(side, Iterable):
         return text_line(side, where)
-    parts = (",".join(map(str, one)) if isinstance(one, tuple | list) else str(one) for one in side)
+    parts = (",".join(map(str, element)) if isinstance(element, tuple | list) else str(element) for element in side)
     return text_line(" ".join(parts), where)
 
 

@@ -91,7 +91,7 @@ class PointTask:
         """Compute the share of right positions and of right answers, and the loss, on the validation lines."""
         text = self.text
         answers = point(self.model, text.valid, text.vocabulary, text.longest)
-        figures = judge_positions([each.ids for each in answers], [item.target for item in text.valid], self.order)
+        figures = judge_positions([answer.ids for answer in answers], [item.target for item in text.valid], self.order)
         return [*figures, self._validation_loss()]
 
     def _validation_loss(self) -> Figure:
@@ -135,8 +135,14 @@ def judge_positions(
         [0.0, 100.0]
     """
     count = require_same_length(predicted, truth)
-    right = sum(a == b for one, other in zip(predicted, truth, strict=True) for a, b in zip(one, other, strict=False))
-    exact = sum(_same(list(one), list(other), order) for one, other in zip(predicted, truth, strict=True))
+    right = sum(
+        a == b
+        for positions, expected in zip(predicted, truth, strict=True)
+        for a, b in zip(positions, expected, strict=False)
+    )
+    exact = sum(
+        _same(list(positions), list(expected), order) for positions, expected in zip(predicted, truth, strict=True)
+    )
     total = sum(map(len, truth))
     signature = "" if order == "sequence" else f"order:{order}"
     return [
@@ -145,13 +151,13 @@ def judge_positions(
     ]
 
 
-def _same(one: list[int], other: list[int], order: Order) -> bool:
+def _same(positions: list[int], expected: list[int], order: Order) -> bool:
     if order == "set":
-        return set(one) == set(other)
-    if order == "cycle" and one and len(one) == len(other) and other[0] in one:
-        start = one.index(other[0])
-        return one[start:] + one[:start] == other
-    return one == other
+        return set(positions) == set(expected)
+    if order == "cycle" and positions and len(positions) == len(expected) and expected[0] in positions:
+        start = positions.index(expected[0])
+        return positions[start:] + positions[:start] == expected
+    return positions == expected
 
 
 def point(

@@ -190,7 +190,7 @@ class ElementPointer:
             ConfigError: the beam width is below 1.
         """
         _expect_beam(beam)
-        positions = [each.ids for each in point(self.model, items, self.vocabulary, self.longest, beam)]
+        positions = [hypothesis.ids for hypothesis in point(self.model, items, self.vocabulary, self.longest, beam)]
         return positions, judge_positions(positions, [item.target for item in items], self.order)
 
 

@@ -17,7 +17,7 @@ LONGEST_JSON = 16 * LONGEST_LINE
 """Maximum characters of a line of JSON, which can be a document."""
 _OBJECTS = (".jsonl", ".ndjson")
 _WIDEST = 4
-_LEFT = 1 << 20
+_CHUNK = 1 << 20
 _BLANK = "text", "empty lines only"
 
 
@@ -48,8 +48,10 @@ class LineBlock(NamedTuple):
         cuts = [_after_lines(body, count) for body in self.bodies]
         before = tuple(body[:cut] for body, cut in zip(self.bodies, cuts, strict=True))
         after = tuple(body[cut:] for body, cut in zip(self.bodies, cuts, strict=True))
-        rest = self._replace(first=self.first + count, line=self.line + count, lines=self.lines - count, bodies=after)
-        return self._replace(lines=count, bodies=before), rest
+        remaining = self._replace(
+            first=self.first + count, line=self.line + count, lines=self.lines - count, bodies=after
+        )
+        return self._replace(lines=count, bodies=before), remaining
 
 
 def _after_lines(body: bytes, count: int) -> int:
@@ -132,34 +134,36 @@ def _read_files(
             bodies = [lines]
             for stream, file in zip(streams[1:], files[1:], strict=True):
                 bodies.append(_as_many(stream, count, files[0], file, first))
-                if (others := _count(bodies[-1])) < count:
-                    refuse_unequal(files[0], first - 1 + count + _count_left(streams[0]), file, first - 1 + others)
+                if (count_of_others := _count(bodies[-1])) < count:
+                    refuse_unequal(
+                        files[0], first - 1 + count + _count_left(streams[0]), file, first - 1 + count_of_others
+                    )
             yield LineBlock(tuple(map(str, files)), first, line, count, tuple(bodies))
             first, line = first + count, line + count
         for stream, file in zip(streams[1:], files[1:], strict=True):
-            if left := _count_left(stream):
-                refuse_unequal(files[0], first - 1, file, first - 1 + left)
+            if unread := _count_left(stream):
+                refuse_unequal(files[0], first - 1, file, first - 1 + unread)
         summed |= {name: StoredFile(add.size, add.digest.hexdigest()) for name, add in zip(names, sums, strict=True)}
 
 
 def _lines_of(stream: BinaryIO, size: int, file: Path, first: int) -> bytes:
     """Read at least a number of bytes, up to the end of a line."""
-    most = _most(file)
+    limit = _most(file)
     body = stream.read(size)
     if body and not body.endswith(b"\n"):
-        rest = stream.readline(most)
-        if len(rest) == most and not rest.endswith(b"\n"):
+        line_end = stream.readline(limit)
+        if len(line_end) == limit and not line_end.endswith(b"\n"):
             refuse_long(Place(file, first + body.count(b"\n")), longest_line(str(file)))
-        body += rest
+        body += line_end
     return body
 
 
 def _as_many(stream: BinaryIO, count: int, source: Path, file: Path, first: int) -> bytes:
     """Read a number of lines, or all that are left."""
-    most, lines = _most(file), []
+    limit, lines = _most(file), []
     for number in islice(range(first, first + count), count):
-        line = stream.readline(most)
-        if len(line) == most and not line.endswith(b"\n"):
+        line = stream.readline(limit)
+        if len(line) == limit and not line.endswith(b"\n"):
             refuse_long(Place(file, number), longest_line(str(file)))
         if not line:
             break
@@ -179,7 +183,7 @@ def _count(lines: bytes) -> int:
 
 def _count_left(stream: BinaryIO) -> int:
     count, last = 0, b"\n"
-    while body := stream.read(_LEFT):
+    while body := stream.read(_CHUNK):
         count, last = count + body.count(b"\n"), body[-1:]
     return count + (last != b"\n")
 

@@ -93,8 +93,8 @@ class Maker:
         work = read_work(folder)
         tokenizer = Tokenizer.from_json(read_part(folder, TOKENIZER, LARGEST).decode())
         files = build(PrepareFiles, work["settings"]["data"])
-        held = held_pairs(folder) if work["apart"] and work["kind"] == "pairs" else []
-        return cls(folder, work["kind"], files, tokenizer, width_of(tokenizer), frozenset(p.source for p in held))
+        held_out = held_pairs(folder) if work["apart"] and work["kind"] == "pairs" else []
+        return cls(folder, work["kind"], files, tokenizer, width_of(tokenizer), frozenset(p.source for p in held_out))
 
     def make(self, job: ShardJob) -> Shard:
         """Tokenize the lines of a shard, and write its files.

@@ -114,11 +114,11 @@ class Preparation:
             CheckpointError: there is no such run.
         """
         check_tables(tables, tuple(PREPARE.tables))
-        known = build(PrepareFiles, tables.get("data", {}), "data")
-        two = known.source is not None or known.target is not None
-        kind: CorpusKind = "pairs" if known.pairs or two else "text"
-        inputs = _inputs(files, known)
-        _expect_used(known, inputs, kind)
+        settings = build(PrepareFiles, tables.get("data", {}), "data")
+        two = settings.source is not None or settings.target is not None
+        kind: CorpusKind = "pairs" if settings.pairs or two else "text"
+        inputs = _inputs(files, settings)
+        _expect_used(settings, inputs, kind)
         origin = open_origin(None, PREPARE.name, tokenizer_from)
         task = _task_of(kind)
         if origin is not None:
@@ -131,7 +131,7 @@ class Preparation:
         if kind == "text" and not words.shared:
             hint = f"Only pairs have sources and targets ({setting('pairs')})."
             raise ConfigError("tokenizer.source_tokenizer", "one tokenizer for a text", "one for each side", hint)
-        return cls(inputs, kind, replace(known, pairs=kind == "pairs"), words, origin)
+        return cls(inputs, kind, replace(settings, pairs=kind == "pairs"), words, origin)
 
     def prepare(self, out: Path | None, processes: int = 1) -> Prepared:
         """Prepare the corpus, or continue where an earlier call was stopped, or check that it is complete.
@@ -202,13 +202,15 @@ class Preparation:
         if before is not None:
             expect_same(folder, _by_flag(before), _by_flag(described))
         make_folder(folder / NOTES)
-        held = self.kind == "text" or (before is not None and _is_unaltered(folder, VALID_PAIRS, before.get("valid")))
-        if before is not None and held and _is_unaltered(folder, TOKENIZER, before.get("tokenizer")):
+        has_held_out = self.kind == "text" or (
+            before is not None and _is_unaltered(folder, VALID_PAIRS, before.get("valid"))
+        )
+        if before is not None and has_held_out and _is_unaltered(folder, TOKENIZER, before.get("tokenizer")):
             _write(folder, WORK, encode(before, WORK))
             return
         sample = self._without_end(survey)
         with working("learning the tokenizer"):
-            tokenizer, apart, valid = self._learned(sample)
+            tokenizer, excludes_held_out, valid = self._learned(sample)
         work: dict[str, Plain] = {
             **described,
             "kind": self.kind,
@@ -216,7 +218,7 @@ class Preparation:
             "lines": survey.lines,
             "held_from": survey.lines - self._held_lines(survey) + 1 if self.kind == "text" else None,
             "sample": {"lines": sum(b.lines for b in sample), "bytes": sum(b.size for b in sample)},
-            "apart": apart,
+            "apart": excludes_held_out,
             "tokenizer": _write(folder, TOKENIZER, tokenizer.to_json().encode()).to_plain(),
         }
         if self.kind == "pairs":
@@ -245,24 +247,24 @@ class Preparation:
 
     def _learned(self, sample: Sequence[LineBlock]) -> tuple[Tokenizer, bool, bytes]:
         """Return the tokenizer, whether held-out pairs are left out of training, and the bytes of their file."""
-        known = None if self.origin is None else self.origin.trained.tokenizer
+        existing = None if self.origin is None else self.origin.trained.tokenizer
         if self.kind == "text":
             texts = (text for block in sample for text in texts_of(block, self.files))
-            return known or learn_tokenizer(self.words, texts), True, b""
+            return existing or learn_tokenizer(self.words, texts), True, b""
         pairs = [pair for pair, _ in pairs_of(sample, self.files)]
         train, valid = divided(pairs, self.files.seed, self.files.holdout, when=" when you train")
-        tokenizer = known or learn_tokenizers(train, self.words)
+        tokenizer = existing or learn_tokenizers(train, self.words)
         return tokenizer, len(train) + len(valid) == len(pairs), written_pairs(valid)
 
     def _shards(self, folder: Path, survey: "Survey", processes: int) -> tuple[dict[int, Shard], int]:
         """Make what is missing, and return all shards and how many were made."""
-        known, shards = _known(folder), dict[int, Shard]()
+        finished, shards = _finished_shards(folder), dict[int, Shard]()
         sums: dict[str, StoredFile] = {}
 
         def missing() -> Iterator[ShardJob]:
             for job in self._jobs(survey, sums):
                 progress.done += job.lines
-                shard = known.get(job.number)
+                shard = finished.get(job.number)
                 if shard is not None and _is_complete(folder, job.number, shard):
                     shards[job.number] = shard
                 else:
@@ -285,11 +287,11 @@ class Preparation:
         """Divide the files into shards, and what is held out of a text at the end."""
         first_held = survey.lines + 1 if self.kind == "pairs" else survey.lines - self._held_lines(survey) + 1
         blocks: list[LineBlock] = []
-        held: list[LineBlock] = []
+        held_blocks: list[LineBlock] = []
         number = size = 0
         for block in self.inputs.blocks(self._block, sums):
             before, after = _divided(block, first_held)
-            held += [] if after is None else [after]
+            held_blocks += [] if after is None else [after]
             if before is None:
                 continue
             blocks.append(before)
@@ -300,23 +302,23 @@ class Preparation:
                 blocks.clear()
         if blocks:
             yield ShardJob(number, tuple(blocks))
-        if held:
-            yield ShardJob(-1, tuple(held))
+        if held_blocks:
+            yield ShardJob(-1, tuple(held_blocks))
 
     def _end(self, folder: Path, shards: dict[int, Shard], count: int) -> Prepared:
         """Write the manifest, and remove what was needed until then."""
         work = read_work(folder)
         tokenizer = Tokenizer.from_json(read_part(folder, TOKENIZER, LARGEST).decode())
-        held = shards.pop(-1) if self.kind == "text" else sum_of(folder / VALID_PAIRS)
+        held_out = shards.pop(-1) if self.kind == "text" else sum_of(folder / VALID_PAIRS)
         listed = tuple(shards[number] for number in range(len(shards)))
-        parts = sum_of(folder / TOKENIZER), held, width_of(tokenizer), listed
+        parts = sum_of(folder / TOKENIZER), held_out, width_of(tokenizer), listed
         manifest = CorpusManifest(self.kind, self.inputs.documents, work, *parts)
         _write(folder, NAME, manifest.to_bytes())
         remove_folder(folder / NOTES)
         with typed(folder, "a writable folder"):
             remove_file(folder / WORK)
         tokens = sum(shard.tokens for shard in listed)
-        _tell(self.kind, listed, held, tokenizer, work)
+        _tell(self.kind, listed, held_out, tokenizer, work)
         return Prepared(folder, manifest.digest, tokens, len(listed), count)
 
 
@@ -368,7 +370,7 @@ def _by_flag(work: Mapping[str, Plain]) -> dict[str, Plain]:
     return {**(settings if isinstance(settings, dict) else {}), "inputs": work.get("inputs")}
 
 
-def _expect_used(known: PrepareFiles, inputs: InputFiles, kind: CorpusKind) -> None:
+def _expect_used(files: PrepareFiles, inputs: InputFiles, kind: CorpusKind) -> None:
     """Refuse settings that would change nothing.
 
     Raises:
@@ -384,26 +386,26 @@ def _expect_used(known: PrepareFiles, inputs: InputFiles, kind: CorpusKind) -> N
         "target_field": (objects and kind == "pairs", f"pairs in {json_lines}", "others"),
     }
     for name, (used, expected, got) in needs.items():
-        if not used and getattr(known, name) != getattr(PrepareFiles, name):
+        if not used and getattr(files, name) != getattr(PrepareFiles, name):
             raise ConfigError(f"data.{name}", expected, got, "Omit it: it would change nothing.")
 
 
-def _inputs(files: Sequence[Path], known: PrepareFiles) -> InputFiles:
-    two = known.source, known.target
+def _inputs(files: Sequence[Path], settings: PrepareFiles) -> InputFiles:
+    two = settings.source, settings.target
     if any(file is not None for file in two):
-        if files or known.source is None or known.target is None:
+        if files or settings.source is None or settings.target is None:
             got = "files as well" if files else "one of them"
             hint = "Line N of one corresponds to line N of the other."
             raise ConfigError(setting("source"), f"{setting('source')} and {setting('target')}", got, hint)
-        return InputFiles(((known.source, known.target),))
+        return InputFiles(((settings.source, settings.target),))
     if not files:
         hint = "For example `qkv prepare corpus.txt --out corpus`."
         raise ConfigError("FILES", "at least one file", "none", hint)
     first: dict[Path, Path] = {}
     for file in map(Path, files):
-        if (other := first.setdefault(file.resolve(), file)) is not file:
+        if (earlier := first.setdefault(file.resolve(), file)) is not file:
             hint = "Name each file once: text that comes twice is held out and trained on."
-            raise ConfigError("FILES", "files that differ", f"{other} and {file}, one file", hint)
+            raise ConfigError("FILES", "files that differ", f"{earlier} and {file}, one file", hint)
     return InputFiles(tuple((Path(file),) for file in files))
 
 
@@ -421,10 +423,10 @@ def _new_folder(out: Path | None) -> Path:
     make_folder(folder)
     with typed(folder, "a readable folder"):
         entries = sorted(os.listdir(folder))
-    others = [name for name in entries if not name.startswith(".")]
-    if others and not {NAME, WORK, TOKENIZER} & set(entries):
+    visible = [name for name in entries if not name.startswith(".")]
+    if visible and not {NAME, WORK, TOKENIZER} & set(entries):
         hint = f"Give another {setting('out')}: nothing in this folder was changed."
-        got = f"a folder that contains {others[0]!r}"
+        got = f"a folder that contains {visible[0]!r}"
         raise ConfigError(setting("out", str(folder)), "a prepared corpus, or a new or empty folder", got, hint)
     return folder
 
@@ -440,26 +442,26 @@ def _work_of(folder: Path) -> dict[str, Any] | None:
     return None
 
 
-def _known(folder: Path) -> dict[int, Shard]:
+def _finished_shards(folder: Path) -> dict[int, Shard]:
     """Return the shards that were made before, by number, whether their files are complete or not."""
-    known: dict[int, Shard] = {}
+    shards: dict[int, Shard] = {}
     if os.path.lexists(folder / NAME):
         try:
             manifest = read_manifest(folder)
         except DataError:
-            return known
-        known = dict(enumerate(manifest.shards))
-        return known | ({-1: manifest.valid} if isinstance(manifest.valid, Shard) else {})
+            return shards
+        shards = dict(enumerate(manifest.shards))
+        return shards | ({-1: manifest.valid} if isinstance(manifest.valid, Shard) else {})
     for name in os.listdir(folder / NOTES):
         number = name.removesuffix(".json")
         if number.lstrip("-").isdigit():
             path = note_of(folder, int(number))
             try:
                 value = decode_mapping(read_part(path.parent, path.name, LARGEST), str(path))
-                known[int(number)] = Shard.from_plain(value, str(path))
+                shards[int(number)] = Shard.from_plain(value, str(path))
             except (DataError, CheckpointError):  # it is made again
                 continue
-    return known
+    return shards
 
 
 def _is_complete(folder: Path, number: int, shard: Shard) -> bool:
@@ -491,7 +493,9 @@ def _divided(block: LineBlock, first: int) -> tuple[LineBlock | None, LineBlock 
     return (None, block) if count <= 0 else block.split(count)
 
 
-def _tell(kind: CorpusKind, shards: Sequence[Shard], held: Shard | StoredFile, tokenizer: Tokenizer, work: Any) -> None:
+def _tell(
+    kind: CorpusKind, shards: Sequence[Shard], held_out: Shard | StoredFile, tokenizer: Tokenizer, work: Any
+) -> None:
     tokens, pairs, unknown, left_out = (
         sum(getattr(shard, name) for shard in shards) for name in ("tokens", "pairs", "unknown", "left_out")
     )
@@ -502,7 +506,7 @@ def _tell(kind: CorpusKind, shards: Sequence[Shard], held: Shard | StoredFile, t
     ]
     parts += [f"{unknown:,} unknown"] if unknown else []
     parts += [f"{quantity(left_out, 'longer pair')} left out"] if left_out else []
-    parts += [f"{quantity(held.tokens, 'token')} held out"] if isinstance(held, Shard) else []
+    parts += [f"{quantity(held_out.tokens, 'token')} held out"] if isinstance(held_out, Shard) else []
     note(f"qkv: {'; '.join(parts)}")
 
 

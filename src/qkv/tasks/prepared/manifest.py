@@ -79,7 +79,7 @@ class Shard:
         )
 
 
-_NUMBERS = tuple(each.name for each in fields(Shard) if each.type is int)
+_NUMBERS = tuple(shard_field.name for shard_field in fields(Shard) if shard_field.type is int)
 
 
 @final
@@ -200,11 +200,11 @@ def _built(value: Mapping[str, Any], path: str) -> CorpusManifest:
     shards = tuple(Shard.from_plain(item, path) for item in listed)
     for shard in shards:
         _expect_sizes(shard, kind, width, path)
-    held = Shard.from_plain(valid, path) if kind == "text" else _file(valid, path)
-    if isinstance(held, Shard):
-        _expect_sizes(held, kind, width, path)
+    held_out = Shard.from_plain(valid, path) if kind == "text" else _file(valid, path)
+    if isinstance(held_out, Shard):
+        _expect_sizes(held_out, kind, width, path)
     return CorpusManifest(
-        cast("CorpusKind", kind), documents, work, _file(value.get("tokenizer"), path), held, width, shards
+        cast("CorpusKind", kind), documents, work, _file(value.get("tokenizer"), path), held_out, width, shards
     )
 
 

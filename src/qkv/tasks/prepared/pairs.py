@@ -66,28 +66,30 @@ class PreparedPairs:
             DataError: a file was altered.
         """
         examples: dict[int, Example] = {}
-        for number, chosen, local in self._grouped(np.array(pair_numbers, dtype=np.int64)):
+        for number, selected, local in self._grouped(np.array(pair_numbers, dtype=np.int64)):
             ids, rows, line = (
                 self.corpus.ids(number),
                 self._rows(number, local),
                 self.corpus.manifest.shards[number].line,
             )
-            for index, (start, source, target, offset) in zip(chosen.tolist(), rows.tolist(), strict=True):
+            for index, (start, source, target, offset) in zip(selected.tolist(), rows.tolist(), strict=True):
                 tokens = ids[start : start + source + target].tolist()
                 written = tokens[source:][::-1] if self._back else tokens[source:]
                 examples[index] = Example(tuple(tokens[:source]), tuple(written), line + offset)
         tokenizer = self.corpus.tokenizer
-        taken = [examples[index] for index in range(len(pair_numbers))]
+        batch = [examples[index] for index in range(len(pair_numbers))]
         for size, sides in ((tokenizer.source.size, "source"), (tokenizer.size, "target")):
-            self.corpus.expect_ids(np.array([n for each in taken for n in getattr(each, sides)], dtype=np.int64), size)
-        return taken
+            self.corpus.expect_ids(
+                np.array([n for example in batch for n in getattr(example, sides)], dtype=np.int64), size
+            )
+        return batch
 
     def lengths(self, pair_numbers: NDArray[np.int64]) -> PairLengths:
         """Return the lengths of pairs, one shard in memory at a time."""
         lengths = PairLengths(np.empty(len(pair_numbers), np.int64), np.empty(len(pair_numbers), np.int64))
-        for number, chosen, local in self._grouped(pair_numbers):
+        for number, selected, local in self._grouped(pair_numbers):
             rows = self._rows(number, local)
-            lengths.source[chosen], lengths.target[chosen] = rows[:, 1], rows[:, 2]
+            lengths.source[selected], lengths.target[selected] = rows[:, 1], rows[:, 2]
         return lengths._replace(target=lengths.target + FRAME)
 
     def batches(self, tokens: int, seed: int, epoch: int, rows: int | None = None) -> "PairBatches":
@@ -111,9 +113,9 @@ class PreparedPairs:
         homes = np.searchsorted(self._ends, pair_numbers, side="right")
         order = np.argsort(homes, kind="stable")
         numbers, firsts = np.unique(homes[order], return_index=True)
-        for number, chosen in zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True):
+        for number, selected in zip(numbers.tolist(), np.split(order, firsts[1:]), strict=True):
             begin = int(self._ends[number]) - self.corpus.manifest.shards[number].pairs
-            yield number, chosen, pair_numbers[chosen] - begin
+            yield number, selected, pair_numbers[selected] - begin
 
     def _rows(self, number: int, local: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return where pairs of a shard are, checked."""

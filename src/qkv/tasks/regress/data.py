@@ -34,39 +34,42 @@ def read_columns(data: RegressFiles) -> Columns:
     else:
         data, table = _as_table(data, [_row(row) for row in data.data])
         _expect_names(data)
-    every = (*data.x, str(data.y))
-    for flag, names in ((setting("x"), data.x), (setting("y"), every[-1:])):
+    columns = (*data.x, str(data.y))
+    for flag, names in ((setting("x"), data.x), (setting("y"), columns[-1:])):
         table.expect(names, flag)
-    both = table.numbers(every, decimal=data.decimal, missing=data.missing)
-    if both.skipped:
-        total = both.skipped + len(both.rows)
-        note(f"qkv: {table.name}: {both.skipped:,} of {total:,} rows lack a number and are skipped.")
-    _tell_odd_columns(both, table.name)
-    _tell_copies(both, table.name)
-    return both
+    numbers = table.numbers(columns, decimal=data.decimal, missing=data.missing)
+    if numbers.skipped:
+        total = numbers.skipped + len(numbers.rows)
+        note(f"qkv: {table.name}: {numbers.skipped:,} of {total:,} rows lack a number and are skipped.")
+    _tell_odd_columns(numbers, table.name)
+    _tell_copies(numbers, table.name)
+    return numbers
 
 
 def _tell_odd_columns(columns: Columns, name: str) -> None:
     """Say which columns are constant, or have numbers that are likely to stand for missing ones."""
     for column, numbers in zip(columns.names, zip(*columns.rows, strict=True), strict=True):
-        what = f'qkv: {name}: column "{brief(column)}"'
+        label = f'qkv: {name}: column "{brief(column)}"'
         ordered = sorted(set(numbers))
         width = ordered[-1] - ordered[0]
         if len(ordered) == 1 and len(numbers) > 1:
-            note(f"{what} is {ordered[0]:g} in each of {len(numbers):,} rows: nothing can be learned from it.")
+            note(f"{label} is {ordered[0]:g} in each of {len(numbers):,} rows: nothing can be learned from it.")
         elif width and not width * width:
-            note(f"{what} varies by {width:g} at most, and the square of that is 0: choose another unit.")
+            note(f"{label} varies by {width:g} at most, and the square of that is 0: choose another unit.")
         elif all(map(_is_date, ordered)):
             note(
-                f"{what} seems to hold dates, year, month and day in one number: the last day of a month would be far "
+                f"{label} seems to hold dates, year, month and day in one number: the last day of a month would be far "
                 "from the first day of the next. Write days since a date."
             )
-        for code, others in ((ordered[0], ordered[1:]), (ordered[-1], ordered[:-1])):
-            far = len(others) > 1 and min(abs(code - other) for other in others) > others[-1] - others[0]
+        for code, other_codes in ((ordered[0], ordered[1:]), (ordered[-1], ordered[:-1])):
+            far = (
+                len(other_codes) > 1
+                and min(abs(code - other) for other in other_codes) > other_codes[-1] - other_codes[0]
+            )
             if far and _CODE.fullmatch(f"{code:g}"):
                 count = numbers.count(code)
                 note(
-                    f"{what} is {code:g} in {quantity(count, 'row')}, far from all others: if that stands for a "
+                    f"{label} is {code:g} in {quantity(count, 'row')}, far from all others: if that stands for a "
                     "missing number, delete it."
                 )
 
@@ -98,8 +101,8 @@ def _expect_names(data: RegressFiles) -> None:
         if not names:
             hint = f"As in {setting('x', 'age,income')} {setting('y', 'rent')}."
             raise ConfigError(flag, "the name of a column", "none", hint)
-    for number, name in enumerate(every := (*data.x, data.y)):
-        if name in every[:number]:
+    for number, name in enumerate(columns := (*data.x, data.y)):
+        if name in columns[:number]:
             expected = f"columns that differ from each other and {setting('y')}"
             raise ConfigError(setting("x"), expected, f'"{name}" twice', "Name each column once.")
 

@@ -90,13 +90,13 @@ def judge_regression(predicted: Any, truth: Any, signature: str) -> tuple[Figure
         >>> [figure.value for figure in judge_regression(numpy.array([1.0, 2.0]), numpy.array([1.0, 4.0]), "")]
         [1.4142..., 1.0, 0.111...]
     """
-    known = np.isfinite(predicted)
-    if not known.all():
-        signature = ", ".join(filter(None, (signature, f"{known.sum():,} of {len(known):,} points")))
-    if not known.any():
+    finite = np.isfinite(predicted)
+    if not finite.all():
+        signature = ", ".join(filter(None, (signature, f"{finite.sum():,} of {len(finite):,} points")))
+    if not finite.any():
         return (Figure("rmse", math.nan, signature, higher_is_better=False),)
-    truth = np.asarray(truth)[known]
-    errors = truth - np.asarray(predicted)[known]
+    truth = np.asarray(truth)[finite]
+    errors = truth - np.asarray(predicted)[finite]
     squared = float(np.square(errors).mean())
     size = (
         Figure("rmse", math.sqrt(squared), signature, higher_is_better=False),

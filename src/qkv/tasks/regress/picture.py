@@ -68,9 +68,14 @@ def _panel(regressor: Regressor, column: int, axis: Any, interval: str, level: f
     axis.plot(inputs[:, column], targets, ".", color=_DOTS, ms=4)
     if interval != "none":
         axis.fill_between(
-            x, [each.low for each in predictions], [each.high for each in predictions], color=_CURVE, alpha=0.2, lw=0
+            x,
+            [prediction.low for prediction in predictions],
+            [each.high for each in predictions],
+            color=_CURVE,
+            alpha=0.2,
+            lw=0,
         )
-    axis.plot(x, [each.y for each in predictions], color=_CURVE, lw=1.6)
+    axis.plot(x, [prediction.y for prediction in predictions], color=_CURVE, lw=1.6)
     name = regressor.x[column]
     title = f"{regressor.estimator.kernel}, bandwidth {regressor.bandwidths[name]:.4g}"
     axis.set_title(title, fontsize=9, parse_math=False)

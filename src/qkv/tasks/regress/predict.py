@@ -133,7 +133,7 @@ class Regressor:
         if interval != "none":
             low, high = self.estimator.interval(inputs, level, interval, seed)
         numbers = zip(inputs.tolist(), self.predict(inputs).tolist(), low.tolist(), high.tolist(), strict=True)
-        return [Prediction(tuple(x), *rest) for x, *rest in numbers]
+        return [Prediction(tuple(x), *figures) for x, *figures in numbers]
 
     def curve(self, points: int) -> Array:
         """Return evenly spaced inputs over the range of the first column, with the others at their medians.
@@ -198,14 +198,14 @@ class Regressor:
             return []
         inputs, targets = self.model.get_buffer("inputs"), self.model.get_buffer("targets")
         weights, nearest_points = self.estimator.attention_map(queries).topk(min(most, len(inputs)))
-        drawn = []
-        for row, shares, chosen in zip(queries.tolist(), weights, nearest_points, strict=True):
-            order = chosen[torch.argsort(inputs[chosen, 0])]
-            share_of = dict(zip(chosen.tolist(), shares.tolist(), strict=True))
+        alignments = []
+        for row, shares, indices in zip(queries.tolist(), weights, nearest_points, strict=True):
+            order = indices[torch.argsort(inputs[indices, 0])]
+            share_of = dict(zip(indices.tolist(), shares.tolist(), strict=True))
             points = tuple(shown_point(inputs[point].tolist(), float(targets[point, 0])) for point in order)
             ordered = torch.tensor([[share_of[point] for point in order.tolist()]], dtype=torch.float64)
-            drawn.append(Alignment(points, (shown_row(row),), ordered))
-        return drawn
+            alignments.append(Alignment(points, (shown_row(row),), ordered))
+        return alignments
 
     def _inputs(self, rows: Any) -> Array:
         """Return inputs as an array (m, D); refuse what is none."""
@@ -263,8 +263,8 @@ def _rebuilt(trained: Trained) -> tuple[KernelSmoother, tuple[str, ...], str, Li
     config, tensors = trained.contents.config, dict(trained.contents.model)
     model, x, y = config.get("model"), config.get("x"), config.get("y")
     kernel, beyond = (model.get("kernel"), model.get("beyond")) if isinstance(model, dict) else (None, None)
-    known = beyond in ("nearest", "mean", "nan") and config.get("decimal") in get_args(Decimal)
-    fits = known and isinstance(x, list) and isinstance(y, str) and _fits(tensors, len(x))
+    has_settings = beyond in ("nearest", "mean", "nan") and config.get("decimal") in get_args(Decimal)
+    fits = has_settings and isinstance(x, list) and isinstance(y, str) and _fits(tensors, len(x))
     if not fits or not isinstance(kernel, str) or kernel not in KERNELS:
         hint = "It was written by another version: fit it again, or install that version."
         raise CheckpointError(str(trained.folder), "points and bandwidths of a regression", "others", hint)

@@ -37,8 +37,8 @@ def _identity(columns: Columns, settings: RegressionSettings) -> dict[str, Any]:
 
 def _summary(columns: Columns, smoother: KernelSmoother) -> str:
     bandwidths = zip(columns.names, smoother.get_buffer("bandwidths").tolist(), strict=False)
-    shown = ", ".join(f"{name} {bandwidth:.6g}" for name, bandwidth in bandwidths)
-    return f"{len(columns.rows):,} points; {smoother.kernel} kernel; bandwidth {shown}; leave-one-out"
+    listed = ", ".join(f"{name} {bandwidth:.6g}" for name, bandwidth in bandwidths)
+    return f"{len(columns.rows):,} points; {smoother.kernel} kernel; bandwidth {listed}; leave-one-out"
 
 
 def _judge(smoother: KernelSmoother, columns: Columns, settings: RegressionSettings) -> tuple[Figure, ...]:

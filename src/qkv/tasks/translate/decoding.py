@@ -143,8 +143,10 @@ def decode(
     model = as_stepper(models, how.mean, watch=how.coverage > 0)
     marks: dict[str, Any] = {"bos": bos, "eos": eos, "limit": limit, "never": never, "session": session}
     if how.sampling is not None:
-        drawn = (torch.tensor(row, dtype=torch.int64, device=source.device) for row in keys)
-        samples = [sample(model, source, lengths, sampling=how.sampling, keys=each, **marks) for each in drawn]
+        sample_keys = (torch.tensor(row, dtype=torch.int64, device=source.device) for row in keys)
+        samples = [
+            sample(model, source, lengths, sampling=how.sampling, keys=row_keys, **marks) for row_keys in sample_keys
+        ]
         return [list(row) for row in zip(*samples, strict=True)]
     if how.beam == 1:
         return [[best] for best in greedy(model, source, lengths, **marks)]

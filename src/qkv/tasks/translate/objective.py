@@ -59,7 +59,7 @@ class TranslationTask:
 
     def collate(self, indices: Sequence[int]) -> Batch:
         """Stack examples, on the model's device."""
-        return self._stack(self._taken(indices))
+        return self._stack(self._examples_at(indices))
 
     def objective(self, batch: Batch) -> tuple[Tensor, int]:
         """Compute the smoothed cross entropy of each next target token."""
@@ -67,9 +67,9 @@ class TranslationTask:
 
     def lines(self, indices: Sequence[int]) -> list[int]:
         """Return the line numbers of examples in the user's files."""
-        return [example.index for example in self._taken(indices)]
+        return [example.index for example in self._examples_at(indices)]
 
-    def _taken(self, indices: Sequence[int]) -> list[Example]:
+    def _examples_at(self, indices: Sequence[int]) -> list[Example]:
         train = self.text.train
         return train.take(indices) if isinstance(train, PreparedPairs) else [train[index] for index in indices]
 
@@ -77,7 +77,7 @@ class TranslationTask:
         """Compute BLEU and the other metrics of `judge`, and the loss, on the validation pairs."""
         # An untrained model often reaches the length limit: that is not worth a warning in training.
         translations = self.translator().translate_fully([pair.source for pair in self.text.valid])
-        return [*judge([each.text for each in translations], self.text.valid), self._validation_loss()]
+        return [*judge([translation.text for translation in translations], self.text.valid), self._validation_loss()]
 
     def translator(self) -> Translator:
         """Return the current model as a translator."""

@@ -87,8 +87,8 @@ class Translation:
     def _repr_html_(self) -> str:
         """Return both texts for a notebook, and the attention if it was requested."""
         rows = [("source", self.source), ("translation", self.text), ("log-probability", f"{self.score:.4g} nats")]
-        drawn = "" if self.alignment is None else self.alignment._repr_html_()
-        return table(rows) + drawn
+        picture = "" if self.alignment is None else self.alignment._repr_html_()
+        return table(rows) + picture
 
 
 @final
@@ -122,7 +122,7 @@ class Translator:
         back: Sequence[bool] = (),
     ) -> None:
         self.model = model.eval()
-        self.models = (self.model, *(other.eval() for other in others))
+        self.models = (self.model, *(model.eval() for model in others))
         self.tokenizer = tokenizer
         self.longest = longest
         self.table = table
@@ -174,16 +174,16 @@ class Translator:
     ) -> "Translator":
         """Build the models of runs and their checkpoints; arguments and errors as for `load`."""
         members = [_member(path, trained, device, average) for path, trained in runs]
-        first, *others = members
-        for (path, _), other in zip(runs[1:], others, strict=True):
-            if other.tokenizer.to_json() != first.tokenizer.to_json():
+        first, *other_members = members
+        for (path, _), other_member in zip(runs[1:], other_members, strict=True):
+            if other_member.tokenizer.to_json() != first.tokenizer.to_json():
                 hint = f"Train the others with {setting('tokenizer_from')} the first, or use each run alone."
                 raise CheckpointError(str(path), f"the tokenizer of {runs[0][0]}", "another one", hint)
-            if other.table != first.table:
+            if other_member.table != first.table:
                 hint = "Train all of them with the same columns and separators, or use each run alone."
                 raise CheckpointError(str(path), f"the columns of {runs[0][0]}", "other ones", hint)
         longest = min(member.longest for member in members)
-        models = [member.model for member in others]
+        models = [member.model for member in other_members]
         back = [way for member in members for way in member.back]
         return cls(first.model, first.tokenizer, longest, models, first.table, back)
 
@@ -204,8 +204,8 @@ class Translator:
             ConfigError: a setting is outside its range.
         """
         translations = self.translate_fully(lines, how or Decoding(beam))
-        warn_cut(each.finished for each in translations)
-        return [each.text for each in translations]
+        warn_cut(translation.finished for translation in translations)
+        return [translation.text for translation in translations]
 
     def translate_fully(
         self, lines: Sequence[str], how: Decoding = _GREEDY, *, attention: bool = False
@@ -266,7 +266,7 @@ class Translator:
         hypotheses = self._decode([source.ids for source in sources], how, keys)
         rows = zip(lines, texts, sources, hypotheses, strict=True)
         return [
-            [self._translation(line, text, source, one, attention, how) for one in ranked]
+            [self._translation(line, text, source, ranked_hypothesis, attention, how) for ranked_hypothesis in ranked]
             for line, text, source, ranked in rows
         ]
 
@@ -390,10 +390,10 @@ class Translator:
         if not back:
             return hypotheses[0]
         if not ahead:
-            return [[reversed_hypothesis(one) for one in row] for row in hypotheses[1]]
+            return [[reversed_hypothesis(hypothesis) for hypothesis in row] for row in hypotheses[1]]
         first, second = (as_stepper(models, how.mean) for models in (ahead, back))
-        both = Agreement(first, second, self.tokenizer.bos, self.tokenizer.eos)
-        return [row[: how.n_best] for row in both.choose(source_BS, lengths_B, *hypotheses)]
+        agreement = Agreement(first, second, self.tokenizer.bos, self.tokenizer.eos)
+        return [row[: how.n_best] for row in agreement.choose(source_BS, lengths_B, *hypotheses)]
 
     def _translation(
         self, line: str, symbols: str, source: OpenSource, hypothesis: Hypothesis, attention: bool, how: Decoding

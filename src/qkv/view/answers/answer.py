@@ -66,11 +66,11 @@ def _plain(item: Any) -> Any:
     return None if item == -math.inf else item
 
 
-def speakable(content: Any) -> Any:
+def as_json_numbers(content: Any) -> Any:
     """Return content that JSON can hold, which has no NaN and no infinity: `static/numbers.js` makes them again.
 
     Example:
-        >>> speakable({"values": [0.5, float("nan")]})
+        >>> as_json_numbers({"values": [0.5, float("nan")]})
         {'values': [0.5, {'number': 'NaN'}]}
     """
     if isinstance(content, float):
@@ -78,7 +78,7 @@ def speakable(content: Any) -> Any:
             return content
         return {"number": "NaN" if math.isnan(content) else "Infinity" if content > 0 else "-Infinity"}
     if isinstance(content, (list, tuple)):
-        return [speakable(item) for item in content]
+        return [as_json_numbers(item) for item in content]
     if isinstance(content, dict):
-        return {name: speakable(item) for name, item in content.items()}
+        return {name: as_json_numbers(item) for name, item in content.items()}
     return content

@@ -15,11 +15,11 @@ class Background:
     """One thread that computes pyramids exactly, and pauses while a request is being answered.
 
     Args:
-        broken: called with the error if a pyramid could not be computed.
+        on_error: called with the error if a pyramid could not be computed.
     """
 
-    def __init__(self, broken: Callable[[Exception], None]) -> None:
-        self._broken = broken
+    def __init__(self, on_error: Callable[[Exception], None]) -> None:
+        self._on_error = on_error
         self._change = threading.Condition()
         self._waiting: list[Pyramid] = []
         self._cancelled: list[Pyramid] = []
@@ -51,10 +51,10 @@ class Background:
 
     def resume(self, pyramid: Pyramid) -> None:
         """Resume a cancelled pyramid, or start a new one."""
-        self.forget(pyramid)
+        self.drop(pyramid)
         self.ask(pyramid)
 
-    def forget(self, pyramid: Pyramid) -> None:
+    def drop(self, pyramid: Pyramid) -> None:
         """Drop a pyramid in any state."""
         with self._change:
             for name in ("_waiting", "_cancelled", "_failed"):
@@ -73,7 +73,7 @@ class Background:
             return "running" if self._has(self._waiting, pyramid) else "sampled"
 
     @contextmanager
-    def standing_back(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """Pause background work while inside the context."""
         with self._change:
             self._urgent += 1
@@ -101,16 +101,16 @@ class Background:
                     return
                 pyramid = self._waiting[0]
             try:
-                pyramid.advance(lambda pyramid=pyramid: self._goes_on(pyramid))  # type: ignore[misc]
+                pyramid.advance(lambda pyramid=pyramid: self._may_continue(pyramid))  # type: ignore[misc]
             except Exception as error:  # a thread has no caller to report to
                 with self._change:
                     self._failed.append(pyramid)
-                self._broken(error)
+                self._on_error(error)
             with self._change:
                 if pyramid.exact or self._has(self._failed, pyramid):
                     self._waiting = [other for other in self._waiting if other is not pyramid]
 
-    def _goes_on(self, pyramid: Pyramid) -> bool:
+    def _may_continue(self, pyramid: Pyramid) -> bool:
         with self._change:
             self._change.wait_for(lambda: self._urgent == 0 or self._closed)
             return bool(self._waiting) and self._waiting[0] is pyramid

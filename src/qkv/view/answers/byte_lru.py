@@ -15,7 +15,7 @@ class ByteLRU(Generic[T]):
     Args:
         limit: maximum total bytes; a single entry that is larger is cached alone.
         size: returns the bytes of an entry.
-        dropped: called with each evicted entry.
+        on_evict: called with each evicted entry.
 
     Example:
         >>> cache = ByteLRU[bytes](10, len)
@@ -23,12 +23,14 @@ class ByteLRU(Generic[T]):
         (b'123456', b'123456', 6)
     """
 
-    def __init__(self, limit: int, size: Callable[[T], int], dropped: Callable[[T], None] = lambda thing: None) -> None:
+    def __init__(
+        self, limit: int, size: Callable[[T], int], on_evict: Callable[[T], None] = lambda value: None
+    ) -> None:
         self.limit = limit
         self.bytes = 0
         self._size = size
-        self._dropped = dropped
-        self._things: OrderedDict[Hashable, T] = OrderedDict()
+        self._on_evict = on_evict
+        self._entries: OrderedDict[Hashable, T] = OrderedDict()
         self._lock = threading.RLock()
 
     def get(self, name: Hashable, make: Callable[[], T]) -> T:
@@ -39,21 +41,21 @@ class ByteLRU(Generic[T]):
     def find(self, name: Hashable) -> T | None:
         """Return the entry with a name, or None."""
         with self._lock:
-            if name in self._things:
-                self._things.move_to_end(name)
-            return self._things.get(name)
+            if name in self._entries:
+                self._entries.move_to_end(name)
+            return self._entries.get(name)
 
-    def put(self, name: Hashable, thing: T) -> T:
+    def put(self, name: Hashable, value: T) -> T:
         """Store an entry and evict others if necessary; an existing one is kept."""
-        gone = []
+        evicted = []
         with self._lock:
-            if name not in self._things:
-                self._things[name] = thing
-                self.bytes += self._size(thing)
-            while self.bytes > self.limit and len(self._things) > 1:
-                gone.append(self._things.popitem(last=False)[1])
-                self.bytes -= self._size(gone[-1])
-            present = self._things.get(name, thing)
-        for each in gone:
-            self._dropped(each)
+            if name not in self._entries:
+                self._entries[name] = value
+                self.bytes += self._size(value)
+            while self.bytes > self.limit and len(self._entries) > 1:
+                evicted.append(self._entries.popitem(last=False)[1])
+                self.bytes -= self._size(evicted[-1])
+            present = self._entries.get(name, value)
+        for entry in evicted:
+            self._on_evict(entry)
         return present

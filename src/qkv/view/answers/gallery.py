@@ -49,17 +49,19 @@ def heads(scene: Scene) -> list[dict[str, Any]]:
     `diagonal` is the weight on the key at the query's relative position.
     """
     return [
-        _judged(scene, layer, head) for layer in range(len(scene.layers)) for head in range(scene.layers[layer].heads)
+        _labeled(scene, layer, head) for layer in range(len(scene.layers)) for head in range(scene.layers[layer].heads)
     ]
 
 
-def _judged(scene: Scene, layer: int, head: int) -> dict[str, Any]:
+def _labeled(scene: Scene, layer: int, head: int) -> dict[str, Any]:
     recorded = scene.layers[layer]
-    one = head_of(recorded, head)
-    sample = _sample(one)
-    values = _positions(sample, one, recorded.kind == "self")
+    head_values = head_of(recorded, head)
+    sample = _sample(head_values)
+    values = _positions(sample, head_values, recorded.kind == "self")
     if recorded.queries == recorded.keys or recorded.kind == "cross":
-        values["same"] = _same(sample, scene.sequences[recorded.queries], scene.sequences[recorded.keys])
+        values["same"] = _mean_weight_on_same_token(
+            sample, scene.sequences[recorded.queries], scene.sequences[recorded.keys]
+        )
     labels = [
         {
             "name": name,
@@ -95,10 +97,13 @@ def _visible(head: Head, rows: Tensor) -> Tensor:
 def _positions(sample: _Sample, head: Head, self_attention: bool) -> dict[str, float]:
     queries, keys = head.shape
     columns = sample.rows if self_attention else (sample.rows * keys / max(1, queries)).long()
-    values = {"first": _mean(sample.weights[:, 0]) if keys else 0.0, "diagonal": _mean(_at(sample, columns))}
+    values = {
+        "first": _mean(sample.weights[:, 0]) if keys else 0.0,
+        "diagonal": _mean(_mean_weight_on(sample, columns)),
+    }
     if self_attention:
         later = sample.rows > 0
-        values["previous"] = _mean(_at(sample, columns - 1)[later])
+        values["previous"] = _mean(_mean_weight_on(sample, columns - 1)[later])
     if head.non_negative:
         several = sample.visible > 1
         entropy = -torch.special.xlogy(sample.weights, sample.weights).sum(-1)
@@ -106,12 +111,12 @@ def _positions(sample: _Sample, head: Head, self_attention: bool) -> dict[str, f
     return values
 
 
-def _at(sample: _Sample, keys: Tensor) -> Tensor:
+def _mean_weight_on(sample: _Sample, keys: Tensor) -> Tensor:
     last = sample.weights.shape[1] - 1
     return sample.weights.gather(1, keys.clamp(0, max(0, last))[:, None])[:, 0] if last >= 0 else torch.zeros(0)
 
 
-def _same(sample: _Sample, queries: tuple[str, ...], keys: tuple[str, ...]) -> float:
+def _mean_weight_on_same_token(sample: _Sample, queries: tuple[str, ...], keys: tuple[str, ...]) -> float:
     numbered = {token: number for number, token in enumerate(dict.fromkeys((*queries, *keys)))}
     of_keys = torch.tensor([numbered[token] for token in keys], dtype=torch.long)
     of_rows = torch.tensor([numbered[queries[int(row)]] for row in sample.rows], dtype=torch.long)

@@ -107,12 +107,12 @@ class Head:
             state: row state of these rows; None to use the layer's, or to compute it in one pass over these rows.
         """
         query = self.query if rows is None else self.query[rows]
-        known = None if state is None else RowState(self.in_log_space().kind, state)  # type: ignore[arg-type]
-        if known is None and self.state is not None:
-            known = self.state if rows is None else self.state.map(lambda x: x[rows])
+        row_state = None if state is None else RowState(self.in_log_space().kind, state)  # type: ignore[arg-type]
+        if row_state is None and self.state is not None:
+            row_state = self.state if rows is None else self.state.map(lambda x: x[rows])
         # A scene checks its tensors, and many maps are made of one.
         options = Arguments(**self.options(rows), dropout=0.0, generator=None, enable_gqa=False)
-        return map_of(query, self.key, options, known)
+        return map_of(query, self.key, options, row_state)
 
     def in_log_space(self) -> "Head":
         """Return the head as attention computes it: a Gaussian under its sum is a softmax of squared distances."""
@@ -136,8 +136,8 @@ class Head:
             return torch.ones(keys, dtype=torch.bool, device=device)
         grid = Grid((), self.shape[0], keys, device)
         rows, columns = torch.tensor([[query]], device=device), torch.arange(keys, device=device)
-        seen = self.mask.visible(grid, rows, columns)
-        visible: Tensor = seen.expand(1, keys)[0]
+        table = self.mask.visible(grid, rows, columns)
+        visible: Tensor = table.expand(1, keys)[0]
         return visible
 
 
@@ -159,8 +159,8 @@ def head_of(layer: Layer, head: int) -> Head:
     mask, state = options.get("mask"), layer.state
     return Head(
         layer.query[head].detach(),
-        layer.key[index.of_keys].detach(),
-        layer.value[index.of_keys].detach(),
+        layer.key[index.key_head].detach(),
+        layer.value[index.key_head].detach(),
         part_of(score, index),
         part_of(normalizer, index),
         None if mask is None else as_mask(mask).item(head, (layer.heads,)),
@@ -212,7 +212,7 @@ class HeadIndex:
     head: int
 
     @property
-    def of_keys(self) -> int:
+    def key_head(self) -> int:
         """The index of the head of the keys."""
         return self.head * self.groups // self.heads
 
@@ -234,7 +234,7 @@ def part_of(owner: Owner, index: HeadIndex) -> Owner:
     """Return a score or normalizer with the parameters of one head."""
     if isinstance(owner, Learned):
         return replace(owner, module=_OneHead(owner.module, index))
-    return item(owner, owner.parameters, index.head, (index.heads,), index.of_keys)
+    return item(owner, owner.parameters, index.head, (index.heads,), index.key_head)
 
 
 def bias_of(bias: Tensor | Bias | None, index: HeadIndex) -> Tensor | Bias | None:

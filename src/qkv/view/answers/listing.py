@@ -15,7 +15,7 @@ from qkv.view.tokens import label, labels, sentence
 VERSION = 2
 """Version of the requests and answers between page and server."""
 LISTED = 20_000
-"""Maximum length of a sequence that is listed in full."""
+"""Maximum length of a sequence that is contents in full."""
 _READ = 200
 """Maximum number of tokens of a translation that the page shows beside its title."""
 _LONGEST_NAME = 200
@@ -24,7 +24,7 @@ PIECE = 4_096
 """Maximum number of tokens per answer for a longer one."""
 
 
-def listed(scene: Scene, live: bool) -> dict[str, Any]:
+def contents(scene: Scene, live: bool) -> dict[str, Any]:
     """Return the scene without its numbers.
 
     Args:
@@ -35,7 +35,7 @@ def listed(scene: Scene, live: bool) -> dict[str, Any]:
     numbers = {name: number for number, name in enumerate(scene.sequences)}
     sequences: list[dict[str, Any]] = [
         {"name": name_of(name), "length": len(tokens)}
-        | ({} if len(tokens) > LISTED else {"tokens": piece(scene, name, 0, len(tokens))})
+        | ({} if len(tokens) > LISTED else {"tokens": token_range(scene, name, 0, len(tokens))})
         for name, tokens in scene.sequences.items()
     ]
     layers = [_layer(layer, numbers) for layer in scene.layers]
@@ -53,14 +53,14 @@ def listed(scene: Scene, live: bool) -> dict[str, Any]:
     }
 
 
-def piece(scene: Scene, sequence: str, start: int, stop: int) -> list[dict[str, str]]:
+def token_range(scene: Scene, sequence: str, start: int, stop: int) -> list[dict[str, str]]:
     """Return some tokens of a sequence: raw, as labels, and their notes."""
     everything = scene.sequences[sequence]
     tokens = everything[start:stop]
     notes = scene.notes.get(sequence, ())[start:stop] or ("",) * len(tokens)
     return [
-        {"text": _sayable(token), "shown": shown, "note": note}
-        for token, shown, note in zip(
+        {"text": _without_lone_surrogates(token), "shown": escaped, "note": note}
+        for token, escaped, note in zip(
             tokens, labels(everything, range(len(everything))[start:stop]), notes, strict=True
         )
     ]
@@ -72,7 +72,7 @@ def name_of(text: str) -> str:
     return line if len(line) <= _LONGEST_NAME else f"{line[: _LONGEST_NAME - 1]}…"
 
 
-def _sayable(token: str) -> str:
+def _without_lone_surrogates(token: str) -> str:
     """Replace lone surrogates, which UTF-8 cannot encode."""
     return token.encode("utf-8", "replace").decode("utf-8")
 

@@ -12,7 +12,7 @@ from qkv.view.answers.background import Background
 from qkv.view.answers.byte_lru import ByteLRU
 from qkv.view.answers.head import head_of, norms
 from qkv.view.answers.pooling import SIDE
-from qkv.view.answers.pyramid import How, Pyramid, TilePlace, What
+from qkv.view.answers.pyramid import How, Pyramid, TileIndex, What
 from qkv.view.answers.weights import HeadWeights
 from qkv.view.scene import Scene
 
@@ -29,13 +29,13 @@ class Maps:
 
     Args:
         scene: the scene.
-        broken: called with the error if exact levels could not be computed.
+        on_error: called with the error if exact levels could not be computed.
     """
 
-    def __init__(self, scene: Scene, broken: Callable[[Exception], None]) -> None:
+    def __init__(self, scene: Scene, on_error: Callable[[Exception], None]) -> None:
         self._scene = scene
-        self.background = Background(broken)
-        self._pyramids = ByteLRU[Pyramid](PYRAMIDS, lambda pyramid: pyramid.bytes, self.background.forget)
+        self.background = Background(on_error)
+        self._pyramids = ByteLRU[Pyramid](PYRAMIDS, lambda pyramid: pyramid.bytes, self.background.drop)
         self._tiles = ByteLRU[Numbers](TILES, lambda tile: len(tile.content))
 
     @property
@@ -43,7 +43,7 @@ class Maps:
         """The memory of pyramids and tiles, now or when they are done."""
         return self._pyramids.bytes + self._tiles.bytes
 
-    def tile(self, layer: int, head: int, position: TilePlace, how: How, quantity: Quantity) -> Numbers:
+    def tile(self, layer: int, head: int, position: TileIndex, how: How, quantity: Quantity) -> Numbers:
         """Return a tile; the first request starts the computation of the map's exact levels."""
         pyramid = self.pyramid(layer, head, quantity)
         _expect_level(pyramid, position.level)
@@ -76,8 +76,8 @@ class Maps:
         """Return how much of a map is exact."""
         pyramid = self.pyramid(layer, head, quantity)
         rows = pyramid.shape[0]
-        done = pyramid.done / rows if rows else 1.0
-        return {"done": done, "state": self.background.state(pyramid), "levels": pyramid.levels}
+        fraction = pyramid.done / rows if rows else 1.0
+        return {"done": fraction, "state": self.background.state(pyramid), "levels": pyramid.levels}
 
     def cancel(self, layer: int, head: int) -> None:
         """Stop computing a head's maps."""

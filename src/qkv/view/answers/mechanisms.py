@@ -24,7 +24,7 @@ class MechanismKind(NamedTuple):
     make: Callable[..., Any]
 
 
-def _of(catalog: Catalog[Any]) -> dict[str, MechanismKind]:
+def _numeric_kinds(catalog: Catalog[Any]) -> dict[str, MechanismKind]:
     """Return what numbers alone make: a tensor or a function cannot be typed into the page."""
     return {name: MechanismKind(entry.numbers, entry.make) for name, entry in catalog.items() if entry.only_numbers}
 
@@ -47,11 +47,15 @@ def mask_kinds(keys: int) -> dict[str, MechanismKind]:
 
 def mechanisms(head: Head) -> dict[str, Any]:
     """List the choices for a head, and its own mechanism."""
-    tables = {"scores": _of(SCORES), "normalizers": _of(NORMALIZERS), "masks": mask_kinds(head.shape[1])}
-    choices = {name: [_listed(kind, table[kind].numbers) for kind in table] for name, table in tables.items()}
+    tables = {
+        "scores": _numeric_kinds(SCORES),
+        "normalizers": _numeric_kinds(NORMALIZERS),
+        "masks": mask_kinds(head.shape[1]),
+    }
+    choices = {name: [_kind_as_json(kind, table[kind].numbers) for kind in table] for name, table in tables.items()}
     recorded = {
-        "score": _recorded(SCORES, head.score),
-        "normalizer": _recorded(NORMALIZERS, head.normalizer),
+        "score": _original_as_json(SCORES, head.score),
+        "normalizer": _original_as_json(NORMALIZERS, head.normalizer),
         "mask": {"name": mask_name(head), "parameters": {}},
     }
     return {**choices, "recorded": recorded}
@@ -59,23 +63,23 @@ def mechanisms(head: Head) -> dict[str, Any]:
 
 def chosen_score(choice: object, original: Score) -> Score:
     """Return the score named in a request, or the head's own."""
-    score: Score = _chosen("score", choice, _of(SCORES), original)
+    score: Score = _replacement("score", choice, _numeric_kinds(SCORES), original)
     return score
 
 
 def chosen_normalizer(choice: object) -> Normalizer | None:
     """Return the normalizer named in a request; None for the score's default."""
-    normalizer: Normalizer | None = _chosen("normalizer", choice, _of(NORMALIZERS), None)
+    normalizer: Normalizer | None = _replacement("normalizer", choice, _numeric_kinds(NORMALIZERS), None)
     return normalizer
 
 
 def chosen_mask(choice: object, original: Mask | None, keys: int) -> Mask | None:
     """Return the mask named in a request, or the layer's own."""
-    mask: Mask | None = _chosen("mask", choice, mask_kinds(keys), original)
+    mask: Mask | None = _replacement("mask", choice, mask_kinds(keys), original)
     return mask
 
 
-def _chosen(what: str, choice: object, table: Mapping[str, MechanismKind], original: Any) -> Any:
+def _replacement(what: str, choice: object, table: Mapping[str, MechanismKind], original: Any) -> Any:
     if choice is None:
         return original
     if not isinstance(choice, dict) or not isinstance(choice.get("name"), str):
@@ -83,17 +87,17 @@ def _chosen(what: str, choice: object, table: Mapping[str, MechanismKind], origi
     name, parameters = choice["name"], choice.get("parameters") or {}
     if name not in table or not isinstance(parameters, dict):
         raise ConfigError(what, "one of the available names", ascii(name[:40]), nearest(name[:40], table))
-    known = {number.name: number for number in table[name].numbers}
+    numbers = {number.name: number for number in table[name].numbers}
     for parameter in parameters:
-        if parameter not in known:
-            hint = nearest(parameter[:40], known) if known else "Omit it."
+        if parameter not in numbers:
+            hint = nearest(parameter[:40], numbers) if numbers else "Omit it."
             raise ConfigError(f"{what}.parameters", f"parameters of {name}", ascii(parameter[:40]), hint)
     return table[name].make(
         **{
             number.name: checked(
                 f"{what}.{number.name}", parameters.get(number.name, number.default), number.low, number.high
             )
-            for number in known.values()
+            for number in numbers.values()
         }
     )
 
@@ -111,15 +115,15 @@ def checked(what: str, value: object, low: float, high: float) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-def _listed(name: str, numbers: tuple[Number, ...]) -> dict[str, Any]:
+def _kind_as_json(name: str, numbers: tuple[Number, ...]) -> dict[str, Any]:
     parameters = [
-        {"name": one.name, "default": one.default, "low": one.low, "high": one.high, "step": one.step}
-        for one in numbers
+        {"name": number.name, "default": number.default, "low": number.low, "high": number.high, "step": number.step}
+        for number in numbers
     ]
     return {"name": name, "parameters": parameters}
 
 
-def _recorded(catalog: Catalog[Any], mechanism: Score | Normalizer) -> dict[str, Any]:
+def _original_as_json(catalog: Catalog[Any], mechanism: Score | Normalizer) -> dict[str, Any]:
     entry, numbers = catalog.of(mechanism), _numbers(mechanism)
     if entry is None:
         return {"name": type(mechanism).__name__, "parameters": numbers}

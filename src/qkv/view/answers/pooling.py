@@ -63,8 +63,8 @@ def pooled_rows(tile: Tensor, block: int) -> tuple[Tensor, Tensor]:
     total, top = inner.sum(1), inner.amax(1)
     if start == rows:
         return total, top
-    rest = tile[start:]
-    return torch.cat([total, rest.sum(0, keepdim=True)]), torch.cat([top, rest.amax(0, keepdim=True)])
+    remainder = tile[start:]
+    return torch.cat([total, remainder.sum(0, keepdim=True)]), torch.cat([top, remainder.amax(0, keepdim=True)])
 
 
 def pooled_columns(tile: Tensor, block: int) -> tuple[Tensor, Tensor]:
@@ -75,8 +75,8 @@ def pooled_columns(tile: Tensor, block: int) -> tuple[Tensor, Tensor]:
     total, top = inner.sum(-1), inner.amax(-1)
     if start == columns:
         return total, top
-    rest = tile[:, start:]
-    return torch.cat([total, rest.sum(-1, keepdim=True)], 1), torch.cat([top, rest.amax(-1, keepdim=True)], 1)
+    remainder = tile[:, start:]
+    return torch.cat([total, remainder.sum(-1, keepdim=True)], 1), torch.cat([top, remainder.amax(-1, keepdim=True)], 1)
 
 
 def information(tile: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ How = Literal["mean", "max"]
 What = Literal["entropy", "received", "peak"]
 
 
-class TilePlace(NamedTuple):
+class TileIndex(NamedTuple):
     """A tile: its level, 0 for single weights, and the number of tiles above and to the left of it."""
 
     level: int
@@ -63,7 +63,7 @@ class Pyramid:
         self.weights = weights
         self.shape = rows, columns = weights.head.shape
         self.levels = levels(rows, columns)
-        self.base = next(level for level in range(self.levels) if self._keeps(level))
+        self.base = next(level for level in range(self.levels) if self._is_stored(level))
         self.done = 0
         self._entropy, self._peak = torch.zeros(rows), torch.zeros(rows)
         self._received = torch.zeros(columns, dtype=torch.float64)
@@ -84,14 +84,14 @@ class Pyramid:
 
     @property
     def small(self) -> bool:
-        """Whether computing everything takes hardly longer than a tile."""
+        """Whether computing everything takes about as long as computing one tile."""
         return self.shape[0] * self.shape[1] * self.weights.head.depth <= _CHEAP
 
     def size(self, level: int) -> tuple[int, int]:
         """Return the number of cells of a level, vertically and horizontally."""
         return -(-self.shape[0] >> level), -(-self.shape[1] >> level)
 
-    def tile(self, position: TilePlace, how: How) -> tuple[Tensor, bool]:
+    def tile(self, position: TileIndex, how: How) -> tuple[Tensor, bool]:
         """Return a tile of at most 256 × 256 cells, and whether it is exact.
 
         Args:
@@ -121,7 +121,7 @@ class Pyramid:
             return self._received if what == "received" else of_rows, True
         rows = torch.linspace(0, self.shape[0] - 1, min(SIDE, self.shape[0])).long()
         sample, columns = self.weights.rows(rows), slice(0, self.shape[1])
-        tiles = (sample(some).float() for some in self._chunks(columns, len(rows), 1))
+        tiles = (sample(chunk).float() for chunk in self._chunks(columns, len(rows), 1))
         if what == "received":
             total = torch.cat([tile.sum(0, dtype=torch.float64) for tile in tiles])
             return total * (self.shape[0] / len(rows)), False
@@ -130,14 +130,14 @@ class Pyramid:
         else:
             track = torch.stack([information(tile) for tile in tiles]).sum(0)
         nearest = torch.searchsorted(rows, torch.arange(self.shape[0])).clamp(max=len(rows) - 1)
-        done = self.done
-        return torch.cat([of_rows[:done], track[nearest][done:]]), False
+        first_row = self.done
+        return torch.cat([of_rows[:first_row], track[nearest][first_row:]]), False
 
-    def advance(self, goes_on: Callable[[], bool]) -> bool:
+    def advance(self, keep_going: Callable[[], bool]) -> bool:
         """Compute some more rows exactly.
 
         Args:
-            goes_on: called every few milliseconds, and can block; returns whether to continue.
+            keep_going: called every few milliseconds, and can block; returns whether to continue.
 
         Returns:
             Whether rows were added; False if it was stopped, which loses the rows in progress, or all are done.
@@ -146,7 +146,7 @@ class Pyramid:
             return False
         height = max(_HEIGHT, 1 << self.base)
         rows = slice(self.done, min(self.done + height, self.shape[0]))
-        stripe = self._stripe(rows, goes_on)
+        stripe = self._stripe(rows, keep_going)
         if stripe is not None:
             self._add(rows, stripe)
         return stripe is not None
@@ -156,14 +156,14 @@ class Pyramid:
         while self.advance(lambda: True):
             pass
 
-    def _keeps(self, level: int) -> bool:
+    def _is_stored(self, level: int) -> bool:
         high, wide = self.size(level)
         return level == self.levels - 1 or (level >= 2 and high * wide <= STORED)
 
     def _ready(self, level: int, rows: range) -> int:
         """Return how many of a level's rows are exact."""
-        done = self.size(level)[0] if self.exact else self.done >> level
-        return max(0, min(done - rows.start, len(rows)))
+        exact_rows = self.size(level)[0] if self.exact else self.done >> level
+        return max(0, min(exact_rows - rows.start, len(rows)))
 
     def _computed(self, level: int, rows: range, columns: range, how: How) -> Tensor:
         down, across = fine(rows, level, self.shape[0]), fine(columns, level, self.shape[1])
@@ -191,12 +191,12 @@ class Pyramid:
         across = fine(columns, level, self.shape[1])
         wide = max(1, across.stop - across.start)
         ready = self.weights.ready
-        most, passed = (_SAMPLE, wide) if ready else (_SAMPLE_WITH_PASSES, wide + self.shape[1])
-        each = max(1, min(1 << level, most // (len(rows) * passed * self.weights.head.depth)))
-        samples = _drawn(rows, level, each, self.shape[0])
+        budget, passed = (_SAMPLE, wide) if ready else (_SAMPLE_WITH_PASSES, wide + self.shape[1])
+        per_cell = max(1, min(1 << level, budget // (len(rows) * passed * self.weights.head.depth)))
+        samples = _sampled_rows(rows, level, per_cell, self.shape[0])
         part, cells = self.weights.rows(samples.flatten()), []
-        for some in self._chunks(across, samples.numel(), 1 << level):
-            sample = part(some).float().view(len(rows), each, -1)
+        for chunk in self._chunks(across, samples.numel(), 1 << level):
+            sample = part(chunk).float().view(len(rows), per_cell, -1)
             merged = sample.amax(1) if how == "max" else sample.mean(1)
             cells.append(pooled_columns(merged, 1 << level)[how == "max"])
         joined = torch.cat(cells, 1)
@@ -208,14 +208,14 @@ class Pyramid:
         for start in range(across.start, across.stop, step):
             yield slice(start, min(start + step, across.stop))
 
-    def _stripe(self, rows: slice, goes_on: Callable[[], bool]) -> _Stripe | None:
+    def _stripe(self, rows: slice, keep_going: Callable[[], bool]) -> _Stripe | None:
         block, stripe = 1 << self.base, self.weights.rows(rows)
         entropy, received = torch.zeros(rows.stop - rows.start), torch.zeros_like(self._received)
         totals, tops, peaks = [], [], []
         for columns in self._chunks(slice(0, self.shape[1]), rows.stop - rows.start, block):
-            if not goes_on():
+            if not keep_going():
                 return None
-            if self.weights.sees(rows, columns):
+            if self.weights.any_visible(rows, columns):
                 tile = stripe(columns).float()
                 entropy += information(tile) if self.weights.head.non_negative else 0
             else:
@@ -236,23 +236,23 @@ class Pyramid:
             last = first + len(stripe.totals)
             for former, new in zip(self._sums[self.base], (stripe.totals, stripe.tops), strict=True):
                 former[first:last] = new
-            self._lift(first, last)
+            self._propagate(first, last)
             self._peak[rows], self._entropy[rows] = stripe.peak, stripe.entropy
             self._received += stripe.received
             self.done = rows.stop
 
-    def _lift(self, first: int, last: int) -> None:
+    def _propagate(self, first: int, last: int) -> None:
         """Propagate new rows of the finest level to the coarser ones."""
         for level in range(self.base + 1, self.levels):
             first, last = first // 2, -(-last // 2)
             below = slice(2 * first, 2 * last)
-            for which in range(2):
-                self._sums[level][which][first:last] = pooled(self._sums[level - 1][which][below], 2)[which]
+            for kind in range(2):
+                self._sums[level][kind][first:last] = pooled(self._sums[level - 1][kind][below], 2)[kind]
 
 
-def _drawn(rows: range, level: int, each: int, size: int) -> Tensor:
+def _sampled_rows(rows: range, level: int, per_cell: int, size: int) -> Tensor:
     """Choose the sampled rows of each row of cells: one row per stratum, with a fixed seed."""
     generator = torch.Generator().manual_seed(level)
-    strata = (torch.arange(each) + torch.rand(len(rows), each, generator=generator)) * (1 << level) / each
+    strata = (torch.arange(per_cell) + torch.rand(len(rows), per_cell, generator=generator)) * (1 << level) / per_cell
     starts = torch.arange(rows.start, rows.stop)[:, None] << level
     return (starts + strata.long()).clamp(max=size - 1)

@@ -7,15 +7,15 @@ from urllib.parse import parse_qsl
 
 from qkv.errors import ConfigError, nearest, out_of_memory_text
 from qkv.files import FREE, room_for
-from qkv.view.answers.answer import Answer, JsonValue, speakable
+from qkv.view.answers.answer import Answer, JsonValue, as_json_numbers
 from qkv.view.answers.gallery import heads
-from qkv.view.answers.graph import DEEPEST, Followed, graph
+from qkv.view.answers.graph import DEEPEST, GraphRequest, graph
 from qkv.view.answers.graph import MOST as LINKS
 from qkv.view.answers.head import head_of
-from qkv.view.answers.listing import PIECE, listed, piece
+from qkv.view.answers.listing import PIECE, contents, token_range
 from qkv.view.answers.maps import Maps, Quantity
 from qkv.view.answers.mechanisms import mechanisms
-from qkv.view.answers.pyramid import How, TilePlace, What
+from qkv.view.answers.pyramid import How, TileIndex, What
 from qkv.view.answers.rows import SceneRows
 from qkv.view.answers.steps import Cells, steps
 from qkv.view.answers.weights import MOST, largest_of_column, largest_of_row
@@ -32,17 +32,17 @@ class RequestParameters:
 
     Args:
         parameters: by name, as text.
-        known: the names that the request accepts.
+        names: those that the request accepts.
         body: the parsed JSON body; None if there is none.
 
     Raises:
         ConfigError: a name is unknown.
     """
 
-    def __init__(self, parameters: Mapping[str, str], known: Sequence[str], body: Any = None) -> None:
+    def __init__(self, parameters: Mapping[str, str], names: Sequence[str], body: Any = None) -> None:
         for name in parameters:
-            if name not in known:
-                raise ConfigError(_shown(name), "a known parameter", "an unknown one", nearest(name, known))
+            if name not in names:
+                raise ConfigError(_excerpt(name), "a known parameter", "an unknown one", nearest(name, names))
         self._parameters = parameters
         self.body = body
 
@@ -58,7 +58,7 @@ class RequestParameters:
         # Eight digits are more than any position needs, and int() of a million digits is slow.
         fits = text.isascii() and text.isdigit() and len(text) <= 8
         if not fits or not start <= int(text) < stop:
-            raise ConfigError(name, f"an integer from {start} to {stop - 1}", _shown(text), "Count from 0.")
+            raise ConfigError(name, f"an integer from {start} to {stop - 1}", _excerpt(text), "Count from 0.")
         return int(text)
 
     def numbers(self, name: str, stop: int, most: int) -> list[int]:
@@ -72,7 +72,7 @@ class RequestParameters:
         """Parse one of several words."""
         text = self.text(name)
         if text not in valid:
-            raise ConfigError(name, " or ".join(valid), _shown(text), nearest(text[:40], valid))
+            raise ConfigError(name, " or ".join(valid), _excerpt(text), nearest(text[:40], valid))
         return text
 
 
@@ -110,7 +110,7 @@ class RequestHandler:
     def __init__(self, scene: Scene, live: bool = True) -> None:
         self.scene = scene
         self.live = live
-        self.maps = Maps(scene, self._broken)
+        self.maps = Maps(scene, self._on_background_error)
         self.rows = SceneRows(scene)
         self._cells = Cells(self.rows)
         self._heads: Answer | None = None
@@ -146,15 +146,15 @@ class RequestHandler:
             OutOfMemoryError: memory ran out; the same request can be answered once there is some.
         """
         question = self.questions[name]
-        with self.maps.background.standing_back(), room_for(name, FREE):
+        with self.maps.background.paused(), room_for(name, FREE):
             answer = question.answer(_request(parameters, question.parameters, body))
-        return JsonValue(speakable(answer.content)) if isinstance(answer, JsonValue) else answer
+        return JsonValue(as_json_numbers(answer.content)) if isinstance(answer, JsonValue) else answer
 
     def close(self) -> None:
         """Stop background work."""
         self.maps.background.close()
 
-    def _broken(self, error: Exception) -> None:
+    def _on_background_error(self, error: Exception) -> None:
         reason = out_of_memory_text(error)
         log = logging.getLogger("qkv.view")
         if reason is None:
@@ -163,17 +163,17 @@ class RequestHandler:
             log.error("exact levels could not be computed: %s. %s", reason, FREE)
 
     def _scene(self, request: RequestParameters) -> Answer:
-        return JsonValue(listed(self.scene, self.live))
+        return JsonValue(contents(self.scene, self.live))
 
     def _tokens(self, request: RequestParameters) -> Answer:
         sequence = list(self.scene.sequences)[request.number("sequence", len(self.scene.sequences))]
         start = request.number("start", 1 << 26)
         stop = request.number("stop", start + PIECE + 1, start)
-        return JsonValue(piece(self.scene, sequence, start, stop))
+        return JsonValue(token_range(self.scene, sequence, start, stop))
 
     def _tile(self, request: RequestParameters) -> Answer:
         level, row = request.number("level", _LEVELS), request.number("row", _TILES)
-        position = TilePlace(level, row, request.number("column", _TILES))
+        position = TileIndex(level, row, request.number("column", _TILES))
         return self.maps.tile(*self._head(request), position, self._how(request), self._quantity(request))
 
     def _progress(self, request: RequestParameters) -> Answer:
@@ -216,7 +216,7 @@ class RequestHandler:
         layers = tuple(request.numbers("layers", len(self.scene.layers), DEEPEST))
         query = request.number("query", self.scene.layers[layers[-1]].shape[1])
         top, frontier = (request.number(name, LINKS + 1, 1) for name in ("top", "frontier"))
-        return JsonValue(graph(self.rows, Followed(layers, query, top, frontier)))
+        return JsonValue(graph(self.rows, GraphRequest(layers, query, top, frontier)))
 
     def _mechanisms(self, request: RequestParameters) -> Answer:
         layer, head = self._head(request)
@@ -240,16 +240,16 @@ class RequestHandler:
         return cast("Quantity", request.choice("quantity", ("weight", "contribution")))
 
 
-def _request(parameters: str, known: tuple[str, ...], body: Any) -> RequestParameters:
+def _request(parameters: str, names: tuple[str, ...], body: Any) -> RequestParameters:
     try:
         pairs = parse_qsl(parameters, keep_blank_values=True, strict_parsing=bool(parameters), max_num_fields=16)
     except ValueError as error:
         raise ConfigError("the request", "name=value pairs", str(error), "Join them with &.") from error
     if len(dict(pairs)) < len(pairs):
         raise ConfigError("the request", "each parameter once", "one of them repeated", "Remove one of them.")
-    return RequestParameters(dict(pairs), known, body)
+    return RequestParameters(dict(pairs), names, body)
 
 
-def _shown(text: str) -> str:
+def _excerpt(text: str) -> str:
     """Quote the input in a message, shortened and with control characters escaped."""
     return ascii(text[:40]) + ("…" if len(text) > 40 else "")

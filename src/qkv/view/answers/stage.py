@@ -10,7 +10,7 @@ from qkv.values.steps import Filled, Kind, Part, Product, Step
 from qkv.view.answers.answer import plain
 
 TERMS = 3
-"""How many terms of a sum are written out."""
+"""How many terms of a sum are filled_in out."""
 
 
 @final
@@ -40,7 +40,7 @@ class Stage:
     of_weights: bool = False
     labels: tuple[str, ...] | None = None
 
-    def described(self, keys: "DisplayedKeys") -> dict[str, Any]:
+    def as_json(self, keys: "DisplayedKeys") -> dict[str, Any]:
         """Convert the stage to JSON."""
         description: dict[str, Any] = {
             "name": self.name,
@@ -83,16 +83,16 @@ def stage_of(step: Step) -> Stage:
         '1/2'
     """
     filled = step.filled
-    text = None if filled is None else lambda i: written(filled(i))
+    text = None if filled is None else lambda i: filled_in(filled(i))
     return Stage(step.name, step.symbol, step.equation, step.kind, step.values, step.note, text)
 
 
-def written(filled: Filled) -> str:
+def filled_in(filled: Filled) -> str:
     """Write the numbers into the right side of an equation.
 
     Example:
         >>> import torch
-        >>> written(("tanh({} + {})", (torch.tensor([1.0, 2.0]), -0.5)))
+        >>> filled_in(("tanh({} + {})", (torch.tensor([1.0, 2.0]), -0.5)))
         'tanh([1, 2] + −0.5)'
     """
     text, parts = filled
@@ -158,10 +158,10 @@ def product(left: Tensor, right: Tensor) -> str:
         '1·3 + 2·(−4)'
     """
     pairs = zip(left.flatten()[:TERMS].tolist(), right.flatten()[:TERMS].tolist(), strict=True)
-    terms = [f"{number(a)}·{_bracketed(b)}" for a, b in pairs]
+    terms = [f"{number(a)}·{_in_brackets(b)}" for a, b in pairs]
     more = left.numel() - TERMS
     return " + ".join(terms) + (f" + … ({more} more)" if more > 0 else "")
 
 
-def _bracketed(value: float) -> str:
+def _in_brackets(value: float) -> str:
     return f"({number(value)})" if value < 0 else number(value)

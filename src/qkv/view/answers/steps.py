@@ -13,11 +13,11 @@ from qkv.scores.base import Score
 from qkv.scores.steps import steps as score_steps
 from qkv.view.answers.head import Head
 from qkv.view.answers.rows import SceneRows, wide
-from qkv.view.answers.stage import DisplayedKeys, Stage, number, stage_of, written
+from qkv.view.answers.stage import DisplayedKeys, Stage, filled_in, number, stage_of
 from qkv.view.scene import Layer
 from qkv.view.tokens import labels
 
-SHOWN = 64
+DISPLAYED_KEYS = 64
 """Maximum number of keys whose numbers a stage shows."""
 _MOVED = "After the model's own changes: positions, norms of heads, or a projection of the score."
 
@@ -45,10 +45,10 @@ def steps(rows: SceneRows, layer: int, head: int, query: int) -> dict[str, Any]:
     """
     explained = _explained(rows, layer, head, query)
     keys = _keys(rows, explained)
-    outputs = [rows.attended(layer, other, query).output for other in range(explained.layer.heads)]
+    outputs = [rows.attended(layer, head_number, query).output for head_number in range(explained.layer.heads)]
     weighing = _weight_stages(explained.head.normalizer, explained.row)
     stages = [*_inputs(explained), *_scores(explained), *weighing, *_outputs(explained, keys, outputs)]
-    return {"stages": [stage.described(keys) for stage in stages]}
+    return {"stages": [stage.as_json(keys) for stage in stages]}
 
 
 class _ExplainedKeys(NamedTuple):
@@ -67,9 +67,9 @@ class _ExplainedKeys(NamedTuple):
 
 @final
 class Cells:
-    """The equations of single weights; the numbers of `SHOWN` keys of a query are computed together.
+    """The equations of single weights; the numbers of `DISPLAYED_KEYS` keys of a query are computed together.
 
-    Whoever asks for one of them, a page or a pointer, asks for its neighbors next.
+    A page or a mouse pointer that requests one cell requests its neighbors next.
 
     Args:
         rows: the rows of the scene.
@@ -85,7 +85,7 @@ class Cells:
         Args:
             layer, head, query, key: indices.
         """
-        column = key % SHOWN
+        column = key % DISPLAYED_KEYS
         explained = self._explained((layer, head, query, key - column))
         weight = float(explained.row.weights[key])
         if not bool(explained.row.visible[key]):
@@ -97,7 +97,7 @@ class Cells:
         latest = self._latest
         if latest is None or latest.name != name:
             layer, head, query, first = name
-            last = min(first + SHOWN, self._rows.head(layer, head).shape[1])
+            last = min(first + DISPLAYED_KEYS, self._rows.head(layer, head).shape[1])
             explained = _explained(self._rows, layer, head, query, torch.arange(first, last))
             stages = [*_scores(explained), *_weight_stages(explained.head.normalizer, explained.row)]
             self._latest = latest = _ExplainedKeys(name, explained.row, stages)
@@ -107,7 +107,7 @@ class Cells:
 def _explained(rows: SceneRows, layer: int, head: int, query: int, keys: Tensor | None = None) -> _ExplainedQuery:
     output, weights = rows.attended(layer, head, query)
     if keys is None:
-        keys = weights.abs().topk(min(SHOWN, len(weights))).indices.sort().values
+        keys = weights.abs().topk(min(DISPLAYED_KEYS, len(weights))).indices.sort().values
     s_K, biases, visible, threshold = rows.scored(layer, head, query)
     row = NormalizedRow(s_K, visible, weights, threshold, keys)
     return _ExplainedQuery(rows.scene.layers[layer], rows.head(layer, head), head, query, output, row, biases)
@@ -115,8 +115,8 @@ def _explained(rows: SceneRows, layer: int, head: int, query: int, keys: Tensor 
 
 def _keys(rows: SceneRows, explained: _ExplainedQuery) -> DisplayedKeys:
     tokens = rows.scene.sequences[explained.layer.keys]
-    shown = labels(tokens, explained.row.keys.tolist())
-    return DisplayedKeys(explained.row.keys, shown, explained.head.shape[1])
+    key_labels = labels(tokens, explained.row.keys.tolist())
+    return DisplayedKeys(explained.row.keys, key_labels, explained.head.shape[1])
 
 
 def _inputs(explained: _ExplainedQuery) -> list[Stage]:
@@ -129,7 +129,7 @@ def _inputs(explained: _ExplainedQuery) -> list[Stage]:
         stages.append(Stage("input", "x", "x", "vector", x))
         weight, bias = layer.inputs.query_weight, layer.inputs.query_bias
         if weight is not None:
-            projected = _of_head(_linear(x, weight, bias), explained)
+            projected = _rows_of_head(_linear(x, weight, bias), explained)
             equation, note = ("q = W x" if bias is None else "q = W x + b"), ""
             if projected.shape != q.shape or not _is_close(projected, q):
                 stages.append(Stage("projected", "W x", equation, "vector", projected))
@@ -145,7 +145,7 @@ def _inputs(explained: _ExplainedQuery) -> list[Stage]:
     ]
 
 
-def _of_head(projected: Tensor, explained: _ExplainedQuery) -> Tensor:
+def _rows_of_head(projected: Tensor, explained: _ExplainedQuery) -> Tensor:
     width = len(projected) // explained.layer.heads
     return projected[explained.number * width : (explained.number + 1) * width]
 
@@ -171,9 +171,9 @@ def _scores(explained: _ExplainedQuery) -> list[Stage]:
         filled = lambda at: f"{number(before[at])} + {number(added[at])}"  # noqa: E731
         stages.append(Stage("bias", "s", equation, "row", before + added, filled=filled))
     if head.mask is not None:
-        seen = int(row.visible.sum())
-        note = f"{seen:,} of {len(row.visible):,} keys are visible to this query."
-        stages.append(Stage("mask", "s", "s, where the mask allows it", "row", row.shown(row.scores), note))
+        visible_keys = int(row.visible.sum())
+        note = f"{visible_keys:,} of {len(row.visible):,} keys are visible to this query."
+        stages.append(Stage("mask", "s", "s, where the mask allows it", "row", row.at_displayed_keys(row.scores), note))
     return stages
 
 
@@ -208,12 +208,12 @@ def _weight_stages(normalizer: Normalizer, row: NormalizedRow) -> list[Stage]:
     """
     weights = row.weights.double()[row.keys]
     equation = equation_of(normalizer)
-    if not len(row.seen()):
+    if not len(row.visible_scores()):
         note = "All keys are masked for this query: all weights are 0."
         return [Stage("weights", "w", equation, "row", weights, note, of_weights=True)]
     before = weighing(normalizer, row)
     stages = [stage_of(step) for step in before.steps]
-    filled = (lambda i: written(before.filled(row, i))) if before.text else None
+    filled = (lambda i: filled_in(before.filled(row, i))) if before.text else None
     return [*stages, Stage("weights", "w", equation, "row", weights, filled=filled, of_weights=True)]
 
 

@@ -41,7 +41,7 @@ class HeadWeights:
         self._bounds = head.bounds()
         self._map_of_all: AttentionMap | None = None
         queries = head.shape[0]
-        self._known = torch.zeros(queries, dtype=torch.bool)
+        self._has_state = torch.zeros(queries, dtype=torch.bool)
         self._state: Tensor | None = None
         if head.state is not None or queries * head.shape[1] * head.depth <= SMALL:
             self._map_of_all = head.map()
@@ -57,7 +57,7 @@ class HeadWeights:
         """Whether the states of all rows are known."""
         return self._map_of_all is not None
 
-    def sees(self, rows: slice, columns: slice) -> bool:
+    def any_visible(self, rows: slice, columns: slice) -> bool:
         """Return whether any of these queries may see any of these keys, as far as the mask is an interval."""
         if self._bounds is None:
             return True
@@ -87,21 +87,21 @@ class HeadWeights:
         if self.head.kind == "hard":  # its map stores the winners, which must be computed over whole rows
             return self.head.map(rows)
         with self._lock:
-            known = self._state[rows] if self._state is not None and bool(self._known[rows].all()) else None
-        missing = known is None and self.head.state is None
+            states = self._state[rows] if self._state is not None and bool(self._has_state[rows].all()) else None
+        missing = states is None and self.head.state is None
         if missing and isinstance(part, slice):
-            known = softmax_states(self.head, self._bounds, part)
-        rows_map = self.head.map(rows, known)
+            states = softmax_states(self.head, self._bounds, part)
+        rows_map = self.head.map(rows, states)
         if missing:
-            self._remember(rows, rows_map.state.value)
+            self._cache_states(rows, rows_map.state.value)
         return rows_map
 
-    def _remember(self, rows: Tensor, state: Tensor) -> None:
+    def _cache_states(self, rows: Tensor, state: Tensor) -> None:
         with self._lock:
             if self._state is None:
                 self._state = state.new_zeros(self.head.shape[0])
             self._state[rows] = state
-            self._known[rows] = True
+            self._has_state[rows] = True
 
 
 def largest_of_row(scene: Scene, layer: int, head: int, query: int, top: int) -> dict[str, Any]:
@@ -110,9 +110,11 @@ def largest_of_row(scene: Scene, layer: int, head: int, query: int, top: int) ->
     Returns:
         keys, weights, contributions, the remaining weight, and the entropy in nats (None if weights can be negative).
     """
-    one = head_of(scene.layers[layer], head)
-    weights = one.attend(query).weights.double()
-    return _largest("keys", weights, norms(scene.layers[layer], head), top) | {"entropy": _entropy(one, weights)}
+    head_inputs = head_of(scene.layers[layer], head)
+    weights = head_inputs.attend(query).weights.double()
+    return _largest("keys", weights, norms(scene.layers[layer], head), top) | {
+        "entropy": _entropy(head_inputs, weights)
+    }
 
 
 def largest_of_column(scene: Scene, layer: int, head: int, key: int, top: int, weights: HeadWeights) -> dict[str, Any]:
@@ -134,12 +136,12 @@ def largest_of_column(scene: Scene, layer: int, head: int, key: int, top: int, w
 
 def _largest(name: str, weights: Tensor, lengths: Tensor, top: int) -> dict[str, Any]:
     order = weights.abs().topk(min(top, MOST, len(weights))).indices
-    rest = weights.sum() - weights[order].sum()
+    remainder = weights.sum() - weights[order].sum()
     return {
         name: order.tolist(),
         "weights": plain(weights[order]),
         "contributions": plain(weights[order] * lengths[order]),
-        "rest": plain(rest)[0],
+        "rest": plain(remainder)[0],
     }
 
 
@@ -174,13 +176,13 @@ def softmax_states(head: Head, bounds: Bounds | None, rows: slice) -> Tensor | N
     simple = isinstance(head.normalizer, Softmax) and head.normalizer.sink is None and head.bias is None
     if not simple or bounds is None or head.query.device.type != "cpu":
         return None
-    first, last = _of_rows(bounds, rows, head.shape)
+    first, last = _visible_range(bounds, rows, head.shape)
     if not first.numel():
         return None
     common = slice(int(first.max()), int(last.min()))
     sides = slice(int(first.min()), common.start), slice(common.stop, int(last.max()))
-    rest = sum(side.stop - side.start for side in sides)
-    if common.stop - common.start < rest or first.numel() * rest > _MASKED:
+    remainder = sum(side.stop - side.start for side in sides)
+    if common.stop - common.start < remainder or first.numel() * remainder > _MASKED:
         return None
     total = _lse(head, rows, common, None)
     for side in sides:
@@ -191,7 +193,7 @@ def softmax_states(head: Head, bounds: Bounds | None, rows: slice) -> Tensor | N
     return total
 
 
-def _of_rows(bounds: Bounds, rows: slice, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def _visible_range(bounds: Bounds, rows: slice, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Return the first visible key of each row, and the one after the last."""
     hidden = torch.zeros(shape[0], dtype=torch.int64)
     first = hidden if bounds.first is None else bounds.first

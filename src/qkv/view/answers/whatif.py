@@ -76,7 +76,7 @@ def _changed(head: Head, query: int, request: dict[str, Any]) -> Head:
         mask=chosen_mask(request.get("mask"), head.mask, head.shape[1]),
         state=None,
     )
-    return _tempered(changed, request.get("temperature"))
+    return _with_temperature(changed, request.get("temperature"))
 
 
 def _with_vector(queries: Tensor, query: int, vector: object) -> Tensor:
@@ -101,7 +101,7 @@ def _with_bandwidth(score: Score, bandwidth: object) -> Score:
     return replace(score, bandwidth=number)  # type: ignore[type-var]
 
 
-def _tempered(head: Head, temperature: object) -> Head:
+def _with_temperature(head: Head, temperature: object) -> Head:
     if temperature is None:
         return head
     number = checked("temperature", temperature, 1e-3, 1e3)
@@ -114,13 +114,13 @@ def _tempered(head: Head, temperature: object) -> Head:
     if isinstance(bias, Bias):
         hint = "Change the mask or the score instead."
         raise UnsupportedError("temperature", "no position bias", type(bias).__name__, hint)
-    tempered = Learned(_Tempered(head.score, number))
-    return replace(head, score=tempered, bias=None if bias is None else bias / number)
+    divided = Learned(_DividedScore(head.score, number))
+    return replace(head, score=divided, bias=None if bias is None else bias / number)
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Tempered:
+class _DividedScore:
     """Return s/t."""
 
     score: Score
@@ -131,13 +131,13 @@ class _Tempered:
 
 
 def _difference(before: AttendedRow, after: AttendedRow) -> dict[str, Any]:
-    both = torch.maximum(before.weights.abs(), after.weights.abs())
-    keys = both.topk(min(MOST, len(both))).indices.sort().values
+    scale = torch.maximum(before.weights.abs(), after.weights.abs())
+    keys = scale.topk(min(MOST, len(scale))).indices.sort().values
     return {
         "places": keys.tolist(),
-        "length": len(both),
-        "before": _side(before, keys),
-        "after": _side(after, keys),
+        "length": len(scale),
+        "before": _as_json(before, keys),
+        "after": _as_json(after, keys),
         "difference": {
             "weights": plain((after.weights - before.weights)[keys]),
             "output": plain(after.output - before.output),
@@ -145,12 +145,12 @@ def _difference(before: AttendedRow, after: AttendedRow) -> dict[str, Any]:
     }
 
 
-def _side(attended: AttendedRow, keys: Tensor) -> dict[str, Any]:
+def _as_json(attended: AttendedRow, keys: Tensor) -> dict[str, Any]:
     weights = attended.weights.double()
-    rest = float(weights.sum() - weights[keys].sum()) if len(keys) < len(weights) else 0.0
+    remainder = float(weights.sum() - weights[keys].sum()) if len(keys) < len(weights) else 0.0
     return {
         "weights": plain(weights[keys]),
         "output": plain(attended.output),
-        "rest": rest if math.isfinite(rest) else None,
+        "rest": remainder if math.isfinite(remainder) else None,
         "sum": plain(weights.sum())[0],
     }

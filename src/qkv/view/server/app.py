@@ -20,11 +20,11 @@ from qkv.view.answers.requests import RequestHandler
 _KINDS = {"js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
 
 
-def application(desk: RequestHandler, page: str, files: Mapping[str, str], workers: ThreadPoolExecutor) -> Starlette:
+def application(handler: RequestHandler, page: str, files: Mapping[str, str], workers: ThreadPoolExecutor) -> Starlette:
     """The viewer as an ASGI application; it trusts every request, so it must be behind a `Guard`.
 
     Args:
-        desk: answers the requests.
+        handler: answers the requests.
         page: the page that makes them.
         files: the files the page loads, by name; nothing else is served, and no name reaches the file system.
         workers: the threads that compute.
@@ -40,7 +40,7 @@ def application(desk: RequestHandler, page: str, files: Mapping[str, str], worke
         return Response(files[name], headers={"content-type": _KINDS[name.rsplit(".", 1)[-1]]})
 
     async def api(request: Request) -> Response:
-        question = desk.questions.get(request.path_params["name"])
+        question = handler.questions.get(request.path_params["name"])
         if question is None:
             raise HTTPException(404)
         if request.method.replace("HEAD", "GET") != question.method:
@@ -48,7 +48,7 @@ def application(desk: RequestHandler, page: str, files: Mapping[str, str], worke
         body = await _json(request) if question.method == "POST" else None
         name, parameters = request.path_params["name"], request.scope["query_string"].decode("ascii", "replace")
         try:
-            answer = await get_running_loop().run_in_executor(workers, desk.ask, name, parameters, body)
+            answer = await get_running_loop().run_in_executor(workers, handler.ask, name, parameters, body)
         except QkvError as error:
             raise HTTPException(503 if isinstance(error, OutOfMemoryError) else 400, str(error)) from error
         return _response(answer)
@@ -59,7 +59,7 @@ def application(desk: RequestHandler, page: str, files: Mapping[str, str], worke
             Route("/static/{name}", static),
             Route("/api/{name}", api, methods=["GET", "POST"]),
         ],
-        exception_handlers={HTTPException: _failed, Exception: _broken},
+        exception_handlers={HTTPException: _on_http_error, Exception: _on_bug},
     )
     app.router.redirect_slashes = False  # a redirect would reveal an address without the token
     return app
@@ -82,10 +82,10 @@ def _response(answer: Answer) -> Response:
             "x-qkv-range": f"{answer.low!r},{answer.high!r}",
         }
         return Response(answer.content, headers=headers, media_type="application/octet-stream")
-    return _spoken(answer.content)
+    return _json_response(answer.content)
 
 
-def _spoken(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def _json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     # ASCII, so that a token in it is inert on the way.
     text = json.dumps(content, separators=(",", ":"), allow_nan=False)
     return Response(text, status, headers=dict(headers or {}), media_type="application/json")
@@ -94,10 +94,10 @@ def _spoken(content: Any, status: int = 200, headers: Mapping[str, str] | None =
 _MESSAGES = {404: "Not found.", 405: "Method not allowed."}
 
 
-async def _failed(request: Request, error: Exception) -> Response:
+async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _spoken({"error": _MESSAGES.get(error.status_code, error.detail)}, error.status_code, error.headers)
+    return _json_response({"error": _MESSAGES.get(error.status_code, error.detail)}, error.status_code, error.headers)
 
 
-async def _broken(request: Request, error: Exception) -> Response:
-    return _spoken({"error": "Internal error; see the server's log."}, 500)
+async def _on_bug(request: Request, error: Exception) -> Response:
+    return _json_response({"error": "Internal error; see the server's log."}, 500)

@@ -16,7 +16,7 @@ LARGEST_HEAD = 16 << 10
 """Maximum bytes of a request's first line and headers."""
 PATIENCE = 10
 """Seconds that a client has for its request, again for its body, and again to read its answer."""
-ENTRANCE = "enter"
+ONE_TIME = "enter"
 """First part of the path that exchanges a one-use token for a cookie."""
 _ENTERED = '<!doctype html><meta http-equiv="refresh" content="0;url=/{}/"><title>Attention</title>'
 _SITES = (b"none", b"same-origin")
@@ -81,7 +81,7 @@ class Guard:
         self._token = token.encode()
         self._cookie = f"qkv-{port}={token}".encode()
         self._home = secrets.token_urlsafe(16).encode()
-        self._entrances: set[bytes] = set()
+        self._one_time_tokens: set[bytes] = set()
         self._hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost")}
         self._origins = {b"http://" + host for host in self._hosts}
 
@@ -89,12 +89,12 @@ class Guard:
         """Handle one request."""
         if scope["type"] != "http":  # no web sockets, and nothing to do at startup and shutdown
             return
-        dressed = _dressed(send)
+        with_headers = _adding_headers(send)
         refusal = self._refusal(scope)
-        if refusal is None and self._enters(scope):
+        if refusal is None and self._use_one_time_token(scope):
             home = self._home.decode()
             cookie = f"{self._cookie.decode()}; HttpOnly; SameSite=Strict; Path=/{home}/"
-            await HTMLResponse(_ENTERED.format(home), headers={"set-cookie": cookie})(scope, receive, dressed)
+            await HTMLResponse(_ENTERED.format(home), headers={"set-cookie": cookie})(scope, receive, with_headers)
             return
         if refusal is None:
             try:
@@ -104,47 +104,49 @@ class Guard:
             except TimeoutError:
                 refusal = 408, f"The request was not complete within {PATIENCE} seconds."
         if refusal is not None:
-            # Whoever is refused gets one answer per connection, however many requests are on their way.
-            await JSONResponse({"error": refusal[1]}, refusal[0], {"connection": "close"})(scope, receive, dressed)
+            # A refused client gets one answer per connection, however many requests it has sent.
+            await JSONResponse({"error": refusal[1]}, refusal[0], {"connection": "close"})(scope, receive, with_headers)
             return
-        skipped = 1 + len(_first(scope))
+        skipped = 1 + len(_first_path_part(scope))
         path = scope["raw_path"][skipped:].decode("ascii", "replace")
-        await self._app(dict(scope, path=path, raw_path=path.encode(), root_path=""), _replayed(body, receive), dressed)
+        await self._app(
+            dict(scope, path=path, raw_path=path.encode(), root_path=""), _replayed(body, receive), with_headers
+        )
 
-    def new_entrance(self) -> str:
+    def new_one_time_path(self) -> str:
         """Return a new path that gives a browser the cookie, once."""
         token = new_token()
-        self._entrances.add(token.encode())
-        return f"/{ENTRANCE}/{token}"
+        self._one_time_tokens.add(token.encode())
+        return f"/{ONE_TIME}/{token}"
 
-    def _enters(self, scope: Scope) -> bool:
+    def _use_one_time_token(self, scope: Scope) -> bool:
         """Return whether a request has a one-use token; it is then used up."""
-        refusal = self._entrance(scope)
-        if scope["method"] != "GET" or refusal is None:
+        token = self._one_time_token(scope)
+        if scope["method"] != "GET" or token is None:
             return False
-        self._entrances.discard(refusal)
+        self._one_time_tokens.discard(token)
         return True
 
-    def _entrance(self, scope: Scope) -> bytes | None:
+    def _one_time_token(self, scope: Scope) -> bytes | None:
         parts = scope["raw_path"].split(b"/")
-        if len(parts) != 3 or parts[1] != ENTRANCE.encode():
+        if len(parts) != 3 or parts[1] != ONE_TIME.encode():
             return None
-        return next((token for token in self._entrances if hmac.compare_digest(token, parts[2])), None)
+        return next((token for token in self._one_time_tokens if hmac.compare_digest(token, parts[2])), None)
 
     def _has_token(self, scope: Scope) -> bool:
-        return hmac.compare_digest(_first(scope), self._token)
+        return hmac.compare_digest(_first_path_part(scope), self._token)
 
     def _has_cookie(self, scope: Scope) -> bool:
         cookies = [pair.strip() for value in _values(scope, b"cookie") for pair in value.split(b";")]
-        at_home = hmac.compare_digest(_first(scope), self._home)
+        at_home = hmac.compare_digest(_first_path_part(scope), self._home)
         return at_home and any(hmac.compare_digest(pair, self._cookie) for pair in cookies)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         hosts, origins, sites = (_values(scope, name) for name in (b"host", b"origin", b"sec-fetch-site"))
         if len(hosts) != 1 or hosts[0] not in self._hosts:
             return 403, "This server only responds to its own address."
-        # A browser comes to the entrance from a file, which is another site: the token is what counts.
-        strange = any(site not in _SITES for site in sites) and self._entrance(scope) is None
+        # A browser comes to the one-time address from a file, which is another site: the token is what counts.
+        strange = any(site not in _SITES for site in sites) and self._one_time_token(scope) is None
         if any(origin not in self._origins for origin in origins) or strange:
             return 403, "This server only responds to its own page."
         target = len(scope["raw_path"]) + 1 + len(scope["query_string"])
@@ -153,12 +155,12 @@ class Guard:
         head = target + sum(len(name) + len(value) + 4 for name, value in scope["headers"])
         if head > LARGEST_HEAD:
             return 431, f"The headers are {head} bytes long; at most {LARGEST_HEAD} are allowed."
-        if self._has_token(scope) or self._has_cookie(scope) or self._entrance(scope) is not None:
+        if self._has_token(scope) or self._has_cookie(scope) or self._one_time_token(scope) is not None:
             return None
         return 404, "Not found."
 
 
-def _first(scope: Scope) -> bytes:
+def _first_path_part(scope: Scope) -> bytes:
     """Return the first part of the path."""
     return b"".join(scope["raw_path"].split(b"/", 2)[1:2])
 
@@ -198,14 +200,14 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-def _dressed(send: Send) -> Send:
+def _adding_headers(send: Send) -> Send:
     """Send responses with the common headers."""
 
-    async def dressed(message: Message) -> None:
+    async def with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             names = {name for name, _ in message["headers"]}
             extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
             message = dict(message, headers=[*message["headers"], *(pair for pair in extra if pair[0] not in names)])
         await send(message)
 
-    return dressed
+    return with_headers

@@ -33,11 +33,11 @@ _QUEUED = 1024
 
 
 @final
-class Impatient(H11Protocol):
-    """HTTP that disconnects clients who keep it waiting: for the next request, or for their reading of an answer.
+class TimeoutProtocol(H11Protocol):
+    """HTTP that disconnects clients that keep it waiting for the next request, or that do not read an answer.
 
-    The time runs from when the waiting begins, whatever arrives meanwhile. Clients that wait are few: a new one takes
-    the place of the one that has waited longest, so that nobody can lock others out.
+    The time limit starts when the server begins to wait and is not extended by bytes that arrive meanwhile. At most
+    `WAITING` clients can wait: a new one replaces the one that has waited longest, so that nobody can block others.
     """
 
     _clock: asyncio.TimerHandle | None = None
@@ -46,9 +46,13 @@ class Impatient(H11Protocol):
         """Start the timer for the first request."""
         super().connection_made(transport)
         self._wait()
-        waiting = [each for each in self.connections if isinstance(each, Impatient) and each._waits]
+        waiting = [
+            connection
+            for connection in self.connections
+            if isinstance(connection, TimeoutProtocol) and connection._is_idle
+        ]
         if len(waiting) > WAITING:
-            min(waiting, key=Impatient._due)._hang_up()
+            min(waiting, key=TimeoutProtocol._deadline)._hang_up()
         if len(self.connections) > CLIENTS:
             self._hang_up()
 
@@ -93,14 +97,14 @@ class Impatient(H11Protocol):
         self.transport.close()
 
     @property
-    def _waits(self) -> bool:
+    def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
     def _stop_unless_waiting(self) -> None:
-        if not self._waits and not self.flow.write_paused:
+        if not self._is_idle and not self.flow.write_paused:
             self._stop()
 
-    def _due(self) -> float:
+    def _deadline(self) -> float:
         return 0.0 if self._clock is None else self._clock.when()
 
     def _wait(self) -> None:
@@ -115,11 +119,11 @@ class Impatient(H11Protocol):
     def _hang_up(self) -> None:
         # Not `close`, which waits until the client has read everything.
         self.transport.abort()
-        self.connections.discard(self)  # from now on, not only once asyncio has told so
+        self.connections.discard(self)  # now, not when asyncio reports the disconnection
 
 
 @final
-class Listening(Server):
+class BoundedServer(Server):
     """A server that accepts few connections at once, so that each is read before many others are, and queues many."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -150,24 +154,24 @@ class Serving:
     """
 
     def __init__(self, scene: Scene, port: int = 0) -> None:
-        self.desk = RequestHandler(scene)
+        self.handler = RequestHandler(scene)
         self._socket = _listening(port)
         self.port: int = self._socket.getsockname()[1]
         self.token = new_token()
         self.url = f"http://127.0.0.1:{self.port}/{self.token}/"
         self._workers = ThreadPoolExecutor(WORKERS, "qkv-view")
-        inner = application(self.desk, linked({}), {name: static(name) for name in names()}, self._workers)
+        inner = application(self.handler, linked({}), {name: static(name) for name in names()}, self._workers)
         self._guard = Guard(inner, self.token, self.port)
         self._folder: TemporaryDirectory[str] | None = None
-        self._server = Listening(
+        self._server = BoundedServer(
             Config(
                 self._guard,
-                http=Impatient,
+                http=TimeoutProtocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
-                log_level="error",  # whoever sends no HTTP must not fill the terminal
+                log_level="error",  # malformed requests must not fill the terminal
                 proxy_headers=False,
                 server_header=False,
                 timeout_graceful_shutdown=1,
@@ -186,12 +190,12 @@ class Serving:
     ) -> None:
         self.close()
 
-    def entrance(self) -> str:
+    def one_time_url(self) -> str:
         """Return a new address for a browser, which works once: the browser then has a cookie."""
-        return f"http://127.0.0.1:{self.port}{self._guard.new_entrance()}"
+        return f"http://127.0.0.1:{self.port}{self._guard.new_one_time_path()}"
 
     def redirect_file(self) -> Path:
-        """Write a page that only this user can read, and that leads a browser to a new entrance.
+        """Write a page that only this user can read, and that sends a browser to a new one-time address.
 
         Other users see the arguments of every process: the address of the file may stand there, the token may not.
 
@@ -201,7 +205,7 @@ class Serving:
         if self._folder is None:
             self._folder = TemporaryDirectory(prefix="qkv-view-")  # mode 0700
         page = Path(self._folder.name, f"{new_token()}.html")
-        head = f'<meta http-equiv="refresh" content="0;url={self.entrance()}">'
+        head = f'<meta http-equiv="refresh" content="0;url={self.one_time_url()}">'
         write_file(page, f"<!doctype html><title>Attention</title>{head}".encode())
         page.chmod(0o600)
         return page
@@ -218,7 +222,7 @@ class Serving:
         self._workers.shutdown(cancel_futures=True)
         if self._folder is not None:
             self._folder.cleanup()
-        self.desk.close()
+        self.handler.close()
 
     def _run(self) -> None:
         asyncio.run(self._server.serve([self._socket]))

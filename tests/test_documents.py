@@ -43,6 +43,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
 
 
+@pytest.mark.slow
 def test_commands_for_shards_run(tmp_path: Path) -> None:
     """In a shell, with two processes."""
     pairs = list(generate(40, seed=3))
@@ -69,6 +70,7 @@ def in_shell(commands: str, folder: Path) -> str:
     return done.stderr.decode()
 
 
+@pytest.mark.slow
 def test_commands_for_processes_run(tmp_path: Path) -> None:
     """In a shell, with two processes; the settings of the page, and fewer steps."""
     pairs = "".join(f"{a} {b}\t{b} {a}\n" for a in "abcdefgh" for b in "abcdefgh")

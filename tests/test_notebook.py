@@ -36,30 +36,43 @@ CELLS = {
         "pairs = [('ein Hund', 'a dog'), ('eine Katze', 'a cat')] * 20\n"
         "run = qkv.train('translate', data=pairs, out='runs/pets', model='gru', width=8, tokenizer='word', steps=4)"
     ),
-    "bar of processes": (
-        "run = qkv.train('translate', data=pairs, out='runs/two', model='gru', width=8, tokenizer='word', steps=4,"
-        " batch_tokens=32, accumulate=2, processes=2)"
-    ),
     "run": "run",
     "verdict": "from qkv.course import check; check('attention', lambda query, key, value: value)",
     "answers": "import urllib.request; print(urllib.request.urlopen(serving.url + 'api/scene').status)",
+}
+OF_PROCESSES = {
+    "bar": (
+        "pairs = [('ein Hund', 'a dog'), ('eine Katze', 'a cat')] * 20\n"
+        "run = qkv.train('translate', data=pairs, out='runs/two', model='gru', width=8, tokenizer='word', steps=4,"
+        " batch_tokens=32, accumulate=2, processes=2)"
+    ),
 }
 
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    """The outputs of each cell, from one kernel that keeps its files in a scratch folder."""
+    """The outputs of each cell."""
+    return run(CELLS, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def outputs_of_processes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    return run(OF_PROCESSES, tmp_path_factory)
+
+
+def run(cells: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """Return the outputs of each cell, from one kernel that keeps its files in a scratch folder."""
     from nbformat.v4 import new_code_cell, new_notebook
 
     base = tmp_path_factory.mktemp("kernel")
-    notebook = new_notebook(cells=[new_code_cell(code) for code in (BEGIN, *CELLS.values())])
+    notebook = new_notebook(cells=[new_code_cell(code) for code in (BEGIN, *cells.values())])
     with pytest.MonkeyPatch.context() as patch:
         for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR"):
             patch.setenv(name, str(base / name))
         # "python3" is this interpreter, whatever kernels the machine has.
         nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute(cwd=str(base))
     assert notebook.cells[0].outputs == []
-    return {name: cell.outputs for name, cell in zip(CELLS, notebook.cells[1:], strict=True)}
+    return {name: cell.outputs for name, cell in zip(cells, notebook.cells[1:], strict=True)}
 
 
 @pytest.mark.parametrize("cell", ["trace.show()", "map.show()"])
@@ -116,9 +129,17 @@ def test_a_drawing_has_a_text(outputs: dict[str, list[Any]]) -> None:
     assert shown in outputs["translation"][-1].data["text/html"]
 
 
-@pytest.mark.parametrize("cell", ["bar", "bar of processes"])
-def test_training_has_one_bar_and_no_line_for_each_update(cell: str, outputs: dict[str, list[Any]]) -> None:
-    (bar,) = (each for each in outputs[cell] if each.output_type == "display_data")
+def test_training_has_one_bar_and_no_line_for_each_update(outputs: dict[str, list[Any]]) -> None:
+    expect_one_bar(outputs["bar"])
+
+
+@pytest.mark.slow
+def test_a_training_of_processes_has_one_bar(outputs_of_processes: dict[str, list[Any]]) -> None:
+    expect_one_bar(outputs_of_processes["bar"])
+
+
+def expect_one_bar(outputs: list[Any]) -> None:
+    (bar,) = (each for each in outputs if each.output_type == "display_data")
     assert '<progress value="4" max="4"' in bar.data["text/html"]
-    lines = "".join(each.text for each in outputs[cell] if each.output_type == "stream")
+    lines = "".join(each.text for each in outputs if each.output_type == "stream")
     assert "step " not in lines

@@ -97,7 +97,7 @@ def test_a_wrong_result_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_row_measures_what_it_names_end_to_end(tmp_path: Path) -> None:
     kept = tmp_path / "engine.json"
-    command.measure(["mean_16"], command.How(cpu=True, seconds=0.2), kept)
+    command.measure(["mean_16"], command.How(cpu=True, seconds=0.05), kept)
     row = store.read(kept)["mean_16"]
     assert set(row["passes"]) == {FORWARD, BOTH}
     for figures in row["passes"].values():

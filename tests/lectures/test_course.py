@@ -17,15 +17,15 @@ LINKS = re.findall(r"\[([^\]]+)\]\(([^)#]+)\)", PAGE.read_text(encoding="utf-8")
 
 def test_examples_run_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As documented: by name, with figures in a folder of the reader's, and nothing that is tracked overwritten."""
-    command = [sys.executable, ROOT / "examples" / "run.py", "kernels"]
+    command = [sys.executable, ROOT / "examples" / "run.py", "lookup"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(sys, "argv", [str(command[1]), "kernels", "--out", "figures"])
+    monkeypatch.setattr(sys, "argv", [str(command[1]), "lookup", "--out", "figures"])
     runpy.run_path(str(command[1]), run_name="__main__")
     for folder in ("pictures", "figures"):
-        assert [path.name for path in (tmp_path / folder).iterdir()] == ["kernels.svg"]
+        assert [path.name for path in (tmp_path / folder).iterdir()] == ["lookup.svg"]
 
 
 def test_an_unknown_example_is_told_the_names(tmp_path: Path) -> None:

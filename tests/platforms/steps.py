@@ -1,7 +1,7 @@
 """What a user does, in a process that looks like one on another system.
 
 `python -m tests.platforms.steps FOLDER SYSTEM...` writes FOLDER/SYSTEM/results.json: for each step what went wrong, or
-"". Each system is a fork of one process, which has imported the libraries.
+"". Each system is a fork of one process, which has imported the libraries. Of `SYSTEM:STEP,STEP` only these steps.
 """
 
 import io
@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -201,14 +201,14 @@ def the_command_line_trains_translates_and_shows() -> None:
     assert "additive" in command("explain", "--score", "additive", "--queries", "500", "--keys", "500")
 
 
-def main(system: str, folder: Path) -> None:
+def main(system: str, folder: Path, names: Sequence[str]) -> None:
     folder.mkdir()
     become(system)
     os.chdir(folder)
     results = {}
-    for name, function in STEPS.items():
+    for name in names:
         try:
-            function()
+            STEPS[name]()
         except BaseException:
             results[name] = traceback.format_exc()
         else:
@@ -218,9 +218,10 @@ def main(system: str, folder: Path) -> None:
 
 if __name__ == "__main__":
     import_libraries()
-    for name in sys.argv[2:]:
+    for argument in sys.argv[2:]:
+        system, _, steps = argument.partition(":")
         child = os.fork()
         if child == 0:
-            main(name, Path(sys.argv[1], name))
+            main(system, Path(sys.argv[1], system), steps.split(",") if steps else list(STEPS))
             sys.exit()
         os.waitpid(child, 0)

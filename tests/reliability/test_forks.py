@@ -115,6 +115,7 @@ def test_children_of_threads_and_of_children_compute_what_their_parent_does(tmp_
     assert fork("can", tmp_path) == "0\n0\n"
 
 
+@pytest.mark.slow
 @pytest.mark.kernels
 @needs_fork
 def test_a_child_whose_parents_threads_could_not_be_ended_says_so(tmp_path: Path) -> None:

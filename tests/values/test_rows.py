@@ -11,7 +11,7 @@ from qkv.decode.prompted import Continuation, Prompted
 from qkv.errors import DtypeError, QkvError, ShapeError
 from qkv.models.language_model import DecoderConfig, LanguageModel
 from qkv.nn import BatchRows, BlockCache, Copyable, Memory
-from qkv.nn.decoding.cache import SomeMemory
+from qkv.nn.decoding.cache import MaskedMemory
 from qkv.values.rows import select_rows
 
 BATCH = 2
@@ -49,7 +49,7 @@ SELECTIONS: dict[str, Callable[[], Callable[[Any], Any]]] = {
     "tensor": lambda: lambda rows: select_rows(torch.zeros(BATCH, 3), rows),
     "memory": lambda: _memory().select,
     "grown memory": lambda: _no_grad(_grown().select),
-    "some memory": lambda: SomeMemory(_memory(), torch.ones(BATCH, 3, dtype=torch.bool)).select,
+    "masked memory": lambda: MaskedMemory(_memory(), torch.ones(BATCH, 3, dtype=torch.bool)).select,
     "block": lambda: BlockCache(_memory(), _grown()).select,
     "copied words": lambda: Copyable(*torch.zeros(2, BATCH, 3), None, torch.zeros(BATCH), 0).select,
     "prompted": _prompted,

@@ -29,7 +29,7 @@ from qkv.models.first_weights import initialize_cells, initialize_embeddings
 from qkv.models.predictor import EncoderDecoder
 from qkv.models.second_source import expect_attention_for_features, split_source
 from qkv.nn.attention import Also, Attention
-from qkv.nn.decoding.cache import BatchRows, Memory, SomeMemory
+from qkv.nn.decoding.cache import BatchRows, MaskedMemory, Memory
 from qkv.nn.dropout import Dropout
 from qkv.nn.location import LocationScore, LocationSteps
 from qkv.nn.mechanism import LOCATION, MechanismConfig
@@ -164,7 +164,7 @@ class RecurrentState(NamedTuple):
     summary: Tensor
     session: DecodingSession | None = None
     alignment: Tensor | None = None
-    features: SomeMemory | None = None
+    features: MaskedMemory | None = None
 
 
 @final
@@ -276,7 +276,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
             real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
             # Features are a set: they have no positions, and no encoder beyond their embedding.
             projected = self.features_attention.project_memory(self.dropout(embedded), session=session)
-            features = SomeMemory(projected, is_feature)
+            features = MaskedMemory(projected, is_feature)
         padded = padding_of(lengths, ids.shape[1])
         if isinstance(self.encoder, SelfAttentionEncoder):
             states, summary = self.encoder(embedded, lengths, padded, session)

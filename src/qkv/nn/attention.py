@@ -22,14 +22,14 @@ from qkv.values.checked import checked
 SEAM = "qkv_attention"
 """The name of the `Attention` that another library's module has as a child."""
 _INTERFACE = "ALL_ATTENTION_FUNCTIONS"
-"""What the modules of `transformers` look their attention up in, so that it can be exchanged for an `Attention`."""
+"""The table in which modules of `transformers` look up their attention, so that it can be exchanged."""
 _BASES = ("torch.nn.modules.module", "transformers.modeling_utils")
-"""Where the base classes of all modules are, which name the interface without attending."""
+"""The modules with the base classes of all models, which name the table without attending."""
 Also = Literal["weights", "state", "rounded state"]
 _CALLS: Mapping[Also | None, Callable[..., Any]] = MappingProxyType(
     {None: attention, "weights": attention_with_weights, "state": attention_with_state}
 )
-"""What computes a call, by `also`; "rounded state" is for hooks, which must not slow down what they look at."""
+"""The functions that compute a call, by `also`. "rounded state", for hooks that observe a call, is computed apart."""
 
 
 @checked
@@ -127,7 +127,7 @@ class Attention(nn.Module):
     def extra_repr(self) -> str:
         """Show the settings that differ from the defaults."""
         parts = {"score": self.score, "normalizer": self.normalizer, "dropout": self.dropout or None}
-        return ", ".join(f"{name}={what}" for name, what in parts.items() if what is not None)
+        return ", ".join(f"{name}={value}" for name, value in parts.items() if value is not None)
 
 
 def attending(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -141,12 +141,12 @@ def attending(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _calls_interface(cls: type) -> bool:
-    members = [vars(base).values() for base in cls.__mro__ if base.__module__ not in _BASES]
-    return any(_INTERFACE in names for functions in members for function in functions for names in _names_in(function))
+    members = [member for base in cls.__mro__ if base.__module__ not in _BASES for member in vars(base).values()]
+    return any(_INTERFACE in names for member in members for names in _names_in(member))
 
 
 def _names_in(function: object) -> Iterator[tuple[str, ...]]:
-    """Return the global names that a function reads, beneath its decorators."""
+    """Yield the global names that a function, without its decorators, and the functions inside it read."""
     while isinstance(function, Callable) and hasattr(function, "__wrapped__"):  # type: ignore[arg-type]
         function = function.__wrapped__
     code = getattr(function, "__code__", None)

@@ -50,7 +50,7 @@ class AlibiBias(BiasModule):
             stay above 0.
 
     Raises:
-        ConfigError: there is less than one head.
+        ConfigError: `heads` is below 1.
 
     Source: Press et al. 2022, "Train Short, Test Long: Attention with Linear Biases", section 3.
 
@@ -103,7 +103,8 @@ class RelativeBias(BiasModule):
         ConfigError: the reach is below 1.
 
     Source: Shaw et al. 2018, "Self-Attention with Relative Position Representations", section 3.2 (clipping); Raffel
-        et al. 2020, "T5", section 2.1 (scalars added to the scores).
+        et al. 2020, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer", section 2.1
+        (scalars added to the scores).
 
     Example:
         >>> RelativeBias(reach=2, heads=4)(5, 7).shape
@@ -126,13 +127,13 @@ class RelativeBias(BiasModule):
 
 
 _FARTHEST = 1 << 20
-"""Largest distance with a bucket of its own: the table of distances is twice as long."""
+"""The largest value of `farthest`: the table of distances is twice as long."""
 
 
 @checked
 @final
 class BucketedBias(BiasModule):
-    """A learned number for each bucket of distances: the near ones each their own, farther ones by their logarithm.
+    """A learned number for each bucket of distances: one bucket per near distance, logarithmic buckets beyond.
 
     Args:
         buckets: the number of buckets, of both directions together.
@@ -172,15 +173,17 @@ class BucketedBias(BiasModule):
         """Return the bucket of each distance j − i, int64.
 
         Raises:
-            DtypeError: the distances are no integers.
+            DtypeError: the distances are not integers.
         """
         expect_integers("distance", distance, tuple(getattr(distance, "shape", ())), "of any dimensions")
         # int8 holds -128 and not 128, and uint8 holds no negative number.
         distance = distance.long()
         exact, length = self.side // 2, (-distance).clamp(min=0) if self.causal else distance.abs()
         # In float32, as in the source: the bucket of a distance on an edge depends on the rounding.
-        grown = torch.log(length.clamp(min=1).float() / exact) / math.log(self.farthest / exact) * (self.side - exact)
-        bucket = torch.where(length < exact, length, (exact + grown.long()).clamp(max=self.side - 1))
+        logarithmic = (
+            torch.log(length.clamp(min=1).float() / exact) / math.log(self.farthest / exact) * (self.side - exact)
+        )
+        bucket = torch.where(length < exact, length, (exact + logarithmic.long()).clamp(max=self.side - 1))
         return bucket if self.causal else bucket + (distance > 0) * self.side
 
     def value(self, offset: int = 0) -> Bias:

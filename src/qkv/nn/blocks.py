@@ -11,7 +11,7 @@ from qkv.errors import ConfigError, MaskError, ShapeError, UnsupportedError
 from qkv.linalg.session import DecodingSession
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal, lengths, window
-from qkv.nn.decoding.cache import Memory, SomeMemory
+from qkv.nn.decoding.cache import MaskedMemory, Memory
 from qkv.nn.dropout import Dropout
 from qkv.nn.feed_forward import FeedForward, GatedFeedForward
 from qkv.nn.inputs import expect_counts, expect_input, expect_integers, expect_sizes
@@ -21,13 +21,15 @@ from qkv.shapes import show
 from qkv.values.checked import checked, explained
 from qkv.values.hooks import through_hooks
 
-_SUM = "The output of a sublayer is added to its input, number by number."
+_SUM = "The output of a sublayer is added to its input, element by element."
 
 
 @checked
 @final
 class Residual(nn.Module):
-    """What surrounds a sublayer f, norms, dropout and the sum: x + f(norm(x)), norm(x + f(x)) or x + norm(f(norm(x))).
+    """The residual connection, norms and dropout around a sublayer f.
+
+    It computes x + f(norm(x)), norm(x + f(x)) or x + norm(f(norm(x))).
 
     Args:
         width: M.
@@ -62,7 +64,7 @@ class Residual(nn.Module):
         return normed
 
     def after(self, x: Tensor, update: Tensor) -> Tensor:
-        """Add the output of f to the stream.
+        """Add the output of f to the residual stream.
 
         Raises:
             ShapeError, DtypeError: x or the update does not fit the layer.
@@ -90,7 +92,7 @@ class BlockCache:
 
     past: Memory | None = None
     memory: Memory | None = None
-    second: SomeMemory | None = None
+    second: MaskedMemory | None = None
 
     def select(self, rows: Tensor) -> "BlockCache":
         """Select rows of the batch."""
@@ -105,15 +107,15 @@ class BlockCache:
 class TransformerBlock(nn.Module):
     """Self-attention, attention to a source if there is one, then a feed-forward layer.
 
-    Called, it is a block of an encoder: each position sees all. By `step`, it is a block of a decoder or a language
-    model: each position sees itself and earlier ones.
+    A call computes a block of an encoder, in which each position sees all; `step` a block of a decoder or a language
+    model, in which each position sees itself and earlier ones.
 
     Args:
         attention: the self-attention, of width M.
         feed_forward: of width M.
         norms: which, and where.
         cross: the attention to the source; None for none.
-        second: the attention to a second source; what both read is added up.
+        second: the attention to a second source; the outputs of both are added.
         dropout: on the output of each sublayer, in training.
         reach: how many earlier positions a position sees; None for all. The cache stores no more than that.
 
@@ -146,7 +148,7 @@ class TransformerBlock(nn.Module):
     ) -> None:
         super().__init__()
         if second is not None and cross is None:
-            hint = "What both attentions read is added up: give it cross= too."
+            hint = "The outputs of both attentions are added: give cross= too."
             raise ConfigError("second", "an attention to a first source beside it", "none", hint)
         expect_counts(**({} if reach is None else {"reach": reach}))
         width, self.reach = attention.width, reach
@@ -207,7 +209,7 @@ class TransformerBlock(nn.Module):
             expected = f"states and a bool tensor of shape {show(tuple(states.shape[:2]))}"
             raise MaskError("second", expected, got, "True where a position may be seen.")
         other = self.second_attention.project_memory(second[0], session=session)
-        return BlockCache(None, source, SomeMemory(other, second[1]))
+        return BlockCache(None, source, MaskedMemory(other, second[1]))
 
     def step(
         self,
@@ -227,9 +229,10 @@ class TransformerBlock(nn.Module):
             x: (B, N, M).
             cache: what was kept of the positions before.
             memory_mask: hides source padding.
-            visible: which positions each one sees, bool (B, N, K), K those before and N more, if they are no sequence.
+            visible: which positions each new one sees, bool (B, N, K), K the kept positions and the N new ones; for new
+                positions that are alternatives, as in a beam. None if they follow one another.
             session: keeps packed weights, and memory for keys and values.
-            parted: with `visible`, the position from which on N keys, one per alternative, are kept of every position.
+            parted: with `visible`, the position from which the cache holds N keys per position, one per alternative.
             padding: positions of padding at the left of each row (B,), which nothing sees; None for none.
             bias: of the self-attention's scores.
 
@@ -250,15 +253,15 @@ class TransformerBlock(nn.Module):
         padding: Tensor | None,
         bias: Bias | Tensor | None,
     ) -> tuple[Tensor, BlockCache]:
-        attention, key_positions, at = self.self_attention, None, None
+        attention, key_positions, newest = self.self_attention, None, None
         expect_input("x", x, None, self.around_self.width, rank=3)
         if visible is not None:
             _expect_visible(visible, x, cache)
         if padding is not None:
             expect_integers("padding", padding, (x.shape[0],), "(B,)")
         if visible is not None and attention.positions is not None:
-            key_positions, at = fork_positions(visible, parted)
-        query, past = attention.extend(self.around_self.before(x), cache.past, session, at)
+            key_positions, newest = fork_positions(visible, parted)
+        query, past = attention.extend(self.around_self.before(x), cache.past, session, newest)
         update = attention.attend(
             query,
             past,
@@ -292,7 +295,7 @@ class TransformerBlock(nn.Module):
     def _with_source(
         self, x: Tensor, cache: BlockCache, memory_mask: Mask | None, session: DecodingSession | None
     ) -> Tensor:
-        """Add what is read from the source, if there is one."""
+        """Add the output of the attention to the source, if there is one."""
         residual, attention, memory = self.around_cross, self.cross_attention, cache.memory
         if residual is None or attention is None or memory is None:
             return x
@@ -311,7 +314,7 @@ class TransformerBlock(nn.Module):
         """Return the mask of the newest positions over all keys that are kept."""
         if visible is not None:
             visible = visible[..., past.first :]
-            # The keys that a position sees stand in the order of time: the last of them are the nearest.
+            # The keys that a position sees are in order of time, so the last ones are the nearest.
             recent = (
                 visible if self.reach is None else visible & (visible.flip(-1).cumsum(-1).flip(-1) <= self.reach + 1)
             )
@@ -348,7 +351,7 @@ def _expect_visible(visible: Tensor, x: Tensor, cache: BlockCache) -> None:
 
 
 def fork_positions(seen_BNK: Tensor, parted: int) -> tuple[Tensor, int]:
-    """Return the position of each key (K,) where N of every position are kept from `parted` on, and the newest one.
+    """Return the position of each key (K,) and the newest position, where each position from `parted` on has N keys.
 
     Args:
         seen_BNK: as for `TransformerBlock.step`.

@@ -114,7 +114,7 @@ class CopyHead(nn.Module):
         expect_integers("ids", ids, (rows, size), "(B, S)")
         if lengths is not None:
             expect_integers("lengths", lengths, (rows,), "(B,)", (0, size))
-        real = ids if lengths is None else torch.where(_before(lengths, ids), ids, 0)
+        real = ids if lengths is None else torch.where(_is_real(lengths, ids), ids, 0)
         expect_integers("ids", real, (rows, size), "(B, S)", (0, None))
         real = real.long()
         extra = (real.amax(1) + 1 - self.vocabulary).clamp(min=0)
@@ -142,12 +142,12 @@ class CopyHead(nn.Module):
         logits = logits if logits.dtype == torch.float64 else logits.float()
         copied, state = self._attend(states, source)
         generate = self.share(logits, states, state)[..., None]
-        chances = nn.functional.pad(generate * logits.softmax(-1), (0, source.most))
+        probabilities = nn.functional.pad(generate * logits.softmax(-1), (0, source.most))
         indices = source.ids[:, None].expand(-1, logits.shape[1], -1)
-        chances = chances.scatter_add(-1, indices, (1 - generate) * copied.to(chances.dtype))
+        probabilities = probabilities.scatter_add(-1, indices, (1 - generate) * copied.to(probabilities.dtype))
         # A probability below the least normal number is rounding error: its logarithm must stay finite for the loss.
-        logarithms = chances.clamp(min=torch.finfo(chances.dtype).tiny).log()
-        # In a compiled graph the number varies, and 0 is one of its values.
+        logarithms = probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log()
+        # In a compiled graph the number is symbolic, and may be 0.
         if not torch.compiler.is_compiling() and not source.most:
             return logarithms
         beyond = torch.arange(source.most, device=logits.device) >= source.extra[:, None]
@@ -178,5 +178,5 @@ class CopyHead(nn.Module):
         return torch.where(state.lse == -torch.inf, 1.0, torch.sigmoid(switched))
 
 
-def _before(lengths: Tensor, ids: Tensor) -> Tensor:
+def _is_real(lengths: Tensor, ids: Tensor) -> Tensor:
     return torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]

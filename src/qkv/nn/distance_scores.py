@@ -78,13 +78,13 @@ class KernelScore(ScoreModule):
         expect_optional_sizes(heads=heads)
         above("bandwidth", bandwidth, 0, "It is the initial value.")
         self.kernel, self.power = kernel, power
-        self._first = math.log(bandwidth)
-        self.log_bandwidth = nn.Parameter(torch.full(() if heads is None else (heads,), self._first))
+        self._initial = math.log(bandwidth)
+        self.log_bandwidth = nn.Parameter(torch.full(() if heads is None else (heads,), self._initial))
         self.value()  # report an unknown kernel here rather than in the first forward pass
 
     def reset_parameters(self) -> None:
         """Set the initial bandwidths."""
-        nn.init.constant_(self.log_bandwidth, self._first)
+        nn.init.constant_(self.log_bandwidth, self._initial)
 
     def value(self) -> Score:
         """Build the kernel with the current bandwidth."""
@@ -92,7 +92,7 @@ class KernelScore(ScoreModule):
 
     @torch.no_grad()
     def start_from(self, distance: float) -> None:
-        """Set the bandwidth so that keys at a typical distance count.
+        """Set the bandwidth so that keys at a typical distance get weight.
 
         It becomes that distance for the Gaussian; other kernels get the bandwidth that smooths as much.
 

@@ -100,7 +100,7 @@ class FeedForward(nn.Module):
 @checked
 @final
 class GatedFeedForward(nn.Module):
-    """W₂ (f(W_g x) ⊙ W₁ x), applied to each position; with biases if asked for.
+    """W₂ (f(W_g x) ⊙ W₁ x), applied to each position; with biases if `bias` is set.
 
     Args:
         width: M.

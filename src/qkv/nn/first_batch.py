@@ -1,4 +1,4 @@
-"""Before training: bandwidths that suit the first batch, and attentions that see something in it."""
+"""Before training: set bandwidths by a first batch, and refuse attentions that give it no weight."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -16,12 +16,12 @@ from qkv.nn.scores import ScoreModule, score_of
 from qkv.normalizers.dense import Identity
 from qkv.scores.kernels import SquaredDistance
 
-_MOST = 64
-"""Queries of a sequence whose distances are measured."""
+_MAX_QUERIES = 64
+"""Queries of a sequence whose distances to all keys are measured."""
 
 
 class _Site(NamedTuple):
-    """An attention that can see nothing, and its score."""
+    """An attention whose weights can all be 0, and its score."""
 
     name: str
     attention: Attention
@@ -31,8 +31,8 @@ class _Site(NamedTuple):
 def start_from_first_batch(model: nn.Module, run: Callable[[], object]) -> None:
     """Set the bandwidth of each kernel to the median distance of its queries and keys in a first batch.
 
-    With a bandwidth of 1, queries and keys of width 64 lie outside every kernel that ends: all weights and gradients
-    would be 0. A model without kernels is left alone, and `run` is not called.
+    With a bandwidth of 1, queries and keys of width 64 are outside the support of every compact kernel: all weights and
+    gradients would be 0. A model without kernels is left alone, and `run` is not called.
 
     Args:
         model: with new weights; the parameters of its `KernelScore` modules are set.
@@ -48,18 +48,18 @@ def start_from_first_batch(model: nn.Module, run: Callable[[], object]) -> None:
         >>> 5 < layer.score.value().bandwidth.item() < 20
         True
     """
-    watches = [_FirstCall(site) for site in _sites(model)]
-    if not watches:
+    first_calls = [_FirstCall(site) for site in _sites(model)]
+    if not first_calls:
         return
-    handles = [handle for watch in watches for handle in watch.register()]
+    handles = [handle for first_call in first_calls for handle in first_call.register()]
     try:
         with torch.no_grad():
             run()
     finally:
         for handle in handles:
             handle.remove()
-    for watch in watches:
-        watch.expect_weights()
+    for first_call in first_calls:
+        first_call.expect_weights()
 
 
 def _sites(model: nn.Module) -> Iterator[_Site]:
@@ -79,43 +79,43 @@ class _FirstCall:
     def __init__(self, site: _Site) -> None:
         self.site = site
         self.distance: float | None = None
-        self.called = self.sees = False
+        self.called = self.has_weight = False
 
     def register(self) -> list[Any]:
         layer = self.site.attention
         return [layer.register_forward_pre_hook(self._before, with_kwargs=True)]
 
     def expect_weights(self) -> None:
-        if self.called and not self.sees:
-            apart = f", where queries and keys lie {self.distance:.3g} apart" if self.distance else ""
-            got = f"none in {self.site.name}{apart}"
+        if self.called and not self.has_weight:
+            where = f", where queries and keys lie {self.distance:.3g} apart" if self.distance else ""
+            got = f"none in {self.site.name}{where}"
             hint = f"Set {setting('bandwidth')} to about that, or omit it: it is then learned from there."
             raise ConfigError("model.bandwidth", "some weight above 0 in the first batch", got, hint)
 
     def _before(self, layer: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> Any:
         query, key, _ = args
-        around: dict[str, Any] = {name: kwargs.get(name) for name in ("mask", "bias")}
-        around["enable_gqa"] = kwargs.get("enable_gqa", False)
+        options: dict[str, Any] = {name: kwargs.get(name) for name in ("mask", "bias")}
+        options["enable_gqa"] = kwargs.get("enable_gqa", False)
         if not self.called:
             self.called = True
-            self.distance = _median_distance(query, key, around)
+            self.distance = _median_distance(query, key, options)
             score = self.site.score
             if isinstance(score, KernelScore) and self.distance is not None:
                 score.start_from(self.distance)
-        if not self.sees:
+        if not self.has_weight:
             kwargs = {**kwargs, "score": score_of(self.site.score).projected()}
             ones = torch.ones_like(key[..., :1])
             normalizer = kwargs.get("normalizer") or self.site.attention.normalizer
-            total = attention(query, key, ones, score=kwargs["score"], normalizer=normalizer, **around)
-            self.sees = bool(total.any())
+            total = attention(query, key, ones, score=kwargs["score"], normalizer=normalizer, **options)
+            self.has_weight = bool(total.any())
         return args, kwargs
 
 
-def _median_distance(query: Tensor, key: Tensor, around: dict[str, Any]) -> float | None:
+def _median_distance(query: Tensor, key: Tensor, options: dict[str, Any]) -> float | None:
     """Return the median of ‖q−k‖ over visible pairs; None if there is none."""
-    distances = attention_map(query, key, score=SquaredDistance(), normalizer=Identity(), **{**around, "bias": None})
-    step = max(1, math.ceil(query.shape[-2] / _MOST))
+    distances = attention_map(query, key, score=SquaredDistance(), normalizer=Identity(), **{**options, "bias": None})
+    step = max(1, math.ceil(query.shape[-2] / _MAX_QUERIES))
     rows = [distances.row(row) for row in range(0, query.shape[-2], step)]
     squares = -2 * torch.stack(rows).double()
-    apart = squares[squares > 0].sqrt()
-    return float(apart.median()) if apart.numel() else None
+    positive = squares[squares > 0].sqrt()
+    return float(positive.median()) if positive.numel() else None

@@ -1,4 +1,4 @@
-"""Checks of what layers are created with, and of what they are called with."""
+"""Checks of the arguments with which layers are created and called."""
 
 import math
 from numbers import Real
@@ -16,7 +16,7 @@ from qkv.values.plain import is_plain
 
 _INTEGERS = frozenset({torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64})
 _LARGEST_SIZE = 1 << 40
-"""More numbers than this have no memory anywhere."""
+"""No machine has memory for more numbers than this."""
 
 
 def expect_sizes(**sizes: int) -> None:
@@ -70,7 +70,7 @@ def expect_integers(
 
     Raises:
         ShapeError: it has another shape, or holds another number.
-        DtypeError: it is no dense tensor of integers.
+        DtypeError: it is not a dense tensor of integers.
 
     Example:
         >>> expect_integers("lengths", torch.tensor([3, -1]), (2,), "(B,)", (0, None))
@@ -115,7 +115,7 @@ def expect_fraction(argument: str, fraction: float) -> None:
 
 
 def expect_number(argument: str, number: float, *, least: float = -math.inf) -> None:
-    """Check a number that is no size.
+    """Check a number that is not a size.
 
     Raises:
         ConfigError: it is not finite, or less than the least one.
@@ -144,15 +144,15 @@ def expect_input(
     Args:
         argument: its name.
         x: the input.
-        layer: what it is multiplied with; None if no weight tells the device.
+        layer: the layer whose weight multiplies it; None to check neither device nor dtype.
         width: None for that of the layer, if it is a linear one.
         rank: the fewest dimensions that it may have.
-        hint: how to mend another width.
+        hint: how to correct a wrong width.
 
     Raises:
         ShapeError: it has another width, or too few dimensions.
-        DtypeError: it is no dense tensor of floating-point numbers, or the layer is on another device, or of another
-            element type.
+        DtypeError: it is not a dense tensor of floating-point numbers, or the layer has another device or element
+            type.
 
     Example:
         >>> expect_input("x", torch.zeros(2, 3), nn.Linear(4, 5))
@@ -164,7 +164,7 @@ def expect_input(
     if width is not None and x.shape[-1] != width:
         shape = ("...", "B, N")[rank > 1]
         raise ShapeError(argument, f"shape ({shape}, {width})", f"{tuple(x.shape)}", hint)
-    # Of a quantized layer the weight is a method.
+    # In a quantized layer, `weight` is a method.
     weight = getattr(layer, "weight", None)
     if not isinstance(weight, Tensor):
         return

@@ -115,7 +115,7 @@ class LocationScore(nn.Module):
         by_features = self.features(alignment)
         if keys.shape[:-1] != alignment.shape or query.shape[:-1] != alignment.shape[:-1]:
             shapes = ", ".join(show(tuple(x.shape)) for x in (query, keys, alignment))
-            hint = "Query, keys and alignment are of the same rows, keys and alignment of the same positions."
+            hint = "Query, keys and alignment need the same rows, keys and alignment the same positions."
             raise ShapeError("keys", "(B, A) queries, (B, S, A) keys and a (B, S) alignment", shapes, hint)
         shifted = keys + project(by_features, self.location_weight)
         return Additive(self.vector)(query[..., None, :], shifted)[..., 0, :]
@@ -149,8 +149,8 @@ class LocationScore(nn.Module):
 class LocationSteps:
     """The steps of one loop, each of which reads the alignment of the one before.
 
-    The module normalizes and averages: its query is a row of scores e, its keys are the positions, one-hot, so that
-    query times key is e_j. A recording thus shows the weights that were used.
+    The attention normalizes the scores and averages the values: its query is a row of scores e, its keys are one-hot
+    positions, so that query times key is e_j. A recording thus shows the weights that were used.
 
     Args:
         attention: with `also="weights"`.
@@ -196,8 +196,8 @@ class LocationSteps:
         *rows, size = scores.shape
         positions = torch.eye(size, dtype=scores.dtype, device=scores.device).expand(*rows, -1, -1)
         values = self._values.to(scores.dtype)
-        how = {"score": _POSITIONS, "normalizer": self._normalizer, "mask": self._mask}
-        context, weights = self._attention(scores[..., None, :], positions, values, **how)
+        settings = {"score": _POSITIONS, "normalizer": self._normalizer, "mask": self._mask}
+        context, weights = self._attention(scores[..., None, :], positions, values, **settings)
         self.alignment = weights[..., 0, :]
         result: Tensor = context
         return result

@@ -95,7 +95,7 @@ class MechanismConfig:
 
     @property
     def _class(self) -> type[Score] | None:
-        """The class of the score; None for what is no score of its own."""
+        """The class of the score; None for "none" and "location"."""
         return SCORES[self.score].cls if self.score in SCORES else None
 
     def _numbers(self) -> tuple[Number, ...]:
@@ -235,7 +235,7 @@ def score_name(name: str, argument: str = "model.score") -> str:
         argument: what a message calls it.
 
     Returns:
-        The name; also "none" and "location", which are no scores of their own.
+        The name; also "none" and "location", which are not in the catalog.
 
     Raises:
         ConfigError: it is unknown (the message suggests the closest one), or is the ambiguous "concat".

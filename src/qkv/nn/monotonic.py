@@ -56,7 +56,7 @@ class Transitions(Protocol):
 @final
 @dataclass(frozen=True, eq=False)
 class ZerothOrder:
-    """Transitions whose scores do not depend on the position before, except that it may not be left backwards.
+    """Transitions whose scores do not depend on the previous position, except that positions never decrease.
 
     Args:
         scores: e (B, T, S), at least float32.
@@ -79,7 +79,7 @@ class ZerothOrder:
 
     def move(self, before: Tensor, step: int) -> Tensor:
         """As for `Transitions`. Two cumulative sums replace the sum over pairs of positions."""
-        scores_BS, real_BS = self.scores[:, step], _before(self.lengths, self.shape[2])
+        scores_BS, real_BS = self.scores[:, step], _is_real(self.lengths, self.shape[2])
         # Cumulative sums that start with −inf have NaN gradients: padding gets a finite score whose exponential is 0.
         finite_BS = torch.where(real_BS, scores_BS, torch.finfo(scores_BS.dtype).min / 4)
         rest_BS = finite_BS.flip(1).logcumsumexp(1).flip(1)
@@ -91,7 +91,7 @@ class ZerothOrder:
 @final
 @dataclass(frozen=True, eq=False)
 class FirstOrder:
-    """Transitions by jumps of 0 to J positions ahead, with logits for each position before.
+    """Transitions by jumps of 0 to J positions ahead, with logits that depend on the previous position.
 
     A jump beyond the last position has probability 0; the others share it.
 
@@ -272,8 +272,8 @@ def predicted_alignment(transitions: Transitions, before: Tensor, observed: Tens
     alignments: list[Tensor] = []
     for step in range(transitions.shape[1]):
         if step:
-            together = alignments[-1] + observed[:, step - 1]
-            before = together - _log_sum(together)[:, None]
+            joint = alignments[-1] + observed[:, step - 1]
+            before = joint - _log_sum(joint)[:, None]
         alignments.append(transitions.move(before, step))
     return torch.stack(alignments, 1)
 
@@ -336,7 +336,7 @@ def _constant(transitions: Transitions) -> Transitions:
     return transitions
 
 
-def _before(lengths: Tensor, positions: int) -> Tensor:
+def _is_real(lengths: Tensor, positions: int) -> Tensor:
     return torch.arange(positions, device=lengths.device) < lengths[:, None]
 
 

@@ -101,7 +101,7 @@ class MultiHeadAttention(nn.Module):
         expect_sizes(width=width, heads=heads)
         expect_optional_sizes(key_heads=key_heads, key_width=key_width, value_width=value_width, head_width=head_width)
         groups = heads if key_heads is None else key_heads
-        _check(width, heads, groups, leave_out, divides=head_width is None)
+        _check_heads(width, heads, groups, leave_out, divides=head_width is None)
         head = width // heads if head_width is None else head_width
         key_width = width if key_width is None else key_width
         value_width = key_width if value_width is None else value_width
@@ -130,8 +130,8 @@ class MultiHeadAttention(nn.Module):
     def reset_parameters(self) -> None:
         """Initialize all parameters: each projection by Glorot's rule, biases zero.
 
-        Queries of a dot product that is not scaled start 1/√D as large (Raffel et al. 2020, T5): scores then start as
-        wide as scaled ones, where the softmax has a gradient.
+        Queries of an unscaled dot product start smaller by a factor of √D (Raffel et al. 2020, T5): scores then start
+        with the spread of scaled ones, where the softmax has a gradient.
         """
         head = self.projections.sizes[0] // self.heads
         self.projections.reset_parameters(head**-0.5 if isinstance(self.score, DotScore) else 1.0)
@@ -169,7 +169,7 @@ class MultiHeadAttention(nn.Module):
 
         Raises:
             ShapeError: an input does not have the layer's width.
-            DtypeError: an input is no dense tensor of floating-point numbers, or on another device.
+            DtypeError: an input is not a dense tensor of floating-point numbers, or is on another device.
         """
         if key is None and value is None:
             q, memory = self.extend(query, None, session)
@@ -179,17 +179,17 @@ class MultiHeadAttention(nn.Module):
         return self._attend(q, memory, mask=mask, bias=bias, session=session)
 
     def project_query(self, query: Tensor, session: DecodingSession | None = None) -> Tensor:
-        """Queries by head, as the score wants them: (B, Q, M) to (B, H, Q, F)."""
+        """Project queries by head for the score: (B, Q, M) to (B, H, Q, F)."""
         self._expect("query", query, 0)
         if self.positions is not None:
-            hint = "Positions compare places in one sequence: create the cross-attention layer without them."
+            hint = "Positions are relative to one sequence: create the cross-attention layer without them."
             raise ConfigError("positions", "none between two sequences", type(self.positions).__name__, hint)
         return self._query(self.projections.query(query, session))
 
     def project_memory(
         self, key: Tensor, value: Tensor | None = None, session: DecodingSession | None = None
     ) -> Memory:
-        """Keys and values by head, once per sentence: (B, K, width) to (B, G, K, F) and (B, G, K, V)."""
+        """Project keys and values by head, once per sentence: (B, K, width) to (B, G, K, F) and (B, G, K, V)."""
         value = key if value is None else value
         self._expect("key", key, 1)
         self._expect("value", value, 2)
@@ -198,13 +198,13 @@ class MultiHeadAttention(nn.Module):
     def extend(
         self, x: Tensor, past: Memory | None, session: DecodingSession | None = None, at: int | None = None
     ) -> tuple[Tensor, Memory]:
-        """Project new positions for self-attention, and put their keys and values behind those kept.
+        """Project new positions for self-attention, and append their keys and values to those kept.
 
         Args:
             x: (B, N, M), the new positions.
             past: what was kept; None at the start.
             session: gives memory for keys and values too.
-            at: the position of each of them, where they are alternatives; None if they follow one another.
+            at: the one position of all of them, if they are alternatives; None if they follow one another.
 
         Returns:
             The new queries by head, and all keys and values.
@@ -239,8 +239,9 @@ class MultiHeadAttention(nn.Module):
             memory: from `project_memory` or `extend`.
             mask: True where a query may attend.
             bias: added to the scores.
-            indices: the position of each key (K,), where those of the queries, the last ones, are alternatives; None if
-                the keys follow one another.
+            session: as for `forward`.
+            indices: the position of each key (K,), if the queries, whose keys are the last ones, are alternatives; None
+                if the keys follow one another.
 
         Returns:
             (B, Q, M).
@@ -263,7 +264,7 @@ class MultiHeadAttention(nn.Module):
     def attend_with_weights(
         self, query: Tensor, memory: Memory, *, mask: Mask | Tensor | None = None, bias: Tensor | Bias | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The same as `attend`, and the weights that were applied, through which the graph of the output passes.
+        """As `attend`, and return the applied weights too, through which the graph of the output passes.
 
         Args:
             query, memory, mask, bias: as `attend` takes them.
@@ -318,14 +319,14 @@ class MultiHeadAttention(nn.Module):
         joined = heads.transpose(-3, -2).flatten(-2)
         return joined if self.output is None else apply_layer(self.output, joined, session)
 
-    def _with_extra(self, query: Tensor, attended: tuple[Tensor, RowState]) -> Tensor:
-        """Merge attention over the keys with attention over the extra one, which only the mask's keys hide from."""
+    def _with_extra(self, query: Tensor, result: tuple[Tensor, RowState]) -> Tensor:
+        """Merge attention over the keys with attention over the extra one, which no mask hides."""
         assert self.extra_key is not None
         assert self.extra_value is not None
         key = self._score().project_key(self.extra_key).to(query.dtype)
         value = self.extra_value.to(query.dtype)
         normalizer = optional_normalizer(self.normalizer) or self.attention.normalizer
-        alone = attention_with_state(
+        extra = attention_with_state(
             query,
             key.expand(*query.shape[:-3], *key.shape),
             value.expand(*query.shape[:-3], *value.shape),
@@ -335,12 +336,12 @@ class MultiHeadAttention(nn.Module):
             dropout=self.attention.dropout if self.training else 0.0,
             enable_gqa=self.key_heads != self.heads,
         )
-        return merge([attended, alone])[0]
+        return merge([result, extra])[0]
 
     def _score(self) -> ScoreParts:
         score = score_of(self.score)
         if isinstance(score, CalledScore) and self.key_heads != self.heads:
-            hint = "Give each head its own keys, or take the hook away and pass another score when the layer is built."
+            hint = "Give each head its own keys, or remove the hook and pass another score when the layer is created."
             ours = isinstance(self.score, ScoreModule)
             changed = "with hooks or another forward" if ours else "in the place of the layer's score"
             got = f"{type(self.score).__name__} {changed}, and {self.key_heads} key heads"
@@ -409,11 +410,13 @@ class MultiHeadAttention(nn.Module):
         sink = norm.sink if isinstance(norm, Softmax) else None
         zero = isinstance(sink, float | int) and sink == 0
         softmax = self.normalizer is None and (norm is None or (isinstance(norm, Softmax) and (sink is None or zero)))
-        usual = set(self.projections.sizes) == {self.width} and self.query_norm is None
-        both = self.output is not None and (
+        has_equal_sizes = set(self.projections.sizes) == {self.width} and self.query_norm is None
+        has_equal_biases = self.output is not None and (
             (plain_weights(self.output, "output")[1] is None) == (self.projections.part(0)[1] is None)
         )
-        if self.output is None or not (both and usual and scaled and softmax and self.key_heads == self.heads):
+        if self.output is None or not (
+            has_equal_biases and has_equal_sizes and scaled and softmax and self.key_heads == self.heads
+        ):
             hint = "It needs a scaled dot product under softmax, all projections and as many key heads as heads."
             raise UnsupportedError("layer", "a layer that nn.MultiheadAttention supports", "more than that", hint)
         theirs = nn.MultiheadAttention(
@@ -445,7 +448,7 @@ class MultiHeadAttention(nn.Module):
 def _transfer(pairs: list[tuple[Tensor, Tensor]]) -> None:
     """Copy weights, as pairs (to, from) of parameters or of their rows, and whether they learn.
 
-    Of several parameters that are one in the other layer, one that learns is enough for it to learn.
+    Where several parameters are one in the other layer, that one learns if any of them does.
     """
     learns: dict[Tensor, bool] = {}
     with torch.no_grad():
@@ -453,8 +456,8 @@ def _transfer(pairs: list[tuple[Tensor, Tensor]]) -> None:
             to.copy_(source)
             parameter = _parameter_of(to)
             learns[parameter] = learns.get(parameter, False) or _parameter_of(source).requires_grad
-    for parameter, its in learns.items():
-        parameter.requires_grad_(its)
+    for parameter, learns_any in learns.items():
+        parameter.requires_grad_(learns_any)
 
 
 def _parameter_of(rows: Tensor) -> Tensor:
@@ -502,13 +505,13 @@ def _check_positions(positions: object, score: ScoreModule, head: int) -> None:
         got = type(score.projected()).__name__
         hint = "Of rotated vectors, only dot products and distances depend just on the difference of positions."
         raise ConfigError("score", "a dot product or a distance, with rotary positions", got, hint)
-    turned = positions.rotated(head)
-    if turned % 2 or not turned:
+    rotated = positions.rotated(head)
+    if rotated % 2 or not rotated:
         hint = "Rotary positions rotate pairs: choose another number of heads, or another share."
-        raise ConfigError("heads", "an even number of rotated features per head", f"{turned} of {head}", hint)
+        raise ConfigError("heads", "an even number of rotated features per head", f"{rotated} of {head}", hint)
 
 
-def _check(width: int, heads: int, groups: int, leave_out: tuple[str, ...], *, divides: bool) -> None:
+def _check_heads(width: int, heads: int, groups: int, leave_out: tuple[str, ...], *, divides: bool) -> None:
     if heads < 1 or (divides and width % heads):
         hint = nearest_divisors(width, heads)
         raise ConfigError("heads", f"a divisor of the width {width}", str(heads), hint)

@@ -42,8 +42,8 @@ class NonLocalBlock(nn.Module):
     Raises:
         ConfigError: the form is unknown, or a width is below one.
 
-    Source: Wang et al. 2018, "Non-local Neural Networks", eq. 1 to 7; W_z is initialized to zero, so that a block
-        inserted in a trained network changes nothing at first (section 4.1).
+    Source: Wang et al. 2018, "Non-local Neural Networks", eq. 1 to 6; W_z is initialized to zero, so that a block
+        inserted in a trained network changes nothing at first (section 3.3).
 
     Example:
         >>> block = NonLocalBlock(8)
@@ -89,7 +89,7 @@ class NonLocalBlock(nn.Module):
 
         Raises:
             ShapeError: the number of channels is wrong, or there is no position dimension.
-            DtypeError: the input is no dense tensor of the layer's element type and device.
+            DtypeError: the input is not a dense tensor of the layer's element type and device.
         """
         expect_floats("x", x)
         if x.ndim < 3 or x.shape[1] != self.channels:

@@ -48,12 +48,12 @@ class SinkSoftmax(NormalizerModule):
 
     def __init__(self, heads: int | None = None, sink: float = 0.0) -> None:
         super().__init__()
-        self._first = sink
+        self._initial = sink
         self.sink = nn.Parameter(_full(heads, sink))
 
     def reset_parameters(self) -> None:
         """Set the initial sinks."""
-        nn.init.constant_(self.sink, self._first)
+        nn.init.constant_(self.sink, self._initial)
 
     def value(self) -> Normalizer:
         """Build the softmax with the current sink."""
@@ -83,12 +83,12 @@ class LearnedSigmoid(NormalizerModule):
         super().__init__()
         if keys < 1:
             raise ConfigError("keys", "a number from 1", f"{keys}", "It is how many keys a row sees.")
-        self._first = -math.log(keys)
-        self.bias = nn.Parameter(_full(heads, self._first))
+        self._initial = -math.log(keys)
+        self.bias = nn.Parameter(_full(heads, self._initial))
 
     def reset_parameters(self) -> None:
         """Set the initial biases."""
-        nn.init.constant_(self.bias, self._first)
+        nn.init.constant_(self.bias, self._initial)
 
     def value(self) -> Normalizer:
         """Build the sigmoid with the current bias."""
@@ -119,12 +119,12 @@ class LearnedEntmax(NormalizerModule):
         if not 1 < alpha < 2:
             hint = "For alpha = 1 use Softmax(), for alpha = 2 Sparsemax()."
             raise ConfigError("alpha", "a number between 1 and 2", f"{alpha:g}", hint)
-        self._first = math.log((alpha - 1) / (2 - alpha))
-        self.logit = nn.Parameter(_full(heads, self._first))
+        self._initial = math.log((alpha - 1) / (2 - alpha))
+        self.logit = nn.Parameter(_full(heads, self._initial))
 
     def reset_parameters(self) -> None:
         """Set the initial alphas."""
-        nn.init.constant_(self.logit, self._first)
+        nn.init.constant_(self.logit, self._initial)
 
     def value(self) -> Normalizer:
         """Build entmax with the current alpha."""

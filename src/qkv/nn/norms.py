@@ -18,7 +18,7 @@ NORMS: tuple[Norm, ...] = ("layer", "rms", "rms_plus_one")
 @checked
 @final
 class RMSNorm(nn.Module):
-    """g·x/√(mean(x²) + ε): a norm without a mean and without a bias, computed in at least float32.
+    """g·x/√(mean(x²) + ε): a layer norm that subtracts no mean and adds no bias, computed in at least float32.
 
     Args:
         width: M.

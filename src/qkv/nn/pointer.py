@@ -40,8 +40,8 @@ class Pointer(nn.Module):
     Example:
         >>> import torch
         >>> pointer = Pointer(query_width=4, key_width=6, hidden=8)
-        >>> context, chances = pointer(torch.randn(2, 3, 4), torch.randn(2, 5, 6))
-        >>> chances.shape, context.shape
+        >>> context, probabilities = pointer(torch.randn(2, 3, 4), torch.randn(2, 5, 6))
+        >>> probabilities.shape, context.shape
         (torch.Size([2, 3, 5]), torch.Size([2, 3, 6]))
     """
 
@@ -94,8 +94,8 @@ class Pointer(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         expect_input("query", query, None, self.widths[0])
         projected, score = score_of(self.score).project_query(query), score_of(self.score).projected()
-        context, chances = self.attention(projected, key, value, score=score, mask=mask)
-        return context, chances
+        context, probabilities = self.attention(projected, key, value, score=score, mask=mask)
+        return context, probabilities
 
 
 def _score(name: str, query_width: int, key_width: int, hidden: int) -> ScoreModule:

@@ -18,7 +18,7 @@ from qkv.values.execution import traced
 from qkv.values.parameters import expect_floats
 
 Embedded = Literal["sinusoidal", "halves", "learned"]
-_LEAST_TABLE, _LARGEST_TABLE = 256, 4096
+_MIN_TABLE, _MAX_TABLE = 256, 4096
 
 
 @checked
@@ -43,7 +43,7 @@ def sinusoidal(
         (length, M).
 
     Raises:
-        ConfigError: a size is out of its range.
+        ConfigError: a size is out of its range, or the device or dtype is not valid.
 
     Source: Vaswani et al. 2017, section 3.5.
 
@@ -57,7 +57,7 @@ def sinusoidal(
     expect_sizes(width=width)
     if not dtype.is_floating_point:
         raise ConfigError("dtype", "a floating-point dtype", f"{dtype}", "Sines are fractions.")
-    if not _has_table(start, start + length, _LARGEST_TABLE):
+    if not _has_table(start, start + length, _MAX_TABLE):
         return _waves(_angles(start, length, width, 10_000.0, device), width).to(dtype)
     return _wave_table(_table_rows(start + length), width, device, dtype)[start : start + length].clone()
 
@@ -221,16 +221,16 @@ class Rotary(nn.Module):
         expect_floats("x", x)
         if self.share == 1 and self.scaling is None:
             return rotary(x, start=start, base=self.base)
-        turned = self.rotated(x.shape[-1])
-        if turned % 2 or not turned:
+        rotated = self.rotated(x.shape[-1])
+        if rotated % 2 or not rotated:
             hint = "Choose another share, or another number of heads."
             raise ShapeError(
-                "x", "an even number of rotated features, because positions rotate pairs", f"{turned}", hint
+                "x", "an even number of rotated features, because positions rotate pairs", f"{rotated}", hint
             )
-        return torch.cat([_rotated(x[..., :turned], start, self.base, self.scaling), x[..., turned:]], -1)
+        return torch.cat([_rotated(x[..., :rotated], start, self.base, self.scaling), x[..., rotated:]], -1)
 
     def rotated(self, width: int) -> int:
-        """Return how many of so many features are rotated."""
+        """Return how many of `width` features are rotated."""
         return int(width * self.share)
 
     def extra_repr(self) -> str:
@@ -267,7 +267,9 @@ class PositionEmbedding(nn.Module):
     def __init__(self, kind: Embedded, width: int, length: int = 0, skipped: int = 0) -> None:
         super().__init__()
         if kind not in get_args(Embedded):
-            raise ConfigError("kind", '"sinusoidal" or "learned"', repr(kind), "For rotary positions use nn.Rotary.")
+            raise ConfigError(
+                "kind", '"sinusoidal", "halves" or "learned"', repr(kind), "For rotary positions use nn.Rotary."
+            )
         expect_sizes(width=width, **({"length": length} if kind == "learned" else {}))
         expect_counts(skipped=skipped)
         self.kind, self.width, self.length, self.skipped = kind, width, length, skipped
@@ -289,7 +291,8 @@ class PositionEmbedding(nn.Module):
 
         Raises:
             ShapeError: a position exceeds the learned ones, or the embeddings have another width.
-            DtypeError: the embeddings are no dense tensor of floating-point numbers, or a position is no integer.
+            DtypeError: the embeddings are not a dense tensor of floating-point numbers, or a position is not an
+                integer.
         """
         expect_input("x", x, None, self.width)
         if isinstance(start, Tensor):
@@ -301,10 +304,10 @@ class PositionEmbedding(nn.Module):
         if not isinstance(start, Tensor):
             return x + self._rows(start, start + count, x)
         positions = (start[:, None] + torch.arange(count, device=x.device)).clamp(min=0)
-        # Under tracing no number is read.
-        hidden = self.weight is None and (torch.compiler.is_compiling() or traced())
-        end = 0 if hidden or not positions.numel() else int(positions.max()) + 1
-        if hidden or (self.weight is None and end > _LARGEST_TABLE):
+        # Under tracing the positions themselves are unknown.
+        unknown = self.weight is None and (torch.compiler.is_compiling() or traced())
+        end = 0 if unknown or not positions.numel() else int(positions.max()) + 1
+        if unknown or (self.weight is None and end > _MAX_TABLE):
             angles = positions.double()[..., None] * _rates(self.width, 10_000.0, x.device)
             return x + self._arranged(_waves(angles, self.width).to(x.dtype))
         return x + self._rows(0, end, x)[positions]
@@ -359,7 +362,7 @@ def _has_table(start: int, end: int, longest: int = 1 << 20) -> bool:
 
 def _table_rows(end: int) -> int:
     """Return the length of a table that covers positions up to `end`; it doubles as needed."""
-    return max(_LEAST_TABLE, 1 << (end - 1).bit_length())
+    return max(_MIN_TABLE, 1 << (end - 1).bit_length())
 
 
 def _waves(angle: Tensor, width: int) -> Tensor:
@@ -376,7 +379,7 @@ def _wave_table(rows: int, width: int, device: torch.device, dtype: torch.dtype)
 
 
 @lru_cache(maxsize=32)
-def _turns(
+def _rotation_table(
     rows: int,
     width: int,
     base: float,
@@ -388,8 +391,8 @@ def _turns(
     # Built outside of inference mode, because training must be able to use the cached table too.
     with torch.inference_mode(False):
         angle = _angles(0, rows, width, base, device, scaling)
-        turn = torch.polar(torch.full_like(angle, 1.0 if scaling is None else scaling.gain), angle)
-        return turn if dtype == torch.float64 else turn.to(torch.complex64)
+        rotation = torch.polar(torch.full_like(angle, 1.0 if scaling is None else scaling.gain), angle)
+        return rotation if dtype == torch.float64 else rotation.to(torch.complex64)
 
 
 def _rotated(x: Tensor, start: int, base: float, scaling: RopeScaling | None = None) -> Tensor:
@@ -397,8 +400,10 @@ def _rotated(x: Tensor, start: int, base: float, scaling: RopeScaling | None = N
     length, width = x.shape[-2:]
     wide = x if x.dtype == torch.float64 else x.float()
     if _has_table(start, start + length):
-        turn = _turns(_table_rows(start + length), width, base, x.device, wide.dtype, scaling)[start : start + length]
-        return torch.view_as_real(_as_complex(wide) * turn).flatten(-2).to(x.dtype)
+        rotation = _rotation_table(_table_rows(start + length), width, base, x.device, wide.dtype, scaling)[
+            start : start + length
+        ]
+        return torch.view_as_real(_as_complex(wide) * rotation).flatten(-2).to(x.dtype)
     rotated = _rotated_by_parts(wide, _angles(start, length, width, base, x.device, scaling))
     return (rotated if scaling is None else rotated * scaling.gain).to(x.dtype)
 

@@ -62,7 +62,7 @@ class Projections(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self, query_gain: float = 1.0) -> None:
-        """Initialize each projection by Glorot's rule as its own matrix, queries so much larger; biases zero."""
+        """Initialize each projection by Glorot's rule as its own matrix, queries times `query_gain`; biases zero."""
         for index in range(len(self.sizes)):
             if self.sizes[index]:
                 layer, rows = self._layer(index)
@@ -90,7 +90,7 @@ class Projections(nn.Module):
         return self._apply_part(0, x, session)
 
     def memory(self, key: Tensor, value: Tensor, session: DecodingSession | None = None) -> tuple[Tensor, Tensor]:
-        """Keys and values; in one product where both come from one tensor."""
+        """Project keys and values, in one product if both come from one tensor."""
         self.inputs(None, key, value)
         if key is value and self.one:
             both = apply_layer(self.layers[0], key, session, slice(self.sizes[0], None), (self, "memory"))
@@ -99,7 +99,7 @@ class Projections(nn.Module):
         return self._apply_part(1, key, session), self._apply_part(2, value, session)
 
     def together(self, x: Tensor, session: DecodingSession | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of one input, in one product."""
+        """Project queries, keys and values of one input, in one product if they are one parameter."""
         if self.one:
             self.inputs(x, x, x)
             q, k, v = apply_layer(self.layers[0], x, session).split_with_sizes(self.sizes, -1)

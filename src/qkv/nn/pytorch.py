@@ -16,7 +16,7 @@ from qkv.values.parameters import expect_floats
 
 @final
 class _NoTensor:
-    """What stands where PyTorch's fast path reads a weight: the path is off where an argument overrides functions."""
+    """Stands where PyTorch's fast path reads a weight: an argument that overrides functions disables that path."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

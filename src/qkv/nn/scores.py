@@ -42,11 +42,11 @@ class ScoreParts:
         return query
 
     def project_queries(self, steps: int, session: DecodingSession | None = None) -> Callable[[Tensor], Tensor]:
-        """`project_query` for the steps of one loop, at most so many; a session keeps the weight packed."""
+        """Return `project_query` for at most `steps` steps of one loop; a session keeps the weight packed."""
         return self.project_query
 
     def project_key(self, key: Tensor, session: DecodingSession | None = None) -> Tensor:
-        """The part of the score that depends on the key alone: (..., K, E) to (..., K, F)."""
+        """Compute the part of the score that depends only on the key: (..., K, E) to (..., K, F)."""
         return key
 
     def projected(self) -> Score:
@@ -84,7 +84,7 @@ class CalledScore(ScoreParts):
 
 
 def score_of(module: nn.Module) -> ScoreParts:
-    """Return a score module if its parameters may be read, else what calls it.
+    """Return a score module if its parameters may be read, else a score that calls it.
 
     Example:
         >>> score = DotScore()
@@ -198,9 +198,9 @@ class AdditiveScore(ScoreModule):
         super().__init__()
         expect_sizes(query_width=query_width, key_width=key_width, hidden=hidden)
         expect_optional_sizes(heads=heads, key_heads=key_heads)
-        self.vector = nn.Parameter(torch.empty(*_per(heads), hidden))
-        self.query_weight = nn.Parameter(torch.empty(*_per(heads), hidden, query_width))
-        self.key_weight = nn.Parameter(torch.empty(*_per(key_heads or heads), hidden, key_width))
+        self.vector = nn.Parameter(torch.empty(*_head_sizes(heads), hidden))
+        self.query_weight = nn.Parameter(torch.empty(*_head_sizes(heads), hidden, query_width))
+        self.key_weight = nn.Parameter(torch.empty(*_head_sizes(key_heads or heads), hidden, key_width))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -219,13 +219,13 @@ class AdditiveScore(ScoreModule):
         return project(query, self.query_weight)
 
     def project_queries(self, steps: int, session: DecodingSession | None = None) -> Callable[[Tensor], Tensor]:
-        """`project_query` for the steps of one loop, at most so many; a session keeps the weight packed."""
+        """Return `project_query` for at most `steps` steps of one loop; a session keeps the weight packed."""
         if self.query_weight.ndim > 2:
             return self.project_query
         return Repeated(self.query_weight, None, steps, cached_weight(session, (self, "query")))
 
     def project_key(self, key: Tensor, session: DecodingSession | None = None) -> Tensor:
-        """W_k k: once per sentence."""
+        """Compute W_k k, once per sentence."""
         expect_input("key", key, None, self.key_weight.shape[-1], rank=1)
         return project(key, self.key_weight, cached_weight(session, (self, "key")))
 
@@ -242,8 +242,8 @@ class BilinearScore(ScoreModule):
     Args:
         query_width: D.
         key_width: E.
-        heads: H, for one matrix per head: `weight` (H, D, E), None for one. Matrices per head start 1/√D as large, so
-            that the scores of projected queries and keys start as wide as those of a scaled dot product.
+        heads: H, for one matrix per head: `weight` (H, D, E), None for one. Matrices per head start smaller by
+            a factor of √D, so that scores start with the spread of a scaled dot product.
         scale: multiplies the score.
 
     Source: Luong et al. 2015, eq. 8 (general); initialization: Glorot and Bengio 2010, eq. 16.
@@ -257,7 +257,7 @@ class BilinearScore(ScoreModule):
         super().__init__()
         expect_sizes(query_width=query_width, key_width=key_width)
         expect_optional_sizes(heads=heads)
-        self.weight = nn.Parameter(torch.empty(*_per(heads), query_width, key_width))
+        self.weight = nn.Parameter(torch.empty(*_head_sizes(heads), query_width, key_width))
         self.scale = scale
         self.reset_parameters()
 
@@ -277,7 +277,7 @@ class BilinearScore(ScoreModule):
         return project(query, self.weight.mT)
 
     def project_queries(self, steps: int, session: DecodingSession | None = None) -> Callable[[Tensor], Tensor]:
-        """`project_query` for the steps of one loop; a session keeps the weight packed."""
+        """Return `project_query` for the steps of one loop; a session keeps the weight packed."""
         packed = cached_weight(session, self)
         return lambda query: project(query, self.weight.mT, packed)
 
@@ -307,12 +307,12 @@ class CosineScore(ScoreModule):
         super().__init__()
         expect_optional_sizes(heads=heads)
         above("scale", scale, 0, "It is the initial value.")
-        self._first = math.log(scale)
-        self.log_scale = nn.Parameter(torch.full(_per(heads), self._first))
+        self._initial = math.log(scale)
+        self.log_scale = nn.Parameter(torch.full(_head_sizes(heads), self._initial))
 
     def reset_parameters(self) -> None:
         """Set the initial scales."""
-        nn.init.constant_(self.log_scale, self._first)
+        nn.init.constant_(self.log_scale, self._initial)
 
     def value(self) -> Score:
         """Build the cosine with the current scale."""
@@ -330,7 +330,7 @@ class LearnedScore(ScoreModule):
         hidden: A, the width of the hidden layer.
 
     Source: Bengio et al. 2003, "A Neural Probabilistic Language Model", for the form; initialization: He et al. 2015,
-        "Delving Deep into Rectifiers", eq. 14.
+        "Delving Deep into Rectifiers", eq. 10.
 
     Example:
         >>> LearnedScore(3, 4, hidden=8)(torch.randn(2, 5, 3), torch.randn(2, 7, 4)).shape
@@ -428,5 +428,5 @@ def xavier_uniform(weight: Tensor) -> None:
     weight.uniform_(-bound, bound)
 
 
-def _per(heads: int | None) -> tuple[int, ...]:
+def _head_sizes(heads: int | None) -> tuple[int, ...]:
     return () if heads is None else (heads,)

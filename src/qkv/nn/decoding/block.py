@@ -24,8 +24,9 @@ class BlockWeights(NamedTuple):
     """The parameters of a block.
 
     Attributes:
-        numbers, addresses: nine parts, from `packed.pack`: projection, norm and output of the self-attention, the same
-            of the attention over the memory, then the first feed-forward layer, its norm, the second layer.
+        numbers, addresses: nine parts in one array, and where each begins, from `packed.pack`: projection, norm and
+            output of the self-attention, the same of the attention over the memory, then the first feed-forward layer,
+            its norm, the second layer.
         scales: of both attentions, (2,).
         width, hidden, heads: M, the hidden width of the feed-forward part, H.
         norm_first: whether norms stand before each part.
@@ -97,11 +98,11 @@ def run(
     masks = tuple(_NO_MASK if mask is None else mask.numbers for mask in (visible, real))
     runs = []
     for index, block in enumerate(blocks):
-        after = out if index == len(blocks) - 1 else np.empty_like(x)
+        outputs = out if index == len(blocks) - 1 else np.empty_like(x)
         target, memory = (tuple(cache.numbers for cache in pair) for pair in (block.target, block.memory))
         sizes = _sizes(block, shape, visible, real)
-        runs.append((threads, sizes, block.weights[:3], x, target, memory, masks, work, after, scratch))
-        x = after
+        runs.append((threads, sizes, block.weights[:3], x, target, memory, masks, work, outputs, scratch))
+        x = outputs
     step = block_kernel.step.at(np.float32)
     for arguments in runs:
         step(*arguments)

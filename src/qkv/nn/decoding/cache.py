@@ -16,8 +16,8 @@ from qkv.values.checked import checked, explained, explained_by
 from qkv.values.execution import readable
 from qkv.values.rows import expect_rows, select_rows
 
-_LEAST_ROOM = 16
-"""Positions in the smallest room."""
+_MIN_POSITIONS = 16
+"""Positions in the smallest buffer."""
 
 
 @explained
@@ -55,7 +55,7 @@ class Memory:
     def append(self, later: "Memory", session: DecodingSession | None = None) -> "Memory":
         """Return these keys and values followed by later ones; neither operand changes.
 
-        Without gradients the result has free room behind it, so that most steps copy nothing but the new keys.
+        Without gradients the buffer has free space after them, so that most steps copy only the new keys and values.
 
         Args:
             later: keys and values of the positions that follow.
@@ -78,7 +78,7 @@ class Memory:
         """
         buffer = self.buffer
         if buffer is None or not buffer.fits(self, count):
-            size = max(2 * (self.length + count), _LEAST_ROOM)
+            size = max(2 * (self.length + count), _MIN_POSITIONS)
             buffer = _GrowingBuffer.copied(self, size, None if session is None else session.memory)
         return buffer.extend(self, count)
 
@@ -94,7 +94,7 @@ class Memory:
             return Memory(select_rows(self.key, rows), select_rows(self.value, rows), self.first)
         if not isinstance(rows, Tensor):
             expect_rows(rows, len(self.key))
-        # Room for one more key: a beam selects rows before each step, and should copy them once.
+        # Space for one more key: a beam selects rows before each step, and should copy them once.
         return _GrowingBuffer.copied(self, self.length + 1, self.buffer.pool, rows).extend(self, 0)
 
     @cached_property
@@ -116,8 +116,8 @@ class Memory:
 @checked
 @final
 @dataclass(frozen=True, eq=False)
-class SomeMemory:
-    """Projected keys and values of which each row may see some.
+class MaskedMemory:
+    """Projected keys and values, and a mask of those that each row may see.
 
     Args:
         memory: keys and values (B, G, K, ...).
@@ -132,9 +132,9 @@ class SomeMemory:
         """The mask of any query, (B, 1, 1, K)."""
         return self.visible[:, None, None]
 
-    def select(self, rows: Tensor) -> "SomeMemory":
+    def select(self, rows: Tensor) -> "MaskedMemory":
         """Take rows of the batch: fewer, repeated or reordered."""
-        return SomeMemory(self.memory.select(rows), select_rows(self.visible, rows))
+        return MaskedMemory(self.memory.select(rows), select_rows(self.visible, rows))
 
 
 @final
@@ -154,32 +154,32 @@ class _GrowingBuffer:
 
     @classmethod
     def copied(cls, memory: Memory, size: int, pool: MemoryPool | None, rows: Tensor | None = None) -> "_GrowingBuffer":
-        """Copy all rows of a memory, or the given ones, to a new room for `size` positions."""
+        """Copy all rows of a memory, or the given ones, to a new buffer for `size` positions."""
         length, tensors = memory.length, []
         for part in (memory.key, memory.value):
             tensors.append(_empty(part, len(part if rows is None else rows), size, pool))
-            there = tensors[-1][..., :length, :]
+            filled = tensors[-1][..., :length, :]
             if rows is None:
-                there.copy_(part)
+                filled.copy_(part)
             else:
-                torch.index_select(part, 0, rows, out=there)
+                torch.index_select(part, 0, rows, out=filled)
         return cls(tensors[0], tensors[1], memory.first, length, pool)
 
     def fits(self, memory: Memory, more: int) -> bool:
         """Return whether a memory may grow in place by `more` positions."""
-        # PyTorch writes tensors made in inference mode only there.
+        # Outside inference mode, PyTorch refuses to write to tensors that were made in it.
         writable = not self.key.is_inference() or torch.is_inference_mode_enabled()
         return writable and memory.end - self.start == self.filled and self.filled + more <= self.key.shape[-2]
 
     def extend(self, memory: Memory, count: int) -> Memory:
-        """Return the memory with `count` more positions, in this room."""
+        """Return the memory with `count` more positions, in this buffer."""
         self.filled += count
         begin, length = memory.first - self.start, memory.length + count
         return Memory(self.key.narrow(-2, begin, length), self.value.narrow(-2, begin, length), memory.first, self)
 
     @cached_property
     def arrays(self) -> tuple[NDArray[Any], NDArray[Any]] | None:
-        """The whole room in its stored order, (B, K, H, E) and (B, K, H, V), flat; None if kernels cannot read it."""
+        """The whole buffer in its stored order, (B, K, H, E) and (B, K, H, V), flat; None if kernels cannot read it."""
         if not (_readable(self.key) and _readable(self.value)):
             return None
         return self.key.transpose(-3, -2).view(-1).numpy(), self.value.transpose(-3, -2).view(-1).numpy()

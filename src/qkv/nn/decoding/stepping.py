@@ -68,29 +68,29 @@ def steps(
         visible: the positions that each new one sees, bool (B, N, K), K the cached ones and the N new ones; None if
             each sees itself and all before it.
         session: keeps packed weights. Without one the modules run.
-        parted: with `visible`, the position from which on N keys are kept of every position.
+        parted: with `visible`, the position from which the caches hold N keys per position.
         bias: of the self-attentions' scores.
 
     Returns:
         (B, N, M), and the caches that include the new positions.
     """
     packed = None if session is None or bias is not None else _packed(blocks, x, caches, session)
-    # The width comes last: it would tie a traced program to this size.
+    # The width is tested last: the test would tie a traced program to this size.
     if session is not None and packed is not None and (visible is not None or x.shape[1] == 1):
         return _fused(packed, x, caches, lengths, visible, session)
-    mask, grown = None if lengths is None else Lengths(lengths), []
+    mask, new_caches = None if lengths is None else Lengths(lengths), []
     for block, cache in zip(blocks, caches, strict=True):
-        x, after = block.step(x, cache, mask, visible, session, parted=parted, bias=bias)
-        grown.append(after)
-    return x, tuple(grown)
+        x, new_cache = block.step(x, cache, mask, visible, session, parted=parted, bias=bias)
+        new_caches.append(new_cache)
+    return x, tuple(new_caches)
 
 
 class _ModulePart(NamedTuple):
-    """A parameter or submodule, where its module holds it."""
+    """A parameter or submodule, and the entry of its module's table that holds it."""
 
     table: Mapping[str, Any]
     name: str
-    held: Any
+    value: Any
 
 
 @final
@@ -118,14 +118,14 @@ class _PackedBlock:
         tables = [table for module in self._modules for table in (module._parameters, module._modules)]
         self._entries = [_ModulePart(table, *item) for table in tables for item in table.items()]
         parameters = list(block.parameters())
-        # Views hold the memory, so that other parameters cannot come to lie at the same address.
+        # The views keep the memory allocated, so that no other parameter can get its address.
         self._views = [(x, x.detach(), x.data_ptr(), x._version) for x in parameters]
 
     def unchanged(self) -> bool:
         """Return whether the block still has these plain modules and numbers, and only evaluates."""
         # Plain loops: this runs for each block of each step, and generators would take three times as long.
-        for table, name, held in self._entries:
-            if table.get(name) is not held:
+        for table, name, value in self._entries:
+            if table.get(name) is not value:
                 return False
         for parameter, _, address, version in self._views:
             if parameter._version != version or parameter.data_ptr() != address:
@@ -138,19 +138,19 @@ class _CachedBlock:
     """A block in a session: packed when its fused step first runs, and again after a change."""
 
     def __init__(self) -> None:
-        self._has_form: bool | None = None
+        self._is_fusable: bool | None = None
         self._packed: _PackedBlock | None = None
 
     def packed(self, block: TransformerBlock, x: Tensor) -> _PackedBlock | None:
         """Return the packed parameters; None if the modules must run."""
         if self._packed is not None and self._packed.unchanged():
             return self._packed
-        if self._has_form is False or not are_plain_in_evaluation(block.modules()):
+        if self._is_fusable is False or not are_plain_in_evaluation(block.modules()):
             return None
         if not packed_serves(x, block.feed_forward.expand.weight):
             return None
-        self._has_form = _has_form(block)
-        self._packed = _PackedBlock(block) if self._has_form else None
+        self._is_fusable = _is_fusable(block)
+        self._packed = _PackedBlock(block) if self._is_fusable else None
         return self._packed
 
 
@@ -158,7 +158,7 @@ def _packed(
     blocks: Sequence[TransformerBlock], x: Tensor, caches: Sequence[BlockCache], session: DecodingSession
 ) -> list[_PackedBlock] | None:
     """Return the packed blocks if all of them can take fused steps."""
-    if torch.is_grad_enabled() or not _suits(blocks, x, caches):
+    if torch.is_grad_enabled() or not _are_fusable_sizes(blocks, x, caches):
         return None
     stack = []
     for block in blocks:
@@ -181,7 +181,7 @@ def _fused(
     from qkv.nn.decoding.block import Block, run
 
     batch, new, _ = x.shape
-    after, blocks = [], []
+    new_caches, blocks = [], []
     for block, cache in zip(packed, caches, strict=True):
         assert cache.past is not None
         assert cache.memory is not None
@@ -190,16 +190,16 @@ def _fused(
         assert target is not None
         assert source is not None
         blocks.append(Block(block.weights, target, past.length, source, memory.length))
-        after.append(BlockCache(past, memory))
+        new_caches.append(BlockCache(past, memory))
     out = x.new_empty(x.shape)
     mask = None if visible is None else StridedArray(as_strided_array(visible).numbers, visible.stride())
     real = None if lengths is None else _real(lengths, blocks[0].size)
     inputs = x.detach().contiguous().view(-1).numpy()
     run(blocks, (batch, new), inputs, mask, real, out.view(-1).numpy(), session.memory)
-    return out, tuple(after)
+    return out, tuple(new_caches)
 
 
-def _suits(blocks: Sequence[TransformerBlock], x: Tensor, caches: Sequence[BlockCache]) -> bool:
+def _are_fusable_sizes(blocks: Sequence[TransformerBlock], x: Tensor, caches: Sequence[BlockCache]) -> bool:
     """Return whether fused steps serve these sizes, and can read the caches."""
     batch, new, _ = x.shape
     if torch._C._get_tracing_state() is not None or not 0 < new <= MOST or not blocks:
@@ -217,7 +217,7 @@ def _suits(blocks: Sequence[TransformerBlock], x: Tensor, caches: Sequence[Block
     )
 
 
-def _has_form(block: TransformerBlock) -> bool:
+def _is_fusable(block: TransformerBlock) -> bool:
     """Return whether a block computes what the fused step computes: no part replaced, no other option chosen."""
     return (
         block.cross_attention is not None
@@ -228,13 +228,13 @@ def _has_form(block: TransformerBlock) -> bool:
         and block.feed_forward.activation == "relu"
         and block.reach is None
         and block.second_attention is None
-        and _plain(block.self_attention)
-        and _plain(block.cross_attention)
+        and _is_plain_attention(block.self_attention)
+        and _is_plain_attention(block.cross_attention)
         and available.why_unavailable() is None
     )
 
 
-def _plain(layer: MultiHeadAttention) -> bool:
+def _is_plain_attention(layer: MultiHeadAttention) -> bool:
     """Return whether heads attend by dot products under softmax, and each has its own keys."""
     score, attention = layer.score, layer.attention
     return (

@@ -19,8 +19,8 @@ def gated(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> Tensor:
     """h' = (1 − z) n + z h with n = tanh(x_n + r u_n), r = σ(x_r + u_r) and z = σ(x_z + u_z).
 
     Args:
-        inputs: x = W x + b for r, z, n, (B, 3M).
-        recurrent: u = U h + b for the same, (B, 3M).
+        inputs: W x + b for r, z, n, the x_r, x_z, x_n above, (B, 3M).
+        recurrent: U h + b for the same, the u_r, u_z, u_n above, (B, 3M).
         hidden: h (B, M); the result has its type.
 
     Returns:
@@ -109,9 +109,9 @@ def differentiable(
     """
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
-        alone = [None if x is None else x.view_as(x) for x in inputs]
-        learned = [x for x, want in zip(alone, needed, strict=True) if want and x is not None]
-        grads = iter(torch.autograd.grad(compute(*alone), learned, grad, create_graph=create_graph))
+        views = [None if x is None else x.view_as(x) for x in inputs]
+        learned = [x for x, want in zip(views, needed, strict=True) if want and x is not None]
+        grads = iter(torch.autograd.grad(compute(*views), learned, grad, create_graph=create_graph))
     return tuple(next(grads) if want else None for want in needed)
 
 

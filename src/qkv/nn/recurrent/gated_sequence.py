@@ -43,11 +43,11 @@ def gated_steps(
     """h_t = gated(x_t, U h_{t−1} + b, h_{t−1}) for all t, for arguments that `served` accepts.
 
     Args:
-        inputs: x_t = W x + b for r, z, n, (T, B, 3M).
+        inputs: x_t, the products W·input + b of all steps for r, z, n, (T, B, 3M).
         weight: U (3M, M).
         bias: b (3M,), or None.
         first: h_0 (B, M).
-        packed: where a session keeps the weight packed.
+        packed: the packed weight of a session, if there is one.
 
     Returns:
         h_1 to h_T (T, B, M).
@@ -63,24 +63,24 @@ def gated_steps(
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         states: Tensor = _Steps.apply(inputs, weight, bias, first)  # type: ignore[no-untyped-call]
         return states
-    return _forward(inputs, first, _times(weight, bias, len(inputs), len(first), packed))[0][1:]
+    return _forward(inputs, first, _step_product(weight, bias, len(inputs), len(first), packed))[0][1:]
 
 
 class _Steps(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor) -> Tensor:
-        times = _times(weight, bias, len(inputs), len(first))
-        states, gates, shares = _forward(inputs, first, times, learns=True)
-        ctx.save_for_backward(inputs, weight, bias, first, states, gates, *shares)
+        times = _step_product(weight, bias, len(inputs), len(first))
+        states, gates, products = _forward(inputs, first, times, learns=True)
+        ctx.save_for_backward(inputs, weight, bias, first, states, gates, *products)
         return states[1:]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, weight, bias, first, states, gates, *shares = ctx.saved_tensors
+        inputs, weight, bias, first, states, gates, *products = ctx.saved_tensors
         needed = ctx.needs_input_grad
         if torch.is_grad_enabled() or not numbers(grad):
             return gated.differentiable(_composed, (inputs, weight, bias, first), needed, grad)
-        return _backward(grad, weight, states, gates, shares, needed)
+        return _backward(grad, weight, states, gates, products, needed)
 
 
 def _forward(
@@ -98,42 +98,42 @@ def _forward(
     states[0] = first.detach()
     gates = first.new_empty(steps if learns else 1, rows, 3, width)
     x, h, g = (x.detach().contiguous().numpy() for x in (inputs, states, gates))
-    shares = []
+    products = []
     for t, hidden in enumerate(states[:-1].unbind()):
-        share = times(hidden)
-        arrays = x[t], share.numpy(), h[t], h[t + 1], g[t if learns else 0]
+        recurrent_product = times(hidden)
+        arrays = x[t], recurrent_product.numpy(), h[t], h[t + 1], g[t if learns else 0]
         thread_pool.run_in_chunks(
             gru_kernel.forward, x.dtype, rows, gated.MICROSECONDS_PER_ELEMENT * rows * width, arrays
         )
         if learns:
-            shares.append(share)
-    return states, gates, shares
+            products.append(recurrent_product)
+    return states, gates, products
 
 
 def _backward(
-    grad: Tensor, weight: Tensor, states: Tensor, gates: Tensor, shares: list[Tensor], needed: tuple[bool, ...]
+    grad: Tensor, weight: Tensor, states: Tensor, gates: Tensor, products: list[Tensor], needed: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
     from qkv.compiled import thread_pool
     from qkv.nn.recurrent import gru_kernel
 
     steps, rows, width = grad.shape
-    to_inputs, to_shares = (grad.new_empty(steps, rows, 3 * width) for _ in range(2))
-    h, g, to_x, to_u = (x.detach().numpy() for x in (states, gates, to_inputs, to_shares))
-    times = _times(weight.mT, None, steps, rows)
+    to_inputs, to_products = (grad.new_empty(steps, rows, 3 * width) for _ in range(2))
+    h, g, to_x, to_u = (x.detach().numpy() for x in (states, gates, to_inputs, to_products))
+    times = _step_product(weight.mT, None, steps, rows)
     carried, total, by_state = (grad.new_zeros(rows, width) for _ in range(3))
     for t in reversed(range(steps)):
         torch.add(grad[t], carried, out=total)
-        arrays = total.numpy(), shares[t].numpy(), h[t], g[t], to_x[t], to_u[t], by_state.numpy()
+        arrays = total.numpy(), products[t].numpy(), h[t], g[t], to_x[t], to_u[t], by_state.numpy()
         thread_pool.run_in_chunks(
             gru_kernel.backward, h.dtype, rows, gated.MICROSECONDS_PER_ELEMENT * rows * width, arrays
         )
-        carried = times(to_shares[t]).add_(by_state)
-    flat, before = to_shares.flatten(0, 1), states[:-1].flatten(0, 1)
+        carried = times(to_products[t]).add_(by_state)
+    flat, before = to_products.flatten(0, 1), states[:-1].flatten(0, 1)
     _, weight_learns, bias_learns, _ = needed
     return to_inputs, product(flat.mT, before) if weight_learns else None, flat.sum(0) if bias_learns else None, carried
 
 
-def _times(
+def _step_product(
     weight: Tensor, bias: Tensor | None, steps: int, rows: int, stored: CachedWeight | None = None
 ) -> Callable[[Tensor], Tensor]:
     """Return a function x -> x·Wᵀ + b without gradients, for a loop of `steps` products of `rows` rows each."""

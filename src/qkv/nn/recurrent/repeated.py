@@ -28,7 +28,7 @@ class Repeated:
         weight: W (N, M).
         bias: b (N,), or None.
         steps: the largest number of steps.
-        kept: where a session keeps the weight packed from loop to loop; used if no gradient is recorded.
+        packed: the packed weight that a session keeps from loop to loop; used if no gradient is recorded.
 
     Example:
         >>> layer, x = torch.nn.Linear(2, 2), torch.ones(1, 2)
@@ -44,7 +44,7 @@ class Repeated:
             weight = weight.to(torch.get_autocast_dtype(device))
         self._weight, self._bias, self._stored, self._marks, self._step = weight, bias, packed, None, 0
         self._saved = Marks(steps)
-        # `_Gathered` drops the one of the backward pass at its end, so a result that lives on holds no packed weight.
+        # `_Gathered` drops that of the backward pass at its end, so that a result that is kept holds no packed weight.
         self._packed, self._back = _LoopWeight(steps), _LoopWeight(steps)
         traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
         rewritten = traced or transformed()
@@ -74,7 +74,7 @@ class Repeated:
 
 
 def repeat_layer(layer: nn.Module, steps: int, session: DecodingSession | None = None) -> Callable[[Tensor], Tensor]:
-    """Return what computes layer(x) in every step of one loop.
+    """Return a function that computes layer(x) in every step of one loop.
 
     Args:
         layer: a plain `nn.Linear`, computed by `Repeated`; any other module is called in each step.
@@ -157,8 +157,8 @@ class _Gathered(torch.autograd.Function):
         inputs, grads = map(torch.cat, ctx.step_tensors.take(marks))
         # PyTorch's own product if second derivatives may follow.
         times = torch.matmul if torch.is_grad_enabled() else product
-        share = times(grads.mT, inputs)
-        return share if weight is None else weight + share, grads.sum(0) if ctx.learns else None, None, None, None
+        total = times(grads.mT, inputs)
+        return total if weight is None else weight + total, grads.sum(0) if ctx.learns else None, None, None, None
 
 
 @final
@@ -174,7 +174,7 @@ class _LoopWeight:
         self._packed_for: tuple[tuple[int, int], PackedWeight | None] | None = None
 
     def times(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """x·Wᵀ + b without a gradient."""
+        """Compute x·Wᵀ + b without a gradient."""
         packed = self.packed(x, weight, bias)
         return linear(x, weight, bias) if packed is None else packed.times(x, bias)
 

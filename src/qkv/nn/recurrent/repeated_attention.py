@@ -25,7 +25,7 @@ from qkv.values.pytree import tensors_in
 
 _Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 _Loop = Callable[[Tensor], Tensor]
-_LEAST = 1 << 17
+_MIN_ELEMENTS = 1 << 17
 """Elements of keys and values below which adding up their gradients takes less time than the work of this module."""
 
 
@@ -59,7 +59,7 @@ class RepeatedAttention:
         self._loop: _Loop | None = None
         self._plan: Callable[[Tensor], _Loop | None] | None = None
         self._key, self._value, self._marks, self._step, self._saved = key, value, None, 0, Marks(steps)
-        large = steps > 1 and key.numel() + value.numel() >= _LEAST
+        large = steps > 1 and key.numel() + value.numel() >= _MIN_ELEMENTS
         learns = torch.is_grad_enabled() and (key.requires_grad or value.requires_grad)
         if large and learns and _is_replaceable(attention, key):
             # `forward`, without hooks: the recorder's hook has seen these queries already.
@@ -89,9 +89,9 @@ class RepeatedAttention:
             output = self._loop(query)
         if self._marks is None:
             return output
-        noted: Tensor = _Noted.apply(output, query, self._marks, self._saved, self._step)  # type: ignore[no-untyped-call]
+        marked: Tensor = _StepOutput.apply(output, query, self._marks, self._saved, self._step)  # type: ignore[no-untyped-call]
         self._step += 1
-        return noted
+        return marked
 
 
 @final
@@ -104,13 +104,13 @@ class PlannedAttention:
         >>> from qkv.scores import Additive
         >>> attention, planned, score = Attention(), PlannedAttention(), Additive(torch.randn(8))
         >>> query, (key, value) = torch.randn(3, 2, 1, 8), torch.randn(2, 2, 5, 8)
-        >>> steps = [planned.attend(attention, score, None, key, value, each) for each in query]
+        >>> steps = [planned.attend(attention, score, None, key, value, q) for q in query]
         >>> torch.allclose(torch.stack(steps), attention(query, key, value, score=score), atol=1e-6)
         True
     """
 
     def __init__(self) -> None:
-        # Of the last call: what must be the same for its loop to be used again, its tensors, the loop.
+        # Of the last call: what must stay the same for its loop to be reused, its tensors, and the loop.
         self._last: tuple[Any, list[Tensor], _Loop | None] | None = None
 
     def attend(
@@ -120,7 +120,7 @@ class PlannedAttention:
 
         Args:
             attention: the module.
-            score: what it scores by.
+            score: the score of queries and keys.
             mask: where queries may attend.
             key: K (B, S, D).
             value: V (B, S, V).
@@ -129,8 +129,8 @@ class PlannedAttention:
         Returns:
             (B, Q, V).
         """
-        free = attention.also is None and _is_replaceable(attention, key) and not has_hooks(attention)
-        loop = self._loop(attention, score, mask, key, value, query) if free else None
+        replaceable = attention.also is None and _is_replaceable(attention, key) and not has_hooks(attention)
+        loop = self._loop(attention, score, mask, key, value, query) if replaceable else None
         if loop is not None:
             return loop(query)
         output: Tensor = attention(query, key, value, score=score, mask=mask)
@@ -143,7 +143,7 @@ class PlannedAttention:
         inputs = (query.shape, type(score), [_version_of(x) for x in tensors])
         last = self._last
         if last is None or last[0] != inputs:
-            # The tensors are held, so that no others come to have their identities.
+            # The tensors are held, so that no other tensors get their ids.
             last = self._last = inputs, tensors, decoder_for(query, key, value, score, attention.normalizer, mask)
         return last[2]
 
@@ -183,13 +183,13 @@ class _Memory(torch.autograd.Function):
         # The backward pass runs outside of the autocast that the steps ran in.
         with torch.enable_grad(), ctx.precision():
             output = ctx.attend(query.detach(), *leaves)
-        # Average pooling does not look at the keys: their gradient is zero.
+        # Average pooling does not depend on the keys: their gradient is zero.
         gradients = torch.autograd.grad(output, leaves, grad.detach(), materialize_grads=True)
-        once = [_Once.apply(gradient, grad) for gradient in gradients]  # type: ignore[no-untyped-call]
+        once = [_DifferentiableOnce.apply(gradient, grad) for gradient in gradients]  # type: ignore[no-untyped-call]
         return *once, None, None, None, *(None for _ in masks)
 
 
-class _Once(torch.autograd.Function):
+class _DifferentiableOnce(torch.autograd.Function):
     """A gradient that cannot be differentiated again, because the steps detach keys and values."""
 
     @staticmethod
@@ -201,7 +201,7 @@ class _Once(torch.autograd.Function):
         raise second_derivative("auto")
 
 
-class _Noted(torch.autograd.Function):
+class _StepOutput(torch.autograd.Function):
     """The output of a step, unchanged. Its backward leaves the query and the gradient to `_Memory`."""
 
     @staticmethod

@@ -28,8 +28,8 @@ __all__ = [
     "TrainingError",
     "UnsupportedError",
     "brief",
+    "expect_enough_memory",
     "expect_name",
-    "expect_room",
     "from_plain",
     "harmless",
     "in_python",
@@ -53,7 +53,7 @@ _OBEYED = (*range(9), *range(11, 32), *range(127, 160), 0x061C, *range(0x200E, 0
 _ESCAPES = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in (*_OBEYED, *range(0x2066, 0x206A))}
 _NO_MEMORY = (
     "can't allocate",  # memory, or a lock
-    "can't start new thread",  # whose stack finds no room
+    "can't start new thread",  # no memory for its stack
     "annot allocate memory",  # the system's words, as those of a library that cannot be loaded
     "failed to map segment from shared object",
     "not enough memory",
@@ -288,8 +288,8 @@ def out_of_memory_text(error: BaseException) -> str | None:
     return text[text.find("DefaultCPUAllocator") :] if "DefaultCPUAllocator" in text else text or "none left"
 
 
-def expect_room(error: ImportError) -> None:
-    """Tell a library that finds no memory from one that is not installed.
+def expect_enough_memory(error: ImportError) -> None:
+    """Raise if a library cannot be imported because memory ran out, rather than because it is not installed.
 
     Args:
         error: what importing it raised.
@@ -298,14 +298,14 @@ def expect_room(error: ImportError) -> None:
         OutOfMemoryError: memory ran out.
 
     Example:
-        >>> expect_room(ImportError("libx.so: failed to map segment from shared object"))
+        >>> expect_enough_memory(ImportError("libx.so: failed to map segment from shared object"))
         Traceback (most recent call last):
-        qkv.errors.OutOfMemoryError: memory: expected room to load a library; got libx.so: failed to map segment from
-        shared object. Raise the limit of this process (`ulimit -v`), or free some memory.
+        qkv.errors.OutOfMemoryError: memory: expected enough memory to load a library; got libx.so: failed to map
+        segment from shared object. Raise the limit of this process (`ulimit -v`), or free some memory.
     """
     if (got := out_of_memory_text(error)) is not None:
         hint = "Raise the limit of this process (`ulimit -v`), or free some memory."
-        raise OutOfMemoryError("memory", "room to load a library", got, hint) from error
+        raise OutOfMemoryError("memory", "enough memory to load a library", got, hint) from error
 
 
 def harmless(text: str) -> str:

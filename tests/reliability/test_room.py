@@ -16,7 +16,7 @@ from qkv.checkpoint.contents import Contents
 from qkv.cli.early_exit import BAD_INPUT
 from qkv.cli.failure import guarded
 from qkv.cli.main import main
-from qkv.errors import ConfigError, OutOfMemoryError, UnsupportedError, expect_room, out_of_memory_text
+from qkv.errors import ConfigError, OutOfMemoryError, UnsupportedError, expect_enough_memory, out_of_memory_text
 from qkv.hub import ctranslate, onnx_graphs
 from qkv.nn.attention import Attention
 from qkv.scores.free import Learned
@@ -260,14 +260,14 @@ def _from(cause: BaseException) -> ImportError:
 @pytest.mark.parametrize("error", [*map(ImportError, UNLOADED), _from(MemoryError()), _from(ImportError(UNLOADED[0]))])
 def test_a_library_that_finds_no_memory_is_recognized(error: ImportError) -> None:
     assert out_of_memory_text(error) is not None
-    with pytest.raises(OutOfMemoryError, match="room to load a library"):
-        expect_room(error)
+    with pytest.raises(OutOfMemoryError, match="enough memory to load a library"):
+        expect_enough_memory(error)
 
 
 @pytest.mark.parametrize("error", [ImportError("cannot import name 'x'"), ModuleNotFoundError("No module named 'x'")])
 def test_a_library_that_is_missing_stays_missing(error: ImportError) -> None:
     assert out_of_memory_text(error) is None
-    expect_room(error)
+    expect_enough_memory(error)
 
 
 OPTIONAL = {

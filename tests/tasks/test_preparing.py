@@ -24,7 +24,7 @@ from qkv.tasks.prepare.inputs import InputFiles, LineBlock
 from qkv.tasks.prepare.making import ShardJob
 from qkv.tasks.prepare.preparing import Sample
 from qkv.tasks.prepare.workers import Worker
-from qkv.tasks.prepared.corpus import Corpus, held_pairs
+from qkv.tasks.prepared.corpus import Corpus, held_out_pairs
 from qkv.tasks.prepared.pairs import PreparedPairs
 from qkv.tasks.prepared.text import PreparedText
 from qkv.tasks.translate.data import read_training
@@ -171,7 +171,7 @@ def test_no_source_is_held_out_and_trained_on(tmp_path: Path) -> None:
     corpus = Corpus.load(folder, "pairs")
     assert 0 < corpus.manifest.work["sample"]["lines"] < 300  # type: ignore[index,call-overload,operator]
     pairs = PreparedPairs(corpus)
-    held = {pair.source for pair in held_pairs(folder)}
+    held = {pair.source for pair in held_out_pairs(folder)}
     trained = {lines[example.index - 1] for example in pairs.take(range(len(pairs)))}
     assert held
     assert not held & trained
@@ -216,7 +216,7 @@ def test_pairs_of_any_form_are_the_same(tmp_path: Path, form: str) -> None:
         other = prepared([tmp_path / "pairs.jsonl"], tmp_path / "other", pairs=True, **names)
     one, two = (PreparedPairs(Corpus.load(done.folder, "pairs")) for done in (table, other))
     assert one.take(range(len(one))) == two.take(range(len(two)))
-    assert held_pairs(table.folder) == held_pairs(other.folder)
+    assert held_out_pairs(table.folder) == held_out_pairs(other.folder)
 
 
 def test_longer_pairs_are_refused_or_left_out(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.system import locked
-from qkv.tasks.shards import Done, Shards
+from qkv.tasks.shards import ShardResult, Shards
 
 ROOT = Path(__file__).parents[2]
 WORK = {"command": "capitals", "beam": 1}
@@ -34,7 +34,7 @@ def names(paths: list[Path]) -> str:
     return "".join(sorted(path.name for path in paths))
 
 
-def answered(shards: Shards) -> Done:
+def answered(shards: Shards) -> ShardResult:
     done = shards.answer(WORK, capitals)
     assert not done.failed
     assert {path.name: path.read_text() for path in shards.out.iterdir() if path.is_file()} == {

@@ -66,13 +66,13 @@ def test_texts_that_cannot_be_read(text, expected):
 def test_exactly_one_text(tmp_path):
     for text, file in ((None, None), ("a", tmp_path / "b")):
         with pytest.raises(ConfigError, match="text"):
-            viewing.offered(Path("run"), text, file, None, "cpu")
+            viewing.scene_of_command(Path("run"), text, file, None, "cpu")
     with pytest.raises(ConfigError, match="trace"):
-        viewing.offered(Path("x.safetensors"), "a", None, None, "cpu")
+        viewing.scene_of_command(Path("x.safetensors"), "a", None, None, "cpu")
     (tmp_path / "bytes").write_bytes(b"\xff")
     for missing in (tmp_path / "none", tmp_path / "bytes"):
         with pytest.raises(DataError, match=missing.name):
-            viewing.offered(Path("run"), None, missing, None, "cpu")
+            viewing.scene_of_command(Path("run"), None, missing, None, "cpu")
 
 
 def test_a_trace_shows_what_was_recorded(tmp_path):
@@ -81,6 +81,6 @@ def test_a_trace_shows_what_was_recorded(tmp_path):
     with record(model) as trace:
         model(torch.randn(1, 3, 8))
     trace.save(tmp_path / "trace.safetensors")
-    scene = viewing.offered(tmp_path / "trace.safetensors", None, None, None, "cpu")
+    scene = viewing.scene_of_command(tmp_path / "trace.safetensors", None, None, None, "cpu")
     torch.testing.assert_close(scene.layers[0].map().dense(), trace.weights("attention")[0])
     assert len(scene.sequences["text"]) == 3

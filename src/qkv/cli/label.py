@@ -54,7 +54,7 @@ def classify(
             return results
 
         yield from format_answers("classifying", parts, answer, as_lines, drawing, file)
-        unknown.tell(file)
+        unknown.report(file)
 
     if batch is not None:
         work = {"command": "classify", "probabilities": probabilities}
@@ -102,7 +102,7 @@ def tag(
             return results
 
         yield from format_answers("tagging", parts, answer, as_lines, drawing, file)
-        unknown.tell(file)
+        unknown.report(file)
 
     if batch is not None:
         answer_shards(batch, "tagged", {"command": "tag"}, [run], tagged)

@@ -52,5 +52,5 @@ def point(
 
     parts = parts_of_stdin(line_buffered=line_buffered)
     write_text(format_answers("pointing", parts, answer, as_lines, drawing))
-    unknown.tell()
+    unknown.report()
     drawing.finish()

@@ -17,7 +17,7 @@ from qkv.settings import choices_of, defaults_of, hints_of, options_of, parse, p
 from qkv.tasks.settings import RUN, TOPICS, TaskSettings, spelling_settings
 
 if TYPE_CHECKING:
-    from qkv.tasks.processes import Meeting
+    from qkv.tasks.processes import Rendezvous
     from qkv.tasks.training import TrainingRecipe
 
 
@@ -163,7 +163,7 @@ def _train(recipe: "TrainingRecipe", tables: Mapping[str, Mapping[str, Any]], op
         write_json([table]) if as_json() else write_lines(to_toml(table).splitlines())
         return
     device, tensorboard = options.get("device", "cpu"), options.get("tensorboard", False)
-    with meet(training.processes, device) as meeting, _one_message(meeting), meeting.joined(training.call):
+    with meet(training.processes, device) as rendezvous, _one_message(rendezvous), rendezvous.joined(training.call):
         outcome = training.train(device, tensorboard=tensorboard)
     if options.get("picture") is not None:
         from qkv.tasks.regress.picture import save_picture
@@ -175,11 +175,11 @@ def _train(recipe: "TrainingRecipe", tables: Mapping[str, Mapping[str, Any]], op
 
 
 @contextmanager
-def _one_message(meeting: "Meeting") -> Iterator[None]:
+def _one_message(rendezvous: "Rendezvous") -> Iterator[None]:
     """Let processes that do not lead end without a message: the first one reports the errors of all."""
     try:
         yield
     except QkvError:
-        if meeting.rank:
+        if rendezvous.rank:
             raise typer.Exit(BAD_INPUT) from None
         raise

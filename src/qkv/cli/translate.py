@@ -115,7 +115,7 @@ def translate(
             drawing.add(alignments(best[0] for best in results))
         if grammar.failed:
             return
-        unknown.tell(file)
+        unknown.report(file)
         if (message := cut.message("--max-tokens")) is not None:
             note(f"qkv: {message}" if file is None else f"qkv: {file}: {message}")
 

@@ -28,11 +28,11 @@ def view(
     Example: qkv view runs/de-en --text "Ein Hund läuft."
     """
     from qkv.tasks.notes import as_json, note, working
-    from qkv.tasks.viewing import offered, show_until_interrupted
+    from qkv.tasks.viewing import scene_of_command, show_until_interrupted
 
     expect_output_file("--export", export, (".html",))
     with working("reading the text"):
-        scene = offered(run, text, file, tokens, device, source_col, features_col)
+        scene = scene_of_command(run, text, file, tokens, device, source_col, features_col)
     if export is not None:
         from qkv.tasks.streams import write_json
         from qkv.view.showing import write_page

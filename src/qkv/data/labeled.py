@@ -274,7 +274,7 @@ def read_tagged(path: Path, *, say: Callable[[str], None] = silent) -> list[Tagg
         tags = [tag for sentence in tagged for tag in sentence.tags]
         for message in (*_spellings(Counter(tags), "tags"), *_seems_header(tags, f"the tag of line {tagged[0].line}")):
             say(f"{path}: {message}")
-    tell_odd_spans(tagged, str(path), say)
+    report_odd_spans(tagged, str(path), say)
     if not tagged:
         hint = "Write one word per line: word, then tag."
         raise DataError(Place(path), "words with their tags", "none", hint)
@@ -314,7 +314,7 @@ def _expect_words_named(names: list[str], layout: TagColumns, where: Place) -> N
         raise DataError(where, "the word in the first column", got, hint)
 
 
-def tell_odd_spans(sentences: Iterable[Tagged], name: str, say: Callable[[str], None]) -> None:
+def report_odd_spans(sentences: Iterable[Tagged], name: str, say: Callable[[str], None]) -> None:
     """Say which tags name no span although most do, or that all are written unlike spans.
 
     Args:
@@ -323,7 +323,7 @@ def tell_odd_spans(sentences: Iterable[Tagged], name: str, say: Callable[[str], 
         say: called with the message.
 
     Example:
-        >>> tell_odd_spans([Tagged(("Ada", "of", "Ulm"), ("B-PER", "I-PER", "LOC"), 1)], "a.conll", print)
+        >>> report_odd_spans([Tagged(("Ada", "of", "Ulm"), ("B-PER", "I-PER", "LOC"), 1)], "a.conll", print)
         a.conll: tags that are none of IOB, IOBES or BILOU beside tags that are: LOC
     """
     tags = Counter(tag for sentence in sentences for tag in sentence.tags)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.decode.protocol import Hypothesis
-from qkv.errors import AttachError, ConfigError, UnsupportedError, expect_name, expect_room
+from qkv.errors import AttachError, ConfigError, UnsupportedError, expect_enough_memory, expect_name
 from qkv.hub.interface import CALLED, attend, seam_of
 from qkv.hub.mask_functions import make_mask, register_closures
 from qkv.nn.attention import attending
@@ -109,7 +109,7 @@ def _register(model: nn.Module) -> None:
     try:
         from transformers import PreTrainedModel
     except ImportError as error:
-        expect_room(error)
+        expect_enough_memory(error)
         hint = "Install it: pip install 'qkv[hub]'."
         raise UnsupportedError("attach", "transformers 5.6 or newer", str(error), hint) from error
     if not isinstance(model, PreTrainedModel):

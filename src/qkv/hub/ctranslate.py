@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, UnsupportedError, expect_room, setting
+from qkv.errors import ConfigError, UnsupportedError, expect_enough_memory, setting
 from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.nn.blocks import TransformerBlock
 from qkv.nn.feed_forward import FeedForward
@@ -101,7 +101,7 @@ def _library() -> Any:
     try:
         from ctranslate2.specs import transformer_spec
     except ImportError as error:
-        expect_room(error)
+        expect_enough_memory(error)
         hint = "Install it: in the checkout, pip install '.[export]'."
         raise ConfigError(setting("to"), "an installed library", f"ctranslate2: {error}", hint) from None
     return transformer_spec

@@ -12,7 +12,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, UnsupportedError, expect_room, setting
+from qkv.errors import ConfigError, UnsupportedError, expect_enough_memory, setting
 from qkv.hub.onnx_recurrent import translations, with_exported_layers
 from qkv.models.checks import parts_of
 from qkv.models.language_model import LanguageModel
@@ -328,6 +328,6 @@ def _check_libraries() -> None:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        expect_room(error)
+        expect_enough_memory(error)
         hint = "Install it: in the checkout, pip install '.[export]'."
         raise ConfigError(setting("to"), "an installed library", f"{error}", hint) from None

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.errors import ConfigError, expect_name, expect_room
+from qkv.errors import ConfigError, expect_enough_memory, expect_name
 
 try:
     from sklearn.base import BaseEstimator, RegressorMixin
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
-    expect_room(error)
+    expect_enough_memory(error)
     raise ImportError("kernel regression needs scikit-learn; in the checkout: pip install '.[regression]'") from error
 
 from qkv.functional import attention

@@ -57,7 +57,7 @@ def format_answers(
     drawing: Drawing,
     file: Path | None = None,
 ) -> Iterator[str]:
-    """Answer parts, and draw what was attended to.
+    """Answer parts, and draw the attention.
 
     Args:
         what, parts, answer, file: as for `answered`.

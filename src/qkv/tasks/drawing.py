@@ -10,7 +10,7 @@ from qkv.view.alignment import Alignment
 MOST_WEIGHTS = 1 << 22
 """The most weights that a file of drawings holds: 32 MiB of float64 until it is written."""
 _LEAST = 1024
-"""What an answer with fewer weights counts as: it has tokens too."""
+"""The least that an answer counts for, because its tokens take memory too."""
 
 
 class Drawable(Protocol):
@@ -28,7 +28,7 @@ def alignments(answers: Iterable[Drawable]) -> list[Alignment]:
 
 @final
 class Drawing:
-    """What a command draws: in the terminal as soon as an answer is there, in a file at the end.
+    """Draws the attention of answers: in the terminal as they come, in a file at the end.
 
     Memory does not grow with the number of answers: the terminal keeps none, a file at most `MOST_WEIGHTS` weights.
 

@@ -24,7 +24,7 @@ from qkv.tasks.runs import load_trained
 from qkv.tasks.streams import format_lines
 from qkv.tasks.tag.data import read_texts as read_sentences
 from qkv.tasks.tag.predict import Tagger
-from qkv.tasks.tokenizing import tell_unknown
+from qkv.tasks.tokenizing import report_unknown
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.members import members_of
 from qkv.tasks.translate.objective import judge
@@ -60,11 +60,11 @@ def evaluate_translation(
     table = files.over(trained.table)
     sources = _sources(files)
     pairs = sources.read(table)
-    # Figures are those of symbols; a file gets them as the table writes them.
+    # Figures compare symbols; the output file has words as the table writes them.
     translator = trained.over(None)
     lines = [pair.line for pair in pairs]
-    tell_unknown((translator.encode(pair.source).ids for pair in pairs), translator.tokenizer.source.unk)
-    with _located(sources.names[0], lines):
+    report_unknown((translator.encode(pair.source).ids for pair in pairs), translator.tokenizer.source.unk)
+    with _naming_line(sources.names[0], lines):
         translations = translator.translate_fully([pair.source for pair in pairs], how)
     if (
         message := CutCounter(translation.finished for translation in translations).message("--max-tokens")
@@ -79,7 +79,7 @@ def evaluate_translation(
 
 
 @contextmanager
-def _located(file: object, lines: Sequence[int]) -> Iterator[None]:
+def _naming_line(file: object, lines: Sequence[int]) -> Iterator[None]:
     """Name the file and the line in an error about the text of some number, counted from 1."""
     try:
         yield
@@ -211,7 +211,7 @@ def evaluate_pointing(
     width = pointer.model.config.features if pointer.kind == "numbers" else None
     items, _ = parse_pairs(sources.read(), sources.names, pointer.kind, width)
     if pointer.vocabulary is not None:
-        tell_unknown([pointer.vocabulary.ids(item.elements) for item in items], 0, "elements")
+        report_unknown([pointer.vocabulary.ids(item.elements) for item in items], 0, "elements")
     positions, figures = pointer.evaluate(items, beam)
     if out is not None:
         replace_file(out, "".join(f"{' '.join(map(str, row))}\n" for row in positions).encode("utf-8"))
@@ -276,17 +276,19 @@ def evaluate_labels(
     """
     texts = read_texts(data) if kind == "classify" else read_sentences(data)
     model = Tagger.load(run, device) if kind == "tag" else Classifier.load(run, device)
-    _tell_unseen(texts, model.labels, data)
-    tell_unknown((encode_words(text.words, model.tokenizer)[0] for text in texts), model.tokenizer.unk)
-    with _located(data, [text.line for text in texts]):
+    _report_unseen_labels(texts, model.labels, data)
+    report_unknown((encode_words(text.words, model.tokenizer)[0] for text in texts), model.tokenizer.unk)
+    with _naming_line(data, [text.line for text in texts]):
         predicted = _labels(model, texts)
     if out is not None:
-        lines = (line for text, labels in zip(texts, predicted, strict=True) for line in _written(kind, text, labels))
+        lines = (
+            line for text, labels in zip(texts, predicted, strict=True) for line in _output_lines(kind, text, labels)
+        )
         replace_file(out, "".join(f"{line}\n" for line in lines).encode("utf-8"))
     return judge_labels(predicted, [text.labels for text in texts])
 
 
-def _tell_unseen(texts: Sequence[TextAndLabels], labels: Sequence[str], data: Path | None) -> None:
+def _report_unseen_labels(texts: Sequence[TextAndLabels], labels: Sequence[str], data: Path | None) -> None:
     unseen = [(text.line, label) for text in texts for label in text.labels if label not in labels]
     if unseen:
         line, label = unseen[0]
@@ -303,7 +305,7 @@ def _labels(model: Tagger | Classifier, texts: Sequence[TextAndLabels]) -> list[
     return [(label,) for label in model.classify([text.words[0] for text in texts])]
 
 
-def _written(kind: Labeling, text: TextAndLabels, labels: Sequence[str]) -> list[str]:
+def _output_lines(kind: Labeling, text: TextAndLabels, labels: Sequence[str]) -> list[str]:
     if kind == "classify":
         return [f"{labels[0]}\t{text.words[0]}"]
     return [*(f"{word}\t{label}" for word, label in zip(text.words, labels, strict=True)), ""]

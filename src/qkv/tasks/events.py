@@ -1,4 +1,4 @@
-"""Listeners of a training: functions of the caller, and other programs, which read events as JSON."""
+"""Listeners of a training: the caller's callbacks, and JSON events on standard output for other programs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -50,7 +50,7 @@ class FunctionListener:
         self._callback(event)
 
     def close(self) -> None:
-        """Do nothing: a function needs no end."""
+        """Do nothing: a function needs no cleanup."""
 
 
 def write_event(event: Event) -> None:

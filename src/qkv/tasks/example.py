@@ -1,4 +1,4 @@
-"""The run named `example`: a small German-English translator in the package, so that there is something to look at."""
+"""The run named `example`: a small German-English translator in the package, to try the viewer without training."""
 
 from collections.abc import Sequence
 from pathlib import Path

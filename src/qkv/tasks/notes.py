@@ -1,4 +1,4 @@
-"""Messages of a command on standard error, as many as the user asked for."""
+"""Messages of a command on standard error, by the verbosity that the user chose."""
 
 import io
 import time
@@ -90,7 +90,7 @@ class Progress:
     idle: bool = False
     began: float = field(default_factory=time.monotonic)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Write a progress line, unless the operation waits for input."""
         if self.idle:
             return
@@ -124,7 +124,7 @@ def working(what: str, *, endless: bool = False) -> Iterator[Progress]:
     """
     work = Progress(what, endless)
     token, context = _WORK.set(work), copy_context()  # so that the reporting thread sees the verbosity
-    heartbeat = Heartbeat(lambda: context.run(work.tell), SILENCE)
+    heartbeat = Heartbeat(lambda: context.run(work.report), SILENCE)
     try:
         yield work
     finally:

@@ -77,9 +77,9 @@ class PairSources(NamedTuple):
             hint = "Columns are those of one TSV file."
             raise ConfigError(self._name("data"), "one TSV file, whose columns are given", got, hint)
         if data is not None and source is None and target is None:
-            return _noted(read_tsv(data, say=lambda text: note(f"qkv: {text}")), str(data))
+            return _with_warnings(read_tsv(data, say=lambda text: note(f"qkv: {text}")), str(data))
         if source is not None and target is not None and data is None:
-            return _noted(read_pairs(source, target), f"{source} and {target}")
+            return _with_warnings(read_pairs(source, target), f"{source} and {target}")
         present = [name for name in ("source", "target", "data") if getattr(self, name) is not None]
         raise ConfigError(
             self._name("source"),
@@ -92,7 +92,7 @@ class PairSources(NamedTuple):
         return setting(self.prefix + name, value)
 
 
-def _noted(pairs: list[Pair], name: str) -> list[Pair]:
+def _with_warnings(pairs: list[Pair], name: str) -> list[Pair]:
     """Return the pairs, and report if all targets equal their sources, or each other."""
     if len(pairs) > 1 and all(pair.source == pair.target for pair in pairs):
         note(f"qkv: {name}: every target equals its source.")
@@ -180,7 +180,7 @@ def divided(
             message = (
                 f"{len(valid):,} {names[0]} are held out, not {count:,}: those with the same source stay together."
             )
-            # What is left out of a prepared corpus, no training can take.
+            # Pairs that a prepared corpus leaves out cannot be trained on.
             message += "" if when else f" Give validation {names[0]} to train on all of them."
     if message:
         note(f"qkv: {message}")

@@ -1,7 +1,7 @@
 """Trainings in several processes: those that `processes` starts here, or those that `torchrun` started.
 
-A command and `qkv.train` share this. The processes that are started here run `qkv.tasks.training`, and are given the
-training as names and values: nothing of the program that asks for it runs twice.
+Commands and `qkv.train` use this. The processes that are started here run `qkv.tasks.training`, and receive the
+training as names and values: the user's program itself runs only once.
 """
 
 import json
@@ -33,17 +33,17 @@ _HERE = "127.0.0.1"
 _LOOPBACK = {"linux": "lo", "darwin": "lo0"}
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 _NUMBERS = count()
-"""Of the trainings of this process that `torchrun` started: each one meets by itself."""
+"""Numbers the trainings of this process that `torchrun` started: each one connects separately."""
 _LAST = 10.0
 """Seconds in which a process ends after its training has."""
 _MOMENT = 1.0
-"""Seconds in which the system says how a process ended whose connection is closed."""
+"""Seconds to wait for the exit code of a process whose connection was closed."""
 
 
 @final
 @dataclass(frozen=True)
 class TrainingCall:
-    """A training as names and values, which another process can be given.
+    """A training as names and values, which can be sent to another process.
 
     Args:
         task: the name of the task.
@@ -131,7 +131,7 @@ def as_plain(item: Any, name: str = "", where: str | None = None) -> Any:
 
 
 def _packed(item: Any) -> Any:
-    """Return a value whose lists are texts inside, so that JSON nests as little for a million of them as for one."""
+    """Return a value whose inner lists are texts, so that the nesting of the JSON does not grow with their number."""
     return {"items": [json.dumps(part) for part in item]} if isinstance(item, list) else item
 
 
@@ -141,8 +141,8 @@ def _unpacked(item: Any) -> Any:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Meeting:
-    """The processes of a training before they are connected, seen from one of them.
+class Rendezvous:
+    """What one process of a training knows of the others before they are connected.
 
     Args:
         rank: the number of this process; 0 leads.
@@ -158,10 +158,10 @@ class Meeting:
 
     @contextmanager
     def joined(self, call: TrainingCall | None = None) -> Iterator["Processes"]:
-        """Connect the processes for the training inside; those that do not lead say nothing.
+        """Connect the processes for the training inside; all but the first one print nothing.
 
         Args:
-            call: what the processes train that this one started.
+            call: what the child processes are to train.
 
         Raises:
             QkvError: of another process: its own, or that it has ended.
@@ -194,12 +194,12 @@ def expect_count(number: int | None, task: TaskSettings) -> int | None:
     """
     number = converted(LoopOptions, {"processes": number})["processes"]
     if not issubclass(task.options, LoopOptions):
-        expect_alone(number or 1)
+        expect_one_process(number or 1)
     return number
 
 
-def expect_alone(number: int) -> None:
-    """Refuse several processes for a model that is fitted at once.
+def expect_one_process(number: int) -> None:
+    """Refuse several processes for a model that is fitted in one step.
 
     Raises:
         ConfigError: there are several.
@@ -210,8 +210,8 @@ def expect_alone(number: int) -> None:
 
 
 @contextmanager
-def meet(number: int | None, device: str) -> Iterator[Meeting]:
-    """Let the training inside have several processes, if there are to be several.
+def meet(number: int | None, device: str) -> Iterator[Rendezvous]:
+    """Start or find the other processes of the training inside, if it is to have several.
 
     Args:
         number: how many; None for those of `torchrun`, or one.
@@ -231,7 +231,7 @@ def meet(number: int | None, device: str) -> Iterator[Meeting]:
         raise ConfigError("processes", f"{started[1]}, as torchrun started", f"{number}", hint)
     rank, size = started or (0, number or 1)
     if size == 1:
-        yield Meeting()
+        yield Rendezvous()
         return
     if device != "cpu":
         hint = f"Omit {setting('device')}: several processes train on processors."
@@ -240,14 +240,14 @@ def meet(number: int | None, device: str) -> Iterator[Meeting]:
         hint = "End it first: torch.distributed.destroy_process_group()."
         raise ConfigError("processes", "no process group of PyTorch in this process", "one", hint)
     if started is not None:
-        with _through(_interface()):
-            yield Meeting(rank, size, _of_torchrun())
+        with _using_interface(_interface()):
+            yield Rendezvous(rank, size, _connect_to_torchrun())
         return
-    with _with_others(size) as (store, children):
-        yield Meeting(rank, size, store, children)
+    with _started_processes(size) as (store, children):
+        yield Rendezvous(rank, size, store, children)
 
 
-def _of_torchrun() -> "Store":
+def _connect_to_torchrun() -> "Store":
     """Connect to the processes that `torchrun` started.
 
     Raises:
@@ -255,20 +255,20 @@ def _of_torchrun() -> "Store":
     """
     from torch.distributed.rendezvous import rendezvous
 
-    from qkv.training.processes import OUT_OF_REACH, first_line
+    from qkv.training.processes import UNREACHABLE_AFTER, first_line
 
     try:
-        with watched_connections(OUT_OF_REACH):
+        with watched_connections(UNREACHABLE_AFTER):
             store: Store = next(rendezvous("env://"))[0]
     except (ValueError, RuntimeError) as error:  # PyTorch's for variables, and for connections
         got = first_line(error)
         hint = "Start the command with torchrun, or unset RANK and WORLD_SIZE."
         raise ConfigError("environment", "MASTER_ADDR and MASTER_PORT of the first process", got, hint) from None
-    return _numbered(store, next(_NUMBERS))
+    return _store_of_training(store, next(_NUMBERS))
 
 
-def _numbered(store: "Store", number: int) -> "Store":
-    """Return a part of a store of its own: the processes that `torchrun` starts can meet for several trainings."""
+def _store_of_training(store: "Store", number: int) -> "Store":
+    """Return the part of a store for one training: processes of `torchrun` can connect for several trainings."""
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # PyTorch names it without exporting it
 
     return PrefixStore(f"qkv-{number}", store)
@@ -277,16 +277,16 @@ def _numbered(store: "Store", number: int) -> "Store":
 def _interface() -> str | None:
     """Return the interface through which the machines of `torchrun` reach each other; None for one machine.
 
-    PyTorch by itself takes the one that the machine's own name stands for, which is often the machine alone.
+    PyTorch's default is the interface of the machine's host name, which is often the loopback.
     """
     several = os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE")
     return interface_to(os.environ.get("MASTER_ADDR", "")) if several else None
 
 
-def _listening(size: int) -> "tuple[Store, int]":
+def _open_store(size: int) -> "tuple[Store, int]":
     """Return what the processes share, and its port.
 
-    Only this machine can reach it: PyTorch by itself listens on every network.
+    Only this machine can reach it; PyTorch's default listens on every network.
     """
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # PyTorch names it without exporting it
 
@@ -297,26 +297,26 @@ def _listening(size: int) -> "tuple[Store, int]":
 
 
 @contextmanager
-def _with_others(size: int) -> Iterator[tuple["Store", tuple["subprocess.Popen[bytes]", ...]]]:
-    """Start the other processes, which find this one by their environment; they end with the context."""
+def _started_processes(size: int) -> Iterator[tuple["Store", tuple["subprocess.Popen[bytes]", ...]]]:
+    """Start the child processes, which find this one by environment variables; they end with the context."""
     children: list[subprocess.Popen[bytes]] = []
-    with _shared_cores(size) as threads, _through(_LOOPBACK.get(sys.platform)):
-        server, port = _listening(size)
-        store = _numbered(server, 0)  # as the others see it, for which it is the first one
+    with _shared_cores(size) as threads, _using_interface(_LOOPBACK.get(sys.platform)):
+        server, port = _open_store(size)
+        store = _store_of_training(server, 0)  # the child processes see this as their first training
         try:
             for rank in range(1, size):
                 children.append(_start(rank, size, port, threads))
             _wait_for(children, store)
             yield store, tuple(children)
         except BaseException as error:
-            ended = _ended(error, children)
+            ended = _process_error(error, children)
             for child in children:
                 child.kill()  # it has nothing to save
             if ended is not None:
                 raise ended from None
             raise
         finally:
-            _end(children)
+            _wait_or_kill(children)
 
 
 @contextmanager
@@ -334,7 +334,7 @@ def _shared_cores(size: int) -> Iterator[int]:
 
 
 @contextmanager
-def _through(interface: str | None) -> Iterator[None]:
+def _using_interface(interface: str | None) -> Iterator[None]:
     """Connect processes through an interface, unless the environment names another one."""
     if interface is None or _INTERFACE in os.environ:
         yield
@@ -364,10 +364,10 @@ def _start(rank: int, size: int, port: int, threads: int) -> "subprocess.Popen[b
 
 
 def _wait_for(children: "list[subprocess.Popen[bytes]]", store: "Store") -> None:
-    """Wait until all processes have come, or one of them has ended."""
-    from qkv.training.processes import HERE
+    """Wait until all processes have connected, or one of them has ended."""
+    from qkv.training.processes import ARRIVED
 
-    while not store.check([f"{HERE}{rank}" for rank in range(1, len(children) + 1)]):
+    while not store.check([f"{ARRIVED}{rank}" for rank in range(1, len(children) + 1)]):
         ended = [rank for rank, child in enumerate(children, start=1) if child.poll() is not None]
         if ended:
             hint = "Its own message says why."
@@ -375,8 +375,8 @@ def _wait_for(children: "list[subprocess.Popen[bytes]]", store: "Store") -> None
         time.sleep(0.02)
 
 
-def _ended(error: BaseException, children: "list[subprocess.Popen[bytes]]") -> TrainingError | None:
-    """Return an error that names the process whose end another error is about; None if nothing more is known."""
+def _process_error(error: BaseException, children: "list[subprocess.Popen[bytes]]") -> TrainingError | None:
+    """Return an error that names the process whose death caused another error; None if it is unknown."""
     from qkv.training.processes import LostProcessError
 
     if not isinstance(error, LostProcessError):
@@ -393,8 +393,8 @@ def _ended(error: BaseException, children: "list[subprocess.Popen[bytes]]") -> T
     return None
 
 
-def _end(children: "list[subprocess.Popen[bytes]]") -> None:
-    """Wait until processes have ended; end those that take long."""
+def _wait_or_kill(children: "list[subprocess.Popen[bytes]]") -> None:
+    """Wait until processes have ended; kill those that take long."""
     until = time.monotonic() + _LAST
     try:
         for child in children:

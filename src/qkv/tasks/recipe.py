@@ -184,7 +184,7 @@ class Recipe(Generic[F, C, D, M]):
 
     def _model_table(self, table: Mapping[str, Any]) -> dict[str, Any]:
         """Return the table of a model by the names of checkpoints, its values checked."""
-        if table.get("model") != PUBLISHED:  # which has settings of its own
+        if table.get("model") != PUBLISHED:  # which has its own settings
             table = {**table, **converted(self.settings.tables["model"], table, "model")}
         return self.settings.stored("model", table)
 
@@ -312,7 +312,7 @@ def first_objective(task: Task[Any], training: Training) -> None:
 
 
 def warn_without_gradient(config: object) -> None:
-    """Say once on standard error that a mechanism gives its scores no gradient."""
+    """Warn once on standard error that a mechanism passes no gradient to its scores."""
     mechanisms = (config, getattr(config, "cross", None), getattr(config, "encoding", None))
     names = [
         mechanism.without_gradient

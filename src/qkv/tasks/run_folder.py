@@ -1,4 +1,4 @@
-"""The run folder of a training: which one may be used, and a model in it that is fitted at once."""
+"""The run folder of a training: checks before it is used, and saving a model that is fitted in one step."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,12 +14,12 @@ from qkv.checkpoint.run import expect_run_folder, expect_same, open_run, read_co
 from qkv.errors import ConfigError, setting
 from qkv.metrics.figure import Figure
 from qkv.tasks.events import listeners
-from qkv.tasks.processes import expect_alone
+from qkv.tasks.processes import expect_one_process
 from qkv.training.events import Outcome, Saved, Validated
 from qkv.training.processes import current
 
 _FITTED = 1
-"""The step of a model that is fitted at once."""
+"""The step number of a model that is fitted in one step."""
 FREE = (
     "training.steps",
     "training.epochs",
@@ -140,7 +140,7 @@ def store(
         ConfigError: the folder contains a run with another configuration, or there are several processes.
         CheckpointError: the folder cannot be used.
     """
-    expect_alone(current().size)
+    expect_one_process(current().size)
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     contents = Contents(state, dict(config), figures=tuple(figures))
     with open_run(out, contents.config, files=files):

@@ -24,7 +24,7 @@ OTHER_VERSION = "It was written by another version: retrain, or install that ver
 """A hint about a configuration that does not have what a model needs."""
 _MISFIT = (ConfigError, RuntimeError, ValueError, TypeError, OverflowError)
 M = TypeVar("M", bound=nn.Module)
-_DRAWN = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
+_INITIALIZERS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
 
 
 def load_trained(run: str | Path) -> Trained:
@@ -138,14 +138,14 @@ def rebuild(
     try:
         _expect_few_layers(trained.model_table, len(stored))
         try:
-            with _Undrawn(), torch.device("meta"):
+            with _SkipInitialization(), torch.device("meta"):
                 _expect_sizes(make().state_dict(), stored)
-        except OutOfMemoryError as error:  # meta tensors take none: no memory could hold these sizes
+        except OutOfMemoryError as error:  # meta tensors need no memory: the sizes are impossible
             raise _misfit(trained, error) from error
-        with room_for(trained.folder, FREE), _Undrawn():
+        with room_for(trained.folder, FREE), _SkipInitialization():
             model = make()
     except CheckpointError:
-        raise  # it says what is wrong, and how to mend it
+        raise  # its message is complete
     except _MISFIT as error:
         raise _misfit(trained, error) from error
     tensors = stored.read() if isinstance(stored, StoredWeights) else dict(stored)
@@ -163,7 +163,7 @@ def _misfit(trained: Trained, error: Exception) -> CheckpointError:
     return CheckpointError(str(trained.folder), "weights of the model in config.json", got, hint)
 
 
-class _Undrawn(TorchFunctionMode):
+class _SkipInitialization(TorchFunctionMode):
     """Skip weight initialization, because stored weights replace the initial ones.
 
     On the meta device, PyTorch's initializers would import its compiler, which takes longer than everything else in
@@ -174,11 +174,11 @@ class _Undrawn(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         named = dict(kwargs or {})
-        return (*args, *named.values())[0] if func in _DRAWN else func(*args, **named)
+        return (*args, *named.values())[0] if func in _INITIALIZERS else func(*args, **named)
 
 
 def _expect_few_layers(table: object, tensors: int) -> None:
-    """Every layer has weights, so a configuration with more layers than stored tensors is refused."""
+    """Refuse a configuration with more layers than stored tensors, because every layer has weights."""
     for name, size in table.items() if isinstance(table, Mapping) else ():
         if name == "settings" and isinstance(size, str):
             _expect_few_layers(decode(size.encode(), "model.settings"), tensors)

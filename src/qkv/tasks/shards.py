@@ -45,8 +45,8 @@ _PATIENCE = 60.0
 """Seconds to wait for another process to write the settings."""
 
 
-class Done(NamedTuple):
-    """What a process did.
+class ShardResult(NamedTuple):
+    """What one process did with the shards.
 
     Attributes:
         answered: the shards that it answered.
@@ -113,7 +113,7 @@ class Shards:
         """Return the file of the answers to a shard."""
         return self.out / (source.stem if source.suffix == ".gz" else source.name)
 
-    def answer(self, work: Mapping[str, Plain], answer: Callable[[Path], Iterable[str]]) -> Done:
+    def answer(self, work: Mapping[str, Plain], answer: Callable[[Path], Iterable[str]]) -> ShardResult:
         """Answer all shards that no other process answers, until none is left.
 
         Args:
@@ -132,27 +132,27 @@ class Shards:
         expect_inside(self.out / _NOTES)
         make_folder(self.out / _NOTES)
         self._expect_same_work(work)
-        result, remaining = Done([], [], [], []), self._in_turn()
+        result, remaining = ShardResult([], [], [], []), self._shuffled_sources()
         while remaining:
             result.busy.clear()
             before = len(result.answered)
             for source in remaining:
-                self._take(source, answer, result)
-            # While this process answered a shard, another one can have died.
+                self._answer_one(source, answer, result)
+            # Another process may have died while this one answered a shard.
             remaining = result.busy.copy() if len(result.answered) > before else []
         return result
 
-    def _in_turn(self) -> list[Path]:
-        """Return the shards in an order that differs between processes, so that they seldom meet at a lock."""
+    def _shuffled_sources(self) -> list[Path]:
+        """Return the shards in an order that differs between processes, so that they seldom compete for a lock."""
         start = os.getpid() % len(self.sources)
         return [*self.sources[start:], *self.sources[:start]]
 
-    def _take(self, source: Path, answer: Callable[[Path], Iterable[str]], result: Done) -> None:
+    def _answer_one(self, source: Path, answer: Callable[[Path], Iterable[str]], result: ShardResult) -> None:
         try:
             if self._is_complete(source):
                 result.complete.append(source)
                 return
-            with _alone(self._note(source, _LOCK)) as locked:
+            with _try_lock(self._note(source, _LOCK)) as locked:
                 if not locked:
                     result.busy.append(source)
                 elif self._is_complete(source):
@@ -179,10 +179,10 @@ class Shards:
                 hint = "Run the command again once it is complete."
                 raise DataError(Place(source), "a file that nobody writes", "one that changed while it was read", hint)
             # The note comes first: answers that it does not describe are not complete.
-            replace_file(self._note(source, _NOTE), _described(before, StoredFile(size, total.hexdigest())))
+            replace_file(self._note(source, _NOTE), _note_text(before, StoredFile(size, total.hexdigest())))
 
     def _expect_written_here(self, source: Path) -> None:
-        """Refuse to replace a file without a note: the note about answers is written before they get their name."""
+        """Refuse to replace a file without a note, which qkv did not write: it writes the note before the answers."""
         path = self.answers(source)
         if os.path.lexists(path) and not os.path.lexists(self._note(source, _NOTE)):
             hint = f"Give another {setting('out')}: the file was not changed."
@@ -224,7 +224,7 @@ class Shards:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[bool]:
+def _try_lock(path: Path) -> Iterator[bool]:
     """Lock a file, and yield whether no other process has locked it."""
     with ExitStack() as lock:
         with typed(path, "a file that can be locked"):
@@ -249,7 +249,7 @@ def _entries(source: StoredFile, answers: StoredFile) -> dict[str, Plain]:
     return {"shard": source.to_plain(), "answers": answers.to_plain()}
 
 
-def _described(source: StoredFile, answers: StoredFile) -> bytes:
+def _note_text(source: StoredFile, answers: StoredFile) -> bytes:
     versions: dict[str, Plain] = {"qkv": QKV, "torch": str(torch.__version__), "threads": torch.get_num_threads()}
     return encode({"format": _FORMAT, "version": _VERSION, **_entries(source, answers), "made": versions}, "note")
 
@@ -271,12 +271,12 @@ def model_digest(runs: Sequence[Path], average: int = 1) -> str:
     return digests[0] if len(digests) == 1 else fingerprint(digests)
 
 
-def report(what: str, result: Done) -> None:
+def report(what: str, result: ShardResult) -> None:
     """Say on standard error what was done.
 
     Args:
         what: what was done to the shards, as in "translated".
-        result: what was done.
+        result: the outcome.
     """
     parts = [f"{len(result.answered):,} {what}"]
     parts += [f"{len(result.complete):,} complete before"] if result.complete else []

@@ -126,7 +126,7 @@ def write_text(pieces: Iterable[str]) -> None:
             out.buffer.write((harmless(piece) if out.isatty() else piece).encode("utf-8", "surrogateescape"))
             out.buffer.flush()
         except OSError as error:
-            if is_closed_pipe(error):  # by its reader: no fault
+            if is_closed_pipe(error):  # closed by its reader, which is not an error
                 raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from None
             forget_stdout()
             got, hint = error.strerror or str(error), "Free some space, or write to another file."

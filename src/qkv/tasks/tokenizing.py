@@ -74,7 +74,7 @@ class UnknownCounter:
             self.unknown += sum(token == self._mark for token in text)
             self.total += len(text)
 
-    def tell(self, file: object | None = None) -> None:
+    def report(self, file: object | None = None) -> None:
         """Report how many tokens are unknown, if any are, and in which file."""
         if self.unknown:
             where = "" if file is None else f"{file}: "
@@ -93,7 +93,7 @@ def unknown_name(tokenizer: Tokenizer) -> str | None:
     return tokenizer.pieces([tokenizer.unk])[0]
 
 
-def tell_unknown(ids: Iterable[Sequence[int]], unk: int, unit: str = "tokens", file: object | None = None) -> None:
+def report_unknown(ids: Iterable[Sequence[int]], unk: int, unit: str = "tokens", file: object | None = None) -> None:
     """Report how many tokens of some texts are unknown to a model, if any are.
 
     Args:
@@ -104,7 +104,7 @@ def tell_unknown(ids: Iterable[Sequence[int]], unk: int, unit: str = "tokens", f
     """
     counter = UnknownCounter(unk, unit)
     counter.add(ids)
-    counter.tell(file)
+    counter.report(file)
 
 
 def as_learned(settings: S, tokenizer: Tokenizer) -> S:

@@ -221,6 +221,6 @@ def train(
         spelling_settings(task_settings, settings),
     ):
         training = RequestedTraining.of(recipe_of(task), call, processes)
-        with meet(training.processes, device) as meeting, meeting.joined(training.call):
+        with meet(training.processes, device) as rendezvous, rendezvous.joined(training.call):
             outcome = training.train(device)
     return Run(Path(out), outcome)

@@ -1,4 +1,4 @@
-"""A training as it is asked for, by a command, by `qkv.train`, or by the process that leads one of several."""
+"""A requested training: of a command, of `qkv.train`, or of a child process of a training with several."""
 
 import sys
 from collections.abc import Mapping
@@ -68,7 +68,7 @@ class RequestedTraining:
         expect_tokenizer(origin, tables, task)
         call = replace(call, tables=tables)
         if processes is not None and processes > 1:
-            call = replace(call, tables=call.plain())  # an iterator is read once, for all of them
+            call = replace(call, tables=call.plain())  # an iterator can be read only once
         return cls(recipe, call, recipe.load_settings(call.tables), origin, processes)
 
     def train(self, device: str = "cpu", *, tensorboard: bool = False) -> Outcome:
@@ -81,10 +81,10 @@ class RequestedTraining:
 
 
 def main() -> None:
-    """Train what the process that leads is asked to train: the program of the others."""
+    """Run a child process: join the training that the first process requests."""
     joined = False
     try:
-        with meet(None, "cpu") as meeting, meeting.joined() as processes:
+        with meet(None, "cpu") as rendezvous, rendezvous.joined() as processes:
             joined = True
             call = TrainingCall.from_json(processes.copy_text())
             RequestedTraining.of(recipe_of(call.task), call).train()

@@ -1,4 +1,4 @@
-"""Data given as Python values, in the lines that readers take."""
+"""Python values as the lines that readers of files take."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

@@ -43,7 +43,7 @@ _LARGEST = 64 << 20
 _TITLE = 60
 
 
-def offered(
+def scene_of_command(
     run: Path,
     text: str | None,
     file: Path | None,
@@ -136,7 +136,7 @@ def scene_of(trained: Model, text: str, tokens: int | None = None) -> Scene:
             return _regressed(trained, text, tokens)
         case Tagger():
             ids, begins = encode_words(text.split(), trained.tokenizer)
-            return _read(trained, list(_some(ids[:tokens])), text, begins)
+            return _read(trained, list(_expect_tokens(ids[:tokens])), text, begins)
         case _:
             return _read(trained, _ids(trained, text, tokens), text)
 
@@ -166,7 +166,7 @@ def show_until_interrupted(scene: Scene, port: int, *, browser: bool) -> None:
         UnsupportedError: the web libraries are not installed.
     """
     with serve(scene, port, browser) as serving:
-        # What libraries hold is never garbage: looking through all of it stopped every answer for 0.2 s now and then.
+        # Objects of libraries are never garbage: collections that scan them paused answers for 0.2 s from time to time.
         gc.collect()
         gc.freeze()
         if as_json():
@@ -192,7 +192,7 @@ def _text_of(file: Path) -> str:
 def _translated(translator: Translator, text: str, tokens: int | None) -> Scene:
     tokenizer, model = translator.tokenizer, translator.model
     encoded = translator.encode(translator.symbols(text))
-    ids = list(_some(encoded.ids[:tokens]))
+    ids = list(_expect_tokens(encoded.ids[:tokens]))
     expect_length(setting("text"), len(ids), translator.longest, tokenizer)
     device = device_of(model)
     source, lengths = collate_sources([ids], tokenizer.pad, device)
@@ -232,7 +232,7 @@ def _read(
 
 def _pointed(trained: ElementPointer, text: str, tokens: int | None) -> Scene:
     """The pointer's attention between answer and elements; and, as another sequence, what elements attend to."""
-    excerpt = " ".join(_some(text.split()[:tokens]))
+    excerpt = " ".join(_expect_tokens(text.split()[:tokens]))
     item, (answer,) = trained.read(excerpt), trained.point_fully([excerpt])
     with torch.no_grad(), record(trained.model) as trace:
         trained.run(item, answer.positions)
@@ -247,7 +247,7 @@ def _pointed(trained: ElementPointer, text: str, tokens: int | None) -> Scene:
 
 
 def _regressed(regressor: Regressor, text: str, tokens: int | None) -> Scene:
-    rows = regressor.rows_of(parse_table(_some(text.split("\n")), setting("text")))[:tokens]
+    rows = regressor.rows_of(parse_table(_expect_tokens(text.split("\n")), setting("text")))[:tokens]
     with torch.no_grad(), record(regressor.model) as trace:
         regressor.model(torch.from_numpy(rows)[None])
     inputs, targets = (
@@ -259,10 +259,10 @@ def _regressed(regressor: Regressor, text: str, tokens: int | None) -> Scene:
 
 
 def _ids(trained: Generator | MaskFiller | Classifier, text: str, tokens: int | None) -> list[int]:
-    return list(_some(trained.tokenizer.encode(text)[:tokens]))
+    return list(_expect_tokens(trained.tokenizer.encode(text)[:tokens]))
 
 
-def _some(tokens: Sequence[T]) -> Sequence[T]:
+def _expect_tokens(tokens: Sequence[T]) -> Sequence[T]:
     if not tokens:
         raise DataError(setting("text"), "at least one token", "none", "Give a text for the model to read.")
     return tokens

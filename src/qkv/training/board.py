@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import final
 
 from qkv.checkpoint.disk import make_folder, typed
-from qkv.errors import ConfigError, expect_room
+from qkv.errors import ConfigError, expect_enough_memory
 from qkv.system import expect_held
 from qkv.training.events import Event, Logged, Validated
 
@@ -30,7 +30,7 @@ class Board:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            expect_room(error)
+            expect_enough_memory(error)
             hint = "Install it: in the checkout, pip install '.[log]'."
             raise ConfigError("tensorboard", "the package tensorboard", str(error), hint) from error
         self._folder = run / NAME

@@ -92,7 +92,7 @@ def draw(lines: Sequence[Mapping[str, Any]], monitor: str | None = None) -> byte
     figure = Figure(figsize=(8, 6.4 if judged else 4), dpi=150)
     FigureCanvasAgg(figure)
     axes = figure.subplots(2 if judged else 1, 1, sharex=True, squeeze=False)[:, 0]
-    # Fixed margins, and fixed places of title and labels: to measure every tick first takes as long as drawing.
+    # Fixed margins and positions of title and labels: measuring every tick takes as long as drawing.
     figure.subplots_adjust(left=0.1, right=0.93, top=0.94, bottom=0.09 if judged else 0.14, hspace=0.1)
     axes[0].set_title("Training", loc="left", fontweight="bold", y=1.0)
     _train_panel(axes[0], train)

@@ -1,4 +1,4 @@
-"""The other processes of a training: they start where the first one does, and follow its orders."""
+"""The processes of a training other than the first: they get its state, and follow its orders."""
 
 import json
 import signal
@@ -32,7 +32,7 @@ _REASONS: tuple[Reason, ...] = get_args(Reason)
 
 
 class Order(NamedTuple):
-    """What comes next for all processes.
+    """The next step of all processes.
 
     Attributes:
         kind: an update, a comparison of weights, or the end.
@@ -48,7 +48,7 @@ class Order(NamedTuple):
     signal: int = 0
 
     def send(self, processes: Processes) -> None:
-        """Give the order to the other processes."""
+        """Send the order to the other processes."""
         processes.announce(_KINDS.index(self.kind), _REASONS.index(self.reason), self.signal)
 
     @classmethod
@@ -88,10 +88,10 @@ def expect_same_weights(model: nn.Module, processes: Processes) -> None:
 
 
 def send(session: TrainingSession, processes: Processes) -> None:
-    """Give the other processes the state of a training.
+    """Send the state of a training to the other processes.
 
     Args:
-        session: the one of the process that leads.
+        session: that of the first process.
         processes: all of them.
 
     Raises:

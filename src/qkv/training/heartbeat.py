@@ -25,7 +25,7 @@ class Heartbeat:
         self._beat, self._seconds = beat, seconds
         self._something = threading.Event()
         self._open, self._turn = True, threading.Lock()
-        # Not a `Thread`, whose `start` waits for ever for a new thread that finds no memory to begin with.
+        # Not a `Thread`, whose `start` waits forever if the new thread has no memory to begin.
         _thread.start_new_thread(self._run, ())
 
     def restart(self) -> None:

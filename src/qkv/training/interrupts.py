@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C, termination and a closed terminal without losing anything."""
+"""Handling of Ctrl-C, termination signals and closed terminals without losing progress."""
 
 import signal
 import threading

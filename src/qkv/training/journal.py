@@ -40,7 +40,11 @@ class Journal:
     def __init__(self, run: Path, step: int, validated: int, say: Callable[[str], None] | None = None) -> None:
         """Remove lines after the step, then open the file."""
         path = run / NAME
-        lines = [line for line in read_journal(path, say) if line["step"] <= (step if _trains(line) else validated)]
+        lines = [
+            line
+            for line in read_journal(path, say)
+            if line["step"] <= (step if _is_training_entry(line) else validated)
+        ]
         self.seconds = max((float(line.get("seconds") or 0.0) for line in lines), default=0.0)
         replace_file(path, "".join(map(_text, lines)).encode())
         with typed(path, "a writable file"):
@@ -53,7 +57,7 @@ class Journal:
             case Logged() | Validated():
                 line = {"step": event.step, **(as_row(event) or {})}
             case Saving():
-                # A checkpoint is never newer than the lines before it, whatever happens to the power.
+                # A power failure never leaves a checkpoint newer than the lines before it.
                 with typed(self._path, "a writable file"):
                     flush(self._open)
                 return
@@ -96,13 +100,13 @@ def read_journal(path: Path, say: Callable[[str], None] | None = None) -> list[d
         return []
     with typed(path, "a readable file"):
         lines = read_file(path, _LARGEST, links=False).split(b"\n")
-    # Text after the last line feed was truncated, unless it is a complete line that lacks nothing else.
+    # Text after the last line feed was truncated, unless it is complete but for the line feed.
     unfinished = len(lines) if lines[-1] else 0
     rows, torn = [], 0
     for number, text in enumerate(lines if unfinished else lines[:-1], start=1):
         try:
             line = parse_json(text)
-            ours = _ours(line) and bool(_text(line).encode())
+            ours = _is_entry(line) and bool(_text(line).encode())
         except (ValueError, RecursionError, OverflowError):
             ours = False
         if ours:
@@ -126,7 +130,7 @@ def _torn(text: bytes) -> bool:
     return False
 
 
-def _ours(line: Any) -> bool:
+def _is_entry(line: Any) -> bool:
     """Return whether a line has a step, a kind, and otherwise figures: finite numbers, or null for others."""
     if not isinstance(line, dict):
         return False
@@ -135,7 +139,7 @@ def _ours(line: Any) -> bool:
     return has_step and all(isinstance(figure, int | float) and math.isfinite(figure) for figure in figures)
 
 
-def _trains(line: dict[str, Any]) -> bool:
+def _is_training_entry(line: dict[str, Any]) -> bool:
     return bool(line["kind"] == "train")
 
 

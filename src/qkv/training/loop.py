@@ -187,7 +187,7 @@ class _Loop:
             self._say(f"This run has already completed {amount}.")
         self._memory.release()
         try:
-            reason = self._go_on()
+            reason = self._run_until_done()
         except Interrupted:
             reason = "interrupted"
         if reason == "interrupted":
@@ -196,8 +196,8 @@ class _Loop:
         Order("end", reason, outcome.signal or 0).send(self._processes)
         return outcome
 
-    def _go_on(self) -> Reason:
-        """Do what is due until nothing is left; validation first, because an interruption may have left one due."""
+    def _run_until_done(self) -> Reason:
+        """Update, validate and save until the end; validation first, because an interruption may have left one due."""
         while True:
             if self._validation_is_due():
                 self._validate()
@@ -224,7 +224,7 @@ class _Loop:
             rate, norm = self._updates.apply(gradient, step)
             self._memory.after_pass()
         self._count(gradient, time.monotonic() - start)
-        self._tell(Updated(step, gradient.loss / gradient.units))
+        self._notify(Updated(step, gradient.loss / gradient.units))
         if step % self._settings.log_every == 0 or step == self._settings.steps:
             self._log(rate, norm)
 
@@ -232,8 +232,8 @@ class _Loop:
     def _breakable(self) -> Iterator[None]:
         """Let a signal break off an update of one process.
 
-        However long it takes, a signal need not wait for it: before the optimizer's step nothing has changed. Other
-        processes would wait for this one.
+        A signal need not wait for a long update: nothing has changed before the optimizer's step. With several
+        processes it must, because the others would wait for this one.
         """
         if self._processes.size > 1:
             yield
@@ -248,7 +248,7 @@ class _Loop:
 
     def _log(self, rate: float, norm: float) -> None:
         state = self._state
-        self._tell(
+        self._notify(
             Logged(
                 step=state.step,
                 epoch=self._session.feed.epoch,
@@ -264,9 +264,9 @@ class _Loop:
 
     def _validate(self) -> None:
         model = self._job.model
-        self._tell(Validating(self._state.step))
+        self._notify(Validating(self._state.step))
         model.eval()
-        # Tensors of validation have other sizes than those of training, and fit few of their free blocks.
+        # Validation needs tensors of other sizes, which fit few of the free blocks of training.
         self._memory.release()
         try:
             with undisturbed(), torch.no_grad(), self._interrupts.breakable():
@@ -276,7 +276,7 @@ class _Loop:
             model.train()
         better = self._state.judge(figures, self._settings.monitor)
         self._figures = figures
-        self._tell(Validated(self._state.step, figures, better))
+        self._notify(Validated(self._state.step, figures, better))
         self._save(figures, better)
 
     def _save(self, figures: Sequence[Figure], better: bool) -> None:
@@ -288,10 +288,10 @@ class _Loop:
             Order("compare").send(self._processes)
             expect_same_weights(self._job.model, self._processes)
         contents = self._session.contents(figures)
-        self._tell(Saving(step))
+        self._notify(Saving(step))
         self._digest = save_step(self._run, step, contents, keep=self._settings.keep, best=better).digest
         self._saved = step_folder(self._run, step)
-        self._tell(Saved(step, self._saved))
+        self._notify(Saved(step, self._saved))
 
     def _save_interrupted(self) -> None:
         step = self._state.step
@@ -317,8 +317,8 @@ class _Loop:
         )
 
     def _say(self, text: str) -> None:
-        self._tell(Said(text))
+        self._notify(Said(text))
 
-    def _tell(self, event: Event) -> None:
+    def _notify(self, event: Event) -> None:
         for listener in self._listeners:
             listener(event)

@@ -1,9 +1,9 @@
 """The processes of one training, and what they exchange, so that any number of them gives the same bits.
 
 An update is W batches (`accumulate`), of which each process computes a consecutive part. Gradients are summed in the
-order of one binary tree over the W batches, whoever computed them: a process sums the subtrees within its part, and
-sends each part of the vector to the process that sums it for all. Process 0 leads: it alone has the run folder, and
-tells the others what comes next.
+order of one binary tree over the W batches, for any division: a process sums the subtrees within its part, and sends
+each segment of the vector to the process that sums that segment for all. Process 0 leads: it alone has the run folder,
+and sends orders to the others.
 """
 
 import json
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 _ARRIVAL = timedelta(minutes=10)
-"""How long a process waits until all have started."""
+"""How long a process waits for all to start."""
 _CONNECTING = timedelta(seconds=20)
 """How long it then tries to connect to them; Gloo waits five times as long for the connections that others make."""
 _PATIENCE = timedelta(days=7)
 """How long a process waits for another one, such as for a validation; one that ends is noticed at once."""
-OUT_OF_REACH = 60
-"""Seconds after which a process counts as one that has ended if its machine cannot be reached."""
-HERE = "qkv.here."
-"""Before the number of a process: the name by which it says that it has come."""
+UNREACHABLE_AFTER = 60
+"""Seconds without a connection to its machine after which a process counts as dead."""
+ARRIVED = "qkv.here."
+"""Prefix of the key that a process stores once it has started."""
 _FAILED = "qkv.failed"
 _DIGEST = 32
 _EXCERPT = 200
-"""Characters of what PyTorch says that a message quotes."""
+"""Characters of PyTorch's message that an error quotes."""
 _DIGITS = 10
-"""More than the number of any process has."""
+"""Digits of the largest number of a process."""
 
 
 class LostProcessError(TrainingError):
@@ -115,12 +115,12 @@ def _added(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
 
 @final
 class Processes:
-    """The processes of one training, seen from one of them.
+    """One process of a training, and its connections to the others.
 
     Args:
         rank: the number of this process; 0 leads.
         size: how many there are.
-        store: what they share beside their connections; None for one process.
+        store: a key-value store that they share; None for one process.
 
     Example:
         >>> alone = Processes()
@@ -280,9 +280,9 @@ class Processes:
         """
         assert self._store is not None
         try:
-            self._store.set(f"{HERE}{self.rank}", "")
-            self._store.wait([f"{HERE}{rank}" for rank in range(self.size)], _ARRIVAL)
-            with watched_connections(OUT_OF_REACH):
+            self._store.set(f"{ARRIVED}{self.rank}", "")
+            self._store.wait([f"{ARRIVED}{rank}" for rank in range(self.size)], _ARRIVAL)
+            with watched_connections(UNREACHABLE_AFTER):
                 dist.init_process_group(
                     "gloo", store=self._store, rank=self.rank, world_size=self.size, timeout=_CONNECTING
                 )
@@ -292,14 +292,14 @@ class Processes:
             got = f"process {self.rank}, which cannot reach another one ({first_line(error)})"
             lost = TrainingError("processes", f"{self.size} processes that reach each other", got, hint)
             with suppress(RuntimeError):  # the process that leads may be the one out of reach
-                self._leave(lost)
+                self._store_failure(lost)
             raise self.failure() or lost from None
 
     @contextmanager
     def _connected(self) -> Iterator[None]:
         try:
             yield
-        except RuntimeError as error:  # PyTorch's word for a connection that was closed
+        except RuntimeError as error:  # how PyTorch reports a closed connection
             self._lost(error)
 
     def _lost(self, error: RuntimeError) -> NoReturn:
@@ -311,17 +311,17 @@ class Processes:
         raise LostProcessError("processes", f"all {self.size} processes to go on", got, hint) from None
 
     def fail(self, error: QkvError) -> None:
-        """Leave an error for process 0, which reports it."""
+        """Store an error for process 0, which reports it."""
         if self._store is not None and self.rank and not isinstance(error, LostProcessError):
-            self._leave(error)
+            self._store_failure(error)
 
-    def _leave(self, error: QkvError) -> None:
+    def _store_failure(self, error: QkvError) -> None:
         assert self._store is not None
         self._store.set(_FAILED, json.dumps(to_plain(error)))
-        self._store.get(_FAILED)  # its answer: it is there, before process 0 notices that a connection has closed
+        self._store.get(_FAILED)  # read it back: it must be stored before process 0 notices the closed connection
 
     def failure(self) -> QkvError | None:
-        """Return the error that another process left."""
+        """Return the error that another process stored."""
         try:
             if self._store is None or not self._store.check([_FAILED]):
                 return None
@@ -401,7 +401,7 @@ def joined(rank: int, size: int, store: "Store") -> Iterator[Processes]:
 
 
 def _typed(error: Exception, processes: Processes) -> QkvError:
-    """Return the error that process 0 reports of another one, which tells more itself unless it is typed."""
+    """Return the error that process 0 reports about another process, which also prints it unless it is typed."""
     if isinstance(error, QkvError):
         return error
     if (reason := out_of_memory_text(error)) is not None:

@@ -14,7 +14,7 @@ B = TypeVar("B")
 class Batches(Protocol):
     """The batches of one epoch by their positions, for an epoch that is never listed.
 
-    Positions grow from batch to batch, from 0; there may be numbers between them that are none.
+    Positions start at 0 and increase from batch to batch, not always by 1.
     """
 
     @property
@@ -39,7 +39,7 @@ class Batches(Protocol):
 
 
 class Task(Protocol[B]):
-    """A model's data, objective and evaluation. Training never looks into a batch."""
+    """A model's data, objective and evaluation. Training treats batches as opaque."""
 
     @property
     def unit(self) -> str:

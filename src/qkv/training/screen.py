@@ -57,20 +57,20 @@ class ProgressLines:
     ) -> None:
         """Start."""
         self._stream, self._steps, self._unit, self._every = stream, steps, unit, every
-        self._doing, self._since, self._began = "starting", "", time.monotonic()
-        self._heartbeat = Heartbeat(self._still, seconds)
+        self._phase, self._since, self._began = "starting", "", time.monotonic()
+        self._heartbeat = Heartbeat(self._repeat, seconds)
 
     def __call__(self, event: Event) -> None:
         """Write a line for events that have one."""
         match event:
             case Updated(step, loss):
-                self._do(f"step {step:,}/{self._steps:,}  loss {loss:.4f}", " ago")
+                self._begin(f"step {step:,}/{self._steps:,}  loss {loss:.4f}", " ago")
                 if self._every:
-                    self._write(self._doing)
+                    self._write(self._phase)
             case Validating(step):
-                self._do(f"step {step:,}: validating")
+                self._begin(f"step {step:,}: validating")
             case Validated(step):
-                self._do(f"step {step:,}: saving")
+                self._begin(f"step {step:,}: saving")
         text = _line(event, self._steps, self._unit)
         if text:
             self._write(text)
@@ -79,12 +79,12 @@ class ProgressLines:
         """End the thread, but leave the stream open: the caller owns it."""
         self._heartbeat.close()
 
-    def _do(self, what: str, since: str = "") -> None:
-        """Note what is going on for some time, or what was done some time ago."""
-        self._doing, self._since, self._began = what, since, time.monotonic()
+    def _begin(self, what: str, since: str = "") -> None:
+        """Set the text of the line that is repeated during silence: a phase, or the last event."""
+        self._phase, self._since, self._began = what, since, time.monotonic()
 
-    def _still(self) -> None:
-        self._write(f"{self._doing}  ({duration(time.monotonic() - self._began)}{self._since})")
+    def _repeat(self) -> None:
+        self._write(f"{self._phase}  ({duration(time.monotonic() - self._began)}{self._since})")
 
     def _write(self, text: str) -> None:
         self._heartbeat.restart()
@@ -128,7 +128,7 @@ class Bar:
                 if isinstance(event, Validated):
                     self._progress.update(self._task, text=self._loss + self._rest)
                 text = _line(event, self._steps, self._unit)
-                if text:  # what is said can hold a path or a command to copy, whose lines the terminal breaks
+                if text:  # the terminal wraps the lines of a message, which may hold a path or a command to copy
                     self._progress.console.print(text, markup=False, soft_wrap=isinstance(event, Said))
 
     def _fitting(self, event: Logged) -> str:
@@ -235,7 +235,7 @@ def duration(seconds: float) -> str:
 
 
 def _line(event: Event, steps: int, unit: str) -> str:
-    """Return the line about an event, or an empty one; what is said can hold a path, and a figure any name."""
+    """Return the line about an event, or an empty one; messages may contain paths, and figures any name."""
     match event:
         case Logged():
             return "  ".join((f"step {event.step:,}/{steps:,}", f"loss {event.loss:.4f}", *_rates(event, unit)))

@@ -50,7 +50,7 @@ class TrainingJob:
 @final
 @dataclass(frozen=True, eq=False)
 class TrainingSession:
-    """A job at one moment.
+    """A training job and its current state.
 
     Args:
         job: what is trained.
@@ -120,10 +120,10 @@ def begin(job: TrainingJob, run: Path, say: Callable[[str], None]) -> TrainingSe
     """
     job.model.train()
     newest = latest_complete(run, say)
-    return _anew(job, say) if newest is None else _resumed(job, run, newest, say)
+    return _new_session(job, say) if newest is None else _resumed_session(job, run, newest, say)
 
 
-def _anew(job: TrainingJob, say: Callable[[str], None]) -> TrainingSession:
+def _new_session(job: TrainingJob, say: Callable[[str], None]) -> TrainingSession:
     settings = job.settings
     seed_everything(settings.seed)
     state = State(threads=torch.get_num_threads(), arithmetic=_arithmetic(), sums=_sums(settings))
@@ -136,7 +136,7 @@ def _anew(job: TrainingJob, say: Callable[[str], None]) -> TrainingSession:
 
 
 def _arithmetic() -> str:
-    """Name what decides the last bits of numbers: the compiled kernels, and the instructions of PyTorch's operators."""
+    """Describe what determines the last bits of results: compiled kernels, and the instruction set PyTorch uses."""
     choice = target.choose()
     kernels = choice.target.name if choice.target is not None else target.PYTHON if choice.python else target.NONE
     return f"Kernels: {kernels}, PyTorch: {torch.backends.cpu.get_cpu_capability()}"
@@ -147,7 +147,7 @@ def _sums(settings: Settings) -> Sums:
     return "tree" if settings.accumulate > 1 else "sequence"
 
 
-def _resumed(job: TrainingJob, run: Path, folder: Path, say: Callable[[str], None]) -> TrainingSession:
+def _resumed_session(job: TrainingJob, run: Path, folder: Path, say: Callable[[str], None]) -> TrainingSession:
     contents = load(folder)
     if contents.trainer is None:
         hint = f"Give another {setting('out')}, or remove this checkpoint to resume from an earlier one."

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from qkv.checkpoint.disk import replace_file
-from qkv.errors import CheckpointError, ConfigError, DataError, UnsupportedError, expect_room
+from qkv.errors import CheckpointError, ConfigError, DataError, UnsupportedError, expect_enough_memory
 from qkv.notebooks import in_notebook
 from qkv.view.alignment import Alignment
 from qkv.view.bundle import compressed
@@ -45,7 +45,7 @@ def serve(scene: Scene, port: int, browser: bool) -> "Serving":
     try:
         from qkv.view.server.serve import Serving
     except ImportError as error:
-        expect_room(error)
+        expect_enough_memory(error)
         hint = "Install them: in the checkout, pip install '.[view]'. A page needs none: trace.save('trace.html')."
         raise UnsupportedError("show", "starlette and uvicorn", str(error), hint) from error
     serving = Serving(scene, port)

@@ -21,10 +21,10 @@ from qkv.metrics.alignment import (
     lacks_first_words,
     parse_alignments,
 )
-from qkv.tasks.align.predict import MUTUAL, WAYS, Aligner, join, likeliest
+from qkv.tasks.align.predict import METHODS, MUTUAL, Aligner, join, likeliest
 from qkv.tasks.notes import note
 from qkv.tasks.pairs import PairSources
-from qkv.tasks.tokenizing import tell_unknown
+from qkv.tasks.tokenizing import report_unknown
 from qkv.tasks.translate.members import expect_single
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.reading import AlignmentReading, When
@@ -86,8 +86,8 @@ class FileAligner:
         run: a translation model.
         reverse: a model of the other direction, or None.
         valid: sentences with manual alignments for choosing layer, head and step; all files or none.
-        chosen: a fixed reading instead, or None.
-        how: how the two directions are combined.
+        reading: a fixed reading instead, or None.
+        method: how the two directions are combined.
         device: compute device.
 
     Attributes:
@@ -104,28 +104,28 @@ class FileAligner:
         run: Path,
         reverse: Path | None,
         valid: SentenceFiles,
-        chosen: AlignmentReading | None,
-        how: str,
+        reading: AlignmentReading | None,
+        method: str,
         device: str,
     ) -> None:
-        _expect_choice(valid, chosen, how, reverse)
-        self._how = how
+        _expect_choice(valid, reading, method, reverse)
+        self._method = method
         self._table = (first := _loaded(run, device)).table
         trial = _read(valid, "valid_", self._table) if valid.named else None
-        self._there = _Direction.chosen(first, trial, chosen)
-        self._back: _Direction | None = None
-        self.report = [f"read from {self._there.reading}: {self._there.why}"]
+        self._forward = _Direction.of(first, trial, reading)
+        self._backward: _Direction | None = None
+        self.report = [f"read from {self._forward.reading}: {self._forward.reason}"]
         if reverse is not None:
             second = _loaded(reverse, device)
-            _expect_turned(self._table, second.table)
-            turned = None if trial is None else trial.turned()
-            self._back = _Direction.chosen(second, turned, chosen)
-            self.report.append(f"reverse: read from {self._back.reading}: {self._back.why}")
+            _expect_swapped(self._table, second.table)
+            swapped = None if trial is None else trial.swapped()
+            self._backward = _Direction.of(second, swapped, reading)
+            self.report.append(f"reverse: read from {self._backward.reading}: {self._backward.reason}")
 
     @property
     def readings(self) -> list[str]:
         """What is read from each model."""
-        return [str(direction.reading) for direction in (self._there, self._back) if direction is not None]
+        return [str(direction.reading) for direction in (self._forward, self._backward) if direction is not None]
 
     def align(self, files: SentenceFiles) -> Aligned:
         """Align the sentences of two files.
@@ -142,14 +142,14 @@ class FileAligner:
             DataError: a file is invalid; the message gives file and line.
         """
         texts = _read(files, "", self._table)
-        aligner = self._there.aligner
+        aligner = self._forward.aligner
         ids = (side for pair in texts.pairs for side in aligner.encode(pair))
-        tell_unknown(ids, aligner.translator.tokenizer.unk, file=files.data)
-        there = self._there.weights(texts)
-        if self._back is None:
+        report_unknown(ids, aligner.translator.tokenizer.unk, file=files.data)
+        there = self._forward.weights(texts)
+        if self._backward is None:
             links = [likeliest(weights) for weights in there]
         else:
-            links = join(self._how, there, self._back.weights(texts.turned()))
+            links = join(self._method, there, self._backward.weights(texts.swapped()))
         figures = (alignment_error_rate, alignment_precision, alignment_recall)
         judged = [] if texts.gold is None else [str(figure(links, texts.gold)) for figure in figures]
         return Aligned(texts.pairs, links, [*self.report, *judged])
@@ -178,11 +178,11 @@ def as_reading(layer: str | None, head: int | None, when: str | None) -> Alignme
     return None
 
 
-def _expect_choice(valid: SentenceFiles, chosen: AlignmentReading | None, how: str, reverse: Path | None) -> None:
-    if chosen is not None and valid.named:
+def _expect_choice(valid: SentenceFiles, reading: AlignmentReading | None, how: str, reverse: Path | None) -> None:
+    if reading is not None and valid.named:
         hint = f"Either give {setting('layer')}, or choose it by these sentences."
         raise ConfigError(setting("layer"), f"no {setting('valid_source')}", "both", hint)
-    expect_name(setting("symmetrize"), how, WAYS)
+    expect_name(setting("symmetrize"), how, METHODS)
     if how != MUTUAL and reverse is None:
         hint = f"It combines two directions: give {setting('reverse', 'RUN')}, or omit it."
         raise ConfigError(setting("symmetrize"), f"{setting('reverse')} as well", "none", hint)
@@ -195,29 +195,29 @@ class _Sentences(NamedTuple):
     gold: list[Links] | None
     names: tuple[str, str]
 
-    def turned(self) -> "_Sentences":
-        """Return the same in the other direction."""
-        gold = None if self.gold is None else _turned(self.gold)
+    def swapped(self) -> "_Sentences":
+        """Return the sentences with source and target swapped."""
+        gold = None if self.gold is None else _swapped(self.gold)
         return _Sentences([Pair(pair.target, pair.source, pair.line) for pair in self.pairs], gold, self.names[::-1])
 
 
 class _Direction(NamedTuple):
-    """A model, what is read from it, and why."""
+    """A model, the weights to read from it, and the reason for that choice."""
 
     aligner: Aligner
     reading: AlignmentReading
-    why: str
+    reason: str
 
     @classmethod
-    def chosen(
+    def of(
         cls,
         model: Translator,
         trial: _Sentences | None,
-        chosen: AlignmentReading | None,
+        reading: AlignmentReading | None,
     ) -> "_Direction":
         aligner = Aligner(model)
-        if chosen is not None:
-            return cls(aligner, chosen, "as asked")
+        if reading is not None:
+            return cls(aligner, reading, "as asked")
         if trial is not None and trial.gold is not None:
             reading, figure = aligner.choose(trial.pairs, trial.gold, trial.names)
             return cls(aligner, reading, f"{figure.value:.2f} % alignment error on the validation sentences")
@@ -227,7 +227,7 @@ class _Direction(NamedTuple):
         return self.aligner.weights(sentences.pairs, self.reading, sentences.names)
 
 
-_SOME = 5
+_CHECKED_SENTENCES = 5
 """Sentences of which at least one has a link of its first word, if words are counted from 0."""
 
 
@@ -247,7 +247,7 @@ def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> _Senten
         )
     expect_inside(gold, [(len(pair.source.split()), len(pair.target.split())) for pair in pairs], str(files.gold))
     linked = sum(bool(links.possible) for links in gold)
-    if files.gold_from == 0 and linked >= _SOME and lacks_first_words(gold):
+    if files.gold_from == 0 and linked >= _CHECKED_SENTENCES and lacks_first_words(gold):
         note(
             f"qkv: {files.gold}: no link of {linked:,} sentences has a 0, the number of a first word. If the file "
             "counts words from 1, give --gold-from 1."
@@ -255,7 +255,7 @@ def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> _Senten
     return _Sentences(pairs, gold, sources.names)
 
 
-def _expect_turned(table: WordTable | None, other: WordTable | None) -> None:
+def _expect_swapped(table: WordTable | None, other: WordTable | None) -> None:
     """Refuse a model of the other direction whose words are not those of the first one."""
     if table is None and other is None:
         return
@@ -268,7 +268,7 @@ def _expect_turned(table: WordTable | None, other: WordTable | None) -> None:
     raise ConfigError(setting("reverse"), expected, "one of others", hint)
 
 
-def _turned(gold: Sequence[Links]) -> list[Links]:
+def _swapped(gold: Sequence[Links]) -> list[Links]:
     return [
         Links(frozenset((j, i) for i, j in links.sure), frozenset((j, i) for i, j in links.possible)) for links in gold
     ]

@@ -26,7 +26,7 @@ from qkv.values.checked import answering
 _BATCH_TOKENS = 2048
 NO_WORD = -1
 MUTUAL = "mutual"
-WAYS = (MUTUAL, *SYMMETRIZATIONS)
+METHODS = (MUTUAL, *SYMMETRIZATIONS)
 """How two directions are combined: by the sum of their weights, or by combining the links of each."""
 
 Names = tuple[object | None, object | None]
@@ -316,7 +316,7 @@ def join(method: str, forward: Sequence[Tensor], backward: Sequence[Tensor]) -> 
     Raises:
         ConfigError: the name is unknown.
     """
-    expect_name(setting("symmetrize"), method, WAYS)
+    expect_name(setting("symmetrize"), method, METHODS)
     if method == MUTUAL:
         return [mutual(there, back) for there, back in zip(forward, backward, strict=True)]
     return [

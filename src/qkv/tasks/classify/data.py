@@ -113,7 +113,7 @@ def read_texts(data: Pairs | None, name: str = "data") -> list[TextAndLabels]:
     if data is None:
         raise missing_data(name, "A file with label<TAB>text on each line.")
     source = as_source(data, name, pair_line)
-    return [TextAndLabels((item.text,), (item.label,), item.line) for item in read_labeled(source, say=tell)]
+    return [TextAndLabels((item.text,), (item.label,), item.line) for item in read_labeled(source, say=report_on_data)]
 
 
 def missing_data(name: str, hint: str) -> ConfigError:
@@ -164,7 +164,7 @@ def read_for_training(
             labels=lambda text: text.labels,
         )
     if message:
-        tell(message)
+        report_on_data(message)
     labels = labels_of((label for text in train for label in text.labels), name, unit)
     if tokenizer is None:
         texts = (word for text in train for word in text.words)
@@ -288,7 +288,7 @@ def _name(data: object, name: str) -> str:
     return str(data) if isinstance(data, str | Path) else name
 
 
-def tell(text: str) -> None:
+def report_on_data(text: str) -> None:
     """Say something about data on standard error."""
     note(f"qkv: {text}")
 

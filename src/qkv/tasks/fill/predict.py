@@ -22,13 +22,13 @@ _ROWS = 32
 @final
 @dataclass(frozen=True)
 class Filled:
-    """A likely token for a masked place.
+    """A likely token for a masked position.
 
     Args:
         token: its readable name.
         number: its id.
-        probability: of this token at this place.
-        text: the text with the token in the place of its mask; other masks stay.
+        probability: of this token at this position.
+        text: the text with the mask replaced by the token; other masks stay.
     """
 
     token: str

@@ -26,7 +26,7 @@ from qkv.tasks.generate.objective import TextModel, judge
 from qkv.tasks.generate.settings import GENERATE, TEMPERATURE, TOKENS
 from qkv.tasks.reading_attention import last_self_attention
 from qkv.tasks.runs import expect_task, load_trained, rebuild
-from qkv.tasks.tokenizing import tell_unknown
+from qkv.tasks.tokenizing import report_unknown
 from qkv.tasks.trained import Trained
 from qkv.tasks.values import expect_texts
 from qkv.values.checked import answering
@@ -124,19 +124,21 @@ class Generator:
             got, hint = f"{beam}", "1 is without a beam."
             raise ConfigError("beam", f"from 1 to {_WIDEST:,}", got, hint)
         if beam != 1:
-            _expect_no_draws(sampling)
+            _expect_no_sampling(sampling)
         if beam != 1 or self.tokenizer.published is not None:
             added = self.continuations(sources, tokens=tokens, sampling=sampling, beam=beam)
-            texts = ("".join(self._texts(*pair)) for pair in zip(sources, map(iter, added), strict=True))
+            texts = ("".join(self._decode_stream(*pair)) for pair in zip(sources, map(iter, added), strict=True))
             return [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
         keys = row_keys(sources)
         completed = [""] * len(prompts)
         for indices in _by_length(sources):
-            draws = self._draws([sources[index] for index in indices], [keys[index] for index in indices], sampling)
+            draws = self._sample_endlessly(
+                [sources[index] for index in indices], [keys[index] for index in indices], sampling
+            )
             # One row of token ids per step.
             steps = [next(draws) for _ in range(_at_least_one(tokens))]
             for index, ids in zip(indices, zip(*steps, strict=True) if steps else [()] * len(indices), strict=True):
-                completed[index] = prompts[index] + "".join(self._texts(sources[index], iter(ids)))
+                completed[index] = prompts[index] + "".join(self._decode_stream(sources[index], iter(ids)))
         return completed
 
     def stream(
@@ -164,9 +166,9 @@ class Generator:
         sampling = Sampling(temperature, top_k, top_p, seed)
         source = self._encode(prompt, long_prompt)
         if self.tokenizer.published is not None:
-            return self._texts(source, self._drawn(source, sampling, tokens))
-        draws = self._draws([source], row_keys([source]), sampling)
-        return self._texts(source, (next(draws)[0] for _ in range(_at_least_one(tokens))))
+            return self._decode_stream(source, self._sampled_tokens(source, sampling, tokens))
+        draws = self._sample_endlessly([source], row_keys([source]), sampling)
+        return self._decode_stream(source, (next(draws)[0] for _ in range(_at_least_one(tokens))))
 
     def continuations(
         self, sources: Sequence[list[int]], *, tokens: int = TOKENS, sampling: Sampling | None = None, beam: int = 1
@@ -186,12 +188,14 @@ class Generator:
             DataError: a prompt leaves no room for so many tokens in the context.
             ConfigError: a number is outside its range.
         """
-        self._expect_room(tokens, max(map(len, sources), default=0), "the longest prompt")
+        self._expect_fits_context(tokens, max(map(len, sources), default=0), "the longest prompt")
         sampling, keys = sampling or Sampling(temperature=0), row_keys(sources)
         continuations: list[list[int]] = [[] for _ in sources]
         padded = isinstance(self.model, LanguageModel)
         for indices in in_batches(range(len(sources)), _ROWS) if padded else _by_length(sources):
-            batch = self._continued([sources[i] for i in indices], [keys[i] for i in indices], tokens, sampling, beam)
+            batch = self._continue_batch(
+                [sources[i] for i in indices], [keys[i] for i in indices], tokens, sampling, beam
+            )
             for index, ids in zip(indices, batch, strict=True):
                 continuations[index] = ids
         return continuations
@@ -227,7 +231,7 @@ class Generator:
         tokens = passage(text, self.tokenizer)
         if len(tokens.ids) < 2:
             raise DataError("text", "at least two tokens", f"{len(tokens.ids)}", "Give a longer text.")
-        tell_unknown([tokens.ids.tolist()], self.tokenizer.unk)
+        report_unknown([tokens.ids.tolist()], self.tokenizer.unk)
         figures = judge(self.model, tokens)
         expect_numbers(torch.tensor(figures[0].value), "this text")
         return figures
@@ -247,13 +251,13 @@ class Generator:
             raise DataError("prompt", f"at most {context:,} tokens, the model's context", f"{len(ids):,}", hint)
         return ids[-context:]
 
-    def _continued(
+    def _continue_batch(
         self, sources: list[list[int]], keys: list[int], tokens: int, sampling: Sampling, beam: int
     ) -> list[list[int]]:
         """Continue a batch of prompts to the end token."""
         marks, device = self.tokenizer, device_of(self.model)
         source, lengths = collate_sources(sources, max(marks.pad, 0), device)
-        settings: dict[str, Any] = {"bos": 0, "eos": self._end(), "limit": tokens, "never": self._never()}
+        settings: dict[str, Any] = {"bos": 0, "eos": self._end(), "limit": tokens, "never": self._forbidden()}
         model = Prompted(cast("PaddedReader", self.model))
         if beam > 1:
             hypotheses = [ranked[0] for ranked in search(model, source, lengths, search=Beam(beam), **settings)]
@@ -264,13 +268,13 @@ class Generator:
             hypotheses = sample(model, source, lengths, sampling=sampling, keys=sample_keys, **settings)
         return [list(takewhile(lambda token: token not in self._ends(), hypothesis.ids)) for hypothesis in hypotheses]
 
-    def _drawn(self, source: list[int], sampling: Sampling, tokens: int) -> Iterator[int]:
-        """Draw tokens one at a time, to the end token; the same as of `continuations`."""
-        self._expect_room(tokens, len(source), "the prompt")
-        draws = self._draws([source], row_keys([source]), sampling)
+    def _sampled_tokens(self, source: list[int], sampling: Sampling, tokens: int) -> Iterator[int]:
+        """Sample tokens one at a time, up to the end token, as `continuations` does."""
+        self._expect_fits_context(tokens, len(source), "the prompt")
+        draws = self._sample_endlessly([source], row_keys([source]), sampling)
         return takewhile(lambda token: token not in self._ends(), (next(draws)[0] for _ in range(tokens)))
 
-    def _expect_room(self, tokens: int, length: int, prompt: str) -> None:
+    def _expect_fits_context(self, tokens: int, length: int, prompt: str) -> None:
         """Refuse more tokens than fit in the context after a prompt of some length."""
         longest = self.model.config.context - length
         if _at_least_one(tokens) > longest:
@@ -286,14 +290,14 @@ class Generator:
         published = self.tokenizer.published
         return (self._end(),) if published is None else (self._end(), *published.others)
 
-    def _never(self) -> tuple[int, ...]:
+    def _forbidden(self) -> tuple[int, ...]:
         """Return the tokens that are never written."""
         if self.tokenizer.published is not None:
             return self.tokenizer.never_written
         return tuple(number for number in range(len(SPECIALS)) if number != self.tokenizer.eos)
 
     @torch.no_grad()
-    def _draws(self, sources: list[list[int]], keys: list[int], sampling: Sampling) -> Iterator[list[int]]:
+    def _sample_endlessly(self, sources: list[list[int]], keys: list[int], sampling: Sampling) -> Iterator[list[int]]:
         """Generate tokens for sources of one length, without end."""
         device, context = device_of(self.model), self.model.config.context
         ids, rows = torch.tensor(sources, device=device), torch.tensor(keys, device=device)
@@ -324,7 +328,7 @@ class Generator:
             scores[:, list(self.tokenizer.never_written)] = -torch.inf
         return scores
 
-    def _texts(self, source: list[int], tokens: Iterator[int]) -> Iterator[str]:
+    def _decode_stream(self, source: list[int], tokens: Iterator[int]) -> Iterator[str]:
         """Convert tokens to text; a token that ends within a character waits for the next one."""
         before, pending = source[-1:], list[int]()
         length = len(self.tokenizer.decode(before))
@@ -341,8 +345,8 @@ class Generator:
             yield self.tokenizer.decode(before + pending)[length:]
 
 
-def _expect_no_draws(sampling: Sampling) -> None:
-    """Refuse settings of sampling with a beam, which draws nothing.
+def _expect_no_sampling(sampling: Sampling) -> None:
+    """Refuse settings of sampling together with a beam, which does not sample.
 
     Raises:
         ConfigError: there is one; the message names it.

@@ -126,29 +126,29 @@ def _read_files(
 ) -> Iterator[LineBlock]:
     """Read one file, or two with corresponding lines, and record their sums at the end."""
     with ExitStack() as stack:
-        sums = [_Summed() for _ in files]
-        streams = [stack.enter_context(open_text(file, add.over)) for file, add in zip(files, sums, strict=True)]
+        sums = [_Checksum() for _ in files]
+        streams = [stack.enter_context(open_text(file, add.wrap)) for file, add in zip(files, sums, strict=True)]
         first = 1
         while lines := _lines_of(streams[0], size, files[0], first):
             count = _count(lines)
             bodies = [lines]
             for stream, file in zip(streams[1:], files[1:], strict=True):
-                bodies.append(_as_many(stream, count, files[0], file, first))
+                bodies.append(_read_lines(stream, count, files[0], file, first))
                 if (count_of_others := _count(bodies[-1])) < count:
                     refuse_unequal(
-                        files[0], first - 1 + count + _count_left(streams[0]), file, first - 1 + count_of_others
+                        files[0], first - 1 + count + _count_remaining(streams[0]), file, first - 1 + count_of_others
                     )
             yield LineBlock(tuple(map(str, files)), first, line, count, tuple(bodies))
             first, line = first + count, line + count
         for stream, file in zip(streams[1:], files[1:], strict=True):
-            if unread := _count_left(stream):
+            if unread := _count_remaining(stream):
                 refuse_unequal(files[0], first - 1, file, first - 1 + unread)
         summed |= {name: StoredFile(add.size, add.digest.hexdigest()) for name, add in zip(names, sums, strict=True)}
 
 
 def _lines_of(stream: BinaryIO, size: int, file: Path, first: int) -> bytes:
     """Read at least a number of bytes, up to the end of a line."""
-    limit = _most(file)
+    limit = _longest_bytes(file)
     body = stream.read(size)
     if body and not body.endswith(b"\n"):
         line_end = stream.readline(limit)
@@ -158,9 +158,9 @@ def _lines_of(stream: BinaryIO, size: int, file: Path, first: int) -> bytes:
     return body
 
 
-def _as_many(stream: BinaryIO, count: int, source: Path, file: Path, first: int) -> bytes:
+def _read_lines(stream: BinaryIO, count: int, source: Path, file: Path, first: int) -> bytes:
     """Read a number of lines, or all that are left."""
-    limit, lines = _most(file), []
+    limit, lines = _longest_bytes(file), []
     for number in islice(range(first, first + count), count):
         line = stream.readline(limit)
         if len(line) == limit and not line.endswith(b"\n"):
@@ -172,7 +172,7 @@ def _as_many(stream: BinaryIO, count: int, source: Path, file: Path, first: int)
 
 
 def _has_text(lines: bytes) -> bool:
-    """Return whether there is more than white space, of Unicode too; what is not UTF-8 is refused by its line."""
+    """Return whether there is more than white space, that of Unicode included; lines that are not UTF-8 are refused."""
     return bool(lines.decode(errors="replace").removeprefix("\ufeff").strip())
 
 
@@ -181,7 +181,7 @@ def _count(lines: bytes) -> int:
     return lines.count(b"\n") + (bool(lines) and not lines.endswith(b"\n"))
 
 
-def _count_left(stream: BinaryIO) -> int:
+def _count_remaining(stream: BinaryIO) -> int:
     count, last = 0, b"\n"
     while body := stream.read(_CHUNK):
         count, last = count + body.count(b"\n"), body[-1:]
@@ -193,25 +193,25 @@ def longest_line(name: str) -> int:
     return LONGEST_JSON if is_objects(name) else LONGEST_LINE
 
 
-def _most(file: Path) -> int:
+def _longest_bytes(file: Path) -> int:
     return _WIDEST * longest_line(str(file))
 
 
 @final
-class _Summed:
-    """The size and the sha256 of what passes through a stream."""
+class _Checksum:
+    """Computes size and sha256 of the bytes that are read from a stream."""
 
     def __init__(self) -> None:
         self.size, self.digest = 0, sha256()
 
-    def over(self, stream: BinaryIO) -> BinaryIO:
-        """Return a stream with the same bytes, which are counted and summed."""
+    def wrap(self, stream: BinaryIO) -> BinaryIO:
+        """Return a stream of the same bytes that updates this checksum."""
         return cast("BinaryIO", io.BufferedReader(_CountingStream(stream, self), 1 << 18))
 
 
 @final
 class _CountingStream(io.RawIOBase):
-    def __init__(self, stream: BinaryIO, total: _Summed) -> None:
+    def __init__(self, stream: BinaryIO, total: _Checksum) -> None:
         super().__init__()
         self._stream, self._total = stream, total
 

@@ -1,4 +1,4 @@
-"""Make one shard of a prepared corpus from the bytes of its lines: what each process of a preparation does."""
+"""Make one shard of a prepared corpus from the bytes of its lines: the work of each process of a preparation."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,11 +28,11 @@ from qkv.settings import build
 from qkv.strict_json import parse_json
 from qkv.tasks.prepare.inputs import LineBlock, is_objects, longest_line
 from qkv.tasks.prepare.settings import PrepareFiles
-from qkv.tasks.prepared.corpus import held_pairs, read_part
+from qkv.tasks.prepared.corpus import held_out_pairs, read_part
 from qkv.tasks.prepared.manifest import INDEX, TOKENIZER, VALID_TEXT, CorpusKind, Shard, ids_name, index_name
 
 WORK = "work.json"
-"""What a corpus is made from, while it is made."""
+"""File of the settings and inputs of a corpus that is not complete yet."""
 NOTES = ".notes"
 """The folder of notes about shards that are complete, while others are made."""
 LARGEST = 1 << 28
@@ -64,7 +64,7 @@ class ShardJob(NamedTuple):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Maker:
+class ShardMaker:
     """Makes shards of one corpus.
 
     Args:
@@ -73,7 +73,7 @@ class Maker:
         files: the settings.
         tokenizer: text to tokens.
         width: the bytes of a token.
-        held: sources that are held out; no pair with one of them is in a shard.
+        held_out: sources that are held out; no pair with one of them is in a shard.
     """
 
     folder: Path
@@ -81,10 +81,10 @@ class Maker:
     files: PrepareFiles
     tokenizer: Tokenizer
     width: int
-    held: frozenset[str]
+    held_out: frozenset[str]
 
     @classmethod
-    def load(cls, folder: Path) -> "Maker":
+    def load(cls, folder: Path) -> "ShardMaker":
         """Read what a corpus is made from.
 
         Raises:
@@ -93,7 +93,7 @@ class Maker:
         work = read_work(folder)
         tokenizer = Tokenizer.from_json(read_part(folder, TOKENIZER, LARGEST).decode())
         files = build(PrepareFiles, work["settings"]["data"])
-        held_out = held_pairs(folder) if work["apart"] and work["kind"] == "pairs" else []
+        held_out = held_out_pairs(folder) if work["apart"] and work["kind"] == "pairs" else []
         return cls(folder, work["kind"], files, tokenizer, width_of(tokenizer), frozenset(p.source for p in held_out))
 
     def make(self, job: ShardJob) -> Shard:
@@ -149,7 +149,7 @@ class Maker:
         counts = dict.fromkeys(("targets", "pairs", "left_out", "widest", "characters", "unknown"), 0)
         start = 0
         for pair, where in pairs_of(job.blocks, self.files):
-            if pair.source in self.held:
+            if pair.source in self.held_out:
                 continue
             sides = self.tokenizer.source.encode(pair.source), self.tokenizer.encode(pair.target, target=True)
             source, target = map(len, sides)
@@ -203,7 +203,7 @@ def pairs_of(blocks: Iterable[LineBlock], files: PrepareFiles) -> Iterator[tuple
         DataError: a line is invalid.
     """
     for block in blocks:
-        yield from _parallel(block) if len(block.files) == 2 else _alone(block, files)
+        yield from _parallel(block) if len(block.files) == 2 else _single_file_pairs(block, files)
 
 
 def first_line_of(block: LineBlock) -> str | None:
@@ -213,7 +213,7 @@ def first_line_of(block: LineBlock) -> str | None:
     return block.bodies[0].partition(b"\n")[0].decode(errors="replace").removeprefix("\ufeff")
 
 
-def _alone(block: LineBlock, files: PrepareFiles) -> Iterator[tuple[Pair, Place]]:
+def _single_file_pairs(block: LineBlock, files: PrepareFiles) -> Iterator[tuple[Pair, Place]]:
     objects = is_objects(block.files[0])
     for index, (line, where) in enumerate(_lines(block, 0)):
         number = block.line + index

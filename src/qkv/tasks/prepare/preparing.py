@@ -58,7 +58,7 @@ from qkv.tasks.translate.settings import TRANSLATE, TranslateTokenizer
 
 _MIB = 1 << 20
 _BLOCK = 1 << 16
-"""Bytes that are drawn, or not, for the sample at once."""
+"""Bytes of one block of the random sample."""
 
 
 class Prepared(NamedTuple):
@@ -154,7 +154,7 @@ class Preparation:
             survey = self._survey()
             self._begin(folder, survey)
             shards, count = self._shards(folder, survey, processes)
-            return self._end(folder, shards, count)
+            return self._finish(folder, shards, count)
 
     @property
     def _settings(self) -> dict[str, Plain]:
@@ -170,14 +170,14 @@ class Preparation:
         lines = 0
         with working("reading lines") as progress:
             for block in self.inputs.blocks(self._block, sums):
-                self._tell_header(block)
+                self._report_header(block)
                 sample.offer(block)
                 lines += block.lines
                 progress.done = lines
         return Survey(sums, lines, sample.blocks())
 
-    def _tell_header(self, block: LineBlock) -> None:
-        """Say that the first line of a file of pairs is skipped, or should be."""
+    def _report_header(self, block: LineBlock) -> None:
+        """Report that the first line of a file of pairs is skipped, or that it seems to be a header."""
         line = first_line_of(block) if self.kind == "pairs" else None
         if line is not None and names_columns(line):
             note(f"qkv: {header_message(block.files[0], 1, line)}")
@@ -216,7 +216,7 @@ class Preparation:
             "kind": self.kind,
             "documents": self.inputs.documents,
             "lines": survey.lines,
-            "held_from": survey.lines - self._held_lines(survey) + 1 if self.kind == "text" else None,
+            "held_from": survey.lines - self._held_out_lines(survey) + 1 if self.kind == "text" else None,
             "sample": {"lines": sum(b.lines for b in sample), "bytes": sum(b.size for b in sample)},
             "apart": excludes_held_out,
             "tokenizer": _write(folder, TOKENIZER, tokenizer.to_json().encode()).to_plain(),
@@ -225,11 +225,11 @@ class Preparation:
             work["valid"] = _write(folder, VALID_PAIRS, valid).to_plain()
         _write(folder, WORK, encode(work, WORK))
 
-    def _held_lines(self, survey: "Survey") -> int:
+    def _held_out_lines(self, survey: "Survey") -> int:
         """Return how many lines at the end of a text are held out."""
         if survey.lines < 2:
             for block in survey.sample:
-                list(texts_of(block, self.files))  # what is no text, such as an archive, is refused as that
+                list(texts_of(block, self.files))  # refuses files that are no text, such as archives
             where = Place(self.inputs.files[0][0])
             raise DataError(where, "at least two lines, one of them to hold out", "one", "Give more text.")
         count = self.files.holdout or max(1, min(survey.lines // SHARE, MOST_HELD_OUT))
@@ -242,7 +242,7 @@ class Preparation:
         """Return the sample of a text without the lines that are held out."""
         if self.kind == "pairs":
             return survey.sample
-        first = survey.lines - self._held_lines(survey) + 1
+        first = survey.lines - self._held_out_lines(survey) + 1
         return [part for block in survey.sample if (part := _divided(block, first)[0]) is not None]
 
     def _learned(self, sample: Sequence[LineBlock]) -> tuple[Tokenizer, bool, bytes]:
@@ -257,7 +257,7 @@ class Preparation:
         return tokenizer, len(train) + len(valid) == len(pairs), written_pairs(valid)
 
     def _shards(self, folder: Path, survey: "Survey", processes: int) -> tuple[dict[int, Shard], int]:
-        """Make what is missing, and return all shards and how many were made."""
+        """Make the missing shards, and return all shards and the number of new ones."""
         finished, shards = _finished_shards(folder), dict[int, Shard]()
         sums: dict[str, StoredFile] = {}
 
@@ -285,7 +285,7 @@ class Preparation:
 
     def _jobs(self, survey: "Survey", sums: dict[str, StoredFile]) -> Iterator[ShardJob]:
         """Divide the files into shards, and what is held out of a text at the end."""
-        first_held = survey.lines + 1 if self.kind == "pairs" else survey.lines - self._held_lines(survey) + 1
+        first_held = survey.lines + 1 if self.kind == "pairs" else survey.lines - self._held_out_lines(survey) + 1
         blocks: list[LineBlock] = []
         held_blocks: list[LineBlock] = []
         number = size = 0
@@ -305,8 +305,8 @@ class Preparation:
         if held_blocks:
             yield ShardJob(-1, tuple(held_blocks))
 
-    def _end(self, folder: Path, shards: dict[int, Shard], count: int) -> Prepared:
-        """Write the manifest, and remove what was needed until then."""
+    def _finish(self, folder: Path, shards: dict[int, Shard], count: int) -> Prepared:
+        """Write the manifest, and remove temporary files."""
         work = read_work(folder)
         tokenizer = Tokenizer.from_json(read_part(folder, TOKENIZER, LARGEST).decode())
         held_out = shards.pop(-1) if self.kind == "text" else sum_of(folder / VALID_PAIRS)
@@ -318,12 +318,12 @@ class Preparation:
         with typed(folder, "a writable folder"):
             remove_file(folder / WORK)
         tokens = sum(shard.tokens for shard in listed)
-        _tell(self.kind, listed, held_out, tokenizer, work)
+        _report_summary(self.kind, listed, held_out, tokenizer, work)
         return Prepared(folder, manifest.digest, tokens, len(listed), count)
 
 
 class Survey(NamedTuple):
-    """What one pass over all files found.
+    """The results of one pass over all files.
 
     Attributes:
         sums: size and sha256 of each file, by its number and name.
@@ -338,7 +338,7 @@ class Survey(NamedTuple):
 
 @final
 class Sample:
-    """Draws blocks of lines, each as likely as any other, by a seed.
+    """A uniform random sample of blocks of lines, determined by a seed.
 
     Args:
         size: bytes of the sample; more only if the last block is larger than what is missing.
@@ -348,20 +348,20 @@ class Sample:
     def __init__(self, size: int, seed: int) -> None:
         self._most, self._seed = size, seed
         self._size = self._offered = 0
-        self._drawn: list[tuple[int, int, LineBlock]] = []
+        self._sampled: list[tuple[int, int, LineBlock]] = []
 
     def offer(self, block: LineBlock) -> None:
         """Consider the next block."""
         draw = sha256(f"sample:{self._seed}:{self._offered}".encode()).digest()
-        heapq.heappush(self._drawn, (-int.from_bytes(draw[:8], "little"), self._offered, block))
+        heapq.heappush(self._sampled, (-int.from_bytes(draw[:8], "little"), self._offered, block))
         self._offered += 1
         self._size += block.size
-        while self._size - self._drawn[0][2].size >= self._most:
-            self._size -= heapq.heappop(self._drawn)[2].size
+        while self._size - self._sampled[0][2].size >= self._most:
+            self._size -= heapq.heappop(self._sampled)[2].size
 
     def blocks(self) -> list[LineBlock]:
         """Return the blocks that are drawn, in the order in which they came."""
-        return [block for _, _, block in sorted(self._drawn, key=lambda item: item[1])]
+        return [block for _, _, block in sorted(self._sampled, key=lambda item: item[1])]
 
 
 def _by_flag(work: Mapping[str, Plain]) -> dict[str, Plain]:
@@ -493,7 +493,7 @@ def _divided(block: LineBlock, first: int) -> tuple[LineBlock | None, LineBlock 
     return (None, block) if count <= 0 else block.split(count)
 
 
-def _tell(
+def _report_summary(
     kind: CorpusKind, shards: Sequence[Shard], held_out: Shard | StoredFile, tokenizer: Tokenizer, work: Any
 ) -> None:
     tokens, pairs, unknown, left_out = (

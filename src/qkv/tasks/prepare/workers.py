@@ -1,4 +1,4 @@
-"""Processes that make shards: each gets the lines of one after another, and reports what it made."""
+"""Processes that make shards: each receives one shard after another, and reports the result."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ from qkv.errors import QkvError, from_plain, to_plain
 from qkv.strict_json import parse_json
 from qkv.system import python_command
 from qkv.tasks.prepare.inputs import LineBlock
-from qkv.tasks.prepare.making import Maker, ShardJob
+from qkv.tasks.prepare.making import ShardJob, ShardMaker
 from qkv.tasks.prepared.manifest import Shard
 
 _LAST = 10.0
@@ -38,7 +38,7 @@ def make_shards(folder: Path, jobs: Iterable[ShardJob], processes: int) -> Itera
         QkvError: a process ended.
     """
     if processes == 1:
-        maker = Maker.load(folder)
+        maker = ShardMaker.load(folder)
         for job in jobs:
             yield job.number, maker.make(job)
         return
@@ -50,7 +50,7 @@ def make_shards(folder: Path, jobs: Iterable[ShardJob], processes: int) -> Itera
         failed: dict[int, QkvError] = {}
         for job in jobs:
             running[threads.submit(_make, idle, [job])] = job.number
-            del job  # its bytes are in another process soon
+            del job  # its bytes are sent to another process
             while len(running) == processes and not failed:
                 yield from _ready(running, failed)
             if failed:
@@ -122,7 +122,7 @@ class Worker:
 
     def send(self, job: ShardJob) -> None:
         """Let the process make a shard."""
-        with contextlib.suppress(OSError):  # it has ended, as `receive` says
+        with contextlib.suppress(OSError):  # it has ended: `receive` reports that
             send_job(cast("BinaryIO", self._process.stdin), job)
 
     def receive(self) -> Shard:
@@ -187,10 +187,10 @@ def answer_jobs(folder: Path, jobs: BinaryIO, answers: BinaryIO) -> None:
         jobs: where jobs come from.
         answers: where answers go.
     """
-    maker: Maker | None = None
+    maker: ShardMaker | None = None
     while (job := receive_job(jobs)) is not None:
         try:
-            maker = maker or Maker.load(folder)
+            maker = maker or ShardMaker.load(folder)
             answer: dict[str, object] = {"shard": maker.make(job).to_plain()}
         except QkvError as error:
             answer = {"error": to_plain(error)}

@@ -111,7 +111,7 @@ class Corpus:
 
 
 def open_for_training(folder: Path, kind: CorpusKind, tokenizer: Tokenizer | None) -> Corpus:
-    """Open a prepared corpus; a new run compares every byte with its sha256, one that resumes need not.
+    """Open a prepared corpus; a new run compares every file with its sha256, a resumed one does not.
 
     Args:
         folder: the corpus.
@@ -157,7 +157,7 @@ def read_part(folder: Path, name: str, limit: int) -> bytes:
         raise _unreadable(folder / name, error) from None
 
 
-def held_pairs(folder: Path) -> list[Pair]:
+def held_out_pairs(folder: Path) -> list[Pair]:
     """Read the pairs that are held out.
 
     Raises:

@@ -41,12 +41,12 @@ def read_columns(data: RegressFiles) -> Columns:
     if numbers.skipped:
         total = numbers.skipped + len(numbers.rows)
         note(f"qkv: {table.name}: {numbers.skipped:,} of {total:,} rows lack a number and are skipped.")
-    _tell_odd_columns(numbers, table.name)
-    _tell_copies(numbers, table.name)
+    _report_odd_columns(numbers, table.name)
+    _report_copies(numbers, table.name)
     return numbers
 
 
-def _tell_odd_columns(columns: Columns, name: str) -> None:
+def _report_odd_columns(columns: Columns, name: str) -> None:
     """Say which columns are constant, or have numbers that are likely to stand for missing ones."""
     for column, numbers in zip(columns.names, zip(*columns.rows, strict=True), strict=True):
         label = f'qkv: {name}: column "{brief(column)}"'
@@ -85,7 +85,7 @@ def _is_date(number: float) -> bool:
     return True
 
 
-def _tell_copies(columns: Columns, name: str) -> None:
+def _report_copies(columns: Columns, name: str) -> None:
     rows, copies = len(columns.rows), len(columns.rows) - len(set(columns.rows))
     if copies * _MANY > rows:
         note(
@@ -108,7 +108,7 @@ def _expect_names(data: RegressFiles) -> None:
 
 
 def _row(row: object) -> tuple[Any, ...]:
-    """Return a row of Python data; what is no row is one field, which is refused as one."""
+    """Return a row of Python data; anything else becomes a single field, which is refused later."""
     return tuple(row) if isinstance(row, Iterable) and not isinstance(row, str | bytes) else (row,)
 
 

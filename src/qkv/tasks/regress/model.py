@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from qkv.data.table import Columns
-from qkv.errors import ConfigError, DataError, UnsupportedError, expect_room, setting
+from qkv.errors import ConfigError, DataError, UnsupportedError, expect_enough_memory, setting
 from qkv.metrics.figure import Figure
 from qkv.scores.catalog import SCORES
 from qkv.settings import build
 from qkv.tasks.regress.settings import RegressModel
 
-WAYS: Mapping[str, str] = {"cross-validation": "leave-one-out", "learned": "gradient"}
+ESTIMATOR_METHODS: Mapping[str, str] = {"cross-validation": "leave-one-out", "learned": "gradient"}
 """How bandwidths are chosen, and what the estimator calls it."""
 
 
@@ -33,7 +33,7 @@ def fit(columns: Columns, model: RegressModel) -> Any:
         DataError: there are too few points to choose a bandwidth.
     """
     numbers = np.array(columns.rows)
-    bandwidth = WAYS.get(model.bandwidth, "") if isinstance(model.bandwidth, str) else model.bandwidth
+    bandwidth = ESTIMATOR_METHODS.get(model.bandwidth, "") if isinstance(model.bandwidth, str) else model.bandwidth
     if isinstance(bandwidth, str) and len(numbers) < 2:
         hint = "Give more rows, or a bandwidth."
         raise DataError(setting("data"), "at least 2 points to choose a bandwidth", f"{len(numbers)}", hint)
@@ -49,7 +49,7 @@ def estimator_class() -> Any:
     try:
         from qkv.models.regression import NadarayaWatson
     except ImportError as error:
-        expect_room(error)
+        expect_enough_memory(error)
         hint = "Install it: in the checkout, pip install '.[regression]'."
         raise UnsupportedError("regress", "scikit-learn", str(error), hint) from None
     return NadarayaWatson

@@ -35,14 +35,14 @@ def save_picture(
         ConfigError: the file cannot be written.
         OutOfMemoryError: memory ran out.
     """
-    picture = rendered(lambda: _drawn(regressor, path.suffix.lower().removeprefix("."), interval, level, seed))
+    picture = rendered(lambda: _rendered(regressor, path.suffix.lower().removeprefix("."), interval, level, seed))
     try:
         replace_file(path, picture)
     except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
         raise error.as_kind(ConfigError) from error
 
 
-def _drawn(regressor: Regressor, kind: str, interval: str, level: float, seed: int) -> bytes:
+def _rendered(regressor: Regressor, kind: str, interval: str, level: float, seed: int) -> bytes:
     columns = len(regressor.x)
     figure = Figure(figsize=(4.2 * columns, 3.4), layout="constrained")
     FigureCanvasAgg(figure)

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from qkv.data.labeled import Tagged, read_tagged, tell_odd_spans
+from qkv.data.labeled import Tagged, read_tagged, report_odd_spans
 from qkv.data.normal_forms import normalize
 from qkv.errors import DataError, Place
-from qkv.tasks.classify.data import TextAndLabels, missing_data, tell
+from qkv.tasks.classify.data import TextAndLabels, missing_data, report_on_data
 from qkv.tasks.tag.settings import Sentences
 from qkv.tasks.values import pair_line
 
@@ -28,12 +28,12 @@ def read_texts(data: Sentences | None, name: str = "data") -> list[TextAndLabels
     if data is None:
         raise missing_data(name, "A file of words in columns.")
     if isinstance(data, str | Path):
-        texts = read_tagged(Path(data), say=tell)
+        texts = read_tagged(Path(data), say=report_on_data)
     else:
         texts = [_sentence(item, name, number) for number, item in enumerate(data, start=1)]
         if not texts:
             raise DataError(name, "at least one item", "none", "Was an iterator already read?")
-        tell_odd_spans(texts, name, tell)
+        report_odd_spans(texts, name, report_on_data)
     return [TextAndLabels(item.words, item.tags, item.line) for item in texts]
 
 

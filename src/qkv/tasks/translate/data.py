@@ -11,7 +11,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.pairs import PairSources, read_training_pairs
-from qkv.tasks.prepared.corpus import held_pairs, open_for_training
+from qkv.tasks.prepared.corpus import held_out_pairs, open_for_training
 from qkv.tasks.prepared.manifest import VALID_PAIRS
 from qkv.tasks.prepared.pairs import PreparedPairs
 from qkv.tasks.tokenizing import learn_tokenizer
@@ -106,7 +106,7 @@ def _prepared(files: TranslateFiles, tokenizer: Tokenizer | None, copies: bool) 
     if not len(train):
         raise DataError(Place(files.prepared), "pairs to train on", "none", "Prepare more pairs.")
     sources = PairSources.of(files, "valid_")
-    valid = held_pairs(corpus.folder) if sources is None else sources.read()
+    valid = held_out_pairs(corpus.folder) if sources is None else sources.read()
     names = (str(corpus.folder / VALID_PAIRS),) * 2 if sources is None else sources.names
     examples = _examples(valid, corpus.tokenizer, files.longest, names, copies=False)
     return Parallel(corpus.tokenizer, train, valid, examples, corpus.manifest.digest)

@@ -140,7 +140,7 @@ def decode(
         ConfigError: a coverage penalty is used with a model without attention.
         QkvError: scores are NaN.
     """
-    model = as_stepper(models, how.mean, watch=how.coverage > 0)
+    model = as_stepper(models, how.mean, record_attention=how.coverage > 0)
     marks: dict[str, Any] = {"bos": bos, "eos": eos, "limit": limit, "never": never, "session": session}
     if how.sampling is not None:
         sample_keys = (torch.tensor(row, dtype=torch.int64, device=source.device) for row in keys)
@@ -179,29 +179,29 @@ def as_sampling(
     return None
 
 
-def as_stepper(models: Sequence[TranslationModel], mean: Mean, *, watch: bool = False) -> Stepper[Any]:
+def as_stepper(models: Sequence[TranslationModel], mean: Mean, *, record_attention: bool = False) -> Stepper[Any]:
     """Return one model, or several as an ensemble.
 
     Args:
         models: one or more models with the same vocabulary.
         mean: how the predictions of several are averaged.
-        watch: whether the state holds the attention of the newest token.
+        record_attention: whether the state holds the attention of the newest token.
 
     Raises:
         ConfigError: a model without attention is to be watched.
     """
-    steppers = [_watched(model) if watch else cast("Stepper[Any]", model) for model in models]
+    steppers = [_as_recording(model) if record_attention else cast("Stepper[Any]", model) for model in models]
     return steppers[0] if len(steppers) == 1 else Ensemble(tuple(steppers), mean)
 
 
-def _watched(model: TranslationModel) -> Stepper[Any]:
+def _as_recording(model: TranslationModel) -> Stepper[Any]:
     if model.alignment_layer is None:
         hint = f"Omit {setting('coverage')}."
         raise ConfigError("coverage", "a model with attention", f"one trained with {setting('score', 'none')}", hint)
-    return Watching(model, model.alignment_layer)
+    return RecordingStepper(model, model.alignment_layer)
 
 
-class Watched(NamedTuple):
+class RecordedState(NamedTuple):
     """A model's state, and the weights of each row (R, S)."""
 
     state: Any
@@ -210,7 +210,7 @@ class Watched(NamedTuple):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Watching:
+class RecordingStepper:
     """A model as a `BeamStepper` whose state contains the weights of its alignment layer, averaged over heads.
 
     Args:
@@ -221,41 +221,41 @@ class Watching:
     model: TranslationModel
     layer: str
 
-    def start(self, source: Tensor, lengths: Tensor) -> Watched:
+    def start(self, source: Tensor, lengths: Tensor) -> RecordedState:
         """Encode the source."""
-        return Watched(self.model.start(source, lengths), torch.zeros(source.shape, device=source.device))
+        return RecordedState(self.model.start(source, lengths), torch.zeros(source.shape, device=source.device))
 
-    def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> Watched:
+    def start_in(self, session: DecodingSession, source: Tensor, lengths: Tensor) -> RecordedState:
         """Read the source, in a session."""
         model: Any = self.model
-        return Watched(start_in(session, model, source, lengths), torch.zeros(source.shape, device=source.device))
+        return RecordedState(start_in(session, model, source, lengths), torch.zeros(source.shape, device=source.device))
 
-    def step(self, tokens: Tensor, state: Watched) -> tuple[Tensor, Watched]:
+    def step(self, tokens: Tensor, state: RecordedState) -> tuple[Tensor, RecordedState]:
         """Predict the next token, and record the attention weights."""
         model: Any = self.model
         with record(self.model, layers=[self.layer]) as trace:
             logits, after = model.step(tokens, state.state)
         weights = trace.weights(self.layer)
         weights_BQS = weights.mean(1) if weights.ndim == 4 else weights
-        return logits, Watched(after, weights_BQS.flatten(0, 1))
+        return logits, RecordedState(after, weights_BQS.flatten(0, 1))
 
-    def select(self, state: Watched, rows: Tensor) -> Watched:
+    def select(self, state: RecordedState, rows: Tensor) -> RecordedState:
         """Select rows."""
         model: Any = self.model
-        return Watched(model.select(state.state, rows), state.weights[rows])
+        return RecordedState(model.select(state.state, rows), state.weights[rows])
 
-    def fork(self, state: Watched, rows: Tensor, width: int) -> Watched:
+    def fork(self, state: RecordedState, rows: Tensor, width: int) -> RecordedState:
         """Select rows, and repeat each for several hypotheses."""
         model: Any = as_beam_stepper(self.model)
-        return Watched(model.fork(state.state, rows, width), state.weights[rows.repeat_interleave(width)])
+        return RecordedState(model.fork(state.state, rows, width), state.weights[rows.repeat_interleave(width)])
 
-    def regroup(self, state: Watched, rows: Tensor) -> Watched:
+    def regroup(self, state: RecordedState, rows: Tensor) -> RecordedState:
         """Select rows of a forked state."""
         model: Any = as_beam_stepper(self.model)
-        return Watched(model.regroup(state.state, rows), state.weights[rows])
+        return RecordedState(model.regroup(state.state, rows), state.weights[rows])
 
 
-def _attended(state: Watched | tuple[Watched, ...]) -> Tensor:
-    if isinstance(state, Watched):
+def _attended(state: RecordedState | tuple[RecordedState, ...]) -> Tensor:
+    if isinstance(state, RecordedState):
         return state.weights
     return torch.stack([part.weights for part in state]).mean(0)

@@ -1,4 +1,4 @@
-"""Creating translation models by name and sizes, from a configuration file or a checkpoint."""
+"""Creating translation models from the settings of a configuration file or a checkpoint."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -75,7 +75,7 @@ class TranslationTask:
 
     def validate(self) -> list[Figure]:
         """Compute BLEU and the other metrics of `judge`, and the loss, on the validation pairs."""
-        # An untrained model often reaches the length limit: that is not worth a warning in training.
+        # No warning: an untrained model often reaches the length limit.
         translations = self.translator().translate_fully([pair.source for pair in self.text.valid])
         return [*judge([translation.text for translation in translations], self.text.valid), self._validation_loss()]
 
@@ -113,7 +113,7 @@ def judge(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> list[Figure]:
     Returns:
         sacreBLEU, chrF, exact match and word error rate (the phone error rate, for phones separated by spaces).
     """
-    # Composed characters on both sides: whether an accent is a character of its own is no error.
+    # Both sides in composed form, so that combining accents do not count as errors.
     written, references = map(_composed, (hypotheses, [pair.target for pair in pairs]))
     return [figure(written, references) for figure in (bleu, chrf, exact_match, word_error_rate)]
 

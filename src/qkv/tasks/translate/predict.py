@@ -242,7 +242,7 @@ class Translator:
             how: decoding settings.
             attention: whether to compute the attention weights of each target token.
             first: number of the first line, for messages.
-            keys: of the samples, for lines that come part by part: a line that came before gets other samples.
+            keys: random keys for lines that come part by part, so that a repeated line gets other samples.
 
         Returns:
             The translations of each line, best first: `how.n_best`, or fewer if there are no more.
@@ -340,7 +340,7 @@ class Translator:
         return source_1S, lengths, target_1T
 
     def over(self, table: WordTable | None) -> "Translator":
-        """Return the same models for lines of other columns, or of text that is split into symbols already (None)."""
+        """Return the same models for lines with other columns, or for text that is split into symbols (None)."""
         return Translator(self.model, self.tokenizer, self.longest, self.models[1:], table, self.back)
 
     def encode(self, text: str) -> OpenSource:
@@ -478,7 +478,7 @@ def columns_of(translator: Translator, source_col: int | None, features_col: int
         flag = setting("features_col") if source_col is None else setting("source_col")
         hint = "Omit it: each line is a source."
         raise ConfigError(flag, "a model that was trained on columns", "one of plain text", hint)
-    # Nothing is read from the column of the target, which may then hold anything.
+    # The column of the target is not read.
     source = table.source_col if source_col is None else source_col
     features = table.features_col if features_col is None else features_col
     return translator.over(replace(table, source_col=source, features_col=features, target_col=_UNREAD_COLUMN))

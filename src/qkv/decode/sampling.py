@@ -167,13 +167,13 @@ class RowKeys:
     """
 
     def __init__(self) -> None:
-        self._token_counts: dict[int, Counter[bytes]] = {}
+        self._source_counts: dict[int, Counter[bytes]] = {}
 
     def of(self, sources: Sequence[Sequence[int]], sample: int = 0) -> list[int]:
         """Return one key per row, see `row_keys`."""
         if not is_whole_number(sample):
             raise ConfigError("sample", "a whole number", f"{sample!r:.60}", "Number the draws of a source from 0 on.")
-        counts = self._token_counts.setdefault(sample, Counter())
+        counts = self._source_counts.setdefault(sample, Counter())
         keys: list[int] = []
         for source in _as_sources(sources):
             digest = blake2b(f"{source}".encode(), digest_size=16).digest()

@@ -117,7 +117,7 @@ def top(cell: str, hidden: Hidden) -> Tensor:
 def first_hidden(cell: str, bridge: nn.Module, summary: Tensor) -> Hidden:
     """Return the state tanh(W x + b) that a decoder starts with after a source with summary x (B, V).
 
-    It keeps the parameters' precision under autocast: it is added to at every step.
+    It keeps the parameters' precision under autocast, because every step adds to it.
     """
     dtype = next(bridge.parameters(), summary).dtype
     return hidden_of(cell, torch.tanh(apply_layer(bridge, summary)).to(dtype))
@@ -191,17 +191,19 @@ def stacked(
         >>> [state.shape for state in step(torch.zeros(2, 12), (torch.zeros(2, 4), torch.zeros(2, 4)))]
         [torch.Size([2, 4]), torch.Size([2, 4])]
     """
-    parts, one = 2 if cell == "lstm" else 1, STEPS[cell]
+    parts, cell_step = 2 if cell == "lstm" else 1, STEPS[cell]
     pairs = [
         (repeat_layer(layer.from_below, steps, session), repeat_layer(layer.from_hidden, steps, session))
         for layer in above
     ]
 
     def step(x: Tensor, hidden: Hidden) -> Hidden:
-        after = one(x, lowest(hidden[0]), hidden[:parts])
+        new_hidden = cell_step(x, lowest(hidden[0]), hidden[:parts])
         for depth, (layer, (below, recurrent)) in enumerate(zip(above, pairs, strict=True), start=1):
             hidden_of_layer = hidden[parts * depth : parts * (depth + 1)]
-            after += one(below(layer.dropout(after[-parts])), recurrent(hidden_of_layer[0]), hidden_of_layer)
-        return after
+            new_hidden += cell_step(
+                below(layer.dropout(new_hidden[-parts])), recurrent(hidden_of_layer[0]), hidden_of_layer
+            )
+        return new_hidden
 
     return step

@@ -77,7 +77,7 @@ def expect_attention(score: str) -> None:
 
 
 def separate_attention(usual: MechanismConfig, part: str, score: str | None, normalizer: str | None) -> MechanismConfig:
-    """Return the mechanism of one attention of a model, which differs from the usual one by settings of its own.
+    """Return the mechanism of one attention of a model, which differs from the usual one in its own settings.
 
     Args:
         usual: the mechanism that it has otherwise.
@@ -85,7 +85,7 @@ def separate_attention(usual: MechanismConfig, part: str, score: str | None, nor
         score, normalizer: the settings; None for the usual ones.
 
     Raises:
-        ConfigError: they have no meaning; the message names the setting with its prefix.
+        ConfigError: a setting is unknown or does not apply; the message names it with its prefix.
 
     Example:
         >>> separate_attention(MechanismConfig(), "cross", "none", None)
@@ -137,8 +137,8 @@ def check_positions(positions: str, mechanism: MechanismConfig, width: int, *, b
         bounded: whether texts have a largest length, so that positions can be learned.
 
     Raises:
-        ConfigError: rotary positions meet a score of something else than products or distances, or an odd width; or a
-            bias of positions meets scores that must not be negative.
+        ConfigError: rotary positions with a score that is neither a product nor a distance, or with an odd width; or a
+            position bias with scores that must not be negative.
 
     Example:
         >>> check_positions("rotary", MechanismConfig(score="additive"), 8)

@@ -14,7 +14,7 @@ from qkv.nn.copy import Copyable, CopyHead
 
 
 class CopyingState(NamedTuple):
-    """What the decoder knows between two steps.
+    """The decoder's state between two steps.
 
     Attributes:
         inner: the translator's state.
@@ -122,12 +122,12 @@ class CopyingTranslator(Predictor[CopyingState]):
         """
         state = self.start(source, lengths)
         logits, (hidden, _) = self._predict_known(target[:, :-1], state)
-        copied, row = self.copy.attend(hidden, state.source)
-        generate = self.copy.share(logits, hidden, row)
+        copied, row_state = self.copy.attend(hidden, state.source)
+        generate = self.copy.share(logits, hidden, row_state)
         same = state.source.ids[:, None] == target[:, 1:, None]
         by_copy = (1 - generate) * (copied * same).sum(-1)
-        inside = target[:, 1:, None].clamp(max=self.config.size - 1)
-        generated = logits.float().softmax(-1).gather(-1, inside)[..., 0] * (target[:, 1:] < self.config.size)
+        in_vocabulary = target[:, 1:, None].clamp(max=self.config.size - 1)
+        generated = logits.float().softmax(-1).gather(-1, in_vocabulary)[..., 0] * (target[:, 1:] < self.config.size)
         total = by_copy + generate * generated
         return by_copy / total.clamp(min=torch.finfo(total.dtype).tiny), (copied * same).argmax(-1)
 

@@ -94,7 +94,7 @@ class ElementEncoder(nn.Module):
         if isinstance(self.embed, nn.Embedding):
             initialize_embeddings(self.sizes.hidden**-0.5, self.embed)
             others += ("embed",)
-        parameters = (named for named in self.named_parameters() if not named[0].startswith(others))
+        parameters = ((name, tensor) for name, tensor in self.named_parameters() if not name.startswith(others))
         initialize_cells(parameters, self.sizes.hidden)
 
     def standardize(self, mean: Tensor, scale: Tensor) -> None:

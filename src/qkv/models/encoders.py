@@ -1,4 +1,4 @@
-"""Encoders that can stand before a decoder of the other kind: self-attention, and bidirectional recurrence."""
+"""Encoders for a decoder of the other kind: self-attention, and bidirectional recurrence."""
 
 from typing import Literal, final
 

@@ -13,7 +13,7 @@ def initialize_cells(
     """Initialize recurrent matrices as orthogonal, each gate by itself, other matrices by Glorot's rule, biases as 0.
 
     Args:
-        parameters: by name; those of states have `_hh_` (PyTorch's layers) or `from_hidden` in it.
+        parameters: by name; `_hh_` (in PyTorch's layers) or `from_hidden` marks those of states.
         width: of the states.
         by_gate: whether Glorot's rule is applied to each gate's rows by themselves.
         open_forget_gate: whether the forget gates of an LSTM start open: their recurrent biases are 1.
@@ -42,7 +42,7 @@ def initialize_cells(
 
 
 def initialize_embeddings(deviation: float, *embeddings: nn.Embedding | None) -> None:
-    """Draw embeddings from normal distributions with a standard deviation; None stands for none."""
+    """Draw embeddings from a normal distribution of the given standard deviation; None is skipped."""
     for embedding in embeddings:
         if embedding is not None:
             nn.init.normal_(embedding.weight, std=deviation)

@@ -1,4 +1,4 @@
-"""Pointwise confidence intervals of a kernel smoother, where its points say anything about one."""
+"""Pointwise confidence intervals of a kernel smoother, where its points support one."""
 
 import math
 from statistics import NormalDist
@@ -17,7 +17,7 @@ from qkv.scores.kernels import Gaussian, SquaredDistance
 _TILE = 1 << 22
 _COLUMNS = 256
 _ALONE = 0.999
-"""The weight of one point from which it stands alone."""
+"""The weight from which a single point gives no interval."""
 _REACH = 4.0
 """How many bandwidths a Gaussian reaches; its value there is 0.0003 of its largest."""
 
@@ -30,7 +30,7 @@ def normal_interval(smoother: KernelSmoother, query: Tensor, residuals: Tensor, 
     Args:
         smoother: the estimate f with weights w.
         query: x (m, D).
-        residuals: e, what each target differs by from the estimate without it (n, outputs); NaN where that is unknown:
+        residuals: e, each target minus the estimate from the other points (n, outputs); NaN where that is unknown:
             such a point takes no part in σ².
         level: the probability of covering, between 0 and 1.
 
@@ -49,12 +49,12 @@ def normal_interval(smoother: KernelSmoother, query: Tensor, residuals: Tensor, 
     finite = residuals.isfinite()
     variance, _ = smoother(query, values=torch.where(finite, residuals, 0).square())
     if not bool(finite.all()):
-        shares, _ = smoother(query, values=finite.to(residuals))
-        variance = variance / shares  # 0/0 where no residual is known
+        known_weight, _ = smoother(query, values=finite.to(residuals))
+        variance = variance / known_weight  # 0/0 where no residual is known
     norms = _square_norms(smoother, query)
     spread = (variance * norms[:, None]).sqrt()
-    lost = state.weightless | (norms > _ALONE**2) | _far(smoother, query)
-    spread = torch.where(lost[:, None], math.nan, spread)
+    no_interval = state.weightless | (norms > _ALONE**2) | _far(smoother, query)
+    spread = torch.where(no_interval[:, None], math.nan, spread)
     return estimate - z * spread, estimate + z * spread
 
 
@@ -89,20 +89,20 @@ def bootstrap_interval(
     count, outputs = targets.shape
     samples = []
     for first in range(0, draws, _COLUMNS):
-        some = min(_COLUMNS, draws - first)
-        counts = torch.from_numpy(random.multinomial(count, np.full(count, 1 / count), some).T.astype(np.float64))
+        size = min(_COLUMNS, draws - first)
+        counts = torch.from_numpy(random.multinomial(count, np.full(count, 1 / count), size).T.astype(np.float64))
         values = torch.cat([(counts[:, :, None] * targets[:, None]).flatten(1), counts], 1)
         sums = attention(scaled, points, values, score=score, normalizer=Identity())
-        above, below = sums[:, : some * outputs].view(-1, some, outputs), sums[:, some * outputs :, None]
-        samples.append(torch.where(below == 0, math.nan, above / below))
+        numerators, denominators = sums[:, : size * outputs].view(-1, size, outputs), sums[:, size * outputs :, None]
+        samples.append(torch.where(denominators == 0, math.nan, numerators / denominators))
     estimates = torch.cat(samples, 1)
     low, high = torch.nanquantile(estimates, torch.tensor(ends, dtype=estimates.dtype), dim=1)
-    lost = unsupported(smoother, query)[:, None]
-    return torch.where(lost, math.nan, low), torch.where(lost, math.nan, high)
+    no_interval = unsupported(smoother, query)[:, None]
+    return torch.where(no_interval, math.nan, low), torch.where(no_interval, math.nan, high)
 
 
 def unsupported(smoother: KernelSmoother, query: Tensor) -> Tensor:
-    """Return where the points say nothing about an interval.
+    """Return where the points support no interval.
 
     That is where no point has any weight, where a single one has all of it (99.9 %), or where a Gaussian is more than
     four bandwidths from every point: there its weights are those of extrapolation, and the errors elsewhere are not
@@ -122,12 +122,12 @@ def unsupported(smoother: KernelSmoother, query: Tensor) -> Tensor:
         tensor([False, False,  True])
     """
     _, state = smoother(query)
-    apart: Tensor = state.weightless | (_square_norms(smoother, query) > _ALONE**2) | _far(smoother, query)
-    return apart
+    no_interval: Tensor = state.weightless | (_square_norms(smoother, query) > _ALONE**2) | _far(smoother, query)
+    return no_interval
 
 
 def _far(smoother: KernelSmoother, query: Tensor) -> Tensor:
-    """Return where a Gaussian is out of reach of every point (m,); kernels that end have no weight there."""
+    """Return where a Gaussian is out of reach of every point (m,); compact kernels have no weight there anyway."""
     scaled, points, score = smoother.scaled(query)
     if not isinstance(score, Gaussian):
         return torch.zeros(len(query), dtype=torch.bool)

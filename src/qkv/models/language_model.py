@@ -26,7 +26,7 @@ class DecoderConfig(MechanismConfig):
     Args:
         size: vocabulary size.
         positions: how positions are encoded; "none" leaves only the causal mask; None for "rotary", or
-            "sinusoidal" where the score is not of products or distances.
+            "sinusoidal" for a score that is neither a product nor a distance.
         context: maximum number of tokens read at once.
         window: how many earlier positions each attention sees; None for the whole context.
         width: M.
@@ -129,8 +129,8 @@ class LanguageModel(TokenPredictor[DecoderState]):
         >>> tokens = torch.randint(4, 20, (2, 6))
         >>> logits = model(tokens)
         >>> first, state = model.read(tokens[:, :4])
-        >>> then, state = model.read(tokens[:, 4:], state)
-        >>> torch.allclose(torch.cat([first, then], 1), logits, atol=1e-5), state.position
+        >>> rest, state = model.read(tokens[:, 4:], state)
+        >>> torch.allclose(torch.cat([first, rest], 1), logits, atol=1e-5), state.position
         (True, 6)
     """
 
@@ -204,15 +204,15 @@ class LanguageModel(TokenPredictor[DecoderState]):
         return DecoderState((BlockCache(),) * len(self.blocks), 0, padding, session)
 
     def continued(self, tokens: Tensor, state: DecoderState) -> tuple[Tensor, DecoderState]:
-        """Return the output layer's input for each token (B, T, M), and the state after the last. Tokens are valid."""
+        """Return the output layer's input for each of some valid tokens (B, T, M), and the state after the last."""
         padding, start = state.padding, state.position
         x_BTM = scaled(self.embed(tokens), self.parts.embed_scale)
         if self.positions is not None:
             x_BTM = self.positions(x_BTM, start if padding is None else start - padding)
         x_BTM, caches = self.dropout(x_BTM), []
         for block, cache in zip(self._blocks(), state.caches, strict=True):
-            x_BTM, grown = block.step(x_BTM, cache, session=state.session, padding=padding)
-            caches.append(grown)
+            x_BTM, new_cache = block.step(x_BTM, cache, session=state.session, padding=padding)
+            caches.append(new_cache)
         states = scaled(self.norm(x_BTM), self.parts.output_scale)
         return states, state._replace(caches=tuple(caches), position=start + tokens.shape[1])
 

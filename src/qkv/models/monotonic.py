@@ -44,8 +44,8 @@ class MonotonicConfig:
 
     Args:
         size: size of the vocabulary.
-        alignment: "monotonic-0": the next position depends on the decoder's state alone, except that it may not lie
-            before the last one; or "monotonic-1": it is predicted as a jump from the last one.
+        alignment: "monotonic-0": the next position depends on the decoder's state alone, except that it may not be
+            before the previous one; or "monotonic-1": it is predicted as a jump from the previous one.
         cell: plain RNN, gated recurrent unit, or long short-term memory.
         score: "monotonic-0": score of decoder state and source position: "bilinear", "additive", "dot" or "scaled_dot",
             in any spelling of `qkv.nn.MechanismConfig`.
@@ -55,8 +55,8 @@ class MonotonicConfig:
         attention: A, the hidden width of an additive score.
         dropout: on embeddings, the memory and the output layer.
         tied: whether the output layer shares the embedding's weights.
-        copy: "none": copying words is not offered.
-        source_size: size of the vocabulary of sources, if it is another one.
+        copy: always "none": this model does not copy words.
+        source_size: size of the vocabulary of sources; None for the same vocabulary.
 
     Raises:
         ConfigError: a name is unknown, a size is below one, a dropout is outside [0, 1), or a setting belongs to the
@@ -83,18 +83,18 @@ class MonotonicConfig:
             hint = f"Choose one of them, or omit {setting('alignment')}."
             raise ConfigError("model.score", expected, f'"{as_flag(self.score)}"', hint)
         check_config(self)
-        first = self.alignment == "monotonic-1"
-        if first and self.score != "bilinear":
+        first_order = self.alignment == "monotonic-1"
+        if first_order and self.score != "bilinear":
             hint = 'Omit it, or choose the alignment "monotonic-0".'
             expected = 'no score with "monotonic-1", which predicts jumps'
             raise ConfigError("model.score", expected, f'"{as_flag(self.score)}"', hint)
-        if not first and self.jumps != 5:
+        if not first_order and self.jumps != 5:
             hint = 'Omit it, or choose the alignment "monotonic-1".'
             raise ConfigError("model.jumps", 'no jumps with "monotonic-0"', f"{self.jumps}", hint)
 
 
 class MonotonicState(NamedTuple):
-    """What the decoder knows between two steps; B rows of S + 1 positions, the last real one of each the end.
+    """The decoder's state between two steps; B rows of S + 1 positions, the last real one of each the end.
 
     Attributes:
         hidden: the cell's state, (B, M).
@@ -132,7 +132,7 @@ class MonotonicTranslator(Predictor[MonotonicState]):
 
     Args:
         config: its sizes.
-        padding: the id of padding in targets, which the posterior does not take for a token.
+        padding: the id of padding in targets, which the posterior ignores.
 
     Source: Wu and Cotterell 2019, "Exact Hard Monotonic Attention for Character-Level Transduction"; the end as a
         position is the end mark of the source in the authors' code.
@@ -181,7 +181,8 @@ class MonotonicTranslator(Predictor[MonotonicState]):
     def reset_parameters(self) -> None:
         """Initialize all parameters: recurrent matrices orthogonal, the others by Glorot's rule, biases zero."""
         initialize_cells(
-            (named for named in self.named_parameters() if not named[0].startswith("moves.")), self.config.hidden
+            ((name, tensor) for name, tensor in self.named_parameters() if not name.startswith("moves.")),
+            self.config.hidden,
         )
         nn.init.normal_(self.end, std=0.1)
         initialize_embeddings(self.config.embedding**-0.5, self.embed, self.embed_source)
@@ -207,7 +208,7 @@ class MonotonicTranslator(Predictor[MonotonicState]):
         moves, emitted, ahead, _ = self._advance(target, state)
         if has_hooks(self.attention):
             self._show(alignment_posterior(moves, self._observed(target, emitted)), state)
-        return _mixed(ahead, emitted).logsumexp(2)
+        return _joint(ahead, emitted).logsumexp(2)
 
     def start(self, source: Tensor, lengths: Tensor) -> MonotonicState:
         """Encode the source.
@@ -252,7 +253,7 @@ class MonotonicTranslator(Predictor[MonotonicState]):
 
     def _predict(self, tokens: Tensor, state: MonotonicState) -> tuple[Tensor, MonotonicState]:
         _, emitted, ahead, after = self._advance(tokens, state)
-        joint = _mixed(ahead, emitted)
+        joint = _joint(ahead, emitted)
         if has_hooks(self.attention):
             self._show(ahead.exp(), state)
         return joint.logsumexp(2), after._replace(joint=joint[:, 0])
@@ -263,43 +264,43 @@ class MonotonicTranslator(Predictor[MonotonicState]):
         inputs = apply_layer(self.from_embedding, y_BTE)
         s_BTM, hidden = run_cells(self.config.cell, inputs, self.from_hidden, state.hidden)
         moves = self.moves(s_BTM, state.keys, state.lengths)
-        together = apply_layer(self.read_state, torch.cat([s_BTM, y_BTE], -1))[:, :, None] + state.memory[:, None]
-        emitted = wide(apply_layer(self.output, self.dropout(torch.tanh(together)))).log_softmax(-1)
+        combined = apply_layer(self.read_state, torch.cat([s_BTM, y_BTE], -1))[:, :, None] + state.memory[:, None]
+        emitted = wide(apply_layer(self.output, self.dropout(torch.tanh(combined)))).log_softmax(-1)
         if state.joint is None:
             before = first_position(moves, emitted)
         else:
-            chosen = _of_tokens(state.joint, target[:, 0])
-            before = chosen - chosen.logsumexp(1, keepdim=True)
-        observed = _of_tokens(emitted[:, :-1], target[:, 1:])
+            observed_joint = _at_tokens(state.joint, target[:, 0])
+            before = observed_joint - observed_joint.logsumexp(1, keepdim=True)
+        observed = _at_tokens(emitted[:, :-1], target[:, 1:])
         ahead = predicted_alignment(moves, before, observed)
         return moves, emitted, ahead, state._replace(hidden=hidden)
 
     def _observed(self, target: Tensor, emitted: Tensor) -> Tensor:
         """Return log p(y_t | a_t) of the given tokens, 0 where none is known: after the last one, and for padding."""
-        log_shares = _of_tokens(emitted[:, :-1], target[:, 1:])
-        log_probabilities = torch.where((target[:, 1:] != self.padding)[..., None], log_shares, 0)
+        log_likelihoods = _at_tokens(emitted[:, :-1], target[:, 1:])
+        log_probabilities = torch.where((target[:, 1:] != self.padding)[..., None], log_likelihoods, 0)
         return nn.functional.pad(log_probabilities, (0, 0, 0, 1))
 
     def _show(self, weights_BTS: Tensor, state: MonotonicState) -> None:
         """Let the hooks of the attention see weights on positions: queries are the weights, keys the positions."""
-        inside = weights_BTS[..., :-1].masked_fill(_after(state.lengths - 1, weights_BTS), 0)
+        inside = weights_BTS[..., :-1].masked_fill(_is_beyond(state.lengths - 1, weights_BTS), 0)
         rows, _, positions = inside.shape
-        transition = torch.eye(positions, dtype=inside.dtype, device=inside.device).expand(rows, -1, -1)
+        one_hot = torch.eye(positions, dtype=inside.dtype, device=inside.device).expand(rows, -1, -1)
         values = state.memory[:, :-1].to(inside.dtype)
-        self.attention(inside, transition, values, score=_POSITIONS, normalizer=_WEIGHTS)
+        self.attention(inside, one_hot, values, score=_POSITIONS, normalizer=_WEIGHTS)
 
 
-def _mixed(ahead: Tensor, emitted: Tensor) -> Tensor:
+def _joint(ahead: Tensor, emitted: Tensor) -> Tensor:
     """Return log P(a_t = j, y_t = n), (B, T, S + 1, N)."""
     return ahead[..., None] + emitted
 
 
-def _of_tokens(emitted: Tensor, tokens: Tensor) -> Tensor:
+def _at_tokens(emitted: Tensor, tokens: Tensor) -> Tensor:
     """Look up tokens (...) in log-probabilities (..., S, N): (..., S)."""
     indices = tokens[..., None, None].expand(*emitted.shape[:-1], 1)
     return emitted.gather(-1, indices)[..., 0]
 
 
-def _after(lengths: Tensor, weights_BTS: Tensor) -> Tensor:
+def _is_beyond(lengths: Tensor, weights_BTS: Tensor) -> Tensor:
     indices = torch.arange(weights_BTS.shape[-1] - 1, device=lengths.device)
     return (indices >= lengths[:, None])[:, None]

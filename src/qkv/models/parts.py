@@ -1,4 +1,4 @@
-"""The parts of a Transformer as one value: what a model that is trained here and a published one are built from."""
+"""The parts of a Transformer as one value, from which models trained here and published ones are built."""
 
 from dataclasses import dataclass, field
 from typing import Literal, final
@@ -47,7 +47,7 @@ class PositionParts:
     farthest: int = FARTHEST
 
     def embedding(self, width: int, context: int = 0) -> PositionEmbedding | None:
-        """Create what is added to the embeddings, if anything is."""
+        """Create the layer that adds positions to the embeddings, if there is one."""
         match self.kind:
             case "learned":
                 return PositionEmbedding("learned", width, self.count or context + self.skipped, self.skipped)
@@ -117,7 +117,7 @@ class TransformerParts:
         tied: whether the output layer shares the embedding's weights.
         source_size: the size of the vocabulary of sources, if these have an embedding of their own; None for one
             embedding.
-        features_mark: the id behind which a source has features, a second source with an attention of its own in each
+        features_mark: the id after which a source has features, a second source with its own attention in each
             block of the decoder; None if there is none.
         recurrent: the cell of a bidirectional encoder, in place of blocks; None for blocks.
         output_bias: whether the output layer has a bias.
@@ -128,8 +128,8 @@ class TransformerParts:
             where each token has its labels.
         residual: whether a recurrent encoder adds its input to its output.
         dropout: on embeddings and on the output of each sublayer.
-        word_dropout: the fraction of tokens that a reader takes for unknown, in training.
-        end_dropout: whether it is also on what the last norm of each stack returns.
+        word_dropout: the fraction of tokens that a reader replaces by unknown, in training.
+        end_dropout: whether `dropout` is also on the output of the last norm of each stack.
         attention_dropout: on the attention weights.
         settings: the config.json that it was read from, as text; "" for none.
 

@@ -30,7 +30,7 @@ class PointerConfig:
     """The sizes of a pointer network.
 
     Args:
-        features: F, how many numbers describe an element: 2 for points in the plane; for words, how many there are.
+        features: F, the numbers that describe an element: 2 for points in the plane; for words, the vocabulary size.
         cell: the decoder's cell.
         score: the score of decoder state and element, see `qkv.nn.Pointer`; also by its other names, and "gaussian".
         hidden: M, the width of states.
@@ -129,8 +129,9 @@ class PointerNetwork(Predictor[PointerState]):
     def reset_parameters(self) -> None:
         """Initialize all parameters: recurrent matrices orthogonal, the others by Glorot's rule, biases zero."""
         self.encoder.reset_parameters()
-        encoder_parameters = (named for named in self.named_parameters() if named[0].startswith(("bridge.", "from_")))
-        initialize_cells(encoder_parameters, self.config.hidden)
+        of_decoder = ("bridge.", "from_")
+        parameters = ((name, tensor) for name, tensor in self.named_parameters() if name.startswith(of_decoder))
+        initialize_cells(parameters, self.config.hidden)
         nn.init.normal_(self.end, std=0.1)
 
     def forward(self, elements: Tensor, lengths: Tensor, target: Tensor) -> Tensor:
@@ -195,14 +196,14 @@ class PointerNetwork(Predictor[PointerState]):
         return self._point(hidden[0][:, None], after, free[:, None]), after
 
     def _point(self, states: Tensor, state: PointerState, free: Tensor) -> Tensor:
-        _, chances = self.pointer.point(states, state.keys, state.values, free)
+        _, probabilities = self.pointer.point(states, state.keys, state.values, free)
         # A probability below the least normal number is rounding error: its logarithm must stay finite for the loss.
-        least = torch.finfo(chances.dtype).tiny
-        return torch.where(free, chances.clamp(min=least).log(), -torch.inf)
+        least = torch.finfo(probabilities.dtype).tiny
+        return torch.where(free, probabilities.clamp(min=least).log(), -torch.inf)
 
     def _check_target(self, target: Tensor, state: PointerState) -> None:
-        good = target.ndim == 2 and target.dtype == torch.int64 and len(target) == len(state.free)
-        if not good or (target.numel() and not 0 <= int(target.min()) <= int(target.max()) < state.free.shape[1]):
+        fits = target.ndim == 2 and target.dtype == torch.int64 and len(target) == len(state.free)
+        if not fits or (target.numel() and not 0 <= int(target.min()) <= int(target.max()) < state.free.shape[1]):
             expected = f"int64 (B, T) of positions from 0 to {state.free.shape[1] - 1}"
             hint = "Elements count from 1; 0 ends the sequence."
             raise ShapeError("target", expected, f"{target.dtype} {tuple(target.shape)}", hint)

@@ -1,4 +1,4 @@
-"""What models share that predict one token after another: translators, language models, pointer networks."""
+"""Base classes of models that predict one token after another: translators, language models, pointer networks."""
 
 from abc import abstractmethod
 from functools import partial
@@ -174,7 +174,7 @@ class TokenPredictor(Predictor[SessionState]):
 
     @abstractmethod
     def continued(self, tokens: Tensor, state: SessionState) -> tuple[Tensor, SessionState]:
-        """Return the output layer's input for each token (B, T, M), and the state after the last. Tokens are valid."""
+        """Return the output layer's input for each of some valid tokens (B, T, M), and the state after the last."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Predict the token after each one.
@@ -200,7 +200,7 @@ class TokenPredictor(Predictor[SessionState]):
         Args:
             tokens: ids (B, T), int64.
             state: state after the previous tokens; None initially.
-            session: keeps packed weights and memory for this and later steps; initially.
+            session: keeps packed weights and memory for this and later steps; used if `state` is None.
 
         Returns:
             Scores (B, T, N), and the state that includes `tokens`.

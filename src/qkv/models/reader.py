@@ -217,14 +217,14 @@ class Reader(nn.Module):
         self.rows.begin(clean)
         padded = padding_of(lengths, clean.shape[1])
         mask = None if padded is None else Lengths(padded)
-        x_BSM = self.dropout(self._embed(self._blur(clean), kinds))
+        x_BSM = self.dropout(self._embed(self._drop_words(clean), kinds))
         if self.recurrent is not None:
             states = self.dropout(recurrence.run(self.recurrent, x_BSM, lengths)[0])
             x_BSM = states + x_BSM if self.parts.residual else states
         x_BSM = encode(self.blocks, x_BSM, padded, self.parts.window)
         return torch.where(real[..., None], self.norm(x_BSM), 0), mask
 
-    def _blur(self, ids: Tensor) -> Tensor:
+    def _drop_words(self, ids: Tensor) -> Tensor:
         """Replace some tokens by unknown, in training."""
         share = self.parts.word_dropout
         if not self.training or not share:
@@ -307,9 +307,9 @@ class WideScores(nn.Module):
         """
         real_BF = torch.arange(features.shape[1], device=features.device) < counts[:, None]
         weights_BFL: Tensor = self.weights(torch.where(real_BF, features, 0))
-        pace_B1 = (2 / counts.clamp(min=1).sqrt())[:, None].to(weights_BFL.dtype)
-        share_BF = self.dropout(real_BF * pace_B1)
-        scores_BL: Tensor = (weights_BFL * share_BF[..., None]).sum(1)
+        factor_B1 = (2 / counts.clamp(min=1).sqrt())[:, None].to(weights_BFL.dtype)
+        factor_BF = self.dropout(real_BF * factor_B1)
+        scores_BL: Tensor = (weights_BFL * factor_BF[..., None]).sum(1)
         return scores_BL
 
 

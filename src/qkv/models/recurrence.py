@@ -1,9 +1,9 @@
-"""Running a recurrent PyTorch layer over padded rows.
+"""Run a recurrent PyTorch layer over padded rows.
 
 On a GPU this uses PyTorch's cuDNN implementation. On the CPU, PyTorch's training time grows with the square of the
 length: each step over packed rows fills a gradient as large as all steps together. So here the loop over steps is our
 own, padding included, with the backward direction over rows reversed within their lengths, and one product over all
-steps for the gradients of weights (`Repeated`). A layer that may not be read as plain weights is called.
+steps for the gradients of weights (`Repeated`). A layer that is more than plain weights is called.
 """
 
 import torch
@@ -20,8 +20,9 @@ from qkv.values.plain import is_plain
 
 
 class RunsWholeRows(nn.Module):
-    """A recurrent layer that runs over rows by itself, as one that is exported does: takes (B, S, M) and lengths, and
-    returns what `run` returns.
+    """A recurrent layer that handles rows of unequal length itself, as an exported one does.
+
+    It takes (B, S, M) and lengths, and returns what `run` returns.
     """
 
 
@@ -32,17 +33,17 @@ def run(
 
     Args:
         layer: an RNN (with tanh), GRU or LSTM of PyTorch with `batch_first`, without dropout between its layers; or a
-            layer that runs over rows by itself; or a module that is called as PyTorch's are, with packed rows.
-        x_BSM: what it reads; what stands at or after a row's length changes nothing before it.
-        lengths: (B,), int64; a row of none counts as one of one.
+            `RunsWholeRows`; or a module that is called as PyTorch's are, with packed rows.
+        x_BSM: its inputs; those at or after a row's length do not affect the states before it.
+        lengths: (B,), int64; 0 counts as 1.
         session: keeps packed weights for a decoding.
-
-    Raises:
-        UnsupportedError: the layer has a full backward hook, which does not see packed rows, and rows have padding.
 
     Returns:
         The last layer's states (B, S, D·H), directions concatenated, arbitrary in the padding; and the last state of
         each of its directions (D, B, H).
+
+    Raises:
+        UnsupportedError: the layer has a full backward hook, which does not see packed rows, and rows have padding.
 
     Example:
         >>> layer = nn.GRU(2, 3, batch_first=True, bidirectional=True)
@@ -55,51 +56,51 @@ def run(
         output: tuple[Tensor, Tensor] = layer(x_BSM, lengths)
         return output
     if x_BSM.device.type != "cpu" or not is_plain(layer, nn.RNN, nn.GRU, nn.LSTM):
-        return _packed(layer, x_BSM, lengths)
+        return _call_layer(layer, x_BSM, lengths)
     assert isinstance(layer, nn.RNNBase)
-    ways = [_ahead, _back] if layer.bidirectional else [_ahead]
+    directions = [_run_forward, _run_backward] if layer.bidirectional else [_run_forward]
     last = x_BSM.new_zeros(0)
     for depth in range(layer.num_layers):
-        both = [way(layer, f"_l{depth}", x_BSM, lengths, session) for way in ways]
+        both = [run_direction(layer, f"_l{depth}", x_BSM, lengths, session) for run_direction in directions]
         x_BSM, last = torch.cat([states for states, _ in both], -1), torch.stack([end for _, end in both])
     return x_BSM, last
 
 
-def _ahead(
+def _run_forward(
     layer: nn.RNNBase, name: str, x_BSM: Tensor, lengths: Tensor, session: DecodingSession | None
 ) -> tuple[Tensor, Tensor]:
-    """States (B, S, H) from the first place on, and each row's last one (B, H)."""
+    """Return the states of the forward direction (B, S, H), and each row's last one (B, H)."""
     states_SBH = _steps(layer, name, x_BSM.transpose(0, 1).contiguous(), session)
     return states_SBH.transpose(0, 1).contiguous(), states_SBH[
         lengths - 1, torch.arange(len(lengths), device=lengths.device)
     ]
 
 
-def _back(
+def _run_backward(
     layer: nn.RNNBase, name: str, x_BSM: Tensor, lengths: Tensor, session: DecodingSession | None
 ) -> tuple[Tensor, Tensor]:
-    """The same from each row's last place on: over rows turned around within their lengths, padding left at the end."""
+    """Return those of the backward direction: over rows reversed within their lengths, padding left at the end."""
     rows, longest, width = x_BSM.shape
     indices, every_row = (torch.arange(count, device=lengths.device) for count in (longest, rows))
-    turned_BS = torch.where(indices < lengths[:, None], lengths[:, None] - 1 - indices, indices)
-    # One copy reverses rows and moves steps to the front, one reverts it: indices in (B, S) and (S, B).
-    there_SB = (every_row * longest + turned_BS.mT).flatten()
-    home_BS = (turned_BS * rows + every_row[:, None]).flatten()
-    turned = x_BSM.reshape(-1, width).index_select(0, there_SB).view(longest, rows, width)
-    states_SBH = _steps(layer, f"{name}_reverse", turned, session)
-    states_BSH = states_SBH.flatten(0, 1).index_select(0, home_BS).view(rows, longest, layer.hidden_size)
+    reversed_BS = torch.where(indices < lengths[:, None], lengths[:, None] - 1 - indices, indices)
+    # One copy reverses rows and moves steps to the front, another undoes it: indices in (B, S) and (S, B).
+    reversing_SB = (every_row * longest + reversed_BS.mT).flatten()
+    restoring_BS = (reversed_BS * rows + every_row[:, None]).flatten()
+    reversed_SBM = x_BSM.reshape(-1, width).index_select(0, reversing_SB).view(longest, rows, width)
+    states_SBH = _steps(layer, f"{name}_reverse", reversed_SBM, session)
+    states_BSH = states_SBH.flatten(0, 1).index_select(0, restoring_BS).view(rows, longest, layer.hidden_size)
     return states_BSH, states_SBH[lengths - 1, every_row]
 
 
 def _steps(layer: nn.RNNBase, name: str, x_SBM: Tensor, session: DecodingSession | None) -> Tensor:
-    """The states (S, B, H) of one layer in one direction."""
+    """Return the states (S, B, H) of one layer in one direction."""
     cell = layer.mode.lower().removesuffix("_tanh")
-    (weight, bias), (recurrent, other) = (_weights(layer, f"{part}{name}") for part in ("ih", "hh"))
+    (weight, bias), (recurrent, recurrent_bias) = (_weights(layer, f"{part}{name}") for part in ("ih", "hh"))
     inputs = linear(x_SBM, weight, bias, cached_weight(session, (layer, f"ih{name}")))
     first, packed = recurrent.new_zeros(x_SBM.shape[1], layer.hidden_size), cached_weight(session, (layer, f"hh{name}"))
-    if cell == "gru" and served(inputs, recurrent, other, first):
-        return gated_steps(inputs, recurrent, other, first, packed)
-    step = stacked(cell, Repeated(recurrent, other, len(inputs), packed))
+    if cell == "gru" and served(inputs, recurrent, recurrent_bias, first):
+        return gated_steps(inputs, recurrent, recurrent_bias, first, packed)
+    step = stacked(cell, Repeated(recurrent, recurrent_bias, len(inputs), packed))
     return torch.stack(unrolled(cell, inputs.unbind(), step, hidden_of(cell, first))[0])
 
 
@@ -107,8 +108,8 @@ def _weights(layer: nn.RNNBase, name: str) -> tuple[Tensor, Tensor | None]:
     return getattr(layer, f"weight_{name}"), getattr(layer, f"bias_{name}") if layer.bias else None
 
 
-def _packed(layer: nn.Module, x_BSM: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Call the layer, with packed rows if it is not shown rows of one length."""
+def _call_layer(layer: nn.Module, x_BSM: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Call the layer with packed rows, or with rows of one length if it has backward hooks."""
     # PyTorch's backward hooks see tensors, not packed rows.
     if layer._backward_hooks or layer._backward_pre_hooks:
         if bool((lengths < x_BSM.shape[1]).any()):

@@ -91,8 +91,8 @@ class RecurrentLanguageModel(TokenPredictor[RecurrentDecoderState]):
         >>> model = RecurrentLanguageModel(RecurrentDecoderConfig(size=20, width=16, heads=2)).eval()
         >>> tokens = torch.randint(4, 20, (2, 6))
         >>> first, state = model.read(tokens[:, :4])
-        >>> then, state = model.read(tokens[:, 4:], state)
-        >>> torch.allclose(torch.cat([first, then], 1), model(tokens), atol=1e-5), state.position
+        >>> rest, state = model.read(tokens[:, 4:], state)
+        >>> torch.allclose(torch.cat([first, rest], 1), model(tokens), atol=1e-5), state.position
         (True, 6)
     """
 
@@ -119,7 +119,7 @@ class RecurrentLanguageModel(TokenPredictor[RecurrentDecoderState]):
         An LSTM's forget gate starts open (Jozefowicz et al. 2015): its bias is 1. The attention initializes its own.
         """
         width = self.config.width
-        parameters = (named for named in self.named_parameters() if named[0].startswith(("from_", "above.")))
+        parameters = ((name, x) for name, x in self.named_parameters() if name.startswith(("from_", "above.")))
         initialize_cells(parameters, width, by_gate=True, open_forget_gate=self.config.cell == "lstm")
         nn.init.normal_(self.embed.weight, std=width**-0.5)
         if self.config.tied:
@@ -134,7 +134,7 @@ class RecurrentLanguageModel(TokenPredictor[RecurrentDecoderState]):
         return RecurrentDecoderState(hidden_of(self.config.cell, zero) * self.config.layers, None, 0, session)
 
     def continued(self, tokens: Tensor, state: RecurrentDecoderState) -> tuple[Tensor, RecurrentDecoderState]:
-        """Return the output layer's input for each token (B, T, M), and the state after the last. Tokens are valid."""
+        """Return the output layer's input for each of some valid tokens (B, T, M), and the state after the last."""
         session = state.session
         inputs = apply_layer(self.from_embedding, self.dropout(self.embed(tokens)), session)
         above = parts_of(self.above, LayerAbove, "above")

@@ -71,8 +71,8 @@ class RecurrentConfig(MechanismConfig):
         encoder_score, encoder_normalizer: of its attentions; None for the scaled dot product and the score's default.
         positions: how it encodes positions, as in `TransformerConfig`; None for "sinusoidal".
         window: how many positions to either side the attentions of a Transformer encoder see; None for all.
-        source_size: size of the vocabulary of sources, if it is another one.
-        features_mark: the id behind which a source has features, a second source with an attention of its own; None if
+        source_size: size of the vocabulary of sources; None for the same vocabulary.
+        features_mark: the id after which a source has features, a second source with its own attention; None if
             there is none.
 
     Raises:
@@ -134,13 +134,13 @@ class RecurrentConfig(MechanismConfig):
                 raise ConfigError("model.embedding", expected, f"{self.embedding}", "Choose an even width.")
             return
         for name in ("window", "positions", "encoder_score", "encoder_normalizer"):
-            if (number := getattr(self, name)) is not None:
+            if (value := getattr(self, name)) is not None:
                 hint = (
                     f"It belongs to self-attention: add {setting('encoder', 'transformer')}, use "
                     f"{setting('model', 'transformer')}, or omit it."
                 )
                 expected = "no such setting of a recurrent encoder"
-                raise ConfigError(f"model.{name}", expected, f'"{number}"', hint)
+                raise ConfigError(f"model.{name}", expected, f'"{value}"', hint)
 
 
 class RecurrentState(NamedTuple):
@@ -180,7 +180,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         s_t = cell(s_{t−1}, y_{t−1}),      c_t = Σ_j softmax_j(score(s_t, h_j)) h_j;
 
     both predict with p(y_t) = softmax(W_o tanh(W [s_t; c_t; y_{t−1}])). Softmax stands for any normalizer. With
-    separate features, c_t is the context of the source and that of the features, one behind the other.
+    separate features, c_t is the context of the source concatenated with that of the features.
 
     Args:
         config: its sizes.
@@ -206,26 +206,28 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         states = width if config.encoder == "transformer" else 2 * hidden
         self.bridge = nn.Linear(states, hidden)
         memory = states // 2 if config.memory == "split" else states
-        located = config.score == LOCATION and config.heads > 1
-        one = located or (config.attends and config.heads == 1)
+        location_heads = config.score == LOCATION and config.heads > 1
+        has_score = location_heads or (config.attends and config.heads == 1)
         # Dot products and distances need equal widths: the memory is then projected to the state's width.
-        self.narrow = nn.Linear(memory, hidden, bias=False) if one and config.needs_equal_widths else None
+        self.narrow = nn.Linear(memory, hidden, bias=False) if has_score and config.needs_equal_widths else None
         key_width = memory if self.narrow is None else hidden
-        self.score = _score(config, key_width) if one else None
+        self.score = _score(config, key_width) if has_score else None
         self.normalizer, fixed = module_or_value(
-            config.normalizer_part(config.heads if located else None) if one else None
+            config.normalizer_part(config.heads if location_heads else None) if has_score else None
         )
         self.features_attention = _features_attention(config)
         also: Also | None = "weights" if config.score == LOCATION else None
-        self.attention = Attention(normalizer=fixed, also=also) if one else None
-        self.head_values = nn.Linear(memory, hidden) if located else None
-        self.head_output = nn.Linear(hidden, hidden) if located else None
-        several = config.attends and config.heads > 1 and not located
-        self.multihead = MultiHeadAttention(hidden, config.heads, key_width=memory, score=config) if several else None
+        self.attention = Attention(normalizer=fixed, also=also) if has_score else None
+        self.head_values = nn.Linear(memory, hidden) if location_heads else None
+        self.head_output = nn.Linear(hidden, hidden) if location_heads else None
+        multi_head = config.attends and config.heads > 1 and not location_heads
+        self.multihead = (
+            MultiHeadAttention(hidden, config.heads, key_width=memory, score=config) if multi_head else None
+        )
         parts = gates(config.cell)
         self.from_embedding = nn.Linear(width, parts * hidden)
         attend_to_source = config.wiring == "bahdanau"
-        value = hidden if several or located else memory if one else states
+        value = hidden if multi_head or location_heads else memory if has_score else states
         value += 0 if self.features_attention is None else hidden
         self.from_context = nn.Linear(value, parts * hidden, bias=False) if attend_to_source else None
         self.from_hidden = nn.Linear(hidden, parts * hidden)
@@ -310,8 +312,8 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         """Return the output layer's input for each target token (B, T, E), and the state after the last."""
         y_BTE = self.dropout(self.embed(target))
         s_BTM, c_BTV, after = self._run(y_BTE, state)
-        deep = torch.tanh(apply_layer(self.readout, torch.cat([s_BTM, c_BTV, y_BTE], -1), state.session))
-        return self.dropout(deep), after
+        output = torch.tanh(apply_layer(self.readout, torch.cat([s_BTM, c_BTV, y_BTE], -1), state.session))
+        return self.dropout(output), after
 
     def select(self, state: RecurrentState, rows: Tensor) -> RecurrentState:
         """Take rows of a state: fewer, repeated, or in another order."""
@@ -359,9 +361,9 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         for step_input in inputs:
             x = step_input
             if attend is not None:
-                context, share = attend(top(self.config.cell, hidden))
+                context, gate_inputs = attend(top(self.config.cell, hidden))
                 contexts.append(context)
-                x = step_input + share
+                x = step_input + gate_inputs
             hidden = step(x, hidden)
             states.append(top(self.config.cell, hidden))
         s_BTM = torch.stack(states, 1)
@@ -372,7 +374,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
     def _attend_before_step(
         self, from_context: nn.Module, state: RecurrentState, steps: int, attend: Callable[[Tensor], Tensor]
     ) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        """Return a function from the state before a step (B, M) to its context and the context's share of the gates."""
+        """Return a function from the state before a step (B, M) to its context and the gate inputs from it."""
         gates_of = repeat_layer(from_context, steps, state.session)
 
         def attend_to_source(s_BM: Tensor) -> tuple[Tensor, Tensor]:
@@ -420,13 +422,13 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
             return lambda s: layer.attend(layer.project_query(s, session), memory, mask=mask, session=session)
         if self.attention is None or self.score is None or isinstance(self.score, LocationScore):
             return None
-        readable = score_of(self.score)
-        project_query, score = readable.project_queries(steps, state.session), readable.projected()
+        score_parts = score_of(self.score)
+        project_query, score = score_parts.project_queries(steps, state.session), score_parts.projected()
         if self.normalizer is None:
             attend = _one_head(self.attention, score, mask, state, steps)
         else:
-            keep = {"score": score, "normalizer": optional_normalizer(self.normalizer), "mask": mask}
-            attend = partial(_with_keys, self.attention, state.keys, state.values, keep)
+            settings = {"score": score, "normalizer": optional_normalizer(self.normalizer), "mask": mask}
+            attend = partial(_with_keys, self.attention, state.keys, state.values, settings)
         return lambda s: attend(project_query(s))
 
     def _above(self) -> list[LayerAbove]:
@@ -436,20 +438,20 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
 def _with_heads_mixed(
     source_contexts: Callable[[Tensor], Tensor], output: nn.Module, session: DecodingSession | None
 ) -> Callable[[Tensor], Tensor]:
-    """Return the function to contexts (B, T, V) that mixes those of all heads, (B, H, T, V/H)."""
+    """Return a function from states to contexts (B, T, V): those of all heads (B, H, T, V/H), joined and projected."""
     return lambda s_BTM: apply_layer(output, source_contexts(s_BTM).transpose(1, 2).flatten(2), session)
 
 
 def _by_source(attend: Callable[[Tensor], Tensor], s_BTM: Tensor, sources: int) -> Tensor:
     """Attend once for all rows that share a source: their states are its queries, and its memory is not repeated."""
-    together = s_BTM if sources == s_BTM.shape[0] else s_BTM.reshape(sources, -1, s_BTM.shape[-1])
-    return attend(together).reshape(*s_BTM.shape[:2], -1)
+    grouped = s_BTM if sources == s_BTM.shape[0] else s_BTM.reshape(sources, -1, s_BTM.shape[-1])
+    return attend(grouped).reshape(*s_BTM.shape[:2], -1)
 
 
 def _features_attention(config: RecurrentConfig) -> MultiHeadAttention | None:
     if config.features_mark is None:
         return None
-    # A location is a place in the source: features have none.
+    # A location is a position in the source: features have none.
     mechanism = MechanismConfig(score="additive") if config.score == LOCATION else config
     return MultiHeadAttention(config.hidden, config.heads, key_width=config.embedding, score=mechanism)
 
@@ -497,7 +499,7 @@ def _with_keys(attention: Attention, keys: Tensor, values: Tensor, settings: dic
 def _one_head(
     attention: Attention, score: Score, mask: Lengths | None, state: RecurrentState, steps: int
 ) -> Callable[[Tensor], Tensor]:
-    """Attention without heads to the source, in each of some steps, planned once for all of them."""
+    """Return the function of single-head attention to the source, planned once for all steps."""
     if state.session is None or torch.is_grad_enabled():
         return RepeatedAttention(attention, score, mask, state.keys, state.values, steps)
     attention_of_session = state.session.keep(attention, PlannedAttention)

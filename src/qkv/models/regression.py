@@ -47,8 +47,8 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             standard deviations, then column by column; "gradient" minimizes it by gradient descent.
         beyond: the prediction where no training point is within the kernel's support: the "nearest" point's target,
             the "mean" of all, or "nan". Bandwidths are chosen as with "mean" then, so that a point far from all
-            others does not widen them. A Gaussian has weight everywhere, and is normalized in log space: it never
-            applies to that kernel.
+            others does not widen them. A Gaussian has weight everywhere, and is normalized in log space: for that
+            kernel `beyond` never applies.
 
     Attributes:
         bandwidth_: the h in use; an array (D,) for more than one column.
@@ -151,7 +151,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self._like_targets(low), self._like_targets(high)
 
     def residuals(self) -> Array:
-        """Return what each training target differs by from its prediction by the other points, like targets.
+        """Return the leave-one-out residuals, each target minus its prediction from the other points, like targets.
 
         NaN for a single point, and with `beyond="nan"` where no other point is within the kernel's support.
         """
@@ -214,7 +214,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _error(self, bandwidths: Tensor) -> Tensor:
         """Compute the mean squared error of predicting each point from the others."""
-        # The mean of the others is what a bandwidth as wide as the data predicts: reaching a far point is no gain.
+        # A bandwidth as wide as the data predicts the mean of the others: widening it for a far point gains nothing.
         beyond = "mean" if self.beyond == "nan" else self.beyond
         return self._residuals(self._smoother(bandwidths), beyond).square().mean()
 
@@ -226,7 +226,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return self._left_out
 
     def _residuals(self, smoother: KernelSmoother, beyond: str | None = None) -> Tensor:
-        """Return what each target differs by from the estimate by the other points (n, outputs)."""
+        """Return each target minus the estimate from the other points (n, outputs)."""
         inputs, targets = smoother.get_buffer("inputs"), smoother.get_buffer("targets")
         if len(inputs) == 1:
             return torch.full_like(targets, torch.nan)
@@ -234,12 +234,12 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _estimate(self, query: Tensor, smoother: KernelSmoother, beyond: str, mask: Mask | None = None) -> Tensor:
         output, state = smoother(query, mask)
-        lost = state.weightless
-        if not bool(lost.any()):
+        weightless = state.weightless
+        if not bool(weightless.any()):
             return output  # type: ignore[no-any-return]
         scaled, points, _ = smoother.scaled(query)
         targets = smoother.get_buffer("targets")
-        return torch.where(lost[:, None], self._fill(scaled, points, targets, beyond, mask), output)
+        return torch.where(weightless[:, None], self._fill(scaled, points, targets, beyond, mask), output)
 
     def _fill(self, query: Tensor, key: Tensor, value: Tensor, beyond: str, mask: Mask | None) -> Tensor:
         match beyond:

@@ -1,4 +1,4 @@
-"""Features of a source as a second source: symbols behind a mark, which an attention of their own reads."""
+"""Features of a source as a second source: symbols after a mark, read by a separate attention."""
 
 from typing import NamedTuple
 

@@ -15,7 +15,7 @@ from qkv.scores.catalog import SCORES
 class KernelSmoother(nn.Module):
     """f(x) = Σᵢ wᵢ(x) yᵢ with wᵢ(x) = K(uᵢ)/Σⱼ K(uⱼ) and uᵢ = ‖((x₁ − xᵢ₁)/h₁, …, (x_D − xᵢ_D)/h_D)‖.
 
-    For the Gaussian kernel this is the product of one kernel per column; the others are spheres of the scaled columns.
+    For the Gaussian kernel this is the product of one kernel per column; the others are radial in the scaled columns.
 
     Args:
         inputs: the points x (n, D).

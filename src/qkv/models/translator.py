@@ -57,8 +57,8 @@ class TransformerConfig(MechanismConfig):
             leaves only the causal mask.
         window: how many positions self-attention sees: earlier ones in the decoder, in the encoder to either side; None
             for all.
-        source_size: size of the vocabulary of sources, if it is another one.
-        features_mark: the id behind which a source has features, a second source with an attention of its own in each
+        source_size: size of the vocabulary of sources; None for the same vocabulary.
+        features_mark: the id after which a source has features, a second source with its own attention in each
             decoder block; None if there is none.
 
     Raises:
@@ -141,10 +141,10 @@ class TransformerState(NamedTuple):
         caches: of each decoder block.
         lengths: real source positions, (B,); None where there is no padding.
         position: of the next target token.
-        visible: after `fork`, which of a source's cached keys each of its W hypotheses continues: bool (B/W, W, K). All
+        visible: after `fork`, which of a source's cached keys each of its W hypotheses sees: bool (B/W, W, K). All
             hypotheses of a source share one cache, so that a beam copies no keys when it drops one of them.
         session: keeps packed weights and memory for the steps; None to keep nothing.
-        parted: the position of `fork`, from which on each source has W keys of every position.
+        parted: the position of `fork`, from which each source has W keys per position.
     """
 
     caches: tuple[BlockCache, ...]
@@ -232,7 +232,7 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
         """Return the output layer's input for each target token (B, T, M), and the state after the last."""
         x_BTM, visible, count = self._embed(self.embed, target, state.position), state.visible, target.shape[1]
         if visible is not None:
-            visible = _with_themselves(visible)
+            visible = _with_newest(visible)
             x_BTM = x_BTM.view(*visible.shape[:2], -1)
         x_BTM, caches = steps(
             self._decoder_blocks(),
@@ -250,13 +250,13 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
 
     def select(self, state: TransformerState, rows: Tensor) -> TransformerState:
         """Select rows of a state: fewer, repeated or reordered."""
-        return _of_sources(state, self.rows(rows))
+        return _select_sources(state, self.rows(rows))
 
     def fork(self, state: TransformerState, rows: Tensor, width: int) -> TransformerState:
         """Select rows, and repeat each `width` times; the adjacent copies share their source and their past."""
         self.rows(rows.repeat_interleave(width))
         visible = torch.ones(rows.numel(), width, state.position, dtype=torch.bool, device=rows.device)
-        return _of_sources(state, rows)._replace(visible=visible, parted=state.position)
+        return _select_sources(state, rows)._replace(visible=visible, parted=state.position)
 
     def regroup(self, state: TransformerState, rows: Tensor) -> TransformerState:
         """Select rows of a forked state, in groups that share a source."""
@@ -264,7 +264,7 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
         rows, width = self.rows(rows), state.visible.shape[1]
         visible = select_rows(state.visible.flatten(0, 1), rows).view(-1, width, state.visible.shape[2])
         if rows.numel() < state.visible.shape[0] * width:
-            state = _of_sources(state, rows[::width] // width)
+            state = _select_sources(state, rows[::width] // width)
         return state._replace(visible=visible)
 
     def _encode(
@@ -298,14 +298,14 @@ class TransformerTranslator(EncoderDecoder[TransformerState]):
         return parts_of(self.decoder, TransformerBlock, "decoder")
 
 
-def _of_sources(state: TransformerState, sources: Tensor) -> TransformerState:
+def _select_sources(state: TransformerState, sources: Tensor) -> TransformerState:
     """Select the cached entries of some sources."""
     caches = tuple(cache.select(sources) for cache in state.caches)
     lengths = None if state.lengths is None else select_rows(state.lengths, sources)
     return state._replace(caches=caches, lengths=lengths)
 
 
-def _with_themselves(seen_SWK: Tensor) -> Tensor:
+def _with_newest(seen_SWK: Tensor) -> Tensor:
     """Return what each of W hypotheses sees once its newest key is stored next to those of the others."""
     sources, width, _ = seen_SWK.shape
     newest = torch.eye(width, dtype=torch.bool, device=seen_SWK.device)

@@ -41,7 +41,6 @@ class SpokenRow(ResultRow):
         models: number of models, half of them right to left.
         published: percent of words wrong of the shared task's baseline.
         asked: the target, as text.
-        before: percent of words wrong, and minutes of processor time, of the script that this row replaces.
     """
 
     file: str
@@ -49,13 +48,12 @@ class SpokenRow(ResultRow):
     models: int
     published: float
     asked: str
-    before: tuple[float, float]
 
 
 ROWS = (
-    SpokenRow("pronunciation_hun", "Hungarian", "hun", "pronunciation.toml", 4, 1.5, "2.5 (aim 1.5)", (1.9, 8.3)),
-    SpokenRow("pronunciation_dut", "Dutch", "dut", "pronunciation.toml", 4, 10.8, "13 (aim 10.8)", (11.0, 8.3)),
-    SpokenRow("pronunciation_fre", "French", "fre", "pronunciation_fre.toml", 6, 7.4, "9 (aim 7.4)", (7.8, 20.0)),
+    SpokenRow("pronunciation_hun", "Hungarian", "hun", "pronunciation.toml", 4, 1.5, "2.5 (aim 1.5)"),
+    SpokenRow("pronunciation_dut", "Dutch", "dut", "pronunciation.toml", 4, 10.8, "13 (aim 10.8)"),
+    SpokenRow("pronunciation_fre", "French", "fre", "pronunciation_fre.toml", 6, 7.4, "9 (aim 7.4)"),
 )
 
 
@@ -164,7 +162,7 @@ def section() -> str:
     done = [row for row in ROWS if row.record.exists()]
     if not done:
         return ""
-    return f"{_HEAD}{''.join(map(_line, done))}\n{_before(done)}\n{''.join(map(_details, done))}{_SETTINGS}"
+    return f"{_HEAD}{''.join(map(_line, done))}\n{''.join(map(_details, done))}{_SETTINGS}"
 
 
 def _line(row: SpokenRow) -> str:
@@ -176,12 +174,6 @@ def _line(row: SpokenRow) -> str:
         f"| {together['phone_errors']:.2f} | {record['parameters'] / 1e6:.1f} M "
         f"| {record['usage']['processor_seconds'] / 60:.1f} min |\n"
     )
-
-
-def _before(rows: Sequence[SpokenRow]) -> str:
-    """Compare with the scripts that wrote reversed files and combined both directions themselves."""
-    each = ", ".join(f"{row.what} {row.before[0]:.2f} in {row.before[1]:.1f} min" for row in rows)
-    return f"Earlier scripts, which prepared a file for each direction, reached: {each}.\n"
 
 
 def _details(row: SpokenRow) -> str:

@@ -91,6 +91,7 @@ def test_a_repeated_call_has_the_bits_of_a_first_one(
         (True, None, [11, 0]),
         (False, torch.nan, [11, 0]),
         (False, torch.inf, [11, 0]),
+        (False, 3e38, [11, 0]),
         (False, torch.nan, [KEYS, KEYS]),
     ):
         tensors, options = _given(names, 1, lengths)

@@ -187,6 +187,8 @@ class Visibility:
         if self.kind == "all":
             return torch.full((1,), self.grid.keys, device=self.grid.device)
         if self._bounds_are_all and self.bounds is not None:
+            if self.bounds.first is None and self.bounds.last is not None:
+                return self.bounds.last.long()
             first, last = self._ends(self.bounds)
             return (last - first).clamp(min=0).long()
         return torch.cat([tile.sum(-1) for _, tile in self._stripes()], -1)
@@ -298,7 +300,7 @@ def lower(mask: Mask | None, grid: Grid, readable: bool = False) -> Visibility:
     if mask is None:
         return Visibility("all", grid)
     if is_plain_causal(mask):
-        return Visibility("causal", grid, mask.bounds(grid))
+        return Visibility("causal", grid, mask.bounds(grid), readable=readable)
     numbers_read = mask.read(grid) if readable else None
     bounds, fewest = numbers_read or (mask.bounds(grid), None)
     if bounds is not None and bounds.first is None and bounds.last is None:

@@ -21,7 +21,7 @@ from qkv.engine.work import (
     product_operations,
 )
 from qkv.normalizers.dense import Hard
-from qkv.scores.base import as_it_is, equation, wide
+from qkv.scores.base import HALVES, as_it_is, equation, wide
 
 IN_CACHE = 1 << 20
 """How many numbers stay in the cache from one operator to the next."""
@@ -77,10 +77,15 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
 def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor]:
     """Return a function that computes the output of calls like this one."""
     weights_of, output_of = _bind_weights(problem, call), _bind_output(problem, call)
-    all_visible = problem.mask == "all"
+    if problem.mask == "all":
+        return lambda call: output_of(call, weights_of(call))
+    # A user-defined score may compare keys; so do distances that are computed from products, and the search for ties.
+    alone = problem.core not in ("tile", "distance") and problem.normalizer != "hard"
+    readable = problem.mode == "eager" and problem.device == "cpu" and not problem.gradient
+    hide = Call.with_finite_values if alone and readable else Call.without_hidden_keys
 
     def attend(call: Call) -> Tensor:
-        call = call if all_visible else call.without_hidden_keys()
+        call = hide(call)
         return output_of(call, weights_of(call))
 
     return attend
@@ -95,7 +100,8 @@ def _bind_weights(problem: Problem, call: Call) -> Callable[[Call], Tensor]:
     """Return a function that computes the weights of calls like this one, with every choice made that they share."""
     positional, dropout = problem.positional, problem.dropout
     products_of = dot_scores.bind(problem, call)
-    scores_of, shifted = products_of or scores, products_of is not None and dot_scores.shifts(problem)
+    scores_of = products_of or _bind_scores(problem)
+    shifted = products_of is not None and dot_scores.shifts(problem)
     all_visible = problem.mask == "all" and not marks_empty_rows(call)
 
     def weights_of(call: Call) -> Tensor:
@@ -110,6 +116,18 @@ def _bind_weights(problem: Problem, call: Call) -> Callable[[Call], Tensor]:
     if problem.normalizer == "hard" and problem.gradient and problem.mode == "eager" and problem.core != "tile":
         return lambda call: _without_slope(weights_of, with_matrix(call))
     return weights_of
+
+
+def _bind_scores(problem: Problem) -> Callable[[Call], Tensor]:
+    """Return `scores` for the calls of a problem; where nothing is widened, autocast is off or narrows nothing."""
+    if problem.core in ("distance", "tile") or problem.normalizer == "hard" or problem.dtype in HALVES:
+        return scores
+
+    def scores_of(call: Call) -> Tensor:
+        s_QK = call.score(call.query, call.key)
+        return s_QK if call.bias is None else s_QK + call.bias  # type: ignore[operator]
+
+    return scores_of
 
 
 def _without_slope(weights_of: Callable[[Call], Tensor], call: Call) -> Tensor:
@@ -145,6 +163,8 @@ def output(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
 
 def _bind_output(problem: Problem, call: Call) -> Callable[[Call, Tensor], Tensor]:
     dtype, leading = call.value.dtype, problem.leading
+    if dtype not in HALVES and problem.dtype == dtype and call.value.shape[:-2] == leading:
+        return lambda call, w_QK: (w_QK if w_QK.dtype == dtype else w_QK.to(dtype)) @ call.value
 
     def output_of(call: Call, w_QK: Tensor) -> Tensor:
         value = wide(call.value)

@@ -138,19 +138,20 @@ def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
         return None
     suspect = partial(flash_operators.suspect, problem.keys, problem.dtype)
     all_visible, biased, hides = problem.mask == "all", call.bias is not None, problem.mask not in ("all", "causal")
+    gradient = problem.gradient
     shape = None if len(problem.leading) == 2 else (*problem.leading, problem.queries, problem.value_width)
 
     def attend_bound(call: Call) -> Tensor:
-        call = call if all_visible else call.without_hidden_keys()
+        zeroed = call if all_visible else call.without_hidden_keys() if gradient else call.with_finite_values()
         if biased:
             mask = _mask(problem, call, call.query.dtype)[0]
         else:
             mask = _added(call.visibility, problem, call.query.dtype) if hides else None
-        output, lse = kernel(call.query, call.key, call.value, mask)
+        output, lse = kernel(zeroed.query, zeroed.key, zeroed.value, mask)
         # Lengths of all keys hide nothing, and then nothing is added.
         adds = mask is not None
         if suspect(adds) and not flash_operators.trusted(lse, adds):
-            return blocked.run(problem, call).output
+            return run(problem, call.without_hidden_keys()).output
         output = output if shape is None else output.reshape(shape)
         return _without_empty_rows(output, call.visibility.rows_with_keys() if hides else None)
 
@@ -346,7 +347,8 @@ def _calls_kernel(problem: Problem) -> bool:
 
 def _table(table: Tensor, problem: Problem) -> Tensor:
     """Return the table as (..., Q or 1, K) of rank two or four."""
-    table = table.expand(*table.shape[:-1], problem.keys)
+    if table.shape[-1] != problem.keys:
+        table = table.expand(*table.shape[:-1], problem.keys)
     if table.ndim <= 2:
         return table.expand(1, -1) if table.ndim == 1 else table
     if len(problem.leading) <= 2:

@@ -88,7 +88,7 @@ def keep_matrix(seed: Tensor, leading: Shape, queries: int, keys: int, dropout: 
     """
     rows = prod(leading) * queries
     if _few(seed, rows, keys):
-        return torch.from_numpy(_keep_few(seed, rows, keys, dropout)).view(*leading, queries, keys)
+        return torch.from_numpy(_keep_few(seed, rows, keys, dropout).reshape(*leading, queries, keys))
     row_bits = _mixed_rows(torch.arange(rows, device=seed.device))
     key_bits = _mixed_keys(torch.arange(keys, device=seed.device))
     return _keep(seed, row_bits.view(*leading, queries), key_bits, dropout)
@@ -108,7 +108,7 @@ def factor_matrix(seed: Tensor, leading: Shape, queries: int, keys: int, dropout
     rows = prod(leading) * queries
     if _few(seed, rows, keys):
         factor = (np.float64 if dtype == torch.float64 else np.float32)(1 / (1 - dropout))
-        return torch.from_numpy(_keep_few(seed, rows, keys, dropout) * factor).view(*leading, queries, keys)
+        return torch.from_numpy((_keep_few(seed, rows, keys, dropout) * factor).reshape(*leading, queries, keys))
     return keep_matrix(seed, leading, queries, keys, dropout).to(dtype).div_(1 - dropout)
 
 

@@ -41,9 +41,7 @@ def first_equals(key: Tensor, visibility: Visibility | None = None) -> Tensor | 
         >>> first_equals(torch.eye(3)) is None
         True
     """
-    key = key.detach()
-    if torch.onnx.is_in_onnx_export():
-        return _first_by_pairs(key)
+    key = key.detach() if key.requires_grad else key
     # While a graph is captured, its sizes are symbolic, and no branch may depend on them.
     if numbers(key) and key.numel() > 0 and key.shape[:-1].numel() <= _FEW:
         leading_numbers = key.select(-1, 0).flatten().tolist()
@@ -55,6 +53,8 @@ def first_equals(key: Tensor, visibility: Visibility | None = None) -> Tensor | 
         # A NaN equals nothing, whatever its bytes are.
         if not bool(key.sum().isnan()):
             return _first_of_few(key)
+    if torch.onnx.is_in_onnx_export():
+        return _first_by_pairs(key)
     hashes = _hashes(key)
     order = hashes.argsort(dim=-1, stable=True)
     hashes = hashes.gather(-1, order)

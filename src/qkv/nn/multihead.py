@@ -184,7 +184,7 @@ class MultiHeadAttention(nn.Module):
         if self.positions is not None:
             hint = "Positions are relative to one sequence: create the cross-attention layer without them."
             raise ConfigError("positions", "none between two sequences", type(self.positions).__name__, hint)
-        return self._query(self.projections.query(query, session))
+        return self._query(self.projections.query(query, session), self._score())
 
     def project_memory(
         self, key: Tensor, value: Tensor | None = None, session: DecodingSession | None = None
@@ -193,7 +193,7 @@ class MultiHeadAttention(nn.Module):
         value = key if value is None else value
         self._expect("key", key, 1)
         self._expect("value", value, 2)
-        return self._remember(*self.projections.memory(key, value, session))
+        return self._remember(*self.projections.memory(key, value, session), self._score())
 
     def extend(
         self, x: Tensor, past: Memory | None, session: DecodingSession | None = None, at: int | None = None
@@ -214,8 +214,8 @@ class MultiHeadAttention(nn.Module):
             self._expect("key", x, 1)
             self._expect("value", x, 2)
         q, k, v = self.projections.together(x, session)
-        memory = self._remember(k, v)
-        query = self._query(q)
+        score = self._score()
+        memory, query = self._remember(k, v, score), self._query(q, score)
         if isinstance(self.positions, Rotary):
             start = 0 if past is None else past.end
             query, key = (_rotated(self.positions, side, start, at) for side in (query, memory.key))
@@ -348,21 +348,21 @@ class MultiHeadAttention(nn.Module):
             raise UnsupportedError("score", "parameters that are read, with grouped heads", got, hint)
         return score
 
-    def _query(self, q: Tensor) -> Tensor:
+    def _query(self, q: Tensor, score: ScoreParts) -> Tensor:
         heads = _by_head(q, self.heads)
-        return self._score().project_query(heads if self.query_norm is None else self.query_norm(heads))
+        return score.project_query(heads if self.query_norm is None else self.query_norm(heads))
 
-    def _remember(self, k: Tensor, v: Tensor) -> Memory:
+    def _remember(self, k: Tensor, v: Tensor, score: ScoreParts) -> Memory:
         shared, keys = not self.projections.sizes[2], _by_head(k, self.key_heads)
         values = v.unsqueeze(-3).expand(*v.shape[:-2], self.key_heads, *v.shape[-2:]) if shared else None
         return Memory(
-            self._score().project_key(keys if self.key_norm is None else self.key_norm(keys)),
+            score.project_key(keys if self.key_norm is None else self.key_norm(keys)),
             _by_head(v, self.key_heads) if values is None else values,
         )
 
     def _expect(self, name: str, x: Tensor, index: int) -> None:
         hint = "The layer was created for that width: see key_width and value_width."
-        expect_input(name, x, self.projections.layers[0], self.input_widths[index], hint=hint)
+        expect_input(name, x, self.projections.first, self.input_widths[index], hint=hint)
 
     @classmethod
     def from_torch(cls, other: nn.MultiheadAttention) -> "MultiHeadAttention":

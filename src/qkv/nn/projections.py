@@ -61,6 +61,11 @@ class Projections(nn.Module):
         self.layers = nn.ModuleList(nn.Linear(*block, bias=bias) for block in blocks if block[1])
         self.reset_parameters()
 
+    @property
+    def first(self) -> nn.Module:
+        """The layer of all three, or of the query; an index would cost more than finding it."""
+        return next(iter(self.layers))
+
     def reset_parameters(self, query_gain: float = 1.0) -> None:
         """Initialize each projection by Glorot's rule as its own matrix, queries times `query_gain`; biases zero."""
         for index in range(len(self.sizes)):
@@ -93,7 +98,7 @@ class Projections(nn.Module):
         """Project keys and values, in one product if both come from one tensor."""
         self.inputs(None, key, value)
         if key is value and self.one:
-            both = apply_layer(self.layers[0], key, session, slice(self.sizes[0], None), (self, "memory"))
+            both = apply_layer(self.first, key, session, slice(self.sizes[0], None), (self, "memory"))
             k, v = both.split_with_sizes(self.sizes[1:], -1)
             return k, v
         return self._apply_part(1, key, session), self._apply_part(2, value, session)
@@ -102,7 +107,7 @@ class Projections(nn.Module):
         """Project queries, keys and values of one input, in one product if they are one parameter."""
         if self.one:
             self.inputs(x, x, x)
-            q, k, v = apply_layer(self.layers[0], x, session).split_with_sizes(self.sizes, -1)
+            q, k, v = apply_layer(self.first, x, session).split_with_sizes(self.sizes, -1)
             return q, k, v
         return self.query(x, session), *self.memory(x, x, session)
 
@@ -116,4 +121,4 @@ class Projections(nn.Module):
         """Return the layer of a part, and the rows of the part in its weight."""
         if not self.one:
             return self.layers[index], slice(None)
-        return self.layers[0], slice(sum(self.sizes[:index]), sum(self.sizes[: index + 1]))
+        return self.first, slice(sum(self.sizes[:index]), sum(self.sizes[: index + 1]))

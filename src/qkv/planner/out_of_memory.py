@@ -37,18 +37,15 @@ def explain_out_of_memory(attend: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(attend)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        if torch.compiler.is_compiling():
-            try:
-                return attend(*args, **kwargs)
-            except QkvError as error:
-                if not torch.compiler.is_dynamo_compiling():  # torch.export runs the function itself
-                    raise
-                _stop_tracing(type(error), error.args)
         try:
             return attend(*args, **kwargs)
-        except QkvError:
+        except QkvError as error:
+            if torch.compiler.is_dynamo_compiling():  # torch.export runs the function itself
+                _stop_tracing(type(error), error.args)
             raise
         except Exception as error:
+            if torch.compiler.is_compiling():
+                raise
             unknown = unknown_argument(kwargs, valid, ATTENTION) if isinstance(error, TypeError) else None
             if unknown is not None:
                 raise unknown from None

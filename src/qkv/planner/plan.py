@@ -1,12 +1,13 @@
 """Which algorithms can compute a problem, best first, and which of them computes a call."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from textwrap import fill
 from typing import Any, final
 
 import torch
+from torch import Tensor
 
 from qkv import forks
 from qkv.engine.algorithm import Algorithm, Facts, Result
@@ -89,6 +90,22 @@ class Plan:
         if forks.lost and algorithm.backend != "fused" and call.query.numel() + call.key.numel() >= _PARALLEL:
             forks.expect_threads("attention")
         return algorithm.run(self.problem, call, facts)
+
+    def bound(self, call: Call) -> Callable[[Call], Tensor]:
+        """Return `run_as_it_is` for the outputs of calls like this one, with the choices made that they share.
+
+        Args:
+            call: one of the calls that the function is for; no threads are lost to a fork where they run.
+        """
+        first, problem = self.candidates[0], self.problem
+        bound = None if first.bind is None else first.bind(problem, call)
+        if bound is not None:
+            return bound
+        if first.inspect is not None:
+            return lambda call: self.run_as_it_is(call).output
+        if first.reads_hidden_keys and problem.mask != "all":
+            return lambda call: first.run(problem, call.without_hidden_keys(), None).output
+        return lambda call: first.run(problem, call, None).output
 
     def inspected(self, call: Call) -> "Plan":
         """Return the plan after inspection of a call's tensor values."""

@@ -38,7 +38,7 @@ from qkv.scores.base import Score
 from qkv.scores.catalog import SCORES
 from qkv.scores.products import SCALED_DOT
 from qkv.shapes import Shape
-from qkv.values.execution import PLAIN, mode_of
+from qkv.values.execution import PLAIN, undisturbed
 from qkv.values.parameters import is_dense
 from qkv.values.pytree import tensors_in
 
@@ -62,21 +62,20 @@ class CachedPlan(NamedTuple):
         leading: the leading shape as the caller sees it.
         groups: key heads, and query heads for each; None if heads are not grouped.
         visibility: the lowered mask, if it depends on the sizes alone.
-        mechanism: the score and the normalizer as algorithms take them, if neither holds a tensor.
+        mechanism: returns the score and the normalizer of a call as algorithms take them.
         direct: computes a call from query, key and value alone, if the algorithm can.
-        bound: computes a call, if the algorithm has made its choices.
+        bound: computes a call, with every choice made that sizes and numbers decide.
     """
 
     plan: Plan
     leading: Shape
     groups: tuple[int, int] | None
     visibility: Visibility | None
-    mechanism: tuple[Score, Normalizer] | None
+    mechanism: Callable[[Arguments], tuple[Score, Normalizer]]
     direct: Callable[[Tensor, Tensor, Tensor], Tensor] | None
-    bound: Callable[[Call], Tensor] | None
+    bound: Callable[[Call], Tensor]
 
 
-_dispatch_modes = torch._C._len_torch_dispatch_stack
 _TRACES_NOTHING = TorchVersion(torch.__version__) < "2.11"
 PLANS: dict[CacheKey, CachedPlan] = {}
 """The stored plans, by `cache_key`."""
@@ -113,21 +112,22 @@ def attend(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, back
     if cached.direct is not None and not forks.lost:
         return cached.direct(query, key, value), cached.leading
     call = _call(query, key, value, arguments, cached, visibility)
-    if cached.bound is not None and not forks.lost:
-        return cached.bound(call), cached.leading
-    return cached.plan.run_as_it_is(call).output, cached.leading
+    output = cached.plan.run_as_it_is(call).output if forks.lost else cached.bound(call)
+    return output, cached.leading
 
 
 def _plain(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Return whether a call may be looked up: eager, of plain tensors on the CPU, with nothing to cast or copy."""
     return (
-        mode_of(query, key, value) == "eager"
+        undisturbed()
+        and type(query) in PLAIN
+        and type(key) in PLAIN
+        and type(value) in PLAIN
         and query.is_cpu
         and key.is_cpu
         and value.is_cpu
         and query.layout is key.layout is value.layout is torch.strided
         and not (query.is_nested or key.is_nested or value.is_nested)
-        and not _dispatch_modes()
         and not torch.is_autocast_enabled("cpu")
         and not (torch.is_grad_enabled() and (query.is_inference() or key.is_inference() or value.is_inference()))
     )
@@ -137,7 +137,7 @@ def _call(
     query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, cached: CachedPlan, visibility: Visibility | None
 ) -> Call:
     """Return the tensors of a call whose plan is cached."""
-    score, normalizer = cached.mechanism or _mechanism(arguments, query.dtype)
+    score, normalizer = cached.mechanism(arguments)
     bias, dropout, generator = arguments.bias, arguments.dropout, arguments.generator
     lowered = visibility or cached.visibility
     assert lowered is not None, "a mask is lowered with its call, or with its plan"
@@ -147,10 +147,23 @@ def _call(
     return call if cached.groups is None else grouped(call, *cached.groups)
 
 
-def _mechanism(arguments: Arguments, dtype: torch.dtype) -> tuple[Score, Normalizer]:
-    score: Score = arguments.score  # type: ignore[assignment]
-    normalizer = normalizer_for(None, score) if arguments.normalizer is None else arguments.normalizer
-    return promoted_mechanism(*in_log_space(score, normalizer, arguments.bias is not None), dtype)
+def _mechanism_of(arguments: Arguments, dtype: torch.dtype) -> Callable[[Arguments], tuple[Score, Normalizer]]:
+    """Return a function that returns the score and the normalizer of calls with the same key as algorithms take them.
+
+    What is done to their tensors depends on the key alone: mostly nothing.
+    """
+
+    def converted(arguments: Arguments) -> tuple[Score, Normalizer]:
+        score: Score = arguments.score  # type: ignore[assignment]
+        normalizer = normalizer_for(None, score) if arguments.normalizer is None else arguments.normalizer
+        return promoted_mechanism(*in_log_space(score, normalizer, arguments.bias is not None), dtype)
+
+    mechanism = score, normalizer = converted(arguments)
+    if not tensors_in((arguments.score, arguments.normalizer)):
+        return lambda _: mechanism
+    if score is arguments.score and not tensors_in(normalizer):
+        return lambda arguments: (arguments.score, normalizer)  # type: ignore[return-value]
+    return converted
 
 
 def _bias(bias: Tensor | Bias, grid: Grid, dtype: torch.dtype) -> Tensor | PositionBias:
@@ -167,8 +180,7 @@ def _store(lookup: CacheKey, plan: Plan, call: Call, leading: Shape, arguments: 
         # A tensor made in inference mode cannot be used outside of it.
         return
     numbers = not tensors_in((arguments.score, arguments.normalizer))
-    mechanism = _mechanism(arguments, call.query.dtype) if numbers else None
-    direct, bind = plan.candidates[0].direct, plan.candidates[0].bind
+    direct = plan.candidates[0].direct
     groups = call.visibility.groups
     alone = None if direct is None or not (numbers and fixed) or groups else direct(plan.problem, call)
     PLANS[lookup] = CachedPlan(
@@ -176,9 +188,9 @@ def _store(lookup: CacheKey, plan: Plan, call: Call, leading: Shape, arguments: 
         leading,
         groups,
         call.visibility if fixed else None,
-        mechanism,
+        _mechanism_of(arguments, call.query.dtype),
         alone,
-        None if bind is None else bind(plan.problem, call),
+        plan.bound(call),
     )
 
 
@@ -241,19 +253,19 @@ def _add(parts: list[Any], mechanism: object) -> bool:
         if type(x) in _NUMBERS:
             parts.append(x)
         # A tensor that is not a parameter could change the problem.
-        elif not (name in parameters and _add_tensor(parts, x)):
+        elif name in parameters and _may_be_read(x):
+            parts += (x.shape, x.dtype, x.requires_grad)
+        else:
             return False
     return True
 
 
 def _add_bias(parts: list[Any], bias: Any) -> bool:
-    return _add_tensor(parts, bias) if isinstance(bias, Tensor) else _add(parts, bias)
-
-
-def _add_tensor(parts: list[Any], x: Any) -> bool:
-    if not _may_be_read(x):
+    if not isinstance(bias, Tensor):
+        return _add(parts, bias)
+    if not _may_be_read(bias):
         return False
-    parts += (x.shape, x.dtype, x.requires_grad)
+    parts += (bias.shape, bias.dtype, bias.requires_grad)
     return True
 
 
@@ -263,8 +275,7 @@ _DEFAULT = _mechanism_key(SCALED_DOT, None, None)
 
 def _may_be_read(x: Any) -> bool:
     """Return whether a tensor of a mechanism or a mask is plain, dense, on the CPU, and may be saved for backward."""
-    may_be_saved = type(x) in PLAIN and not (x.is_inference() and torch.is_grad_enabled())
-    return may_be_saved and x.is_cpu and is_dense(x)
+    return type(x) in PLAIN and x.is_cpu and is_dense(x) and not (x.is_inference() and torch.is_grad_enabled())
 
 
 def _lowered(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments) -> Visibility | None:

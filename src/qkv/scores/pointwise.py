@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from qkv.values.execution import numbers
+
 
 @final
 @dataclass(frozen=True)
@@ -122,10 +124,15 @@ def root_power(x: Tensor, power: float) -> Tensor:
     """
     if power == 2:
         return x
+    if numbers(x) and not x.requires_grad:
+        return _raised(x, power)
     zero = x == 0
-    safe = torch.where(zero, torch.ones_like(x), x)
-    raised = safe.sqrt() if power == 1 else safe.pow(power / 2)
+    raised = _raised(torch.where(zero, torch.ones_like(x), x), power)
     return torch.where(zero, torch.zeros_like(x), raised)
+
+
+def _raised(x: Tensor, power: float) -> Tensor:
+    return x.sqrt() if power == 1 else x.pow(power / 2)
 
 
 def rooted(pointwise: "Pointwise") -> bool:

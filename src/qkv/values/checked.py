@@ -151,14 +151,12 @@ def explained_by(expect: Callable[..., None]) -> Callable[[_Run], _Run]:
     def decorate(function: _Run) -> _Run:
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            if torch.compiler.is_compiling():
-                return function(*args, **kwargs)
             try:
                 return function(*args, **kwargs)
             except QkvError:
                 raise
             except Exception as error:
-                if out_of_memory_text(error) is None:
+                if not torch.compiler.is_compiling() and out_of_memory_text(error) is None:
                     expect(*args, **kwargs)
                 raise
 

@@ -4,6 +4,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 Mode = Literal["eager", "wrapped", "transformed", "compiled"]
 """How a call is executed.
@@ -62,14 +63,31 @@ def transformed() -> bool:
     return _tracing_state() is not None or _interpreters() is not None or forward_mode() or traced()
 
 
+def undisturbed() -> bool:
+    """Return whether PyTorch's operators run as they are: neither traced nor transformed, nor observed by a mode.
+
+    Example:
+        >>> undisturbed(), torch.func.vmap(lambda x: x + undisturbed())(torch.zeros(1))
+        (True, tensor([0.]))
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and not _dispatch_modes()
+        and _tracing_state() is None
+        and _interpreters() is None
+        and not forward_mode()
+    )
+
+
 _tracing_state = torch._C._get_tracing_state
 _interpreters = torch._C._functorch.peek_interpreter_stack
 _dispatch_modes = torch._C._len_torch_dispatch_stack
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def forward_mode() -> bool:
     """Return whether forward-mode derivatives (`torch.autograd.forward_ad`) are active."""
-    return torch.autograd.forward_ad._current_level >= 0
+    return forward_ad._current_level >= 0
 
 
 def traced() -> bool:
@@ -82,9 +100,7 @@ def traced() -> bool:
         False
     """
     # The length of the stack counts both kinds of modes, and nearly always is 0.
-    if not _dispatch_modes():
-        return False
-    return any(torch._C._get_dispatch_mode(key) is not None for key in _TRACING)
+    return _dispatch_modes() > 0 and any(torch._C._get_dispatch_mode(key) is not None for key in _TRACING)
 
 
 def sizes_vary() -> bool:
@@ -106,7 +122,7 @@ def readable(tensor: Tensor) -> bool:
     """
     if torch.compiler.is_compiling() or not tensor.is_cpu or traced():
         return False
-    return type(tensor) in PLAIN and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return type(tensor) in PLAIN and not _is_wrapped(tensor)
 
 
 def numbers(tensor: Tensor) -> bool:

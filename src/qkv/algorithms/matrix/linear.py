@@ -71,8 +71,8 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
         )
         output = output if output.dtype == problem.dtype else output.to(problem.dtype)
         return Result(output if output.shape == shape else output.expand(shape), None)
-    count = call.visibility.count()
-    factor = scale if problem.normalizer == "identity" else scale / count.clamp(min=1).to(value.dtype)[..., None]
+    count = None if problem.normalizer == "identity" else call.visibility.count()
+    factor = scale if count is None else scale / count.clamp(min=1).to(value.dtype)[..., None]
     if problem.mask == "causal":
         parts = (x.expand(*problem.leading, *x.shape[-2:]) for x in (query, key, value))
         output = _causal(*parts) * factor
@@ -90,10 +90,10 @@ def _of_all_keys(query: Tensor, key: Tensor, value: Tensor, factor: float) -> Te
     return query @ (key.mT @ value).mul_(factor)
 
 
-def _state(problem: Problem, count: Tensor, output: Tensor) -> Tensor:
+def _state(problem: Problem, count: Tensor | None, output: Tensor) -> Tensor:
     dtype = torch.float64
     shape = (*problem.leading, problem.queries)
-    if problem.normalizer == "identity":
+    if count is None:
         return output.new_zeros(shape, dtype=dtype)
     state = count.to(dtype).expand(shape)
     return 1 + state.log() if problem.normalizer == "softmax" else state

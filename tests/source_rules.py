@@ -172,6 +172,32 @@ def systems(tree: ast.Module) -> Iterator[Use]:
         yield from (Use(node.lineno, name) for name in names if name in lacking | DIFFERENT)
 
 
+FACTORIES = {
+    *("arange", "as_tensor", "empty", "empty_strided", "eye", "full", "linspace", "logspace", "normal", "ones", "rand"),
+    *("randint", "randn", "randperm", "scalar_tensor", "tensor", "tril_indices", "triu_indices", "zeros"),
+}
+OWNERS = {"Buffer", "Parameter", "register_buffer", "register_parameter"}
+"""What a module owns lies on the default device, as in PyTorch's own modules."""
+
+
+def placing(tree: ast.Module) -> Iterator[Use]:
+    """Calls that make a tensor on the default device, which the user may have set to another one."""
+    owned = {
+        inner
+        for node in nodes(tree)
+        if isinstance(node, ast.Call)
+        and (getattr(node.func, "attr", None) in OWNERS or getattr(node.func, "id", None) in OWNERS)
+        for inner in ast.walk(node)
+    }
+    for node in nodes(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="torch"), attr=name)) if name in FACTORIES:
+                # A dictionary of arguments, which has no name here, may hold the device.
+                placed = {"device", "out", None} & {keyword.arg for keyword in node.keywords}
+                if not placed and node not in owned:
+                    yield Use(node.lineno, f"torch.{name}")
+
+
 COMPILERS = frozenset({"numba", "triton", "llvmlite"})
 
 RULES = {
@@ -224,6 +250,14 @@ RULES = {
         "normalize by `qkv.data.normal_forms`: Python's own takes quadratic time for combining marks",
         normalizing,
         {"data/normal_forms.py": frozenset({"normalize"})},
+    ),
+    "placing": Rule(
+        "pass device=: that of the tensors it meets, or cpu; without it torch.set_default_device decides",
+        placing,
+        {
+            "nn/biases.py": frozenset({"torch.empty"}),  # a parameter, or a buffer
+            "nn/normalizers.py": frozenset({"torch.full"}),  # what parameters start from
+        },
     ),
     "compilers": Rule(
         "only what builds kernels imports a compiler: everything else works without one",

@@ -30,6 +30,10 @@ SEEN = {
     ),
     "future": ("from __future__ import annotations",),
     "normalizing": ("from unicodedata import normalize", "unicodedata.normalize(x, y)", "unicodedata.is_normalized(x)"),
+    "placing": (
+        *("torch.zeros(2)", "torch.arange(0, x, 2, dtype=y)", "f(torch.tensor([1.0]))", "torch.full((), x).to(y)"),
+        "Parameter(x) + torch.ones(2)",
+    ),
     "compilers": ("import numba", "from numba import njit", "import triton.language as tl", "from llvmlite import ir"),
 }
 PASSED = {
@@ -39,6 +43,11 @@ PASSED = {
     "systems": ("os.open(x, os.O_RDONLY)", "signal.SIGINT", "x.rename(y)", "import stat"),
     "future": ("import future",),
     "normalizing": ("normalize(x, y)", "from unicodedata import category", "functional.normalize(x)"),
+    "placing": (
+        *('torch.zeros(2, device="cpu")', "torch.ones(2, **options)", "torch.randn(2, out=x)", "x.new_zeros(2)"),
+        *("nn.Parameter(torch.empty(2))", 'self.register_buffer("x", torch.zeros(2))', "np.zeros(2)"),
+        "torch.zeros_like(x)",
+    ),
     "compilers": ("import numbatic", "from qkv.numba import x"),
 }
 

@@ -15,7 +15,11 @@ from qkv.errors import UnsupportedError
 from qkv.functional import attention, attention_with_state
 from qkv.introspect.lazy_map import attention_map
 from qkv.masks.patterns import causal, lengths, window
+from qkv.normalizers.base import Normalizer
+from qkv.normalizers.dense import Sigmoid
+from qkv.normalizers.sparse import Entmax
 from qkv.planner.plan_cache import PLANS
+from qkv.scores.sums import Additive
 
 by_backend = pytest.mark.parametrize("backend", [*ON_CPU, "auto"])
 
@@ -103,6 +107,26 @@ def test_short_sequences_with_gradients_change_no_bit(default: Callable[[], Abst
         with default():
             found = torch.autograd.grad(attention(*leaves, mask=mask).square().sum(), leaves)
         assert all(same_bits(one, other) for one, other in zip(found, expected, strict=True))
+
+
+@by_default
+@pytest.mark.parametrize(
+    ("backend", "normalizer"), [("fused", Sigmoid()), ("blocked", Sigmoid(0.5)), ("blocked", Entmax(1.7))]
+)
+def test_second_derivatives_by_tiles_change_no_bit(
+    default: Callable[[], AbstractContextManager[Any]], backend: str, normalizer: Normalizer
+) -> None:
+    query, key, value = torch.randn(3, 2, 9, 4, generator=torch.Generator().manual_seed(0)).unbind()
+    vector = torch.linspace(-1, 1, 4, requires_grad=True)
+
+    def slopes() -> Tensor:
+        output = attention(query, key, value, score=Additive(vector), normalizer=normalizer, backend=backend)
+        (slope,) = torch.autograd.grad(output.square().sum(), vector, create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), vector)[0]
+
+    expected = slopes()
+    with default():
+        assert same_bits(slopes(), expected)
 
 
 @by_backend

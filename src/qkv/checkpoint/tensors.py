@@ -250,7 +250,7 @@ def read_some(stream: IO[bytes], header: Header, names: Sequence[str], what: str
 
 
 def _read_one(stream: IO[bytes], slot: Slot, what: str, on_read: Callable[[Any], object]) -> Tensor:
-    numbers = torch.empty(slot.bytes, dtype=torch.uint8)
+    numbers = torch.empty(slot.bytes, dtype=torch.uint8, device="cpu")
     rest = numbers.numpy().data
     while rest:
         count = stream.readinto(rest[:_PIECE])  # type: ignore[attr-defined]

@@ -323,7 +323,7 @@ def _wrong_pair(task: Exercise, form: Form, inputs: tuple[Any, ...], at: int) ->
     values = inputs[at]
     keys = max(values.ndim - 2, 0)  # the dimension of the keys
     for number in range(values.shape[keys]):
-        change = torch.zeros_like(values).index_fill_(keys, torch.tensor(number), _LARGE)
+        change = torch.zeros_like(values).index_fill_(keys, torch.tensor(number, device="cpu"), _LARGE)
         moved, expected = (
             (function(*inputs[:at], values + change, *inputs[at + 1 :]) - function(*inputs)).abs()
             for function in (form, task.solve)
@@ -346,7 +346,11 @@ def _can_change(item: object) -> bool:
 
 def _changed(item: Any) -> Any:
     """Other numbers of the same kind and size."""
-    return 2 * item if isinstance(item, float) else item.roll(1, 0) + torch.linspace(0, 1, item.numel()).view_as(item)
+    return (
+        2 * item
+        if isinstance(item, float)
+        else item.roll(1, 0) + torch.linspace(0, 1, item.numel(), device="cpu").view_as(item)
+    )
 
 
 def _difference(task: Exercise, answer: Tensor, right: Tensor, inputs: tuple[Any, ...]) -> Verdict:

@@ -25,7 +25,7 @@ def engel() -> tuple[Tensor, Tensor]:
         True
     """
     lines = _text("engel.csv").splitlines()[1:]
-    table = torch.tensor([[float(cell) for cell in line.split(",")] for line in lines])
+    table = torch.tensor([[float(cell) for cell in line.split(",")] for line in lines], device="cpu")
     return table[:, 0], table[:, 1]
 
 

@@ -32,7 +32,7 @@ class Exercise:
 
 
 def _normal(generator: Generator, *size: int) -> Tensor:
-    return torch.randn(*size, generator=generator)
+    return torch.randn(*size, generator=generator, device="cpu")
 
 
 def _shared_axis(scores: Tensor, axis: str, function: str = "softmax") -> Tensor:
@@ -77,8 +77,8 @@ _NO_SOFTMAX = {
 
 
 def _draw_regression(g: Generator, trial: int) -> tuple[Any, ...]:
-    keys, values = 5 * torch.rand(7 + trial % 3, generator=g), 10 + 5 * _normal(g, 7 + trial % 3)
-    return 5 * torch.rand(4, generator=g), keys, values, (0.4, 0.7, 1.6)[trial % 3]
+    keys, values = 5 * torch.rand(7 + trial % 3, generator=g, device="cpu"), 10 + 5 * _normal(g, 7 + trial % 3)
+    return 5 * torch.rand(4, generator=g, device="cpu"), keys, values, (0.4, 0.7, 1.6)[trial % 3]
 
 
 def _regression(
@@ -167,7 +167,7 @@ def _draw_attention(g: Generator, trial: int) -> tuple[Any, ...]:
 
 def _draw_masked(g: Generator, trial: int) -> tuple[Any, ...]:
     query, key, value = _draw_attention(g, trial)
-    mask = torch.rand(*query.shape[:-1], key.shape[-2], generator=g) < 0.6
+    mask = torch.rand(*query.shape[:-1], key.shape[-2], generator=g, device="cpu") < 0.6
     mask[..., 1, 0] = True
     if trial % 2 == 0:
         mask[..., 0, :] = False  # a query that may see nothing
@@ -472,7 +472,7 @@ def _multi_head(
         inner = {
             "shared": [query_weight, query_weight, value_weight],
             "swapped": [key_weight, query_weight, value_weight],
-            "no value": [query_weight, key_weight, torch.eye(len(x[0]))],
+            "no value": [query_weight, key_weight, torch.eye(len(x[0]), device="cpu")],
         }[project]
     if project == "slices":
         inner = [_diagonal_blocks(weight, heads) for weight in inner]
@@ -497,7 +497,7 @@ def _head_weights(scores: Tensor, axis: str, weights: str) -> Tensor:
 
 def _diagonal_blocks(weight: Tensor, heads: int) -> Tensor:
     """Zeros but for the squares on the diagonal: what the heads take that see only their slice of the embedding."""
-    at = torch.arange(len(weight)) * heads // len(weight)
+    at = torch.arange(len(weight), device="cpu") * heads // len(weight)
     return weight * (at[:, None] == at)
 
 
@@ -577,19 +577,21 @@ def _draw_causal(g: Generator, trial: int) -> tuple[Any, ...]:
 def _causal(new: int, past: int, *, start: str = "right", sense: str = "right", width: str = "right") -> Tensor:
     columns = {"right": past + new, "new": new, "past": past}[width]
     offset = {"right": past, "top left": 0, "strict": past - 1, "ahead": past + 1, "minus": -past, "new": new}[start]
-    mask = torch.arange(columns)[None] <= offset + torch.arange(new)[:, None]
+    mask = torch.arange(columns, device="cpu")[None] <= offset + torch.arange(new, device="cpu")[:, None]
     forms: dict[str, Callable[[], Tensor]] = {
         "right": lambda: mask,
         "inverted": lambda: ~mask,
-        "upper": lambda: torch.arange(columns)[None] >= offset + torch.arange(new)[:, None],
+        "upper": lambda: torch.arange(columns, device="cpu")[None] >= offset + torch.arange(new, device="cpu")[:, None],
         "all": lambda: torch.ones_like(mask),
-        "bias": lambda: torch.zeros(mask.shape).masked_fill(~mask, -math.inf),
+        "bias": lambda: torch.zeros(mask.shape, device="cpu").masked_fill(~mask, -math.inf),
         "float": mask.float,
-        "no past": lambda: mask & (torch.arange(columns)[None] >= past),
-        "past alone": lambda: mask & (torch.arange(columns)[None] < past),
+        "no past": lambda: mask & (torch.arange(columns, device="cpu")[None] >= past),
+        "past alone": lambda: mask & (torch.arange(columns, device="cpu")[None] < past),
         "past last": lambda: mask.roll(-past, 1),
-        "diagonal": lambda: torch.arange(columns)[None] == offset + torch.arange(new)[:, None],
-        "first diagonal": lambda: torch.eye(new, columns, dtype=torch.bool),
+        "diagonal": lambda: (
+            torch.arange(columns, device="cpu")[None] == offset + torch.arange(new, device="cpu")[:, None]
+        ),
+        "first diagonal": lambda: torch.eye(new, columns, dtype=torch.bool, device="cpu"),
     }
     return forms[sense]()
 
@@ -640,14 +642,14 @@ def _positions(
     first: str = "zero",
     layout: str = "rows",
 ) -> Tensor:
-    positions = torch.arange(length, dtype=torch.float64)[:, None] + (first == "one")
+    positions = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] + (first == "one")
     positions_of = {
         "turns": 2 * math.pi * positions,
         "share": positions / length,
         "degrees": positions * (math.pi / 180),
     }
     positions = positions_of.get(first, positions)
-    index = torch.arange(0, width, 2, dtype=torch.float64)
+    index = torch.arange(0, width, 2, dtype=torch.float64, device="cpu")
     numbers = {"thousand": 1e3, "hundred": 1e2, "hundred thousand": 1e5, "e": math.e}
     numbers |= {"no logarithm": math.inf, "common logarithm": math.exp(4)}
     number = numbers.get(base, 10000.0)
@@ -712,7 +714,7 @@ _POSITIONS = {
 
 def _draw_copying(g: Generator, trial: int) -> tuple[Any, ...]:
     size, length, rows = 9 + trial % 2, 5 + trial % 3, 3
-    ids = torch.randint(size, (length,), generator=g)
+    ids = torch.randint(size, (length,), generator=g, device="cpu")
     ids[-1] = ids[0]  # a word that stands twice
     return _normal(g, rows, size), _normal(g, rows, length), ids
 
@@ -763,7 +765,7 @@ def _copying(
 def _spread(ids: Tensor, size: int, repeated: str) -> Tensor:
     """A row for each position, 1 at the word that stands there; by mistake only at its first or last position."""
     if repeated == "in order":
-        return torch.eye(len(ids), size, dtype=torch.int64)
+        return torch.eye(len(ids), size, dtype=torch.int64, device="cpu")
     spread = F.one_hot(ids, size)
     for word in set(ids.tolist()) if repeated in ("first", "last", "put") else ():
         at = (ids == word).nonzero()[:, 0]
@@ -834,7 +836,9 @@ def _influence(
     moved = factors[factor][:, None] * changes.get(change, value)
     if change == "zero key":
         scores = (key @ query / root).expand(len(key), -1)
-        moved = scores.masked_fill(torch.eye(len(key), dtype=torch.bool), 0.0).softmax(-1) @ value - w @ value
+        moved = (
+            scores.masked_fill(torch.eye(len(key), dtype=torch.bool, device="cpu"), 0.0).softmax(-1) @ value - w @ value
+        )
     sizes: dict[str, Tensor] = {
         "norm": moved.norm(dim=-1),
         "squared": moved.square().sum(-1),

@@ -56,7 +56,9 @@ class Agreement:
             log-probabilities, end token included; a proposal is finished if one side ended it.
         """
         rows = [_proposals(ours, theirs) for ours, theirs in zip(ahead, back, strict=True)]
-        rows_T = torch.tensor([row for row, hypotheses in enumerate(rows) for _ in hypotheses], dtype=torch.int64)
+        rows_T = torch.tensor(
+            [row for row, hypotheses in enumerate(rows) for _ in hypotheses], dtype=torch.int64, device=source.device
+        )
         texts = [ids for hypotheses in rows for ids in hypotheses]
         scores = [
             score

@@ -308,7 +308,8 @@ class TiledEquation:
             # A bias may mask a whole row by −inf.
             visible = torch.ones((1, 1), dtype=torch.bool, device=s.device)
         normalizer = _normalizer(mechanism.normalizer, terms.parameter)
-        w = normalizer(s, visible)
+        # A parameter may be wider than the values.
+        w = normalizer(s, visible).to(terms.value.dtype)
         if constants.seed is not None:
             w = w * dropout_factors(constants.seed, slices, mechanism.leading, queries, mechanism.dropout, w.dtype)
         return [w @ terms.value if index == 0 else normalizer.state(s, visible).to(w.dtype) for index in self.outputs]

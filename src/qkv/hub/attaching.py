@@ -210,7 +210,7 @@ def _unattached(model: nn.Module, name: str) -> Callable[..., Any]:
 
 def _generate(model: Any, *arguments: Any, **options: Any) -> Any:
     """Note that a generation begins and ends; it may contain others, and read several sources."""
-    none = torch.empty(0, dtype=torch.int64)
+    none = torch.empty(0, dtype=torch.int64, device="cpu")
     model._modules[ROWS](none, start=True)
     try:
         return _unattached(model, "generate")(*arguments, **options)
@@ -221,7 +221,7 @@ def _generate(model: Any, *arguments: Any, **options: Any) -> Any:
 def _prepare_model_inputs(model: Any, *arguments: Any, **options: Any) -> Any:
     """Note that a generation reads its source."""
     prepared = _unattached(model, "_prepare_model_inputs")(*arguments, **options)
-    model._modules[ROWS](torch.arange(prepared[0].shape[0]), start=True)
+    model._modules[ROWS](torch.arange(prepared[0].shape[0], device="cpu"), start=True)
     return prepared
 
 
@@ -230,7 +230,7 @@ def _expand_inputs(model: Any, expand_size: int = 1, *arguments: Any, **options:
     expanded = _unattached(model, "_expand_inputs_for_generation")(expand_size, *arguments, **options)
     if expand_size > 1:
         batch = next(x for x in (expanded[0], *expanded[1].values()) if isinstance(x, Tensor)).shape[0] // expand_size
-        model._modules[ROWS](torch.arange(batch).repeat_interleave(expand_size))
+        model._modules[ROWS](torch.arange(batch, device="cpu").repeat_interleave(expand_size))
     return expanded
 
 

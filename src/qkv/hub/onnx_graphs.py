@@ -87,13 +87,13 @@ def graphs(model: Exportable) -> dict[str, Graph]:
         Graphs by file name.
     """
     copy = _by_equation(model)
-    ids, fewer = (torch.ones((_BATCH, size), dtype=torch.int64) for size in (_LONG, _LONG - 1))
-    lengths = torch.arange(_LONG, _LONG - _BATCH, -1)
+    ids, fewer = (torch.ones((_BATCH, size), dtype=torch.int64, device="cpu") for size in (_LONG, _LONG - 1))
+    lengths = torch.arange(_LONG, _LONG - _BATCH, -1, device="cpu")
     match copy:
         case TransformerTranslator():
-            started = _steps_of(copy, torch.zeros(_BATCH, _LONG, copy.parts.width), lengths)
+            started = _steps_of(copy, torch.zeros(_BATCH, _LONG, copy.parts.width, device="cpu"), lengths)
             with_exported_layers(copy)
-            memory = torch.zeros(_BATCH, _LONG, copy.parts.width)
+            memory = torch.zeros(_BATCH, _LONG, copy.parts.width, device="cpu")
             source: Inputs = {"source": (ids, ("batch", "source")), "lengths": (lengths, ("batch",))}
             read: Inputs = {"memory": (memory, ("batch", "source")), "lengths": (lengths, ("batch",))}
             target: Inputs = {"target": (fewer, ("batch", "target"))}
@@ -153,7 +153,10 @@ def _steps_of(model: TransformerTranslator, memory: Tensor, lengths: Tensor) -> 
         f"past_{name}": (tensor[..., : _LONG - 2, :].clone(), _by_position(tensor, "past"))
         for name, tensor in zip(sides, _past_like(model, _BATCH, _LONG), strict=True)
     }
-    tokens: Inputs = {"tokens": (torch.ones(_BATCH, dtype=torch.int64), ("batch",)), "lengths": (lengths, ("batch",))}
+    tokens: Inputs = {
+        "tokens": (torch.ones(_BATCH, dtype=torch.int64, device="cpu"), ("batch",)),
+        "lengths": (lengths, ("batch",)),
+    }
     return {
         "begin": Graph(_Begin(model), {"memory": (memory, ("batch", "source"))}, tuple(crossing), {}),
         "step": Graph(
@@ -165,8 +168,10 @@ def _steps_of(model: TransformerTranslator, memory: Tensor, lengths: Tensor) -> 
 def _past_like(model: TransformerTranslator, batch: int, length: int) -> list[Tensor]:
     """Return keys and values of a target, as the layers of a decoder keep them."""
     with torch.no_grad():
-        state = model.start(torch.ones(batch, 1, dtype=torch.int64), torch.ones(batch, dtype=torch.int64))
-        _, after = model.advance(torch.ones(batch, length, dtype=torch.int64), state)
+        state = model.start(
+            torch.ones(batch, 1, dtype=torch.int64, device="cpu"), torch.ones(batch, dtype=torch.int64, device="cpu")
+        )
+        _, after = model.advance(torch.ones(batch, length, dtype=torch.int64, device="cpu"), state)
     return [part for cache in after.caches if cache.past is not None for part in (cache.past.key, cache.past.value)]
 
 
@@ -217,7 +222,10 @@ def _recurrent(
     # The layers of a decoder start from one state: as one example, they would become one input.
     parts = {name: tensor.clone() for name, tensor in _parts(state).items()}
     axes = {name: _axes(name, tensor) for name, tensor in parts.items()}
-    tokens: Inputs = {"tokens": (torch.ones(_BATCH, dtype=torch.int64), ("batch",)), "lengths": source["lengths"]}
+    tokens: Inputs = {
+        "tokens": (torch.ones(_BATCH, dtype=torch.int64, device="cpu"), ("batch",)),
+        "lengths": source["lengths"],
+    }
     states: Inputs = {name: (tensor, axes[name]) for name, tensor in parts.items()}
     with_exported_layers(encoder)
     changing = tuple(f"next_{name}" for name in parts if name.startswith(("hidden", "alignment")))

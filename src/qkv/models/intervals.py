@@ -96,7 +96,7 @@ def bootstrap_interval(
         numerators, denominators = sums[:, : size * outputs].view(-1, size, outputs), sums[:, size * outputs :, None]
         samples.append(torch.where(denominators == 0, math.nan, numerators / denominators))
     estimates = torch.cat(samples, 1)
-    low, high = torch.nanquantile(estimates, torch.tensor(ends, dtype=estimates.dtype), dim=1)
+    low, high = torch.nanquantile(estimates, torch.tensor(ends, dtype=estimates.dtype, device=estimates.device), dim=1)
     no_interval = unsupported(smoother, query)[:, None]
     return torch.where(no_interval, math.nan, low), torch.where(no_interval, math.nan, high)
 
@@ -130,7 +130,7 @@ def _far(smoother: KernelSmoother, query: Tensor) -> Tensor:
     """Return where a Gaussian is out of reach of every point (m,); compact kernels have no weight there anyway."""
     scaled, points, score = smoother.scaled(query)
     if not isinstance(score, Gaussian):
-        return torch.zeros(len(query), dtype=torch.bool)
+        return torch.zeros(len(query), dtype=torch.bool, device=query.device)
     measure = SquaredDistance(score.bandwidth)
     _, nearest = attention_with_state(scaled, points, points[:, :1], score=measure, normalizer=Hard())
     # The hard normalizer's state is the largest score: −u²/2 of the nearest point.

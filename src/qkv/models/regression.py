@@ -192,7 +192,7 @@ class NadarayaWatson(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def smoother(self) -> KernelSmoother:
         """Return the fitted estimate as a module, whose attention can be recorded."""
         check_is_fitted(self)
-        return self._smoother(torch.as_tensor(np.atleast_1d(self.bandwidth_), dtype=torch.float64))
+        return self._smoother(torch.as_tensor(np.atleast_1d(self.bandwidth_), dtype=torch.float64, device="cpu"))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

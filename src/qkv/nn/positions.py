@@ -180,7 +180,7 @@ class RopeScaling:
             first, last = (math.floor(ends[0]), math.ceil(ends[1])) if self.rounded else ends
             first, last = max(first, 0), min(last, width - 1)
             last = last + 0.001 if first == last else last
-            unscaled = 1 - (torch.arange(width // 2, dtype=torch.float64) - first) / (last - first)
+            unscaled = 1 - (torch.arange(width // 2, dtype=torch.float64, device=plain.device) - first) / (last - first)
         unscaled = unscaled.clamp(0, 1)
         return plain / self.factor * (1 - unscaled) + plain * unscaled
 

@@ -102,11 +102,11 @@ def _(normalizer: Softmax, row: NormalizedRow) -> Weighing:
     sink = None if normalizer.sink is None else float(normalizer.sink)
     top = max(float(row.visible_scores().max()), -torch.inf if sink is None else sink)
     e = torch.exp(row.scores - top)
-    of_sink = 0.0 if sink is None else float(torch.exp(torch.tensor(sink - top, dtype=torch.float64)))
+    of_sink = 0.0 if sink is None else float(torch.exp(torch.tensor(sink - top, dtype=torch.float64, device="cpu")))
     total = e[row.visible].sum() + of_sink
     below = "" if sink is None else " + exp(sink − m)"
     steps = [
-        Step("largest score", "m", "m = max s", "number", torch.tensor(top)),
+        Step("largest score", "m", "m = max s", "number", torch.tensor(top, device="cpu")),
         Step(
             *("exponentials", "e", "e = exp(s − m)", "row", row.at_displayed_keys(e)),
             filled=lambda i: ("exp({} − {})", (row.score(i), top)),
@@ -142,7 +142,11 @@ def _(normalizer: Hard, row: NormalizedRow) -> Weighing:
 @weighing.register
 def _(normalizer: Sigmoid, row: NormalizedRow) -> Weighing:
     count = row.visible.sum().double()
-    bias = -count.log() if normalizer.bias is None else torch.as_tensor(float(normalizer.bias), dtype=torch.float64)
+    bias = (
+        -count.log()
+        if normalizer.bias is None
+        else torch.as_tensor(float(normalizer.bias), dtype=torch.float64, device=count.device)
+    )
     moved = row.scores + bias
     steps = [
         Step("bias", "b", "b = −log n" if normalizer.bias is None else "b", "number", bias),
@@ -180,7 +184,7 @@ def _above_threshold(alpha: float, row: NormalizedRow) -> Weighing:
     note = f"It makes the weights sum to one; {support} of {int(row.visible.sum()):,} keys lie above it."
     symbol = "s" if alpha == 2 else "x"
     threshold = f"τ: Σ w = 1 with w of {symbol} − τ"
-    steps.append(Step("threshold", "τ", threshold, "number", torch.tensor(tau), note))
+    steps.append(Step("threshold", "τ", threshold, "number", torch.tensor(tau, device="cpu"), note))
     above = f"{symbol} − τ"
     steps.append(Step("above the threshold", above, above, "row", row.at_displayed_keys(x - tau)))
     power = "" if alpha == 2 else f"^{1 / (alpha - 1):.4g}"

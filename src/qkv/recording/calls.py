@@ -90,7 +90,9 @@ class RecordedCall:
         """
         queries, keys = self.query.shape[-2], self.key.shape[-2]
         mask, bias = self.options.get("mask"), self.options.get("bias")
-        visible = torch.ones(queries, keys, dtype=torch.bool) if mask is None else self._table(mask)
+        visible = (
+            torch.ones(queries, keys, dtype=torch.bool, device=self.query.device) if mask is None else self._table(mask)
+        )
         visible, last = visible[..., :count, :], keys - (queries - count)
         cut = self.self_attention and not bool(visible[..., last:].any())
         columns = last if cut else keys

@@ -200,7 +200,9 @@ class Pass:
     def _rows_of_heads(self, tensor: Tensor, name: str, layer: str) -> Tensor:
         dimension = 2 if name in ("weights", "keys") else 1
         heads = self._heads(layer, tensor.shape[-dimension - 1] if tensor.ndim > dimension + 1 else 0)
-        return tensor if heads is None else tensor.index_select(-dimension - 1, torch.tensor(heads))
+        return (
+            tensor if heads is None else tensor.index_select(-dimension - 1, torch.tensor(heads, device=tensor.device))
+        )
 
     def _heads(self, layer: str, count: int) -> list[int] | None:
         """Return the heads to show of a layer with so many; None for all."""

@@ -249,7 +249,7 @@ def _span(masks: Sequence[Mask], keys: int) -> int | None:
 
 def _as_table(mask: Mask | None, heads: int, queries: int, keys: int) -> Tensor:
     if mask is None:
-        return torch.ones(heads, queries, keys, dtype=torch.bool)
+        return torch.ones(heads, queries, keys, dtype=torch.bool, device="cpu")
     return matrix(mask, queries, keys, (heads,))
 
 

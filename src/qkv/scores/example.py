@@ -28,5 +28,8 @@ def example(name: str, width: int = 1, dtype: torch.dtype = torch.float32) -> Sc
     entry = SCORES[name]
     if not entry.only_numbers and not entry.tensors:
         raise ConfigError("score", "a score of numbers and tensors", f'"{name}"', "Pass a function (query, key).")
-    tensors = {field: torch.ones((width,) * len(letters), dtype=dtype) for field, letters in entry.tensors.items()}
+    tensors = {
+        field: torch.ones((width,) * len(letters), dtype=dtype, device="cpu")
+        for field, letters in entry.tensors.items()
+    }
     return entry.make(**tensors)

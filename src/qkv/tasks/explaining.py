@@ -55,9 +55,9 @@ _LONGEST, _LARGEST = 2**40, 2**62
 _MASKS: dict[str, Callable[[Question], Mask | None]] = {
     "none": lambda question: None,
     "causal": lambda question: causal(),
-    "lengths": lambda question: lengths(torch.full((question.batch,), question.keys)),
+    "lengths": lambda question: lengths(torch.full((question.batch,), question.keys, device="cpu")),
     "window": lambda question: window(128, 128),
-    "dense": lambda question: dense(torch.ones(question.queries, question.keys, dtype=torch.bool)),
+    "dense": lambda question: dense(torch.ones(question.queries, question.keys, dtype=torch.bool, device="cpu")),
 }
 _DTYPES = {str(dtype).split(".")[1]: dtype for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16)}
 
@@ -90,7 +90,7 @@ def answer(question: Question) -> Plan:
     mask = _MASKS[expect_name(setting("mask"), question.mask, _MASKS, "a known name")](question)
     # Expanded zeros act as tensors of any size without allocating memory.
     query, key = (
-        torch.zeros((), dtype=dtype).expand(question.batch, question.heads, count, question.width)
+        torch.zeros((), dtype=dtype, device="cpu").expand(question.batch, question.heads, count, question.width)
         for count in (question.queries, question.keys)
     )
     if question.gradient:

@@ -115,7 +115,7 @@ def _received(job: TrainingJob, processes: Processes) -> TrainingSession:
     """Return the state of a training that `send` gives, with its weights in the job's model."""
     numbers = decode_mapping(processes.copy_text().encode(), "the state of process 0")
     described = parse_json(processes.copy_text())
-    moments = {name: torch.empty(shape, dtype=getattr(torch, dtype)) for name, dtype, shape in described}
+    moments = {name: torch.empty(shape, dtype=getattr(torch, dtype), device="cpu") for name, dtype, shape in described}
     processes.copy([*job.model.state_dict().values(), *moments.values()])
     state = read_state(numbers)
     optimizer = build_optimizer(job.model, job.settings)

@@ -149,11 +149,11 @@ class Processes:
         """
         if self.size > 1:
             with self._connected():
-                dist.broadcast(torch.tensor(order, dtype=torch.int64), 0)
+                dist.broadcast(torch.tensor(order, dtype=torch.int64, device="cpu"), 0)
 
     def receive(self, count: int) -> list[int]:
         """Wait until process 0 announces what comes next; called by the others."""
-        order = torch.zeros(count, dtype=torch.int64)
+        order = torch.zeros(count, dtype=torch.int64, device="cpu")
         with self._connected():
             dist.broadcast(order, 0)
         return order.tolist()
@@ -171,7 +171,7 @@ class Processes:
             return
         for name, fact in facts.items():
             digest = torch.frombuffer(bytearray(sha256(fact.encode()).digest()), dtype=torch.uint8)
-            digests = [torch.empty(_DIGEST, dtype=torch.uint8) for _ in range(self.size)]
+            digests = [torch.empty(_DIGEST, dtype=torch.uint8, device="cpu") for _ in range(self.size)]
             with self._connected():
                 dist.all_gather(digests, digest)
             different = [rank for rank in range(self.size) if not torch.equal(digests[rank], digests[0])]
@@ -195,8 +195,12 @@ class Processes:
         if self.size == 1:
             return text
         data = bytearray(text.encode())
-        self.copy([size := torch.tensor(len(data))])
-        body = torch.frombuffer(data, dtype=torch.uint8) if self.leads else torch.empty(int(size), dtype=torch.uint8)
+        self.copy([size := torch.tensor(len(data), device="cpu")])
+        body = (
+            torch.frombuffer(data, dtype=torch.uint8)
+            if self.leads
+            else torch.empty(int(size), dtype=torch.uint8, device="cpu")
+        )
         self.copy([body])
         return body.numpy().tobytes().decode()
 
@@ -204,7 +208,7 @@ class Processes:
         """Return which flags any process has set."""
         if self.size == 1:
             return list(flags)
-        counts = torch.tensor(flags, dtype=torch.int32)
+        counts = torch.tensor(flags, dtype=torch.int32, device="cpu")
         with self._connected():
             dist.all_reduce(counts)
         return [bool(count) for count in counts.tolist()]
@@ -219,8 +223,8 @@ class Processes:
         if self.size == 1:
             return [list(row) for row in rows]
         per_process = -(-count // self.size)
-        padded = torch.zeros(per_process, len(rows[0]), dtype=torch.float64)
-        padded[: len(rows)] = torch.tensor(rows, dtype=torch.float64)
+        padded = torch.zeros(per_process, len(rows[0]), dtype=torch.float64, device="cpu")
+        padded[: len(rows)] = torch.tensor(rows, dtype=torch.float64, device="cpu")
         parts = [torch.empty_like(padded) for _ in range(self.size)]
         with self._connected():
             dist.all_gather(parts, padded)
@@ -244,11 +248,11 @@ class Processes:
         """Sum one vector: each process sums one segment of it for all."""
         length, dtype = vectors[0].numel(), vectors[0].dtype
         width = -(-length // self.size)
-        padded = torch.zeros(len(vectors), self.size * width, dtype=dtype)
+        padded = torch.zeros(len(vectors), self.size * width, dtype=dtype, device="cpu")
         for row, vector in zip(padded, vectors, strict=True):
             row[:length] = vector
         outgoing = [segment.contiguous() for segment in padded.view(len(vectors), self.size, width).unbind(1)]
-        incoming = [torch.empty(len(nodes), width, dtype=dtype) for nodes in shapes]
+        incoming = [torch.empty(len(nodes), width, dtype=dtype, device="cpu") for nodes in shapes]
         incoming[self.rank] = outgoing[self.rank]
         other_ranks = [rank for rank in range(self.size) if rank != self.rank]
         waiting = [dist.irecv(incoming[rank], rank) for rank in other_ranks]

@@ -49,10 +49,12 @@ def generators() -> dict[str, Tensor]:
     numpy = np.random.get_state(legacy=False)
     inner = numpy["state"]
     states = {
-        "python": torch.tensor([version, *words], dtype=torch.int64),
-        "python.gauss": torch.tensor([] if gauss is None else [gauss], dtype=torch.float64),
-        "numpy": torch.tensor([inner["pos"], numpy["has_gauss"], *inner["key"].tolist()], dtype=torch.int64),
-        "numpy.gauss": torch.tensor([numpy["gauss"]], dtype=torch.float64),
+        "python": torch.tensor([version, *words], dtype=torch.int64, device="cpu"),
+        "python.gauss": torch.tensor([] if gauss is None else [gauss], dtype=torch.float64, device="cpu"),
+        "numpy": torch.tensor(
+            [inner["pos"], numpy["has_gauss"], *inner["key"].tolist()], dtype=torch.int64, device="cpu"
+        ),
+        "numpy.gauss": torch.tensor([numpy["gauss"]], dtype=torch.float64, device="cpu"),
         "torch": torch.get_rng_state(),
     }
     if torch.cuda.is_available():

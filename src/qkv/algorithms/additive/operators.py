@@ -210,7 +210,7 @@ def _equation(items: Items, rule: str, dropout: float, state: bool) -> _Equation
         items.value,
         vector=vector,
         # A sigmoid's own bias is in the shift.
-        parameter=torch.zeros((), dtype=torch.float64) if rule == "sigmoid" else None,
+        parameter=items.query.new_zeros(()) if rule == "sigmoid" else None,
         bias=None if diagonal else bias,
         diagonals=None if bias is None or not diagonal else bias.squeeze(-2),
         shift=items.shift,

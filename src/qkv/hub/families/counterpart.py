@@ -95,7 +95,7 @@ def _with_positions(parts: TransformerParts, tensors: Mapping[str, Tensor]) -> d
         case "sinusoidal":
             return {**tensors, "positions.weight": sinusoidal(*shape)}
         case "none":
-            return {**tensors, "positions.weight": torch.zeros(shape)}
+            return {**tensors, "positions.weight": torch.zeros(shape, device="cpu")}
         case _:
             return dict(tensors)
 
@@ -116,7 +116,7 @@ def _in_halves(parts: TransformerParts, tensors: Mapping[str, Tensor]) -> tuple[
     Returns:
         The tensors by our names, and the tables of sinusoids by theirs.
     """
-    order = torch.cat([torch.arange(0, parts.width, 2), torch.arange(1, parts.width, 2)])
+    order = torch.cat([torch.arange(0, parts.width, 2, device="cpu"), torch.arange(1, parts.width, 2, device="cpu")])
     waves = sinusoidal(parts.context, parts.width)[:, order]
     sides = ("encoder", "decoder") if parts.norms.place == "before" else ()
     tables = {f"model.{side}.embed_positions.weight": waves.clone() for side in sides}

@@ -262,7 +262,7 @@ def _norm(around: Residual | None) -> "Norm":
     assert around is not None
     norm = around.norm
     assert isinstance(norm, nn.LayerNorm)
-    gain = torch.ones(norm.normalized_shape) if norm.weight is None else norm.weight.detach()
+    gain = torch.ones(norm.normalized_shape, device="cpu") if norm.weight is None else norm.weight.detach()
     return Norm(gain, torch.zeros_like(gain) if norm.bias is None else norm.bias, norm.eps)
 
 

@@ -344,8 +344,8 @@ def _between_words(weights_HTS: Tensor, pair: _Numbers) -> Tensor:
 def _membership(indices: Sequence[int]) -> Tensor:
     """Return a matrix of tokens by words, 1 where a token is part of a word."""
     words = max(indices, default=NO_WORD) + 1
-    columns = torch.tensor(indices)
-    return ((columns[:, None] == torch.arange(words)) & (columns[:, None] != NO_WORD)).float()
+    columns = torch.tensor(indices, device="cpu")
+    return ((columns[:, None] == torch.arange(words, device="cpu")) & (columns[:, None] != NO_WORD)).float()
 
 
 def _read(weights: dict[str, Tensor], reading: AlignmentReading) -> Tensor:

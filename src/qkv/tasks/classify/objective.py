@@ -99,7 +99,7 @@ class LabelTask:
         results = predict(self.model, self.valid, self.tokenizer.pad)
         predicted = [[self.labels[int(number)] for number in scores.argmax(-1)] for scores in results]
         truth = [[self.labels[number] for number in item.labels] for item in self.valid]
-        right = torch.cat([torch.tensor(item.labels, dtype=torch.int64) for item in self.valid])
+        right = torch.cat([torch.tensor(item.labels, dtype=torch.int64, device="cpu") for item in self.valid])
         loss = float(F.cross_entropy(torch.cat(results).double(), right))
         return [*judge_labels(predicted, truth), Figure("loss", loss, "nats per label", higher_is_better=False)]
 

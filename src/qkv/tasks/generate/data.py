@@ -138,7 +138,7 @@ def passage(text: str, tokenizer: Tokenizer) -> Passage:
         Passage(ids=tensor([4, 5, 6, 4]), characters=3, unknown=0)
     """
     ids = tokenizer.encode(text)
-    numbers = torch.tensor(ids, dtype=torch.int64)
+    numbers = torch.tensor(ids, dtype=torch.int64, device="cpu")
     characters = len(text) - len(tokenizer.decode(ids[:1]))
     return Passage(numbers, characters, int((numbers == tokenizer.unk).sum()))
 

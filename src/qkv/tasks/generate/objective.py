@@ -99,7 +99,7 @@ def cut(ids: Tensor, starts: Sequence[int], context: int) -> Tensor:
         tensor([[0, 1, 2, 3],
                 [4, 5, 6, 7]])
     """
-    return ids[torch.tensor(list(starts))[:, None] + torch.arange(context + 1)]
+    return ids[torch.tensor(list(starts), device="cpu")[:, None] + torch.arange(context + 1, device="cpu")]
 
 
 @torch.no_grad()

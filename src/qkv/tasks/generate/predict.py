@@ -233,7 +233,7 @@ class Generator:
             raise DataError("text", "at least two tokens", f"{len(tokens.ids)}", "Give a longer text.")
         report_unknown([tokens.ids.tolist()], self.tokenizer.unk)
         figures = judge(self.model, tokens)
-        expect_numbers(torch.tensor(figures[0].value), "this text")
+        expect_numbers(torch.tensor(figures[0].value, device="cpu"), "this text")
         return figures
 
     def _encode(self, prompt: str, long_prompt: LongPrompt) -> list[int]:

@@ -196,12 +196,12 @@ def stack(items: Sequence[Pointed], vocabulary: ElementVocabulary | None, device
         >>> stack([Pointed(("big", "small"), (2, 1), 1)], ElementVocabulary(["?", "big"]), torch.device("cpu")).target
         tensor([[2, 1, 0]])
     """
-    lengths = torch.tensor([len(item.elements) for item in items])
+    lengths = torch.tensor([len(item.elements) for item in items], device="cpu")
     previous, _ = collate_sources([(END, *item.target) for item in items], END)
     target, _ = collate_sources([(*item.target, END) for item in items], _NONE)
     if vocabulary is not None:
         elements, _ = collate_sources([vocabulary.ids(item.elements) for item in items], 0)
     else:
-        vectors = [torch.as_tensor(item.elements, dtype=torch.float32) for item in items]
+        vectors = [torch.as_tensor(item.elements, dtype=torch.float32, device="cpu") for item in items]
         elements = torch.nn.utils.rnn.pad_sequence(vectors, batch_first=True)
     return PointBatch(*(tensor.to(device) for tensor in (elements, lengths, previous, target)))

@@ -203,7 +203,7 @@ class Regressor:
             order = indices[torch.argsort(inputs[indices, 0])]
             share_of = dict(zip(indices.tolist(), shares.tolist(), strict=True))
             points = tuple(shown_point(inputs[point].tolist(), float(targets[point, 0])) for point in order)
-            ordered = torch.tensor([[share_of[point] for point in order.tolist()]], dtype=torch.float64)
+            ordered = torch.tensor([[share_of[point] for point in order.tolist()]], dtype=torch.float64, device="cpu")
             alignments.append(Alignment(points, (shown_row(row),), ordered))
         return alignments
 

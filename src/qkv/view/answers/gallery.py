@@ -83,15 +83,19 @@ def _labeled(scene: Scene, layer: int, head: int) -> dict[str, Any]:
 def _sample(head: Head) -> _Sample:
     queries, keys = head.shape
     count = min(ROWS, queries, max(1, _CELLS // max(1, keys))) if keys else 0
-    rows = torch.linspace(0, max(0, queries - 1), count).round().long()
-    weights = HeadWeights(head).rows(rows)(slice(None)).double() if count else torch.zeros(0, keys, dtype=torch.float64)
+    rows = torch.linspace(0, max(0, queries - 1), count, device="cpu").round().long()
+    weights = (
+        HeadWeights(head).rows(rows)(slice(None)).double()
+        if count
+        else torch.zeros(0, keys, dtype=torch.float64, device="cpu")
+    )
     return _Sample(weights, rows, _visible(head, rows))
 
 
 def _visible(head: Head, rows: Tensor) -> Tensor:
     if head.mask is None:
-        return torch.full((len(rows),), head.shape[1])
-    return torch.stack([head.visible(int(row)).sum() for row in rows]) if len(rows) else torch.zeros(0)
+        return torch.full((len(rows),), head.shape[1], device="cpu")
+    return torch.stack([head.visible(int(row)).sum() for row in rows]) if len(rows) else torch.zeros(0, device="cpu")
 
 
 def _positions(sample: _Sample, head: Head, self_attention: bool) -> dict[str, float]:
@@ -113,13 +117,17 @@ def _positions(sample: _Sample, head: Head, self_attention: bool) -> dict[str, f
 
 def _mean_weight_on(sample: _Sample, keys: Tensor) -> Tensor:
     last = sample.weights.shape[1] - 1
-    return sample.weights.gather(1, keys.clamp(0, max(0, last))[:, None])[:, 0] if last >= 0 else torch.zeros(0)
+    return (
+        sample.weights.gather(1, keys.clamp(0, max(0, last))[:, None])[:, 0]
+        if last >= 0
+        else torch.zeros(0, device="cpu")
+    )
 
 
 def _mean_weight_on_same_token(sample: _Sample, queries: tuple[str, ...], keys: tuple[str, ...]) -> float:
     numbered = {token: number for number, token in enumerate(dict.fromkeys((*queries, *keys)))}
-    of_keys = torch.tensor([numbered[token] for token in keys], dtype=torch.long)
-    of_rows = torch.tensor([numbered[queries[int(row)]] for row in sample.rows], dtype=torch.long)
+    of_keys = torch.tensor([numbered[token] for token in keys], dtype=torch.long, device="cpu")
+    of_rows = torch.tensor([numbered[queries[int(row)]] for row in sample.rows], dtype=torch.long, device="cpu")
     return _mean((sample.weights * (of_rows[:, None] == of_keys)).sum(-1))
 
 

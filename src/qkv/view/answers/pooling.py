@@ -37,7 +37,7 @@ def extents(cells: range, level: int, size: int) -> Tensor:
         >>> extents(range(1, 3), 2, 10)
         tensor([4., 2.])
     """
-    edges = torch.arange(cells.start, cells.stop + 1) << level
+    edges = torch.arange(cells.start, cells.stop + 1, device="cpu") << level
     return edges.clamp(max=size).diff().float()
 
 

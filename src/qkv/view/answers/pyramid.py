@@ -65,8 +65,8 @@ class Pyramid:
         self.levels = levels(rows, columns)
         self.base = next(level for level in range(self.levels) if self._is_stored(level))
         self.done = 0
-        self._entropy, self._peak = torch.zeros(rows), torch.zeros(rows)
-        self._received = torch.zeros(columns, dtype=torch.float64)
+        self._entropy, self._peak = torch.zeros(rows, device="cpu"), torch.zeros(rows, device="cpu")
+        self._received = torch.zeros(columns, dtype=torch.float64, device="cpu")
         self._lock = threading.Lock()
         self._sums: dict[int, tuple[Tensor, Tensor]] = {}
         self._samples = ByteLRU[Tensor](_SAMPLES, lambda sample: sample.nbytes)
@@ -119,7 +119,7 @@ class Pyramid:
         of_rows = self._peak if what == "peak" else self._entropy
         if self.exact:
             return self._received if what == "received" else of_rows, True
-        rows = torch.linspace(0, self.shape[0] - 1, min(SIDE, self.shape[0])).long()
+        rows = torch.linspace(0, self.shape[0] - 1, min(SIDE, self.shape[0]), device="cpu").long()
         sample, columns = self.weights.rows(rows), slice(0, self.shape[1])
         tiles = (sample(chunk).float() for chunk in self._chunks(columns, len(rows), 1))
         if what == "received":
@@ -129,7 +129,7 @@ class Pyramid:
             track = torch.stack([tile.amax(1) for tile in tiles]).amax(0)
         else:
             track = torch.stack([information(tile) for tile in tiles]).sum(0)
-        nearest = torch.searchsorted(rows, torch.arange(self.shape[0])).clamp(max=len(rows) - 1)
+        nearest = torch.searchsorted(rows, torch.arange(self.shape[0], device="cpu")).clamp(max=len(rows) - 1)
         first_row = self.done
         return torch.cat([of_rows[:first_row], track[nearest][first_row:]]), False
 
@@ -181,7 +181,7 @@ class Pyramid:
 
     def _read(self, level: int, rows: range, columns: range, how: How) -> Tensor:
         if not len(rows):
-            return torch.zeros(0, len(columns))
+            return torch.zeros(0, len(columns), device="cpu")
         with self._lock:
             cells = self._sums[level][how == "max"][rows.start : rows.stop, columns.start : columns.stop].clone()
         return cells if how == "max" else cells / self._counts(level, rows, columns)
@@ -210,7 +210,7 @@ class Pyramid:
 
     def _stripe(self, rows: slice, keep_going: Callable[[], bool]) -> _Stripe | None:
         block, stripe = 1 << self.base, self.weights.rows(rows)
-        entropy, received = torch.zeros(rows.stop - rows.start), torch.zeros_like(self._received)
+        entropy, received = torch.zeros(rows.stop - rows.start, device="cpu"), torch.zeros_like(self._received)
         totals, tops, peaks = [], [], []
         for columns in self._chunks(slice(0, self.shape[1]), rows.stop - rows.start, block):
             if not keep_going():
@@ -219,7 +219,7 @@ class Pyramid:
                 tile = stripe(columns).float()
                 entropy += information(tile) if self.weights.head.non_negative else 0
             else:
-                tile = torch.zeros(1, 1).expand(len(entropy), columns.stop - columns.start)
+                tile = torch.zeros(1, 1, device="cpu").expand(len(entropy), columns.stop - columns.start)
             total, top = pooled_rows(tile, block)
             received[columns] = total.sum(0, dtype=torch.float64)
             totals.append(pooled_columns(total, block)[0])
@@ -231,7 +231,7 @@ class Pyramid:
         with self._lock:
             for level in range(self.base, self.levels) if not self._sums else ():
                 size = self.size(level)
-                self._sums[level] = torch.zeros(size), torch.full(size, -torch.inf)
+                self._sums[level] = torch.zeros(size, device="cpu"), torch.full(size, -torch.inf, device="cpu")
             first = rows.start >> self.base
             last = first + len(stripe.totals)
             for former, new in zip(self._sums[self.base], (stripe.totals, stripe.tops), strict=True):
@@ -253,6 +253,10 @@ class Pyramid:
 def _sampled_rows(rows: range, level: int, per_cell: int, size: int) -> Tensor:
     """Choose the sampled rows of each row of cells: one row per stratum, with a fixed seed."""
     generator = torch.Generator().manual_seed(level)
-    strata = (torch.arange(per_cell) + torch.rand(len(rows), per_cell, generator=generator)) * (1 << level) / per_cell
-    starts = torch.arange(rows.start, rows.stop)[:, None] << level
+    strata = (
+        (torch.arange(per_cell, device="cpu") + torch.rand(len(rows), per_cell, generator=generator, device="cpu"))
+        * (1 << level)
+        / per_cell
+    )
+    starts = torch.arange(rows.start, rows.stop, device="cpu")[:, None] << level
     return (starts + strata.long()).clamp(max=size - 1)

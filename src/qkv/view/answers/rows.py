@@ -90,15 +90,17 @@ def wide(score: Score, x: Tensor) -> Tensor:
 
 
 def _biases(head: Head, query: int) -> Tensor | None:
-    bias = head.options(torch.tensor([query]))["bias"]
+    bias = head.options(torch.tensor([query], device="cpu"))["bias"]
     if bias is None:
         return None
-    columns = torch.arange(head.shape[1])
-    tile: Tensor = bias.tile(torch.zeros(1, 1, dtype=torch.long), columns) if isinstance(bias, Bias) else bias
+    columns = torch.arange(head.shape[1], device="cpu")
+    tile: Tensor = (
+        bias.tile(torch.zeros(1, 1, dtype=torch.long, device="cpu"), columns) if isinstance(bias, Bias) else bias
+    )
     return tile.detach().double().expand(1, len(columns))[0]
 
 
 def _threshold(head: Head, query: int) -> float:
     if head.kind not in ("sparsemax", "entmax"):
         return 0.0
-    return float(head.map(torch.tensor([query])).state.value[0])
+    return float(head.map(torch.tensor([query], device="cpu")).state.value[0])

@@ -98,7 +98,7 @@ class Cells:
         if latest is None or latest.name != name:
             layer, head, query, first = name
             last = min(first + DISPLAYED_KEYS, self._rows.head(layer, head).shape[1])
-            explained = _explained(self._rows, layer, head, query, torch.arange(first, last))
+            explained = _explained(self._rows, layer, head, query, torch.arange(first, last, device="cpu"))
             stages = [*_scores(explained), *_weight_stages(explained.head.normalizer, explained.row)]
             self._latest = latest = _ExplainedKeys(name, explained.row, stages)
         return latest

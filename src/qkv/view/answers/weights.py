@@ -41,7 +41,7 @@ class HeadWeights:
         self._bounds = head.bounds()
         self._map_of_all: AttentionMap | None = None
         queries = head.shape[0]
-        self._has_state = torch.zeros(queries, dtype=torch.bool)
+        self._has_state = torch.zeros(queries, dtype=torch.bool, device="cpu")
         self._state: Tensor | None = None
         if head.state is not None or queries * head.shape[1] * head.depth <= SMALL:
             self._map_of_all = head.map()
@@ -83,7 +83,7 @@ class HeadWeights:
         return weights if self._scale is None else weights * self._scale[columns].to(weights.dtype)
 
     def _map(self, part: slice | Tensor) -> AttentionMap:
-        rows = torch.arange(*part.indices(self.head.shape[0])) if isinstance(part, slice) else part
+        rows = torch.arange(*part.indices(self.head.shape[0]), device="cpu") if isinstance(part, slice) else part
         if self.head.kind == "hard":  # its map stores the winners, which must be computed over whole rows
             return self.head.map(rows)
         with self._lock:
@@ -195,7 +195,7 @@ def softmax_states(head: Head, bounds: Bounds | None, rows: slice) -> Tensor | N
 
 def _visible_range(bounds: Bounds, rows: slice, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Return the first visible key of each row, and the one after the last."""
-    hidden = torch.zeros(shape[0], dtype=torch.int64)
+    hidden = torch.zeros(shape[0], dtype=torch.int64, device="cpu")
     first = hidden if bounds.first is None else bounds.first
     last = hidden + shape[1] if bounds.last is None else bounds.last
     return first.expand(shape[0])[rows].clamp(min=0), last.expand(shape[0])[rows].clamp(max=shape[1])

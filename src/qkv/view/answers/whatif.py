@@ -87,7 +87,7 @@ def _with_vector(queries: Tensor, query: int, vector: object) -> Tensor:
         got = f"{len(vector)} of them" if isinstance(vector, list) else type(vector).__name__
         raise ConfigError("vector", f"{width} numbers", got, "Give one number per dimension of the query.")
     changed = queries.clone()
-    changed[query] = torch.tensor([checked("vector", value, -1e30, 1e30) for value in vector]).to(queries)
+    changed[query] = torch.tensor([checked("vector", value, -1e30, 1e30) for value in vector], device="cpu").to(queries)
     return changed
 
 

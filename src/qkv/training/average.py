@@ -21,6 +21,7 @@ def last_checkpoints(run: Path, count: int) -> list[Path]:
         Their folders, oldest first.
 
     Raises:
+        ConfigError: the count is below 1.
         CheckpointError: there are too few.
     """
     checkpoints = present(run)
@@ -70,6 +71,6 @@ def _mean(total: Tensor, last: Tensor, count: int) -> Tensor:
 
 
 def _shared(means: dict[str, Tensor], model: dict[str, Tensor]) -> dict[str, Tensor]:
-    first: dict[int, str] = {}
-    homes = {name: first.setdefault(id(tensor), name) for name, tensor in model.items()}
-    return {name: means[homes[name]] for name in means}
+    owner_of: dict[int, str] = {}
+    owners = {name: owner_of.setdefault(id(tensor), name) for name, tensor in model.items()}
+    return {name: means[owners[name]] for name in means}

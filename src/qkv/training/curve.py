@@ -16,6 +16,7 @@ from qkv.training.journal import read_journal
 
 NAME = "loss.png"
 _DRAWS_EVERY = 50.0
+"""The least time between two pictures, in multiples of the time that one takes to draw."""
 _BLUE, _ORANGE, _GRAY = "#2f6fb0", "#d9772b", "#8a8a8a"
 
 
@@ -88,18 +89,18 @@ def draw(lines: Sequence[Mapping[str, Any]], monitor: str | None = None) -> byte
     from matplotlib.figure import Figure
 
     train = [(line["step"], line["loss"]) for line in lines if line["kind"] == "train" and line.get("loss") is not None]
-    name, judged = _judged(lines, monitor)
-    figure = Figure(figsize=(8, 6.4 if judged else 4), dpi=150)
+    name, validation = _validation_points(lines, monitor)
+    figure = Figure(figsize=(8, 6.4 if validation else 4), dpi=150)
     FigureCanvasAgg(figure)
-    axes = figure.subplots(2 if judged else 1, 1, sharex=True, squeeze=False)[:, 0]
+    axes = figure.subplots(2 if validation else 1, 1, sharex=True, squeeze=False)[:, 0]
     # Fixed margins and positions of title and labels: measuring every tick takes as long as drawing.
-    figure.subplots_adjust(left=0.1, right=0.93, top=0.94, bottom=0.09 if judged else 0.14, hspace=0.1)
+    figure.subplots_adjust(left=0.1, right=0.93, top=0.94, bottom=0.09 if validation else 0.14, hspace=0.1)
     axes[0].set_title("Training", loc="left", fontweight="bold", y=1.0)
     _train_panel(axes[0], train)
-    if judged:
-        _validation_panel(axes[1], name, judged)
+    if validation:
+        _validation_panel(axes[1], name, validation)
     axes[-1].set_xlabel("update")
-    axes[-1].xaxis.set_label_coords(0.515, 0.045 if judged else 0.07, transform=figure.transFigure)
+    axes[-1].xaxis.set_label_coords(0.515, 0.045 if validation else 0.07, transform=figure.transFigure)
     axes[-1].xaxis.set_major_formatter("{x:,.0f}")
     for panel in axes:
         panel.yaxis.set_label_coords(-0.08, 0.5)
@@ -113,7 +114,9 @@ def draw(lines: Sequence[Mapping[str, Any]], monitor: str | None = None) -> byte
     return picture.getvalue()
 
 
-def _judged(lines: Sequence[Mapping[str, Any]], monitor: str | None) -> tuple[str, list[tuple[int, float, bool]]]:
+def _validation_points(
+    lines: Sequence[Mapping[str, Any]], monitor: str | None
+) -> tuple[str, list[tuple[int, float, bool]]]:
     rows = [line for line in lines if line["kind"] == "validation"]
     names = [name for line in rows for name in line if name not in {"step", "kind", "better"}]
     name = monitor if monitor in names else next(iter(names), "")

@@ -143,7 +143,7 @@ def as_row(event: Event) -> dict[str, object] | None:
 
 
 class Listener(Protocol):
-    """A listener, which receives all events in order."""
+    """What receives all events in order."""
 
     def __call__(self, event: Event) -> None:
         """Handle an event.

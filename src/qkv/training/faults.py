@@ -12,6 +12,7 @@ from qkv.errors import MEMORY_ERRORS, TrainingError, out_of_memory_text, setting
 from qkv.training.protocols import Task
 
 _TRIED = 512
+"""Examples of an update that are computed one by one to find the cause."""
 
 
 def not_finite(task: Task[Any], batches: Sequence[Sequence[int]], step: int, what: str, got: float) -> TrainingError:
@@ -28,9 +29,9 @@ def not_finite(task: Task[Any], batches: Sequence[Sequence[int]], step: int, wha
         The error to raise.
     """
     examples = [index for batch in batches for index in batch]
-    guilty = [index for index in examples[:_TRIED] if not _loss_is_finite(task, index)]
-    isolated = 0 < len(guilty) < len(examples)
-    lines = show_lines(task.lines(guilty if isolated else examples))
+    causes = [index for index in examples[:_TRIED] if not _loss_is_finite(task, index)]
+    isolated = 0 < len(causes) < len(examples)
+    lines = show_lines(task.lines(causes if isolated else examples))
     cause = f"because of {lines}" if isolated else f"in a batch of {lines}"
     hint = (
         f"The last good checkpoint is intact. Check these lines; or, with a new {setting('out')}, "

@@ -23,25 +23,25 @@ class Heartbeat:
     def __init__(self, beat: Callable[[], object], seconds: float) -> None:
         """Start the first period."""
         self._beat, self._seconds = beat, seconds
-        self._something = threading.Event()
-        self._open, self._turn = True, threading.Lock()
+        self._activity = threading.Event()
+        self._running, self._lock = True, threading.Lock()
         # Not a `Thread`, whose `start` waits forever if the new thread has no memory to begin.
         _thread.start_new_thread(self._run, ())
 
     def restart(self) -> None:
         """Start a new period, after some activity."""
-        self._something.set()
+        self._activity.set()
 
     def close(self) -> None:
         """End; the function is not called again."""
-        with self._turn:
-            self._open = False
-        self._something.set()
+        with self._lock:
+            self._running = False
+        self._activity.set()
 
     def _run(self) -> None:
-        while self._open:
-            happened = self._something.wait(self._seconds)
-            self._something.clear()
-            with self._turn:
-                if self._open and not happened:
+        while self._running:
+            active = self._activity.wait(self._seconds)
+            self._activity.clear()
+            with self._lock:
+                if self._running and not active:
                     self._beat()

@@ -46,7 +46,7 @@ class Journal:
             if line["step"] <= (step if _is_training_entry(line) else validated)
         ]
         self.seconds = max((float(line.get("seconds") or 0.0) for line in lines), default=0.0)
-        replace_file(path, "".join(map(_text, lines)).encode())
+        replace_file(path, "".join(map(_as_json, lines)).encode())
         with typed(path, "a writable file"):
             self._handle: int | None = open_for_appending(path)
         self._path = path
@@ -64,7 +64,7 @@ class Journal:
             case _:
                 return
         with typed(self._path, "a writable file"):
-            write_all(self._open, _text(line).encode())
+            write_all(self._open, _as_json(line).encode())
 
     def close(self) -> None:
         """Close the file; the lines are on disk."""
@@ -106,12 +106,12 @@ def read_journal(path: Path, say: Callable[[str], None] | None = None) -> list[d
     for number, text in enumerate(lines if unfinished else lines[:-1], start=1):
         try:
             line = parse_json(text)
-            ours = _is_entry(line) and bool(_text(line).encode())
+            valid = _is_entry(line) and bool(_as_json(line).encode())
         except (ValueError, RecursionError, OverflowError):
-            ours = False
-        if ours:
+            valid = False
+        if valid:
             rows.append(line)
-        elif number == unfinished or _torn(text):
+        elif number == unfinished or _is_torn(text):
             torn += 1
         else:
             got, hint = repr(text[:60]), "Remove this line, or the file: training will write it again."
@@ -121,7 +121,7 @@ def read_journal(path: Path, say: Callable[[str], None] | None = None) -> list[d
     return rows
 
 
-def _torn(text: bytes) -> bool:
+def _is_torn(text: bytes) -> bool:
     """Return whether an invalid line is what a power failure leaves: zeros, or a part of a line that qkv wrote."""
     try:
         json.loads(text)
@@ -143,7 +143,7 @@ def _is_training_entry(line: dict[str, Any]) -> bool:
     return bool(line["kind"] == "train")
 
 
-def _text(line: dict[str, Any]) -> str:
+def _as_json(line: dict[str, Any]) -> str:
     # JSON has no infinity.
     finite = {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in line.items()}
     return json.dumps(finite, ensure_ascii=False, allow_nan=False) + "\n"

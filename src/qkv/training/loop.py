@@ -81,7 +81,7 @@ def train(
         files: dotted names in `config` that are the sha256 of what was read, with the files as the user gave them.
         tensorboard: whether to also log to TensorBoard.
         stream: where progress goes; standard error by default.
-        every: whether each update is a line of the progress.
+        every: whether the progress has a line for each update.
         listeners: further listeners, which get every event of the training; closed at its end.
 
     Returns:
@@ -159,7 +159,7 @@ class _Clock:
 
 @final
 class _Loop:
-    """The part of a training that the first of its processes runs."""
+    """The part of a training that only process 0 runs."""
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ class _Loop:
 
     @contextmanager
     def _breakable(self) -> Iterator[None]:
-        """Let a signal break off an update of one process.
+        """Let a signal interrupt an update of a single process.
 
         A signal need not wait for a long update: nothing has changed before the optimizer's step. With several
         processes it must, because the others would wait for this one.

@@ -93,13 +93,13 @@ def output_loss(
         >>> round(loss.item() / count, 4), count
         (1.3863, 3)
     """
-    flat, right = states.reshape(-1, states.shape[-1]), target.reshape(-1)
-    counted = (right != padding).nonzero().squeeze(1)
-    if counted.numel() < right.numel():
-        flat, right = flat.index_select(0, counted), right.index_select(0, counted)
+    flat, labels = states.reshape(-1, states.shape[-1]), target.reshape(-1)
+    counted = (labels != padding).nonzero().squeeze(1)
+    if counted.numel() < labels.numel():
+        flat, labels = flat.index_select(0, counted), labels.index_select(0, counted)
     kind = flat.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else flat.dtype
-    loss: Tensor = _OutputLoss.apply(flat, weight, bias, right, smoothing, dtype)  # type: ignore[no-untyped-call]
+    loss: Tensor = _OutputLoss.apply(flat, weight, bias, labels, smoothing, dtype)  # type: ignore[no-untyped-call]
     return loss, counted.numel()
 
 
@@ -152,19 +152,19 @@ def loss_to_gradient(scores_RN: Tensor, target_R: Tensor, smoothing: float, lear
     Returns:
         The sum, a scalar.
     """
-    right = target_R[:, None]
-    greatest = scores_RN.amax(-1, keepdim=True)
-    aimed = (1 - smoothing) * scores_RN.gather(1, right)
+    labels = target_R[:, None]
+    maxima = scores_RN.amax(-1, keepdim=True)
+    target_scores = (1 - smoothing) * scores_RN.gather(1, labels)
     if smoothing:
-        aimed += smoothing * scores_RN.mean(-1, keepdim=True)
-    powers_RN = scores_RN.sub_(greatest).exp_()
-    below = powers_RN.sum(-1, keepdim=True)
+        target_scores += smoothing * scores_RN.mean(-1, keepdim=True)
+    exponentials_RN = scores_RN.sub_(maxima).exp_()
+    denominators = exponentials_RN.sum(-1, keepdim=True)
     if learns:
-        powers_RN.mul_(1 / below)
+        exponentials_RN.mul_(1 / denominators)
         if smoothing:
-            powers_RN.sub_(smoothing / scores_RN.shape[-1])
-        powers_RN.scatter_add_(1, right, torch.full_like(below, smoothing - 1))
-    return (below.log() + greatest - aimed).sum()
+            exponentials_RN.sub_(smoothing / scores_RN.shape[-1])
+        exponentials_RN.scatter_add_(1, labels, torch.full_like(denominators, smoothing - 1))
+    return (denominators.log() + maxima - target_scores).sum()
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:

@@ -10,8 +10,10 @@ from torch.optim import Optimizer
 from torch.optim.adamw import adamw
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-_ROUNDS = 5
-_PACE = 0.2
+"""Of the polynomial of a Newton-Schulz iteration."""
+_ITERATIONS = 5
+_SCALE = 0.2
+"""The root mean square of a matrix's step relative to the learning rate, about that of an AdamW step."""
 
 
 @final
@@ -27,6 +29,7 @@ class Muon(Optimizer):
         lr: learning rate of all groups.
         betas: decay rates of AdamW's moments.
         eps: eps of AdamW.
+        momentum: decay rate of the momentum of matrices.
 
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"; Liu et al. 2025, "Muon is
         Scalable for LLM Training", eq. 4 (the scale).
@@ -67,11 +70,13 @@ class Muon(Optimizer):
         shapes: dict[torch.Size, list[nn.Parameter]] = {}
         for parameter in trained:
             shapes.setdefault(parameter.shape, []).append(parameter)
-        for shape, alike in shapes.items():
-            steps = orthogonalized(torch.stack([self._momentum(parameter, group["momentum"]) for parameter in alike]))
-            pace = group["lr"] * _PACE * max(shape) ** 0.5
-            for parameter, step in zip(alike, steps.unbind(0), strict=True):
-                parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(step, alpha=pace)
+        for shape, same_shape in shapes.items():
+            steps = orthogonalized(
+                torch.stack([self._momentum(parameter, group["momentum"]) for parameter in same_shape])
+            )
+            step_size = group["lr"] * _SCALE * max(shape) ** 0.5
+            for parameter, step in zip(same_shape, steps.unbind(0), strict=True):
+                parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(step, alpha=step_size)
 
     def _momentum(self, parameter: nn.Parameter, rate: float) -> Tensor:
         """Nesterov momentum: the mean of gradients, one step ahead."""
@@ -131,7 +136,7 @@ def orthogonalized(matrices: Tensor) -> Tensor:
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-12)
     if x.dtype == torch.float32 and x.device.type == "cpu" and _multiplies_bfloat16():
         x = x.to(torch.bfloat16)
-    for _ in range(_ROUNDS):
+    for _ in range(_ITERATIONS):
         square = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
     return (x.mT if tall else x).to(matrices.dtype)

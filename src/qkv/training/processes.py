@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _ARRIVAL = timedelta(minutes=10)
 """How long a process waits for all to start."""
 _CONNECTING = timedelta(seconds=20)
-"""How long it then tries to connect to them; Gloo waits five times as long for the connections that others make."""
+"""How long it then tries to connect to them; Gloo waits five times as long for connections from others."""
 _PATIENCE = timedelta(days=7)
 """How long a process waits for another one, such as for a validation; one that ends is noticed at once."""
 UNREACHABLE_AFTER = 60
@@ -77,12 +77,12 @@ class Node:
 
 @final
 class Tree:
-    """Adds vectors in the order of a binary tree over numbered batches, with as many copies as the tree is high.
+    """Adds vectors in the order of a binary tree over numbered batches; it holds at most one sum per level of the tree.
 
     Example:
         >>> tree = Tree()
-        >>> for place in range(6):
-        ...     tree.add(Node(place, 0, [torch.tensor([float(place)])]))
+        >>> for number in range(6):
+        ...     tree.add(Node(number, 0, [torch.tensor([float(number)])]))
         >>> [(node.start, node.level) for node in tree.nodes], tree.total()
         ([(0, 2), (4, 1)], [tensor([15.])])
     """
@@ -277,10 +277,10 @@ class Processes:
         return tree.nodes
 
     def _connect(self) -> None:
-        """Connect to the others once all have come.
+        """Connect to the others once all have started.
 
         Raises:
-            TrainingError: one has not come in time, or cannot be reached.
+            TrainingError: one has not started in time, or cannot be reached.
         """
         assert self._store is not None
         try:
@@ -417,10 +417,10 @@ def _typed(error: Exception, processes: Processes) -> QkvError:
 
 
 def in_environment(variables: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
-    """Return number and count of processes that `torchrun` started; None if this process was started otherwise.
+    """Return rank and number of the processes that `torchrun` started; None if this process was started otherwise.
 
     Raises:
-        ConfigError: the variables hold something else.
+        ConfigError: the variables do not hold such numbers.
 
     Example:
         >>> in_environment({"RANK": "1", "WORLD_SIZE": "2"}), in_environment({})

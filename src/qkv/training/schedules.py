@@ -57,7 +57,7 @@ def learning_rate(settings: Settings, step: int) -> float:
 
     Args:
         settings: peak, schedule, warm-up and number of updates.
-        step: the update's number, from 1 on.
+        step: the update's number, from 1.
 
     Returns:
         The learning rate.

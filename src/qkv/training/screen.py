@@ -120,7 +120,7 @@ class Bar:
                 self._loss = f"loss {loss:.4f}"
                 self._progress.update(self._task, completed=step, text=self._loss + self._rest)
             case Logged(step):
-                self._loss, self._rest = f"loss {event.loss:.4f}", self._fitting(event)
+                self._loss, self._rest = f"loss {event.loss:.4f}", self._rest_that_fits(event)
                 self._progress.update(self._task, completed=step, text=self._loss + self._rest)
             case Validating():
                 self._progress.update(self._task, text="validating")
@@ -131,7 +131,7 @@ class Bar:
                 if text:  # the terminal wraps the lines of a message, which may hold a path or a command to copy
                     self._progress.console.print(text, markup=False, soft_wrap=isinstance(event, Said))
 
-    def _fitting(self, event: Logged) -> str:
+    def _rest_that_fits(self, event: Logged) -> str:
         width = self._progress.console.width - len(f"train {'━' * _SHORTEST} {self._steps}/{self._steps} loss 0.0000 ")
         rate, speed, remaining = _rates(event, self._unit)
         texts = (

@@ -88,7 +88,7 @@ class TrainingSession:
         """Restore the data position, every generator and the model's buffers if the code inside is interrupted.
 
         Args:
-            exception: the exception of the interruption; it is swallowed.
+            exception: the class of the exception that interrupts it; it is raised again.
         """
         epoch, batch, random = self.feed.epoch, self.feed.position, generators()
         buffers = [(buffer, buffer.clone()) for buffer in _copied_buffers(self.job.model)]
@@ -128,8 +128,8 @@ def _new_session(job: TrainingJob, say: Callable[[str], None]) -> TrainingSessio
     seed_everything(settings.seed)
     state = State(threads=torch.get_num_threads(), arithmetic=_arithmetic(), sums=_sums(settings))
     if settings.precision == "auto":
-        few = Feed(job.task, settings).take(3)
-        state.precision = choose(job.task, job.model, few, say)
+        batches = Feed(job.task, settings).take(3)
+        state.precision = choose(job.task, job.model, batches, say)
     else:
         state.precision = settings.precision
     return TrainingSession(job, build_optimizer(job.model, settings), Feed(job.task, settings), state)
@@ -181,7 +181,7 @@ def _set_weights(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) 
 
 
 def _copied_buffers(model: nn.Module) -> Iterator[Tensor]:
-    """The buffers that a checkpoint stores besides the parameters, without tables that can be recomputed."""
+    """Yield the buffers that a checkpoint stores besides the parameters, without tables that can be recomputed."""
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             if name not in module._non_persistent_buffers_set:

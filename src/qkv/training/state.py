@@ -26,7 +26,7 @@ class State:
     Args:
         step: number of completed updates.
         epoch: from 0.
-        position: number of this epoch's batches done.
+        position: that of the epoch's next batch; the number of batches done, if they are listed.
         tokens: units that the objective has counted so far.
         validated: step of the last validation.
         waited: number of validations since the best one.

@@ -60,7 +60,7 @@ class Updates:
         self._job.model.zero_grad(set_to_none=True)
         in_tree = self._session.state.sums == "tree"
         rows = self._in_tree(batches, step) if in_tree else [self._backward(batch, step) for batch in batches]
-        # Losses are added one after another, in either order of gradients.
+        # Losses are added one after another, in whichever order gradients are.
         loss, count = sum(row[0] for row in rows), int(sum(row[1] for row in rows))
         if count < 1:
             lines = show_lines(self._job.task.lines([index for batch in batches for index in batch]))
@@ -122,8 +122,8 @@ class Updates:
     def _set(self, vectors: list[Tensor], present: Sequence[bool]) -> None:
         """Set the gradients from their sums; a parameter that no batch used has none."""
         parts = {
-            dtype: iter(torch.split(vector, [p.numel() for p in tensors]))
-            for vector, (dtype, tensors) in zip(vectors, _by_dtype(self.parameters).items(), strict=True)
+            dtype: iter(torch.split(vector, [p.numel() for p in group]))
+            for vector, (dtype, group) in zip(vectors, _by_dtype(self.parameters).items(), strict=True)
         }
         for parameter, used in zip(self.parameters, present, strict=True):
             part = next(parts[parameter.dtype])
@@ -138,8 +138,8 @@ def _by_dtype(parameters: Sequence[nn.Parameter]) -> dict[torch.dtype, list[nn.P
 
 
 def _vectors(parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Return the gradients as one vector for each dtype; 0 where a batch used no parameter."""
+    """Return the gradients as one vector for each dtype; 0 for a parameter that the batch did not use."""
     return [
-        torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in tensors])
-        for tensors in _by_dtype(parameters).values()
+        torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in group])
+        for group in _by_dtype(parameters).values()
     ]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 import typer
 
 from qkv.settings import choices_of, defaults_of, help_of, hints_of, options_of
-from qkv.tasks.columns import ColumnNames
+from qkv.tasks.settings import WordTableSettings
 from qkv.tasks.translate.settings import DecodingSettings
 
 P = ParamSpec("P")
@@ -41,7 +41,7 @@ def option_of(table: type, name: str, help: str = "", topic: str | None = None) 
         topic: the part of the help in which it stands.
 
     Example:
-        >>> option_of(ColumnNames, "source_col").help
+        >>> option_of(WordTableSettings, "source_col").help
         'Column of the source, from 1 (1).'
     """
     option = options_of(table)[name]
@@ -55,7 +55,7 @@ def option_of(table: type, name: str, help: str = "", topic: str | None = None) 
 
 def _column(name: str) -> Any:
     """Return the flag of a column or separator in a command that reads a run, whose training had its own."""
-    return option_of(ColumnNames, name, help_of(ColumnNames, name, "as in training"))
+    return option_of(WordTableSettings, name, help_of(WordTableSettings, name, "as in training"))
 
 
 SourceColumn = Annotated[int | None, _column("source_col")]

@@ -57,11 +57,11 @@ def evaluate_translation(
     trained = Translator.load(run, device)
     if trained.table is None:
         _expect_no_columns(files, "a model that was trained on columns", "one of plain text")
-    table = files.over(trained.table)
+    table = files.with_default(trained.table)
     sources = _sources(files)
     pairs = sources.read(table)
     # Figures compare symbols; the output file has words as the table writes them.
-    translator = trained.over(None)
+    translator = trained.with_table(None)
     lines = [pair.line for pair in pairs]
     report_unknown((translator.encode(pair.source).ids for pair in pairs), translator.tokenizer.source.unk)
     with _naming_line(sources.names[0], lines):

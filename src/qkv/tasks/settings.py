@@ -5,7 +5,7 @@ It imports nothing large, because commands read it when they start.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from inspect import Parameter
 from pathlib import Path
@@ -13,11 +13,11 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, final
 
 from qkv.data.choices import Form, TokenizerKind
+from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, QkvError, Spelling, in_python, nearest, setting
 from qkv.normalizers.catalog import NORMALIZERS
 from qkv.scores.catalog import POWERS, SCORES
 from qkv.settings import Option, help_of, hints_of, options_of
-from qkv.tasks.columns import COLUMNS
 from qkv.values.catalog import listed
 
 Texts = Path | str | Iterable[str]
@@ -29,6 +29,7 @@ ModelKind = Literal["transformer", "gru", "lstm", "rnn"]
 """Kinds of language models and translators; a recurrent one is named by its cell."""
 
 DATA, RUN, MODEL, ATTENTION, TRAINING = "Data", "Run", "Model", "Attention", "Training"
+COLUMNS = "Columns of a TSV file"
 TOPICS = (DATA, COLUMNS, RUN, MODEL, ATTENTION, TRAINING)
 """The topics of the help, in its order."""
 _TOPIC_OF: Mapping[str, str] = MappingProxyType(
@@ -79,6 +80,63 @@ class PairFiles:
     valid_source: Annotated[Texts | None, Option("Sources to validate on; held out if not given")] = None
     valid_target: Annotated[Texts | None, Option("Their translations")] = None
     valid_data: Annotated[Pairs | None, Option("Or one file with source<TAB>target")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordTableSettings:
+    """The fields of a `qkv.data.word_table.WordTable`, each None if it is not given.
+
+    Raises:
+        ConfigError: a column is out of range, or two are the same.
+    """
+
+    source_col: Annotated[
+        int | None, Option("Column of the source, from 1", topic=COLUMNS, or_else=WordTable.source_col)
+    ] = None
+    target_col: Annotated[int | None, Option("Column of the target", topic=COLUMNS, or_else=WordTable.target_col)] = (
+        None
+    )
+    features_col: Annotated[
+        int | None,
+        Option("Column of features such as V;PST; 0 for none", topic=COLUMNS, or_else=WordTable.features_col),
+    ] = None
+    source_sep: Annotated[
+        str | None,
+        Option(
+            'Separates the symbols of a source; "" if each character is one',
+            topic=COLUMNS,
+            or_else=WordTable.source_sep,
+        ),
+    ] = None
+    target_sep: Annotated[
+        str | None,
+        Option('Separates the symbols of a target, such as " "', topic=COLUMNS, or_else=WordTable.target_sep),
+    ] = None
+    features_sep: Annotated[str | None, Option("Separates features", topic=COLUMNS, or_else=WordTable.features_sep)] = (
+        None
+    )
+    features: Annotated[
+        Literal["front", "separate"] | None,
+        Option(
+            "Features stand before the source, or are a source with an attention of its own",
+            topic=COLUMNS,
+            or_else=WordTable.features,
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        self.with_default(None)
+
+    @property
+    def table(self) -> WordTable | None:
+        """The columns of the TSV files; None if no column and no separator is given."""
+        return self.with_default(None)
+
+    def with_default(self, default: WordTable | None) -> WordTable | None:
+        """Return the columns; what is not given comes from a default."""
+        values = {item.name: getattr(self, item.name) for item in fields(WordTable)}
+        settings = {name: value for name, value in values.items() if value is not None}
+        return replace(default or WordTable(), **settings) if settings or default is not None else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -339,7 +339,7 @@ class Translator:
         target_1T = torch.tensor([[self.tokenizer.bos, *(reversed(target) if self.back[0] else target)]], device=device)
         return source_1S, lengths, target_1T
 
-    def over(self, table: WordTable | None) -> "Translator":
+    def with_table(self, table: WordTable | None) -> "Translator":
         """Return the same models for lines with other columns, or for text that is split into symbols (None)."""
         return Translator(self.model, self.tokenizer, self.longest, self.models[1:], table, self.back)
 
@@ -481,4 +481,4 @@ def columns_of(translator: Translator, source_col: int | None, features_col: int
     # The column of the target is not read.
     source = table.source_col if source_col is None else source_col
     features = table.features_col if features_col is None else features_col
-    return translator.over(replace(table, source_col=source, features_col=features, target_col=_UNREAD_COLUMN))
+    return translator.with_table(replace(table, source_col=source, features_col=features, target_col=_UNREAD_COLUMN))

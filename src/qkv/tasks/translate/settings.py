@@ -8,8 +8,15 @@ from qkv.data.choices import HELD_OUT, TokenizerKind
 from qkv.decode.choices import Mean, Normalization, Stop
 from qkv.errors import ConfigError, setting
 from qkv.settings import Option
-from qkv.tasks.columns import ColumnNames
-from qkv.tasks.settings import ATTENTION, MechanismSettings, ModelKind, PairFiles, TaskSettings, TokenizerSettings
+from qkv.tasks.settings import (
+    ATTENTION,
+    MechanismSettings,
+    ModelKind,
+    PairFiles,
+    TaskSettings,
+    TokenizerSettings,
+    WordTableSettings,
+)
 from qkv.training.settings import Settings as Training
 
 MOST_MODELS = 100
@@ -20,7 +27,7 @@ Direction = Literal["ahead", "back"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslateFiles(PairFiles, ColumnNames):
+class TranslateFiles(PairFiles, WordTableSettings):
     """Sentence pairs: two parallel files, or one TSV file, whose columns can be chosen.
 
     Raises:

@@ -88,7 +88,7 @@ def main() -> None:
         layer = asked(client, "scene")[1].json()["layers"][0]
         before = resident()
         found = watch(client, layer["levels"] - 1, given.length, given.patience)
-        found |= {"memory_grown_mib": resident() - before, "kept_mib": serving.desk.maps.bytes >> 20}
+        found |= {"memory_grown_mib": resident() - before, "kept_mib": serving.handler.maps.bytes >> 20}
     report = {
         "length": given.length,
         "width": given.width,

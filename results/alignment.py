@@ -20,7 +20,7 @@ from qkv.metrics.alignment import (
     alignment_recall,
     parse_alignments,
 )
-from qkv.tasks.align.predict import WAYS, Aligner, join, likeliest
+from qkv.tasks.align.predict import METHODS, Aligner, join, likeliest
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.reading import AlignmentReading
 from results.row import QKV, ResultRow
@@ -154,7 +154,7 @@ def choose(forward: Aligner, backward: Aligner, trial: Gold) -> Choice:
     one, first = forward.choose(trial.pairs, trial.links)
     two, second = backward.choose(_turned(trial.pairs), _turned_links(trial.links))
     ways = {}
-    for how in WAYS:
+    for how in METHODS:
         joined = read_both(forward, backward, trial.pairs, Choice(one, two, how, {})).joined
         ways[how] = alignment_error_rate(joined, trial.links).value
     best = min(ways, key=ways.__getitem__)

@@ -76,11 +76,12 @@ def run_row(row: SpokenRow, data: Path, run: Path, *, train: bool) -> None:
     pairs = table.read(files["dev"])
     runs = members_of(run)
     alone = [
-        judge(Translator.load(member).over(None).translate_fully(_sources(pairs), _ALONE), pairs) for member in runs
+        judge(Translator.load(member).with_table(None).translate_fully(_sources(pairs), _ALONE), pairs)
+        for member in runs
     ]
     translator = Translator.load(run)
     start = time.perf_counter()
-    found = translator.over(None).translate_fully(_sources(pairs), _TOGETHER)
+    found = translator.with_table(None).translate_fully(_sources(pairs), _TOGETHER)
     record: dict[str, Any] = {
         "ensemble": judge(found, pairs),
         "alone": {member.name: figures for member, figures in zip(runs, alone, strict=True)},
@@ -97,7 +98,7 @@ def run_row(row: SpokenRow, data: Path, run: Path, *, train: bool) -> None:
     row.record.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for member in runs:
         shutil.copy(member / "metrics.jsonl", row.kept / f"metrics-{member.name}.jsonl")
-    drawn = Translator.load(runs[0]).over(None).translate_fully(_sources(pairs[:_SHOWN]), attention=True)
+    drawn = Translator.load(runs[0]).with_table(None).translate_fully(_sources(pairs[:_SHOWN]), attention=True)
     save(row.kept / "alignment.png", alignments(drawn[:1]))
     print(json.dumps(record["ensemble"], indent=1))
 

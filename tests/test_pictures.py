@@ -39,7 +39,7 @@ def test_a_bug_that_fails_twice_stays_what_it_is() -> None:
 
 
 def test_what_fails_twice_where_no_memory_is_left_is_said_of_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "_ROOM", 1 << 62)
+    monkeypatch.setattr(pictures, "_RESERVE", 1 << 62)
     with pytest.raises(OutOfMemoryError, match="none left") as raised:
         rendered(Drawing(TypeError("first"), TypeError("second")))
     assert isinstance(raised.value.__cause__, TypeError)

@@ -15,7 +15,7 @@ from qkv.files import open_file, read_file
 from qkv.recording.trace_reader import read as read_trace
 from qkv.settings import read_toml
 from qkv.tasks.translate.members import members_of
-from qkv.tasks.viewing import offered
+from qkv.tasks.viewing import scene_of_command
 from qkv.training.journal import Journal, read_journal
 
 NAMED: dict[str, Callable[[Path], object]] = {
@@ -23,7 +23,7 @@ NAMED: dict[str, Callable[[Path], object]] = {
     "text.txt.gz": read_lines,
     "run.toml": read_toml,
     "trace.safetensors": read_trace,
-    "view.txt": lambda path: offered(Path("run"), None, path, None, "cpu"),
+    "view.txt": lambda path: scene_of_command(Path("run"), None, path, None, "cpu"),
 }
 HELD: dict[str, Callable[[Path], object]] = {
     "metrics.jsonl": read_journal,

@@ -23,7 +23,7 @@ import qkv
 from qkv.checkpoint.folder import verify
 from qkv.checkpoint.rotation import latest_complete
 from qkv.errors import ConfigError, DataError
-from qkv.tasks.processes import TrainingCall, _listening, meet
+from qkv.tasks.processes import TrainingCall, _open_store, meet
 from qkv.training.events import Event, Outcome, Updated
 from qkv.training.processes import LostProcessError, in_environment
 
@@ -69,7 +69,7 @@ def test_a_first_process_that_cannot_be_is_refused(changed: dict[str, str], monk
 
 def test_no_other_machine_reaches_the_processes() -> None:
     """Who listens on all networks also answers at other addresses of this machine."""
-    store, port = _listening(2)
+    store, port = _open_store(2)
     store.set("key", "value")
     assert store.get("key") == b"value"
     socket.create_connection(("127.0.0.1", port), timeout=10).close()

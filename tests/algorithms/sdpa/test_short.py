@@ -256,7 +256,7 @@ def test_what_is_seen_and_no_number_stays_visible() -> None:
 
 def test_threads_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = answers("sdpa.short", drawn(), BY_ITEM)
-    monkeypatch.setattr(short, "EACH", 1.0)
+    monkeypatch.setattr(short, "MICROSECONDS", 1.0)
     monkeypatch.setattr("qkv.compiled.thread_pool.thread_count", lambda: 3)
     assert all(torch.equal(one, two) for one, two in zip(alone, answers("sdpa.short", drawn(), BY_ITEM), strict=True))
 

@@ -1,6 +1,6 @@
 """Calls shared by several tests of the contract: a mechanism with inputs, and whether a backend supports it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -155,9 +155,17 @@ def a_third(calls: Sequence[Any], turn: int) -> Sequence[Any]:
     return calls[turn % 3 :: 3] if len(calls) > 5 else calls
 
 
-def a_sixth(calls: Sequence[Any], turn: int) -> Sequence[Any]:
-    """Every sixth call in the same way, for twice as many turns."""
-    return calls[turn % 6 :: 6] if len(calls) > 5 else calls
+def served_part(calls: Sequence[Any], serves: Callable[[Any], bool], turn: int, parts: int) -> list[Any]:
+    """Return the calls that a backend serves among one in `parts`, starting one later on each turn.
+
+    To ask takes as long as to compute: another part is asked only if fewer than four are found.
+    """
+    found: list[Any] = []
+    for start in range(parts):
+        found += [call for call in calls[(turn + start) % parts :: parts] if serves(call)]
+        if len(found) >= 4:
+            break
+    return found
 
 
 def near(one: Tensor, other: Tensor, roundoffs: float = 400.0) -> bool:

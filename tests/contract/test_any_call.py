@@ -19,7 +19,7 @@ from qkv.normalizers.row_state import RowState
 from qkv.planner.registry import BACKENDS as REGISTERED
 
 by_backend = pytest.mark.parametrize("backend", BACKENDS)
-CASES = 150
+CASES = 100
 
 
 def check(backend: str, cases: int, seed: int) -> None:

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import pytest
 import torch
-from tests.contract.calls import MECHANISMS, Call, Request, a_sixth, by_part
+from tests.contract.calls import MECHANISMS, Call, Request, by_part, served_part
 from tests.contract.criterion import distances_by_subtraction, unit
 from tests.contract.mechanisms import NormalizerCase, ScoreCase
 from tests.contract.served import by_served
@@ -117,8 +117,10 @@ def test_keys_that_a_row_may_not_see_leave_it_as_it_is(
     assert rows.any()
     assert not rows.all()
     calls = drawn(mask, dtype)
-    served = [number for number, call in enumerate(calls) if call.serves(backend, gradient=False)]
-    for number in served if whole else a_sixth(served, list(MASKS).index(mask)):
+    numbers, turn = range(len(calls)), list(MASKS).index(mask)
+    for number in served_part(
+        numbers, lambda number: calls[number].serves(backend, gradient=False), turn, 1 if whole else 6
+    ):
         clean = calls[number]
         expected, most = clean.output(backend), limit(mask, number, dtype)
         for name in POISONS if whole else ("1e20", "nan"):

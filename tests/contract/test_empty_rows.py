@@ -1,7 +1,7 @@
 """A row that sees nothing, or whose weights are all zero: output 0, weights 0, lse −inf, finite zero gradients."""
 
 import torch
-from tests.contract.calls import MECHANISMS, Call, Request, a_sixth, by_part, drawn, request
+from tests.contract.calls import MECHANISMS, Call, Request, by_part, drawn, request, served_part
 from tests.contract.served import by_served
 
 from qkv.functional import attention, attention_with_state, attention_with_weights
@@ -42,8 +42,7 @@ def empty_rows(mask: str) -> torch.Tensor:
 def test_empty_row_gives_zero(backend: str, mask: str, dtype: torch.dtype, whole: bool) -> None:
     rows, turn = empty_rows(mask), list(MASKS).index(mask) + DTYPES.index(dtype)
     calls = [Call.draw(*mechanism, dtype=dtype, mask=MASKS[mask]) for mechanism in MECHANISMS]
-    served = [call for call in calls if call.serves(backend)]
-    for call in served if whole else a_sixth(served, turn):
+    for call in served_part(calls, lambda call: call.serves(backend), turn, 1 if whole else 6):
         output, gradients = call.gradients(backend)
         assert (output[rows] == 0).all(), call
         assert output[~rows].isfinite().all(), call

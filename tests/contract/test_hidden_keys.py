@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from tests.contract.calls import MECHANISMS, Call, a_sixth, by_part, drawn, same_bits
+from tests.contract.calls import MECHANISMS, Call, by_part, drawn, same_bits, served_part
 from tests.contract.mechanisms import NORMALIZER, ON_CPU, SCORE
 from tests.contract.served import by_served
 from torch import Tensor
@@ -71,8 +71,8 @@ def poisoned(call: Call, hiding: Hiding, poison: float) -> Call:
 )
 def test_hidden_keys_change_no_bit(backend: str, hiding: str, poison: str, dtype: torch.dtype, whole: bool) -> None:
     calls = [Call.draw(*mechanism, dtype=dtype, mask=HIDINGS[hiding].mask) for mechanism in MECHANISMS]
-    served = [call for call in calls if call.serves(backend)]
-    for clean in served if whole else a_sixth(served, list(HIDINGS).index(hiding)):
+    turn = list(HIDINGS).index(hiding)
+    for clean in served_part(calls, lambda call: call.serves(backend), turn, 1 if whole else 6):
         dirty = poisoned(clean, HIDINGS[hiding], POISON[poison])
         expected, gradients = clean.gradients(backend)
         output, poisoned_gradients = dirty.gradients(backend)

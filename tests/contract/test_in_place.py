@@ -5,12 +5,12 @@ biases and user-defined functions.
 """
 
 from collections.abc import Callable, Iterator
-from itertools import islice
+from itertools import cycle, islice
 from typing import Any
 
 import pytest
 import torch
-from tests.contract.calls import MECHANISMS, Call, Request, by_part, request
+from tests.contract.calls import MECHANISMS, Call, Request, by_part, request, served_part
 from tests.contract.changes import BIASES, MASKS, B, H, K, Q, table
 from tests.contract.mechanisms import ON_CPU
 from tests.contract.served import by_served
@@ -69,13 +69,17 @@ def call_with(call: Call, backend: str, options: Callable[[], tuple[dict[str, An
     holds(compute)
 
 
-def served(backend: str, **options: Any) -> Iterator[Call]:
+def every_call(**options: Any) -> list[Call]:
     """With as many queries as keys, and in float32, which most kernels require."""
-    for turn, (score, normalizer) in enumerate(MECHANISMS):
-        dtype = torch.float64 if turn % 4 == 0 else torch.float32
-        call = Call.draw(score, normalizer, ((B, H), Q, K), dtype, **options)
-        if call.serves(backend):
-            yield call
+    kinds = (torch.float64, torch.float32, torch.float32, torch.float32)
+    return [
+        Call.draw(*mechanism, ((B, H), Q, K), dtype, **options)
+        for mechanism, dtype in zip(MECHANISMS, cycle(kinds), strict=False)
+    ]
+
+
+def served(backend: str, **options: Any) -> Iterator[Call]:
+    return (call for call in every_call(**options) if call.serves(backend))
 
 
 @by_part
@@ -102,7 +106,8 @@ def test_masks_that_change_in_place_are_seen(backend: str, name: str, whole: boo
         tensors = [part() for part in parts]
         return {"mask": build(*tensors)}, {f"tensor {i} of the mask": x for i, x in enumerate(tensors)}
 
-    for call in islice(served(backend, **masked()[0]), 0, None, 1 if whole else 8):
+    turn, share = (0, 1) if whole else (list(MASKS).index(name), 9)
+    for call in served_part(every_call(**masked()[0]), lambda call: call.serves(backend), turn, share):
         call_with(call, backend, masked)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.contract.calls import MECHANISMS, Call, Request, a_third, by_part, drawn, near, same_bits
+from tests.contract.calls import MECHANISMS, Call, Request, by_part, drawn, near, same_bits, served_part
 from tests.contract.mechanisms import NORMALIZER, ON_CPU, SCORE
 from tests.contract.served import by_served
 from torch import Tensor
@@ -47,8 +47,8 @@ def test_losses_on_output_and_weights_add_up(backend: str, mask: str, whole: boo
     """In one pass, in two, in either order, and after a pass that ended at the weights."""
     ran = 0
     calls = [Call.draw(*mechanism, mask=MASKS[mask]) for mechanism in MECHANISMS]
-    calls = [call for call in calls if backend == "auto" or call.serves(backend)]
-    for call in calls if whole else a_third(calls, list(MASKS).index(mask)):
+    parts = (0, 1) if whole else (list(MASKS).index(mask), 3)
+    for call in served_part(calls, lambda call: backend == "auto" or call.serves(backend), *parts):
         leaves, output, weights = graph(call, backend)
         if not weights.requires_grad:
             continue
@@ -125,8 +125,14 @@ def test_infinite_gradients_cancel() -> None:
     assert found[0, 1:].isfinite().all()
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(
+    ("mask", "compiled"),
+    [
+        pytest.param(mask, compiled, marks=pytest.mark.slow if compiled and mask not in ("none", "dense") else [])
+        for mask in MASKS
+        for compiled in (False, True)
+    ],
+)
 def test_traced_and_transformed_calls_pass_through_the_weights_too(mask: str, compiled: bool) -> None:
     torch.compiler.reset()
     query, key, value = torch.randn(3, 2, 1, 5, 4, dtype=torch.float64).unbind()

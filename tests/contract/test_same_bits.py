@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 import torch
-from tests.contract.calls import MECHANISMS, Call, Request, a_third, by_part, drawn, near, same_bits
+from tests.contract.calls import MECHANISMS, Call, Request, by_part, drawn, near, same_bits, served_part
 from tests.contract.mechanisms import NORMALIZER, ON_CPU, SCORE, ScoreCase
 from tests.contract.served import by_served
 
@@ -30,13 +30,13 @@ MASKS = {
 }
 
 
-def calls(backend: str, dtype: torch.dtype, mask: str, state: bool = False, gradient: bool = True):
-    found = []
-    for score, normalizer in MECHANISMS:
-        call = Call.draw(score, normalizer, dtype=dtype, mask=MASKS[mask])
-        if backend == "auto" or call.serves(backend, state, gradient):
-            found.append(call)
-    return found
+def calls(
+    backend: str, dtype: torch.dtype, mask: str, state: bool = False, gradient: bool = True, turn: int | None = None
+) -> list[Call]:
+    """Those that a backend serves; with a turn a third of them."""
+    found = [Call.draw(*mechanism, dtype=dtype, mask=MASKS[mask]) for mechanism in MECHANISMS]
+    parts = (0, 1) if turn is None else (turn, 3)
+    return served_part(found, lambda call: backend == "auto" or call.serves(backend, state, gradient), *parts)
 
 
 def requests(dtype: torch.dtype, mask: str, gradient: bool = True) -> Iterator[Request]:
@@ -50,8 +50,7 @@ def states(dtype: torch.dtype, mask: str = "none", gradient: bool = False) -> It
 @by_part
 @by_served(requests, BACKENDS, mask=MASKS, dtype=DTYPES)
 def test_weights_requested_or_not_give_the_same_bits(backend: str, dtype: torch.dtype, mask: str, whole: bool) -> None:
-    served = calls(backend, dtype, mask)
-    for call in served if whole else a_third(served, list(MASKS).index(mask)):
+    for call in calls(backend, dtype, mask, turn=None if whole else list(MASKS).index(mask)):
         output, gradients = call.gradients(backend)
         again, same = call.gradients(backend, attention_with_weights)
         assert same_bits(output, again), call

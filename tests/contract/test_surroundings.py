@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.contract.calls import MECHANISMS, Call, a_third, same_bits
+from tests.contract.calls import MECHANISMS, Call, same_bits, served_part
 from tests.contract.mechanisms import ON_CPU
 from torch import Tensor
 
@@ -42,10 +42,10 @@ by_default = pytest.mark.parametrize("default", [default_double, on_meta])
 
 
 def calls_of(backend: str, turn: int) -> Sequence[Call]:
-    """A third of the calls that a backend serves, or all if they are few."""
-    served = [call for call in calls() if backend == "auto" or call.serves(backend, gradient=False)]
+    """A third of the calls that a backend serves, or more if they are few."""
+    served = served_part(calls(), lambda call: backend == "auto" or call.serves(backend, gradient=False), turn, 3)
     assert served
-    return a_third(served, turn)
+    return served
 
 
 def calls() -> list[Call]:

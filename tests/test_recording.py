@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from tests.contract.calls import MECHANISMS
 from tests.contract.calls import Call as CallCase
 from tests.contract.mechanisms import MASKS
+from tests.pairs import fast
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -86,7 +87,7 @@ class _Mixed(nn.Module):
         return self.third(x, x, x)[0]
 
 
-@pytest.mark.parametrize("how", ["autocast", "bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("how", fast(["autocast", "bfloat16", "float16", "float64"], "autocast", "float16"))
 def test_a_model_of_any_precision_is_a_page_a_picture_and_a_file(how: str, tmp_path: Path) -> None:
     model, x = _Mixed(), torch.randn(2, 5, 8)
     autocast = partial(torch.autocast, "cpu", torch.bfloat16, enabled=how == "autocast")

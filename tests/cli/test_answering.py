@@ -36,6 +36,8 @@ TASKS = {
     "regress": (["regress"], "25.5", Prediction, 1),
 }
 """Of each task: its command, a line, the type of an answer, and how many lines one takes."""
+DRAWN = {("translate", False), ("classify", True), ("regress", True)}
+"""Tasks whose drawings the fast suite makes, which takes seconds, some of them in the terminal too."""
 
 
 @pytest.fixture(autouse=True)
@@ -109,8 +111,14 @@ def test_answers_are_not_collected(task: str, shelf: Shelf, monkeypatch: pytest.
     assert max(held) <= 10
 
 
-@pytest.mark.parametrize("show", [False, True])
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    ("task", "show"),
+    [
+        pytest.param(task, show, marks=[] if (task, show) in DRAWN else pytest.mark.slow)
+        for task in TASKS
+        for show in (False, True)
+    ],
+)
 def test_a_file_of_drawings_holds_the_first_answers_alone(
     task: str,
     show: bool,

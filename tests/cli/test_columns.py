@@ -77,9 +77,7 @@ def trained(folder: Path) -> Callable[[str], Path]:
     return train
 
 
-every = pytest.mark.parametrize(
-    "name", fast(WAYS, "soft", "zeroth", "location-heads", "separate-heads", "separate-transformer")
-)
+every = pytest.mark.parametrize("name", fast(WAYS, "zeroth", "separate-heads", "separate-transformer"))
 
 
 @pytest.fixture(scope="module")

@@ -114,8 +114,14 @@ def test_attention_is_drawn_in_the_terminal(name: str, folder: Path) -> None:
     assert any(shade in done.stderr for shade in "░▒▓█"), done.stderr
 
 
-@pytest.mark.parametrize("suffix", [".html", ".svg", ".png"])
-@pytest.mark.parametrize("name", _TASKS)
+@pytest.mark.parametrize(
+    ("name", "suffix"),
+    [
+        pytest.param(name, suffix, marks=[] if turn % 3 == place else pytest.mark.slow)
+        for turn, name in enumerate(_TASKS)
+        for place, suffix in enumerate((".html", ".svg", ".png"))
+    ],
+)
 def test_attention_is_drawn_in_a_file(
     name: str, suffix: str, folder: Path, answers: Callable[[str], str], tmp_path: Path
 ) -> None:

@@ -159,15 +159,23 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+WIRED = ("--wiring", "luong", "--memory", "split")
+
+
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--model", "gru", "--heads", "2", "--score", "triangular"],
+        pytest.param(["--model", "gru", "--heads", "2", "--score", "triangular"], marks=pytest.mark.slow),
         ["--model", "lstm", "--score", "location", "--normalizer", "entmax", "--decoder-layers", "2"],
         ["--model", "gru", "--alignment", "monotonic-0", "--score", "scaled-dot"],
-        ["--encoder", "transformer", "--decoder", "lstm", "--decoder-layers", "2", "--score", "cosine"],
+        pytest.param(
+            ["--encoder", "transformer", "--decoder", "lstm", "--decoder-layers", "2", "--score", "cosine"],
+            marks=pytest.mark.slow,
+        ),
         ["--encoder", "gru", "--score", "gaussian", "--cross-score", "learned", "--window", "1", "--heads", "2"],
-        ["--model", "rnn", "--normalizer", "entmax", "--alpha", "learned", "--wiring", "luong", "--memory", "split"],
+        pytest.param(
+            ["--model", "rnn", "--normalizer", "entmax", "--alpha", "learned", *WIRED], marks=pytest.mark.slow
+        ),
     ],
     ids=" ".join,
 )

@@ -63,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("task", "kind"),
     [
-        pytest.param(task, kind, marks=[] if task == "translate" or turn % 3 == index % 3 else pytest.mark.slow)
+        pytest.param(task, kind, marks=[] if turn == index % len(TASKS) else pytest.mark.slow)
         for turn, task in enumerate(TASKS)
         for index, kind in enumerate(KINDS)
     ],

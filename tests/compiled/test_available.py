@@ -70,7 +70,7 @@ def test_other_algorithms_serve_and_the_plan_says_why(name: str, reason: str) ->
 @pytest.mark.parametrize("reason", [nothing], indirect=True)
 @pytest.mark.usefixtures("reason")
 @pytest.mark.filterwarnings("ignore::qkv.tasks.length.CutWarning")
-@pytest.mark.parametrize("model", ["gru", "lstm", "transformer"])
+@pytest.mark.parametrize("model", ["gru", pytest.param("lstm", marks=pytest.mark.slow), "transformer"])
 def test_models_train_and_decode(model: str, tmp_path: Path) -> None:
     pairs = [(f"{a}{b}", f"{b}{a}") for a in "abcdefgh" for b in "abcdefgh"]
     settings = {"model": model, "tokenizer": "char", "width": 24, "heads": 2 if model == "transformer" else None}

@@ -160,11 +160,23 @@ def same_or_tied(model: Model, row: list[int], one: Hypothesis, other: Hypothesi
     return bool(best[0] - best[1] < bound)
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-11), (torch.float32, 1e-4)])
+ALIKE = {
+    "bahdanau": KINDS[0],
+    "luong": KINDS[1],
+    "transformer": KINDS[11],
+    "monotonic-0": MONOTONIC[0],
+    "monotonic-1": MONOTONIC[1],
+    "location": LOCATED[0],
+}
+
+
 @pytest.mark.parametrize(
-    "kind",
-    [KINDS[0], KINDS[1], KINDS[11], *MONOTONIC, LOCATED[0]],
-    ids=["bahdanau", "luong", "transformer", "monotonic-0", "monotonic-1", "location"],
+    ("kind", "dtype", "bound"),
+    [
+        pytest.param(kind, *how, marks=[] if turn % 2 == place else pytest.mark.slow, id=f"{name}-{how[0]}")
+        for turn, (name, kind) in enumerate(ALIKE.items())
+        for place, how in enumerate([(torch.float64, 1e-11), (torch.float32, 1e-4)])
+    ],
 )
 @settings(max_examples=6)
 @given(rows=sentences, seed=st.integers(0, 99), data=st.data())

@@ -10,7 +10,7 @@ from qkv.tasks.viewing import scene_of
 _NAMES = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in "dklmnrst"]
 
 
-@pytest.mark.parametrize("model", ["gru", "transformer"])
+@pytest.mark.parametrize("model", ["gru", pytest.param("transformer", marks=pytest.mark.slow)])
 def test_unknown_words_keep_their_names_and_copied_ones_are_marked(model: str, tmp_path: Path) -> None:
     pairs = [(f"call {name} now", f"{name} called") for name in _NAMES]
     settings = {"minimum": 50, "width": 32, "copy": "mixture", "label_smoothing": 0.0, "learning_rate": 5e-3}

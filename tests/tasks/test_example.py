@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.command import run, succeeded
+from tests.pairs import fast
 
 import qkv
 from qkv.data.phrases import generate
@@ -55,7 +56,7 @@ def test_what_its_grammar_writes_is_read_without_a_word() -> None:
     assert outside_grammar(["", " "], 1, tokenizer) is None
 
 
-@pytest.mark.parametrize("line", STRANGE)
+@pytest.mark.parametrize("line", fast(STRANGE, "ein Hund", "Hallo Welt .", "The dog sleeps ."))
 def test_commands_say_once_what_it_can_read(line: str) -> None:
     feed = f"{SENTENCES[1]}\n" + f"{line}\n" * 40
     done = succeeded(run("translate", "example", feed=feed))

@@ -63,7 +63,7 @@ def test_any_number_of_processes_gives_the_same_bytes(tmp_path: Path, pairs: boo
     assert contents(one.folder) == contents(three.folder)
 
 
-@pytest.mark.parametrize("pairs", [False, True])
+@pytest.mark.parametrize("pairs", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_killed_preparations_leave_what_an_undisturbed_one_makes(tmp_path: Path, pairs: bool) -> None:
     """Each is killed at a later system call than the one before, and the next one goes on with its folder."""
     (tmp_path / "in").mkdir()

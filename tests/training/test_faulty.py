@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("stride", "names"),
     [
-        (61, ["ENOSPC"]),
+        (97, ["ENOSPC"]),
         *(pytest.param(1, [name], marks=pytest.mark.slow) for name in ("ENOSPC", "EIO", "EDQUOT", "EACCES")),
     ],
 )

@@ -96,7 +96,7 @@ def test_subtrees_of_any_parts_add_up_in_one_order(batches: int, size: int) -> N
     assert torch.allclose(result, torch.stack(vectors).sum(0), atol=1e-5)
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_processes_go_on_in_any_number_with_the_same_bits(tmp_path: Path, kills: int) -> None:
     """A process is killed at a batch of its own; the next ones are 4, 2, then 1."""
     settings = replace(FOUR, validate_every=2)

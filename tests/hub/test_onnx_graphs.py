@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from tests.hub.published import inputs as published_inputs
-from tests.pairs import fast
 from torch import Tensor, nn
 
 from qkv.decode.greedy import greedy
@@ -251,15 +250,21 @@ def test_the_model_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    fast(["llama", "gpt2", "t5", "marian", "bert_tokens", "bert_texts"], "llama"),
+    ("name", "layers"),
+    [
+        ("llama", 1),
+        *(
+            pytest.param(name, 3, marks=pytest.mark.slow)
+            for name in ("llama", "gpt2", "t5", "marian", "bert_tokens", "bert_texts")
+        ),
+    ],
 )
-def test_published_models(name: str, tmp_path: Path) -> None:
-    """Of one layer: the others add nodes of the same kinds, and seconds."""
+def test_published_models(name: str, layers: int, tmp_path: Path) -> None:
+    """In the fast suite the first layer alone: the others add nodes of the same kinds, and seconds."""
     model: Any = read_folder(Folder(PUBLISHED / name)).build()
     for stack in (module for module in model.modules() if isinstance(module, nn.ModuleList)):
         if isinstance(stack[0], TransformerBlock):
-            del stack[1:]
+            del stack[layers:]
     sessions, given = exported(model, tmp_path), published_inputs()
     if isinstance(model, TransformerTranslator):
         memory = run(sessions["encoder"], given.tokens, given.lengths)

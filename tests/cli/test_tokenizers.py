@@ -83,7 +83,7 @@ def test_every_task_has_every_kind(folder: Path, tmp_path: Path, task: str, kind
 both = pytest.mark.parametrize("name", ["gru", "transformer"])
 
 
-@both
+@pytest.mark.parametrize("name", ["gru", pytest.param("transformer", marks=pytest.mark.slow)])
 def test_every_command_reads_two_vocabularies(folder: Path, tmp_path: Path, name: str) -> None:
     feed = "an dog .\nqz 漢 .\n"
     pairs = ["--source", folder / "source", "--target", folder / "target"]

@@ -36,7 +36,7 @@ def test_any_call_keeps_every_promise(backend: str) -> None:
 @pytest.mark.slow
 @by_backend
 def test_any_of_many_calls_keeps_every_promise(backend: str) -> None:
-    check(backend, 20 * CASES, seed=2 * SEED + 1)
+    check(backend, 30 * CASES, seed=2 * SEED + 1)
 
 
 @pytest.mark.kernels

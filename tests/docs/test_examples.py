@@ -30,7 +30,7 @@ IN_A_SHELL = {"scale"}
 MEASUREMENTS = {"planner"}
 """Pages whose commands are the benchmarks."""
 EXAMPLES = [page for page in PAGES if blocks(page, "python", "sh", "")]
-QUICK = {"README", "generate", "classify"}
+QUICK = {"README", "classify"}
 """Of the pages that train a model by a command, those of the fast suite."""
 
 

@@ -133,10 +133,20 @@ def test_ids_are_those_without_a_session(kind: str, how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("packed_products", "way", "kind"), every_pair(product(PRODUCTS, WAYS, MAKERS)), indirect=["packed_products"]
+    ("packed_products", "way", "kind"),
+    [
+        pytest.param(products, way, kind, marks=[] if turn % 4 == 2 * place else pytest.mark.slow)
+        for first, way in enumerate(WAYS)
+        for turn, kind in enumerate(MAKERS, first)
+        for place, products in enumerate(PRODUCTS)
+    ],
+    indirect=["packed_products"],
 )
 def test_weights_may_change_in_any_way_between_decodings(kind: str, way: str) -> None:
-    """A session that stays open may go by the versions of weights, a new one sees all that has changed."""
+    """A session that stays open may go by the versions of weights, a new one sees all that has changed.
+
+    In the fast suite each way meets every other kind of model, and the next way the others.
+    """
     model = made(kind)
     for _ in range(2):
         decoded(model, kind, 0, "greedy")

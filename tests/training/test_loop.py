@@ -118,7 +118,7 @@ def compare_journals(first, second):
         pytest.param(1, 2, marks=pytest.mark.slow),
         pytest.param(3, 4, marks=pytest.mark.slow),
         (3, 5),
-        (3, 6),
+        pytest.param(3, 6, marks=pytest.mark.slow),
     ],
 )
 def test_stopped_in_every_update_is_as_never_stopped(tmp_path, accumulate, at):

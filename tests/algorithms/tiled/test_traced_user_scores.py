@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.pairs import fast
 from torch import Tensor, nn
 
 import qkv
@@ -64,7 +65,7 @@ def with_gradients(function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) 
     return [output, *torch.autograd.grad(output.square().sum(), leaves, materialize_grads=True)]
 
 
-@each
+@pytest.mark.parametrize("name", fast(CALLS, SOME[0]))
 def test_a_compiled_call_gives_what_the_eager_one_gives(name: str) -> None:
     torch.compiler.reset()
     function, inputs = of(name), tensors()

@@ -1,7 +1,8 @@
-"""Which cases are slow: of a product, all but those in which every two values meet; of a list, all but those named."""
+"""Which cases are slow: of a product, all but those in which every two values meet, or all but some in turn; of a list,
+all but those named."""
 
 from collections.abc import Iterable
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any
 
 import pytest
@@ -27,6 +28,23 @@ def every_pair(cases: Iterable[tuple[Any, ...]]) -> list[Any]:
         pytest.param(*case, marks=() if turn in chosen else pytest.mark.slow, id="-".join(names[turn]))
         for turn, case in enumerate(cases)
     ]
+
+
+def in_turn(*axes: Iterable[Any], every: int = 2) -> list[Any]:
+    """Mark combinations of values as slow, all but one in `every`, starting one later for each value of an axis.
+
+    Each value stays in the fast suite, with others for each value of another axis. For what costs seconds, or where
+    the values of an axis are kinds of one thing that differ little.
+
+    Args:
+        axes: the values of each argument, of at least one of which there are `every`.
+        every: of how many combinations one is fast.
+    """
+    found = []
+    for case in product(*(enumerate(axis) for axis in axes)):
+        turn = sum(place for place, _ in case)
+        found.append(pytest.param(*(value for _, value in case), marks=pytest.mark.slow if turn % every else ()))
+    return found
 
 
 def fast(cases: Iterable[Any], *names: str) -> list[Any]:

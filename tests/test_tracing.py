@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.contract.judge import legal, parameters
 from tests.contract.mechanisms import HEADS, NORMALIZER, NORMALIZERS, SCORE, SCORES, NormalizerCase, ScoreCase
-from tests.pairs import fast
+from tests.pairs import fast, in_turn
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -417,8 +417,7 @@ def test_documents_of_a_traced_graph_are_those_of_its_call(how: str) -> None:
     torch.testing.assert_close(graph(*inputs, scattered), attends(*inputs, scattered))
 
 
-@pytest.mark.parametrize("gradient", [False, True])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "gradient"), in_turn(CASES, (False, True)))
 def test_tensors_without_numbers_give_the_shapes_of_the_call(name: str, gradient: bool) -> None:
     """On the device `meta` nothing is computed, by any kernel."""
     given = torch.utils._pytree.tree_map_only(Tensor, lambda x: x.to("meta"), CASES[name].given)
@@ -464,8 +463,9 @@ def test_a_program_exported_with_two_varying_lengths_serves_others(name: str, ba
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("size", [Q, 160])
-@pytest.mark.parametrize("name", [name for name in CASES if name not in ("bilinear, bias", "gaussian, dense")])
+@pytest.mark.parametrize(
+    ("name", "size"), in_turn([name for name in CASES if name not in ("bilinear, bias", "gaussian, dense")], (Q, 160))
+)
 def test_what_jit_traces_gives_what_the_call_gives(name: str, size: int) -> None:
     """With other numbers of the same shapes, for short sequences and where our own kernels would run."""
     given = dict(CASES[name].given)

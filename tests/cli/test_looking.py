@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.cli.command import refused, run, succeeded
+from tests.pairs import in_turn
 
 import qkv
 from qkv.recording.recorder import record
@@ -104,7 +105,7 @@ def answers(folder: Path) -> Callable[[str], str]:
     return cache(lambda name: succeeded(_looked(folder, name)).stdout)
 
 
-@pytest.mark.parametrize("name", _TASKS)
+@pytest.mark.parametrize("name", in_turn(_TASKS))
 def test_attention_is_drawn_in_the_terminal(name: str, folder: Path) -> None:
     done = _looked(folder, name, "--show")
     if name in _WITHOUT:
@@ -114,14 +115,7 @@ def test_attention_is_drawn_in_the_terminal(name: str, folder: Path) -> None:
     assert any(shade in done.stderr for shade in "░▒▓█"), done.stderr
 
 
-@pytest.mark.parametrize(
-    ("name", "suffix"),
-    [
-        pytest.param(name, suffix, marks=[] if turn % 3 == place else pytest.mark.slow)
-        for turn, name in enumerate(_TASKS)
-        for place, suffix in enumerate((".html", ".svg", ".png"))
-    ],
-)
+@pytest.mark.parametrize(("name", "suffix"), in_turn(_TASKS, (".html", ".svg", ".png"), every=3))
 def test_attention_is_drawn_in_a_file(
     name: str, suffix: str, folder: Path, answers: Callable[[str], str], tmp_path: Path
 ) -> None:

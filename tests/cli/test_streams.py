@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.cli.command import QKV, refused, run, succeeded
+from tests.pairs import in_turn
 from typer.main import get_command
 
 import qkv
@@ -295,8 +296,10 @@ def test_help_on_a_full_disk_is_one_message(words: str) -> None:
     assert done.stderr.startswith("qkv: standard output: expected enough space")
 
 
-@pytest.mark.parametrize("reader", ["head -1", "true", "sleep 1"])
-@pytest.mark.parametrize("words", ["--help", "train translate --help", "--version"])
+@pytest.mark.parametrize(
+    ("words", "reader"),
+    in_turn(("--help", "train translate --help", "--version"), ("head -1", "true", "sleep 1"), every=3),
+)
 def test_a_reader_that_has_enough_is_success(words: str, reader: str) -> None:
     """Whichever of the two processes is faster: "true" reads nothing, and ends before or after the writing."""
     done = shell(f"qkv {words} | {reader}")

@@ -1,13 +1,12 @@
 """Several gradients of one output at once are those of one after another, in every backend."""
 
 from collections.abc import Callable
-from itertools import product
 
 import pytest
 import torch
 from tests.contract.calls import MECHANISMS, Call
 from tests.contract.mechanisms import ON_CPU
-from tests.pairs import every_pair
+from tests.pairs import in_turn
 from torch import Tensor
 
 from qkv.functional import attention
@@ -32,7 +31,7 @@ def mapped(output: Tensor, leaves: Leaves, cotangents: Tensor) -> tuple[Tensor, 
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize(("name", "size", "dtype"), every_pair(product(CALLS, SIZES, [torch.float32, torch.float64])))
+@pytest.mark.parametrize(("name", "size", "dtype"), in_turn(CALLS, SIZES, (torch.float32, torch.float64), every=3))
 def test_gradients_at_once_are_those_of_one_after_another(name: str, size: str, dtype: torch.dtype) -> None:
     call = Call.draw(*CALLS[name], SIZES[size], dtype, mask=causal(1))
     for backend in (*ON_CPU, "auto"):

@@ -22,6 +22,7 @@ from tests.hub.published import (
     inputs,
     padded_left,
 )
+from tests.pairs import in_turn
 from torch import Tensor
 
 import qkv
@@ -94,7 +95,7 @@ def test_logits_are_theirs(name: str) -> None:
     assert (found - expected).abs().max() <= CLOSE * expected.abs().max()
 
 
-@pytest.mark.parametrize("name", [*GENERATORS, *PAIRS])
+@pytest.mark.parametrize("name", in_turn([*GENERATORS, *PAIRS]))
 def test_generated_ids_are_theirs(name: str) -> None:
     expected = json.loads((HERE / name / "expected.json").read_text())
     model, compared = load(HERE / name), 0
@@ -104,7 +105,7 @@ def test_generated_ids_are_theirs(name: str) -> None:
     assert compared >= 4, "of three rows, decoded in two ways"
 
 
-@pytest.mark.parametrize("name", GENERATORS)
+@pytest.mark.parametrize("name", in_turn(GENERATORS))
 @torch.no_grad()
 def test_padding_on_the_left_changes_nothing(name: str) -> None:
     model, given = load(HERE / name), inputs()
@@ -118,7 +119,7 @@ def test_padding_on_the_left_changes_nothing(name: str) -> None:
         assert torch.equal(together[row, -length:], again[row, -length:])
 
 
-@pytest.mark.parametrize("name", GENERATORS)
+@pytest.mark.parametrize("name", in_turn(GENERATORS))
 @torch.no_grad()
 def test_steps_with_a_cache_are_those_without(name: str) -> None:
     model = load(HERE / name)
@@ -133,7 +134,7 @@ def test_steps_with_a_cache_are_those_without(name: str) -> None:
         assert (found - whole[rows, column]).abs().max() <= CLOSE * whole.abs().max()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", in_turn(CASES))
 def test_what_is_written_is_what_was_read(name: str, tmp_path: Path) -> None:
     first = load(HERE / name)
     save(first, tmp_path / "once")
@@ -168,7 +169,7 @@ def shard(source: Path, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", in_turn(CASES))
 def test_every_parameter_learns_and_every_layer_is_recorded(name: str) -> None:
     model, given = load(HERE / name), inputs()
     tokens, padding = padded_left(given)

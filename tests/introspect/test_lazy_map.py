@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.contract.calls import by_part
 from tests.here import here
+from tests.pairs import in_turn
 from torch import Tensor
 
 import qkv
@@ -57,7 +58,9 @@ def legal(score: str, normalizer: str) -> bool:
     return normalizer != "sum" or SCORES[score]().summable
 
 
-@pytest.mark.parametrize(("score", "normalizer"), [pair for pair in product(SCORES, NORMALIZERS) if legal(*pair)])
+@pytest.mark.parametrize(
+    ("score", "normalizer"), [pair for pair in in_turn(SCORES, NORMALIZERS) if legal(*pair.values)]
+)
 def test_tiles_equal_the_dense_weights(score: str, normalizer: str) -> None:
     query, key = inputs()
     made, rule = SCORES[score](), NORMALIZERS[normalizer]()

@@ -136,6 +136,9 @@ MAKERS: dict[str, Callable[[], nn.Module]] = {
 }
 FAST = ("transformer", "copying, mixture", "language model", "published encoder", "layer")
 """A sample of all kinds of layers: a recurrent translator copies."""
+FEW = ("copying, mixture", "language model")
+"""With decoders of both kinds, for what the tests of other changes would miss only in part."""
+a_few_models = pytest.mark.parametrize("kind", fast(MAKERS, *FEW))
 every_model = pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=() if kind in FAST else pytest.mark.slow) for kind in MAKERS]
 )
@@ -339,7 +342,7 @@ def test_a_forward_hook_changes_the_answer(kind: str) -> None:
     expect_effect(kind, hooked)
 
 
-@every_model
+@a_few_models
 def test_a_forward_pre_hook_changes_the_answer(kind: str) -> None:
     def hooked(module: nn.Module) -> Callable[[], None]:
         # Token ids become one id; of the numbers of queries and keys that a bias takes, the first position moves.
@@ -367,7 +370,7 @@ def containers(model: nn.Module) -> list[str]:
     ]
 
 
-@every_model
+@a_few_models
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_a_hook_on_a_container_acts_in_every_mode(kind: str, where: str) -> None:
     """The model, attention layers, blocks, encoders: also where decoding calls another method than `forward`."""
@@ -518,7 +521,7 @@ def test_a_full_backward_hook_is_called(kind: str) -> None:
         handle.remove()
 
 
-@every_model
+@a_few_models
 def test_a_parametrization_acts_and_learns(kind: str) -> None:
     model = made(kind)
     before = {mode: run(model) for mode, run in MODES.items()}
@@ -536,7 +539,7 @@ def test_a_parametrization_acts_and_learns(kind: str) -> None:
             parametrize.remove_parametrizations(module, parameter, leave_parametrized=False)
 
 
-@every_model
+@a_few_models
 @pytest.mark.parametrize("rule", ["weight_norm", "spectral_norm"])
 def test_norms_of_weights_act_and_learn(kind: str, rule: str) -> None:
     model = made(kind)
@@ -573,7 +576,7 @@ def test_adapters_act_and_learn(kind: str) -> None:
             assert parameter.grad.abs().max() > 0, name
 
 
-@every_model
+@a_few_models
 def test_an_adapter_on_one_layer_acts_and_learns(kind: str) -> None:
     """LoRA on each linear layer and each embedding alone: each is called in training, evaluation and decoding."""
     peft = pytest.importorskip("peft")

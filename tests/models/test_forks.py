@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.models.test_translators import BOS, EOS, batch, every, made
+from tests.models.test_translators import BOS, EOS, KINDS, batch, every, made
+from tests.pairs import in_turn
 
 from qkv.decode.beam import Beam, beam
 from qkv.decode.protocol import BeamStepper, Repeating
 
 
-@every
+@pytest.mark.parametrize("kind", in_turn(KINDS), ids=lambda kind: "-".join([kind[0], *map(str, kind[1].values())]))
 def test_a_beam_over_shared_sources_is_a_beam_over_repeated_ones(kind: tuple[str, dict[str, Any]]) -> None:
     model = made(kind)
     assert isinstance(model, BeamStepper)

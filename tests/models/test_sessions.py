@@ -2,13 +2,12 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from tests.contract.changes import WAYS, other
-from tests.pairs import every_pair
+from tests.pairs import in_turn
 from torch import Tensor, nn
 
 from qkv.compiled import available
@@ -119,7 +118,7 @@ class Plain:
 
 @pytest.mark.parametrize(
     ("packed_products", "how", "kind"),
-    every_pair(product(PRODUCTS, ("greedy", "beam", "sample"), MAKERS)),
+    in_turn(PRODUCTS, ("greedy", "beam", "sample"), MAKERS, every=3),
     indirect=["packed_products"],
 )
 def test_ids_are_those_without_a_session(kind: str, how: str) -> None:

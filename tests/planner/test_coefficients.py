@@ -4,6 +4,7 @@ import pytest
 import torch
 from benchmarks.engine.mechanisms import Size
 from benchmarks.fit import DIRECTIONS, ON_A_LINE, VARIANTS, Variant, make
+from tests.pairs import in_turn
 
 from qkv.engine.problem import Problem
 from qkv.planner import costs
@@ -18,8 +19,7 @@ def problem_of(variant: Variant, n: int, width: int, direction: str) -> Problem:
     return make(variant, size, direction).plan().problem
 
 
-@pytest.mark.parametrize("direction", DIRECTIONS)
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize(("variant", "direction"), in_turn(VARIANTS, DIRECTIONS), ids=str)
 def test_no_table_has_for_free_what_another_knows_to_take_long(
     variant: Variant, direction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.pairs import in_turn
 from torch import nn
 
 from qkv.data.batches import collate_sources
@@ -169,8 +170,7 @@ def hungry(kind: str) -> Any:
     return CopyingTranslator(made, TOKENIZER.unk) if kind == "copy" else made
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", ["rnn", "transformer", "copy"])
+@pytest.mark.parametrize(("kind", "way"), in_turn(("rnn", "transformer", "copy"), WAYS))
 def test_no_translation_has_padding_or_a_second_beginning(kind: str, way: str) -> None:
     spoilt = Translator(hungry(kind), TOKENIZER, 64, [] if kind == "copy" else [hungry(kind)])
     source, lengths = collate_sources([TOKENIZER.encode("abc")], TOKENIZER.pad)

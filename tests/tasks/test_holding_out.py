@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.pairs import in_turn
 
 import qkv
 from qkv.metrics.translation import bleu
@@ -92,8 +93,9 @@ def test_a_number_of_pairs_that_cannot_be_kept_is_reported(tmp_path: Path, capsy
     assert "30 pairs are held out, not 2" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("task", ["translate", "classify", "tag", "point", "generate"])
-@pytest.mark.parametrize("repeated", [0, 1, 9, 30])
+@pytest.mark.parametrize(
+    ("task", "repeated"), in_turn(("translate", "classify", "tag", "point", "generate"), (0, 1, 9, 30))
+)
 def test_validation_inputs_that_are_trained_on_are_counted(
     task: str, repeated: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -163,7 +163,13 @@ def test_walks_have_the_same_bits_with_any_number_of_threads(name: str, normaliz
 
 @pytest.mark.parametrize(
     ("name", "normalizer"),
-    [pytest.param(*case, marks=[pytest.mark.kernels] if case[0] in SUPPORTS else []) for case in CASES],
+    [
+        pytest.param(
+            *case,
+            marks=[pytest.mark.kernels] * (case[0] in SUPPORTS) + [pytest.mark.slow] * (turn % 2),
+        )
+        for turn, case in enumerate(CASES)
+    ],
     ids=str,
 )
 def test_derivatives_of_derivatives(name: str, normalizer: Normalizer) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from tests.hub.flex.drawn_functions import MASKS, SCORES, Drawn, Function, drawn, literal
+from tests.pairs import in_turn
 from torch import Tensor
 
 import qkv
@@ -56,21 +57,21 @@ def made(items: tuple[int, int], lengths: tuple[int, int], seed: int) -> Drawn:
     return Drawn(*items, *lengths, torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", in_turn(SCORES))
 def test_score_functions(name: str) -> None:
     for number, lengths in enumerate(LENGTHS):
         d = made(ITEMS[number % len(ITEMS)], lengths, number)
         expect_equation(d, SCORES[name](d), None)
 
 
-@pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("name", in_turn(MASKS))
 def test_mask_functions(name: str) -> None:
     for number, lengths in enumerate(LENGTHS):
         d = made(ITEMS[number % len(ITEMS)], lengths, number)
         expect_equation(d, None, MASKS[name](d))
 
 
-@pytest.mark.parametrize("seed", range(80))
+@pytest.mark.parametrize("seed", in_turn(range(80)))
 def test_functions_drawn_at_random(seed: int) -> None:
     d = made(ITEMS[seed % len(ITEMS)], FEW[seed // 3 % len(FEW)], seed)
     expect_equation(d, *drawn(d, 2))

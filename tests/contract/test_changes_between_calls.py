@@ -14,7 +14,7 @@ import torch
 from tests.contract.calls import MECHANISMS, Call, by_part, same_bits
 from tests.contract.changes import BIASES, MASKS, WAYS, B, H, K, Q, other, table
 from tests.contract.mechanisms import ON_CPU, SCORE
-from tests.pairs import fast
+from tests.pairs import in_turn
 from torch import Tensor, nn
 
 import qkv
@@ -160,12 +160,15 @@ def test_the_kind_of_a_mask_may_change(way: str) -> None:
     assert kinds == ["bounds", "predicate", "bounds"]
 
 
-@by_way
 @pytest.mark.parametrize(
-    "name",
-    fast(
-        ["lengths", "offsets", "dense", "documents", "dense or causal", "not lengths"], "lengths", "dense", "documents"
-    ),
+    ("name", "way"),
+    [
+        *in_turn(("lengths", "dense", "documents"), WAYS, every=3),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in product(("offsets", "dense or causal", "not lengths"), WAYS)
+        ),
+    ],
 )
 def test_compiled_functions(name: str, way: str) -> None:
     build, parts = MASKS[name]

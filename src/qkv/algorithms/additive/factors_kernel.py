@@ -5,8 +5,8 @@ that later loops over keys read contiguous memory. Features are reordered by the
 
 | way | stored in `left` and `right` | a term of the score |
 |---|---|---|
-| calm | E = 2^(2a·log₂e + N), F = 2^(2b·log₂e − N) | v − 2v/(1 + EF), where EF needs no cap |
-| factored | the same | the same with 1 + EF capped |
+| calm | E = 2^(2a·log₂e + N), F = 2^(2b·log₂e − N) | v(EF − 1)/(EF + 1), where EF needs no cap |
+| factored | the same | the same with EF capped |
 | small | a, b | v · odd polynomial of a + b |
 | direct | a, b | v · tanh(a + b), computed in float64 |
 
@@ -24,7 +24,7 @@ from qkv.compiled.kernels import helper, kernel
 
 LN2 = LN2_HIGH + LN2_LOW
 CENTER_LIMIT = 131072.0
-VECTOR_LIMIT = 1073741824.0
+VECTOR_LIMIT = 4096.0
 CALM, FACTORED, SMALL, DIRECT = 0, 1, 2, 3
 
 
@@ -179,7 +179,7 @@ def factors(
         owner: (N, 4): the row of vector, bounds, mask and bias that belongs to an item.
         left: written, (N, Q, R) with R at least A + 9.
         right: written, (N, tiles, R, keys per tile); the keys per tile are a multiple of 16.
-        weight: written, (N, R): −2v for factored features, v for others.
+        weight: written, (N, R): v in the new order, 0 for padding.
         count: written, (N, 4): the number of features computed in each way.
         feature: written, (N, R): the feature at each position, -1 for none.
         flags, counts, floats, block: per-thread scratch: Q + K, A + K + 1, (9, R) and (16, R).
@@ -200,7 +200,7 @@ def factors(
         for i in range(padded_width):
             c = feature[n, i]
             ordered = ordered and c == (i if i < features else -1)
-            weight[n, i] = 0 if c < 0 else vector[owner[n, 0], c] * (-2 if way[c] <= FACTORED else 1)
+            weight[n, i] = 0 if c < 0 else vector[owner[n, 0], c]
             centers[i], clamps[i] = (0.0, 0.0) if c < 0 else (center[c], clamp[c])
         _fill_left(a[n], queries, feature[n], ordered, count[n, 0] + count[n, 1], centers, clamps, left[n])
         _fill_right(b[n], keys, feature[n], ordered, count[n, 0] + count[n, 1], centers, clamps, block, right[n])

@@ -1,8 +1,8 @@
 """Scores of additive attention, four rows at a time: Σ v tanh(a + b) from the factors that `factors_kernel` computed.
 
-Four features are summed with one division, Σ v − 2v/(1 + EF), and four rows share each load of the keys; sums stay in
-registers from the first feature to the last. Every score is computed by the same operations at any position of its row
-and key, so the result does not depend on how rows are grouped.
+Four features are summed with one division, Σ v(EF − 1)/(EF + 1), and four rows share each load of the keys; sums stay
+in registers from the first feature to the last. Every score is computed by the same operations at any position of its
+row and key, so the result does not depend on how rows are grouped.
 """
 
 # mypy: ignore-errors
@@ -20,7 +20,7 @@ from qkv.compiled.target import WIDE
 ROUND = 16
 """Keys per register; in float64 they fill two."""
 # Exact in both float types; a Python float would promote float32 to float64.
-CAP, WIDE_CAP = np.float32(2**30), np.float32(2**60)
+CAP, WIDE_CAP = np.float32(2**28), np.float32(2**60)
 C1, C2, C3 = np.float32(-0.33333332796631665), np.float32(0.13333225775482527), np.float32(-0.05393346914596769)
 C4, C5 = np.float32(0.02147068302533676), np.float32(-0.006942941750416007)
 _FLAGS = ("contract", "nsz")
@@ -37,19 +37,19 @@ def small_tanh(x):
 
 
 def _factored(left, q, last_row, right, weight, calm, stop, low, high, s):
-    """s ← Σ v − 2v/(1 + EF) over the features 0 to `stop` in fours, for four rows and the keys low to high."""
+    """s ← Σ v(EF − 1)/(EF + 1) over the features 0 to `stop` in fours, for four rows and the keys low to high."""
     cap = CAP if s.itemsize == 4 else WIDE_CAP
     for j in range(4):
         e, sums = left[min(q + j, last_row)], s[j, low:high]
         sums[:] = 0
         for i in range(0, stop, 4):
-            d = [1 + e[i + n] * right[i + n, low:high] for n in range(4)]
+            y = [e[i + n] * right[i + n, low:high] for n in range(4)]
             if i >= calm:
-                d = [np.minimum(x, cap) for x in d]
-            w0, w1, w2, w3 = weight[i : i + 4]
+                y = [np.minimum(x, cap) for x in y]
+            d, w = [1 + x for x in y], [weight[i + n] * (y[n] - 1) for n in range(4)]
             pair, other = d[0] * d[1], d[2] * d[3]
-            upper = (w0 * d[1] + w1 * d[0]) * other + (w2 * d[3] + w3 * d[2]) * pair
-            sums += upper / (pair * other) - ((w0 + w1) + (w2 + w3)) / 2
+            upper = (w[0] * d[1] + w[1] * d[0]) * other + (w[2] * d[3] + w[3] * d[2]) * pair
+            sums += upper / (pair * other)
 
 
 @overload(_factored, inline="always")
@@ -120,12 +120,6 @@ def _add_four(builder, operands, i, k, sums, capped):
     indices = [builder.add(i, registers.WORD(n)) for n in range(4)]
     scalars = [builder.load(builder.gep(operands.weight, [at])) for at in indices]
     weights = [registers.broadcast(builder, element, operands.register) for element in scalars]
-    # Σ over the four of v − 2v/(1 + EF): summing them first keeps the partial sums as small as the scores.
-    halves = [builder.fadd(scalars[n], scalars[n + 1], flags=_FLAGS) for n in (0, 2)]
-    minus = ir.Constant(scalars[0].type, -0.5)
-    half_sum = registers.broadcast(
-        builder, builder.fmul(minus, builder.fadd(*halves, flags=_FLAGS), flags=_FLAGS), operands.register
-    )
     starts = [builder.gep(operands.right, [builder.add(builder.mul(n, operands.of_right), k)]) for n in indices]
     keys = [registers.load(builder, start, operands.register) for start in starts]
     results = []
@@ -133,19 +127,23 @@ def _add_four(builder, operands, i, k, sums, capped):
         factors = [
             registers.broadcast(builder, builder.load(builder.gep(row, [n])), operands.register) for n in indices
         ]
-        d = [_denominator(builder, operands, e, f, capped) for e, f in zip(factors, keys, strict=True)]
-        terms = builder.fadd(_fractions(builder, d, weights), half_sum, flags=_FLAGS)
-        results.append(builder.fadd(terms, total, flags=_FLAGS))
+        y = [_product(builder, operands, e, f, capped) for e, f in zip(factors, keys, strict=True)]
+        # v(y − 1) as one multiply-add; y + 1 as an addition, for which some processors have units of their own.
+        upper = [
+            builder.fsub(builder.fmul(v, x, flags=_FLAGS), v, flags=_FLAGS) for v, x in zip(weights, y, strict=True)
+        ]
+        lower = [builder.fadd(x, operands.constant(1.0), flags=("nsz",)) for x in y]
+        results.append(builder.fadd(_fractions(builder, lower, upper), total, flags=_FLAGS))
     return results
 
 
-def _denominator(builder, operands, e, f, capped):
-    """Compute 1 + EF; if `capped`, limited so that the product of four is finite."""
-    d = builder.fadd(builder.fmul(e, f, flags=_FLAGS), operands.constant(1.0), flags=_FLAGS)
+def _product(builder, operands, e, f, capped):
+    """Compute EF; if `capped`, limited so that the product of four is finite."""
+    y = builder.fmul(e, f, flags=_FLAGS)
     if not capped:
-        return d
+        return y
     cap = operands.constant(CAP if isinstance(operands.register.element, ir.FloatType) else WIDE_CAP)
-    return builder.select(builder.fcmp_ordered("<", d, cap), d, cap)
+    return builder.select(builder.fcmp_ordered("<", y, cap), y, cap)
 
 
 def _fractions(builder, d, w):

@@ -7,6 +7,8 @@ Source: Katharopoulos et al. 2020, "Transformers are RNNs", eq. 5 and section 3.
 Networks", section 3.2 (dot product).
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -57,20 +59,12 @@ def work(problem: Problem) -> Work:
 
 def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
     """Compute KᵀV first, then its product with the queries."""
+    bound = bind(problem, call)
+    if bound is not None:
+        return Result(bound(call), None)
     shape = (*problem.leading, problem.queries, problem.value_width)
-    if problem.constant and problem.mask == "all" and problem.mode == "eager" and not (problem.state or problem.empty):
-        # Every row reads the same sum of values.
-        value = wide(call.value)
-        total = value.sum(-2, keepdim=True) if problem.normalizer == "identity" else value.mean(-2, keepdim=True)
-        return Result(total.to(call.query.dtype).expand(shape).contiguous(), None)
     query, key, scale, _ = call.score.prepare(call.query, call.key)
     query, key, value = wide(query), wide(key), wide(call.value)
-    if problem.mask == "all" and problem.mode == "eager" and not (problem.state or isinstance(scale, Tensor)):
-        output = _of_all_keys(
-            query, key, value, scale if problem.normalizer == "identity" else scale / max(problem.keys, 1)
-        )
-        output = output if output.dtype == problem.dtype else output.to(problem.dtype)
-        return Result(output if output.shape == shape else output.expand(shape), None)
     count = None if problem.normalizer == "identity" else call.visibility.count()
     factor = scale if count is None else scale / count.clamp(min=1).to(value.dtype)[..., None]
     if problem.mask == "causal":
@@ -81,6 +75,33 @@ def run(problem: Problem, call: Call, facts: Facts = None) -> Result:
         output = query @ ((key.mT @ value) * factor).to(query.dtype)
     output = output.to(call.query.dtype).expand(shape)
     return Result(output, _state(problem, count, output) if problem.state else None)
+
+
+def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
+    """Return `run` for calls like this one if every row sees all keys and one number scales all; else None."""
+    if problem.mask != "all" or problem.mode != "eager" or problem.state:
+        return None
+    shape, dtype = (*problem.leading, problem.queries, problem.value_width), problem.dtype
+    if problem.constant and not problem.empty:
+        total = torch.sum if problem.normalizer == "identity" else torch.mean
+
+        def of_equal_weights(call: Call) -> Tensor:
+            # Every row reads the same sum of values.
+            return total(wide(call.value), -2, keepdim=True).to(dtype).expand(shape).contiguous()
+
+        return of_equal_weights
+    if isinstance(getattr(call.score, "scale", None), Tensor):
+        return None
+    count = 1 if problem.normalizer == "identity" else max(problem.keys, 1)
+
+    def of_products(call: Call) -> Tensor:
+        query, key, scale, _ = call.score.prepare(call.query, call.key)
+        assert not isinstance(scale, Tensor)
+        output = _of_all_keys(wide(query), wide(key), wide(call.value), scale / count)
+        output = output if output.dtype == dtype else output.to(dtype)
+        return output if output.shape == shape else output.expand(shape)
+
+    return of_products
 
 
 def _of_all_keys(query: Tensor, key: Tensor, value: Tensor, factor: float) -> Tensor:
@@ -121,4 +142,4 @@ def _chunked(x: Tensor, chunks: int) -> Tensor:
     return x.reshape(*x.shape[:-2], chunks, CHUNK, x.shape[-1])
 
 
-LINEAR = Algorithm("matrix.linear", "linear", "values summed by key, then read by query", refuses, work, run)
+LINEAR = Algorithm("matrix.linear", "linear", "values summed by key, then read by query", refuses, work, run, bind=bind)

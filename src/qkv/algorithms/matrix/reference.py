@@ -102,7 +102,9 @@ def _bind_weights(problem: Problem, call: Call) -> Callable[[Call], Tensor]:
     products_of = dot_scores.bind(problem, call)
     scores_of = products_of or _bind_scores(problem)
     shifted = products_of is not None and dot_scores.shifts(problem)
-    all_visible = problem.mask == "all" and not marks_empty_rows(call)
+    all_visible = problem.mask == "all"
+    # The same for all calls like this one: a mask that hides nothing.
+    seen_by_all = seen_by(call, None) if all_visible else None
 
     def weights_of(call: Call) -> Tensor:
         call = with_matrix(call) if positional else call
@@ -110,7 +112,7 @@ def _bind_weights(problem: Problem, call: Call) -> Callable[[Call], Tensor]:
         if shifted:
             w_QK = torch.sigmoid(s_QK) if s_QK.requires_grad else s_QK.sigmoid_()
         else:
-            w_QK = call.normalizer(s_QK, None if all_visible else seen_by(call, call.visibility.matrix()))
+            w_QK = call.normalizer(s_QK, seen_by_all if all_visible else seen_by(call, call.visibility.matrix()))
         return dropped(problem, call, w_QK) if dropout else w_QK
 
     if problem.normalizer == "hard" and problem.gradient and problem.mode == "eager" and problem.core != "tile":

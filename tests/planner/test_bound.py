@@ -122,7 +122,7 @@ def test_repeated_calls_ask_no_more_what_the_first_one_decided(
     (cached,) = plan_cache.PLANS.values()
     assert cached.bound is not None
     monkeypatch.setattr(plan_cache, "describe", None)
-    monkeypatch.setattr(type(cached.plan), "run_as_it_is", None)
+    monkeypatch.setattr(type(cached.plan), "run_outside_autocast", None)
     assert torch.equal(qkv.attention(*tensors, **options), expected)
 
 

@@ -161,7 +161,7 @@ def test_a_backend_or_an_algorithm_asked_for_by_name_is_taken() -> None:
         if algorithm.refuses(problem) is None:
             assert plan_for(problem, algorithm.backend).backend == algorithm.backend
             assert plan_for(problem, algorithm.name).candidates == (algorithm,)
-            assert plan_for(problem, algorithm.name).why.startswith("asked for by name")
+            assert plan_for(problem, algorithm.name).why.startswith("requested by name")
 
 
 @pytest.mark.kernels

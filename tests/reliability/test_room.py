@@ -116,7 +116,7 @@ def test_a_backend_that_takes_more_than_auto_is_named() -> None:
 def test_masks_that_find_no_room_are_said() -> None:
     query, key = torch.zeros(1).expand(1 << 50, 8), torch.zeros(3, 8)
     with pytest.raises(
-        OutOfMemoryError, match=r"got .*allocate.* \(backend 'auto'\). Not even its masks find room: take fewer"
+        OutOfMemoryError, match=r"got .*allocate.* \(backend 'auto'\). Its masks alone do not fit in memory: take fewer"
     ):
         qkv.attention(query, key, key, mask=qkv.masks.causal())
 

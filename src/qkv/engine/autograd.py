@@ -1,4 +1,4 @@
-"""Backward passes that can be differentiated again, and those where that raises an error that says where to go."""
+"""Backward passes that can be differentiated again, and typed errors for those that cannot."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,7 +12,7 @@ from qkv.values.mapped import by_sample
 Backward = Callable[..., tuple[Any, ...]]
 
 
-def second_derivative(backend: str) -> UnsupportedError:
+def second_derivative_error(backend: str) -> UnsupportedError:
     """Return the error for a second derivative through a backend."""
     hint = (
         'Pass backend="reference", which PyTorch differentiates any number of times; '
@@ -21,11 +21,11 @@ def second_derivative(backend: str) -> UnsupportedError:
     return UnsupportedError("backend", "first derivatives", f"a second derivative through {backend}", hint)
 
 
-def differentiable_by(again: Backward) -> Callable[[Backward], Backward]:
+def differentiable_by(with_graph: Backward) -> Callable[[Backward], Backward]:
     """Decorate the `backward` of an autograd function whose gradients have no graph.
 
     Args:
-        again: computes the same gradients with a graph, from the same arguments; called where a graph is requested.
+        with_graph: computes the same gradients with a graph, from the same arguments; called where one is requested.
 
     Example:
         >>> class Square(torch.autograd.Function):
@@ -47,7 +47,7 @@ def differentiable_by(again: Backward) -> Callable[[Backward], Backward]:
     def decorate(backward: Backward) -> Backward:
         @by_sample
         def run(ctx: Any, *grads: Any) -> Any:
-            return again(ctx, *grads) if torch.is_grad_enabled() else backward(ctx, *grads)
+            return with_graph(ctx, *grads) if torch.is_grad_enabled() else backward(ctx, *grads)
 
         return run
 
@@ -76,7 +76,7 @@ class _Forbidden(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
-        raise second_derivative(ctx.backend)
+        raise second_derivative_error(ctx.backend)
 
 
 def with_zero_gradients(output: Tensor, inputs: Iterable[object]) -> Tensor:

@@ -74,7 +74,7 @@ _CUTS = (
     *(Cut(None, None), Cut(None, None, 1), Cut(None, None)),
     *(Cut(-2, -1), Cut(None, None, 1, diagonal=True), STATE),
 )
-"""Of each of the `Terms`."""
+"""The cut of each of the `Terms`."""
 
 
 def differentiable_gradients(
@@ -329,7 +329,7 @@ class Level:
     chosen: tuple[tuple[int, ...], ...] = ()
 
     def derivative(self, chosen: tuple[int, ...]) -> "Level":
-        """Return the product of cotangents with the derivative in some inputs, as one level more.
+        """Return the next level: the product of cotangents with the derivative with respect to some inputs.
 
         Its inputs are those of this level, and a cotangent of each output.
         """
@@ -352,7 +352,7 @@ class Level:
 
     @property
     def shapes(self) -> tuple[int, ...]:
-        """The inputs whose shapes and dtypes the outputs have."""
+        """The indices of the inputs whose shapes and dtypes the outputs have."""
         return self.chosen[-1]
 
     def __call__(

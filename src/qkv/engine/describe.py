@@ -91,9 +91,9 @@ def describe(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, st
         bias = arguments.bias(query.shape[-2], key.shape[-2]) if watched else arguments.bias.value()
         arguments = arguments._replace(bias=bias)
     if torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        query, key, value = _recorded(query), _recorded(key), _recorded(value)
-        arguments = arguments._replace(bias=_recorded(arguments.bias))
-        score, normalizer = _with_recorded(score, score.parameters), _with_recorded(normalizer, normalizer.parameters)
+        query, key, value = _savable(query), _savable(key), _savable(value)
+        arguments = arguments._replace(bias=_savable(arguments.bias))
+        score, normalizer = _with_savable(score, score.parameters), _with_savable(normalizer, normalizer.parameters)
     groups = _groups(query, key, value) if _is_on("enable_gqa", arguments.enable_gqa) else None
     leading = _leading(query, key, value, groups)
     key_leading = leading if groups is None else (*leading[:-1], groups[0])
@@ -155,15 +155,15 @@ def promoted_mechanism(score: Score, normalizer: Normalizer, dtype: torch.dtype)
     return score, normalizer
 
 
-def _recorded(x: T) -> T:
-    """Return the tensor, or a clone if it was made in inference mode, since autograd cannot save those."""
+def _savable(x: T) -> T:
+    """Return the tensor, or a clone if it was made in inference mode: autograd cannot save inference tensors."""
     return x.clone() if isinstance(x, Tensor) and x.is_inference() else x  # type: ignore[return-value]
 
 
-def _with_recorded(owner: T, parameters: Sequence[Parameter]) -> T:
+def _with_savable(owner: T, parameters: Sequence[Parameter]) -> T:
     """Return the value with parameters that autograd can save."""
     tensors = {parameter.name: getattr(owner, parameter.name) for parameter in parameters}
-    changes = {name: recorded for name, x in tensors.items() if (recorded := _recorded(x)) is not x}
+    changes = {name: saved for name, x in tensors.items() if (saved := _savable(x)) is not x}
     return replace(owner, **changes) if changes else owner  # type: ignore[type-var]
 
 
@@ -197,7 +197,7 @@ def _raise_tensor_error(query: Tensor, key: Tensor, value: Tensor) -> None:
             raise DtypeError(name, f"dtype {query.dtype}, that of query", f"{x.dtype}", hint)
     if key.shape[-2] != value.shape[-2]:
         got = f"{value.shape[-2]} in shape {show(tuple(value.shape))}"
-        hint = "Every key needs its value: the second last dimensions must be equal."
+        hint = "Every key needs its value: the second-to-last dimensions must be equal."
         raise ShapeError("value", f"{key.shape[-2]} rows, as many as key", got, hint)
 
 
@@ -219,7 +219,7 @@ def normalizer_for(requested: Normalizer | None, score: Score) -> Normalizer:
     """Return the normalizer of a call: the score's default for None.
 
     Raises:
-        ConfigError, UnsupportedError: it is no normalizer, or the score may be negative under a sum.
+        ConfigError, UnsupportedError: it is not a normalizer, or it is a sum and the score may be negative.
     """
     if requested is None:
         return _SUM if score.non_negative else _SOFTMAX
@@ -233,7 +233,7 @@ def normalizer_for(requested: Normalizer | None, score: Score) -> Normalizer:
 
 
 def _is_on(argument: str, on: object) -> bool:
-    """Return a switch, which nothing but True turns on."""
+    """Return a switch as a bool; raise for anything but True, False, 1 and 0."""
     if not (isinstance(on, (bool, int, np.bool_)) and on in (True, False)):
         got = f"{on!r:.60}" if isinstance(on, (str, float, list)) else type(on).__name__
         raise ConfigError(argument, "True or False", got, "Nothing else turns it on or off.")
@@ -281,8 +281,8 @@ def _check_mask_device(mask: Mask, grid: Grid) -> None:
         if isinstance(part, Tensor) and part.device != grid.device:
             hint = "Make the mask from tensors that are there: mask.to(query.device), lengths.to(query.device)."
             raise MaskError("mask", f"device {grid.device}, that of query", f"{part.device}", hint)
-    for inner, its in mask.inside(grid):
-        _check_mask_device(inner, its)
+    for inner, inner_grid in mask.inside(grid):
+        _check_mask_device(inner, inner_grid)
 
 
 def _bias(
@@ -348,7 +348,7 @@ def draw_seed(dropout: float, generator: torch.Generator | None, device: torch.d
     """Draw the seed of dropout, one int64; None without dropout.
 
     Raises:
-        ConfigError: dropout is not a probability below 1, or the generator is none.
+        ConfigError: dropout is not a probability below 1, or the generator is not a `torch.Generator`.
     """
     if not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
         hint = "It is the probability with which a weight is dropped."

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qkv.shapes import Shape
-from qkv.values.execution import numbers
+from qkv.values.execution import has_plain_memory
 
 _LOW = 0xFFFFFFFF
 _SMALL = 1 << 17
@@ -87,8 +87,8 @@ def keep_matrix(seed: Tensor, leading: Shape, queries: int, keys: int, dropout: 
         tensor(True)
     """
     rows = prod(leading) * queries
-    if _few(seed, rows, keys):
-        return torch.from_numpy(_keep_few(seed, rows, keys, dropout).reshape(*leading, queries, keys))
+    if _by_numpy(seed, rows, keys):
+        return torch.from_numpy(_keep_by_numpy(seed, rows, keys, dropout).reshape(*leading, queries, keys))
     row_bits = _mixed_rows(torch.arange(rows, device=seed.device))
     key_bits = _mixed_keys(torch.arange(keys, device=seed.device))
     return _keep(seed, row_bits.view(*leading, queries), key_bits, dropout)
@@ -106,18 +106,18 @@ def factor_matrix(seed: Tensor, leading: Shape, queries: int, keys: int, dropout
         tensor([0., 2.])
     """
     rows = prod(leading) * queries
-    if _few(seed, rows, keys):
+    if _by_numpy(seed, rows, keys):
         factor = (np.float64 if dtype == torch.float64 else np.float32)(1 / (1 - dropout))
-        return torch.from_numpy((_keep_few(seed, rows, keys, dropout) * factor).reshape(*leading, queries, keys))
+        return torch.from_numpy((_keep_by_numpy(seed, rows, keys, dropout) * factor).reshape(*leading, queries, keys))
     return keep_matrix(seed, leading, queries, keys, dropout).to(dtype).div_(1 - dropout)
 
 
-def _few(seed: Tensor, rows: int, keys: int) -> bool:
-    """Return whether NumPy computes the bits, whose operators start in a fraction of the time of PyTorch's."""
-    return rows * keys <= _SMALL and numbers(seed)
+def _by_numpy(seed: Tensor, rows: int, keys: int) -> bool:
+    """Return whether NumPy computes the bits: its operators start in a fraction of the time of PyTorch's."""
+    return rows * keys <= _SMALL and has_plain_memory(seed)
 
 
-def _keep_few(seed: Tensor, rows: int, keys: int, dropout: float) -> NDArray[np.bool_]:
+def _keep_by_numpy(seed: Tensor, rows: int, keys: int, dropout: float) -> NDArray[np.bool_]:
     row_bits, key_bits = _first_counters(rows, keys)
     bits = _mix_uint32(row_bits + np.uint32(_mixed_seed(int(seed)) & _LOW))[:, None] + key_bits
     return _mix_uint32(bits) >= np.uint32(threshold(dropout))
@@ -155,7 +155,7 @@ def _mixed_seed(seed: Bits) -> Bits:
 
 def _keep(seed: Tensor, row_bits: Tensor, key_bits: Tensor, dropout: float) -> Tensor:
     # One number is mixed faster outside of PyTorch's operators.
-    seed_bits = _mixed_seed(int(seed)) if numbers(seed) else _mixed_seed(seed)
+    seed_bits = _mixed_seed(int(seed)) if has_plain_memory(seed) else _mixed_seed(seed)
     bits = _mix_int32(mix(row_bits + seed_bits).to(torch.int32)[..., None] + key_bits)
     # The comparison is signed, so both sides are shifted by 2³¹.
     return bits.bitwise_xor_(-(1 << 31)) >= threshold(dropout) - (1 << 31)

@@ -88,7 +88,7 @@ class PositionBias:
 
     @property
     def replaceable(self) -> bool:
-        """True if its tiles are computed from its fields alone, not from what was computed of them before."""
+        """True if its tiles are computed from its fields alone, not from values computed from them earlier."""
         if not self.learned or 0 in (self.grid.queries, self.grid.keys):
             return True
         first = slice(0, 1)

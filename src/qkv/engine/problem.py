@@ -143,8 +143,8 @@ class Call(NamedTuple):
             >>> from qkv.masks.patterns import lengths
             >>> x = torch.full((1, 3, 2), torch.nan)
             >>> mask = lengths(torch.tensor([0]))
-            >>> given = Arguments(lambda query, key: query @ key.mT, None, mask, None, 0.0, None, False)
-            >>> describe(x, x, x, given).call.without_hidden_keys().key.sum()
+            >>> arguments = Arguments(lambda query, key: query @ key.mT, None, mask, None, 0.0, None, False)
+            >>> describe(x, x, x, arguments).call.without_hidden_keys().key.sum()
             tensor(0.)
         """
         visibility = self.visibility

@@ -1,8 +1,8 @@
 """Let the graph of an output pass through the weights that are returned beside it.
 
 A loss on the output then has a gradient with respect to these weights, dL/dW = dL/dO · Vᵀ, as in the equation O = W V,
-although a kernel computed the output without them. Relevance maps are built from it (Chefer et al. 2021, "Transformer
-Interpretability Beyond Attention Visualization", eq. 5).
+although a kernel computed the output without them. Relevance maps are built from it (Chefer et al. 2021, "Generic
+Attention-Model Explainability for Interpreting Bi-Modal and Encoder-Decoder Transformers", eq. 5).
 """
 
 from typing import Any, final
@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from qkv.scores.base import as_it_is, wide
+from qkv.scores.base import wide, without_autocast
 
 
 def through_weights(output: Tensor, weights: Tensor, value: Tensor) -> Tensor:
@@ -33,10 +33,10 @@ def through_weights(output: Tensor, weights: Tensor, value: Tensor) -> Tensor:
     """
     if not (torch.is_grad_enabled() and weights.requires_grad):
         return output
-    passed = _Passed()
+    sent = _SentGradients()
     assert weights.grad_fn is not None
-    weights.grad_fn.register_prehook(passed.remove)
-    return _Through.apply(passed, output, weights, value)  # type: ignore[no-any-return, no-untyped-call]
+    weights.grad_fn.register_prehook(sent.remove)
+    return _ThroughWeights.apply(sent, output, weights, value)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def product_of_weights(output: Tensor, weights: Tensor, value: Tensor) -> Tensor:
@@ -63,12 +63,12 @@ def product_of_weights(output: Tensor, weights: Tensor, value: Tensor) -> Tensor
 def _of_weights(g_output: Tensor, value: Tensor, dtype: torch.dtype) -> Tensor:
     """Return dL/dW = dL/dO · Vᵀ, (..., Q, K)."""
     g, v = wide(g_output), wide(value).reshape(*g_output.shape[:-2], *value.shape[-2:])
-    with as_it_is(g):
+    with without_autocast(g):
         return (g @ v.mT).to(dtype)
 
 
 @final
-class _Passed:
+class _SentGradients:
     """What each backward pass in progress has sent from an output to its weights."""
 
     def __init__(self) -> None:
@@ -96,10 +96,10 @@ class _Passed:
         return (torch.where(gradient == sent, 0.0, gradient - sent),)
 
 
-class _Through(torch.autograd.Function):
+class _ThroughWeights(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, passed: _Passed, output: Tensor, weights: Tensor, value: Tensor) -> Tensor:
-        ctx.passed, ctx.dtype = passed, weights.dtype
+    def forward(ctx: Any, sent: _SentGradients, output: Tensor, weights: Tensor, value: Tensor) -> Tensor:
+        ctx.sent, ctx.dtype = sent, weights.dtype
         ctx.save_for_backward(value)
         # A view could not be changed in place.
         return output.clone()
@@ -107,7 +107,7 @@ class _Through(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g_output: Tensor) -> tuple[Tensor | None, ...]:
         g_weights = _of_weights(g_output, ctx.saved_tensors[0], ctx.dtype)
-        ctx.passed.send(g_weights)
+        ctx.sent.send(g_weights)
         return None, g_output, g_weights, None
 
 
@@ -124,7 +124,7 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, g_output: Tensor) -> tuple[Tensor | None, ...]:
         weights, value = ctx.saved_tensors
         g, w = wide(g_output), wide(weights)
-        with as_it_is(g):
+        with without_autocast(g):
             g_value = (w.mT @ g).to(value.dtype).reshape(value.shape)
         return None, _of_weights(g_output, value, weights.dtype), g_value
 

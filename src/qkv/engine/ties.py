@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qkv.masks.lower import Visibility
 from qkv.shapes import broadcast
-from qkv.values.execution import numbers, readable
+from qkv.values.execution import has_plain_memory, readable
 
 _FEW = 1 << 10
 """How many keys may be compared as bytes in a set."""
@@ -43,7 +43,7 @@ def first_equals(key: Tensor, visibility: Visibility | None = None) -> Tensor | 
     """
     key = key.detach() if key.requires_grad else key
     # While a graph is captured, its sizes are symbolic, and no branch may depend on them.
-    if numbers(key) and key.numel() > 0 and key.shape[:-1].numel() <= _FEW:
+    if has_plain_memory(key) and key.numel() > 0 and key.shape[:-1].numel() <= _FEW:
         leading_numbers = key.select(-1, 0).flatten().tolist()
         visible = None if visibility is None else visibility.keys_with_queries()
         if visible is not None and broadcast(visible.shape, key.shape[:-1]) == key.shape[:-1]:
@@ -59,7 +59,7 @@ def first_equals(key: Tensor, visibility: Visibility | None = None) -> Tensor | 
     order = hashes.argsort(dim=-1, stable=True)
     hashes = hashes.gather(-1, order)
     repeats = torch.cat([torch.zeros_like(hashes[..., :1], dtype=torch.bool), hashes[..., 1:] == hashes[..., :-1]], -1)
-    if _may_branch_on(key) and not repeats.any():
+    if _may_branch(key) and not repeats.any():
         return None
     index = torch.arange(key.shape[-2], device=key.device).expand_as(hashes)
     # The sort is stable: the first of equal keys comes first among them.
@@ -69,8 +69,8 @@ def first_equals(key: Tensor, visibility: Visibility | None = None) -> Tensor | 
     return torch.where(same, first, index)
 
 
-def _may_branch_on(key: Tensor) -> bool:
-    """Return whether what is found in the numbers of a call may decide how it goes on: not in one that is traced."""
+def _may_branch(key: Tensor) -> bool:
+    """Return whether the numbers of a call may decide which branch it takes: not while it is traced."""
     return readable(key) and torch._C._get_tracing_state() is None
 
 
@@ -114,7 +114,7 @@ def _bits(x: Tensor) -> Tensor:
 
 
 def _mixed(x: Tensor) -> Tensor:
-    """Let high bits decide on low ones too: the numbers that are common differ in few high bits alone."""
+    """Mix high bits into low ones, as common numbers differ in a few high bits only."""
     x = (x ^ (x >> 32)) * _GOLDEN
     return x ^ (x >> 29)
 

@@ -111,8 +111,7 @@ class Tiling:
     """The tiles of a problem, each with its slices and what its rows may see.
 
     With `all_items`, only rows are cut: a user-defined score may close over parameters for each head, so it must
-        receive
-    all heads at once.
+    receive all heads at once.
     """
 
     def __init__(

@@ -20,11 +20,7 @@ from qkv.values.pytree import tensors_in
 
 
 def tensors_of(call: Call) -> list[Tensor]:
-    """Return the tensors that a call's tiles are computed from.
-
-    Args:
-        call: the tensors of a problem.
-    """
+    """Return the tensors that a call's tiles are computed from."""
     biases = call.bias.tensors() if isinstance(call.bias, PositionBias) else [call.bias]
     tensors = [x for x in (call.query, call.key, call.value, *biases, call.seed) if x is not None]
     if isinstance(call.score, Learned) and isinstance(call.score.module, nn.Module):

@@ -32,7 +32,7 @@ def spell(like: Tensor) -> Tensor:
 
 
 def values_of(key: Tensor) -> Tensor:
-    """Values that spell each key's position, and a 1 that tells whether a row saw any, (..., K, 5).
+    """Return values that spell each key's position, and a 1 that tells whether a row saw any, (..., K, 5).
 
     Args:
         key: (..., K, E).
@@ -55,7 +55,7 @@ def with_positions(value: Tensor) -> Tensor:
 
 
 def winners(output: Tensor) -> Tensor:
-    """The winning key of each row, −1 where a row sees nothing, NaN where its scores are.
+    """Return the winning key of each row, −1 where a row sees nothing, NaN where its scores are.
 
     Args:
         output: of attention over `values_of` the keys, (..., Q, 5).

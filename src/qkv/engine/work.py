@@ -14,7 +14,7 @@ def pairs_of(problem: Problem) -> int:
 
 
 def product_operations(problem: Problem) -> int:
-    """Return the floating-point operations of scores and weighted values, forward."""
+    """Return the floating-point operations of the scores and the weighted sums of values, forward."""
     return 2 * pairs_of(problem) * (problem.width + problem.value_width)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from qkv.compiled.available import why_unavailable
 from qkv.engine.mechanism import full_rank
 from qkv.engine.problem import Call
-from qkv.scores.base import as_it_is
+from qkv.scores.base import without_autocast
 from qkv.scores.pointwise import Linear
 from qkv.shapes import Shape
 
@@ -87,7 +87,7 @@ def sums(call: Call, state: Tensor, shape: Shape, count: int) -> MapSums:
     Returns:
         The sums.
     """
-    with as_it_is(call.query):
+    with without_autocast(call.query):
         return _sums(call, state, shape, count)
 
 

@@ -26,7 +26,7 @@ from qkv.linalg import mkl
 from qkv.linalg.memory_pool import MemoryPool
 from qkv.linalg.session import DecodingSession
 from qkv.shapes import Shape, broadcast
-from qkv.values.execution import numbers, readable, transformed
+from qkv.values.execution import has_plain_memory, readable, transformed
 from qkv.values.mapped import by_sample
 from qkv.values.plain import is_plain
 
@@ -186,7 +186,12 @@ def packed_weight(weight: Tensor, steps: int, rows: int) -> "PackedWeight | None
         True
     """
     saves_time = steps >= _MIN_STEPS and weight.numel() >= _MIN_ELEMENTS and suits_panels(rows)
-    if not saves_time or weight.dtype != torch.float32 or not numbers(weight) or torch.is_autocast_enabled("cpu"):
+    if (
+        not saves_time
+        or weight.dtype != torch.float32
+        or not has_plain_memory(weight)
+        or torch.is_autocast_enabled("cpu")
+    ):
         return None
     packed_weight_class = _packed_weight_class()
     return None if packed_weight_class is None else packed_weight_class(weight.detach())

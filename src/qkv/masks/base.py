@@ -70,9 +70,9 @@ class Mask(ABC):
         return None
 
     def read(self, grid: Grid) -> tuple[Bounds, int] | None:
-        """Check numbers that may be read; return bounds that are the same for every query, and the fewest keys inside.
+        """Check the mask's numbers where they may be read; return its bounds and the fewest keys that a query sees.
 
-        None for any other mask.
+        None for a mask whose bounds differ between queries.
         """
         return None
 
@@ -97,10 +97,10 @@ class Mask(ABC):
         return MaskItem(self, index, leading, self.name)
 
     def shifted(self, by: int) -> "Mask":
-        """Return the mask for keys that others precede, which it was not made for.
+        """Return the mask for the same keys after others, which this mask does not know.
 
         Args:
-            by: how many come before. What the result says of these counts for nothing: combine it with `span(by)`.
+            by: how many keys come before. For these the result means nothing: combine it with `span(by)`.
         """
         return _Shifted(self, by, self.name)
 
@@ -120,7 +120,7 @@ class Mask(ABC):
 @final
 @dataclass(frozen=True, eq=False)
 class MaskItem(Mask):
-    """One index of the first leading dimension of a mask that only knows its whole."""
+    """One index of the first leading dimension of a mask that can only be evaluated for all indices."""
 
     inner: Mask
     index: int
@@ -173,7 +173,7 @@ class MaskRows(Mask):
         return self.inner.visible(self._grid(grid), self.positions[rows_Q1[:, 0]][:, None], columns_K)
 
     def bounds(self, grid: Grid) -> Bounds | None:
-        """Return the same intervals, of these queries."""
+        """Return the intervals of these queries."""
         bounds = self.inner.bounds(self._grid(grid))
         return None if bounds is None else Bounds(*map(self._bound, bounds))
 
@@ -191,7 +191,7 @@ class MaskRows(Mask):
 @final
 @dataclass(frozen=True, eq=False)
 class _Shifted(Mask):
-    """A mask for keys that others precede."""
+    """A mask whose keys come after others."""
 
     inner: Mask
     by: int
@@ -284,7 +284,7 @@ class Both(Mask):
         return f"{self.left.name} and {self.right.name}"
 
     def item(self, index: int, leading: Shape) -> "Both":
-        """Return that of both masks."""
+        """Return the item of both masks."""
         return Both(self.left.item(index, leading), self.right.item(index, leading))
 
     def shifted(self, by: int) -> "Both":
@@ -328,7 +328,7 @@ class Either(Mask):
         return f"{self.left.name} or {self.right.name}"
 
     def item(self, index: int, leading: Shape) -> "Either":
-        """Return that of both masks."""
+        """Return the item of both masks."""
         return Either(self.left.item(index, leading), self.right.item(index, leading))
 
     def shifted(self, by: int) -> "Either":
@@ -358,7 +358,7 @@ class Inverse(Mask):
         return f"not {self.inner.name}"
 
     def item(self, index: int, leading: Shape) -> "Inverse":
-        """Return that of the mask."""
+        """Return the complement of the item."""
         return Inverse(self.inner.item(index, leading))
 
     def shifted(self, by: int) -> "Inverse":

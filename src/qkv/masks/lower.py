@@ -1,6 +1,4 @@
-"""Lowered masks, the form that backends receive: bounds per row if every row is an interval, else a bool matrix or
-tiles.
-"""
+"""Lowered masks, the form that backends receive: bounds if each row is an interval, else a bool matrix or tiles."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -13,10 +11,10 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from qkv.errors import MaskError
-from qkv.masks.base import Both, Bounds, Dense, Grid, Mask
+from qkv.masks.base import Both, Bounds, Dense, Grid, Mask, as_mask
 from qkv.masks.patterns import is_plain_causal
 from qkv.shapes import Shape, broadcast, show
-from qkv.values.execution import numbers, sizes_vary
+from qkv.values.execution import has_plain_memory, sizes_vary
 from qkv.values.parameters import regroup
 from qkv.values.pytree import tensors_in
 
@@ -38,8 +36,8 @@ class Visibility:
         kind: `all`; `causal` (exactly j ≤ i); `keys` (the same bounds for every query); `bounds`; `dense` (a matrix
             given by the caller, optionally with bounds); `predicate` (evaluated tile by tile).
         grid: the sizes.
-        bounds: per row (for keys: one for all rows), for the kinds causal, keys and bounds, optionally for dense and
-            predicate, beside which they leave out keys that the matrix or the mask hides as well.
+        bounds: per row (for keys: one for all rows), for the kinds causal, keys and bounds. Optional for dense, where a
+            row sees what both bounds and matrix allow, and for predicate, where they only repeat a part of the mask.
         dense: bool, broadcasts to (..., Q, K), for the kind dense.
         mask: the mask itself, for the kind predicate.
         groups: (G, H/G) if the head dimension of results is split like this; `grid` keeps H.
@@ -64,7 +62,7 @@ class Visibility:
         return self.dense is None and self.mask is None
 
     def _once(self, name: str, make: Callable[[], Tensor | None]) -> Tensor | None:
-        """Return a tensor that follows from the mask, made by the first step of the call that asks for it."""
+        """Return a tensor that follows from the mask; it is made by the first step of the call that needs it."""
         if name in self.memo:
             return self.memo[name]
         made = make()
@@ -80,8 +78,9 @@ class Visibility:
         return replace(self, bounds=bounds, dense=_regrouped(self.dense, 2, pair), groups=pair, memo={})
 
     def tensors(self) -> list[Tensor]:
-        """The tensors that must not change before a backward pass re-evaluates the mask; inference tensors cannot be
-        saved.
+        """Return the tensors that must not change before a backward pass evaluates the mask again.
+
+        Inference tensors are not among them, as they cannot be saved.
         """
         tensors = [x for x in (*(self.bounds or ()), self.dense) if x is not None]
         read = tensors if self.mask is None else [*tensors, *tensors_in(self.mask)]
@@ -95,7 +94,7 @@ class Visibility:
         columns_K = positions(columns, grid.keys, grid.device)
         if self.mask is not None:
             rows_Q1 = positions(rows, grid.queries, grid.device)[:, None]
-            visible = _table(
+            visible = _checked_result(
                 self.mask.visible(grid, rows_Q1, columns_K), (*grid.leading, *rows_Q1.shape[:1], *columns_K.shape)
             )
             return visible if self.groups is None else regroup(visible, 2, *self.groups)
@@ -116,7 +115,7 @@ class Visibility:
         return self._once("matrix", lambda: self.tile(slice(None), slice(None)))
 
     def _keys_in_range(self) -> Tensor | None:
-        """Return the keys that every query sees, of a mask of that kind, (..., K); None if all are."""
+        """Return which keys are visible, for a mask of kind `keys`, (..., K); None if all are."""
         return self._once("keys in range", self._columns)
 
     def _columns(self) -> Tensor | None:
@@ -140,7 +139,11 @@ class Visibility:
 
     def _unless_all(self, visible: Tensor | None) -> Tensor | None:
         """Return None where everything is True, if the numbers can be read."""
-        return None if visible is None or ((self.readable or numbers(visible)) and bool(visible.all())) else visible
+        return (
+            None
+            if visible is None or ((self.readable or has_plain_memory(visible)) and bool(visible.all()))
+            else visible
+        )
 
     def _rows_with_keys(self) -> Tensor | None:
         if self.kind == "all":
@@ -242,18 +245,18 @@ class Visibility:
         return torch.zeros(self.grid.keys, dtype=torch.bool, device=self.grid.device) if visible is None else visible
 
 
-def _table(visible: Tensor, leading: Shape) -> Tensor:
-    """Evaluate a user-defined mask and check its result."""
+def _checked_result(visible: Tensor, full_shape: Shape) -> Tensor:
+    """Check what `visible` of a mask, which can be user-defined, returned."""
     shape = tuple(visible.shape)
-    if visible.dtype != torch.bool or (not sizes_vary() and broadcast(shape, leading) != leading):
+    if visible.dtype != torch.bool or (not sizes_vary() and broadcast(shape, full_shape) != full_shape):
         hint = "visible(grid, rows, columns) is called with positions (Q, 1) and (K,), sometimes only some of them."
-        expected = f"visible() to return a bool tensor that broadcasts to (..., Q, K) = {show(leading)}"
+        expected = f"visible() to return a bool tensor that broadcasts to (..., Q, K) = {show(full_shape)}"
         raise MaskError("mask", expected, f"{visible.dtype} of shape {show(shape)}", hint)
     return visible
 
 
 def positions(part: slice, size: int, device: torch.device) -> Tensor:
-    """Return the positions of a part of so many rows or columns, int64."""
+    """Return the positions that a slice of `size` rows or columns selects, int64."""
     # Not slice.indices, which would make a constant of a size that varies under tracing.
     start, stop = part.start or 0, size if part.stop is None else min(part.stop, size)
     return torch.arange(start, stop, device=device)
@@ -275,10 +278,10 @@ def part(table: Tensor, rows: slice, columns: slice) -> Tensor:
 def _covered(first: Tensor, last: Tensor, grid: Grid) -> Tensor:
     """Compute the union of intervals over the last dimension: each adds +1 at its start and −1 at its end."""
     first, last = first + torch.zeros_like(last), last + torch.zeros_like(first)
-    open_ = (first < last).long()
-    edges = open_.new_zeros(*first.shape[:-1], grid.keys + 1)
-    edges = edges.scatter_add(-1, first.clamp(0, grid.keys).long(), open_)
-    edges = edges.scatter_add(-1, last.clamp(0, grid.keys).long(), -open_)
+    nonempty = (first < last).long()
+    edges = nonempty.new_zeros(*first.shape[:-1], grid.keys + 1)
+    edges = edges.scatter_add(-1, first.clamp(0, grid.keys).long(), nonempty)
+    edges = edges.scatter_add(-1, last.clamp(0, grid.keys).long(), -nonempty)
     return edges.cumsum(-1)[..., : grid.keys] > 0
 
 
@@ -294,22 +297,22 @@ def lower(mask: Mask | None, grid: Grid, readable: bool = False) -> Visibility:
         The lowered mask.
 
     Raises:
-        MaskError: a bool tensor does not broadcast to (..., Q, K), or a length that may be read is none.
+        MaskError: a bool tensor does not broadcast to (..., Q, K), or a length that may be read is out of range.
         ShapeError: per-item data does not fit the leading shape.
     """
     if mask is None:
         return Visibility("all", grid)
     if is_plain_causal(mask):
         return Visibility("causal", grid, mask.bounds(grid), readable=readable)
-    numbers_read = mask.read(grid) if readable else None
-    bounds, fewest = numbers_read or (mask.bounds(grid), None)
+    same_for_all = mask.read(grid) if readable else None
+    bounds, fewest = same_for_all or (mask.bounds(grid), None)
     if bounds is not None and bounds.first is None and bounds.last is None:
         return Visibility("all", grid)
     if bounds is not None:
-        kind: Kind = "keys" if numbers_read or _same_for_all_rows(bounds) else "bounds"
+        kind: Kind = "keys" if same_for_all or _same_for_all_rows(bounds) else "bounds"
         return Visibility(kind, grid, bounds, readable=readable, fewest=fewest)
     parts = factors(mask)
-    tables = [_fitting(part.tensor, grid) for part in map(_savable, parts) if isinstance(part, Dense)]
+    tables = [_expect_table(part.tensor, grid) for part in map(_savable, parts) if isinstance(part, Dense)]
     others = [part.bounds(grid) for part in parts if not isinstance(part, Dense)]
     if tables and all(other is not None for other in others):
         table = tables[0] if len(tables) == 1 else reduce(torch.logical_and, tables)
@@ -336,15 +339,15 @@ def _same_for_all_rows(bounds: Bounds) -> bool:
 
 
 def factors(mask: Mask) -> list[Mask]:
-    """Return the masks whose intersection a mask is."""
+    """Split a mask into the masks whose intersection it is."""
     return [*factors(mask.left), *factors(mask.right)] if isinstance(mask, Both) else [mask]
 
 
 def _check_tables(mask: Mask, grid: Grid) -> None:
     if isinstance(mask, Dense):
-        _fitting(mask.tensor, grid)
-    for inner, its in mask.inside(grid):
-        _check_tables(inner, its)
+        _expect_table(mask.tensor, grid)
+    for inner, inner_grid in mask.inside(grid):
+        _check_tables(inner, inner_grid)
 
 
 def _intersection(parts: list[Bounds | None]) -> Bounds:
@@ -356,7 +359,7 @@ def _intersection(parts: list[Bounds | None]) -> Bounds:
     )
 
 
-def _fitting(table: Tensor, grid: Grid) -> Tensor:
+def _expect_table(table: Tensor, grid: Grid) -> Tensor:
     shape = (*grid.leading, grid.queries, grid.keys)
     if broadcast(tuple(table.shape), shape) != shape:
         raise MaskError(
@@ -386,15 +389,9 @@ def matrix(mask: Mask | Tensor, queries: int, keys: int, leading: Shape = ()) ->
         tensor([[ True, False],
                 [ True,  True]])
     """
-    from qkv.masks.base import as_mask
-
     mask = as_mask(mask)
-    tensors = [leaf for leaf in _leaves(mask) if isinstance(leaf, Tensor)]
+    tensors = [leaf for leaf in tree_leaves(mask) if isinstance(leaf, Tensor)]
     device = tensors[0].device if tensors else torch.device("cpu")
     visible = lower(mask, Grid(leading, queries, keys, device)).matrix()
     visible = torch.ones((), dtype=torch.bool, device=device) if visible is None else visible
     return visible.expand(*leading, queries, keys)
-
-
-def _leaves(mask: Mask) -> list[object]:
-    return tree_leaves(mask)

@@ -26,7 +26,7 @@ class Pattern(Mask):
     """A mask computed from positions, and from numbers that can differ between items.
 
     Attributes:
-        own: how many last dimensions of its tensors belong to one item.
+        rank: how many last dimensions of its tensors belong to one item.
     """
 
     rank: ClassVar[int] = 0
@@ -96,7 +96,7 @@ class Lengths(Pattern):
         return Bounds(None, _clamp(last, grid))
 
     def shifted(self, by: int) -> Mask:
-        """Return the keys of a span; queries stay as they are."""
+        """Turn the keys into a span; queries stay as they are."""
         of_queries = None if self.queries is None else Lengths(None, self.queries)
         if self.keys is None:
             return of_queries or Span(by)
@@ -192,7 +192,7 @@ class Documents(Pattern):
 
     def bounds(self, grid: Grid) -> Bounds | None:
         """Return the run of keys with the query's id, if each id forms one run; reads the values, so only eagerly."""
-        # Dynamo can follow the first of these questions only.
+        # Dynamo can trace the first of these conditions only.
         hidden = (
             sizes_vary()
             or torch._C._get_tracing_state() is not None
@@ -224,7 +224,7 @@ class Documents(Pattern):
 
 
 PATTERNS = (Dense, Causal, Lengths, Span, Window, Documents)
-"""The masks that say themselves which pairs are visible; all others of this package combine masks."""
+"""The masks that decide themselves which pairs are visible; all others of this package combine masks."""
 MASKS = (*PATTERNS, Both, Either, Inverse)
 """All masks that are values: what trace files and registered operators can hold."""
 
@@ -259,10 +259,9 @@ def clamped(number: int) -> int:
 
 
 def _moved(item: int | Tensor, by: int) -> int | Tensor:
-    """Return item + by in int64, exact within ±`FAR` and clamped beyond; the tensor can have any integer type, uint8
-    included.
+    """Return item + by in int64, exact within ±`FAR` and clamped beyond.
 
-    The sum itself could overflow int64, so the operands are clamped first.
+    A tensor can have any integer type. The sum itself could overflow int64, so the operands are clamped first.
     """
     if not isinstance(item, Tensor):
         return clamped(item + by)
@@ -395,7 +394,7 @@ def is_plain_causal(mask: object) -> bool:
 
 
 def expect_lengths(mask: Mask | None, grid: Grid) -> None:
-    """Check that every length in a mask, or in a combination of masks, is that of a prefix; outside of tracing only.
+    """Check that no length in a mask, or in a combination of masks, is out of range; outside of tracing only.
 
     Args:
         mask: any mask.
@@ -414,8 +413,8 @@ def expect_lengths(mask: Mask | None, grid: Grid) -> None:
     if type(mask) is Lengths:
         _expect_prefix(mask.keys, grid.keys, "keys")
         _expect_prefix(mask.queries, grid.queries, "queries")
-    for part, its in mask.inside(grid):
-        expect_lengths(part, its)
+    for part, part_grid in mask.inside(grid):
+        expect_lengths(part, part_grid)
 
 
 def _expect_prefix(count: int | Tensor | None, most: int, what: str) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""How long an algorithm is predicted to take: its counted work times coefficients measured on this model of processor.
+"""How long an algorithm is predicted to take: its counted work times coefficients measured on this processor model.
 
 The coefficients lie in `coefficients/`, one file per measured processor, and are fitted by `python -m benchmarks.fit`.
 A file applies alone on the models that it names. Any other processor is treated as if it might be any of those that
@@ -87,7 +87,7 @@ def _time(coefficients: tuple[tuple[str, float], ...], counts: Mapping[str, floa
 
 
 def _coefficients(name: str, gradient: bool) -> tuple[tuple[tuple[str, float], ...], ...]:
-    """Return an algorithm's coefficients, by table. One that was never measured on a processor is the last choice."""
+    """Return an algorithm's coefficients, by table; an algorithm that a table lacks is its last choice."""
     key = "with backward" if gradient else "forward"
     of_tables = (table.coefficients.get(name, {}).get(key, {START: _NEVER}) for table in tables())
     return tuple(tuple(terms.items()) for terms in of_tables)
@@ -108,8 +108,8 @@ def tables() -> tuple[CostTable, ...]:
 def all_tables() -> tuple[CostTable, ...]:
     """Return every table of the package, in the order of their names."""
     folder = resources.files(__package__) / "coefficients"
-    files = sorted((each for each in folder.iterdir() if each.name.endswith(".json")), key=lambda path: path.name)
-    return tuple(_read(json.loads(path.read_text(encoding="utf-8"))) for path in files)
+    files = sorted((file for file in folder.iterdir() if file.name.endswith(".json")), key=lambda file: file.name)
+    return tuple(_read(json.loads(file.read_text(encoding="utf-8"))) for file in files)
 
 
 def _read(data: dict[str, Any]) -> CostTable:
@@ -120,7 +120,7 @@ def _read(data: dict[str, Any]) -> CostTable:
 
 
 def _matches(processor: Processor) -> bool:
-    """Return whether a table's processor is this one; a table that names no model is never this one's own."""
+    """Return whether a table's processor is this one; a table that names no model matches none."""
     this = this_processor()
     alike = (this.vendor, this.family, this.capability) == (processor.vendor, processor.family, processor.capability)
     return alike and this.models[0] in processor.models

@@ -30,7 +30,7 @@ def explain_out_of_memory(attend: Callable[P, R]) -> Callable[P, R]:
 
     Returns:
         The function, which raises an `OutOfMemoryError` if memory is exhausted, and an `ArgumentError` for an argument
-        that it does not have, or that is of another kind than its annotation; other errors pass unchanged.
+        that it does not have or that does not match its annotation; other errors pass unchanged.
     """
 
     valid = inspect.signature(attend).parameters
@@ -87,7 +87,7 @@ def _out_of_memory(text: str, arguments: Mapping[str, Any]) -> OutOfMemoryError:
     except MEMORY_ERRORS as error:
         if out_of_memory_text(error) is None:
             raise
-        hint = f"Not even its masks find room: {_FEWER}"
+        hint = f"Its masks alone do not fit in memory: {_FEWER}"
     else:
         got = f"{text} (backend {backend!r}, {plan.problem})"
         hint = f"explain chooses {plan.backend}, with {plan.bytes:,} bytes beyond inputs and output; {_FEWER}"

@@ -18,7 +18,7 @@ from qkv.normalizers.kinds import KNOWN
 from qkv.notebooks import folded, table
 from qkv.planner.costs import times
 from qkv.planner.registry import ALGORITHMS, BACKENDS, algorithms_of
-from qkv.scores.base import as_it_is
+from qkv.scores.base import without_autocast
 from qkv.shapes import show
 from qkv.values.execution import traced
 
@@ -80,11 +80,11 @@ class Plan:
         """
         if self.problem.core == "tile":
             # A user's function runs under the caller's autocast.
-            return self.run_as_it_is(call)
-        with as_it_is(call.query):
-            return self.run_as_it_is(call)
+            return self.run_outside_autocast(call)
+        with without_autocast(call.query):
+            return self.run_outside_autocast(call)
 
-    def run_as_it_is(self, call: Call) -> Result:
+    def run_outside_autocast(self, call: Call) -> Result:
         """Compute a call as `run` does, where no autocast is active."""
         algorithm, call, facts = self._select(call, [])
         if forks.lost and algorithm.backend != "fused" and call.query.numel() + call.key.numel() >= _PARALLEL:
@@ -155,7 +155,7 @@ class Plan:
         others = [algorithm.name for algorithm in serving if algorithm is not chosen and algorithm.name not in declined]
         reason = f"predicted to be faster than {', '.join(others)}" if others else "the only one that serves"
         if self.requested != AUTO:
-            reason = "asked for by name" + (f", and {reason}" if others else "")
+            reason = "requested by name" + (f", and {reason}" if others else "")
         return "; ".join(part for part in (f"{reason}: {chosen.summary}", self.facts) if part)
 
     @property
@@ -249,12 +249,12 @@ def plan_for(problem: Problem, backend: str = AUTO, repeated: bool = False) -> P
         UnsupportedError: an unknown backend, or one that cannot serve; its reason is in the message.
     """
     # Sizes that vary have no hash.
-    plan = _planned if torch.compiler.is_compiling() or traced() else _remembered
+    plan = _planned if torch.compiler.is_compiling() or traced() else _cached_plan
     return plan(problem, backend, repeated)
 
 
 @lru_cache(maxsize=4096)
-def _remembered(problem: Problem, backend: str, repeated: bool) -> Plan:
+def _cached_plan(problem: Problem, backend: str, repeated: bool) -> Plan:
     return _planned(problem, backend, repeated)
 
 

@@ -49,8 +49,8 @@ LONGEST = 1 << 14
 
 CacheKey = tuple[Any, ...]
 _KINDS: tuple[Any, ...] = (*SCORES.classes, *NORMALIZERS.classes, Alibi, Relative)
-_OURS = {kind: frozenset(part.name for part in kind.parameters) for kind in _KINDS} | {type(None): frozenset()}
-"""The parts of a mechanism that may have a key, each with the names of those of its fields that may be tensors."""
+_TENSOR_FIELDS = {kind: frozenset(part.name for part in kind.parameters) for kind in _KINDS} | {type(None): frozenset()}
+"""The parts of a mechanism that may have a key, each with the names of its fields that may be tensors."""
 _NUMBERS = frozenset({int, float, str, bool, type(None)})
 
 
@@ -96,7 +96,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, back
         QkvError: as `qkv.attention`.
     """
     if _TRACES_NOTHING and torch.compiler.is_compiling():
-        hint = "torch.compile and torch.export of older ones do not trace qkv; calls that are not compiled work."
+        hint = "torch.compile and torch.export of older versions do not trace qkv; calls that are not compiled work."
         raise UnsupportedError("torch.compile", "PyTorch 2.11 or newer", torch.__version__, hint)
     plain = _plain(query, key, value)
     masked = plain and arguments.mask is not None
@@ -112,7 +112,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, back
     if cached.direct is not None and not forks.lost:
         return cached.direct(query, key, value), cached.leading
     call = _call(query, key, value, arguments, cached, visibility)
-    output = cached.plan.run_as_it_is(call).output if forks.lost else cached.bound(call)
+    output = cached.plan.run_outside_autocast(call).output if forks.lost else cached.bound(call)
     return output, cached.leading
 
 
@@ -182,14 +182,14 @@ def _store(lookup: CacheKey, plan: Plan, call: Call, leading: Shape, arguments: 
     numbers = not tensors_in((arguments.score, arguments.normalizer))
     direct = plan.candidates[0].direct
     groups = call.visibility.groups
-    alone = None if direct is None or not (numbers and fixed) or groups else direct(plan.problem, call)
+    direct_call = None if direct is None or not (numbers and fixed) or groups else direct(plan.problem, call)
     PLANS[lookup] = CachedPlan(
         plan,
         leading,
         groups,
         call.visibility if fixed else None,
         _mechanism_of(arguments, call.query.dtype),
-        alone,
+        direct_call,
         plan.bound(call),
     )
 
@@ -243,7 +243,7 @@ def _mechanism_key(score: object, normalizer: object, bias: object) -> tuple[Any
 def _add(parts: list[Any], mechanism: object) -> bool:
     """Add a score, a normalizer or a bias: its type, its numbers, and the shapes and dtypes of its tensors."""
     kind = type(mechanism)
-    parameters = _OURS.get(kind)
+    parameters = _TENSOR_FIELDS.get(kind)
     if parameters is None:
         return False
     parts.append(kind)
@@ -289,6 +289,6 @@ def _lowered(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments) ->
     if not all(map(_may_be_read, tensors_in(mask))):
         return None
     grid = Grid.of(query, key)
-    for part, its in mask.inside(grid):
-        expect_lengths(part, its)
+    for part, part_grid in mask.inside(grid):
+        expect_lengths(part, part_grid)
     return lower(mask, grid, readable=True)

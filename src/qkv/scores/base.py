@@ -40,7 +40,7 @@ class Operands(NamedTuple):
     vector: Tensor | None = None
 
     def with_number(self) -> tuple[Tensor, Tensor, float]:
-        """Return operands whose products are scaled; a scale that is a tensor is multiplied into the queries."""
+        """Return query, key and a scale that is a number; a scale that is a tensor is multiplied into the query."""
         if isinstance(self.scale, Tensor):
             # Half precision would round query × scale, which the core does not.
             wide = torch.promote_types(self.query.dtype, torch.float32)
@@ -54,7 +54,7 @@ class Score(ABC):
     Attributes:
         core: the function of a pair that backends compute.
         non_negative: whether it is a kernel: no score is ever below 0, and `Sum` is its normalizer by default.
-        piecewise_constant: whether it only jumps, so that query, key and parameters get zero gradient.
+        piecewise_constant: whether it changes by jumps only, so that query, key and parameters get zero gradient.
         parameters: the fields that can be tensors; per-head ones align from the right.
     """
 
@@ -144,7 +144,7 @@ def equation(score: Score, query: Tensor, key: Tensor) -> Tensor:
     if score.core == "tile":
         return wide(score(query, key))
     query, key = wide(query), wide(key)
-    with as_it_is(query):
+    with without_autocast(query):
         return score(query, key)
 
 
@@ -164,16 +164,16 @@ def prepared_wide(score: Score, query: Tensor, key: Tensor) -> Operands:
         >>> prepared_wide(Cosine(), torch.ones(1, 2).half(), torch.ones(3, 2).half()).query.dtype
         torch.float32
     """
-    with as_it_is(query):
+    with without_autocast(query):
         return score.prepare(wide(query), wide(key))
 
 
-def as_it_is(x: Tensor) -> AbstractContextManager[None]:
-    """Keep autocast from narrowing the widened tensors."""
+def without_autocast(x: Tensor) -> AbstractContextManager[None]:
+    """Return a context in which autocast does not narrow tensors on the device of x."""
     kind = x.device.type
     narrows = kind != "meta" and torch.is_autocast_enabled(kind)
-    return torch.autocast(kind, enabled=False) if narrows else _NOTHING
+    return torch.autocast(kind, enabled=False) if narrows else _NULL_CONTEXT
 
 
-_NOTHING = nullcontext()
+_NULL_CONTEXT = nullcontext()
 """It has no state: one serves all calls."""

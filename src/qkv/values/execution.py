@@ -48,8 +48,7 @@ def tangents_possible() -> bool:
 
 
 def transformed() -> bool:
-    """Return whether PyTorch calls are being transformed or traced: vmap, grad, forward-mode derivatives, or a graph
-    capture.
+    """Return whether calls are transformed or traced: vmap, grad, forward-mode derivatives, or a graph capture.
 
     Anything computed outside PyTorch's operators would then be lost.
 
@@ -125,11 +124,11 @@ def readable(tensor: Tensor) -> bool:
     return type(tensor) in PLAIN and not _is_wrapped(tensor)
 
 
-def numbers(tensor: Tensor) -> bool:
+def has_plain_memory(tensor: Tensor) -> bool:
     """Return whether a kernel can read and write a tensor's memory directly, with no transformation pending on it.
 
     Example:
-        >>> numbers(torch.ones(2)), numbers(torch._neg_view(torch.ones(2)))
+        >>> has_plain_memory(torch.ones(2)), has_plain_memory(torch._neg_view(torch.ones(2)))
         (True, False)
     """
     return readable(tensor) and not tensor.is_neg() and not tensor._is_zerotensor() and not transformed()

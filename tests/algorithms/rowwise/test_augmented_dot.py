@@ -19,7 +19,7 @@ MASKS = {
     "either": window(1, 0) | lengths(torch.tensor([2, 0])),
     "dense": torch.arange(Q * K).view(Q, K) % 3 == 0,
 }
-PRODUCTS = "asked for by name: distances as dot products in PyTorch's fused kernel"
+PRODUCTS = "requested by name: distances as dot products in PyTorch's fused kernel"
 
 
 def inputs() -> list[Tensor]:

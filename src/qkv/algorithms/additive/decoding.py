@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.algorithms.additive import operators
-from qkv.engine.autograd import second_derivative
+from qkv.engine.autograd import second_derivative_error
 
 
 @final
@@ -84,4 +84,4 @@ class _StepBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
-        raise second_derivative("fused")
+        raise second_derivative_error("fused")

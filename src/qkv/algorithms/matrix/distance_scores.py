@@ -12,7 +12,7 @@ from torch import Tensor
 from qkv.engine.autograd import with_zero_gradients
 from qkv.engine.work import DIFFERENCES
 from qkv.linalg.centering import NEARBY, REACH, center
-from qkv.scores.base import Score, as_it_is, wide
+from qkv.scores.base import Score, wide, without_autocast
 from qkv.scores.kernels import Boxcar
 from qkv.scores.pointwise import Pointwise, rooted, steepness
 from qkv.values.execution import mode_of
@@ -60,7 +60,7 @@ def squared_distances(score: Score, query: Tensor, key: Tensor) -> Tensor | None
     if query.dtype == torch.float64:
         # The bandwidth is near the limits of float32.
         return None
-    with as_it_is(query):
+    with without_autocast(query):
         if max(query.numel() * key.shape[-2], key.numel() * query.shape[-2]) <= DIFFERENCES:
             return _scaled(_by_subtraction(query, key), scale)
         return _by_products(query, key, scale, score.pointwise)

@@ -21,7 +21,7 @@ from qkv.engine.work import (
     product_operations,
 )
 from qkv.normalizers.dense import Hard
-from qkv.scores.base import HALVES, as_it_is, equation, wide
+from qkv.scores.base import HALVES, equation, wide, without_autocast
 
 IN_CACHE = 1 << 20
 """How many numbers stay in the cache from one operator to the next."""
@@ -159,7 +159,7 @@ def seen_by(call: Call, visible: Tensor | None) -> Tensor | None:
 
 def output(problem: Problem, call: Call, w_QK: Tensor) -> Tensor:
     """Return weights times values, (..., Q, V)."""
-    with as_it_is(call.value):
+    with without_autocast(call.value):
         return _bind_output(problem, call)(call, w_QK)
 
 

@@ -27,7 +27,7 @@ from qkv.engine.derivatives import Terms, differentiable_gradients, visibility_o
 from qkv.engine.mechanism import Inputs, Mechanism
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import memory_traffic, pairs_of, product_operations
-from qkv.scores.base import as_it_is
+from qkv.scores.base import without_autocast
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, NegativeHalf, Pointwise
 
 DEPTH = 12.0
@@ -257,7 +257,7 @@ class _Tiles(torch.autograd.Function):
     @staticmethod
     @differentiable_by(_gradients_again)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        with as_it_is(g):
+        with without_autocast(g):
             return (None, None, *_boxcar_gradients(ctx.mechanism, ctx.needs_input_grad[2:], g, *ctx.saved_tensors))
 
 

@@ -33,7 +33,7 @@ from qkv.engine.mechanism import DIFFERENTIABLE, Inputs, Mechanism, prepare_inpu
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import pairs_of
 from qkv.linalg.centering import center, median_key
-from qkv.scores.base import as_it_is
+from qkv.scores.base import without_autocast
 from qkv.scores.pointwise import BoxcarShape, EpanechnikovShape, NegativeHalf, rooted, steepness
 
 DEPTH = 80.0
@@ -124,7 +124,7 @@ def inspect(problem: Problem, call: Call) -> Distances:
     single_precision = [None if x is None else x.float() if x.ndim else x for x in inputs[:DIFFERENTIABLE]]
     inputs = Inputs(*single_precision, inputs.seed)  # type: ignore[arg-type, call-arg]
     scale = mechanism.factor if inputs.scale is None else inputs.scale
-    with as_it_is(inputs.query):
+    with without_autocast(inputs.query):
         query, key, norms = _centered_if_needed(problem, inputs.query, inputs.key)
         with torch.no_grad():
             max_norms = _max_norms(norms)

@@ -26,7 +26,7 @@ from qkv.engine.problem import Call, Problem
 from qkv.engine.work import memory_traffic, pairs_of, product_operations
 from qkv.linalg.matmul import batched
 from qkv.linalg.memory_pool import Workspace, borrow_workspace
-from qkv.scores.base import as_it_is
+from qkv.scores.base import without_autocast
 from qkv.scores.pointwise import BoxcarShape, NegativeHalf, rooted
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class _Near(torch.autograd.Function):
         query, key, value, weights, products, left, right = ctx.saved_tensors
         needs_grad = ctx.needs_input_grad[2:]
         d_query = d_key = None
-        with as_it_is(query):
+        with without_autocast(query):
             d_value = batched(weights.mT, g) if needs_grad[2] else None
             if needs_grad[0] or needs_grad[1]:
                 with borrow_workspace() as workspace:

@@ -25,7 +25,7 @@ from qkv.linalg.memory_pool import borrow_workspace
 from qkv.masks.lower import Visibility
 from qkv.normalizers.sparse import Entmax
 from qkv.normalizers.steep import is_steep
-from qkv.scores.base import as_it_is
+from qkv.scores.base import without_autocast
 from qkv.scores.pointwise import Linear, rooted
 
 _LARGEST = torch.finfo(torch.float32).max
@@ -179,7 +179,7 @@ class _Rowwise(torch.autograd.Function):
                 *mechanism.leading, inputs.query.shape[-2], inputs.value.shape[-1]
             )
         g_state = g_state if mechanism.state else None
-        with as_it_is(inputs.query), borrow_workspace() as workspace:
+        with without_autocast(inputs.query), borrow_workspace() as workspace:
             tiles = RowTiles(mechanism, inputs, ctx.visibility, workspace)
             return (None, None, *tiles.backward(g_output, g_state, needs_grad), *(None,) * (SAVED - DIFFERENTIABLE))
 

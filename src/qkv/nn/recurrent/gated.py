@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from qkv.compiled import available
-from qkv.values.execution import numbers
+from qkv.values.execution import has_plain_memory
 
 LEAST = 1 << 12
 """Elements of a state below which PyTorch's operations run, so that a small process need not load kernels."""
@@ -49,7 +49,7 @@ def _served(inputs: Tensor, recurrent: Tensor, hidden: Tensor) -> bool:
         and hidden.ndim == 2
         and inputs.shape == recurrent.shape == (len(hidden), 3 * hidden.shape[1])
         and hidden.numel() >= LEAST
-        and all(map(numbers, (inputs, recurrent, hidden)))
+        and all(map(has_plain_memory, (inputs, recurrent, hidden)))
         and available.why_unavailable() is None
     )
 
@@ -86,7 +86,7 @@ class _Gated(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         inputs, recurrent, hidden, gates = ctx.saved_tensors
-        if torch.is_grad_enabled() or not numbers(grad):
+        if torch.is_grad_enabled() or not has_plain_memory(grad):
             return differentiable(composed, (inputs, recurrent, hidden), ctx.needs_input_grad, grad)
         return _backward(grad, recurrent, hidden, gates)
 

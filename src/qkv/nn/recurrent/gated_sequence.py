@@ -13,7 +13,7 @@ from torch import Tensor
 from qkv.compiled import available
 from qkv.linalg.matmul import CachedWeight, linear, packed_weight, product
 from qkv.nn.recurrent import gated
-from qkv.values.execution import numbers
+from qkv.values.execution import has_plain_memory
 
 
 def served(inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor) -> bool:
@@ -27,7 +27,7 @@ def served(inputs: Tensor, weight: Tensor, bias: Tensor | None, first: Tensor) -
         not torch.compiler.is_compiling()
         and not torch.is_autocast_enabled("cpu")
         and inputs.dtype in (torch.float32, torch.float64)
-        and all(x.dtype == inputs.dtype and numbers(x) for x in tensors)
+        and all(x.dtype == inputs.dtype and has_plain_memory(x) for x in tensors)
         and inputs.shape[1:] == (len(first), 3 * first.shape[1])
         and weight.shape == (3 * first.shape[1], first.shape[1])
         and (bias is None or bias.shape == weight.shape[:1])
@@ -78,7 +78,7 @@ class _Steps(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weight, bias, first, states, gates, *products = ctx.saved_tensors
         needed = ctx.needs_input_grad
-        if torch.is_grad_enabled() or not numbers(grad):
+        if torch.is_grad_enabled() or not has_plain_memory(grad):
             return gated.differentiable(_composed, (inputs, weight, bias, first), needed, grad)
         return _backward(grad, weight, states, gates, products, needed)
 

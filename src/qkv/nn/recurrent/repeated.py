@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from qkv.linalg.matmul import CachedWeight, cached_weight, linear, packed_weight, product, suits_panels
 from qkv.linalg.session import DecodingSession
-from qkv.values.execution import numbers, transformed
+from qkv.values.execution import has_plain_memory, transformed
 from qkv.values.plain import is_plain
 
 if TYPE_CHECKING:
@@ -197,10 +197,12 @@ class _LoopWeight:
 
 def _fits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Return whether kernels may read these tensors. PyTorch raises the error for shapes that do not fit."""
-    if not numbers(x) or torch.is_autocast_enabled("cpu") or weight.is_inference():
+    if not has_plain_memory(x) or torch.is_autocast_enabled("cpu") or weight.is_inference():
         return False
     fits = x.dtype == torch.float32 and x.shape[-1] == weight.shape[1]
-    return fits and (bias is None or (bias.dtype == torch.float32 and bias.shape == weight.shape[:1] and numbers(bias)))
+    return fits and (
+        bias is None or (bias.dtype == torch.float32 and bias.shape == weight.shape[:1] and has_plain_memory(bias))
+    )
 
 
 class _Step(torch.autograd.Function):

@@ -13,7 +13,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from qkv.engine.autograd import second_derivative
+from qkv.engine.autograd import second_derivative_error
 from qkv.functional import decoder_for
 from qkv.masks.base import Mask
 from qkv.nn.attention import Attention
@@ -198,7 +198,7 @@ class _DifferentiableOnce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
-        raise second_derivative("auto")
+        raise second_derivative_error("auto")
 
 
 class _StepOutput(torch.autograd.Function):

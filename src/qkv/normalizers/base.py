@@ -28,7 +28,7 @@ class Normalizer(ABC):
         non_negative: whether no weight is ever below 0, although a row need not sum to one.
         needs_non_negative: whether the scores must be non-negative.
         mergeable: whether results over disjoint sets of keys can be merged.
-        piecewise_constant: whether the weights only jump, so that scores get zero gradient.
+        piecewise_constant: whether the weights change by jumps only, so that scores get zero gradient.
     """
 
     parameters: ClassVar[tuple[Parameter, ...]] = ()
@@ -135,7 +135,7 @@ def state_scores(scores: Tensor, visible: Tensor | None, hidden: float) -> tuple
 
 
 def visible_count(scores: Tensor, visible: Tensor | None) -> Tensor:
-    """Return the row state of a normalizer by the number of keys: how many keys each row may see, (..., Q)."""
+    """Return the row state of mean and sigmoid: how many keys each row may see, (..., Q)."""
     s, mask = state_scores(scores, visible, 0.0)
     return mask.expand_as(s).sum(-1).to(s.dtype)
 

@@ -100,10 +100,10 @@ def _softmax(s: Tensor) -> Tensor:
         total = float(weights.detach().select(-1, 0).sum())
         if not math.isnan(total):
             return weights
-    return _softmax_but(s, s.detach().amax(-1, keepdim=True) == -torch.inf)
+    return _softmax_with_empty_rows(s, s.detach().amax(-1, keepdim=True) == -torch.inf)
 
 
-def _softmax_but(s: Tensor, empty: Tensor) -> Tensor:
+def _softmax_with_empty_rows(s: Tensor, empty: Tensor) -> Tensor:
     """Compute a softmax in which rows marked empty, (..., Q, 1), are 0 without gradient."""
     zero = torch.zeros_like(s[..., :1, :1])
     return torch.where(empty, zero, torch.softmax(torch.where(empty, zero, s), -1))
@@ -239,7 +239,7 @@ class Hard(Normalizer):
 
     The weights are piecewise constant: scores get zero gradient; only values are learned. Attention gives equal keys
     one score, however products round, so that a tie between them goes to the first one that a row sees. A score of −inf
-    is that of no key: a row of no others has weights of 0, as under softmax.
+    never wins: a row with no other scores has weights of 0, as under softmax.
 
     Source: the special case "one weight is 1" of attention pooling (Zhang et al., "Dive into Deep Learning",
         section 11.1).

@@ -126,8 +126,8 @@ def merge(parts: Sequence[tuple[Tensor, RowState]], starts: Sequence[int] | None
         The output and row state over all keys.
 
     Raises:
-        ShapeError: there are no parts, their shapes differ, or there are not as many starts.
-        ArgumentError: the parts are no pairs of an output and a row state.
+        ShapeError: there are no parts, their shapes differ, or the number of starts differs from that of parts.
+        ArgumentError: the parts are not pairs of an output and a row state, or a start is not a whole number from 0.
         UnsupportedError: several parts have a sink; or the normalizers differ, or cannot be merged (sigmoid's default
             bias, sparsemax and entmax depend on the whole row).
 
@@ -185,8 +185,8 @@ def _positions(states: Sequence[RowState], starts: Sequence[int] | None) -> tupl
     if len(winners) < len(states) or len(lengths) < len(states):
         return None, None
     before = list(accumulate(lengths[:-1], initial=0)) if starts is None else starts
-    moved = [torch.where(x < 0, x, x + start) for x, start in zip(winners, before, strict=True)]
-    return moved, max(start + length for start, length in zip(before, lengths, strict=True))
+    among_all = [torch.where(x < 0, x, x + start) for x, start in zip(winners, before, strict=True)]
+    return among_all, max(start + length for start, length in zip(before, lengths, strict=True))
 
 
 def _check(outputs: Sequence[Tensor], states: Sequence[RowState]) -> None:

@@ -191,23 +191,23 @@ def projection(z: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
     """
     # A score 1/(α−1) below the largest has weight 0, and so has a masked one of -inf.
     x = (z if alpha == 2 else z * (alpha - 1)).clamp(min=-2)
-    t = torch.relu(x - (_few_root(x, alpha) if x.numel() <= _FEW else _many_root(x, alpha)))
+    t = torch.relu(x - (_root_by_sort(x, alpha) if x.numel() <= _FEW else _root_by_newton(x, alpha)))
     return (t, (t > 0).to(t.dtype)) if alpha == 2 else (t * t, t)
 
 
 _FEW = 1 << 13
-"""Up to so many numbers a sort, of few operators, is faster than Newton's method from afar; then it is slower."""
+"""Up to this many numbers a sort, which takes few operators, is faster than Newton's method; beyond, it is slower."""
 _STEPS = 64
 """Far more than a row needs: each step at least halves the error, and near the root squares it."""
 
 
-def _few_root(x: Tensor, alpha: float) -> Tensor:
-    """Find τ by sorting, and by Newton steps that round once; the first finds the last bit of float32."""
+def _root_by_sort(x: Tensor, alpha: float) -> Tensor:
+    """Find τ by sorting, then refine it: one Newton step is exact to the last bit of float32, two of float64."""
     tau = _newton(x, _sorted_root(x, alpha), alpha)
     return _newton(x, tau, alpha) if x.dtype == torch.float64 else tau
 
 
-def _many_root(x: Tensor, alpha: float) -> Tensor:
+def _root_by_newton(x: Tensor, alpha: float) -> Tensor:
     """Find τ by Newton's method, in few passes over memory.
 
     Σ max(0, x − τ)^p − 1, with p = 1 or 2, is convex and decreases with τ. From τ = −1, where it is not negative, no
@@ -270,14 +270,14 @@ def _root(x: Tensor, alpha: float | Tensor) -> Tensor:
         t = torch.relu(x - tau)
         slopes = _slopes(t, alpha)
         total = (t * slopes).sum(-1, keepdim=True)
-        following = tau + (total - total ** (2 - alpha)) / slopes.sum(-1, keepdim=True)
+        next_tau = tau + (total - total ** (2 - alpha)) / slopes.sum(-1, keepdim=True)
         if not convex:
             low, high = torch.where(total >= 1, tau, low), torch.where(total >= 1, high, tau)
-            following = torch.where(torch.as_tensor(alpha, device=tau.device) > 2, (low + high) / 2, following)
-        moved = following > tau if convex else following != tau
+            next_tau = torch.where(torch.as_tensor(alpha, device=tau.device) > 2, (low + high) / 2, next_tau)
+        moved = next_tau > tau if convex else next_tau != tau
         if readable(x) and not bool(moved.any()):
             break
-        tau = following
+        tau = next_tau
     return tau
 
 
@@ -296,7 +296,7 @@ def _slopes(t: Tensor, alpha: float | Tensor) -> Tensor:
 
 
 def clamped_power(base: Tensor, exponent: float | Tensor) -> Tensor:
-    """Return max(0, base)^exponent, 0 with zero gradient outside."""
+    """Return max(0, base)^exponent; 0 with zero gradient where base is not positive."""
     inside = base > 0
     return torch.where(inside, torch.where(inside, base, torch.ones_like(base)) ** exponent, torch.zeros_like(base))
 

@@ -33,7 +33,7 @@ _MOST = 700.0
 
 
 def is_steep(alpha: float | Tensor) -> bool:
-    """Return whether some α lies outside that range, as far as that can be known.
+    """Return whether some α lies outside `MIDDLE`, as far as that can be known.
 
     Example:
         >>> is_steep(1.5), is_steep(10.0), is_steep(torch.tensor([1.5, 1.001]))
@@ -73,16 +73,16 @@ def _weights(z: Tensor, alpha: float | Tensor) -> Tensor:
     low = high - math.log(2 * z.shape[-1])
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        enough = _of(z, power, middle).sum(-1, keepdim=True) >= 1
+        enough = _weights_given(z, power, middle).sum(-1, keepdim=True) >= 1
         low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
-    less, more = _of(z, power, low), _of(z, power, high)
+    less, more = _weights_given(z, power, low), _weights_given(z, power, high)
     lacking = 1 - less.sum(-1, keepdim=True)
     gap = (more - less).sum(-1, keepdim=True)
     share = torch.where(gap == 0, torch.ones_like(gap), lacking / gap)
     return torch.lerp(less, more, share)
 
 
-def _of(z: Tensor, power: float | Tensor, log_p: Tensor) -> Tensor:
+def _weights_given(z: Tensor, power: float | Tensor, log_p: Tensor) -> Tensor:
     """Compute the weights of a row whose largest weight is p."""
     # Whatever p is, the largest score keeps weight p: 0·∞ would be NaN.
     share = torch.where(z == 0, z, z * power * torch.exp(-power * log_p))
@@ -126,11 +126,11 @@ def slopes(w: Tensor, g: Tensor, alpha: float | Tensor, g_tau: Tensor | None = N
     others = torch.exp(log_q.clamp(max=_MOST)) * (apart - level)
     others = others.masked_fill(~inside, 0).scatter(-1, largest_index, 0.0)
     g_scores = others.scatter(-1, largest_index, -others.sum(-1, keepdim=True))
-    g_alpha = (_share_of_itself(w, log_w, log_q, alpha) * (apart - level)).sum(-1, keepdim=True)
+    g_alpha = (_alpha_derivative(w, log_w, log_q, alpha) * (apart - level)).sum(-1, keepdim=True)
     return g_scores if g_tau is None else g_scores + (alpha - 1) * g_tau * q / total, g_alpha
 
 
-def _share_of_itself(w: Tensor, log_w: Tensor, log_q: Tensor, alpha: float | Tensor) -> Tensor:
+def _alpha_derivative(w: Tensor, log_w: Tensor, log_q: Tensor, alpha: float | Tensor) -> Tensor:
     """Compute dw/dα without its multiple of q, which cancels: the row's mean removes any multiple of q.
 
     It is w/(α−1)² − w·log w/(α−1). Near α = 1 both terms are large and cancel. Minus q/(α−1)², it is

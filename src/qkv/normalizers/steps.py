@@ -31,11 +31,11 @@ class NormalizedRow(NamedTuple):
     keys: Tensor
 
     def visible_scores(self) -> Tensor:
-        """The scores of visible keys."""
+        """Return the scores of visible keys."""
         return self.scores[self.visible]
 
     def at_displayed_keys(self, values: Tensor) -> Tensor:
-        """The scores of displayed keys, NaN for masked ones."""
+        """Return values of the row (K) at the displayed keys, NaN for masked ones."""
         return torch.where(self.visible, values, torch.nan)[self.keys]
 
     def score(self, i: int) -> Tensor:

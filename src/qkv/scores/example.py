@@ -1,4 +1,4 @@
-"""A score of each name, for planning and for questions about its kind: what its tensors hold plays no part."""
+"""An example of each named score, for planning and questions about its kind; the values of its tensors are ones."""
 
 import torch
 

@@ -37,7 +37,7 @@ def _operands(query: Tensor, key: Tensor, bandwidth: float | Tensor) -> Operands
     if not _ordinary(bandwidth):
         return Operands(*_in_range(query, key, bandwidth))
     if isinstance(bandwidth, Tensor):
-        # In a narrower type than the operands' h⁻² has too few digits; in half precision it overflows or underflows.
+        # In a type narrower than the operands', h⁻² has too few digits; in half precision it overflows or underflows.
         least = torch.promote_types(query.dtype, torch.float32)
         bandwidth = bandwidth.to(torch.promote_types(bandwidth.dtype, least))
     return Operands(query, key, spread(bandwidth) ** -2)
@@ -58,9 +58,7 @@ def _ordinary(bandwidth: float | Tensor) -> bool:
 
 
 def _in_range(query: Tensor, key: Tensor, bandwidth: float | Tensor) -> tuple[Tensor, Tensor, float | Tensor]:
-    """Return queries and keys times 2⁻ⁿ in float64, and 4ⁿh⁻², where 2ⁿ is near h: nothing rounds, overflows or
-    underflows.
-    """
+    """Return 2⁻ⁿ·query and 2⁻ⁿ·key in float64, and 4ⁿh⁻², with 2ⁿ near h: nothing rounds, overflows or underflows."""
     h = bandwidth.double() if isinstance(bandwidth, Tensor) else bandwidth
     if isinstance(h, Tensor):
         by = spread(torch.ldexp(torch.ones_like(h), -torch.frexp(h.detach()).exponent.clamp(-1000, 1000)))

@@ -146,8 +146,9 @@ def rooted(pointwise: "Pointwise") -> bool:
 
 
 def steepness(pointwise: "Pointwise") -> float:
-    """Return the largest slope of a kernel in x = ‖q−k‖²/h², at least 1, ignoring roots at 0: 1 − x^(p/2) has p/2 at x
-    = 1.
+    """Return the largest slope of a kernel in x = ‖q−k‖²/h², at least 1, ignoring roots at 0.
+
+    That of 1 − x^(p/2) is p/2, at x = 1.
 
     Example:
         >>> steepness(EpanechnikovShape(8)), steepness(EpanechnikovShape(1)), steepness(GaussianShape())

@@ -118,9 +118,9 @@ def _(score: Cosine, query: Tensor, keys: Tensor) -> list[Step]:
 
 @steps.register
 def _(score: Bilinear, query: Tensor, keys: Tensor) -> list[Step]:
-    moved = query @ score.weight.detach().to(query.dtype)
-    products = _products("u", moved, keys)
-    first = Step("query in the keys' space", "u", "u = Mᵀq", "vector", moved)
+    projected = query @ score.weight.detach().to(query.dtype)
+    products = _products("u", projected, keys)
+    first = Step("query in the keys' space", "u", "u = Mᵀq", "vector", projected)
     return [first, products, _scaled(products, float(score.scale), "s = g·u·k")]
 
 

@@ -61,7 +61,7 @@ class Entry(Generic[T]):
         numbers: the numbers that people can set.
         tensors: the shapes of the tensors that its class needs, in the letters of `qkv.shapes`: D, E and A.
         kernel: whether it is a kernel of a distance, which is never negative: what regression smooths with.
-        smoothing: of a kernel: by how much wider than a Gaussian it is where it smooths as much.
+        smoothing: of a kernel: its bandwidth relative to that of a Gaussian that smooths as much.
         note: what a table adds to the equation.
         source: where it was published.
 

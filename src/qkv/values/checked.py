@@ -1,8 +1,8 @@
-"""Arguments of another kind than the annotations of a function say, as typed errors.
+"""Typed errors for arguments that do not match the annotations of a function.
 
-`checked` is the one place that compares arguments with type hints: constructors are checked before they run, methods
-after they failed, so that a good call costs nothing but the call. Methods next to whose work a check costs nothing have
-their numbers checked before they run (`answering`), as a number of another kind can pass unnoticed.
+This is the one place that compares arguments with type hints: constructors are checked before they run, methods after
+they failed, so that a good call costs nothing but the call. Methods that work for so long that a check costs nothing
+have their numbers checked before they run (`answering`), as a number of another kind can pass unnoticed.
 """
 
 import functools
@@ -43,9 +43,9 @@ class _Signature(NamedTuple):
 def checked(target: T) -> T:
     """Decorate a class or a function, so that an argument of another kind than its annotation is named.
 
-    Of a class the constructor is checked before it runs; of the other public methods, and of functions, the arguments
-    are looked at after they failed. What an abstract class stands for, a score or a mask, the function checks itself,
-    because other values convert to it.
+    The constructor of a class is checked before it runs; other public methods, and functions, are checked after they
+    failed. Arguments annotated with an abstract class, such as a score or a mask, are checked by the function itself,
+    because other values convert to them.
 
     Args:
         target: a class, whose public methods are replaced, or a function.
@@ -71,7 +71,7 @@ def checked(target: T) -> T:
 
 
 def explained(target: type[K]) -> type[K]:
-    """Decorate a class as `checked` does, but for its constructor: that of a value that every call makes.
+    """Decorate a class as `checked` does, except its constructor: for values that every call makes.
 
     Example:
         >>> @explained
@@ -114,7 +114,7 @@ def _replaced(target: type[K], decorate: Callable[[_Run], _Run]) -> type[K]:
 
 
 def _with_numbers(function: _Run) -> _Run:
-    """Return a function that looks at its numbers first."""
+    """Return a function that checks its numbers before it runs."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -166,7 +166,7 @@ def explained_by(expect: Callable[..., None]) -> Callable[[_Run], _Run]:
 
 
 def _expected(init: _Run, name: str) -> _Run:
-    """Return a constructor that looks at its arguments first."""
+    """Return a constructor that checks its arguments before it runs."""
 
     @functools.wraps(init)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -190,7 +190,7 @@ def _expected(init: _Run, name: str) -> _Run:
 
 
 def _explained(function: _Run) -> _Run:
-    """Return a function that looks at its arguments after it failed."""
+    """Return a function that checks its arguments after it failed."""
 
     return explained_by(lambda *args, **kwargs: expect_kinds(function, args, kwargs))(function)
 
@@ -228,7 +228,7 @@ def _expect(
     """Raise if the arguments are not those of a function, or one is not of the kind of its annotation."""
     bound = _bound(signature, args, kwargs)
     if bound is None:
-        # A missing argument is Python's own to name; constructors have words of their own for unknown ones.
+        # Python itself names a missing argument; constructors report unknown ones themselves.
         unknown = unknown_argument(kwargs, signature.parameters.parameters, {}) if strict else None
         if unknown is not None:
             raise unknown from None
@@ -270,7 +270,7 @@ def _element(hint: Any) -> Any:
 
 
 def is_whole_number(x: object) -> bool:
-    """Return whether x is an integer, of any library; True and False are none.
+    """Return whether x is an integer, of any library; True and False are not.
 
     Example:
         >>> is_whole_number(np.int64(3)), is_whole_number(True), is_whole_number(3.0)
@@ -320,7 +320,7 @@ def _fits(hint: Any, x: object, strict: bool) -> bool:
     if origin in (Union, UnionType):
         return any(_fits(part, x, strict) for part in parts)
     if origin is Literal:
-        # Which names there are, a constructor says itself.
+        # Constructors list the valid names themselves.
         return any(type(x) is type(name) and (x == name or (not strict and isinstance(x, str))) for name in parts)
     if origin is tuple:
         return _fits_tuple(parts, x, strict)

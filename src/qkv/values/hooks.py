@@ -1,6 +1,6 @@
 """Running a method of a module within the module's hooks, as `module(...)` runs `forward`.
 
-Decoding calls other methods than `forward`: one step of a block, attention over keys that are kept. A hook is for what
+Decoding calls other methods than `forward`: one step of a block, attention over cached keys. A hook is for what
 the module computes, so it sees these calls too. Nothing about the module changes meanwhile: other threads may call it.
 """
 

@@ -86,7 +86,7 @@ def expect_floats(name: str, x: Tensor, rank: int = 2) -> None:
     """Check that an argument is a dense floating-point tensor with at least `rank` dimensions.
 
     Raises:
-        ShapeError, DtypeError: it is none.
+        ShapeError, DtypeError: it is not.
 
     Example:
         >>> expect_floats("query", torch.zeros(3, 4, dtype=torch.int64))
@@ -111,9 +111,7 @@ def expect_floats(name: str, x: Tensor, rank: int = 2) -> None:
 def check_parameters(
     owner: object, parameters: Sequence[Parameter], leading: Shape, key_leading: Shape, device: torch.device
 ) -> None:
-    """Raise if a parameter is neither a tensor of numbers nor, where it may be one, a number; if it is on another
-    device; or if its heads do not match its side.
-    """
+    """Check the type, device and heads of each parameter: a tensor of numbers or, if its rank is 0, a number."""
     for name, rank, of_key in parameters:
         parameter = getattr(owner, name)
         if isinstance(parameter, Tensor):
@@ -161,7 +159,7 @@ def regroup(parameter: Tensor, rank: int, groups: int, repeats: int, of_key: boo
 
 
 def repeat_key_heads(owner: T, parameters: Sequence[Parameter], repeats: int) -> T:
-    """The same value for keys whose heads were repeated, as grouped-query attention does."""
+    """Return the same value for keys whose heads were repeated, as grouped-query attention does."""
     changes = {}
     for name, rank, of_key in parameters:
         parameter = getattr(owner, name)
@@ -288,7 +286,7 @@ def above(argument: str, number: object, limit: float, hint: str) -> None:
 
 
 def above_as_one(argument: str, number: object, limit: float, hint: str) -> None:
-    """As `above`, for what is one number for all heads.
+    """Check as `above` does, for a parameter that must be one number for all heads.
 
     Example:
         >>> above_as_one("power", torch.tensor([1.0, 2.0]), 0, "Power 2 is usual.")

@@ -1,7 +1,7 @@
 """Whether a module may be read as plain weights instead of being called.
 
 Packed weights, fused steps and loops over time read the parameters of modules. That is right only for a module that
-would compute what its class computes, seen by nobody: a hook, an adapter (LoRA), a parametrization, quantization or a
+would compute what its class computes, unobserved: a hook, an adapter (LoRA), a parametrization, quantization or a
 replaced `forward` can change what a call returns. Everything that reads the weights of a module asks here first, and
 calls the module otherwise.
 """

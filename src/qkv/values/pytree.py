@@ -15,8 +15,7 @@ _FIELDS: dict[type, list[str]] = {}
 def value(cls: type[T]) -> type[T]:
     """Register a frozen dataclass whose fields are tensors, numbers, strings or other such values.
 
-    Tensors, and values that hold them, are leaves; the rest is context, which a compiled function compares to decide
-    whether it can be reused.
+    All its fields are children of the pytree node, numbers and strings included; there is no context.
 
     Example:
         >>> from dataclasses import dataclass
@@ -57,8 +56,7 @@ _NUMBERS = frozenset({int, float, bool, str, type(None)})
 
 
 def tensors_in(instance: object) -> list[Tensor]:
-    """Return the tensors that a score, normalizer or mask holds, user-defined ones included; not what a function closes
-    over.
+    """Return the tensors of a score, normalizer or mask; user-defined ones too, but not what a function closes over.
 
     Example:
         >>> import torch

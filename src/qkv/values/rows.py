@@ -18,8 +18,8 @@ def expect_rows(rows: Tensor, count: int) -> None:
         count: B, the number of rows of the batch.
 
     Raises:
-        DtypeError: they are no dense tensor of these integers.
-        ShapeError: they have another shape, or one is not that of a row.
+        DtypeError: they are not a dense tensor of these integers.
+        ShapeError: they have another shape, or an index is out of range.
 
     Example:
         >>> expect_rows(torch.tensor([0, 3]), 2)

@@ -26,7 +26,7 @@ from qkv.values.parameters import finite, logaddexp, spread
 _RULES = {"softmax": "softmax", "mean": "identity", "identity": "identity", "sigmoid": "sigmoid"}
 
 DENSE_LIMIT = 1 << 24
-"""The largest number of entries, over all leading indices, of a matrix made of a mask that is no interval of keys."""
+"""The largest matrix, in numbers over all leading indices, that a mask that is not an interval of keys may become."""
 
 
 def _refuses_factored(problem: Problem) -> str | None:
@@ -37,7 +37,7 @@ def _refuses_factored(problem: Problem) -> str | None:
 
 def _refuses_direct(problem: Problem) -> str | None:
     if problem.mode == "compiled" or not few(problem.queries, problem.keys):
-        return "enough queries and keys for factors to pay"
+        return "enough queries and keys for factors to save time"
     return _refuses(problem)
 
 

@@ -97,7 +97,7 @@ def _prepare(items: Items, dropout: float) -> _Prepared:
 
 
 @lru_cache(maxsize=64)
-def _open(count: int, queries: int, keys: int, dtype: Any) -> "KeyRanges":
+def _all_visible_ranges(count: int, queries: int, keys: int, dtype: Any) -> "KeyRanges":
     """Return key ranges for the case that all keys are visible and every item has the same vector."""
     from qkv.engine.key_ranges import key_ranges
 
@@ -113,7 +113,7 @@ def key_ranges_of(items: Items) -> "KeyRanges":
     (count, queries, _), keys = items.query.shape, items.key.shape[1]
     dtype = np.dtype(np.float32 if items.query.dtype == torch.float32 else np.float64)
     if all(x is None for x in items[_VECTOR_INDEX:_SHIFT]):
-        return _open(count, queries, keys, dtype)
+        return _all_visible_ranges(count, queries, keys, dtype)
     owner = np.zeros((count, 5), np.int64)
     for column, index in enumerate((items.vector_index, items.bounds_index, items.dense_index, items.bias_index)):
         if index is not None:
@@ -236,7 +236,7 @@ def _by_items(gradients: Sequence[Tensor | None], items: Items) -> tuple[Tensor 
     return tuple(by_index.get(index) for index in range(len(items)))
 
 
-def _gradients_again(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
+def _gradients_with_graph(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
     """Return the gradients with a graph."""
     items, has_state = Items(*ctx.saved_tensors[: len(Items._fields)]), ctx.rule == "softmax" and ctx.state
     mechanism, visibility, terms, constants, diagonal = _equation(items, ctx.rule, ctx.dropout, has_state)
@@ -265,7 +265,7 @@ class _Fused(torch.autograd.Function):
         return output, lse
 
     @staticmethod
-    @differentiable_by(_gradients_again)
+    @differentiable_by(_gradients_with_graph)
     def backward(ctx: Any, g_output: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
         needs_grad = ctx.needs_input_grad[3:]
         requested = needs_grad[_BIAS], needs_grad[_KEY] or needs_grad[_VALUE]
@@ -413,13 +413,13 @@ def _second_gradients(ctx: Any, *upstream: Tensor | None) -> tuple[Any, ...]:
     query, key, value, vector, bias, shift = upstream
     vector = vector if vector is None or items.vector_index is None else vector[items.vector_index]
     bias = bias if bias is None or items.bias_index is None else bias[items.bias_index]
-    along = None if bias is None or not diagonal else bias.squeeze(-2)
+    diagonals = None if bias is None or not diagonal else bias.squeeze(-2)
     of_terms, (of_output, of_lse) = second_gradients(
         mechanism,
         visibility,
         terms,
         (g_output, g_lse if has_state else None),
-        (query, key, value, None, vector, None, None if diagonal else bias, along, shift),
+        (query, key, value, None, vector, None, None if diagonal else bias, diagonals, shift),
         (_by_terms(needs_grad[_FIRST_ITEM:], diagonal), (needs_grad[0], needs_grad[1] and has_state)),
         constants,
     )

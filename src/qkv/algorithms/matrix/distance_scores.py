@@ -99,11 +99,11 @@ def _by_products(query: Tensor, key: Tensor, scale: float | Tensor, pointwise: P
     else:
         distances = norms.sub(a @ b.mT, alpha=2)
     if rooted(pointwise):
-        distances = _small_ones_subtracted(distances, a, b, a_norms)
+        distances = _recompute_small(distances, a, b, a_norms)
     return _scaled(distances, scale).to(torch.float32)
 
 
-def _small_ones_subtracted(distances: Tensor, a: Tensor, b: Tensor, a_norms: Tensor) -> Tensor:
+def _recompute_small(distances: Tensor, a: Tensor, b: Tensor, a_norms: Tensor) -> Tensor:
     """Return squared distances, recomputed by subtraction where products have lost digits."""
     lost = (distances.detach() < a_norms.detach().unsqueeze(-1) * NEARBY).nonzero(as_tuple=True)
     if lost[0].numel() == 0:

@@ -1,4 +1,4 @@
-"""Scores of dot products in as few operations as there are, which also apply scale, bias and the shift of a sigmoid."""
+"""Scores of dot products in as few operators as possible, with scale, soft cap, bias and the shift of a sigmoid."""
 
 from collections.abc import Callable
 from math import frexp
@@ -15,7 +15,7 @@ _DTYPES = (torch.float32, torch.float64)
 
 
 def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
-    """Return a function that computes scale·q·k, then the soft cap, the bias, and where it `shifts` that of a sigmoid.
+    """Return a function that computes scale·q·k, the soft cap, the bias and, if `shifts` says so, that of a sigmoid.
 
     Args:
         problem: the problem.

@@ -3,8 +3,8 @@
 A head of N keys, width F and value width V then takes 2N·F·V operations for KᵀV and as many for the product with Q,
 instead of 2N²(F + V). Causal attention keeps a running KᵀV, chunk by chunk: inside a chunk the matrix is small.
 
-Source: Katharopoulos et al. 2020, "Transformers are RNNs", eq. 5 and section 3.2; Wang et al. 2018, "Non-local Neural
-Networks", section 3.2 (dot product).
+Source: Katharopoulos et al. 2020, "Transformers are RNNs", eq. 6 and section 3.3 (causal); Wang et al. 2018, "Non-local
+Neural Networks", section 3.2 (dot product).
 """
 
 from collections.abc import Callable
@@ -105,7 +105,7 @@ def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
 
 
 def _of_all_keys(query: Tensor, key: Tensor, value: Tensor, factor: float) -> Tensor:
-    """Compute factor·Q(KᵀV) in as few operators as there are."""
+    """Compute factor·Q(KᵀV) in as few operators as possible."""
     if query.ndim == key.ndim == value.ndim == 3 and query.shape[0] == key.shape[0] == value.shape[0]:
         return torch.bmm(query, torch.bmm(key.mT, value).mul_(factor))
     return query @ (key.mT @ value).mul_(factor)

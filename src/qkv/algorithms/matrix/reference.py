@@ -35,16 +35,17 @@ def refuses(problem: Problem) -> str | None:
 def work(problem: Problem) -> Work:
     """Count the full matrix; additive and distance scores hold one per hidden feature.
 
-    Numbers that have left the cache are counted apart, and memory is what points too far apart for products take.
+    Numbers that do not fit the cache are counted apart. Memory is that of distances by subtraction, for the case that
+    points are too far apart for products.
     """
     pairs = pairs_of(problem)
     numbers, core = matrix_numbers(problem), problem.core
     where = "in memory" if numbers > IN_CACHE else "in cache"
     wide = problem.dtype.itemsize == 8
     if distances_by_products(problem):
-        # They take what products of float64 take.
+        # Distances by products take as long as products in float64.
         core, wide = "dot", True
-    # Both find τ in the same way.
+    # Sparsemax and entmax find τ in the same way.
     rule = "sparsemax" if problem.normalizer == "entmax" else problem.normalizer
     counts = {
         "operations": product_operations(problem),
@@ -97,7 +98,7 @@ def weights(problem: Problem, call: Call) -> Tensor:
 
 
 def _bind_weights(problem: Problem, call: Call) -> Callable[[Call], Tensor]:
-    """Return a function that computes the weights of calls like this one, with every choice made that they share."""
+    """Return a function that computes the weights of calls like this one; choices that they share are made once."""
     positional, dropout = problem.positional, problem.dropout
     products_of = dot_scores.bind(problem, call)
     scores_of = products_of or _bind_scores(problem)
@@ -133,7 +134,7 @@ def _bind_scores(problem: Problem) -> Callable[[Call], Tensor]:
 
 
 def _without_slope(weights_of: Callable[[Call], Tensor], call: Call) -> Tensor:
-    """Return weights that only jump, with zero gradients for all that they are computed from."""
+    """Return piecewise constant weights, with zero gradients for everything that they are computed from."""
     with torch.no_grad():
         w_QK = weights_of(call)
     return with_zero_gradients(w_QK, call.scored())
@@ -179,8 +180,8 @@ def _bind_output(problem: Problem, call: Call) -> Callable[[Call, Tensor], Tenso
 
 def scores(call: Call) -> Tensor:
     """Return the scores with the bias, which is a tensor or None, (..., Q, K)."""
-    near = call.score.core == "distance"
-    s_QK = distance_scores.scores(call.score, call.query, call.key) if near else None
+    is_distance = call.score.core == "distance"
+    s_QK = distance_scores.scores(call.score, call.query, call.key) if is_distance else None
     s_QK = equation(call.score, call.query, call.key) if s_QK is None else s_QK
     if type(call.normalizer) is Hard:
         s_QK = shared(s_QK, first_equals(call.key, call.visibility))

@@ -4,7 +4,8 @@
 Softmax over squared distances, and the Gaussian kernel divided by its sum, which is the same, are therefore softmax
 over the dot products of (q, 1)/h² and (k, −‖k‖²/2). Only the rounding differs, if
 
-- similar norms are small compared with h, so that no digits cancel: the guard of `qkv.algorithms.rowwise.distances`;
+- vectors of similar norms are short compared with h, so that no digits cancel: the guard of
+  `qkv.algorithms.rowwise.distances`;
 - each row has a key whose score is not far below 0: (‖q‖ + ‖k‖)²/2h² ≤ `DEPTH` for a visible key. Then no row loses all
   its weight because all its Gaussians underflow, and no log-sum-exp is so large that its rounding matters. A key so far
   away that its own Gaussian is 0 has the weight 0 under softmax as well.
@@ -27,9 +28,9 @@ from qkv.scores.pointwise import Linear, NegativeHalf
 def refuses(problem: Problem) -> str | None:
     """Return why no softmax over dot products has the weights of a problem over distances; None if one has."""
     if not isinstance(problem.pointwise, NegativeHalf) or problem.normalizer != "softmax":
-        return f"{problem.pointwise} scores under {problem.normalizer} are no softmax of dot products"
+        return f"{problem.pointwise} scores under {problem.normalizer} are not a softmax of dot products"
     if problem.bias != "none" or problem.state:
-        return "a bias or the row state is asked for"
+        return "a bias or the row state is requested"
     if problem.sink:
         return "the constant term cancels between scores, not beside a sink"
     return distances.refuses(problem) or flash.refuses(products(problem))

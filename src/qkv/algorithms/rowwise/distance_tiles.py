@@ -52,7 +52,7 @@ def refuses(problem: Problem) -> str | None:
         (_kind(problem.pointwise, problem.normalizer) is None, f"{problem.pointwise} under {problem.normalizer}"),
         (problem.mask != "all", "rows see different keys"),
         (problem.bias != "none" or problem.sink, "a bias or a sink is added"),
-        (problem.state or problem.dropout, "the row state or dropout is asked for"),
+        (problem.state or problem.dropout, "the row state or dropout is requested"),
         (problem.dtype != torch.float32, f"the dtype is {problem.dtype}"),
         (problem.gradient and not isinstance(problem.pointwise, BoxcarShape), "only boxcars have a backward pass here"),
     )
@@ -232,7 +232,7 @@ def _padded(size: int) -> int:
     return -size // ROUND * -ROUND
 
 
-def _gradients_again(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients_with_graph(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     """Return differentiable gradients. Queries and keys get zeros, so zeros can stand for the values."""
     query, key = ctx.saved_tensors[:2]
     value = g.new_zeros(*ctx.mechanism.leading, key.shape[-2], g.shape[-1])
@@ -255,7 +255,7 @@ class _Tiles(torch.autograd.Function):
         return output
 
     @staticmethod
-    @differentiable_by(_gradients_again)
+    @differentiable_by(_gradients_with_graph)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         with without_autocast(g):
             return (None, None, *_boxcar_gradients(ctx.mechanism, ctx.needs_input_grad[2:], g, *ctx.saved_tensors))

@@ -43,7 +43,7 @@ def refuses(problem: Problem) -> str | None:
         ),
         (problem.mask != "all", "rows see different keys"),
         (not _divided_by_sum(problem), f"{problem.pointwise} scores under {problem.normalizer}"),
-        (problem.bias != "none" or problem.state or problem.dropout, "a bias, a row state or dropout is asked for"),
+        (problem.bias != "none" or problem.state or problem.dropout, "a bias, a row state or dropout is requested"),
         (problem.dtype != torch.float32, f"the dtype is {problem.dtype}"),
         (pairs_of(problem) > row_tiles.SIZE.scores, "more pairs than one tile holds"),
     )
@@ -89,7 +89,7 @@ def attend(mechanism: Mechanism, inputs: Inputs, norms: Norms) -> Tensor:
         The output (..., Q, V), differentiable once.
     """
     query, key, value = inputs[:3]
-    output: Tensor = _Near.apply(mechanism, norms, query, key, value)  # type: ignore[no-untyped-call]
+    output: Tensor = _NearPoints.apply(mechanism, norms, query, key, value)  # type: ignore[no-untyped-call]
     return output
 
 
@@ -108,14 +108,14 @@ def _row_arguments(mechanism: Mechanism, queries: int, keys: int) -> "tuple[RowO
     return row_tiles.row_operation(mechanism, None), rows
 
 
-def _gradients_again(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _gradients_with_graph(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     """Return the gradients with a graph."""
     terms, needs_grad = Terms(*ctx.saved_tensors[:3]), ctx.needs_input_grad[2:]
     visible = visibility_of(terms.query, terms.key)
     return None, None, *differentiable_gradients(ctx.mechanism, visible, terms, needs_grad, (g, None))
 
 
-class _Near(torch.autograd.Function):
+class _NearPoints(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, mechanism: Mechanism, norms: Norms, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         operands = norms.operands or distance_operands(query, key, norms.query, norms.key)
@@ -125,7 +125,7 @@ class _Near(torch.autograd.Function):
         return output
 
     @staticmethod
-    @differentiable_by(_gradients_again)
+    @differentiable_by(_gradients_with_graph)
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights, products, left, right = ctx.saved_tensors
         needs_grad = ctx.needs_input_grad[2:]

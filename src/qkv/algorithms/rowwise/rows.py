@@ -132,7 +132,7 @@ def _attend(problem: Problem, call: Call, mechanism: Mechanism, inputs: Inputs) 
     return Result(output.to(call.query.dtype), state if problem.state else None)
 
 
-def _gradients_again(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
+def _gradients_with_graph(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
     """Return the gradients with a graph."""
     inputs, mechanism = Inputs(*ctx.saved_tensors[:SAVED]), ctx.mechanism
     terms, distances = terms_of(inputs), mechanism.core == "distance"
@@ -170,7 +170,7 @@ class _Rowwise(torch.autograd.Function):
             return RowTiles(mechanism, tensors, visibility, workspace).forward()
 
     @staticmethod
-    @differentiable_by(_gradients_again)
+    @differentiable_by(_gradients_with_graph)
     def backward(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
         needs_grad, mechanism = list(ctx.needs_input_grad[2 : 2 + DIFFERENTIABLE]), ctx.mechanism
         inputs = Inputs(*ctx.saved_tensors[:SAVED])

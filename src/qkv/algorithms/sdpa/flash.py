@@ -216,7 +216,7 @@ def attend(problem: Problem, call: Call, products: Products, backend: str) -> Re
         backend: name of the calling backend, for error messages.
 
     Returns:
-        The result; None if non-finite numbers made the kernel's wrong.
+        The result; None if non-finite numbers made that of the kernel wrong.
     """
     inputs = kernel_inputs(problem, call, products)
     if not _calls_kernel(problem):
@@ -284,10 +284,10 @@ def differentiate_by_tiles(output: Tensor) -> None:
     """Let tiles compute the kernel's gradients where a graph of them is requested, which PyTorch lacks."""
     node = output.grad_fn
     if node is not None and "ScaledDotProduct" in node.name():
-        node.register_hook(_gradients_again)
+        node.register_hook(_gradients_with_graph)
 
 
-def _gradients_again(
+def _gradients_with_graph(
     gradients: tuple[Tensor | None, ...], incoming: tuple[Tensor | None, ...]
 ) -> tuple[Any, ...] | None:
     """Return the gradients with a graph."""
@@ -304,8 +304,8 @@ def _gradients_again(
     mechanism = Mechanism("dot", Linear(), "softmax", node._saved_scale, 0.0, False, tuple(query.shape[:-2]))
     needs_grad, terms = [x is not None for x in gradients[:3]], Terms(query, key, value, bias=bias)
     visible = visibility_of(query, key, bounds, dense)
-    again = differentiable_gradients(mechanism, visible, terms, needs_grad, (incoming[0], None))
-    return (*again, *(None,) * (len(gradients) - len(again)))
+    with_graph = differentiable_gradients(mechanism, visible, terms, needs_grad, (incoming[0], None))
+    return (*with_graph, *(None,) * (len(gradients) - len(with_graph)))
 
 
 def _one_width(products: Products) -> tuple[Tensor, Tensor, Tensor]:
@@ -402,5 +402,5 @@ FLASH = Algorithm(
     preferred=True,
     direct=direct,
     bind=bind,
-    row_state=lambda problem: row_state.SAYS if row_state.is_rounded(problem) else None,
+    row_state=lambda problem: row_state.EXPLANATION if row_state.is_rounded(problem) else None,
 )

@@ -24,7 +24,7 @@ def refuses(problem: Problem) -> str | None:
     if problem.mode != "compiled":
         return "uncompiled, flex attention builds the full matrix"
     if problem.core != "dot" or not isinstance(problem.pointwise, (Linear, Softcap)):
-        return f"the score is no plain or soft-capped dot product: {problem.core}, {problem.pointwise}"
+        return f"the score is not a plain or soft-capped dot product: {problem.core}, {problem.pointwise}"
     if problem.normalizer != "softmax" or problem.sink or problem.dropout or problem.state:
         return "it computes a softmax without sink, dropout or row state"
     return _refuses_sizes(problem)

@@ -119,7 +119,7 @@ def _weighted_sum(_, w, at, d, to, low, high, first, last):
 
 @intrinsic
 def _score_gradients(_, w, at, d, to, low, high, first, last, mean, scale):
-    """d ← scale·w(d − level) where visible, else 0, even if the level is not finite."""
+    """d ← scale·w(d − mean) where visible, else 0, even if the mean is not finite."""
 
     def make(context, builder, signature, arguments):
         w, d = (row_pointer(context, builder, signature, arguments, index) for index in (0, 2))

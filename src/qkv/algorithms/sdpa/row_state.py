@@ -15,7 +15,7 @@ from qkv.engine.tiles import Tiling, take
 from qkv.linalg.matmul import batched
 from qkv.scores.base import wide
 
-SAYS = "a second pass over the scores, as PyTorch's kernel rounds log Σ exp(s) to float32"
+EXPLANATION = "a second pass over the scores, as PyTorch's kernel rounds log Σ exp(s) to float32"
 """For `explain`."""
 
 

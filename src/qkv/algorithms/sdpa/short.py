@@ -153,7 +153,7 @@ def _sink(problem: Problem, call: Call) -> Tensor | None:
     return sink.reshape(*(1,) * (2 - sink.ndim), *sink.shape)
 
 
-def _gradients_again(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+def _gradients_with_graph(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     """Return the gradients with a graph."""
     query, key, value, sink = ctx.saved_tensors
     first, last, strides = ctx.ranges
@@ -176,7 +176,7 @@ class _Short(torch.autograd.Function):
         return _forward(query, key, value, sink, ranges, scale, False)[0]
 
     @staticmethod
-    @differentiable_by(_gradients_again)
+    @differentiable_by(_gradients_with_graph)
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         return (*_backward(grad, ctx.ranges, ctx.scale, *ctx.saved_tensors), None, None)
 

@@ -38,7 +38,9 @@ def refuses(problem: Problem) -> str | None:
         and not (problem.state and problem.gradient)
     )
     return (
-        flash.refuses_mechanism(problem) if is_supported else "a sink is served without other masks, biases and types"
+        flash.refuses_mechanism(problem)
+        if is_supported
+        else "a sink is served in eager CPU calls of float32 or float64, without a bias, and with a causal mask at most"
     )
 
 
@@ -103,7 +105,7 @@ def attend(
     return output, state
 
 
-def _gradients_again(ctx: Any, g: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+def _gradients_with_graph(ctx: Any, g: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     """Return the gradients with a graph."""
     query, key, value, sink, *_ = ctx.saved_tensors
     mechanism = Mechanism("dot", Linear(), "softmax", ctx.scale, 0.0, False, tuple(query.shape[:-2]))
@@ -135,7 +137,7 @@ class _SoftmaxWithSink(torch.autograd.Function):
         return output, state
 
     @staticmethod
-    @differentiable_by(_gradients_again)
+    @differentiable_by(_gradients_with_graph)
     def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, sink, output, state = ctx.saved_tensors
         gradients = flash_operators.backward(g, query, key, value, output, state, ctx.causal, ctx.scale)
@@ -153,5 +155,5 @@ SINK = Algorithm(
     refuses,
     flash.work,
     run,
-    row_state=lambda problem: row_state.SAYS if row_state.is_rounded(problem) else None,
+    row_state=lambda problem: row_state.EXPLANATION if row_state.is_rounded(problem) else None,
 )

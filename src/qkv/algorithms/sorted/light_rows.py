@@ -1,11 +1,11 @@
-"""Rows whose weights are small on average, which the sums of `windows_kernel` leave few digits: summed pair by pair.
+"""Rows whose weights are small on average, of which the sums of `windows_kernel` lose digits: summed pair by pair.
 
 A parabola or triangle is summed there as a polynomial whose terms are several times as large as the kernel at its
 center: n weights are off by a few u·n in total (u, a roundoff of float64), however small they are. Near the edge of the
-support, 1 − d² and 1 − |d| are far below 1, and a row that is divided by such a total keeps that error and divides it
-too. So rows whose weights are below `LEAST` on average are computed here from each of their own pairs: a weight f is
-then off by a few u, as that of the equation is, and the sums by no more than its own are. In the backward pass these
-rows give the kernel nothing to sum, because their factors 1/Σf would reach all keys near them.
+support, 1 − d² and 1 − |d| are far below 1, and dividing a row by its small total magnifies that error. So rows whose
+weights are below `LEAST` on average are computed here from each of their own pairs: a weight f is then off by a few u,
+as that of the equation is, and the sums by no more than its own are. In the backward pass these rows give the kernel
+nothing to sum, because their factors 1/Σf would reach all keys near them.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LEAST = 1 / 16
 """The average weight below which a row is light."""
 _PAIRS = 2**18
-"""Numbers of pairs' rows computed together."""
+"""The most numbers, pairs times columns of values, that are computed together."""
 
 
 class BoundedKernel(NamedTuple):
@@ -56,9 +56,9 @@ class LightGradients(NamedTuple):
 
     Attributes:
         a: of their queries, (L,).
-        scale: the same of 1/h².
+        scale: of 1/h², the part of each row, (L,).
         b: of all keys, (R·K,).
-        value: of all keys' values, (R·K, V).
+        value: of all values, (R·K, V).
     """
 
     a: "Doubles"
@@ -75,7 +75,7 @@ class _Pairs(NamedTuple):
         starts: the first pair of each of these rows.
         row: the row of each pair, counted within the part.
         query, key: indices of each pair.
-        f, slope, grown: the weight, its derivative by the query, and that by 1/h².
+        f, slope, scale_slope: the weight, its derivative by the query, and that by 1/h².
     """
 
     part: slice
@@ -85,7 +85,7 @@ class _Pairs(NamedTuple):
     key: "Indices"
     f: "Doubles"
     slope: "Doubles"
-    grown: "Doubles"
+    scale_slope: "Doubles"
 
 
 def find(kernel_sums: "SideSums") -> LightRows | None:
@@ -164,7 +164,7 @@ def gradients(
         row_grad, by = grad[pairs.query].astype(np.float64), factor[pairs.query]
         d_f = ((row_grad * value[pairs.key]).sum(-1) + extra[pairs.query]) * by
         d_a[pairs.part] = np.add.reduceat(pairs.slope * d_f, pairs.starts)
-        d_scale[pairs.part] = np.add.reduceat(pairs.grown * d_f, pairs.starts)
+        d_scale[pairs.part] = np.add.reduceat(pairs.scale_slope * d_f, pairs.starts)
         order = pairs.key.argsort(kind="stable")
         touched, starts = np.unique(pairs.key[order], return_index=True)
         d_b[touched] -= np.add.reduceat((pairs.slope * d_f)[order], starts)
@@ -199,16 +199,16 @@ def _pairs(
     # In the dtype of the coordinates a pair may lie within the support, and in float64 beyond it.
     x = scale * (distance * distance)
     if kernel.kind == PARABOLA:
-        f, slope, grown = np.maximum(1 - x, 0.0), -2 * scale * distance, -(distance * distance)
+        f, slope, scale_slope = np.maximum(1 - x, 0.0), -2 * scale * distance, -(distance * distance)
     else:
         per_width = np.sqrt(scale)
-        f, slope, grown = (
+        f, slope, scale_slope = (
             np.maximum(1 - np.sqrt(x), 0.0),
             -np.sign(distance) * per_width,
             -abs(distance) / per_width / 2,
         )
     near = f > 0
-    return _Pairs(part, starts, row, query, key, f, np.where(near, slope, 0.0), np.where(near, grown, 0.0))
+    return _Pairs(part, starts, row, query, key, f, np.where(near, slope, 0.0), np.where(near, scale_slope, 0.0))
 
 
 def _inverse(total: "Doubles") -> "Doubles":

@@ -30,7 +30,7 @@ def refuses(problem: Problem) -> str | None:
     reasons = (
         (problem.core not in ("relu_sum", "distance"), f"the core is {problem.core}: its keys have no order"),
         (problem.core == "distance" and problem.width != 1, f"points of {problem.width} dimensions have no order"),
-        (problem.core == "distance" and not is_polynomial, f"{problem.pointwise} scores are no polynomials"),
+        (problem.core == "distance" and not is_polynomial, f"{problem.pointwise} scores are not polynomials"),
         (problem.normalizer not in allowed, f"the normalizer is {problem.normalizer}"),
         (problem.sink, "the softmax has a sink"),
         (problem.bias != "none", "a bias is added to the scores"),
@@ -48,7 +48,7 @@ def _refuses_two_pointer(problem: Problem) -> str | None:
 
 
 def _refuses_prefix_sums(problem: Problem) -> str | None:
-    """Accept what `refuses` does, but no kernel in float64.
+    """Refuse what `refuses` does, and kernels in float64.
 
     A kernel's sums are differences of sums over all keys, whose roundings grow with the number of keys. Coordinates in
     float32 leave 29 bits to them, those in float64 none.

@@ -138,7 +138,7 @@ def _forward(problem: Problem, operands: LineOperands) -> tuple[Tensor, _Saved]:
 
 
 def _value_of(exact: Tensor | None, differentiable: Tensor | None) -> Tensor | None:
-    """Return numbers with the derivatives of others, which are theirs but for rounding."""
+    """Return exact numbers with the derivatives of differentiable ones, which equal them up to rounding."""
     if exact is None or differentiable is None:
         return exact if differentiable is None else differentiable
     return exact + (differentiable - differentiable.detach())
@@ -154,8 +154,8 @@ def _differentiable_gradients(
     pairs = [(output, grad.to(output.dtype)), (state, grad_state)]
     pairs = [(x, g) for x, g in pairs if g is not None and x.requires_grad]
     outputs, grads = [x for x, _ in pairs], [g for _, g in pairs]
-    sides = iter(torch.autograd.grad(outputs, inputs, grads, create_graph=True, allow_unused=True))
-    return [next(sides) if needed else None for needed in needs_grad]
+    gradients = iter(torch.autograd.grad(outputs, inputs, grads, create_graph=True, allow_unused=True))
+    return [next(gradients) if needed else None for needed in needs_grad]
 
 
 def _reshape(gradients: _Gradients, operands: LineOperands) -> tuple[Tensor | None, ...]:

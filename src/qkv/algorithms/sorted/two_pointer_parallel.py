@@ -212,8 +212,8 @@ def windows(
         ((thread_pool.APART,), np.uint64),
         ((thread_pool.APART,), np.float64),
     )
-    walks, time = blocks * targets.counts.size, _time(targets, sources, columns) * (support.kind + 1)
-    thread_pool.run_in_chunks(window, dtype, walks, time, (*arguments, *results), scratch)
+    passes, time = blocks * targets.counts.size, _time(targets, sources, columns) * (support.kind + 1)
+    thread_pool.run_in_chunks(window, dtype, passes, time, (*arguments, *results), scratch)
     dots, complements = (x.reshape(blocks, -1).sum(0) for x in (dots, complements))
     return SideSums(values, totals, dots, complements, begins, ends)
 

@@ -131,7 +131,7 @@ def _narrowed(problem: Problem, output: Tensor, state: Tensor) -> Result:
 _NO_GRADIENTS = (None,) * (SAVED - DIFFERENTIABLE)
 
 
-def _gradients_again(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
+def _gradients_with_graph(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
     """Return the gradients with a graph."""
     inputs, mechanism, needs_grad = Inputs(*ctx.saved_tensors[:SAVED]), ctx.mechanism, ctx.needs_input_grad
     tiles: PositionTiles | None = None if ctx.make_tiles is None else ctx.make_tiles(False)
@@ -175,7 +175,7 @@ class _Blocked(torch.autograd.Function):
             return Stripes(mechanism, inputs, visibility, bias_tiles).forward(inputs.value.dtype)
 
     @staticmethod
-    @differentiable_by(_gradients_again)
+    @differentiable_by(_gradients_with_graph)
     def backward(ctx: Any, g_output: Tensor | None, g_state: Tensor | None) -> tuple[Any, ...]:
         needs_grad, learned = list(ctx.needs_input_grad[3 : 3 + DIFFERENTIABLE]), ctx.needs_input_grad[3 + SAVED :]
         inputs, mechanism = Inputs(*ctx.saved_tensors[:SAVED]), ctx.mechanism

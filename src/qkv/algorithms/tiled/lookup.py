@@ -44,7 +44,7 @@ def refuses(problem: Problem) -> str | None:
 
 
 def work(problem: Problem) -> Work:
-    """Count the scores and one look at each."""
+    """Count the scores, and one comparison of each."""
     scores = blocked.work(problem._replace(gradient=False, value_width=0, normalizer="identity", dropout=False))
     return Work(scores.operations, scores.bytes, {**scores.counts, "looks": pairs_of(problem)})
 
@@ -84,10 +84,10 @@ def _run_by_tiles(problem: Problem, call: Call) -> Result:
     detached = [None if x is None else x.detach() for x in inputs[:DIFFERENTIABLE]]
     with torch.no_grad(), torch.autocast(problem.device, enabled=False):
         winners, top = _winners(mechanism, Inputs(*detached, inputs.seed, inputs.ties), call.visibility)  # type: ignore[arg-type, call-arg]
-    read = _read(problem, call.value, winners)
+    values = _read(problem, call.value, winners)
     # A NaN that a row may see stays visible; a row without visible keys, or with scores of −inf alone, gives 0.
-    otherwise = torch.where(top.isnan(), torch.nan, 0.0).to(read.dtype)
-    output = torch.where((top > -torch.inf)[..., None], read, otherwise[..., None])
+    otherwise = torch.where(top.isnan(), torch.nan, 0.0).to(values.dtype)
+    output = torch.where((top > -torch.inf)[..., None], values, otherwise[..., None])
     if problem.gradient:
         output = with_zero_gradients(output, inputs[:DIFFERENTIABLE])
     return Result(output, top.double() if problem.state else None)

@@ -31,7 +31,7 @@ _SATURATED = 40.0
 
 
 def apply_pointwise(pointwise: Pointwise, x: Tensor) -> Tensor:
-    """Return pointwise(x), which autograd does not record; x stays as it is, or is returned.
+    """Return pointwise(x), without recording a graph; x is not changed, but may itself be returned.
 
     PyTorch's tanh takes three times as long as its e^x − 1, of which tanh follows without cancellation.
 
@@ -137,7 +137,7 @@ def _softmax(row: ScoreRows) -> Tensor:
 
 
 def _safe(total: Tensor) -> Tensor:
-    """Replace totals of 0 by 1, to divide by them: all that such a total sums is 0 too."""
+    """Replace totals of 0 by 1, to divide by them: the terms of such a total are all 0."""
     return torch.where(total == 0, torch.ones_like(total), total)
 
 

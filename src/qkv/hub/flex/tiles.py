@@ -299,7 +299,7 @@ class _Again:
         return (output, lse) if self.stripes.pairs.lse else (output,)
 
 
-def _gradients_again(ctx: Any, g_output: Tensor, g_lse: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
+def _gradients_with_graph(ctx: Any, g_output: Tensor, g_lse: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     """Return the gradients with a graph."""
     needed, recomputed = ctx.needs_input_grad[1:], _Again(ctx.stripes, ctx.captured)
     chosen = tuple(index for index, want in enumerate(needed) if want)
@@ -322,7 +322,7 @@ class _Recomputed(torch.autograd.Function):
         return results
 
     @staticmethod
-    @differentiable_by(_gradients_again)
+    @differentiable_by(_gradients_with_graph)
     def backward(ctx: Any, g_output: Tensor, g_lse: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
         # Saved tensors may be copies, as under an outer checkpoint; the functions read the captured ones themselves.
         gradients = ctx.stripes.backward(list(ctx.saved_tensors[:3]), ctx.captured, g_output, g_lse)

@@ -118,14 +118,14 @@ def _sums(call: Call, state: Tensor, shape: Shape, count: int) -> MapSums:
 def _item(query: Tensor, key: Tensor, scale: float, lse: Tensor, bounds: list[Tensor], out: MapSums) -> None:
     buffer = torch.empty(_HEIGHT * _WIDTH, dtype=torch.float32, device="cpu")
     for start in range(0, query.shape[0], _HEIGHT):
-        at = slice(start, min(start + _HEIGHT, query.shape[0]))
-        inputs = (x[at].numpy() for x in (lse, *bounds, out.total, out.entropy, out.weights, out.keys))
+        span = slice(start, min(start + _HEIGHT, query.shape[0]))
+        inputs = (x[span].numpy() for x in (lse, *bounds, out.total, out.entropy, out.weights, out.keys))
         rows = RowStatistics(*inputs)
-        low, high = int(bounds[0][at].min()), int(bounds[1][at].max())
+        low, high = int(bounds[0][span].min()), int(bounds[1][span].max())
         for column in range(low // _WIDTH * _WIDTH, high, _WIDTH):
             piece = key[column : column + _WIDTH]
-            size = (at.stop - at.start, piece.shape[0])
-            products = torch.mm(query[at], piece.T, out=buffer[: prod(size)].view(size))
+            size = (span.stop - span.start, piece.shape[0])
+            products = torch.mm(query[span], piece.T, out=buffer[: prod(size)].view(size))
             add_tile(products.numpy(), scale, column, rows, out.received[column : column + _WIDTH].numpy())
 
 
@@ -167,9 +167,9 @@ def add_tile(products: Floats, scale: float, column: int, rows: RowStatistics, r
 
 def _bounds(call: Call, keys: int) -> tuple[Tensor, Tensor]:
     first, last = call.visibility.bounds or (None, None)
-    none = torch.zeros(1, dtype=torch.int32, device="cpu")
-    all_of = torch.full((1,), keys, dtype=torch.int32, device="cpu")
-    return none if first is None else first, all_of if last is None else last
+    zero = torch.zeros(1, dtype=torch.int32, device="cpu")
+    count = torch.full((1,), keys, dtype=torch.int32, device="cpu")
+    return zero if first is None else first, count if last is None else last
 
 
 def _flat(x: Tensor, leading: Shape) -> Tensor:

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 
 class MapViewer(Protocol):
-    """Shows maps by what they are of: query, key, and the other arguments."""
+    """Shows maps, each given by its query, its key and its other arguments."""
 
     def show(
         self, inputs: Any, row: int, tokens: Mapping[str, Sequence[str]] | None, port: int, browser: bool, /

@@ -26,23 +26,23 @@ def differentiable_parameters(call: Call) -> list[Tensor]:
 
 
 def possible(call: Call) -> bool:
-    """Return whether a gradient could be needed; the variables that a user-defined function closes over are unknown."""
+    """Return whether a gradient could be needed; a user-defined function may close over tensors that need one."""
     closure = call.score.core == "tile" or (isinstance(call.bias, PositionBias) and call.bias.closure)
     return torch.is_grad_enabled() and (closure or bool(differentiable_parameters(call)))
 
 
 def received(source: WeightSource) -> Tensor:
     """Compute Σ_i w_ij of each key, (..., K), float64; gradients reach query, key, bias and parameters."""
-    return torch.stack(_made_again(_received, source)).sum(0)
+    return torch.stack(_recomputed(_received, source)).sum(0)
 
 
 def entropy(source: WeightSource) -> Tensor:
     """Compute −Σ_j w_ij log w_ij of each row, (..., Q), float64; gradients reach query, key, bias and parameters."""
-    return torch.cat(_made_again(_entropy, source), -1)
+    return torch.cat(_recomputed(_entropy, source), -1)
 
 
-def _made_again(function: Callable[[WeightSource, slice], Tensor], source: WeightSource) -> list[Tensor]:
-    """Iterate over stripes that the backward pass recomputes; raises there if their inputs have changed."""
+def _recomputed(function: Callable[[WeightSource, slice], Tensor], source: WeightSource) -> list[Tensor]:
+    """Return the results of all stripes; the backward pass recomputes them, and raises if an input has changed."""
     reads = Reads(tensors_of(source.call))
 
     def stripe(rows: slice) -> Tensor:

@@ -20,7 +20,7 @@ from qkv.errors import ConfigError, ShapeError, UnsupportedError, out_of_memory_
 from qkv.introspect import gradients
 from qkv.introspect.display import viewer
 from qkv.introspect.snapshot import Unchanged, copied
-from qkv.introspect.statistics import Statistics, WeightSource, check_entropy, gather, pool, trouble, without_gradient
+from qkv.introspect.statistics import Statistics, WeightSource, check_entropy, gather, pool, sum_error, without_gradient
 from qkv.introspect.tiles import tile
 from qkv.masks.base import Mask
 from qkv.normalizers.base import Normalizer
@@ -55,7 +55,7 @@ class AttentionMap:
     `amap[..., 10:20, 0:64]` is an exact tile; the last two indices select queries and keys, the others the leading
     dimensions. Memory grows with the requested part, never with Q·K.
 
-    A map is of the numbers that its tensors held when it was made: it holds copies, and its gradients reach the tensors
+    A map shows the numbers that its tensors held when it was made: it holds copies, and its gradients reach the tensors
     themselves. Not copied are a bias, a mask or a parameter of more numbers than query and key together, and what
     user-defined functions read: once PyTorch has recorded a change of these, the map raises UnsupportedError. A change
     of these through NumPy or `.data` leaves no record and must not happen while a map is in use.
@@ -75,17 +75,17 @@ class AttentionMap:
 
     def __init__(
         self,
-        bound: DescribedCall,
+        described: DescribedCall,
         state: Tensor,
         inputs: tuple[Tensor, Tensor, Arguments],
         from_caller: bool = False,
     ) -> None:
-        self._bound_call, self._inputs, self._unchanged = bound.call, inputs, Unchanged(bound.call)
+        self._described_call, self._inputs, self._unchanged = described.call, inputs, Unchanged(described.call)
         self._state_from_caller = from_caller
-        self._kind = bound.problem.normalizer
+        self._kind = described.problem.normalizer
         self._state = state
-        self._inner = bound.problem.leading
-        self.shape: Shape = (*bound.leading, bound.problem.queries, bound.problem.keys)
+        self._inner = described.problem.leading
+        self.shape: Shape = (*described.leading, described.problem.queries, described.problem.keys)
 
     def __repr__(self) -> str:
         return f"AttentionMap{show(self.shape)}"
@@ -111,7 +111,7 @@ class AttentionMap:
         return torch.empty(0, device=self.device).__dlpack_device__()
 
     def __getattr__(self, name: str) -> Any:
-        """Return what a tensor has under a name, of the matrix."""
+        """Return an attribute or a method of the matrix, as a tensor."""
         if name.startswith("_") or not hasattr(Tensor, name):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         if not callable(getattr(Tensor, name)):
@@ -126,7 +126,7 @@ class AttentionMap:
         return self.shape[0]
 
     def __deepcopy__(self, memo: object) -> "AttentionMap":
-        """Return the map itself: its numbers never change, and it checks that its tensors are those it was made of."""
+        """Return the map itself: its numbers never change, and it checks that its tensors are unchanged."""
         return self
 
     def __bool__(self) -> bool:
@@ -145,7 +145,7 @@ class AttentionMap:
     @property
     def device(self) -> torch.device:
         """Where the weights are computed."""
-        return self._bound_call.query.device
+        return self._described_call.query.device
 
     def dim(self) -> int:
         """Return the number of dimensions."""
@@ -224,11 +224,11 @@ class AttentionMap:
     def __getitem__(self, index: "Index | EllipsisType | tuple[Index | EllipsisType, ...]") -> Tensor:
         """Return an exact part of the matrix; integers drop a dimension, slices keep it.
 
-        Other indices, such as steps, lists and masks, are those of the whole matrix, if it is small.
+        Other indices, such as steps, lists and masks, are applied to the whole matrix, if it is small.
 
         Raises:
             MapIndexError: an index is out of range; it is an IndexError too.
-            ShapeError: there are too many indices, or the matrix is large and one is no integer or plain slice.
+            ShapeError: there are too many indices, or the matrix is large and one is not an integer or a plain slice.
         """
         several = tuple(map(_as_index, index if isinstance(index, tuple) else (index,)))
         text = any(isinstance(part, str) for part in several)
@@ -427,12 +427,12 @@ class AttentionMap:
         if not sums:
             return None
         total = torch.stack(sums, -1).reshape(*self._inner, len(sums))
-        return trouble(self._source, total, sampled.to(total.device))
+        return sum_error(self._source, total, sampled.to(total.device))
 
     @property
     def _call(self) -> Call:
         self._unchanged.check()
-        return self._bound_call
+        return self._described_call
 
     @property
     def _source(self) -> WeightSource:
@@ -461,7 +461,7 @@ class AttentionMap:
 
 
 def _operator(name: str) -> Callable[..., Any]:
-    """Return an operator of tensors for maps."""
+    """Return a method of maps that applies a tensor's operator to the matrix."""
 
     def apply(self: AttentionMap, *others: Any) -> Any:
         operands = [other._tensor() if isinstance(other, AttentionMap) else other for other in others]
@@ -555,32 +555,32 @@ def map_of(query: Tensor, key: Tensor, arguments: Arguments, state: RowState | N
     """
     expect_floats("query", query)
     expect_floats("key", key)
-    bound = describe(query, key, values_of(key), arguments, state=True)
-    bound = bound._replace(call=bound.call.without_hidden_keys())
-    hard = bound.problem.normalizer == "hard"
-    if state is None and bound.problem.normalizer not in KNOWN:
-        zeros = query.new_zeros(*bound.problem.leading, bound.problem.queries, dtype=torch.float64)
-        return AttentionMap(bound, zeros, (query, key, arguments))
-    state = _in_log_space(state, bound)
+    described = describe(query, key, values_of(key), arguments, state=True)
+    described = described._replace(call=described.call.without_hidden_keys())
+    hard = described.problem.normalizer == "hard"
+    if state is None and described.problem.normalizer not in KNOWN:
+        zeros = query.new_zeros(*described.problem.leading, described.problem.queries, dtype=torch.float64)
+        return AttentionMap(described, zeros, (query, key, arguments))
+    state = _in_log_space(state, described)
     if state is None or hard:
-        result = plan_for(bound.problem).run(bound.call)
+        result = plan_for(described.problem).run(described.call)
         assert result.state is not None
-        return AttentionMap(bound, winners(result.output) if hard else result.state, (query, key, arguments))
-    rows = (*bound.leading, bound.problem.queries)
-    if state.kind != bound.problem.normalizer or tuple(state.value.shape) != rows:
+        return AttentionMap(described, winners(result.output) if hard else result.state, (query, key, arguments))
+    rows = (*described.leading, described.problem.queries)
+    if state.kind != described.problem.normalizer or tuple(state.value.shape) != rows:
         got = f"{state.kind} {show(tuple(state.value.shape))}"
         hint = "Pass the state that attention_with_state returned for this query, key and normalizer."
-        raise ShapeError("state", f"{bound.problem.normalizer} {show(rows)}", got, hint)
-    value = state.value.reshape(*bound.problem.leading, bound.problem.queries)
-    return AttentionMap(bound, value, (query, key, arguments), from_caller=True)
+        raise ShapeError("state", f"{described.problem.normalizer} {show(rows)}", got, hint)
+    value = state.value.reshape(*described.problem.leading, described.problem.queries)
+    return AttentionMap(described, value, (query, key, arguments), from_caller=True)
 
 
-def _in_log_space(state: RowState | None, bound: DescribedCall) -> RowState | None:
+def _in_log_space(state: RowState | None, described: DescribedCall) -> RowState | None:
     """Return the state of a Gaussian under its sum as that of a softmax; None where it has underflowed.
 
     Traces of earlier versions hold the sums themselves.
     """
-    gaussian = bound.problem.normalizer == "softmax" and isinstance(bound.call.score, SquaredDistance)
+    gaussian = described.problem.normalizer == "softmax" and isinstance(described.call.score, SquaredDistance)
     if state is None or state.kind != "sum" or not gaussian:
         return state
     if bool((state.value < torch.finfo(state.value.dtype).tiny).any()):

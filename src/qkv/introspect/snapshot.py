@@ -26,7 +26,7 @@ def copied(query: Tensor, key: Tensor, arguments: Arguments) -> tuple[Tensor, Te
         arguments: its other arguments.
 
     Returns:
-        The same call with copies; as it is if it is traced or transformed, or is no call.
+        The same call with copies; unchanged if it is traced or transformed, or if query or key is not a dense tensor.
 
     Example:
         >>> from qkv.scores.products import ScaledDot

@@ -83,7 +83,7 @@ def gather(source: WeightSource, names: Sequence[str], count: int) -> Statistics
         sums = compiled.sums(source.call, source.state, source.shape, largest)
     else:
         sums = _by_tiles(source, "entropy" in names, largest)
-    error = trouble(source, sums.total)
+    error = sum_error(source, sums.total)
     if source.kind == "softmax" and not source.provided and 0 not in source.shape:
         sums = _renormalized(source, sums)
     return Statistics(
@@ -98,7 +98,7 @@ def gather(source: WeightSource, names: Sequence[str], count: int) -> Statistics
 
 
 def _renormalized(source: WeightSource, sums: compiled.MapSums) -> compiled.MapSums:
-    """Divide what rows hold by the sum of their weights: scores here and in the row state were rounded differently.
+    """Scale entropies and largest weights so that rows have the promised sums: scores and row state round differently.
 
     If weights w become cw, −Σ cw log cw is c times the entropy, minus Σ cw times log c.
     """
@@ -129,7 +129,7 @@ def pool(source: WeightSource, size: tuple[int, int], how: Literal["mean", "max"
     return tally.result()
 
 
-def trouble(source: WeightSource, total: Tensor, rows: Tensor | None = None) -> float | None:
+def sum_error(source: WeightSource, total: Tensor, rows: Tensor | None = None) -> float | None:
     """Compare the sums of rows with what the normalizer promises.
 
     Args:
@@ -168,8 +168,8 @@ def _promised(source: WeightSource) -> Tensor | None:
     normalizer, state = source.call.normalizer, source.state.double()
     if not normalizer.convex:
         return None
-    seeing = source.call.visibility.rows_with_keys()
-    full = torch.ones_like(state) if seeing is None else seeing.double().expand(state.shape)
+    nonempty = source.call.visibility.rows_with_keys()
+    full = torch.ones_like(state) if nonempty is None else nonempty.double().expand(state.shape)
     match source.kind:
         case "softmax":
             full = full * (state > -torch.inf)
@@ -190,13 +190,13 @@ def _by_tiles(source: WeightSource, entropy: bool, count: int) -> compiled.MapSu
     device = source.call.query.device
     received, total = Received(source.shape, device), Total(source.shape, device)
     tallies: list[Tally] = [received, total]
-    bits = Entropy(source.shape, device)
+    entropies = Entropy(source.shape, device)
     largest = Largest(source.shape, device, weight_type(source.call), max(count, 1))
-    tallies += [bits] if entropy else []
+    tallies += [entropies] if entropy else []
     tallies += [largest] if count else []
     with torch.no_grad():
         sweep(*source, tallies)
-    return compiled.MapSums(received.result(), total.result(), bits.result(), largest.weights, largest.keys)
+    return compiled.MapSums(received.result(), total.result(), entropies.result(), largest.weights, largest.keys)
 
 
 def _check(source: WeightSource, names: Sequence[str], count: int) -> None:
@@ -220,7 +220,7 @@ def check_entropy(source: WeightSource) -> None:
 
 
 class _Refused(torch.autograd.Function):
-    """Returns its input; its backward pass raises, saying that there is no gradient."""
+    """Returns its input; its backward pass raises an error that says that there is no gradient."""
 
     @staticmethod
     def forward(ctx: Any, name: str, result: Tensor, *anchors: Tensor) -> Tensor:

@@ -113,8 +113,8 @@ def _first_of_largest(w: Tensor, count: int) -> tuple[Tensor, Tensor]:
         weights, order = w.sort(dim=-1, descending=True, stable=True)
         return weights[..., :count], order[..., :count]
     keys, order = keys.sort(-1)
-    weights, falling = weights.gather(-1, order).sort(dim=-1, descending=True, stable=True)
-    return weights, keys.gather(-1, falling)
+    weights, descending = weights.gather(-1, order).sort(dim=-1, descending=True, stable=True)
+    return weights, keys.gather(-1, descending)
 
 
 @final

@@ -50,7 +50,7 @@ def tile(call: Call, kind: str, state: Tensor, rows: slice, columns: slice, prov
 
 
 def _bounds(part: slice, size: int) -> slice:
-    """The same part without negative numbers, which masks and biases know nothing of."""
+    """Return the same part without negative positions, which masks and biases do not take."""
     start, stop, _ = part.indices(size)
     return slice(start, max(start, stop))
 
@@ -80,7 +80,7 @@ def _piece(call: Call, kind: str, state: Tensor, rows: slice, columns: slice, by
     if visible is not None:
         # Before any arithmetic: whatever a masked score is, its weight gets no gradient from it.
         s_QK = hide(s_QK, visible, 0.0)
-    # Scores in the range of 100 and a state of as much differ in float64, where nothing is lost, and then are rounded.
+    # Scores and a state around 100 are subtracted in float64, where nothing is lost, and rounded afterwards.
     w_QK = _WEIGHTS[kind](call.normalizer, s_QK.double(), state[..., rows, None].double()).to(dtype)
     w_QK = w_QK.clamp(max=1) if call.normalizer.convex else w_QK
     return w_QK if visible is None else w_QK.masked_fill(~visible, 0)

@@ -1,7 +1,7 @@
 """Biases that follow from positions: ALiBi, and learned relative biases. For long sequences they never become a matrix.
 
 A bias of this kind is made tile by tile, from the positions of the tile's queries and keys; memory stays linear in the
-sequence. What is added to any pair of positions at will is a tensor: pass it as `bias=` itself.
+sequence. A bias that no function of positions gives is a tensor: pass it as `bias=` itself.
 """
 
 from abc import ABC, abstractmethod
@@ -29,11 +29,11 @@ class Bias(ABC):
     """What is added to the score of query i and key j, as a function of their positions.
 
     Attributes:
-        parameters: the fields that may be tensors, per head aligned from the right. What is not named here learns too,
-            but in tiles that PyTorch records, which takes longer.
+        parameters: the fields that may be tensors; per-head ones align from the right. Other tensors get gradients too,
+            but through tiles that PyTorch records, which takes longer.
         name: the bias in a word, for people.
-        relative: whether it is a function of j − i alone: a vector of Q + K − 1 numbers then says all of it, and takes
-            hardly longer than no bias.
+        relative: whether it is a function of j − i alone: then a vector of Q + K − 1 numbers holds all of it, and
+            attention takes hardly longer than without a bias.
     """
 
     name: str = "bias"
@@ -46,7 +46,7 @@ class Bias(ABC):
 
     @abstractmethod
     def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
-        """The bias of a tile; whether it needs a gradient is the same for every tile.
+        """Return the bias of a tile; whether it needs a gradient is the same for every tile.
 
         Args:
             rows_Q1: positions of its queries, int64, (Q, 1).
@@ -71,7 +71,7 @@ class Bias(ABC):
 @final
 @dataclass(frozen=True, eq=False)
 class _BiasItem(Bias):
-    """One index of the first leading dimension of a bias that only knows its whole."""
+    """One index of the first leading dimension of a bias that can only be evaluated for all indices."""
 
     inner: Bias
     index: int
@@ -117,11 +117,11 @@ class Alibi(Bias):
     relative: ClassVar[bool] = True
 
     def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
-        """A penalty that grows with the distance."""
+        """Return a penalty that grows with the distance."""
         distance = (rows_Q1 + self.offset - columns_K).abs()
         slopes = spread(self.slopes)
         if not isinstance(slopes, Tensor):
-            # A number has no type of its own, and the scores' is not known here: they round the product once.
+            # A number has no dtype, and that of the scores is not known here: adding to them rounds the product once.
             return distance.to(torch.float64) * -slopes
         # Half precision holds neither every distance nor its product.
         wide = torch.promote_types(slopes.dtype, torch.float32)
@@ -140,7 +140,7 @@ class Relative(Bias):
     relative: ClassVar[bool] = True
 
     def tile(self, rows_Q1: Tensor, columns_K: Tensor) -> Tensor:
-        """The entries asked about."""
+        """Return the entries for these distances."""
         reach = self.table.shape[-1] // 2
         distance_QK = (columns_K - rows_Q1 - self.offset).clamp(-reach, reach) + reach
         read = self.table.index_select(-1, distance_QK.flatten())
@@ -159,7 +159,7 @@ def alibi(slopes: float | Tensor, *, offset: int = 0) -> Alibi:
         The bias, for `qkv.attention(..., bias=...)`.
 
     Raises:
-        ConfigError: the offset is no integer.
+        ConfigError: the offset is not an integer.
 
     Source: Press et al. 2022, "Train Short, Test Long: Attention with Linear Biases", section 3.
 
@@ -183,8 +183,8 @@ def relative(table: Tensor, *, offset: int = 0) -> Relative:
         The bias, for `qkv.attention(..., bias=...)`.
 
     Raises:
-        ConfigError: a table whose last dimension is even or empty, or an offset that is no integer.
-        DtypeError: it is no dense tensor of real numbers.
+        ConfigError: a table whose last dimension is even or empty, or an offset that is not an integer.
+        DtypeError: the table is not a dense tensor of real numbers.
 
     Source: Shaw et al. 2018, "Self-Attention with Relative Position Representations", section 3.2 (clipping); Raffel
         et al. 2020, "T5", section 2.1 (scalars added to the scores).

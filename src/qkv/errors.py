@@ -49,12 +49,14 @@ def __dir__() -> list[str]:
 
 
 # Everything a terminal interprets except tabs and line feeds: C0, DEL, C1, and Unicode direction controls.
-_OBEYED = (*range(9), *range(11, 32), *range(127, 160), 0x061C, *range(0x200E, 0x2010), *range(0x2028, 0x202F))
-_ESCAPES = {code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in (*_OBEYED, *range(0x2066, 0x206A))}
+_INTERPRETED = (*range(9), *range(11, 32), *range(127, 160), 0x061C, *range(0x200E, 0x2010), *range(0x2028, 0x202F))
+_ESCAPES = {
+    code: f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" for code in (*_INTERPRETED, *range(0x2066, 0x206A))
+}
 _NO_MEMORY = (
     "can't allocate",  # memory, or a lock
     "can't start new thread",  # no memory for its stack
-    "annot allocate memory",  # the system's words, as those of a library that cannot be loaded
+    "annot allocate memory",  # the system's words, also for a library that cannot be loaded
     "failed to map segment from shared object",
     "not enough memory",
     "torage size calculation overflowed",  # more bytes than an address can say

@@ -65,9 +65,9 @@ def attention(
     Raises:
         ShapeError: sizes do not fit together.
         DtypeError: element types or devices differ.
-        MaskError: the mask is none, or does not fit.
+        MaskError: the mask is not one, or does not fit.
         ConfigError: a number is outside its range.
-        UnsupportedError: the combination has no meaning, or the backend asked for cannot serve it.
+        UnsupportedError: the combination has no meaning, or the requested backend cannot serve it.
         OutOfMemoryError: no memory is left; says what would take less.
 
     Source: Vaswani et al. 2017, "Attention Is All You Need", eq. 1; Bahdanau et al. 2015, eq. 5 and 6.
@@ -126,7 +126,7 @@ def attention_with_weights(
     enable_gqa: bool = False,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """The same as `attention`, and the weights; the output has the same bits.
+    """Compute attention and return its weights too; the output has the same bits as that of `attention`.
 
     The weights are Q×K numbers for each head, made on request. Where dropout is on, they are those that were applied.
     The graph of the output passes through them: a loss on the output has a gradient with respect to the weights, which
@@ -178,7 +178,7 @@ def attention_with_state(
     enable_gqa: bool = False,
     backend: str = "auto",
 ) -> tuple[Tensor, RowState]:
-    """The same as `attention`, and what the normalizer remembers of each row (for softmax: the log-sum-exp).
+    """Compute attention and return the state of each row too (for softmax: the log-sum-exp).
 
     With the row state, results over disjoint sets of keys can be merged by `qkv.merge`, and any weight can be
     computed from its query and key alone.
@@ -205,9 +205,9 @@ def attention_with_state(
 def attention_with_rounded_state(
     query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, backend: str
 ) -> tuple[Tensor, RowState]:
-    """The same as `attention_with_state`, but where PyTorch's kernel rounds the state to float32, it stays rounded.
+    """Compute what `attention_with_state` does, but keep a state that PyTorch's kernel has rounded to float32.
 
-    The output has the bits of `attention`, and the state takes no time; a recorder wants no more.
+    The output has the bits of `attention`, and the state takes no time; a recorder needs no more.
 
     Args:
         query, key, value, backend: as `attention`.
@@ -221,7 +221,7 @@ def _with_state(
 ) -> tuple[Tensor, RowState]:
     problem, call, leading = describe(query, key, value, arguments, True)
     if problem.normalizer not in KNOWN:
-        hint = "Nothing is known of what its rows must remember; attention_with_weights gives the weights themselves."
+        hint = "What state its rows need is not known; attention_with_weights gives the weights themselves."
         raise UnsupportedError("normalizer", "a value of qkv.normalizers", problem.normalizer, hint)
     # Values that spell the positions of their keys tell which key won; dropout would change what they spell.
     spelled = problem.normalizer == "hard" and not problem.dropout
@@ -270,7 +270,7 @@ def explain(
         >>> qkv.explain(query, key, value, mask=qkv.masks.causal()).backend
         'sdpa'
     """
-    # A generator of its own: looking at a plan must not change what is drawn next.
+    # With its own generator, as looking at a plan must not change what is drawn next.
     arguments = Arguments(score, normalizer, mask, bias, dropout, torch.Generator(), enable_gqa)
     problem, call, _ = describe(query, key, value, arguments)
     return plan_for(problem, backend).inspected(call)

@@ -41,7 +41,7 @@ class Option:
         stored: its name in checkpoints, and in settings files of earlier versions; "" for that of the field.
         instead_of: the setting of the same table that this one replaces.
         flag: its flag without dashes; "" for the name of the field.
-        off: of a setting that is true by default, the flag that turns it off; "" for `no-` and the name.
+        off: the flag that turns off a setting that is true by default; "" for `no-` and the name.
         also: a second name of its flag.
 
     Example:
@@ -401,7 +401,7 @@ def _as_is(item: Any) -> Any:
 _READ: Mapping[type, tuple[Any, Callable[[Any], Any]]] = MappingProxyType(
     {float: (int | float, float), Path: (str | Path, Path)}
 )
-"""What is taken for a type, and how it becomes one; of data that is no file, each item goes to its reader."""
+"""The values that a type accepts, and what converts them; an annotation such as Iterable[str] accepts any iterable."""
 
 
 def _converted(choice: Any, item: Any) -> tuple[bool, Any]:

@@ -59,7 +59,7 @@ def align_left(item: Tensor, leading: Shape, argument: str, last: int = 0) -> Te
         last: how many dimensions of size 1 follow.
 
     Returns:
-        A view with as many dimensions as `leading`, and those that follow.
+        A view with the dimensions of `leading`, and `last` more of size 1.
 
     Raises:
         ShapeError: the shape is not a prefix.
@@ -109,7 +109,7 @@ def align_right(parameter: Tensor, rank: int, leading: Shape, argument: str) -> 
 
 
 def nearest_divisors(size: int, part: int) -> str:
-    """Return the divisors of a size below and above a number that is none, for the hint of an error.
+    """Return a hint with the divisors of a size next to a number that does not divide it.
 
     Example:
         >>> nearest_divisors(30, 4), nearest_divisors(7, 4), nearest_divisors(8, 0)

@@ -295,14 +295,14 @@ def rename(source: Path, target: Path) -> None:
         OSError: the target is a folder with contents or a device, or one of the two cannot be changed.
     """
     if sys.platform == "win32" and source.is_dir() and target.is_dir():
-        _patiently(target.rmdir)  # POSIX replaces an empty folder
+        _repeat_while_in_use(target.rmdir)  # POSIX replaces an empty folder
     (old, home), (new, other) = _within(source), _within(target)
     # Root could replace a device by this file, even /dev/null.
     with suppress(FileNotFoundError):
         kind = _KINDS.get(stat.S_IFMT(os.lstat(new, dir_fd=other).st_mode))
         if kind is not None:
             raise OSError(errno.ENOTSUP, kind, str(target))
-    _patiently(lambda: os.replace(old, new, src_dir_fd=home, dst_dir_fd=other))
+    _repeat_while_in_use(lambda: os.replace(old, new, src_dir_fd=home, dst_dir_fd=other))
 
 
 def remove_tree(folder: Path) -> None:
@@ -315,7 +315,7 @@ def remove_tree(folder: Path) -> None:
         OSError: a part of it cannot be removed.
     """
     name, home = _within(folder)
-    _patiently(lambda: shutil.rmtree(name, dir_fd=home))
+    _repeat_while_in_use(lambda: shutil.rmtree(name, dir_fd=home))
 
 
 def remove_file(path: Path) -> None:
@@ -333,7 +333,7 @@ def remove_file(path: Path) -> None:
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=home)
 
-    _patiently(remove)
+    _repeat_while_in_use(remove)
 
 
 def is_in_use(error: BaseException | None) -> bool:
@@ -359,8 +359,8 @@ def is_closed_pipe(error: OSError) -> bool:
 
 
 @final
-class Lasting:
-    """A stream that may disappear or be full: what cannot be told must not end a training or prevent its last save.
+class TolerantStream:
+    """A stream that may be closed or full: a message that cannot be written must not end a training or its last save.
 
     Args:
         stream: the output, as long as it is open.
@@ -404,7 +404,7 @@ def open_standard_streams() -> None:
 def standard_error() -> TextIO:
     """Return where messages go: standard error; nowhere if it is closed, where `print` would choose standard output."""
     stream: object = io.StringIO() if sys.stderr is None else sys.stderr
-    return cast(TextIO, stream if isinstance(stream, Lasting) else Lasting(cast(TextIO, stream)))
+    return cast(TextIO, stream if isinstance(stream, TolerantStream) else TolerantStream(cast(TextIO, stream)))
 
 
 def forget_stdout() -> None:
@@ -493,13 +493,13 @@ def cores() -> int:
 
 
 def interface_to(host: str) -> str | None:
-    """Return the network interface through which another machine is reached, or this one under an address of its own.
+    """Return the network interface that leads to another machine, or that has one of this machine's own addresses.
 
     Args:
         host: name or IPv4 address.
 
     Returns:
-        Its name; None for an address of this machine alone, and where the system does not tell.
+        Its name; None for a loopback address, and where the system does not tell.
 
     Example:
         >>> interface_to("127.0.0.1") is None
@@ -627,7 +627,7 @@ def _closed_on_error(handle: int) -> Iterator[None]:
         raise
 
 
-def _patiently(action: Callable[[], Any]) -> None:
+def _repeat_while_in_use(action: Callable[[], Any]) -> None:
     """Perform an action; on Windows, repeat it for a while if a file is in use."""
     until = time.monotonic() + _PATIENCE
     while True:

@@ -97,7 +97,10 @@ def add(path: Path) -> Library:
     """Load a library, and find functions in it before those of earlier ones.
 
     Args:
-        path, raises: as for `Library`.
+        path: as for `Library`.
+
+    Raises:
+        OSError, CompilationError: as for `Library`.
     """
     library = Library(path)
     _libraries.insert(0, library)

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from qkv.errors import harmless
 from qkv.metrics.figure import Figure
 from qkv.notebooks import in_notebook
-from qkv.system import Lasting, standard_error
+from qkv.system import TolerantStream, standard_error
 from qkv.training.events import Event, Listener, Logged, Said, Saved, Saving, Updated, Validated, Validating
 from qkv.training.heartbeat import Heartbeat
 
@@ -34,7 +34,7 @@ def screen(stream: TextIO | None, steps: int, unit: str = "tokens", *, every: bo
     """
     if stream is None and not every and in_notebook():
         return NotebookBar(steps, unit)
-    lasting = standard_error() if stream is None else cast(TextIO, Lasting(stream))
+    lasting = standard_error() if stream is None else cast(TextIO, TolerantStream(stream))
     if lasting.isatty() and not every:
         return Bar(lasting, steps, unit)
     return ProgressLines(lasting, steps, unit, every=every)

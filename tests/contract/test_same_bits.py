@@ -160,14 +160,14 @@ def test_the_first_call_and_those_that_follow_give_the_same_bits(whole: bool) ->
     """With one thread and with two: a plan cached for one thread count must not serve the other."""
     calls = different_calls(whole)
     plan_cache.PLANS.clear()
-    plan._remembered.cache_clear()
+    plan._cached_plan.cache_clear()
     first = in_turn(calls, (1, 2))
     again = in_turn(calls, (1, 2))
     for count, expected in first.items():
         wrong = [str(call) for call, x, y in zip(calls, expected, again[count], strict=True) if x != y]
         assert not wrong, count
     plan_cache.PLANS.clear()
-    plan._remembered.cache_clear()
+    plan._cached_plan.cache_clear()
     for count, bits in in_turn(calls, (2, 1)).items():
         wrong = [str(call) for call, x, y in zip(calls, first[count], bits, strict=True) if x != y]
         assert not wrong, count

@@ -95,11 +95,11 @@ def test_kernels_that_cannot_run_are_passed_over(monkeypatch: pytest.MonkeyPatch
     kernels = {each: dataclasses.replace(each, kernels=lambda: "no compiler") for each in ALGORITHMS if each.kernels}
     assert plan_for(problem).candidates[0] in kernels
     monkeypatch.setattr(planning, "ALGORITHMS", tuple(kernels.get(each, each) for each in ALGORITHMS))
-    planning._remembered.cache_clear()
+    planning._cached_plan.cache_clear()
     plan = plan_for(problem)
     assert not any(each.kernels for each in plan.candidates)
     assert dict(plan.refusals)["additive.factored"] == "no compiler"
-    planning._remembered.cache_clear()
+    planning._cached_plan.cache_clear()
 
 
 def test_an_unknown_processor_takes_what_loses_least_on_any_known_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,8 +120,8 @@ def predict(times: dict[str, tuple[float, ...]], monkeypatch: pytest.MonkeyPatch
         return times.get(algorithm.name, (100.0,) * tables)
 
     monkeypatch.setattr(planning, "times", told)
-    planning._remembered.cache_clear()
-    monkeypatch.setattr(planning, "_remembered", planning._planned)
+    planning._cached_plan.cache_clear()
+    monkeypatch.setattr(planning, "_cached_plan", planning._planned)
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_long_plain_dot_products_run_by_pytorchs_kernel(
 ) -> None:
     """Nothing was measured to be clearly faster on every processor, at any number of heads."""
     monkeypatch.setattr(costs, "tables", lambda: own)
-    monkeypatch.setattr(planning, "_remembered", planning._planned)
+    monkeypatch.setattr(planning, "_cached_plan", planning._planned)
     for heads, keys in itertools.product((1, 4, 16, 64), (512, 1024, 2048, 4096)):
         for mask, learns in itertools.product((None, causal()), (False, True)):
             tensors = [torch.zeros(1, heads, 1, 64).expand(1, heads, keys, 64).requires_grad_(learns) for _ in range(3)]

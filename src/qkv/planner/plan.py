@@ -92,7 +92,7 @@ class Plan:
         return algorithm.run(self.problem, call, facts)
 
     def bound(self, call: Call) -> Callable[[Call], Tensor]:
-        """Return `run_as_it_is` for the outputs of calls like this one, with the choices made that they share.
+        """Return `run_outside_autocast` for the outputs of calls like this one, with the choices made that they share.
 
         Args:
             call: one of the calls that the function is for; no threads are lost to a fork where they run.
@@ -102,7 +102,7 @@ class Plan:
         if bound is not None:
             return bound
         if first.inspect is not None:
-            return lambda call: self.run_as_it_is(call).output
+            return lambda call: self.run_outside_autocast(call).output
         if first.reads_hidden_keys and problem.mask != "all":
             return lambda call: first.run(problem, call.without_hidden_keys(), None).output
         return lambda call: first.run(problem, call, None).output

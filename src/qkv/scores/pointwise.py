@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qkv.values.execution import numbers
+from qkv.values.execution import has_plain_memory
 
 
 @final
@@ -124,7 +124,7 @@ def root_power(x: Tensor, power: float) -> Tensor:
     """
     if power == 2:
         return x
-    if numbers(x) and not x.requires_grad:
+    if has_plain_memory(x) and not x.requires_grad:
         return _raised(x, power)
     zero = x == 0
     raised = _raised(torch.where(zero, torch.ones_like(x), x), power)

@@ -147,12 +147,13 @@ next one. The training returns them to the system when resident memory has grown
 validation.
 
 **oneDNN keeps compiled products.** PyTorch computes products in bfloat16 by oneDNN, and qkv those in float32 on
-processors that are not from Intel. oneDNN compiles a product for each new shape and keeps 1,024 of them; PyTorch
-keeps as many once more. That is 0.5 MiB for each batch shape, and it lies between blocks of the heap that then fit
-few later tensors: this training grew to 4.4 GiB in 200 updates on one AMD processor. The command line therefore sets
-`ONEDNN_PRIMITIVE_CACHE_CAPACITY` and `LRU_CACHE_CAPACITY` to 64, unless they are set. An update of this training uses
-about 30 products; compiling one takes 0.25 ms, so shapes that never repeat cost 1 to 2% of an update. In your own
-program, set both before you import PyTorch; a model with more different products than 64 needs a larger number.
+processors whose registers of 512 bits MKL does not use (Zen 4, Zen 5). oneDNN compiles a product for each new shape
+and keeps 1,024 of them; PyTorch keeps as many once more. That is 0.5 MiB for each batch shape, and it lies between
+blocks of the heap that then fit few later tensors: this training grew to 4.4 GiB in 200 updates on one AMD processor.
+The command line therefore sets `ONEDNN_PRIMITIVE_CACHE_CAPACITY` and `LRU_CACHE_CAPACITY` to 64, unless they are set.
+An update of this training uses about 30 products; compiling one takes 0.25 ms, so shapes that never repeat cost 1 to
+2 % of an update. In your own program, set both before you import PyTorch; a model with more different products than
+64 needs a larger number.
 """
 PURPOSES = (
     "updates",

@@ -46,11 +46,11 @@ def measure(data: Path, steps: int, precision: str) -> dict[str, Any]:
 
     from qkv.linalg.heap import GrowthLimit
     from qkv.settings import merge, read_toml
-    from qkv.tasks import launch
     from qkv.tasks.translate.ensembles import RECIPE
-    from qkv.training.loop import train
+    from qkv.training import loop
     from qkv.training.precision import computing
 
+    train = loop.train
     row: dict[str, Any] = {"updates": steps, "precision": precision}
 
     def trained(task: Any, model: Any, settings: Any, **given: Any) -> Any:
@@ -78,7 +78,7 @@ def measure(data: Path, steps: int, precision: str) -> dict[str, Any]:
         row["compiled code and products"] = before - row["libraries and data"] - row["weights, gradients, moments"]
         return outcome
 
-    launch.train = trained
+    loop.train = trained
     given = {
         "data": {name: str(data / file) for name, file in _FILES.items()},
         "training": {"steps": steps, "validate_every": steps, "precision": precision},

@@ -188,6 +188,17 @@ def test_what_docstrings_and_comments_name_exists() -> None:
     assert {name: names for name in CODE if (names := stale(name, prose(name)))} == {}
 
 
+def test_what_scripts_import_exists() -> None:
+    """Benchmarks and result tables too, which no test runs in full: also what functions import."""
+    gone = {}
+    for name in CODE:
+        for node in ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level == 0 and str(node.module).split(".")[0] == "qkv":
+                missing = [part.name for part in node.names if not resolves(f"{node.module}.{part.name}")]
+                gone |= {f"{name}:{node.lineno}": missing} if missing else {}
+    assert gone == {}
+
+
 def test_what_programs_in_strings_import_exists() -> None:
     sources = {name: (ROOT / name).read_text(encoding="utf-8") for name in CODE}
     imported = {

@@ -1,4 +1,4 @@
-"""Models of other libraries: running, reading and writing theirs, and exporting ours to other programs."""
+"""Other libraries: run, read and write their models, and export ours to other programs."""
 
 from typing import TYPE_CHECKING
 

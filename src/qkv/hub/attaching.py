@@ -23,7 +23,7 @@ ROWS = "qkv_rows"
 _QUERY, _KEY = (
     re.compile(rf"(^|_)({names})(_|$|\d)", re.IGNORECASE) for names in ("q|query|queries|wq|qs", "k|key|keys|wk|ks")
 )
-_TOGETHER = re.compile(r"(^|_)(w?qkv|c_attn|query_key_value|query_key)", re.IGNORECASE)
+_FUSED = re.compile(r"(^|_)(w?qkv|c_attn|query_key_value|query_key)", re.IGNORECASE)
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -31,7 +31,7 @@ Model = TypeVar("Model", bound=nn.Module)
 def attach(model: Model, *, ignore: Sequence[str] = ()) -> Model:
     """Let a model of `transformers` compute its attention with qkv, so that it can be recorded and inspected.
 
-    Nothing runs. Results agree with the model's own within rounding; weights are never stored as a matrix: with
+    The model is not run. Results agree with the model's own within rounding; weights are never stored as a matrix: with
     `output_attentions=True` the model returns lazy maps. `model.set_attn_implementation("sdpa")` undoes it.
 
     Args:
@@ -60,12 +60,12 @@ def attach(model: Model, *, ignore: Sequence[str] = ()) -> Model:
     attached, model = model, _without_adapters(model)
     _register(model)
     _check_ignored(model, ignore)
-    inside = [module for _, module in attending(model)]
-    if not inside:
-        raise _refused(model, [name for name, _ in _with_projections(model)])
-    for module in inside:
+    modules = [module for _, module in attending(model)]
+    if not modules:
+        raise _refused(model, [name for name, _ in _projecting_modules(model)])
+    for module in modules:
         seam_of(module)
-    for name, module in _with_projections(model):
+    for name, module in _projecting_modules(model):
         if name not in ignore and type(module).__name__ not in ignore:
             _verify(model, module)
     model.set_attn_implementation(NAME)  # type: ignore[operator]
@@ -90,7 +90,7 @@ def _without_adapters(model: Model) -> Model:
 
 @final
 class _Registered:
-    """What an attached model carries, so that loading it in another process makes its attention known there."""
+    """A part of an attached model that, when loaded in another process, registers its attention there."""
 
     def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
         return _registered, ()
@@ -130,15 +130,15 @@ def _check_ignored(model: nn.Module, ignore: Sequence[str]) -> None:
         expect_name("attach(ignore)", name, valid, "paths or class names of the model's modules")
 
 
-def _with_projections(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Return the modules with projections of queries and keys of their own."""
+def _projecting_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the modules that have their own projections of queries and keys."""
     for name, module in model.named_modules():
         if isinstance(module, nn.MultiheadAttention):
             continue  # recorded as it is
         parts = {**dict(module.named_parameters(recurse=False)), **dict(module.named_children())}
         names = [part for part, part_of_layer in parts.items() if _is_matrix(part_of_layer)]
         separate = any(map(_QUERY.search, names)) and any(map(_KEY.search, names))
-        if separate or any(map(_TOGETHER.search, names)):
+        if separate or any(map(_FUSED.search, names)):
             yield name, module
 
 
@@ -155,7 +155,7 @@ def _verify(model: nn.Module, module: nn.Module) -> None:
 
 
 def _begin(module: nn.Module, inputs: object) -> None:
-    if not torch.compiler.is_compiling():  # compiled code does not say what ran: the next pass without it does
+    if not torch.compiler.is_compiling():  # compiled code does not show what ran: the next eager pass does
         CALLED.difference_update(module.modules())
 
 
@@ -194,7 +194,7 @@ def _follow_rows(model: nn.Module) -> None:
 
 @final
 class _Method:
-    """A function bound to a model; unlike a bound method it is pickled as what it is, not by its name in the model."""
+    """A function bound to a model; unlike a bound method it is pickled itself, not by its name in the model."""
 
     def __init__(self, function: Callable[..., Any], model: nn.Module) -> None:
         self._function, self._model = function, model
@@ -249,7 +249,7 @@ def hypotheses(generated: Any, *, end: int | Sequence[int] = ()) -> list[Hypothe
     Args:
         generated: what `generate(..., return_dict_in_generate=True, output_scores=True)` returned.
         end: ids that end a sampled sequence, as in `model.generation_config.eos_token_id`: what follows one is padding.
-            A beam search says itself where its sequences end.
+            A beam search reports where its sequences end.
 
     Returns:
         One for each sequence, for `hypothesis=` of `trace.alignment` and `trace.scene` with its row of the batch.

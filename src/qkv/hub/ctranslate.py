@@ -44,7 +44,7 @@ def to_ctranslate2(
 
     Raises:
         ConfigError: the library is not installed.
-        UnsupportedError: CTranslate2 does not compute this score.
+        UnsupportedError: CTranslate2 does not compute this score, or another part of the model.
     """
     specs = _library()
     score = model.config.score
@@ -68,7 +68,7 @@ def to_ctranslate2(
         for layer, block in zip(side.layer, blocks, strict=True):
             _block(layer, block, _SCALES[score])
     _linear(spec.decoder.projection, *plain_weights(model.output, "output"))
-    _marks(spec, pieces, source_pieces or pieces, bos, eos, unk)
+    _special_tokens(spec, pieces, source_pieces or pieces, bos, eos, unk)
     out.mkdir(parents=True, exist_ok=True)
     spec.validate()
     spec.save(str(out))
@@ -84,7 +84,7 @@ def _check_parts(model: TransformerTranslator) -> None:
     hint = f"Export to ONNX, which supports any score, or train with {setting('score', 'scaled-dot')}."
     for mechanism in (config.replaced(), config.cross):
         if mechanism.score not in _SCALES or mechanism != plain.replaced(mechanism.score):
-            got = mechanism.score if mechanism.score not in _SCALES else _different(mechanism)
+            got = mechanism.score if mechanism.score not in _SCALES else _changed_settings(mechanism)
             raise UnsupportedError(setting("to"), "a score that CTranslate2 computes", got, hint)
     for name in ("encoder", "window", "positions", "features_mark"):
         got, usual = getattr(config, name), TransformerConfig.__dataclass_fields__[name].default
@@ -107,7 +107,7 @@ def _library() -> Any:
     return transformer_spec
 
 
-def _marks(spec: Any, pieces: Sequence[str], source: Sequence[str], bos: int, eos: int, unk: int) -> None:
+def _special_tokens(spec: Any, pieces: Sequence[str], source: Sequence[str], bos: int, eos: int, unk: int) -> None:
     spec.register_source_vocabulary(list(source))
     spec.register_target_vocabulary(list(pieces))
     spec.config.bos_token = spec.config.decoder_start_token = pieces[bos]
@@ -117,18 +117,18 @@ def _marks(spec: Any, pieces: Sequence[str], source: Sequence[str], bos: int, eo
 
 def _block(layer: Any, block: nn.Module, scale: float | None) -> None:
     assert isinstance(block, TransformerBlock)
-    _attention(layer.self_attention, block.self_attention, scale, one=True)
+    _attention(layer.self_attention, block.self_attention, scale, fused=True)
     _norm(layer.self_attention.layer_norm, block.around_self.norm)
     if block.cross_attention is not None and block.around_cross is not None:
-        _attention(layer.attention, block.cross_attention, scale, one=False)
+        _attention(layer.attention, block.cross_attention, scale, fused=False)
         _norm(layer.attention.layer_norm, block.around_cross.norm)
     _feed_forward(layer.ffn, block.feed_forward)
     _norm(layer.ffn.layer_norm, block.around_feed.norm)
 
 
-def _attention(spec: Any, attention: MultiHeadAttention, scale: float | None, *, one: bool) -> None:
+def _attention(spec: Any, attention: MultiHeadAttention, scale: float | None, *, fused: bool) -> None:
     (weight, bias), rows = _joint(attention), attention.width
-    if one:
+    if fused:
         _linear(spec.linear[0], weight, bias)
     else:
         _linear(spec.linear[0], weight[:rows], bias[:rows])
@@ -166,11 +166,11 @@ def _array(tensor: Tensor) -> Any:
     return tensor.detach().float().cpu().contiguous().numpy()
 
 
-def _different(mechanism: MechanismConfig) -> str:
-    """Name the settings of a mechanism that are not the usual ones."""
-    usual = MechanismConfig()
+def _changed_settings(mechanism: MechanismConfig) -> str:
+    """Name the settings of a mechanism that differ from the defaults."""
+    default = MechanismConfig()
     return ", ".join(
         f"{setting.name} {getattr(mechanism, setting.name)}"
         for setting in fields(MechanismConfig)
-        if getattr(mechanism, setting.name) != getattr(usual, setting.name)
+        if getattr(mechanism, setting.name) != getattr(default, setting.name)
     )

@@ -21,7 +21,7 @@ CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 _SMALL, _TEXT = 16 << 20, 256 << 20
 _CHUNK = 1 << 20
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
-_AGAIN = "Copy the folder again from its source."
+_COPY_AGAIN = "Copy the folder again from its source."
 
 
 @final
@@ -68,7 +68,7 @@ class Folder:
         try:
             return self.read(name, _TEXT).decode()
         except UnicodeDecodeError as error:
-            raise CheckpointError(str(self.path / name), "text in UTF-8", str(error), _AGAIN) from error
+            raise CheckpointError(str(self.path / name), "text in UTF-8", str(error), _COPY_AGAIN) from error
 
     def table(self, name: str) -> dict[str, Any]:
         """Return the table in a JSON file.
@@ -82,7 +82,7 @@ class Folder:
         """Return the sha256 over names and bytes of files.
 
         Args:
-            names: which ones.
+            names: those of the files.
 
         Raises:
             CheckpointError: as for `read`.
@@ -105,13 +105,13 @@ class Folder:
             files_of = self.table(INDEX).get("weight_map")
             if not isinstance(files_of, Mapping) or not all(isinstance(file, str) for file in files_of.values()):
                 got = "something else"
-                raise CheckpointError(str(self.path / INDEX), "a table weight_map of file names", got, _AGAIN)
+                raise CheckpointError(str(self.path / INDEX), "a table weight_map of file names", got, _COPY_AGAIN)
             return FolderWeights(self, sorted(set(files_of.values())), files_of)
         if self.has(WEIGHTS):
             return FolderWeights(self, [WEIGHTS], None)
         pickled = sorted(name for name in self._names if name.endswith(_PICKLES))
         got = f"{pickled[0]}, which may hold code" if pickled else "no such file"
-        hint = "Nothing is unpickled here: convert it to safetensors where you trust it." if pickled else _AGAIN
+        hint = "Nothing is unpickled here: convert it to safetensors where you trust it." if pickled else _COPY_AGAIN
         raise CheckpointError(str(self.path / WEIGHTS), "weights in safetensors", got, hint)
 
     def locate(self, name: str) -> Path:
@@ -124,9 +124,9 @@ class Folder:
         if not is_plain(name):
             hint = "Only files of the folder itself are read."
             raise CheckpointError(str(path), "a plain file name", ascii(name)[:200], hint)
-        real, home = Path(os.path.realpath(path)), Path(os.path.realpath(self.path))
-        blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
-        if real.parent not in (home, blobs):
+        real, folder = Path(os.path.realpath(path)), Path(os.path.realpath(self.path))
+        blobs = folder.parent.parent / "blobs" if folder.parent.name == "snapshots" else folder
+        if real.parent not in (folder, blobs):
             hint = "Replace the link by the file itself."
             raise CheckpointError(str(path), "a file in this folder", f"a link to {real}", hint)
         return real
@@ -137,7 +137,7 @@ class Folder:
             while chunk := stream.read(min(_CHUNK, remaining + 1)):
                 remaining -= len(chunk)
                 if remaining < 0:
-                    raise CheckpointError(str(path), f"at most {limit:,} bytes", "more", _AGAIN)
+                    raise CheckpointError(str(path), f"at most {limit:,} bytes", "more", _COPY_AGAIN)
                 yield chunk
 
 
@@ -148,7 +148,7 @@ class FolderWeights:
     Args:
         folder: where the files are.
         files: their names.
-        places: the file of each tensor, as an index lists them; None for one file.
+        files_of: the file of each tensor, as an index lists them; None for one file.
 
     Raises:
         CheckpointError: a file is not in safetensors, or does not hold what the index lists.
@@ -192,4 +192,4 @@ class FolderWeights:
             yield stream
 
     def _refuse(self, file: str, expected: str) -> None:
-        raise CheckpointError(str(self._folder.path / file), expected, "something else", _AGAIN)
+        raise CheckpointError(str(self._folder.path / file), expected, "something else", _COPY_AGAIN)

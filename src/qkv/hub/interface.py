@@ -1,4 +1,4 @@
-"""The attention that models of `transformers` call: their arguments in, ours to the engine."""
+"""The attention that models of `transformers` call: it translates their arguments to those of `qkv.attention`."""
 
 import sys
 from typing import Any
@@ -19,7 +19,7 @@ from qkv.scores.products import ScaledDot
 
 CALLED: WeakSet[nn.Module] = WeakSet()
 """The `Attention`s that were called; `attach` verifies with it that every module comes here."""
-_SAYS_NOTHING = {
+_WITHOUT_EFFECT = {
     "cache_position",
     "deterministic",
     "num_items_in_batch",
@@ -74,7 +74,7 @@ def attend(
     sinks = others.pop("sinks", None)
     sinks = s_aux if sinks is None else sinks
     for name, argument in others.items():
-        if argument is not None and name not in _SAYS_NOTHING:
+        if argument is not None and name not in _WITHOUT_EFFECT:
             got = f"{name}={type(argument).__name__}"
             hint = "Its effect on attention is not known here: use the model's own implementation."
             raise AttachError(type(module).__name__, "arguments that qkv knows", got, hint)
@@ -100,7 +100,7 @@ def attend(
 
 
 def _collected() -> bool:
-    """Return whether the running model collects weights; not every model says so to its attention."""
+    """Return whether the running model collects weights; not every model passes that on to its attention."""
     capturing = sys.modules.get("transformers.utils.output_capturing")
     collector = getattr(capturing, "_active_collector", None)
     names = None if collector is None else collector.get()
@@ -108,7 +108,7 @@ def _collected() -> bool:
 
 
 def seam_of(module: nn.Module) -> Attention:
-    """Return the `Attention` of an attached module, made at the first call if `attach` did not foresee it."""
+    """Return the `Attention` of an attached module, created at the first call if `attach` did not create it."""
     seam = module._modules.get(SEAM)
     if not isinstance(seam, Attention):
         seam = Attention().train(module.training)

@@ -61,7 +61,9 @@ class LazyMask(Tensor):
         """Run an operation on the table; what only passes the mask on keeps it as it is."""
         first = args[0] if args else None
         name = func._schema.name
-        if isinstance(first, LazyMask) and (name in _ALIASES or (name == "aten::slice" and _all(first, *args[1:]))):
+        if isinstance(first, LazyMask) and (
+            name in _ALIASES or (name == "aten::slice" and _is_whole(first, *args[1:]))
+        ):
             return LazyMask(first.mask, first.shape, first.device)
         if func._schema.is_mutable:
             hint = "Clone it first; the clone is a plain tensor."
@@ -70,5 +72,5 @@ class LazyMask(Tensor):
         return func(*plain[0], **plain[1])
 
 
-def _all(mask: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> bool:
+def _is_whole(mask: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> bool:
     return not start and step == 1 and (end is None or end >= mask.shape[dim])

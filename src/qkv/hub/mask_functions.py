@@ -1,4 +1,4 @@
-"""Translating the mask functions of `transformers` to values of `qkv.masks`: known ones exactly, others by pairs.
+"""Translate the mask functions of `transformers` to values of `qkv.masks`: known ones exactly, others by pairs.
 
 A mask function takes the indices of a batch item, a head, a query and a key. `transformers` builds them from a few
 primitives, some of which are closures: a closure is recognized by the code it runs and the variables it holds.
@@ -46,19 +46,19 @@ class Frame(NamedTuple):
 
     @property
     def shift(self) -> int:
-        """How far the first query is behind the first key."""
+        """The position of the first query minus that of the first key."""
         return self.query_offset - self.key_offset
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Predicate(Mask):
-    """A mask function that is not one of the known ones, evaluated on the pairs asked for.
+    """A mask function that is not one of the known ones, evaluated on the requested pairs.
 
     Args:
         function: (item, head, query, key) -> whether the query sees the key.
         frame: the sizes, and the positions it counts from.
-        mapped: whether it takes single indices, as a function of the user's may, and not tensors of them.
+        mapped: whether it takes single indices, as a user-defined function may, and not tensors of them.
     """
 
     function: MaskFunction
@@ -110,10 +110,10 @@ def _all(masks: list[Mask | None]) -> Mask | None:
 
 def _translate(function: MaskFunction, frame: Frame, mapped: bool) -> Mask | None:
     name = _name(function)
-    translate = _TRANSLATIONS.get(name)
-    if translate is not None:
-        held = {} if name in _PLAIN else _held(function)
-        translation = translate(frame, mapped, held)
+    translator = _TRANSLATIONS.get(name)
+    if translator is not None:
+        variables = {} if name in _PLAIN else _variables_of(function)
+        translation = translator(frame, mapped, variables)
         if not isinstance(translation, _Unknown):
             return translation
     return Predicate(function, frame, mapped)
@@ -129,7 +129,7 @@ def _name(function: MaskFunction) -> str:
     return "" if code is None else _CLOSURES.get(code, "")
 
 
-def _held(function: MaskFunction) -> dict[str, Any]:
+def _variables_of(function: MaskFunction) -> dict[str, Any]:
     """Return the variables that a closure holds."""
     return dict(inspect.getclosurevars(function).nonlocals)
 
@@ -148,43 +148,43 @@ def register_closures() -> None:
             _CLOSURES.update({code: name for code in factory.__code__.co_consts if isinstance(code, CodeType)})
 
 
-def _causal(frame: Frame, mapped: bool, held: dict[str, Any]) -> TranslatedMask:
-    # Of a single query at the end, as in decoding, nothing is hidden.
+def _causal(frame: Frame, mapped: bool, variables: dict[str, Any]) -> TranslatedMask:
+    # For a single query at the end, as in decoding, nothing is hidden.
     return None if frame.shift + 1 >= frame.keys else causal(frame.shift)
 
 
-def _bidirectional(frame: Frame, mapped: bool, held: dict[str, Any]) -> TranslatedMask:
+def _bidirectional(frame: Frame, mapped: bool, variables: dict[str, Any]) -> TranslatedMask:
     return None
 
 
-def _sliding(frame: Frame, mapped: bool, held: dict[str, Any]) -> TranslatedMask:
-    width = int(held["sliding_window"])
+def _sliding(frame: Frame, mapped: bool, variables: dict[str, Any]) -> TranslatedMask:
+    width = int(variables["sliding_window"])
     if width < 1:
         return _UNKNOWN
-    # The last query reaches back the least.
+    # The last query is the farthest from the first key.
     within = frame.shift + frame.queries - 1 < width
     return None if within else window(width - 1, None, offset=frame.shift)
 
 
-def _sliding_both(frame: Frame, mapped: bool, held: dict[str, Any]) -> TranslatedMask:
-    width = int(held["sliding_window"])
+def _sliding_both(frame: Frame, mapped: bool, variables: dict[str, Any]) -> TranslatedMask:
+    width = int(variables["sliding_window"])
     return _UNKNOWN if width < 0 else window(width, width, offset=frame.shift)
 
 
-def _chunks(frame: Frame, mapped: bool, held: dict[str, Any]) -> TranslatedMask:
-    size, padding = held["chunk_size"], held["left_padding"]
+def _chunks(frame: Frame, mapped: bool, variables: dict[str, Any]) -> TranslatedMask:
+    size, padding = variables["chunk_size"], variables["left_padding"]
     padding = padding.to(frame.device)[:, None]
     rows, columns = _positions(frame)
     ids = [torch.div(numbers - padding, size, rounding_mode="floor") for numbers in (rows, columns)]
     return documents(ids[0]) if torch.equal(*ids) else documents(*ids)
 
 
-def _padding_mask(frame: Frame, mapped: bool, held: dict[str, Any]) -> TranslatedMask:
-    return _padding(held["padding_mask"], frame)
+def _padding_mask(frame: Frame, mapped: bool, variables: dict[str, Any]) -> TranslatedMask:
+    return _padding(variables["padding_mask"], frame)
 
 
-def _packed(frame: Frame, mapped: bool, held: dict[str, Any]) -> TranslatedMask:
-    ids = held["packed_sequence_mask"]
+def _packed(frame: Frame, mapped: bool, variables: dict[str, Any]) -> TranslatedMask:
+    ids = variables["packed_sequence_mask"]
     rows, columns = _positions(frame)
     if int(max(rows[-1], columns[-1])) >= ids.shape[-1]:
         return _UNKNOWN
@@ -193,25 +193,25 @@ def _packed(frame: Frame, mapped: bool, held: dict[str, Any]) -> TranslatedMask:
     return documents(ids[:, rows], ids[:, columns])
 
 
-def _offsets(frame: Frame, mapped: bool, held: dict[str, Any]) -> TranslatedMask:
-    queries, keys = frame.query_offset + int(held["q_offset"]), frame.key_offset + int(held["kv_offset"])
-    return _translate(held["mask_function"], frame._replace(query_offset=queries, key_offset=keys), mapped)
+def _offsets(frame: Frame, mapped: bool, variables: dict[str, Any]) -> TranslatedMask:
+    queries, keys = frame.query_offset + int(variables["q_offset"]), frame.key_offset + int(variables["kv_offset"])
+    return _translate(variables["mask_function"], frame._replace(query_offset=queries, key_offset=keys), mapped)
 
 
-def _and(frame: Frame, mapped: bool, held: dict[str, Any]) -> TranslatedMask:
-    functions = held["mask_functions"]
+def _and(frame: Frame, mapped: bool, variables: dict[str, Any]) -> TranslatedMask:
+    functions = variables["mask_functions"]
     remapped = _in_documents(functions)
     return _all([_translate(function, frame, mapped) for function in remapped or functions])
 
 
-def _or(frame: Frame, mapped: bool, held: dict[str, Any]) -> TranslatedMask:
-    masks = [_translate(function, frame, mapped) for function in held["mask_functions"]]
+def _or(frame: Frame, mapped: bool, variables: dict[str, Any]) -> TranslatedMask:
+    masks = [_translate(function, frame, mapped) for function in variables["mask_functions"]]
     present = [mask for mask in masks if mask is not None]
     return reduce(or_, present) if len(present) == len(masks) else None
 
 
 def _in_documents(functions: tuple[MaskFunction, ...]) -> tuple[MaskFunction, ...] | None:
-    """Return the functions of a packed sequence without the detour over positions that start again in each document.
+    """Return the functions of a packed sequence without the map to positions that restart in each document.
 
     Within a document positions grow by one, so functions of the distance alone need no such positions.
     """
@@ -220,22 +220,22 @@ def _in_documents(functions: tuple[MaskFunction, ...]) -> tuple[MaskFunction, ..
         "remap_positions_for_packed_sequence",
     ]:
         return None
-    held = _held(functions[1])
-    ids = _held(functions[0])["packed_sequence_mask"]
-    positions = held["position_ids"]
-    if positions.shape != ids.shape or not _of_distances(held["mask_function"]):
+    variables = _variables_of(functions[1])
+    ids = _variables_of(functions[0])["packed_sequence_mask"]
+    positions = variables["position_ids"]
+    if positions.shape != ids.shape or not _depends_on_distance(variables["mask_function"]):
         return None
-    apart = (ids.diff(dim=-1) != 0) | (positions.diff(dim=-1) == 1)
+    consecutive = (ids.diff(dim=-1) != 0) | (positions.diff(dim=-1) == 1)
     restarts = (ids.diff(dim=-1) < 0).any()
-    return None if bool(restarts) or not bool(apart.all()) else (functions[0], held["mask_function"])
+    return None if bool(restarts) or not bool(consecutive.all()) else (functions[0], variables["mask_function"])
 
 
-def _of_distances(function: MaskFunction) -> bool:
+def _depends_on_distance(function: MaskFunction) -> bool:
     """Return whether a function depends on the distance of query and key alone."""
     name = _name(function)
     if name in ("and_masks", "or_masks"):
-        return all(map(_of_distances, _held(function)["mask_functions"]))
-    return name in _OF_DISTANCES
+        return all(map(_depends_on_distance, _variables_of(function)["mask_functions"]))
+    return name in _DISTANCE_FUNCTIONS
 
 
 def _positions(frame: Frame) -> tuple[Tensor, Tensor]:
@@ -251,8 +251,8 @@ def _padding(padding: Tensor, frame: Frame) -> Mask | None:
         return None
     count, first = real.sum(-1), real.int().argmax(-1)
     columns = torch.arange(frame.keys, device=frame.device)
-    run = (columns >= first[:, None]) & (columns < (first + count)[:, None])
-    if not torch.equal(run, real):
+    single_run = (columns >= first[:, None]) & (columns < (first + count)[:, None])
+    if not torch.equal(single_run, real):
         return Dense(real[:, None, None, :])
     return span(first, first + count) if bool(first.any()) else lengths(count)
 
@@ -265,13 +265,13 @@ _TRANSLATIONS: dict[str, Callable[[Frame, bool, dict[str, Any]], TranslatedMask]
     "chunked_overlay": _chunks,
     "padding_mask_function": _padding_mask,
     "packed_sequence_mask_function": _packed,
-    "remap_positions_for_packed_sequence": lambda frame, mapped, held: _UNKNOWN,
+    "remap_positions_for_packed_sequence": lambda frame, mapped, variables: _UNKNOWN,
     "add_offsets_to_mask_function": _offsets,
     "and_masks": _and,
     "or_masks": _or,
 }
 _PLAIN = ("causal_mask_function", "bidirectional_mask_function")
-_OF_DISTANCES = (*_PLAIN, "sliding_window_overlay", "sliding_window_bidirectional_overlay")
+_DISTANCE_FUNCTIONS = (*_PLAIN, "sliding_window_overlay", "sliding_window_bidirectional_overlay")
 
 
 def make_mask(

@@ -1,4 +1,4 @@
-"""Exporting models as ONNX graphs."""
+"""Export models as ONNX graphs."""
 
 import logging
 import warnings
@@ -87,20 +87,20 @@ def graphs(model: Exportable) -> dict[str, Graph]:
         Graphs by file name.
     """
     copy = _by_equation(model)
-    ids, fewer = (torch.ones((_BATCH, size), dtype=torch.int64, device="cpu") for size in (_LONG, _LONG - 1))
+    ids, shorter_ids = (torch.ones((_BATCH, size), dtype=torch.int64, device="cpu") for size in (_LONG, _LONG - 1))
     lengths = torch.arange(_LONG, _LONG - _BATCH, -1, device="cpu")
     match copy:
         case TransformerTranslator():
-            started = _steps_of(copy, torch.zeros(_BATCH, _LONG, copy.parts.width, device="cpu"), lengths)
+            decoding = _cached_decoding(copy, torch.zeros(_BATCH, _LONG, copy.parts.width, device="cpu"), lengths)
             with_exported_layers(copy)
             memory = torch.zeros(_BATCH, _LONG, copy.parts.width, device="cpu")
             source: Inputs = {"source": (ids, ("batch", "source")), "lengths": (lengths, ("batch",))}
             read: Inputs = {"memory": (memory, ("batch", "source")), "lengths": (lengths, ("batch",))}
-            target: Inputs = {"target": (fewer, ("batch", "target"))}
+            target: Inputs = {"target": (shorter_ids, ("batch", "target"))}
             return {
                 "encoder": Graph(_Encoder(copy), source, ("memory",), {}),
                 "decoder": Graph(_Decoder(copy), read | target, ("logits",), {}),
-                **started,
+                **decoding,
             }
         case RecurrentTranslator():
             return _recurrent(copy, {"source": (ids, ("batch", "source")), "lengths": (lengths, ("batch",))})
@@ -110,7 +110,7 @@ def graphs(model: Exportable) -> dict[str, Graph]:
         case TextClassifier() | TextTagger():
             with_exported_layers(copy)
             inputs: Inputs = {"ids": (ids, ("batch", "tokens")), "lengths": (lengths, ("batch",))}
-            words: Inputs = {"words": (fewer, ("batch", "words"))} if isinstance(copy, TextTagger) else {}
+            words: Inputs = {"words": (shorter_ids, ("batch", "words"))} if isinstance(copy, TextTagger) else {}
             return {"model": Graph(copy, inputs | words, ("logits",), _longest(copy.parts))}
 
 
@@ -141,7 +141,7 @@ class _Decoder(nn.Module):
         return self.model.predict(target, state)[0]
 
 
-def _steps_of(model: TransformerTranslator, memory: Tensor, lengths: Tensor) -> dict[str, Graph]:
+def _cached_decoding(model: TransformerTranslator, memory: Tensor, lengths: Tensor) -> dict[str, Graph]:
     """Return the graphs of decoding with a cache: the source's keys and values, and one step."""
     with torch.no_grad():
         source = _Begin(model)(memory)
@@ -207,8 +207,8 @@ class _ExportedStep(nn.Module):
         caches = tuple(BlockCache(before, memory) for before, memory in zip(past, source, strict=True))
         state = TransformerState(caches, lengths, past[0].key.shape[-2])
         logits, after = self.model.step(tokens, state)
-        grown = [cache.past for cache in after.caches if cache.past is not None]
-        return logits, *(part for cache in grown for part in (cache.key, cache.value))
+        memories = [cache.past for cache in after.caches if cache.past is not None]
+        return logits, *(part for memory in memories for part in (memory.key, memory.value))
 
 
 def _recurrent(

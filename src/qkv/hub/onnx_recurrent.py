@@ -40,7 +40,7 @@ class ExportedRecurrence(RunsWholeRows):
 
     def __init__(self, layer: nn.RNNBase) -> None:
         super().__init__()
-        self.kind, self.layers, self.ways = layer.mode, layer.num_layers, 2 if layer.bidirectional else 1
+        self.kind, self.layers, self.directions = layer.mode, layer.num_layers, 2 if layer.bidirectional else 1
         for index, name in enumerate(self._names(layer)):
             weight, recurrent, *biases = (
                 _reordered(getattr(layer, f"{part}_{name}").detach(), self.kind)
@@ -52,17 +52,20 @@ class ExportedRecurrence(RunsWholeRows):
     @staticmethod
     def _names(layer: nn.RNNBase) -> list[str]:
         ways = ("", "_reverse") if layer.bidirectional else ("",)
-        return [f"l{depth}{way}" for depth in range(layer.num_layers) for way in ways]
+        return [f"l{depth}{direction}" for depth in range(layer.num_layers) for direction in ways]
 
     def forward(self, x_BSM: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Return states and last states, as `qkv.models.recurrence.run`."""
         x_SBM, last = x_BSM.transpose(0, 1), x_BSM.new_zeros(0)
         for depth in range(self.layers):
-            both = [self._one(x_SBM, lengths, depth * self.ways + way, bool(way)) for way in range(self.ways)]
+            both = [
+                self._direction(x_SBM, lengths, depth * self.directions + direction, bool(direction))
+                for direction in range(self.directions)
+            ]
             x_SBM, last = torch.cat([states for states, _ in both], -1), torch.stack([end for _, end in both])
         return x_SBM.transpose(0, 1), last
 
-    def _one(self, x_SBM: Tensor, lengths: Tensor, index: int, reverse: bool) -> tuple[Tensor, Tensor]:
+    def _direction(self, x_SBM: Tensor, lengths: Tensor, index: int, reverse: bool) -> tuple[Tensor, Tensor]:
         weights = [self.get_buffer(f"{part}_{index}") for part in ("weight", "recurrent", "bias")]
         outputs: tuple[Tensor, Tensor] = torch.ops.qkv.onnx_recurrent(x_SBM, *weights, lengths, self.kind, reverse)
         return outputs
@@ -77,8 +80,8 @@ def with_exported_layers(model: nn.Module) -> None:
     """Replace every recurrent layer of PyTorch in a model by its exported form."""
     for name, layer in list(model.named_modules()):
         if isinstance(layer, nn.RNNBase):
-            home, _, name_in_layer = name.rpartition(".")
-            setattr(model.get_submodule(home), name_in_layer, ExportedRecurrence(layer))
+            parent, _, name_in_layer = name.rpartition(".")
+            setattr(model.get_submodule(parent), name_in_layer, ExportedRecurrence(layer))
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
@@ -92,13 +95,13 @@ def translations() -> dict[Any, Callable[..., Any]]:
         x: Any, weight: Any, recurrent: Any, bias: Any, lengths: Any, kind: str, reverse: bool
     ) -> tuple[Any, Any]:
         inputs = (x, weight, recurrent, bias, op.Cast(lengths, to=int32))
-        how = {"direction": "reverse" if reverse else "forward", "hidden_size": int(recurrent.shape[-1])}
+        settings = {"direction": "reverse" if reverse else "forward", "hidden_size": int(recurrent.shape[-1])}
         if kind == "GRU":
-            states, last = op.GRU(*inputs, **how, linear_before_reset=1)
+            states, last = op.GRU(*inputs, **settings, linear_before_reset=1)
         elif kind == "LSTM":
-            states, last, _ = op.LSTM(*inputs, **how)
+            states, last, _ = op.LSTM(*inputs, **settings)
         else:
-            states, last = op.RNN(*inputs, **how, activations=["Tanh"])
+            states, last = op.RNN(*inputs, **settings, activations=["Tanh"])
         direction, directions = op.Constant(value_ints=[1]), op.Constant(value_ints=[0])
         return op.Squeeze(states, direction), op.Squeeze(last, directions)
 

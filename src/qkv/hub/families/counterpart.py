@@ -20,7 +20,7 @@ from qkv.nn.positions import sinusoidal
 
 _MARKS = {f"{name}_token_id": SPECIALS.index(f"<{name}>") for name in ("pad", "bos", "eos")}
 _SETTINGS = {"mechanism": "score", "cross": "cross_score", "recurrent": "encoder", "windowed": "window"}
-"""Parts that our settings call otherwise."""
+"""Parts whose settings have other names."""
 
 
 class Counterpart(NamedTuple):
@@ -50,7 +50,7 @@ def counterpart(model: LanguageModel | TransformerTranslator) -> Counterpart:
         UnsupportedError: a part has no counterpart; the message names it.
     """
     translates = isinstance(model, TransformerTranslator)
-    parts = _in_theirs(model.parts, translates)
+    parts = _as_families_state(model.parts, translates)
     if translates:
         family = FAMILIES["pegasus" if parts.norms.place == "before" else "marian"]
     else:
@@ -67,11 +67,11 @@ def counterpart(model: LanguageModel | TransformerTranslator) -> Counterpart:
     return Counterpart(table, parts, _with_biases(parts, _with_positions(model.parts, model.state_dict())))
 
 
-def _in_theirs(parts: TransformerParts, translates: bool) -> TransformerParts:
+def _as_families_state(parts: TransformerParts, translates: bool) -> TransformerParts:
     """Return the parts of the same model as their families state them.
 
-    The usual mechanism is not named; positions are learned ones, or in a translator sinusoids by halves; biases that a
-    family always has are 0.
+    The default mechanism is not named; positions are learned ones, or in a translator sinusoids by halves; biases that
+    a family always has are 0.
     """
     positions, attention_bias = parts.positions, parts.attention_bias
     if translates and positions.kind == "sinusoidal":
@@ -89,7 +89,7 @@ def _in_theirs(parts: TransformerParts, translates: bool) -> TransformerParts:
 
 
 def _with_positions(parts: TransformerParts, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Add a table of learned positions that says what sinusoids, or none, do."""
+    """Add a table of learned positions that holds the sinusoids, or zeros for no positions."""
     shape = parts.context, parts.width
     match parts.positions.kind:
         case "sinusoidal":
@@ -124,7 +124,7 @@ def _in_halves(parts: TransformerParts, tensors: Mapping[str, Tensor]) -> tuple[
 
 
 def _permuted(name: str, tensor: Tensor, order: Tensor) -> Tensor:
-    """Permute the dimension of a tensor that stands for the features of states."""
+    """Permute that dimension of a tensor which holds the features of states."""
     if name == "output.bias" or (".projections." in name and name.endswith("bias")) or name.endswith("expand.bias"):
         return tensor
     writes = name.endswith(("attention.output.weight", "contract.weight")) or tensor.ndim == 1
@@ -132,7 +132,7 @@ def _permuted(name: str, tensor: Tensor, order: Tensor) -> Tensor:
 
 
 def _expect_same(parts: TransformerParts, read: TransformerParts, family: Family) -> None:
-    """Refuse a model of which the settings of a family say something else.
+    """Refuse a model whose parts differ from those that the settings of its family describe.
 
     Raises:
         UnsupportedError: a part differs; the message names it.
@@ -141,11 +141,13 @@ def _expect_same(parts: TransformerParts, read: TransformerParts, family: Family
         ours, theirs = getattr(parts, field.name), getattr(read, field.name)
         if ours != theirs:
             raise _refusal(
-                _SETTINGS.get(field.name, field.name), _excerpt(ours), f"{_excerpt(theirs)}, as {family.name} has it"
+                _SETTINGS.get(field.name, field.name),
+                _described(ours),
+                f"{_described(theirs)}, as {family.name} has it",
             )
 
 
-def _excerpt(part: object) -> str:
+def _described(part: object) -> str:
     if isinstance(part, MechanismConfig):
         return ", ".join(f"{name} {getattr(part, name)}" for name in ("score", "normalizer", "sinks"))
     if isinstance(part, PositionParts):

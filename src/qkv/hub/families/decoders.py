@@ -56,15 +56,15 @@ def _gpt2_settings(parts: TransformerParts) -> dict[str, Any]:
 
 def _gpt2_rules(config: TransformerParts) -> list[WeightRule]:
     rules = named("embed", "transformer.wte", ["weight"]) + named("positions", "transformer.wpe", ["weight"])
-    turned = Same(transposed=True)
+    transposed = Same(transposed=True)
     for i in range(config.layers):
         ours, theirs = f"blocks.{i}", f"transformer.h.{i}"
         rules += named(f"{ours}.around_self.norm", f"{theirs}.ln_1", _BOTH)
         rules += _fused(f"{ours}.self_attention", f"{theirs}.attn.c_attn", Heads("rows", transposed=True))
-        rules += named(f"{ours}.self_attention.output", f"{theirs}.attn.c_proj", _BOTH, turned)
+        rules += named(f"{ours}.self_attention.output", f"{theirs}.attn.c_proj", _BOTH, transposed)
         rules += named(f"{ours}.around_feed.norm", f"{theirs}.ln_2", _BOTH)
-        rules += named(f"{ours}.feed_forward.expand", f"{theirs}.mlp.c_fc", _BOTH, turned)
-        rules += named(f"{ours}.feed_forward.contract", f"{theirs}.mlp.c_proj", _BOTH, turned)
+        rules += named(f"{ours}.feed_forward.expand", f"{theirs}.mlp.c_fc", _BOTH, transposed)
+        rules += named(f"{ours}.feed_forward.contract", f"{theirs}.mlp.c_proj", _BOTH, transposed)
     return rules + named("norm", "transformer.ln_f", _BOTH) + _output(config, "lm_head")
 
 
@@ -113,7 +113,7 @@ def _llama(keys: SettingsReader, **parts: Any) -> TransformerParts:
         parts: those that differ; settings that only they replace are not read.
     """
     same = read_settings(_LLAMA_SETTINGS, keys)
-    usual: dict[str, Callable[[], Any]] = {
+    defaults: dict[str, Callable[[], Any]] = {
         "norms": lambda: NormParts("rms", keys.number("rms_norm_eps")),
         "positions": lambda: _rope(keys),
         "activation": lambda: keys.choice("hidden_act", ACTIVATIONS),
@@ -127,7 +127,7 @@ def _llama(keys: SettingsReader, **parts: Any) -> TransformerParts:
             "gated": True,
             "tied": tied(keys),
             "feed_forward_bias": False,
-            **{name: read() for name, read in usual.items() if name not in parts},
+            **{name: read() for name, read in defaults.items() if name not in parts},
             **parts,
         }
     )
@@ -157,7 +157,7 @@ def _gemma(keys: SettingsReader) -> TransformerParts:
     return _llama(
         keys,
         norms=NormParts("rms_plus_one", keys.number("rms_norm_eps")),
-        # Their first models name the exact function, and were trained with the approximation.
+        # The first models name the exact GELU, but were trained with its approximation.
         activation=keys.choice("hidden_act", {**ACTIVATIONS, "gelu": "gelu_tanh"}),
         embed_scale=keys.size("hidden_size") ** 0.5,
     )
@@ -166,7 +166,7 @@ def _gemma(keys: SettingsReader) -> TransformerParts:
 def _gemma2(keys: SettingsReader, **parts: Any) -> TransformerParts:
     keys.expect(use_bidirectional_attention=False)
     norms = NormParts("rms_plus_one", keys.number("rms_norm_eps"), "both")
-    usual: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "norms": norms,
         "activation": keys.choice("hidden_activation", ACTIVATIONS),
         "embed_scale": keys.size("hidden_size") ** 0.5,
@@ -175,7 +175,7 @@ def _gemma2(keys: SettingsReader, **parts: Any) -> TransformerParts:
         "output_softcap": keys.maybe_number("final_logit_softcapping"),
         **_layer_windows(keys, every=2),
     }
-    return _llama(keys, **{**usual, **parts})
+    return _llama(keys, **{**defaults, **parts})
 
 
 def _gemma3(keys: SettingsReader) -> TransformerParts:
@@ -196,7 +196,7 @@ def _llama_rules(config: TransformerParts) -> list[WeightRule]:
         ours, theirs = f"blocks.{i}", f"model.layers.{i}"
         attention, feed = f"{ours}.self_attention", f"{ours}.feed_forward"
         rules += named(f"{ours}.around_self.norm", f"{theirs}.input_layernorm", weight)
-        rules += three(attention, f"{theirs}.self_attn", ("q_proj", "k_proj", "v_proj"), inputs)
+        rules += projection_rules(attention, f"{theirs}.self_attn", ("q_proj", "k_proj", "v_proj"), inputs)
         rules += named(f"{attention}.output", f"{theirs}.self_attn.o_proj", outputs)
         if config.norms.heads:
             for side in ("query", "key"):
@@ -211,7 +211,9 @@ def _llama_rules(config: TransformerParts) -> list[WeightRule]:
     return rules + named("norm", "model.norm", weight) + _output(config, "lm_head")
 
 
-def three(ours: str, theirs: str, names: tuple[str, str, str], kinds: tuple[str, ...] = _BOTH) -> list[WeightRule]:
+def projection_rules(
+    ours: str, theirs: str, names: tuple[str, str, str], kinds: tuple[str, ...] = _BOTH
+) -> list[WeightRule]:
     """Return the rules of three projections that we store as one."""
     return [
         WeightRule(f"{ours}.projections.layers.0.{kind}", tuple(f"{theirs}.{name}.{kind}" for name in names), Heads())
@@ -228,7 +230,7 @@ def _output(config: TransformerParts, name: str) -> list[WeightRule]:
 
 
 def tied(keys: SettingsReader, name: str = "lm_head.weight") -> bool:
-    """Return whether the output layer shares the embedding: where it has no tensor of its own, and may."""
+    """Return whether the output layer shares the embedding: if no tensor of it is stored, and config.json allows it."""
     return keys.get("tie_word_embeddings") is not False and name not in keys.tensors
 
 
@@ -274,7 +276,7 @@ def _rotated_share(keys: SettingsReader, rope: SettingsReader, kind: str, name: 
     if name:
         setting = name if part is keys else "partial_rotary_factor"
         return 1.0 if part.get(setting) is None else part.number(setting)
-    # As in their code, which without scaling does not read it, and with scaling fails at any other value.
+    # As in their code, which without scaling does not read it, and with scaling fails for any value but 1.
     if kind != "default" and part.get("partial_rotary_factor") is not None:
         part.expect(partial_rotary_factor=1.0)
     return 1.0
@@ -286,7 +288,7 @@ def _two_ropes(keys: SettingsReader) -> PositionParts:
     full, sliding = (
         None if table is None else table.table_of(kind) for kind in ("full_attention", "sliding_attention")
     )
-    # An older table of the scaling is one of changes to the parameters of blocks without a window.
+    # The older table `rope_scaling` changes parameters of the blocks without a window.
     changes = keys.table_of("rope_scaling")
     merged = {
         **({"rope_type": "default"} if full is None else full.table),
@@ -297,30 +299,32 @@ def _two_ropes(keys: SettingsReader) -> PositionParts:
     base = _rope(keys, rope)
     if sliding is not None and sliding.get("rope_type") not in (None, "default"):
         sliding.refuse("rope_type", "default for blocks with a window")
-    rated = sliding is not None and sliding.get("rope_theta") is not None
-    local = sliding.number("rope_theta") if rated else keys.number("rope_local_base_freq")  # type: ignore[union-attr]
+    has_base = sliding is not None and sliding.get("rope_theta") is not None
+    local = sliding.number("rope_theta") if has_base else keys.number("rope_local_base_freq")  # type: ignore[union-attr]
     return PositionParts("rotary", base=base.base, share=base.share, scaling=base.scaling, local_base=local)
 
 
 def _windows(keys: SettingsReader) -> dict[str, Any]:
-    """Read the windows of Qwen: of blocks from some number on, if they are used at all."""
+    """Read the windows of Qwen: those of the blocks from `max_window_layers` on, if they are used at all."""
     if keys.get("use_sliding_window") is not True or keys.maybe("sliding_window") is None:
         return {}
     first, count = keys.get("max_window_layers"), keys.layers("num_hidden_layers")
-    usual = ["sliding_attention" if isinstance(first, int) and i >= first else "full_attention" for i in range(count)]
-    return _windowed(keys, usual)
+    defaults = [
+        "sliding_attention" if isinstance(first, int) and i >= first else "full_attention" for i in range(count)
+    ]
+    return _windowed(keys, defaults)
 
 
 def _layer_windows(keys: SettingsReader, every: int) -> dict[str, Any]:
-    """Read the windows of Gemma: of all blocks but each so many."""
+    """Read the windows of Gemma: those of all blocks except each `every`-th."""
     count = keys.layers("num_hidden_layers")
     return _windowed(keys, ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(count)])
 
 
-def _windowed(keys: SettingsReader, usual: list[str]) -> dict[str, Any]:
-    kinds, reach = keys.get("layer_types") or usual, keys.maybe("sliding_window")
-    if not isinstance(kinds, list) or len(kinds) != len(usual):
-        keys.refuse("layer_types", f"a list of {len(usual)} names")
+def _windowed(keys: SettingsReader, defaults: list[str]) -> dict[str, Any]:
+    kinds, reach = keys.get("layer_types") or defaults, keys.maybe("sliding_window")
+    if not isinstance(kinds, list) or len(kinds) != len(defaults):
+        keys.refuse("layer_types", f"a list of {len(defaults)} names")
     if reach is None:
         return {}
     for kind in kinds:

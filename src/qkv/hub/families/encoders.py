@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from qkv.hub.families.decoders import three
+from qkv.hub.families.decoders import projection_rules
 from qkv.hub.families.family import SIZES, Family, Setting, read_settings
 from qkv.hub.families.keys import SettingsReader, labels_of
 from qkv.hub.families.rules import WeightRule, named
@@ -17,7 +17,7 @@ _HEADS = {
     "roberta": ("lm_head.dense", "lm_head.layer_norm", "lm_head"),
     "distilbert": ("vocab_transform", "vocab_layer_norm", "vocab_projector"),
 }
-"""Of each family the layer before the output layer, its norm, and what holds the output's bias."""
+"""For each family, the layer before the output layer, its norm, and the module with the output's bias."""
 
 
 class _Block(NamedTuple):
@@ -88,7 +88,7 @@ def _bert(keys: SettingsReader, head: str = "bert", skipped: int = 0) -> Transfo
 
 
 def _roberta(keys: SettingsReader) -> TransformerParts:
-    # Positions are counted from the padding's number on.
+    # Learned positions are numbered from one after the id of the padding.
     return _bert(keys, "roberta", 1 + (keys.token("pad_token_id") or 0))
 
 
@@ -98,11 +98,11 @@ def _distilbert(keys: SettingsReader) -> TransformerParts:
 
 
 def _head(keys: SettingsReader, name: str) -> dict[str, Any]:
-    """Return whether there is a head, and whether its output layer has its own weights."""
+    """Return the parts of the head: whether there is one, and whether its output layer has its own weights."""
     headed = f"{_HEADS[name][0]}.weight" in keys.tensors
     separate = {f"{_HEADS[name][2]}.{suffix}" for suffix in ("weight", "decoder.weight")} & keys.tensors
     tied = not separate and not (headed and keys.get("tie_word_embeddings") is False)
-    # RoBERTa's code takes the exact function there, whatever the blocks take.
+    # RoBERTa's code uses the exact GELU there, whatever the blocks use.
     activation = "gelu" if name == "roberta" else None
     return {"masked_head": headed, "output_bias": headed, "tied": tied, "head_activation": activation}
 
@@ -124,7 +124,7 @@ def _rules(name: str, block: _Block, config: TransformerParts) -> list[WeightRul
     rules += named("reader.embed_norm", f"{name}.embeddings.LayerNorm", _BOTH)
     for i in range(config.layers):
         ours, theirs = f"reader.blocks.{i}", f"{name}.{block.layers}.{i}"
-        rules += three(f"{ours}.self_attention", f"{theirs}.{block.attention}", block.projections)
+        rules += projection_rules(f"{ours}.self_attention", f"{theirs}.{block.attention}", block.projections)
         rules += named(f"{ours}.self_attention.output", f"{theirs}.{block.output}", _BOTH)
         rules += named(f"{ours}.around_self.norm", f"{theirs}.{block.norm}", _BOTH)
         rules += named(f"{ours}.feed_forward.expand", f"{theirs}.{block.expand}", _BOTH)
@@ -226,7 +226,7 @@ def _labeled_rules(family: Family, pooler: _Pooler | None, config: TransformerPa
     return rules + named("pool.linear", pooler.layer, _BOTH) + named("output", pooler.output, _BOTH)
 
 
-def _on_top(family: Family, task: Literal["classify", "tag"]) -> Family:
+def _labeler_family(family: Family, task: Literal["classify", "tag"]) -> Family:
     """Return the family of classifiers of texts or tokens whose states are those of a masked language model."""
     pooler = _POOLERS[family.name] if task == "classify" else None
     ending = "ForSequenceClassification" if task == "classify" else "ForTokenClassification"
@@ -243,4 +243,4 @@ def _on_top(family: Family, task: Literal["classify", "tag"]) -> Family:
 
 
 _LABELING: tuple[Literal["classify", "tag"], ...] = ("classify", "tag")
-LABELERS = tuple(_on_top(family, task) for family in ENCODERS for task in _LABELING)
+LABELERS = tuple(_labeler_family(family, task) for family in ENCODERS for task in _LABELING)

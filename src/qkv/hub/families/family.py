@@ -1,4 +1,4 @@
-"""What a family of models is: how its config.json and its tensors are read."""
+"""A family of models: how its config.json and its tensors are read and written."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -21,11 +21,11 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "silu": "silu",
     "swish": "silu",
 }
-"""Their names of activations and ours."""
+"""Our name of an activation by theirs."""
 
 
 THEIR_ACTIVATIONS: Mapping[str, str] = {ours: theirs for theirs, ours in reversed(list(ACTIVATIONS.items()))}
-"""Our names of activations and the first of theirs."""
+"""The first of their names of an activation by ours."""
 
 
 @final
@@ -56,9 +56,9 @@ SIZES = (
 
 
 def read_settings(table: Iterable[Setting], keys: SettingsReader) -> dict[str, Any]:
-    """Return the parts that the settings of a config.json stand for; heads have keys of their own and share the width.
+    """Return the parts that the settings of a config.json stand for.
 
-    The last two can be replaced: they follow from the others.
+    `key_heads` is the number of heads, and `head_width` the width divided by it; a family may replace both.
     """
     parts: dict[str, Any] = {
         setting.ours: (
@@ -101,9 +101,9 @@ class Family:
         prefix: of all tensors but those of the output layer; missing in folders of the model without it.
         defaults: the values of settings that may be missing in config.json.
         aliases: other names of tensors, as patterns and what they stand for.
-        ignored: tensors without numbers of their own, or of other outputs, as patterns.
-        copies: tensors that may repeat another one: their names, and that one's.
-        write: from the parts of a model that was trained here to config.json; None for families that none becomes.
+        ignored: tensors that are computed from others, or belong to other outputs, as patterns.
+        copies: pairs of tensors, of which the first may repeat the second.
+        write: from the parts of a model that was trained here to config.json; None for families that are only read.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Family:
     write: Callable[[TransformerParts], dict[str, Any]] | None = None
 
     def canonical(self, stored: list[str]) -> dict[str, str]:
-        """Return for each of their usual names the name under which a tensor is stored.
+        """Return, by its usual name in the family, the name under which each tensor is stored.
 
         Example:
             >>> from qkv.hub.families.decoders import GPT2

@@ -7,7 +7,7 @@ from typing import Any, NoReturn, TypeVar, final
 from qkv.errors import CheckpointError, nearest
 
 T = TypeVar("T")
-_MOST = 1 << 40
+_MAX_SIZE = 1 << 40
 """Larger sizes are refused: nothing has that many numbers in one dimension, and products of them overflow."""
 _LAYERS = 10_000
 _EXCERPT = 80
@@ -46,7 +46,7 @@ class SettingsReader:
         """Return a setting as it is, None included, or its default where it is missing; None if there is neither."""
         return self.table.get(name, self.defaults.get(name))
 
-    def size(self, name: str, most: int = _MOST) -> int:
+    def size(self, name: str, most: int = _MAX_SIZE) -> int:
         """Return a whole number from 1 to `most`."""
         value = self.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
@@ -66,11 +66,11 @@ class SettingsReader:
         return next(iter(self.tokens(name)), None)
 
     def tokens(self, name: str) -> list[int]:
-        """Return a token or several as a list; none if there is none."""
+        """Return a token or several as a list; an empty one if there is none."""
         value = self.get(name)
         tokens = [] if value is None else value if isinstance(value, list) else [value]
         for token in tokens:
-            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token <= _MOST:
+            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token <= _MAX_SIZE:
                 self.refuse(name, "a token's number")
         return tokens
 
@@ -137,7 +137,7 @@ class SettingsReader:
         raise CheckpointError(f"{self.where}: {name}", expected, got, hint)
 
 
-_MOST_LABELS = 1 << 20
+_MAX_LABELS = 1 << 20
 _ATTACH = "Other outputs run in transformers, and are recorded there: see qkv.hub.attach."
 
 
@@ -148,7 +148,7 @@ def labels_of(keys: SettingsReader) -> tuple[str, ...]:
         keys: its config.json: `id2label`, or `num_labels` alone, or neither, which stands for two labels.
 
     Raises:
-        CheckpointError: the table is none of labels, or the outputs are not the scores of labels that exclude each
+        CheckpointError: the table does not list labels, or the outputs are not the scores of labels that exclude each
             other.
 
     Example:
@@ -161,7 +161,7 @@ def labels_of(keys: SettingsReader) -> tuple[str, ...]:
         keys.refuse("problem_type", "single_label_classification, the only one that is computed here", _ATTACH)
     table = keys.get("id2label")
     if table is None:
-        count = 2 if keys.get("num_labels") is None else keys.size("num_labels", _MOST_LABELS)
+        count = 2 if keys.get("num_labels") is None else keys.size("num_labels", _MAX_LABELS)
         table = {str(number): f"LABEL_{number}" for number in range(count)}
     if not isinstance(table, Mapping) or set(table) != {str(number) for number in range(len(table))}:
         keys.refuse("id2label", "a table from 0, 1, ... to labels")

@@ -1,4 +1,4 @@
-"""Reading a folder of another library: which family it is of, and its tensors as ours."""
+"""Read the folder of a model of another library: its family, and its tensors in our form."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -105,7 +105,7 @@ class PublishedConfig:
         if self.context is None:
             return Described(family, config)
         if self.context > config.context:
-            hint = "Omit it, or take less."
+            hint = "Omit it, or choose less."
             raise ConfigError("model.context", f"at most {config.context}", f"{self.context}", hint)
         count = config.positions.count or config.context + config.positions.skipped
         positions = replace(config.positions, count=count)
@@ -183,7 +183,7 @@ def describe(table: Mapping[str, Any], tensors: list[str], where: str) -> Descri
         where: the name of the file in messages.
 
     Raises:
-        CheckpointError: the family is unknown, config.json names code, or a setting is none that is computed here.
+        CheckpointError: the family is unknown, config.json names code, or a setting is not supported.
     """
     family = family_of(table, where)
     try:
@@ -256,7 +256,7 @@ def build(family: Family, config: TransformerParts) -> StackModel:
 
 
 def _with_separate_biases(stored: Mapping[str, str], weights: FolderWeights) -> dict[str, str]:
-    """Use the bias of the output layer itself where the file holds it, and not the one beside it."""
+    """Use the bias of the output layer itself where the file holds it, in place of the copy that its head has."""
     biases = {
         f"{name.removesuffix(_DECODER_BIAS)}.bias": name for name in weights.shapes if name.endswith(_DECODER_BIAS)
     }
@@ -269,22 +269,22 @@ def _possible_copies(
     """Return the tensors that by name, shape and type may repeat another one, and that one."""
     untied = table.get("tie_word_embeddings", family.defaults["tie_word_embeddings"]) is False
     return {
-        copy: home
-        for copy, home in family.copies
+        copy: original
+        for copy, original in family.copies
         if copy in stored
-        and home in stored
+        and original in stored
         and not (untied and copy in _OUTPUTS)
-        and weights.shapes[stored[copy]] == weights.shapes[stored[home]]
-        and weights.dtypes[stored[copy]] == weights.dtypes[stored[home]]
+        and weights.shapes[stored[copy]] == weights.shapes[stored[original]]
+        and weights.dtypes[stored[copy]] == weights.dtypes[stored[original]]
     }
 
 
 def _distinct_tensors(copies: Mapping[str, str], weights: FolderWeights, stored: Mapping[str, str]) -> list[str]:
     """Return which of the possible copies hold other numbers than the tensor that they may repeat."""
     distinct = []
-    for copy, home in copies.items():
-        both = weights.read([stored[copy], stored[home]])
-        if not torch.equal(both[stored[copy]], both[stored[home]]):
+    for copy, original in copies.items():
+        both = weights.read([stored[copy], stored[original]])
+        if not torch.equal(both[stored[copy]], both[stored[original]]):
             distinct.append(copy)
     return distinct
 

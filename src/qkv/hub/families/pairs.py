@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any, Literal
 
-from qkv.hub.families.decoders import three, tied
+from qkv.hub.families.decoders import projection_rules, tied
 from qkv.hub.families.family import ACTIVATIONS, Family, Setting, read_settings, write_settings
 from qkv.hub.families.keys import SettingsReader
 from qkv.hub.families.rules import Same, WeightRule, named
@@ -62,15 +62,17 @@ def _bart_settings(parts: TransformerParts) -> dict[str, Any]:
 
 
 def _bart_rules(config: TransformerParts) -> list[WeightRule]:
-    two = config.source_size is not None
-    rules = named("embed", "model.decoder.embed_tokens" if two else "model.shared", ["weight"])
-    rules += named("embed_source", "model.encoder.embed_tokens", ["weight"]) if two else []
+    separate = config.source_size is not None
+    rules = named("embed", "model.decoder.embed_tokens" if separate else "model.shared", ["weight"])
+    rules += named("embed_source", "model.encoder.embed_tokens", ["weight"]) if separate else []
     for side, count in (("encoder", config.layers), ("decoder", config.decoder_layers)):
         for i in range(count):
             ours, theirs = f"{side}.{i}", f"model.{side}.layers.{i}"
             attentions = [("self", "self_attn")] + ([("cross", "encoder_attn")] if side == "decoder" else [])
             for mine, name in attentions:
-                rules += three(f"{ours}.{mine}_attention", f"{theirs}.{name}", ("q_proj", "k_proj", "v_proj"))
+                rules += projection_rules(
+                    f"{ours}.{mine}_attention", f"{theirs}.{name}", ("q_proj", "k_proj", "v_proj")
+                )
                 rules += named(f"{ours}.{mine}_attention.output", f"{theirs}.{name}.out_proj", _BOTH)
                 rules += named(f"{ours}.around_{mine}.norm", f"{theirs}.{name}_layer_norm", _BOTH)
             rules += named(f"{ours}.feed_forward.expand", f"{theirs}.fc1", _BOTH)
@@ -97,7 +99,7 @@ _T5_SETTINGS = (
 def _t5(keys: SettingsReader) -> TransformerParts:
     same = read_settings(_T5_SETTINGS, keys)
     gated, activation = _t5_feed_forward(keys)
-    # What their newer versions write beside the older setting is what their code reads.
+    # Newer versions write this setting, which their code reads in place of the older one.
     scaled = keys.table.get("scale_decoder_outputs", keys.get("tie_word_embeddings") is not False)
     return TransformerParts(
         **{**same, "head_width": keys.size("d_kv")},
@@ -122,11 +124,11 @@ def _t5(keys: SettingsReader) -> TransformerParts:
 def _t5_feed_forward(keys: SettingsReader) -> tuple[bool, Activation]:
     """Return whether feed-forward layers are gated, and their activation."""
     gate, _, name = f"{keys.get('feed_forward_proj')}".rpartition("-")
-    # Their config names the exact function where their code takes the approximation.
+    # For gated layers their config names the exact GELU, and their code uses the approximation.
     usual = "gelu_new" if gate and name == "gelu" else name
     if gate not in ("", "gated") or usual not in ACTIVATIONS:
         keys.refuse("feed_forward_proj", "an activation, or gated- and an activation")
-    # What their newer versions write beside it is what their code reads.
+    # Newer versions write these settings too, which their code reads first.
     gated = bool(keys.table.get("is_gated_act", bool(gate)))
     activation = keys.choice("dense_act_fn", ACTIVATIONS) if "dense_act_fn" in keys.table else ACTIVATIONS[usual]
     return gated, activation
@@ -142,7 +144,7 @@ def _t5_rules(config: TransformerParts) -> list[WeightRule]:
             parts = [("self", "SelfAttention")] + ([("cross", "EncDecAttention")] if side == "decoder" else [])
             for number, (mine, name) in enumerate(parts):
                 ours, theirs = f"{side}.{i}.{mine}_attention", f"{side}.block.{i}.layer.{number}"
-                rules += three(ours, f"{theirs}.{name}", ("q", "k", "v"), weight)
+                rules += projection_rules(ours, f"{theirs}.{name}", ("q", "k", "v"), weight)
                 rules += named(f"{ours}.output", f"{theirs}.{name}.o", weight)
                 rules += named(f"{side}.{i}.around_{mine}.norm", f"{theirs}.layer_norm", weight)
             theirs = f"{side}.block.{i}.layer.{len(parts)}"

@@ -25,16 +25,16 @@ class LayoutChange(Protocol):
 @final
 @dataclass(frozen=True)
 class Same:
-    """No change; or stored transposed, as (in, out); or with one more dimension in front."""
+    """No change; or they store it transposed, as (in, out); or with one more dimension in front."""
 
     transposed: bool = False
     row: bool = False
 
     def to_ours(self, parts: list[Tensor], config: TransformerParts) -> Tensor:
         """Return their tensor in our layout."""
-        (only,) = parts
-        only = only[0] if self.row else only
-        return only.mT if self.transposed and only.ndim == 2 else only
+        (tensor,) = parts
+        tensor = tensor[0] if self.row else tensor
+        return tensor.mT if self.transposed and tensor.ndim == 2 else tensor
 
     def to_theirs(self, tensor: Tensor, config: TransformerParts) -> list[Tensor]:
         """Return our tensor in their layout."""
@@ -47,7 +47,7 @@ class Same:
 class Heads:
     """Query, key and value projections, which we store as one matrix.
 
-    Rotary positions by halves turn feature j with feature j + D/2; ours turn neighbors. So the rows of queries and keys
+    Their rotary positions rotate feature j with feature j + D/2; ours rotate neighbors. So the rows of queries and keys
     are permuted.
 
     Args:
@@ -118,22 +118,23 @@ class WeightRule:
 
 
 def pairs(config: TransformerParts) -> Tensor:
-    """Return their places of our features of a head (D,): rotated neighbors first.
+    """Return their index of each of our features of a head (D,), in which rotated pairs are neighbors.
 
     Example:
-        >>> pairs(TransformerParts(9, 8, 1, 1, 8, 8, 1)).tolist()
-        [0, 1, 2, 3, 4, 5, 6, 7]
+        >>> from qkv.models.parts import PositionParts
+        >>> pairs(TransformerParts(9, 8, 1, 1, 8, 8, 1, positions=PositionParts("rotary"))).tolist()
+        [0, 4, 1, 5, 2, 6, 3, 7]
     """
     width, positions = config.head_width, config.positions
     if positions.kind != "rotary":
         return torch.arange(width, device="cpu")
-    turned = int(width * positions.share)
-    order = torch.arange(turned, device="cpu").view(2, -1).T.flatten()
-    return torch.cat([order, torch.arange(turned, width, device="cpu")])
+    rotated = int(width * positions.share)
+    order = torch.arange(rotated, device="cpu").view(2, -1).T.flatten()
+    return torch.cat([order, torch.arange(rotated, width, device="cpu")])
 
 
 def halves(config: TransformerParts) -> Tensor:
-    """Return our places of their features of a head (D,): the inverse of `pairs`."""
+    """Return our index of each of their features of a head (D,): the inverse of `pairs`."""
     return pairs(config).argsort()
 
 

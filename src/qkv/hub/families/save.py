@@ -60,7 +60,7 @@ def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) 
     theirs = {**to_theirs(family.rules(written.config), written.tensors, written.config), **written.extra}
     if written.table.get("tie_word_embeddings") is False:
         # Without tied weights, the file holds a copy for each part that shares them here.
-        copies = {copy: theirs[home].clone() for copy, home in family.copies if home in theirs}
+        copies = {copy: theirs[original].clone() for copy, original in family.copies if original in theirs}
         theirs = {**copies, **theirs}
     files = {} if tokenizer is None else tokenizer_files(tokenizer)
     table = {**written.table, "architectures": [family.class_name], "dtype": "float32", "torch_dtype": "float32"}

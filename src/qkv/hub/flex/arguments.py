@@ -152,7 +152,7 @@ def mask_mod(block_mask: Any) -> Callable[..., Tensor] | None:
 
 
 def one_dtype(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return keys and values in the query's dtype; under autocast they are cast as PyTorch's attention does."""
+    """Return query, key and value in the query's dtype; under autocast they are cast as by PyTorch's attention."""
     kind = query.device.type
     if torch.is_autocast_enabled(kind) and query.dtype != torch.float64:
         query = query.to(torch.get_autocast_dtype(kind))

@@ -77,8 +77,8 @@ def flex_attention(
 
     Raises:
         ShapeError: sizes do not fit together, or with those of the block mask.
-        DtypeError: a tensor is on another device.
-        MaskError: the block mask is none, or was sliced and has no `mask_mod` of its own.
+        DtypeError: a tensor is on another device, or has no floating-point dtype.
+        MaskError: `block_mask` is not a block mask, or was sliced and has no `mask_mod` of its own.
         ArgumentError: a function, the scale or a table of options is of another kind.
         ConfigError: dropout or a kernel option is outside its range.
         UnsupportedError: inputs that are not four-dimensional; a backend that cannot serve the functions.
@@ -97,8 +97,8 @@ def flex_attention(
     arguments.check_functions(score_mod, post_mod, kernel_options, return_aux)
     arguments.check_scale(scale)
     arguments.check(query, key, value, block_mask, enable_gqa, kernel_options, return_lse and return_aux is not None)
-    largest_too = return_aux is not None and return_aux.max_scores
-    outputs = _Outputs(return_lse or largest_too or (return_aux is not None and return_aux.lse), largest_too)
+    with_largest = return_aux is not None and return_aux.max_scores
+    outputs = _Outputs(return_lse or with_largest or (return_aux is not None and return_aux.lse), with_largest)
     query, key, value = arguments.one_dtype(query, key, value)
     scale = query.shape[-1] ** -0.5 if scale is None and query.shape[-1] else scale
     grid = Grid.of(query, key)
@@ -143,14 +143,14 @@ def _returned(
 
 
 class _Outputs(NamedTuple):
-    """Which rows' results are asked for besides the output."""
+    """Which results per row are requested besides the output."""
 
     lse: bool
     largest: bool
 
 
 class _Options(NamedTuple):
-    """What is not a function of pairs."""
+    """The arguments that are not functions of pairs."""
 
     scale: float
     enable_gqa: bool
@@ -237,8 +237,8 @@ class _Functions(NamedTuple):
         pieces = conjuncts(both)
         others = [x for x in pieces if not reads.reads_of([x])]
         if len(others) < len(pieces):
-            hides = None if not others else mask_of(joined(others), grid)
-            reads.check(pieces, hides, grid)
+            hiding = None if not others else mask_of(joined(others), grid)
+            reads.check(pieces, hiding, grid)
         return mask_of(both, grid)
 
 
@@ -295,7 +295,7 @@ def _attention(
     query: Tensor, key: Tensor, value: Tensor, fast: Fast, options: _Options, outputs: _Outputs
 ) -> tuple[Tensor, Tensor | None]:
     score = ScaledDot(scale=fast.scale * options.scale, softcap=fast.cap)
-    named: dict[str, Any] = {
+    options_by_name: dict[str, Any] = {
         "score": score,
         "mask": fast.mask,
         "bias": fast.bias,
@@ -305,8 +305,8 @@ def _attention(
         "backend": options.backend,
     }
     if not outputs.lse:
-        return functional.attention(query, key, value, **named), None
-    output, state = functional.attention_with_state(query, key, value, **named)
+        return functional.attention(query, key, value, **options_by_name), None
+    output, state = functional.attention_with_state(query, key, value, **options_by_name)
     # As PyTorch returns it.
     return output, state.lse.to(torch.promote_types(query.dtype, torch.float32))
 

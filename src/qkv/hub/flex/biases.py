@@ -61,7 +61,7 @@ def _tile(added: Expression, grid: Grid, rows_Q1: Tensor, columns_K: Tensor) -> 
 
 
 def bias_of(biases: Sequence[tuple[int, Expression]], grid: Grid) -> Tensor | Bias | None:
-    """Return the sum of terms as what attention adds fastest; gradients reach the tensors that the terms read.
+    """Return the sum of terms in the form that attention adds fastest; gradients reach the tensors that they read.
 
     Args:
         biases: terms with their signs.
@@ -112,7 +112,7 @@ def _total(biases: Sequence[tuple[int, Expression]]) -> Expression | None:
 
 
 def _table(added: Expression, grid: Grid) -> Tensor | None:
-    """Return a captured matrix that is read at the pair's own place, with dimensions (B, H, Q, K) or of size 1."""
+    """Return a captured matrix that is read at the indices of the pair, with dimensions (B, H, Q, K) or of size 1."""
     if added.name != "index":
         return None
     table, *indices = added.arguments

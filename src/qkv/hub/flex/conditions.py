@@ -154,14 +154,14 @@ def conjuncts(holds: Expression) -> list[Expression]:
 
     Example:
         >>> both = operation("and", operation("ge", _QUERY, _KEY, dtype=torch.bool), number(True), dtype=torch.bool)
-        >>> [each.name for each in conjuncts(both)]
+        >>> [condition.name for condition in conjuncts(both)]
         ['ge', 'number']
     """
     return _parts(holds, "and")
 
 
 def joined(conditions: list[Expression]) -> Expression:
-    """Return the condition that all of some hold.
+    """Return the conjunction of conditions.
 
     Example:
         >>> joined([number(True), number(False)]).name
@@ -203,10 +203,10 @@ def _chosen(condition: Expression, one: Expression, other: Expression) -> Expres
 
 
 def _joined(masks: list[Mask], join: Callable[[Mask, Mask], Mask]) -> Mask | None:
-    union: Mask | None = None
+    result: Mask | None = None
     for mask in masks:
-        union = mask if union is None else join(union, mask)
-    return union
+        result = mask if result is None else join(result, mask)
+    return result
 
 
 def _negated(holds: Expression, grid: Grid) -> Mask | None:
@@ -270,8 +270,8 @@ def _rounded(one: Expression, other: Expression) -> Polynomial:
 def _documents(left: Expression, right: Expression, grid: Grid) -> Mask | None:
     """Return f(i) = f(j) for integers as documents."""
     kinds = left.dtype == right.dtype and (left.integral or left.dtype == torch.bool)
-    apart = "key" not in left.symbols and "query" not in right.symbols and "query" in left.symbols
-    if not kinds or not apart or replaced(left, "query", _KEY) != right or left == _QUERY:
+    separate = "key" not in left.symbols and "query" not in right.symbols and "query" in left.symbols
+    if not kinds or not separate or replaced(left, "query", _KEY) != right or left == _QUERY:
         return None
     queries = _items(per_row(left, grid), grid.queries)
     keys = None if grid.queries == grid.keys else _items(per_key(right, grid), grid.keys)
@@ -369,7 +369,7 @@ def _both(one: Mask, other: Mask) -> Mask:
 
 
 def _union(masks: list[Mask | None]) -> Mask | None:
-    """Return the union; intervals that begin, or end, together are one interval."""
+    """Return the union; one-sided intervals on the same side become one."""
     if any(mask is None or (isinstance(mask, Interval) and mask.first is None and mask.last is None) for mask in masks):
         return None
     masks_by: dict[str, Mask] = {}

@@ -1,5 +1,4 @@
-"""What a score or mask function computes from a score and four positions, as an expression that can be evaluated on
-tiles.
+"""Expressions for what a score or mask function computes from a score and four indices, to evaluate on tiles.
 
 Every expression is a scalar for one pair of a query and a key. Evaluated on tensors of positions that broadcast, it
 gives a tile.
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 
 SYMBOLS = ("batch", "head", "query", "key", "score")
-"""What an expression can depend on, in no order of a function's arguments."""
+"""What an expression can depend on; the order is not that of a function's arguments."""
 
 Argument = Any
 """An argument of an operation: an expression, a number, a dtype, or None."""

@@ -44,8 +44,8 @@ def modification(expression: Expression) -> Modification | None:
     Example:
         >>> from qkv.hub.flex.expressions import symbol
         >>> score, i, j = symbol("score", torch.float32), symbol("query"), symbol("key")
-        >>> late = operation("lt", i, j, dtype=torch.bool)
-        >>> modification(operation("where", late, number(-inf), score)).visible.name
+        >>> is_later = operation("lt", i, j, dtype=torch.bool)
+        >>> modification(operation("where", is_later, number(-inf), score)).visible.name
         'ge'
         >>> modification(operation("mul", score, score)) is None
         True
@@ -61,10 +61,10 @@ def modification(expression: Expression) -> Modification | None:
 def _added(expression: Expression) -> Modification | None:
     one, other = expression.arguments
     sign = -1 if expression.name == "sub" else 1
-    if not _scores(other):
+    if not _has_score(other):
         change = modification(one)
         return None if change is None else _biased(change, other, sign)
-    if not _scores(one):
+    if not _has_score(one):
         change = modification(other)
         change = change if sign > 0 or change is None else _times(change, number(-1.0))
         return None if change is None else _biased(change, one, 1)
@@ -85,7 +85,7 @@ def _biased(change: Modification, bias: Expression, sign: int) -> Modification:
     remaining: list[tuple[int, Expression]] = []
     visible = change.visible
     for factor, term in terms(bias, sign):
-        split = _split(term) if factor > 0 else None
+        split = _as_condition(term) if factor > 0 else None
         if split is None:
             remaining.append((factor, term))
             continue
@@ -96,7 +96,7 @@ def _biased(change: Modification, bias: Expression, sign: int) -> Modification:
     return replace(change, biases=(*change.biases, *remaining), visible=visible)
 
 
-def _split(term: Expression) -> tuple[Expression, Expression] | None:
+def _as_condition(term: Expression) -> tuple[Expression, Expression] | None:
     """Return the condition and the value of a bias that is −∞ elsewhere."""
     if term.name != "where":
         return None
@@ -106,21 +106,21 @@ def _split(term: Expression) -> tuple[Expression, Expression] | None:
     return (negation(condition), other) if constant(one) == -inf else None
 
 
-def _scores(expression: Expression) -> bool:
+def _has_score(expression: Expression) -> bool:
     return "score" in expression.symbols
 
 
 def _multiplied(expression: Expression) -> Modification | None:
     one, other = expression.arguments
-    if _scores(one) == _scores(other):
+    if _has_score(one) == _has_score(other):
         return None
-    change, factor = (modification(one), other) if _scores(one) else (modification(other), one)
+    change, factor = (modification(one), other) if _has_score(one) else (modification(other), one)
     return None if change is None else _times(change, factor)
 
 
 def _divided(expression: Expression) -> Modification | None:
     one, other = expression.arguments
-    change = None if _scores(other) else modification(one)
+    change = None if _has_score(other) else modification(one)
     if change is None:
         return None
     divisor = constant(other)
@@ -173,13 +173,13 @@ def _tanh(expression: Expression) -> Modification | None:
 
 def _where(expression: Expression) -> Modification | None:
     condition, one, other = expression.arguments
-    if _scores(condition):
+    if _has_score(condition):
         return None
     if constant(other) == -inf:
         return _restricted(modification(one), condition)
     if constant(one) == -inf:
         return _restricted(modification(other), negation(condition))
-    return _either(condition, modification(one), modification(other))
+    return _chosen(condition, modification(one), modification(other))
 
 
 def _restricted(change: Modification | None, condition: Expression) -> Modification | None:
@@ -188,7 +188,7 @@ def _restricted(change: Modification | None, condition: Expression) -> Modificat
     return replace(change, visible=operation("and", condition, change.visible, dtype=torch.bool))
 
 
-def _either(condition: Expression, one: Modification | None, other: Modification | None) -> Modification | None:
+def _chosen(condition: Expression, one: Modification | None, other: Modification | None) -> Modification | None:
     """Return one modification where the condition holds and another elsewhere, if only bias and mask differ."""
     if one is None or other is None or (one.scale, one.rate) != (other.scale, other.rate):
         return None

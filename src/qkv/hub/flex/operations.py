@@ -1,4 +1,4 @@
-"""Which operation a PyTorch function is: `a + b`, `torch.add(a, b)` and `a.add(b)` are one."""
+"""Recognize the operation of a PyTorch function: `a + b`, `torch.add(a, b)` and `a.add(b)` are one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor
 from qkv.hub.flex.expressions import Argument, Expression, number, operation
 
 Operation = tuple[str, tuple[Argument, ...]] | Expression | None
-"""An operation and its arguments; an expression, to be cast; None for what is no operation on scalars."""
+"""An operation and its arguments; an expression, to be cast; None for anything but an operation on scalars."""
 Rule = Callable[..., Operation]
 
 
@@ -149,7 +149,7 @@ def _filled(input: Argument, mask: Argument, value: Argument) -> Operation:
 
 
 def _same(input: Expression, *kinds: Argument, **named: Argument) -> Operation:
-    """Take a conversion: the result tells the type."""
+    """Take a conversion: the dtype follows from the result."""
     return input
 
 

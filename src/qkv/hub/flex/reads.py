@@ -1,4 +1,4 @@
-"""Tables that end where the mask hides: what lies beyond them is read as 0, if only hidden pairs read there.
+"""Reads beyond the end of a table: they give 0 if only pairs that the mask hides read there.
 
 PyTorch's kernels skip hidden pairs; a tile also evaluates them. Interval arithmetic on the indices shows which reads
 can go out of bounds, so that all others stay unchanged.
@@ -203,8 +203,8 @@ def _check(read: Expression, visible: Tensor | None, index_of: dict[str, Tensor]
     numbers = list(index_of.values())
     # Positions are integers of at least 0, so that their sum has the shape of them all.
     shape = sum(numbers, bad.long()).shape
-    at = bad.expand(shape).nonzero()[0].tolist()
-    index = [int(torch.as_tensor(evaluate(x, index_of), device="cpu").expand(shape)[tuple(at)]) for x in indices]
-    batch, head, query, key = (int(x.expand(shape)[tuple(at)]) for x in numbers)
+    first = bad.expand(shape).nonzero()[0].tolist()
+    index = [int(torch.as_tensor(evaluate(x, index_of), device="cpu").expand(shape)[tuple(first)]) for x in indices]
+    batch, head, query, key = (int(x.expand(shape)[tuple(first)]) for x in numbers)
     pair = f"of the visible pair batch {batch}, head {head}, query {query}, key {key}"
     raise beyond(table.arguments[0].tensor, show(tuple(index)), pair)

@@ -25,7 +25,7 @@ MASK_ARGUMENTS = ("batch", "head", "query", "key")
 
 
 class UntraceableError(Exception):
-    """A function does something with a symbolic scalar that is no operation on scalars; never seen by users."""
+    """A function does something with a symbolic scalar that is not an operation on scalars; never seen by users."""
 
 
 @final
@@ -56,7 +56,7 @@ def _symbol(expression: Expression, device: torch.device, sizes: tuple[int, ...]
 
 
 def indexed_by_tensors(func: Any, args: Sequence[Any]) -> list[Any] | None:
-    """Return the places in table[place, ...] if they are integers and some are tensors, else None."""
+    """Return the indices of table[index, ...] if they are integers and some are tensors, else None."""
     if func is not Tensor.__getitem__:
         return None
     indices = args[1] if isinstance(args[1], tuple) else (args[1],)
@@ -140,7 +140,7 @@ _PROPERTIES = (
     torch.result_type,
     torch.is_tensor,
 )
-"""What may be asked about a symbol itself."""
+"""The properties that a symbol itself has."""
 _SCALAR_PROPERTIES = (Tensor.shape.__get__, Tensor.ndim.__get__, Tensor.dim, Tensor.size)  # type: ignore[attr-defined]
 
 
@@ -223,7 +223,7 @@ def _recorded(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Express
     if not isinstance(operation, Expression) and operation[0] == "call":
         operator_, *arguments, named = operation[1]
         operation = "call", (operator_, *map(_tensor_or_constant, args, arguments), named)
-    # The function itself tells the type of its result.
+    # The dtype is that which the function itself returns.
     like = func(*_examples(args), **_examples(kwargs))
     if not isinstance(like, Tensor) or like.ndim:
         raise UntraceableError
@@ -231,7 +231,7 @@ def _recorded(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Express
 
 
 def _tensor_or_constant(original: Any, argument: Any) -> Any:
-    """Return an argument of a function that may tell tensors from numbers: ones_like(score) stays a tensor."""
+    """Return an argument of a function that may treat tensors and numbers differently: a tensor stays a tensor."""
     is_tensor = isinstance(argument, Expression) and argument.name == "number" and isinstance(original, Tensor)
     return Expression("tensor", (argument,), argument.dtype) if is_tensor else argument
 

@@ -29,10 +29,10 @@ SIZE = TileSize(1 << 19, 1, all_items=True)
 """The scores of a stripe: 2 MiB of float32."""
 
 TRACED_ROWS = 128
-"""The rows of a stripe under PyTorch's compiler, which makes a piece of the graph of each."""
+"""The rows of a stripe under PyTorch's compiler, whose graph repeats the operations of each."""
 
 OnTile = Callable[[Tensor, Mapping[str, Tensor]], Tensor]
-"""A function of scores (B, H, h, K), and of places that broadcast to them."""
+"""A function of scores (B, H, h, K), and of indices that broadcast to them."""
 
 
 class Results(NamedTuple):
@@ -84,7 +84,7 @@ def by_pair(function: Callable[..., Tensor], leads: bool) -> OnTile:
         result = called(*numbers)
         if not isinstance(result, Tensor) or result.ndim:
             got = f"shape {tuple(result.shape)}" if isinstance(result, Tensor) else type(result).__name__
-            hint = "PyTorch's flex_attention wants one too: for a constant, score * 0 + 1 or torch.full_like(score, 1)."
+            hint = "PyTorch's flex_attention needs one too: for a constant, score * 0 + 1 or torch.full_like(score, 1)."
             raise DtypeError(name, "a function that returns a scalar tensor", got, hint)
         return result
 
@@ -98,7 +98,7 @@ def by_pair(function: Callable[..., Tensor], leads: bool) -> OnTile:
         if not torch.compiler.is_compiling() and not all(len(positions) for positions in numbers):
             # vmap does not support every operator on an empty tensor, as in a tile whose keys are all hidden.
             return x.new_zeros([len(positions) for positions in numbers])
-        # PyTorch's compiler lets no checkpoint enter a mode: there all stripes lie within one.
+        # Under PyTorch's compiler a checkpoint cannot enter a mode: there `traced` enters it for all stripes.
         with nullcontext() if torch.compiler.is_compiling() else IndexByTensors():
             return function(*((x,) if leads else ()), *numbers)
 
@@ -260,7 +260,7 @@ class BatchStripes:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Again:
+class _DifferentiableStripes:
     """The stripes as a function that is differentiated any number of times, of query, key, value and captured tensors.
 
     Attributes:
@@ -301,7 +301,7 @@ class _Again:
 
 def _gradients_with_graph(ctx: Any, g_output: Tensor, g_lse: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
     """Return the gradients with a graph."""
-    needed, recomputed = ctx.needs_input_grad[1:], _Again(ctx.stripes, ctx.captured)
+    needed, recomputed = ctx.needs_input_grad[1:], _DifferentiableStripes(ctx.stripes, ctx.captured)
     chosen = tuple(index for index, want in enumerate(needed) if want)
     cotangents = [g_output, g_lse][: len(recomputed.results)]
     gradients = iter(gradients_of(recomputed, ctx.saved_tensors, chosen, cotangents))

@@ -57,7 +57,7 @@ def measure(data: Path, steps: int, precision: str) -> dict[str, Any]:
         row["libraries and data"] = _mib("VmRSS")
         outcome = train(task, model, settings, **given)
         row["peak"], row["updates"] = _mib("VmHWM"), outcome.step
-        batch = task.collate(max(task.batches(tokens=settings.tokens, seed=0, epoch=0), key=len))
+        batch = task.collate(max(task.batches(tokens=settings.batch_tokens, seed=0, epoch=0), key=len))
 
         def update() -> None:
             model.zero_grad(set_to_none=True)

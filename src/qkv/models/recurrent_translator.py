@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, final
+from typing import ClassVar, Literal, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -356,7 +356,8 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         if self.from_context is not None:
             attend = self._attend_before_step(self.from_context, state, len(inputs), contexts_of)
         from_hidden = repeat_layer(self.from_hidden, len(inputs), state.session)
-        step = stacked(self.config.cell, from_hidden, self._above(), len(inputs), state.session)
+        above = parts_of(self.above, LayerAbove, "above")
+        step = stacked(self.config.cell, from_hidden, above, len(inputs), state.session)
         hidden, states, contexts = state.hidden, [], []
         for step_input in inputs:
             x = step_input
@@ -426,13 +427,10 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         project_query, score = score_parts.project_queries(steps, state.session), score_parts.projected()
         if self.normalizer is None:
             attend = _one_head(self.attention, score, mask, state, steps)
-        else:
-            settings = {"score": score, "normalizer": optional_normalizer(self.normalizer), "mask": mask}
-            attend = partial(_with_keys, self.attention, state.keys, state.values, settings)
-        return lambda s: attend(project_query(s))
-
-    def _above(self) -> list[LayerAbove]:
-        return parts_of(self.above, LayerAbove, "above")
+            return lambda s: attend(project_query(s))
+        attention, keys, values = self.attention, state.keys, state.values
+        settings = {"score": score, "normalizer": optional_normalizer(self.normalizer), "mask": mask}
+        return lambda s: attention(project_query(s), keys, values, **settings)
 
 
 def _with_heads_mixed(
@@ -489,11 +487,6 @@ def _encoder(config: RecurrentConfig) -> nn.RNNBase | SelfAttentionEncoder:
         width, config.hidden, layers, batch_first=True, bidirectional=True
     )
     return layer
-
-
-def _with_keys(attention: Attention, keys: Tensor, values: Tensor, settings: dict[str, Any], query: Tensor) -> Tensor:
-    output: Tensor = attention(query, keys, values, **settings)
-    return output
 
 
 def _one_head(

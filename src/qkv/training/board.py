@@ -50,10 +50,10 @@ class Board:
         match event:
             case Logged():
                 for name in ("loss", "learning_rate", "gradient_norm", "tokens_per_second"):
-                    self._add(f"train/{name}", getattr(event, name), event.step)
+                    self._writer.add_scalar(f"train/{name}", getattr(event, name), event.step)
             case Validated(step, figures, _):
                 for figure in figures:
-                    self._add(f"validation/{figure.name}", figure.value, step)
+                    self._writer.add_scalar(f"validation/{figure.name}", figure.value, step)
             case _:
                 return
         self._writer.flush()
@@ -63,6 +63,3 @@ class Board:
         with typed(self._folder, "a writable folder"):
             expect_held(self._folder)
             self._writer.close()
-
-    def _add(self, name: str, value: float, step: int) -> None:
-        self._writer.add_scalar(name, value, step)

@@ -17,7 +17,7 @@ from qkv.checkpoint.plain import Plain, decode_mapping
 from qkv.errors import CheckpointError
 from qkv.files import FREE, room_for
 
-_AGAIN = "The file was altered: copy it again from its source."
+_COPY_AGAIN = "The file was altered: copy it again from its source."
 _LENGTH = struct.Struct("<Q")
 _LONGEST_HEADER = 100_000_000  # as in the library
 _PIECE = 1 << 24
@@ -42,12 +42,12 @@ _DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
 )
 
 
-def pack(tensors: Mapping[str, Tensor], what: str) -> tuple[bytes, dict[str, str]]:
+def pack(tensors: Mapping[str, Tensor], file: str) -> tuple[bytes, dict[str, str]]:
     """Serialize named tensors as safetensors bytes, the same bytes for the same values.
 
     Args:
         tensors: name to tensor, any shapes, strides and devices.
-        what: its name in messages.
+        file: its name in messages.
 
     Returns:
         The bytes, and for each tensor that shares another one's memory the name under which that is stored.
@@ -69,26 +69,26 @@ def pack(tensors: Mapping[str, Tensor], what: str) -> tuple[bytes, dict[str, str
     memories: set[int] = set()
     for name in sorted(tensors):
         tensor = tensors[name]
-        _check(name, tensor, what)
+        _check(name, tensor, file)
         home = homes.setdefault(_identity(name, tensor), name)
         if home == name:
-            stored[name] = _apart(tensor, memories)
+            stored[name] = _with_own_memory(tensor, memories)
         else:
             tied[name] = home
     try:
         return safetensors.torch.save(stored), tied
     except (SafetensorError, ValueError, KeyError) as error:
         hint = "Convert these tensors to a plain dense type, such as float32."
-        raise CheckpointError(what, "tensors supported by safetensors", str(error), hint) from error
+        raise CheckpointError(file, "tensors supported by safetensors", str(error), hint) from error
 
 
-def unpack(data: bytes, tied: Mapping[str, str], what: str) -> dict[str, Tensor]:
+def unpack(data: bytes, tied: Mapping[str, str], file: str) -> dict[str, Tensor]:
     """Parse the output of `pack`.
 
     Args:
         data: safetensors bytes.
         tied: the names that are aliases of another tensor.
-        what: its name in messages, as a path.
+        file: its name in messages, as a path.
 
     Returns:
         Name to tensor, on the CPU; tied names give the same tensor object.
@@ -96,16 +96,16 @@ def unpack(data: bytes, tied: Mapping[str, str], what: str) -> dict[str, Tensor]
     Raises:
         CheckpointError: it is not safetensors, or an alias has no target.
     """
-    return with_tied(read_tensors(BytesIO(data), len(data), what), tied, what)
+    return with_tied(read_tensors(BytesIO(data), len(data), file), tied, file)
 
 
-def with_tied(tensors: dict[str, Tensor], tied: Mapping[str, str], what: str) -> dict[str, Tensor]:
+def with_tied(tensors: dict[str, Tensor], tied: Mapping[str, str], file: str) -> dict[str, Tensor]:
     """Add the names that are aliases.
 
     Args:
         tensors: name to tensor.
         tied: the names that are aliases of another tensor.
-        what: their file's name in messages.
+        file: their file's name in messages.
 
     Returns:
         Name to tensor; tied names give the same tensor object.
@@ -115,7 +115,7 @@ def with_tied(tensors: dict[str, Tensor], tied: Mapping[str, str], what: str) ->
     """
     for name, home in tied.items():
         if name in tensors or home not in tensors:
-            raise CheckpointError(what, f"a tensor {home!r}, of which {name!r} is an alias", "none", _AGAIN)
+            raise CheckpointError(file, f"a tensor {home!r}, of which {name!r} is an alias", "none", _COPY_AGAIN)
     return tensors | {name: tensors[home] for name, home in tied.items()}
 
 
@@ -151,13 +151,13 @@ class Header:
     bytes: bytes
 
 
-def read_header(stream: IO[bytes], size: int, what: str) -> Header:
+def read_header(stream: IO[bytes], size: int, file: str) -> Header:
     """Read the header of a safetensors file, and check that it describes the whole file.
 
     Args:
         stream: the file, at its start.
         size: its size in bytes.
-        what: its name in messages, as a path.
+        file: its name in messages, as a path.
 
     Returns:
         The header.
@@ -175,33 +175,33 @@ def read_header(stream: IO[bytes], size: int, what: str) -> Header:
     start = stream.read(_LENGTH.size)
     length = _LENGTH.unpack(start)[0] if len(start) == _LENGTH.size else size
     if length > min(_LONGEST_HEADER, size - _LENGTH.size):
-        raise _wrong(what, f"a header of {length:,} bytes in a file of {size:,}")
+        raise _wrong(file, f"a header of {length:,} bytes in a file of {size:,}")
     text = stream.read(length)
-    table = decode_mapping(text.rstrip(b" "), what)
+    table = decode_mapping(text.rstrip(b" "), file)
     metadata = table.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
-        raise _wrong(what, "metadata that is not text")
+        raise _wrong(file, "metadata that is not text")
     slots, offset = {}, 0
     for name, (begin, end, slot) in sorted(
-        ((name, _slot(name, entry, what)) for name, entry in table.items()), key=lambda item: item[1][:2]
+        ((name, _slot(name, entry, file)) for name, entry in table.items()), key=lambda item: item[1][:2]
     ):
         if begin != offset:
-            raise _wrong(what, f"{name[:80]!r} at byte {begin:,}, not {offset:,}")
+            raise _wrong(file, f"{name[:80]!r} at byte {begin:,}, not {offset:,}")
         slots[name], offset = slot, end
     if offset != size - _LENGTH.size - length:
-        raise _wrong(what, f"{size - _LENGTH.size - length:,} bytes of tensors, not {offset:,}")
+        raise _wrong(file, f"{size - _LENGTH.size - length:,} bytes of tensors, not {offset:,}")
     return Header(slots, cast("dict[str, str]", metadata), start + text)
 
 
 def read_tensors(
-    stream: IO[bytes], size: int, what: str, on_read: Callable[[Any], object] = lambda piece: None
+    stream: IO[bytes], size: int, file: str, on_read: Callable[[Any], object] = lambda piece: None
 ) -> dict[str, Tensor]:
     """Read the tensors of a safetensors file; each byte is in memory once.
 
     Args:
         stream: the file, at its start.
         size: its size in bytes.
-        what: its name in messages, as a path.
+        file: its name in messages, as a path.
         on_read: called with every byte of the file, in order, for a sum of them.
 
     Returns:
@@ -211,20 +211,20 @@ def read_tensors(
         CheckpointError: it is not safetensors.
         OutOfMemoryError: the tensors do not fit in memory.
     """
-    header = read_header(stream, size, what)
+    header = read_header(stream, size, file)
     on_read(header.bytes)
-    with room_for(what, FREE):
-        return {name: _read_one(stream, slot, what, on_read) for name, slot in header.slots.items()}
+    with room_for(file, FREE):
+        return {name: _read_one(stream, slot, file, on_read) for name, slot in header.slots.items()}
 
 
-def read_some(stream: IO[bytes], header: Header, names: Sequence[str], what: str) -> dict[str, Tensor]:
+def read_some(stream: IO[bytes], header: Header, names: Sequence[str], file: str) -> dict[str, Tensor]:
     """Read some tensors of a safetensors file.
 
     Args:
         stream: the file, which can seek.
         header: its header, as `read_header` found it.
         names: which ones.
-        what: its name in messages, as a path.
+        file: its name in messages, as a path.
 
     Returns:
         Name to tensor, on the CPU.
@@ -240,28 +240,28 @@ def read_some(stream: IO[bytes], header: Header, names: Sequence[str], what: str
         {'weight': tensor([1., 1.])}
     """
     tensors, start = {}, len(header.bytes)
-    with room_for(what, FREE):
+    with room_for(file, FREE):
         for name, slot in header.slots.items():
             if name in names:
                 stream.seek(start)
-                tensors[name] = _read_one(stream, slot, what, lambda piece: None)
+                tensors[name] = _read_one(stream, slot, file, lambda piece: None)
             start += slot.bytes
     return tensors
 
 
-def _read_one(stream: IO[bytes], slot: Slot, what: str, on_read: Callable[[Any], object]) -> Tensor:
+def _read_one(stream: IO[bytes], slot: Slot, file: str, on_read: Callable[[Any], object]) -> Tensor:
     numbers = torch.empty(slot.bytes, dtype=torch.uint8, device="cpu")
-    rest = numbers.numpy().data
-    while rest:
-        count = stream.readinto(rest[:_PIECE])  # type: ignore[attr-defined]
+    remaining = numbers.numpy().data
+    while remaining:
+        count = stream.readinto(remaining[:_PIECE])  # type: ignore[attr-defined]
         if not count:
-            raise _wrong(what, "a file that was shortened while it was read")
-        on_read(rest[:count])
-        rest = rest[count:]
+            raise _wrong(file, "a file that was shortened while it was read")
+        on_read(remaining[:count])
+        remaining = remaining[count:]
     return numbers.view(slot.dtype).reshape(slot.shape)
 
 
-def _slot(name: str, entry: Plain, what: str) -> tuple[int, int, Slot]:
+def _slot(name: str, entry: Plain, file: str) -> tuple[int, int, Slot]:
     match entry:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)], **rest} if not rest:
             sizes = [size for size in shape if type(size) is int and 0 <= size < 1 << 63]
@@ -269,14 +269,14 @@ def _slot(name: str, entry: Plain, what: str) -> tuple[int, int, Slot]:
             is_valid = dtype in _DTYPES and len(sizes) == len(shape) and 0 <= begin <= end and count < 1 << 60
             if is_valid and count * _DTYPES[dtype].itemsize == end - begin:
                 return begin, end, Slot(_DTYPES[dtype], tuple(sizes), end - begin)
-    raise _wrong(what, f"{name[:80]!r}: {str(entry)[:120]}")
+    raise _wrong(file, f"{name[:80]!r}: {str(entry)[:120]}")
 
 
-def _wrong(what: str, got: str) -> CheckpointError:
-    return CheckpointError(what, "safetensors", got, _AGAIN)
+def _wrong(file: str, got: str) -> CheckpointError:
+    return CheckpointError(file, "safetensors", got, _COPY_AGAIN)
 
 
-def _apart(tensor: Tensor, memories: set[int]) -> Tensor:
+def _with_own_memory(tensor: Tensor, memories: set[int]) -> Tensor:
     # Different views of one memory are stored separately: all but the first are copied.
     dense = tensor.detach().cpu().contiguous()
     memory = dense.untyped_storage().data_ptr()
@@ -286,15 +286,15 @@ def _apart(tensor: Tensor, memories: set[int]) -> Tensor:
     return dense
 
 
-def _check(name: str, tensor: Tensor, what: str) -> None:
+def _check(name: str, tensor: Tensor, file: str) -> None:
     dense = tensor.layout == torch.strided and not tensor.is_meta and not tensor.is_quantized
     if not dense or tensor.is_complex():
         got = f"{name!r}: {tensor.dtype}, {tensor.layout}, on {tensor.device}"
         hint = "Convert it to a plain dense tensor of real numbers first."
-        raise CheckpointError(what, "dense tensors with data", got, hint)
+        raise CheckpointError(file, "dense tensors with data", got, hint)
     if not name or name == "__metadata__":
         hint = "Rename the tensor."
-        raise CheckpointError(what, "names supported by safetensors", repr(name), hint)
+        raise CheckpointError(file, "names supported by safetensors", repr(name), hint)
 
 
 def _identity(name: str, tensor: Tensor) -> object:

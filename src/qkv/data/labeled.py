@@ -203,7 +203,7 @@ def _check_each_order(items: list[Labeled], name: str) -> None:
         return counts[text] > max(1, counts[item.label]) and (more_words or texts[item.label] > 0)
 
     exchanged = [item for item in items if seems_exchanged(item)]
-    if not exchanged:  # of as count_text lines of either order, the one whose label has more words than its text
+    if not exchanged:  # of as many lines of either order, the one whose label has more words than its text
         pairs = {(item.label, normalize("NFC", item.text.strip())) for item in items}
         exchanged = [item for item in items if (normalize("NFC", item.text.strip()), item.label) in pairs]
         exchanged = [item for item in exchanged if len(item.label.split()) > len(item.text.split())]
@@ -245,7 +245,7 @@ def read_tagged(path: Path, *, say: Callable[[str], None] = silent) -> list[Tagg
 
     Raises:
         DataError: the file cannot be read, has no words or is not UTF-8; or a line has fewer than two nonempty columns,
-            or not as count_text columns as the first.
+            or not as many columns as the first.
 
     Example:
         >>> from tempfile import TemporaryDirectory

@@ -119,7 +119,7 @@ def _lineage_of_each_call(plain: Mapping[str, Any], lineages: int, reader: Value
     lineage_of: dict[int, int] = {}
     for pass_plain in plain["passes"]:
         number = pass_plain["lineage"]
-        indices = [at for each in pass_plain["calls"].values() for at in each]
+        indices = [at for call_numbers in pass_plain["calls"].values() for at in call_numbers]
         inside = all(type(at) is int and 0 <= at < len(plain["calls"]) for at in indices)
         if type(number) is not int or not 0 <= number < lineages or not inside:
             raise reader.wrong("calls and rows of a pass that the file holds", brief([number, *indices]))

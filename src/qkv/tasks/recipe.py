@@ -402,7 +402,7 @@ def refuse_settings_of(table: Mapping[str, Any], config: type, other: type, kind
     Raises:
         ConfigError: a setting is one of the other kind; the message says of which.
     """
-    names, elsewhere = ({field.name for field in fields(each)} for each in (config, other))
+    names, elsewhere = ({field.name for field in fields(cls)} for cls in (config, other))
     for name in table:
         if name in elsewhere - names:
             hint = (

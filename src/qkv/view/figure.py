@@ -1,4 +1,4 @@
-"""Alignments as one picture, PNG or SVG, figure_of by matplotlib without global state."""
+"""Alignments as one picture, PNG or SVG, drawn by matplotlib without global state."""
 
 import io
 import logging
@@ -47,7 +47,7 @@ _COLORMAP = ListedColormap([tuple(part / 255 for part in color(step / 255)) for 
 
 
 class TokenWeights(Protocol):
-    """What is figure_of: an `Alignment`, which draws itself in notebooks and so imports this module."""
+    """What is drawn: an `Alignment`, which draws itself in notebooks and so imports this module."""
 
     @property
     def source(self) -> tuple[str, ...]: ...  # noqa: D102

@@ -70,7 +70,7 @@ def _panel(regressor: Regressor, column: int, axis: Any, interval: str, level: f
         axis.fill_between(
             x,
             [prediction.low for prediction in predictions],
-            [each.high for each in predictions],
+            [prediction.high for prediction in predictions],
             color=_CURVE,
             alpha=0.2,
             lw=0,

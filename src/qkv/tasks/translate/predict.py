@@ -184,7 +184,7 @@ class Translator:
                 raise CheckpointError(str(path), f"the columns of {runs[0][0]}", "other ones", hint)
         longest = min(member.longest for member in members)
         models = [member.model for member in other_members]
-        back = [way for member in members for way in member.back]
+        back = [direction for member in members for direction in member.back]
         return cls(first.model, first.tokenizer, longest, models, first.table, back)
 
     def translate(self, lines: Sequence[str], how: Decoding | None = None, *, beam: int = 1) -> list[str]:
@@ -380,7 +380,8 @@ class Translator:
         settings: dict[str, Any] = {"bos": self.tokenizer.bos, "eos": self.tokenizer.eos, "session": session}
         settings |= {"limit": how.limit(lengths_B), "never": self.tokenizer.never_written}
         ahead, back = (
-            [model for model, back in zip(self.models, self.back, strict=True) if back is way] for way in (False, True)
+            [model for model, back in zip(self.models, self.back, strict=True) if back is direction]
+            for direction in (False, True)
         )
         # With both directions, the models of each direction propose every hypothesis of their beam.
         wide = replace(how, n_best=max(how.n_best, how.beam)) if ahead and back else how

@@ -1,4 +1,4 @@
-"""One token request down the layers: which tokens its attention came from, and how much is omitted."""
+"""One token followed down the layers: which tokens its attention came from, and how much is omitted."""
 
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from qkv.view.answers.rows import SceneRows
 from qkv.view.scene import Scene
 
 MOST = 64
-"""Maximum links per token, and maximum tokens request per layer."""
+"""Maximum links per token, and maximum tokens followed per layer."""
 DEEPEST = 128
 """Maximum number of layers."""
 
@@ -22,7 +22,7 @@ class GraphRequest(NamedTuple):
         layers: from the bottom to the top.
         query: the token at the top.
         top: number of links per token.
-        frontier: number of tokens per layer that are request further.
+        frontier: number of tokens per layer that are followed further.
     """
 
     layers: tuple[int, ...]
@@ -35,7 +35,7 @@ def graph(rows: SceneRows, request: GraphRequest) -> dict[str, Any]:
     """Follow a token from the top layer down; weights are averaged over the heads.
 
     The token starts with a mass of 1, which is distributed over the keys in proportion to their weights. Only the
-    strongest links of each token are kept, and only the heaviest tokens they reach are request. The discarded mass is
+    strongest links of each token are kept, and only the heaviest tokens they reach are followed. The discarded mass is
     returned for each layer.
 
     Raises:

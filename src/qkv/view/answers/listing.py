@@ -15,7 +15,7 @@ from qkv.view.tokens import label, labels, sentence
 VERSION = 2
 """Version of the requests and answers between page and server."""
 LISTED = 20_000
-"""Maximum length of a sequence that is contents in full."""
+"""Maximum length of a sequence that is listed in full."""
 _READ = 200
 """Maximum number of tokens of a translation that the page shows beside its title."""
 _LONGEST_NAME = 200

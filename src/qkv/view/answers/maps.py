@@ -12,7 +12,7 @@ from qkv.view.answers.background import Background
 from qkv.view.answers.byte_lru import ByteLRU
 from qkv.view.answers.head import head_of, norms
 from qkv.view.answers.pooling import SIDE
-from qkv.view.answers.pyramid import How, Pyramid, TileIndex, What
+from qkv.view.answers.pyramid import Pooling, Pyramid, Statistic, TileIndex
 from qkv.view.answers.weights import HeadWeights
 from qkv.view.scene import Scene
 
@@ -43,7 +43,7 @@ class Maps:
         """The memory of pyramids and tiles, now or when they are done."""
         return self._pyramids.bytes + self._tiles.bytes
 
-    def tile(self, layer: int, head: int, position: TileIndex, how: How, quantity: Quantity) -> Numbers:
+    def tile(self, layer: int, head: int, position: TileIndex, pooling: Pooling, quantity: Quantity) -> Numbers:
         """Return a tile; the first request starts the computation of the map's exact levels."""
         pyramid = self.pyramid(layer, head, quantity)
         _expect_level(pyramid, position.level)
@@ -52,25 +52,25 @@ class Maps:
                 got, hint = str(at), f"Level {position.level} has {cells} cells there."
                 raise ConfigError(side, f"a tile from 0 to {(cells - 1) // SIDE}", got, hint)
         self._begin(pyramid)
-        name = (layer, head, position, how, quantity)
+        name = (layer, head, position, pooling, quantity)
         content = self._tiles.find(name)
         if content is None:
-            content = numbers(*pyramid.tile(position, how))
+            content = numbers(*pyramid.tile(position, pooling))
             if content.state == "exact":
                 self._tiles.put(name, content)
         return content
 
-    def track(self, layer: int, head: int, what: What, level: int) -> Numbers:
+    def track(self, layer: int, head: int, statistic: Statistic, level: int) -> Numbers:
         """Return a statistic of every query or key, pooled to a level: (1, n)."""
         pyramid = self.pyramid(layer, head, "weight")
-        if what == "entropy" and not pyramid.weights.head.non_negative:
+        if statistic == "entropy" and not pyramid.weights.head.non_negative:
             got = f"entropy of {pyramid.weights.head.kind} weights"
             hint = "Request peak or received."
             raise ConfigError("what", "a statistic defined for negative weights", got, hint)
         _expect_level(pyramid, level)
         self._begin(pyramid)
-        values, exact = pyramid.track(what)
-        return numbers(_pooled(values, level, what)[None], exact)
+        values, exact = pyramid.track(statistic)
+        return numbers(_pooled(values, level, statistic)[None], exact)
 
     def progress(self, layer: int, head: int, quantity: Quantity) -> dict[str, Any]:
         """Return how much of a map is exact."""
@@ -116,9 +116,9 @@ def _expect_level(pyramid: Pyramid, level: int) -> None:
         raise ConfigError("level", f"a level from 0 to {pyramid.levels - 1}", str(level), hint)
 
 
-def _pooled(values: Tensor, level: int, what: What) -> Tensor:
+def _pooled(values: Tensor, level: int, statistic: Statistic) -> Tensor:
     """Pool a track to a level: the maximum for peak, the mean for the others."""
     block = 1 << level
     padding = -len(values) % block
     blocks = torch.nn.functional.pad(values.double(), (0, padding), value=torch.nan).view(-1, block)
-    return blocks.nan_to_num(-torch.inf).amax(1) if what == "peak" else blocks.nanmean(1)
+    return blocks.nan_to_num(-torch.inf).amax(1) if statistic == "peak" else blocks.nanmean(1)

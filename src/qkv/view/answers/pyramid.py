@@ -21,8 +21,8 @@ _SAMPLE_WITH_PASSES = 3 << 23
 """The same where each row takes a pass over all of its keys first, which counts as so many weights."""
 _SAMPLES = 8 << 20
 _CHEAP = 1 << 22
-How = Literal["mean", "max"]
-What = Literal["entropy", "received", "peak"]
+Pooling = Literal["mean", "max"]
+Statistic = Literal["entropy", "received", "peak"]
 
 
 class TileIndex(NamedTuple):
@@ -91,41 +91,41 @@ class Pyramid:
         """Return the number of cells of a level, vertically and horizontally."""
         return -(-self.shape[0] >> level), -(-self.shape[1] >> level)
 
-    def tile(self, position: TileIndex, how: How) -> tuple[Tensor, bool]:
+    def tile(self, position: TileIndex, pooling: Pooling) -> tuple[Tensor, bool]:
         """Return a tile of at most 256 × 256 cells, and whether it is exact.
 
         Args:
             position: the tile.
-            how: mean or maximum of the weights a cell covers.
+            pooling: mean or maximum of the weights a cell covers.
         """
         level, row, column = position
         high, wide = self.size(level)
         rows = range(row * SIDE, min((row + 1) * SIDE, high))
         columns = range(column * SIDE, min((column + 1) * SIDE, wide))
         if level < self.base:
-            return self._computed(level, rows, columns, how), True
+            return self._computed(level, rows, columns, pooling), True
         ready = self._ready(level, rows)
-        ready_part = self._read(level, rows[:ready], columns, how)
+        ready_part = self._read(level, rows[:ready], columns, pooling)
         if ready == len(rows):
             return ready_part, True
-        sample = self._samples.get((position, how), lambda: self._sampled(level, rows, columns, how))
+        sample = self._samples.get((position, pooling), lambda: self._sampled(level, rows, columns, pooling))
         return torch.cat([ready_part, sample[ready:]]), False
 
-    def track(self, what: What) -> tuple[Tensor, bool]:
+    def track(self, statistic: Statistic) -> tuple[Tensor, bool]:
         """Return a statistic of every row, or of every column (received), and whether it is exact.
 
         Unfinished rows take the value of the nearest sampled row; for columns, the sample is scaled up.
         """
-        of_rows = self._peak if what == "peak" else self._entropy
+        of_rows = self._peak if statistic == "peak" else self._entropy
         if self.exact:
-            return self._received if what == "received" else of_rows, True
+            return self._received if statistic == "received" else of_rows, True
         rows = torch.linspace(0, self.shape[0] - 1, min(SIDE, self.shape[0]), device="cpu").long()
         sample, columns = self.weights.rows(rows), slice(0, self.shape[1])
         tiles = (sample(chunk).float() for chunk in self._chunks(columns, len(rows), 1))
-        if what == "received":
+        if statistic == "received":
             total = torch.cat([tile.sum(0, dtype=torch.float64) for tile in tiles])
             return total * (self.shape[0] / len(rows)), False
-        if what == "peak":
+        if statistic == "peak":
             track = torch.stack([tile.amax(1) for tile in tiles]).amax(0)
         else:
             track = torch.stack([information(tile) for tile in tiles]).sum(0)
@@ -165,28 +165,28 @@ class Pyramid:
         exact_rows = self.size(level)[0] if self.exact else self.done >> level
         return max(0, min(exact_rows - rows.start, len(rows)))
 
-    def _computed(self, level: int, rows: range, columns: range, how: How) -> Tensor:
+    def _computed(self, level: int, rows: range, columns: range, pooling: Pooling) -> Tensor:
         down, across = fine(rows, level, self.shape[0]), fine(columns, level, self.shape[1])
         step = max(1, _CHUNK // max(1, across.stop - across.start) >> level) << level
         parts = []
         for start in range(down.start, down.stop, step):
             tile = self.weights.tile(slice(start, min(start + step, down.stop)), across).float()
-            parts.append(pooled(tile, 1 << level)[how == "max"])
+            parts.append(pooled(tile, 1 << level)[pooling == "max"])
         joined = torch.cat(parts)
-        return joined if how == "max" else joined / self._counts(level, rows, columns)
+        return joined if pooling == "max" else joined / self._counts(level, rows, columns)
 
     def _counts(self, level: int, rows: range, columns: range) -> Tensor:
         """Return how many weights each cell covers."""
         return extents(rows, level, self.shape[0])[:, None] * extents(columns, level, self.shape[1])
 
-    def _read(self, level: int, rows: range, columns: range, how: How) -> Tensor:
+    def _read(self, level: int, rows: range, columns: range, pooling: Pooling) -> Tensor:
         if not len(rows):
             return torch.zeros(0, len(columns), device="cpu")
         with self._lock:
-            cells = self._sums[level][how == "max"][rows.start : rows.stop, columns.start : columns.stop].clone()
-        return cells if how == "max" else cells / self._counts(level, rows, columns)
+            cells = self._sums[level][pooling == "max"][rows.start : rows.stop, columns.start : columns.stop].clone()
+        return cells if pooling == "max" else cells / self._counts(level, rows, columns)
 
-    def _sampled(self, level: int, rows: range, columns: range, how: How) -> Tensor:
+    def _sampled(self, level: int, rows: range, columns: range, pooling: Pooling) -> Tensor:
         """Sample a few whole rows of weights for each row of cells."""
         across = fine(columns, level, self.shape[1])
         wide = max(1, across.stop - across.start)
@@ -197,10 +197,10 @@ class Pyramid:
         part, cells = self.weights.rows(samples.flatten()), []
         for chunk in self._chunks(across, samples.numel(), 1 << level):
             sample = part(chunk).float().view(len(rows), per_cell, -1)
-            merged = sample.amax(1) if how == "max" else sample.mean(1)
-            cells.append(pooled_columns(merged, 1 << level)[how == "max"])
+            merged = sample.amax(1) if pooling == "max" else sample.mean(1)
+            cells.append(pooled_columns(merged, 1 << level)[pooling == "max"])
         joined = torch.cat(cells, 1)
-        return joined if how == "max" else joined / extents(columns, level, self.shape[1])
+        return joined if pooling == "max" else joined / extents(columns, level, self.shape[1])
 
     def _chunks(self, across: slice, rows: int, block: int) -> Iterator[slice]:
         """Iterate over columns in groups small enough that a block of rows stays in the cache."""

@@ -15,7 +15,7 @@ from qkv.view.answers.head import head_of
 from qkv.view.answers.listing import PIECE, contents, token_range
 from qkv.view.answers.maps import Maps, Quantity
 from qkv.view.answers.mechanisms import mechanisms
-from qkv.view.answers.pyramid import How, TileIndex, What
+from qkv.view.answers.pyramid import Pooling, Statistic, TileIndex
 from qkv.view.answers.rows import SceneRows
 from qkv.view.answers.steps import Cells, steps
 from qkv.view.answers.weights import MOST, largest_of_column, largest_of_row
@@ -174,10 +174,10 @@ class RequestHandler:
     def _tile(self, request: RequestParameters) -> Answer:
         level, row = request.number("level", _LEVELS), request.number("row", _TILES)
         position = TileIndex(level, row, request.number("column", _TILES))
-        return self.maps.tile(*self._head(request), position, self._how(request), self._quantity(request))
+        return self.maps.tile(*self._head(request), position, self._pooling(request), self._quantity(request))
 
     def _progress(self, request: RequestParameters) -> Answer:
-        self._how(request)
+        self._pooling(request)
         return JsonValue(self.maps.progress(*self._head(request), self._quantity(request)))
 
     def _cancel(self, request: RequestParameters) -> Answer:
@@ -189,8 +189,8 @@ class RequestHandler:
         return JsonValue({})
 
     def _track(self, request: RequestParameters) -> Answer:
-        what = cast("What", request.choice("what", ("entropy", "received", "peak")))
-        return self.maps.track(*self._head(request), what, request.number("level", _LEVELS))
+        statistic = cast("Statistic", request.choice("what", ("entropy", "received", "peak")))
+        return self.maps.track(*self._head(request), statistic, request.number("level", _LEVELS))
 
     def _row(self, request: RequestParameters) -> Answer:
         layer, head = self._head(request)
@@ -232,8 +232,8 @@ class RequestHandler:
         return layer, request.number("head", self.scene.layers[layer].heads)
 
     @staticmethod
-    def _how(request: RequestParameters) -> How:
-        return cast("How", request.choice("how", ("mean", "max")))
+    def _pooling(request: RequestParameters) -> Pooling:
+        return cast("Pooling", request.choice("how", ("mean", "max")))
 
     @staticmethod
     def _quantity(request: RequestParameters) -> Quantity:

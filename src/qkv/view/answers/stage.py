@@ -10,7 +10,7 @@ from qkv.values.steps import Filled, Kind, Part, Product, Step
 from qkv.view.answers.answer import plain
 
 TERMS = 3
-"""How many terms of a sum are filled_in out."""
+"""How many terms of a sum are written out."""
 
 
 @final

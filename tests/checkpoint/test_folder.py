@@ -7,7 +7,7 @@ import torch
 from tests.checkpoint.parts import same, small, tree
 
 from qkv.checkpoint.contents import Contents, decode_figures
-from qkv.checkpoint.folder import is_checkpoint, load, recover, save, standing, verify
+from qkv.checkpoint.folder import current_folder, is_checkpoint, load, recover, save, verify
 from qkv.checkpoint.manifest import LIMITS, NAME
 from qkv.errors import CheckpointError
 from qkv.metrics.figure import Figure
@@ -199,7 +199,7 @@ def test_a_replacement_cut_between_its_renames_loses_nothing(tmp_path):
     assert is_checkpoint(tmp_path / "a")
     recover(tmp_path / "a")
     assert os.listdir(tmp_path) == ["a"]
-    assert standing(tmp_path / "a") == tmp_path / "a"
+    assert current_folder(tmp_path / "a") == tmp_path / "a"
 
 
 def test_a_replacement_cut_after_its_renames_is_finished(tmp_path):

@@ -145,11 +145,11 @@ def test_a_removed_working_folder_is_a_typed_error(tmp_path: Path) -> None:
     program = """
 import os, sys
 from pathlib import Path
-from qkv.checkpoint.folder import standing
+from qkv.checkpoint.folder import current_folder
 from qkv.errors import ConfigError
 os.mkdir(sys.argv[1]); os.chdir(sys.argv[1]); os.rmdir(sys.argv[1])
 try:
-    standing(Path("run"))
+    current_folder(Path("run"))
 except ConfigError as error:
     print(error)
 """

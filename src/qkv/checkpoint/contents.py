@@ -96,20 +96,20 @@ def pack_contents(contents: Contents) -> tuple[dict[str, bytes], Manifest]:
 
 @final
 class StoredWeights(Mapping[str, Tensor]):
-    """Weights on disk: their sizes are known, their numbers are read when they are asked for.
+    """Weights on disk: their shapes are known, their numbers are read when they are first needed.
 
     Args:
-        shapes: the sizes of each name.
-        read: reads all of them.
+        shapes: the shape of each tensor, by name.
+        read: reads all tensors.
     """
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], read: Callable[[], dict[str, Tensor]]) -> None:
-        """Read nothing yet."""
+        """Store the shapes, and read nothing yet."""
         self.shapes, self.read = shapes, read
         self._tensors: dict[str, Tensor] | None = None
 
     def __getitem__(self, name: str) -> Tensor:
-        """Return one; all are then kept. `read` keeps none."""
+        """Return one tensor; the first call reads all of them and keeps them, which `read` alone does not."""
         if self._tensors is None:
             self._tensors = self.read()
         return self._tensors[name]
@@ -128,7 +128,7 @@ def unpack_contents(folder: Path, files: Mapping[str, bytes], tensors: Mapping[s
 
     Args:
         folder: where they came from, for messages.
-        files: the verified bytes of each file that is no file of tensors; optionally without the trainer's.
+        files: the verified bytes of each file that contains no tensors; optionally without the trainer's.
         tensors: the tensors of each file of tensors.
 
     Returns:

@@ -37,7 +37,7 @@ _LONGEST_STEM = 200
 _CHUNK = 1 << 20
 _LARGEST_READ = 1 << 30  # in one call, so that a file is in memory only once
 
-_MENDS = {
+_HINTS = {
     errno.ENOSPC: "Free some space on this disk, or choose a folder on another disk.",
     errno.EDQUOT: "Your quota is used up: free some space, or choose a folder on another disk.",
     errno.EFBIG: "The system limits the size of files here (`ulimit -f`): raise it, or choose another folder.",
@@ -58,12 +58,12 @@ _MENDS = {
 
 
 @contextmanager
-def typed(path: Path, wish: str) -> Iterator[None]:
+def typed(path: Path, expected: str) -> Iterator[None]:
     """Turn errors of the operating system into a `CheckpointError` with a hint.
 
     Args:
         path: the path in use.
-        wish: what was expected, as in "a writable folder".
+        expected: what was expected, as in "a writable folder".
 
     Raises:
         CheckpointError: for every `OSError` raised inside.
@@ -78,8 +78,8 @@ def typed(path: Path, wish: str) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        hint = _MENDS.get(error.errno or 0, "Check the disk and the path.")
-        raise CheckpointError(str(path), wish, f'"{reason}"', hint) from error
+        hint = _HINTS.get(error.errno or 0, "Check the disk and the path.")
+        raise CheckpointError(str(path), expected, f'"{reason}"', hint) from error
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -125,7 +125,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Callable[[bytes], None]]:
-    """Replace a file atomically by what is written piece by piece; if an exception is raised inside, it stays as it is.
+    """Replace a file atomically by what is written piece by piece; an exception inside leaves the old file unchanged.
 
     Args:
         path: the file; its folder exists.
@@ -191,7 +191,7 @@ def expect_writable(folder: Path) -> None:
     """
     with typed(folder, "a writable folder"):
         ancestor = absolute(folder)
-        while not _stands(ancestor):
+        while not _exists(ancestor):
             ancestor = ancestor.parent
         if not stat.S_ISDIR(os.stat(ancestor).st_mode):
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
@@ -200,7 +200,7 @@ def expect_writable(folder: Path) -> None:
             raise OSError(code, os.strerror(code))
 
 
-def _stands(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     try:
         os.lstat(path)
     except FileNotFoundError:
@@ -233,13 +233,13 @@ def remove_folder(folder: Path) -> None:
         CheckpointError: it cannot be removed.
     """
     with typed(folder, "a folder that can be removed"):
-        doomed = name_beside(folder, REMOVING)
+        renamed_folder = name_beside(folder, REMOVING)
         try:
-            rename(folder, doomed)
+            rename(folder, renamed_folder)
         except FileNotFoundError:
             return
         flush_folder(folder.parent)
-        remove_tree(doomed)
+        remove_tree(renamed_folder)
 
 
 def remove_leftovers(parent: Path, name: str = "") -> list[Path]:

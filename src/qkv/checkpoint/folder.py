@@ -69,7 +69,7 @@ def save(folder: Path, contents: Contents, *, replace: bool = False) -> Manifest
             rename(temporary, folder)
             flush_folder(folder.parent)
     except BaseException:
-        _give_up(temporary, folder)
+        _clean_up(temporary, folder)
         raise
     if occupied:
         remove_folder(_replaced(folder))
@@ -89,7 +89,7 @@ def load(folder: Path, *, trainer: bool = True) -> Contents:
     Raises:
         CheckpointError: a file is missing or altered; the message names it.
     """
-    folder = standing(folder)
+    folder = current_folder(folder)
     with FolderReader(folder) as reader:
         manifest = _manifest(reader)
         skipped = set() if trainer else {TRAINER_TENSORS, TRAINER_NUMBERS}
@@ -105,19 +105,21 @@ def load(folder: Path, *, trainer: bool = True) -> Contents:
 
 
 def load_weights_later(folder: Path) -> Contents:
-    """Read a checkpoint without its weights and its trainer's state: the names and sizes of the weights are known, the
-    numbers are read when they are asked for, after every other byte of the checkpoint is verified.
+    """Read a checkpoint without the trainer's state; the weights are read when they are first needed.
+
+    The names and shapes of the weights are known at once. Before the weights are read, every other byte of the
+    checkpoint is verified.
 
     Args:
         folder: a folder that `save` wrote.
 
     Returns:
-        Its contents; its model is a `Weights`.
+        Its contents; its model is a `StoredWeights`.
 
     Raises:
         CheckpointError: a file is missing or altered, as far as it was read.
     """
-    folder, trainers = standing(folder), {TRAINER_TENSORS, TRAINER_NUMBERS}
+    folder, trainers = current_folder(folder), {TRAINER_TENSORS, TRAINER_NUMBERS}
     with FolderReader(folder) as reader:
         manifest = _manifest(reader)
         files = _read_texts(reader, manifest, trainers)
@@ -148,7 +150,7 @@ def verify(folder: Path) -> Manifest:
     Raises:
         CheckpointError: a file is missing or altered; the message names it.
     """
-    folder = standing(folder)
+    folder = current_folder(folder)
     with FolderReader(folder) as reader:
         manifest = _manifest(reader)
         for name in manifest.files:
@@ -156,7 +158,7 @@ def verify(folder: Path) -> Manifest:
     return manifest
 
 
-def standing(folder: Path) -> Path:
+def current_folder(folder: Path) -> Path:
     """Locate a checkpoint even if its replacement was interrupted between two renames.
 
     Args:
@@ -199,7 +201,7 @@ def is_checkpoint(folder: Path) -> bool:
     Returns:
         Whether it is a folder with a manifest.
     """
-    return os.path.isfile(standing(folder) / manifests.NAME)
+    return os.path.isfile(current_folder(folder) / manifests.NAME)
 
 
 def _replaced(folder: Path) -> Path:
@@ -230,7 +232,7 @@ def _occupied(folder: Path, replace: bool) -> bool:
     return True
 
 
-def _give_up(temporary: Path, folder: Path) -> None:
+def _clean_up(temporary: Path, folder: Path) -> None:
     # Report the first error; problems during cleanup are found again by the next save.
     with suppress(CheckpointError):
         recover(folder)
@@ -287,7 +289,7 @@ def _read_tensors(reader: FolderReader, name: str, manifest: Manifest) -> dict[s
 
 @contextmanager
 def _opened(reader: FolderReader, name: str, manifest: Manifest) -> Iterator[BinaryIO]:
-    """Open a file of the size in the manifest; what is wrong in an altered one is that it is altered."""
+    """Open a file of the size in the manifest; an altered file is reported as altered, whatever else is wrong in it."""
     path, entry = reader.folder / name, manifest.files[name]
     try:
         with reader.stream(name) as stream:

@@ -90,7 +90,7 @@ def decode_mapping(data: bytes, what: str) -> dict[str, Plain]:
 
 
 def is_version(value: object, version: int) -> bool:
-    """Return whether a file's version is a given one; true is no number, though Python counts it as 1.
+    """Return whether a file's version is a given integer; `True` is refused, though it equals 1 in Python.
 
     Example:
         >>> is_version(1, 1), is_version(True, 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from qkv.checkpoint.contents import Contents
 from qkv.checkpoint.disk import REPLACED, FolderReader, expect_inside, remove_folder, replace_file, typed
-from qkv.checkpoint.folder import is_checkpoint, save, standing, verify
+from qkv.checkpoint.folder import current_folder, is_checkpoint, save, verify
 from qkv.checkpoint.manifest import Manifest
 from qkv.checkpoint.plain import decode_mapping, encode
 from qkv.errors import CheckpointError, setting
@@ -79,7 +79,7 @@ def present(run: Path) -> list[Path]:
     Raises:
         CheckpointError: the folder cannot be read.
     """
-    return [standing(step_folder(run, step)) for step in steps(run)]
+    return [current_folder(step_folder(run, step)) for step in steps(run)]
 
 
 def save_step(run: Path, step: int, contents: Contents, *, keep: int = 3, best: bool = False) -> Manifest:
@@ -104,7 +104,7 @@ def save_step(run: Path, step: int, contents: Contents, *, keep: int = 3, best: 
         mark_best(run, step)
     for old in surplus(steps(run), keep, best_step(run)):
         try:
-            remove_folder(standing(step_folder(run, old)))
+            remove_folder(current_folder(step_folder(run, old)))
         except CheckpointError as error:
             if not is_in_use(error.__cause__):  # else the next save removes it
                 raise
@@ -145,7 +145,7 @@ def latest_complete(run: Path, say: Callable[[str], None] = to_stderr) -> Path |
     """
     faults: list[CheckpointError] = []
     for step in reversed(steps(run)):
-        folder = standing(step_folder(run, step))
+        folder = current_folder(step_folder(run, step))
         try:
             verify(folder)
         except CheckpointError as error:
@@ -211,7 +211,7 @@ def best(run: Path) -> Path:
     if step is None:
         hint = "Train until the first validation, or give the folder of one checkpoint, as in RUN/step-00001000."
         raise CheckpointError(str(run / BEST), "the name of the best checkpoint", "no such file", hint)
-    folder = standing(step_folder(run, step))
+    folder = current_folder(step_folder(run, step))
     if not is_checkpoint(folder):
         hint = "Copy the whole run folder again, or give the folder of another checkpoint."
         raise CheckpointError(str(run / BEST), f"a checkpoint {folder.name}", "no such folder", hint)
@@ -238,7 +238,7 @@ def locate(path: Path, say: Callable[[str], None] = to_stderr) -> Path:
         qkv.errors.CheckpointError: /dev/null/model: expected a checkpoint or a run folder; got no such folder. ...
     """
     if is_checkpoint(path):
-        return standing(path)
+        return current_folder(path)
     if path.name == BEST and os.path.isfile(path):
         path = path.parent
     if not os.path.isdir(path):

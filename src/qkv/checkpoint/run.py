@@ -173,15 +173,15 @@ def expect_same(
     Args:
         folder: the folder.
         stored: the configuration with which it was begun.
-        current: that of now.
+        current: the present configuration.
         free, added, files: as for `open_run`.
 
     Raises:
         ConfigError: they differ; the message names the differing fields.
     """
-    apart = [item for item in differences(stored, current) if item[0] not in free]
+    different = [item for item in differences(stored, current) if item[0] not in free]
     changed = [
-        (name, old, new) for name, old, new in apart if old is not None or name not in added or added[name] != new
+        (name, old, new) for name, old, new in different if old is not None or name not in added or added[name] != new
     ]
     if not changed:
         return

@@ -122,7 +122,7 @@ def with_tied(tensors: dict[str, Tensor], tied: Mapping[str, str], file: str) ->
 @final
 @dataclass(frozen=True)
 class Slot:
-    """Where a tensor is in its file.
+    """The type, shape and size of a tensor in its file.
 
     Args:
         dtype: its dtype.
@@ -202,7 +202,7 @@ def read_tensors(
         stream: the file, at its start.
         size: its size in bytes.
         file: its name in messages, as a path.
-        on_read: called with every byte of the file, in order, for a sum of them.
+        on_read: called with every byte of the file, in order, to compute a digest.
 
     Returns:
         Name to tensor, on the CPU.

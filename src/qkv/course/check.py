@@ -119,7 +119,7 @@ _ALL_NAN = (
 
 
 def _other_shape(answers: list[Tensor], expected: list[Tensor]) -> str | None:
-    """Say so if all numbers are right, and a dimension of size 1 is too many."""
+    """Return a message if all numbers are right but the result has extra dimensions of size 1."""
     pairs = list(zip(answers, expected, strict=True))
     if all(answer.shape == right.shape for answer, right in pairs) or not all(
         answer.ndim > right.ndim and answer.numel() == right.numel() and _same(answer.reshape(right.shape), right)
@@ -168,7 +168,7 @@ def _switches(task: Exercise) -> list[tuple[str, str, dict[str, str]]]:
 
 
 def _one_mistake(task: Exercise, inputs: tuple[Any, ...]) -> Iterator[tuple[str, Form]]:
-    """Every single mistake, arguments that are mixed up, something done to the result."""
+    """Yield the forms with one mistake: a wrong step, arguments mixed up, or a change of the result."""
     for _, message, switches in _switches(task):
         yield message, partial(task.solve, **switches)
     yield from _mixed_up(task, inputs)
@@ -186,7 +186,7 @@ def _two_mistakes(task: Exercise) -> Iterator[tuple[str, Form]]:
 
 
 def _mixed_up(task: Exercise, inputs: tuple[Any, ...]) -> Iterator[tuple[str, Form]]:
-    """One argument in the place of another, two of them swapped, or one added to the result."""
+    """Yield forms with one argument in place of another, two of them swapped, or one added to the result."""
     names = task.signature.strip("()").split(", ")
 
     def reordered(order: tuple[int, ...]) -> Form:
@@ -257,9 +257,7 @@ def _raised(error: Exception, task: Exercise, inputs: tuple[Any, ...]) -> str:
     text = str(error).partition("\n")[0]
     hint = ""
     if "cannot be multiplied" in text or "batch1 and batch2" in text or "Expected size" in text:
-        hint = (
-            "\nIn a matrix product the last size of the first must be the first of the second: is one to be transposed?"
-        )
+        hint = "\nIn a matrix product the last size of the first must be the first of the second: transpose one?"
     if "must match" in text and any(isinstance(item, Tensor) and item.ndim > 2 for item in inputs):
         hint = (
             "\nThere may be leading dimensions: x.mT transposes the last two, x.T and transpose(0, 1) move the leading."
@@ -292,7 +290,7 @@ def _probe(task: Exercise, form: Form, trials: list[tuple[Any, ...]]) -> str | N
 
 
 def _with(form: Form, trials: list[tuple[Any, ...]], at: int, change: Callable[[Any], Any]) -> list[Tensor]:
-    """The results with one argument changed."""
+    """Return the results with argument number `at` changed."""
     return [form(*inputs[:at], change(inputs[at]), *inputs[at + 1 :]) for inputs in trials]
 
 
@@ -345,7 +343,7 @@ def _can_change(item: object) -> bool:
 
 
 def _changed(item: Any) -> Any:
-    """Other numbers of the same kind and size."""
+    """Return other numbers of the same kind and size."""
     return (
         2 * item
         if isinstance(item, float)

@@ -36,7 +36,7 @@ def _normal(generator: Generator, *size: int) -> Tensor:
 
 
 def _shared_axis(scores: Tensor, axis: str, function: str = "softmax") -> Tensor:
-    """Weights from scores, over the keys (last) or, by mistake, over the queries, the items or everything."""
+    """Return weights over the keys (last axis) or, by mistake, over the queries, the batch or everything."""
     dim = {"keys": -1, "queries": -2, "first": 0}.get(axis, -1) if scores.ndim > 1 else -1
     if axis == "all":
         return scores.flatten().softmax(0).view_as(scores)
@@ -496,7 +496,7 @@ def _head_weights(scores: Tensor, axis: str, weights: str) -> Tensor:
 
 
 def _diagonal_blocks(weight: Tensor, heads: int) -> Tensor:
-    """Zeros but for the squares on the diagonal: what the heads take that see only their slice of the embedding."""
+    """Return the weight with only its diagonal blocks, as if each head read only its slice of the embedding."""
     at = torch.arange(len(weight), device="cpu") * heads // len(weight)
     return weight * (at[:, None] == at)
 
@@ -763,7 +763,7 @@ def _copying(
 
 
 def _spread(ids: Tensor, size: int, repeated: str) -> Tensor:
-    """A row for each position, 1 at the word that stands there; by mistake only at its first or last position."""
+    """Return a one-hot row for each position; by mistake, only for the first or last position of a repeated word."""
     if repeated == "in order":
         return torch.eye(len(ids), size, dtype=torch.int64, device="cpu")
     spread = F.one_hot(ids, size)

@@ -136,7 +136,7 @@ def alignment_error_rate(hypotheses: Sequence[Iterable[Link]], references: Seque
     Raises:
         DataError: the numbers of sentence pairs differ, or there is no link.
 
-    Source: Och and Ney 2003, "A systematic comparison of various statistical alignment models", section 6.1.
+    Source: Och and Ney 2003, "A systematic comparison of various statistical alignment models", section 5.
 
     Example:
         >>> alignment_error_rate([{(0, 0), (1, 1)}], [parse_links("0-0 1p1")]).value

@@ -90,18 +90,18 @@ def edit_distance(left: Sequence[Hashable], right: Sequence[Hashable]) -> int:
     """
     if not left:
         return len(right)
-    every, last = (1 << len(left)) - 1, 1 << (len(left) - 1)
-    last_index: dict[Hashable, int] = {}
+    all_bits, last_bit = (1 << len(left)) - 1, 1 << (len(left) - 1)
+    positions_of: dict[Hashable, int] = {}  # bit i is set if element i of `left` equals the key
     for index, element in enumerate(left):
-        last_index[element] = last_index.get(element, 0) | 1 << index
-    rises, falls, distance = every, 0, len(left)
+        positions_of[element] = positions_of.get(element, 0) | 1 << index
+    rises, falls, distance = all_bits, 0, len(left)
     for element in right:
-        same = last_index.get(element, 0)
+        same = positions_of.get(element, 0)
         diagonal = (((same & rises) + rises) ^ rises) | same | falls
-        to_more, to_less = falls | (every & ~(diagonal | rises)), diagonal & rises
-        distance += 1 if to_more & last else -1 if to_less & last else 0
-        to_more, to_less = (to_more << 1 | 1) & every, (to_less << 1) & every
-        rises, falls = to_less | (every & ~(diagonal | to_more)), to_more & diagonal
+        increases, decreases = falls | (all_bits & ~(diagonal | rises)), diagonal & rises
+        distance += 1 if increases & last_bit else -1 if decreases & last_bit else 0
+        increases, decreases = (increases << 1 | 1) & all_bits, (decreases << 1) & all_bits
+        rises, falls = decreases | (all_bits & ~(diagonal | increases)), increases & diagonal
     return distance
 
 

@@ -5,11 +5,10 @@ after each sublayer as in Marian; 64 sources of 16 tokens, 20 steps each (the en
 do the same work). It counts how many of the ids agree. Contenders alternate, so that changes of the machine's speed
 affect all of them; a ratio is the median over rounds of the ratio within a round, its spread the quartiles. Each
 contender is a separate process, as in real use: in a shared process, CTranslate2 would use the OpenMP library that
-ships
-with PyTorch, whose threads would then exceed the cores and sleep at every product of later contenders. A pause before
-each turn lets the threads of the previous contender stop waiting for work. The floor is the matrix products alone.
-Every contender packs its weights once for all rounds, as a translator does for all batches of a call, and CTranslate2
-when it loads a model. CTranslate2 also runs with one thread, which can be faster for greedy decoding.
+ships with PyTorch, whose threads would then exceed the cores and sleep at every product of later contenders. A pause
+before each turn lets the threads of the previous contender stop waiting for work. The floor is the matrix products
+alone. Every contender packs its weights once for all rounds, as a translator does for all batches of a call, and
+CTranslate2 when it loads a model. CTranslate2 also runs with one thread, which can be faster for greedy decoding.
 
     python -m benchmarks.decode            # needs the extras export and bench
     python -m benchmarks.decode --busy     # one thread, processor time: for a shared machine
@@ -151,11 +150,11 @@ def _named(name: str, layer: Any) -> dict[str, torch.Tensor]:
 
 
 def floor(made: TransformerTranslator, width: int) -> Callable[[], list[list[int]]]:
-    """The matrix products of a decoding, in the fastest way available here, and nothing else."""
+    """Return a function that computes only the matrix products of a decoding, in the fastest way available here."""
     tokens, rows = torch.randn(BATCH * SOURCE, 256), torch.randn(BATCH * width, 256)
     encoder = [*_products(made.encoder), *(_memory(block) for block in made.decoder)]
     decoder = [*_products(made.decoder), (made.output.weight, made.output.bias)]
-    laid = [(PackedWeight(weight.detach()), weight.shape[1], bias) for weight, bias in decoder]
+    packed = [(PackedWeight(weight.detach()), weight.shape[1], bias) for weight, bias in decoder]
     wide = {1024: (torch.randn(BATCH * SOURCE, 1024), torch.randn(BATCH * width, 1024))}
 
     @torch.no_grad()
@@ -163,7 +162,7 @@ def floor(made: TransformerTranslator, width: int) -> Callable[[], list[list[int
         for weight, bias in encoder:
             linear(wide[1024][0] if weight.shape[1] == 1024 else tokens, weight, bias)
         for _ in range(STEPS):
-            for weight, terms, bias in laid:
+            for weight, terms, bias in packed:
                 weight.times(wide[1024][1] if terms == 1024 else rows, bias)
         return []
 

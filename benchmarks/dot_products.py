@@ -53,7 +53,7 @@ class Cell(NamedTuple):
 
 
 def cells(most: int) -> Iterator[Cell]:
-    """Every cell of at most so many pairs of a query and a key over all heads."""
+    """Yield every cell whose heads have at most `most` pairs of a query and a key together."""
     for keys in KEYS:
         for heads in HEADS:
             for mask in ("plain", "causal"):

@@ -1,8 +1,7 @@
 """Additive attention's kernels against the full tensor in PyTorch, and against the floor: their bare loops.
 
 Contenders alternate within one run, so that a slow moment of the machine affects all of them. The floor is a lower
-bound
-for this arithmetic: the division and multiply-add of every pair and hidden feature, and the multiply-adds of the
+bound for this arithmetic: the division and multiply-add of every pair and hidden feature, and the multiply-adds of the
 weighted sum, on the same threads, with nothing around them.
 
     python -m benchmarks.kernels_tanh_sum --threads 2 --out runs/kernels_tanh_sum.json [--compile]
@@ -93,16 +92,16 @@ def contenders(shape: Shape, compiled: bool) -> dict[str, Callable[[], object]]:
     n, queries, keys, width, columns = shape.items, shape.queries, shape.keys, shape.width, shape.columns
     a, b, value, grad = draw(n, queries, width), draw(n, keys, width), draw(n, keys, columns), draw(n, queries, columns)
     v = draw(1, width) / np.float32(np.sqrt(width))
-    sight = key_ranges(np.dtype(np.float32), n, queries, keys)
+    ranges = key_ranges(np.dtype(np.float32), n, queries, keys)
     leaves = [torch.from_numpy(x).requires_grad_() for x in (a, b, v[0], value)]
     g = torch.from_numpy(grad)
 
     def ours() -> object:
-        return forward(factor(a, b, v, sight), value, sight)
+        return forward(factor(a, b, v, ranges), value, ranges)
 
     def ours_both() -> object:
-        made = factor(a, b, v, sight)
-        return backward(made, v, value, sight, forward(made, value, sight), grad)
+        factors = factor(a, b, v, ranges)
+        return backward(factors, v, value, ranges, forward(factors, value, ranges), grad)
 
     def full(equation: Callable[..., torch.Tensor] = equation) -> object:
         with torch.no_grad():

@@ -179,7 +179,7 @@ class Cell(NamedTuple):
 
 
 def cells(sizes: Sequence[int]) -> Iterator[Cell]:
-    """Return every cell: each pair of score and normalizer plain, the default ones under every condition."""
+    """Yield every cell: each pair of score and normalizer plain, the default ones under every condition."""
     for score, entry in SCORES.items():
         for rule in RULES:
             if rule == "sum" and not entry.kernel:

@@ -30,23 +30,23 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def largest_resident() -> float:
-    """MiB."""
+    """Return the largest resident memory of this process so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def measure(length: int, rounds: int) -> dict[str, Any]:
     query, key, value = torch.randn(3, 1, length, WIDTH, generator=torch.Generator().manual_seed(0)).unbind()
     small = query[:, :256]
-    qkv.attention_map(small, small).statistics("received", "entropy", topk=8)  # compiles
+    qkv.attention_map(small, small).statistics("received", "entropy", topk=8)  # loads the kernels
     _, state = qkv.attention_with_state(query, key, value)
     before = largest_resident()
     rows = []
     for _ in range(rounds):
         forward, (_, state) = timed(lambda: qkv.attention_with_state(query, key, value))
         amap = qkv.attention_map(query, key, state=state)
-        looked, found = timed(lambda amap=amap: amap.statistics("received", "entropy", topk=8))
-        rows.append({"forward": forward, "statistics": looked, "ratio": looked / forward})
-        print(f"{length:,}: forward {forward:.2f} s, statistics {looked:.2f} s, ratio {looked / forward:.2f}")
+        seconds, result = timed(lambda amap=amap: amap.statistics("received", "entropy", topk=8))
+        rows.append({"forward": forward, "statistics": seconds, "ratio": seconds / forward})
+        print(f"{length:,}: forward {forward:.2f} s, statistics {seconds:.2f} s, ratio {seconds / forward:.2f}")
     ratios = [row["ratio"] for row in rows]
     return {
         "length": length,
@@ -56,7 +56,7 @@ def measure(length: int, rounds: int) -> dict[str, Any]:
         "ratio": statistics.median(ratios),
         "spread": [min(ratios), max(ratios)],
         "memory growth, MiB": largest_resident() - before,
-        "error of row sums": found.error,
+        "error of row sums": result.error,
     }
 
 

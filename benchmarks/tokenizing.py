@@ -1,10 +1,9 @@
 """Time and memory of tokenization as the text grows: `python -m benchmarks.tokenizing`
 
 Inputs that are hard for one tokenizer or another, at n, 2n and 4n characters, alternating; the minimum processor time
-of
-several rounds, and its growth: 2 is linear, 4 quadratic. Memory is the peak beyond what the process had before (Linux),
-per byte of UTF-8 text; the ids alone take eight bytes each. Writes `benchmarks/results/tokenizing.json`, and keeps its
-rows that were not measured.
+of several rounds, and its growth: 2 is linear, 4 quadratic. Memory is the peak beyond what the process had before
+(Linux), per byte of UTF-8 text; the ids alone take eight bytes each. Writes `benchmarks/results/tokenizing.json`, and
+keeps the rows that it did not measure.
 """
 
 import argparse

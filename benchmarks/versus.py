@@ -77,7 +77,9 @@ def _whole_run(name: str) -> Callable[[], object]:
 
 
 def _given(call: Call) -> tuple[Callable[..., dict[str, Any]], Any]:
-    """The arguments of `qkv.attention` besides query, key and value, and a function that makes its tensors."""
+    """Return two functions: one makes the arguments of `qkv.attention` besides query, key and value, from the tensors
+    that the other makes.
+    """
     import torch
     from benchmarks.engine.mechanisms import MECHANISMS
 
@@ -174,7 +176,7 @@ class Checkout:
 
 
 def compare(ours: Checkout, theirs: Checkout, names: Iterable[str], turns: int) -> Iterator[dict[str, Any]]:
-    """Return the milliseconds of both, and the quartiles of their ratio."""
+    """Yield, for each call, the milliseconds of both checkouts and the quartiles of their ratio."""
     asked = [(name, what) for name in names for what in (PASSES if name in CALLS else ("whole",))]
     for name, what in asked:
         question = {"call": CALLS.get(name, name), "what": what}

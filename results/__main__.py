@@ -48,12 +48,12 @@ def main() -> None:
     parser.add_argument("--row", choices=_names(), action="append", help="one row; all by default")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs", help="where to create run folders")
     parser.add_argument("--score-only", action="store_true", help="score a finished run again")
-    given = parser.parse_args()
-    if given.data is not None:
+    options = parser.parse_args()
+    if options.data is not None:
         for family in _FAMILIES:
             for row in family.ROWS:
-                if given.row is None or row.name in given.row:
-                    family.run_row(row, given.data, given.runs / row.name, train=not given.score_only)
+                if options.row is None or row.name in options.row:
+                    family.run_row(row, options.data, options.runs / row.name, train=not options.score_only)
     write_table(ROOT / "docs" / "project" / "results.md")
 
 

@@ -151,14 +151,16 @@ def choose(forward: Aligner, backward: Aligner, trial: Gold) -> Choice:
     Returns:
         The choice.
     """
-    one, first = forward.choose(trial.pairs, trial.links)
-    two, second = backward.choose(_turned(trial.pairs), _turned_links(trial.links))
+    forward_reading, forward_error = forward.choose(trial.pairs, trial.links)
+    backward_reading, backward_error = backward.choose(_turned(trial.pairs), _turned_links(trial.links))
     ways = {}
     for how in METHODS:
-        joined = read_both(forward, backward, trial.pairs, Choice(one, two, how, {})).joined
+        choice = Choice(forward_reading, backward_reading, how, {})
+        joined = read_both(forward, backward, trial.pairs, choice).joined
         ways[how] = alignment_error_rate(joined, trial.links).value
     best = min(ways, key=ways.__getitem__)
-    return Choice(one, two, best, {"forward": first.value, "backward": second.value, **ways})
+    errors = {"forward": forward_error.value, "backward": backward_error.value, **ways}
+    return Choice(forward_reading, backward_reading, best, errors)
 
 
 def read_both(forward: Aligner, backward: Aligner, pairs: list[Pair], choice: Choice) -> Found:

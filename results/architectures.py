@@ -136,27 +136,27 @@ BOUND = 1e-4
 
 @dataclass(frozen=True)
 class Line:
-    """What became of an architecture.
+    """The result of one architecture.
 
     Attributes:
         name: its name in transformers.
         kind: "runs" or "refused".
         layers: the number of recorded attentions.
         error: the largest difference to eager attention, relative to the largest output.
-        says: why it is refused.
-        compared: whether eager attention returned as many weights as layers were recorded.
+        reason: why it is refused.
+        compared: whether weights were compared: eager attention returned as many as layers were recorded.
     """
 
     name: str
     kind: str
     layers: int = 0
     error: float = 0.0
-    says: str = ""
+    reason: str = ""
     compared: bool = True
 
     def __str__(self) -> str:
         if self.kind == "refused":
-            return f"| {self.name} | refused by name | | {self.says} |"
+            return f"| {self.name} | refused by name | | {self.reason} |"
         shown = f"{self.layers}" if self.compared else f"{self.layers}; only outputs compared"
         return f"| {self.name} | runs and records | {shown} | {self.error:.0e} |"
 
@@ -218,7 +218,7 @@ def judge(name: str) -> Line:
         with qkv.record(ours) as trace:
             got = ours(**given)
     except AttachError as error:
-        return Line(name, "refused", says=str(error).partition("got ")[2].partition(". ")[0])
+        return Line(name, "refused", reason=str(error).partition("got ")[2].partition(". ")[0])
     error = _difference(got[0], want[0], given.get("decoder_input_ids", given.get("attention_mask")), given)
     assert error < BOUND, f"{name}: outputs differ by {error:.1e}"
     weights = _weights(want)
@@ -248,7 +248,7 @@ def _in_order(layers: Sequence[str], weights: Sequence[Tensor], trace: Any) -> I
 
 
 def _real_rows(matrix: Tensor, given: dict[str, Tensor]) -> Tensor:
-    """Return which queries are no padding: (B, 1, Q, 1)."""
+    """Return which queries are not padding: (B, 1, Q, 1)."""
     real = given.get("attention_mask")
     if real is None or matrix.shape[-2] != real.shape[-1]:
         return torch.ones(())

@@ -61,7 +61,7 @@ def _file(path: Path, pairs: Sequence[Pair]) -> Path:
 
 
 def one_model(
-    name: str, settings: dict[str, Any], files: dict[str, Path], run: Path, test: Sequence[Pair], again: bool
+    name: str, settings: dict[str, Any], files: dict[str, Path], run: Path, test: Sequence[Pair], retrain: bool
 ) -> dict[str, float]:
     """Train and score one of the models.
 
@@ -71,17 +71,16 @@ def one_model(
         files: training and validation files.
         run: folder for the row's runs.
         test: sentences with new names.
-        again: whether to train it first.
+        retrain: whether to train it first.
 
     Returns:
-        In percent: exact sentences with greedy decoding and with a beam, and the greedy word error rate; and the number
-        of parameters.
+        In percent: exact sentences with greedy decoding and with a beam; and the number of parameters.
     """
     own = settings["models"][name]
     training = {**settings["training"], "steps": own["steps"], "learning_rate": own["learning_rate"]}
     training["validate_every"] = own["steps"]
     tables = {"data": files, "tokenizer": settings["tokenizer"], "model": own["model"], "training": training}
-    if again:
+    if retrain:
         train(load_settings(tables), run / name)
     translator = Translator.load(run / name)
     sources, targets = [pair.source for pair in test], [pair.target for pair in test]

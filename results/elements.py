@@ -36,7 +36,7 @@ def lines(task: str, size: int, count: int, seed: int = 0) -> Iterator[str]:
             order = sorted(range(size), key=numbers.__getitem__)
             elements = " ".join(map(str, numbers))
         else:
-            # Rounded before their hull is computed: the file says all that is known.
+            # Rounded first, so that the hull is that of the points in the file.
             points = [(round(random.random(), 4), round(random.random(), 4)) for _ in range(size)]
             order = hull(points)
             elements = " ".join(f"{x},{y}" for x, y in points)
@@ -51,9 +51,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
-    with given.out.open("w", encoding="utf-8") as stream:
-        for line in lines(given.task, given.size, given.count, given.seed):
+    options = parser.parse_args()
+    with options.out.open("w", encoding="utf-8") as stream:
+        for line in lines(options.task, options.size, options.count, options.seed):
             stream.write(line + "\n")
 
 

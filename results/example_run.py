@@ -2,7 +2,7 @@
 
     python -m results.example_run         write src/qkv/tasks/example
 
-One thread and the seed below; bits differ between processors, the figures hardly.
+It uses one thread and the seed below. Bits differ between processors; the figures differ very little.
 """
 
 import shutil

@@ -60,8 +60,8 @@ def area(points: Sequence[Point], corners: Sequence[int]) -> float:
         >>> area([(0.0, 0.0), (1.0, 0.0), (1.0, 1.0)], [0, 1, 2])
         0.5
     """
-    given = [points[place] for place in corners]
-    return sum(a[0] * b[1] - b[0] * a[1] for a, b in zip(given, [*given[1:], *given[:1]], strict=True)) / 2
+    vertices = [points[place] for place in corners]
+    return sum(a[0] * b[1] - b[0] * a[1] for a, b in zip(vertices, [*vertices[1:], *vertices[:1]], strict=True)) / 2
 
 
 def simple(points: Sequence[Point], corners: Sequence[int]) -> bool:
@@ -74,8 +74,8 @@ def simple(points: Sequence[Point], corners: Sequence[int]) -> bool:
     """
     count = len(corners)
     sides = [(points[corners[i]], points[corners[(i + 1) % count]]) for i in range(count)]
-    apart = [(i, j) for i in range(count) for j in range(i + 2, count) if (i, j) != (0, count - 1)]
-    return count > 2 and not any(_cross(sides[i], sides[j]) for i, j in apart)
+    not_adjacent = [(i, j) for i in range(count) for j in range(i + 2, count) if (i, j) != (0, count - 1)]
+    return count > 2 and not any(_cross(sides[i], sides[j]) for i, j in not_adjacent)
 
 
 def _cross(one: tuple[Point, Point], two: tuple[Point, Point]) -> bool:

@@ -59,12 +59,12 @@ def run_row(row: TextRow, data: Path, run: Path, *, train: bool) -> None:
     config = row.config
     if train:
         # At the same time, so that other load on the machine affects both.
-        rival = [sys.executable, "-m", "results.nanogpt", str(text), str(row.kept / "nanogpt.json")]
-        beside = subprocess.Popen(rival) if row.against else None
+        nanogpt = [sys.executable, "-m", "results.nanogpt", str(text), str(row.kept / "nanogpt.json")]
+        nanogpt_run = subprocess.Popen(nanogpt) if row.against else None
         command = [str(QKV), "train", "generate", "--text", str(text), "--config", str(config), "--out", str(run)]
         timed(command, row.kept / "usage.json")
-        if beside is not None and beside.wait():
-            raise SystemExit(beside.returncode)
+        if nanogpt_run is not None and nanogpt_run.wait():
+            raise SystemExit(nanogpt_run.returncode)
     for name in ("metrics.jsonl", "loss.png"):
         shutil.copy(run / name, row.kept / name)
     generator = qkv.load(run)

@@ -1,4 +1,4 @@
-"""Whether a combination has learned, judged by its seeds and those of models that cannot choose where to look."""
+"""Whether a combination has learned, judged by its seeds and by models that cannot choose where to look."""
 
 import statistics
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Copying strings ten times as long as in training: which attention goes on where training ended."""
+"""Copying strings ten times as long as in training: which attention generalizes to longer inputs."""
 
 import json
 import os

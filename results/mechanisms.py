@@ -104,7 +104,7 @@ class Grid:
         return [cell for cell in cells if cell not in default and _has_meaning(cell.score, cell.normalizer)]
 
     def cells(self) -> list[Cell]:
-        """Return all cells, those first by which the others are judged."""
+        """Return all cells, the controls first."""
         return [*self.controls(), *self.defaults(), *self.others()]
 
     def trainings(self) -> Iterator[tuple[Cell, int]]:
@@ -158,8 +158,8 @@ class Store:
     def read(self, model: str) -> Figures:
         """Return the settings, and the figures by mechanism and seed, of one model; both are empty if it has none."""
         path = self._path(model)
-        found: Figures = {"settings": {}, "cells": {}}
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else found
+        empty: Figures = {"settings": {}, "cells": {}}
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else empty
 
     def has(self, cell: Cell, seed: int) -> bool:
         """Return whether a training has figures."""
@@ -283,9 +283,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m results.mechanisms", description=__doc__)
     parser.add_argument("--model", choices=grid.models, action="append", help="one model; all by default")
     parser.add_argument("--at-most", type=int, help="the largest number of trainings")
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    run(grid, Store.kept(), given.model or grid.models, given.at_most)
+    run(grid, Store.kept(), options.model or grid.models, options.at_most)
 
 
 if __name__ == "__main__":

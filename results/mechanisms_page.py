@@ -89,7 +89,7 @@ REASONS: Sequence[Reason] = (
         "99.5 % and 98.3 %.",
     ),
 )
-"""The first one that applies is given."""
+"""The page gives the first one that applies."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Results:
     Args:
         grid: all cells.
         samples: percentages of strings written exactly, of the cells that have figures.
-        stopped: cells with a training that a number too large ended.
+        stopped: cells with a training that ended because a loss or gradient was not finite.
         seconds: median processor time of a training, by model.
         machine: what they were trained on.
     """

@@ -1,4 +1,4 @@
-"""nanoGPT's training on a CPU, reimplemented: the rival in the race for a validation loss of 1.88.
+"""nanoGPT's training on a CPU, reimplemented: the baseline of the time to a validation loss of 1.88.
 
     python -m results.nanogpt FILE OUT.json [STEPS]
 
@@ -23,7 +23,7 @@ PEAK, LEAST, WARMUP = 1e-3, 1e-4, 100
 
 
 def learning_rate(step: int, steps: int) -> float:
-    """nanoGPT's get_lr."""
+    """Return the learning rate of a step, as nanoGPT's `get_lr` does."""
     if step < WARMUP:
         return PEAK * (step + 1) / (WARMUP + 1)
     return LEAST + 0.5 * (1 + math.cos(math.pi * (step - WARMUP) / (steps - WARMUP))) * (PEAK - LEAST)
@@ -49,8 +49,8 @@ def main() -> None:
     train, valid = ids[: int(len(ids) * 0.9)], ids[int(len(ids) * 0.9) :]
     model = NanoGPT(len(number), context=CONTEXT, layers=4, heads=4, width=128)
     decayed = [p for p in model.parameters() if p.ndim >= 2]
-    spared = [p for p in model.parameters() if p.ndim < 2]
-    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": spared, "weight_decay": 0.0}]
+    not_decayed = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": decayed, "weight_decay": 0.1}, {"params": not_decayed, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=PEAK, betas=(0.9, 0.99))
     wall, processor = time.perf_counter(), time.process_time()
     for step in range(steps):

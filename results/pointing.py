@@ -76,7 +76,7 @@ def run_row(row: PointingRow, data: Path, run: Path, *, train: bool) -> None:
     answers = [list(item.target) for item in items]
     positions = [list(each) for each in found]
     record = {
-        "figures": _sorted(figures) if row.task == "sort" else hull_figures(points, positions, answers),
+        "figures": _sort_figures(figures) if row.task == "sort" else hull_figures(points, positions, answers),
         "parameters": sum(parameter.numel() for parameter in pointer.model.parameters()),
     }
     row.kept.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def write_files(row: PointingRow, run: Path) -> tuple[Path, Path]:
     return found
 
 
-def _sorted(figures: Sequence[Figure]) -> dict[str, float]:
+def _sort_figures(figures: Sequence[Figure]) -> dict[str, float]:
     return {"position": figures[0].value, "exact": figures[1].value}
 
 
@@ -121,7 +121,7 @@ def hull_figures(elements: Sequence[Sequence[Point]], found: Answers, answers: A
 
 
 def _picture(folder: Path, elements: Sequence[Sequence[Point]], found: Answers, answers: Answers) -> None:
-    """Pick two correct and two wrong hulls, if there are that many."""
+    """Draw two correct and two wrong hulls, if there are that many."""
     pairs = enumerate(zip(found, answers, strict=True))
     wrong = [place for place, (one, other) in pairs if from_first(one) != other]
     right = [place for place in range(len(answers)) if place not in wrong]
@@ -129,13 +129,13 @@ def _picture(folder: Path, elements: Sequence[Sequence[Point]], found: Answers, 
     for axis, place in zip(axes, (*right[:2], *wrong[:2]), strict=False):
         points = elements[place]
         axis.plot(*zip(*points, strict=True), "o", color=GRAY, ms=4)
-        axis.plot(*_round(points, answers[place]), color=GRAY, lw=4, alpha=0.4)
-        axis.plot(*_round(points, found[place]), color=COLORS[0], lw=1.4)
-        axis.set(title="as it is" if place in right else "not as it is", xticks=[], yticks=[], aspect="equal")
+        axis.plot(*_closed_path(points, answers[place]), color=GRAY, lw=4, alpha=0.4)
+        axis.plot(*_closed_path(points, found[place]), color=COLORS[0], lw=1.4)
+        axis.set(title="correct" if place in right else "wrong", xticks=[], yticks=[], aspect="equal")
     keep(figure, folder, "hulls")
 
 
-def _round(points: Sequence[Sequence[float]], corners: Sequence[int]) -> tuple[list[float], list[float]]:
+def _closed_path(points: Sequence[Sequence[float]], corners: Sequence[int]) -> tuple[list[float], list[float]]:
     path = [points[place - 1] for place in (*corners, *corners[:1])]
     return [x for x, _ in path], [y for _, y in path]
 
@@ -149,7 +149,7 @@ _HEAD = """## Pointer networks
 | task | target or published | ours | parameters | processor time |
 |---|---|---|---|---|
 """
-_TOLD = {"position": "per position", "exact": "exact", "simple": "without crossing sides", "area": "of the area"}
+_LABELS = {"position": "per position", "exact": "exact", "simple": "without crossing sides", "area": "of the area"}
 
 
 def section() -> str:
@@ -177,7 +177,7 @@ def _line(row: PointingRow) -> str:
     if not row.record.exists():
         return f"| {row.what} | {row.asked} | not run | | |\n"
     record = json.loads(row.record.read_text(encoding="utf-8"))
-    figures = ", ".join(f"**{value:.1f}** % {_TOLD[name]}" for name, value in record["figures"].items())
+    figures = ", ".join(f"**{value:.1f}** % {_LABELS[name]}" for name, value in record["figures"].items())
     used = json.loads((row.kept / "usage.json").read_text(encoding="utf-8"))
     size, minutes = record["parameters"] / 1e3, used["processor_seconds"] / 60
     return f"| {row.what} | {row.asked} | {figures} | {size:.0f} thousand | {minutes:.1f} min |\n"

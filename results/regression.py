@@ -43,7 +43,7 @@ class Draw:
 
 
 def truth(x: Array) -> Array:
-    """The true function of the lectures: 2 sin x + x^0.8."""
+    """Return the true function of the lectures: 2 sin x + x^0.8."""
     return np.asarray(2 * np.sin(x) + x**0.8)
 
 

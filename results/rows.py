@@ -20,8 +20,8 @@ class Row(ResultRow):
         asked: the target for our figure.
         measured: how the published figure was measured.
         by: who published it.
-        words: the rival's tokenization, see `results.scoring`.
-        beam: the rival's beam width.
+        words: the baseline's tokenization, see `results.scoring`.
+        beam: the baseline's beam width.
         length_penalty: length penalty of that beam, chosen on validation data.
         either_way: whether the first of two trainings learns both directions with one model.
         note: further notes for the reader.
@@ -48,7 +48,7 @@ class Row(ResultRow):
         return tuple(path for path in both if path.exists())
 
 
-_RIVAL = "lower-cased words of spaCy's blank tokenizer, greedy, BLEU without smoothing"
+_BASELINE = "lower-cased words of spaCy's blank tokenizer, greedy, BLEU without smoothing"
 _SEQ2SEQ = "bentrevett/pytorch-seq2seq"
 
 ROWS = (
@@ -61,7 +61,7 @@ ROWS = (
         "test_2016_flickr",
         28.30,
         31,
-        _RIVAL,
+        _BASELINE,
         f"{_SEQ2SEQ}, notebook 3",
     ),
     Row(
@@ -73,7 +73,7 @@ ROWS = (
         "test_2016_flickr",
         36.52,
         37,
-        _RIVAL,
+        _BASELINE,
         f"{_SEQ2SEQ}, legacy notebook 6",
     ),
     Row(

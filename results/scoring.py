@@ -1,4 +1,4 @@
-"""BLEU as each rival measured it, and detokenized cased sacreBLEU."""
+"""BLEU as each baseline's authors measured it, and detokenized cased sacreBLEU."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -17,13 +17,13 @@ def score(hypotheses: Sequence[str], references: Sequence[str], language: str, k
         hypotheses: model outputs.
         references: human translations.
         language: language of both, for the tokenizer.
-        kind: the rival's tokenizer: "spacy" as in bentrevett/pytorch-seq2seq, "moses" as in LividWo/Revisit-MMT.
+        kind: the baseline's tokenizer: "spacy" as in bentrevett/pytorch-seq2seq, "moses" as in LividWo/Revisit-MMT.
 
     Returns:
         Lower-cased BLEU over these words without smoothing; cased sacreBLEU with its signature.
     """
-    rival = tokenized_bleu(*(words(lines, language, kind) for lines in (hypotheses, references)), tokenizer=kind)
-    return [rival, bleu(hypotheses, references)]
+    as_published = tokenized_bleu(*(words(lines, language, kind) for lines in (hypotheses, references)), tokenizer=kind)
+    return [as_published, bleu(hypotheses, references)]
 
 
 def words(lines: Sequence[str], language: str, kind: Words = "spacy") -> list[list[str]]:

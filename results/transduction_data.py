@@ -34,7 +34,9 @@ def date_parts() -> Parts:
 
 
 def reverse_parts() -> Parts:
-    """Joey NMT's task: 50 symbols, up to 25 in training and up to 30 otherwise; no source occurs in two parts.
+    """Return Joey NMT's task: sequences of 50 symbols, up to 25 long in training, up to 30 otherwise.
+
+    No source occurs in two parts.
 
     Source: joeynmt, scripts/generate_reverse_task.py.
     """
@@ -45,11 +47,10 @@ def reverse_parts() -> Parts:
 
 
 def scan_parts(folder: Path, split: str) -> Parts:
-    """Commands and actions: one letter per action, a turn and the following action as one word; 500 are held out.
+    """Return commands and actions: one letter per action, a turn and the next action as one word; 500 are held out.
 
     "I_TURN_LEFT I_WALK I_JUMP" is written "LW J", which is equivalent. An action around a corner three times then has
-    as
-    many words as turning around three times, which is short enough to occur in training commands.
+    as many words as turning around three times, which is short enough to occur in training commands.
 
     Args:
         folder: folder with the files of SCAN.

@@ -89,10 +89,10 @@ def decoded(translator: Translator, pairs: Sequence[Pair], row: Row, beam: int) 
     hypotheses = translator.translate([pair.source for pair in pairs], how)
     seconds = time.perf_counter() - start
     figures = score(hypotheses, [pair.target for pair in pairs], row.target, row.words)
-    return {"figures": {figure.name: _kept(figure) for figure in figures}, "decoding_seconds": seconds}
+    return {"figures": {figure.name: _figure_record(figure) for figure in figures}, "decoding_seconds": seconds}
 
 
-def _kept(figure: Figure) -> dict[str, Any]:
+def _figure_record(figure: Figure) -> dict[str, Any]:
     return {"value": figure.value, "signature": figure.signature}
 
 
@@ -118,7 +118,7 @@ def _commands(row: Row, folder: Path, runs: Sequence[Path]) -> list[list[str]]:
 
 
 def _either_way(run: Path) -> tuple[Path, Path]:
-    """Return sources and targets of all pairs in both directions."""
+    """Return the files with the sources and the targets of all pairs in both directions."""
     return run.with_name(f"{run.name}.source"), run.with_name(f"{run.name}.target")
 
 

@@ -30,7 +30,7 @@ def run(command: list[str], kept: Path) -> None:
 
 
 def _processor_seconds() -> float:
-    """Usage of all finished child processes, including those of earlier commands."""
+    """Return the processor time of all finished child processes, including those of earlier commands."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

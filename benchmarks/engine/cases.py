@@ -44,7 +44,7 @@ class Case:
         return [x for x in self.tensors if x.requires_grad]
 
     def run(self, equation: Equation, what: str) -> Callable[[], list[Tensor]]:
-        """Bind an equation to the tensors: returns the output, and for both passes the gradients of the leaves."""
+        """Return a function that computes the output of an equation, or for both passes the gradients of its leaves."""
         if what == FORWARD:
             detached = [x.detach() for x in self.tensors]
             return lambda: [equation(*detached)]

@@ -32,7 +32,7 @@ Rows = Mapping[str, Any]
 
 
 def cells(rows: Rows) -> Iterator[Cell]:
-    """Return all figures of comparison rows."""
+    """Yield the figures of all comparison rows."""
     for name, row in rows.items():
         for what, kept in row.get("passes", {}).items():
             ours = kept["times"][OURS]["ms"]

@@ -13,9 +13,8 @@ TURN_MS = 10.0
 """A contender that is faster than this is called several times per turn."""
 
 WARM_MS = 200.0
-"""A contender that is faster than this is called once, untimed, before its turn, because cold caches and sleeping
-threads
-are the previous contender's effect.
+"""A contender that is faster than this is called once, untimed, before its turn: caches and threads are cold only
+because of the previous contender.
 """
 
 REST = 0.005

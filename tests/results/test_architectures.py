@@ -53,7 +53,7 @@ def test_what_the_page_says_of_every_other_architecture_happens(name: str) -> No
 
 def test_a_page_counts_what_runs() -> None:
     shown = page(
-        [Line("a", "runs", 2, 1e-7), Line("b", "refused", says="B: x.y"), Line("c", "runs", 1, 0.0, compared=False)]
+        [Line("a", "runs", 2, 1e-7), Line("b", "refused", reason="B: x.y"), Line("c", "runs", 1, 0.0, compared=False)]
     )
     assert "2 of 3 architectures" in shown
     assert "| b | refused by name | | B: x.y |" in shown

@@ -517,8 +517,7 @@ def _parts_of_a_map(trial: Trial, amap: AttentionMap, dense: Tensor) -> None:
 
     A score is a sum of D products: two orders differ by about √D roundoffs of the summands. A normalizer turns absolute
     errors of the scores into relative errors of the weights; a sum divides them by the row's total. Roundoffs are those
-    of
-    float32 or wider, since maps are computed in at least float32.
+    of float32 or wider, since maps are computed in at least float32.
     """
     r = Random(trial.call.seed)
     _, queries, keys = trial.whole[0], *trial.whole[-2:]

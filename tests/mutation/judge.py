@@ -46,8 +46,7 @@ def judge(mutant: Mutant, own_tests: tuple[str, ...], reach: Reach, copy: Path) 
 
     Returns:
         "killed", "killed by time", "survived", "not reached" if no test runs its function, or "no change" if the
-        program
-        is the same, e.g. `return None` changed to `return None`.
+        program is the same, e.g. `return None` changed to `return None`.
     """
     if mutant.text == ast.unparse(ast.parse((copy / mutant.path).read_text(encoding="utf-8"))) + "\n":
         return "no change"

@@ -67,8 +67,7 @@ def test_a_run_stopped_at_any_of_these_updates_ends_with_the_same_bits(
     name: str, points: list[int], data: Path, tmp_path: Path
 ) -> None:
     """One run, stopped at each point and resumed: the last checkpoint includes weights, moments, schedule, generators
-    and the
-    place in the data.
+    and the place in the data.
     """
     whole = FAMILIES[name].train(data, tmp_path / "whole")
     before = 0

@@ -471,8 +471,7 @@ def test_an_output_is_a_short_sum():
     value.
 
     Two roundings within a group, Σ_{n=2}^{16} n/16 = 8.44 for sums of groups, one for the division: 11.44u. One key at
-    a
-    time it would be Σ_{n=2}^{64} n/64 + 1 = 33.5u, and for some of these values the error exceeds 11.44u.
+    a time it would be Σ_{n=2}^{64} n/64 + 1 = 33.5u, and for some of these values the error exceeds 11.44u.
     """
     c = case(24, queries=24, keys=64, columns=512)
     column = 1 + np.arange(512, dtype=np.float32) * np.float32(2.0**-12 + 2.0**-23)

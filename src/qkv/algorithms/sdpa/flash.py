@@ -347,7 +347,7 @@ def _calls_kernel(problem: Problem) -> bool:
 
 def _table(table: Tensor, problem: Problem) -> Tensor:
     """Return the table as (..., Q or 1, K) of rank two or four."""
-    if table.shape[-1] != problem.keys:
+    if table.shape[-1:] != (problem.keys,):  # a bias may have no dimension at all
         table = table.expand(*table.shape[:-1], problem.keys)
     if table.ndim <= 2:
         return table.expand(1, -1) if table.ndim == 1 else table

@@ -150,7 +150,7 @@ def test_two_mistakes_at_once_are_both_named(exercise: str) -> None:
         (lambda query, key, value: 3.0, "float"),
         (lambda query, key, value: query.mul_(2.0), "changes its arguments"),
         (lambda query, key: query, "TypeError"),
-        (lambda query, key, value: query @ key @ value, "transposed?"),
+        (lambda query, key, value: query @ key @ value, "transpose one?"),
         (lambda query, key, value: (query @ key.transpose(0, 1)).softmax(-1) @ value, "leading dimensions"),
         (lambda query, key, value: 2 * torch.nn.functional.scaled_dot_product_attention(query, key, value), "2 times"),
     ],

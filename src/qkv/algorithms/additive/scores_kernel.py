@@ -124,41 +124,33 @@ def _add_four(builder, operands, i, k, sums, capped):
     keys = [registers.load(builder, start, operands.register) for start in starts]
     results = []
     for row, total in zip(operands.rows, sums, strict=True):
-        factors = [
-            registers.broadcast(builder, builder.load(builder.gep(row, [n])), operands.register) for n in indices
+        fractions = [
+            _fraction(builder, operands, builder.load(builder.gep(row, [n])), v, f, capped)
+            for n, v, f in zip(indices, weights, keys, strict=True)
         ]
-        y = [_product(builder, operands, e, f, capped) for e, f in zip(factors, keys, strict=True)]
-        # v(y − 1) as one multiply-add; y + 1 as an addition, for which some processors have units of their own.
-        upper = [
-            builder.fsub(builder.fmul(v, x, flags=_FLAGS), v, flags=_FLAGS) for v, x in zip(weights, y, strict=True)
-        ]
-        lower = [builder.fadd(x, operands.constant(1.0), flags=("nsz",)) for x in y]
-        results.append(builder.fadd(_fractions(builder, lower, upper), total, flags=_FLAGS))
+        upper, lower = _sum(builder, _sum(builder, *fractions[:2]), _sum(builder, *fractions[2:]))
+        estimated = WIDE and isinstance(operands.register.element, ir.FloatType)
+        quotient = builder.fdiv(upper, lower, flags=_ESTIMATED if estimated else _FLAGS)
+        results.append(builder.fadd(quotient, total, flags=_FLAGS))
     return results
 
 
-def _product(builder, operands, e, f, capped):
-    """Compute EF; if `capped`, limited so that the product of four is finite."""
-    y = builder.fmul(e, f, flags=_FLAGS)
-    if not capped:
-        return y
-    cap = operands.constant(CAP if isinstance(operands.register.element, ir.FloatType) else WIDE_CAP)
-    return builder.select(builder.fcmp_ordered("<", y, cap), y, cap)
+def _fraction(builder, operands, e, v, f, capped):
+    """Compute v(EF − 1) and EF + 1; if `capped`, EF is limited so that the product of four is finite."""
+    y = builder.fmul(registers.broadcast(builder, e, operands.register), f, flags=_FLAGS)
+    if capped:
+        cap = operands.constant(CAP if isinstance(operands.register.element, ir.FloatType) else WIDE_CAP)
+        y = builder.select(builder.fcmp_ordered("<", y, cap), y, cap)
+    # An addition, for which some processors have units of their own; then the multiply-add may overwrite y.
+    lower = builder.fadd(y, operands.constant(1.0), flags=("nsz",))
+    return builder.fsub(builder.fmul(v, y, flags=_FLAGS), v, flags=_FLAGS), lower
 
 
-def _fractions(builder, d, w):
-    """Compute Σ w/d over four terms with one division."""
-
-    def product(x, y):
-        return builder.fmul(x, y, flags=_FLAGS)
-
-    def both(x, y, u, v):
-        return builder.fadd(product(x, y), product(u, v), flags=_FLAGS)
-
-    pair, other = product(d[0], d[1]), product(d[2], d[3])
-    upper = both(both(w[0], d[1], w[1], d[0]), other, both(w[2], d[3], w[3], d[2]), pair)
-    estimated = WIDE and isinstance(upper.type.element, ir.FloatType)
-    return builder.fdiv(upper, product(pair, other), flags=_ESTIMATED if estimated else _FLAGS)
+def _sum(builder, first, second):
+    """Compute a/b + c/d as one fraction, (ad + cb)/(bd)."""
+    (a, b), (c, d) = first, second
+    upper = builder.fadd(builder.fmul(a, d, flags=_FLAGS), builder.fmul(c, b, flags=_FLAGS), flags=_FLAGS)
+    return upper, builder.fmul(b, d, flags=_FLAGS)
 
 
 @helper

@@ -354,8 +354,11 @@ def test_a_forked_child_computes_as_its_parent(backend: str) -> None:
     expected = with_gradients(function, inputs)
     child = os.fork()
     if child == 0:
-        same = all(torch.equal(x, y) for x, y in zip(with_gradients(function, inputs), expected, strict=True))
-        os._exit(0 if same else 1)
+        try:
+            same = all(torch.equal(x, y) for x, y in zip(with_gradients(function, inputs), expected, strict=True))
+            os._exit(0 if same else 1)
+        finally:  # an error must not let the child go on with the other tests
+            os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

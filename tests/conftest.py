@@ -13,6 +13,7 @@ import torch
 from _pytest.doctest import DoctestItem
 from hypothesis import settings
 from tests.seed import SEED
+from torch.torch_version import TorchVersion
 
 import qkv
 from qkv.compiled.available import why_unavailable
@@ -20,6 +21,8 @@ from qkv.compiled.target import CHOICE
 from qkv.errors import CompilationError
 
 PACKAGE = Path(qkv.__file__).parent
+TRACES_QKV = "2.12"
+"""The first version of PyTorch whose compiler traces every call; those before 2.11 trace none."""
 KERNEL_EXAMPLES = {
     "algorithms/additive/direct.py",
     "algorithms/additive/factored.py",
@@ -78,10 +81,16 @@ def pytest_sessionstart() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests of compiled kernels where none can run, as on Windows, macOS and old processors.
 
-    And examples of which no line runs, since they need a trained run.
+    And those that trace calls, with a PyTorch that cannot; and examples of which no line runs, since they need a
+    trained run.
     """
-    kernels = why_unavailable() is None
-    runs = {item: not _is_prose(item) and (kernels or not _calls_kernels(item)) for item in items}
+    kernels, traces = why_unavailable() is None, torch.__version__ >= TorchVersion(TRACES_QKV)
+    runs = {
+        item: not _is_prose(item)
+        and (kernels or not _calls_kernels(item))
+        and (traces or item.get_closest_marker("compiler") is None)
+        for item in items
+    }
     config.hook.pytest_deselected(items=[item for item in items if not runs[item]])
     items[:] = [item for item in items if runs[item]]
 

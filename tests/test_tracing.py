@@ -100,6 +100,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     return torch.compile(function, fullgraph=True, backend="aot_eager", **options)
 
 
+@pytest.mark.compiler
 @_few(*OF_EACH_CORE, "linear", on_every_backend=["causal"])
 def test_a_compiled_call_gives_what_the_eager_one_gives(name: str, backend: str) -> None:
     function, inputs = attend(name, backend), tensors()
@@ -143,6 +144,7 @@ def test_auto_chooses_under_dynamic_shapes() -> None:
         torch.testing.assert_close(function(*inputs), qkv.attention(*inputs, score=Gaussian(2.0)))
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize("backend", [SLOW_REFERENCE, "blocked"])
 def test_values_are_arguments_of_a_compiled_function(backend: str) -> None:
     function = compiled(
@@ -169,6 +171,7 @@ class Attends(nn.Module):
         return self.function(*inputs)
 
 
+@pytest.mark.compiler
 @each
 def test_an_exported_program_gives_what_the_call_gives(name: str, backend: str) -> None:
     function, inputs = attend(name, backend), tensors(gradient=False)
@@ -176,6 +179,7 @@ def test_an_exported_program_gives_what_the_call_gives(name: str, backend: str) 
     torch.testing.assert_close(program.module()(*inputs), function(*inputs))
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize("backend", ["reference", "sdpa", "blocked"])
 def test_an_exported_program_serves_many_sizes(backend: str) -> None:
     class Masked(nn.Module):
@@ -194,6 +198,7 @@ def test_an_exported_program_serves_many_sizes(backend: str) -> None:
     torch.testing.assert_close(program.module()(*other), Masked()(*other))
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize("backend", ["reference", "blocked"])
 def test_values_are_arguments_of_an_exported_program(backend: str) -> None:
     class Masked(nn.Module):
@@ -206,6 +211,7 @@ def test_values_are_arguments_of_an_exported_program(backend: str) -> None:
     torch.testing.assert_close(program.module()(*inputs), Masked()(*inputs))
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize("backend", [SLOW_REFERENCE, "blocked"])
 def test_weights_and_state_are_traced_too(backend: str) -> None:
     """In one graph: each takes the compiler seconds."""
@@ -325,6 +331,7 @@ def test_gradients_per_item(backend: str) -> None:
         torch.testing.assert_close(tuple(g[i] for g in found), expected)
 
 
+@pytest.mark.compiler
 def test_a_second_derivative_of_a_compiled_call_names_the_reference() -> None:
     inputs = tensors()
     output = compiled(attend("scaled dot", "blocked"))(*inputs)
@@ -444,6 +451,7 @@ VARYING = {
 }
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize(
     ("name", "backend"),
     [
@@ -494,6 +502,7 @@ BAD: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize(
     ("name", "fullgraph"),
     [

@@ -160,6 +160,7 @@ def test_the_kind_of_a_mask_may_change(way: str) -> None:
     assert kinds == ["bounds", "predicate", "bounds"]
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize(
     ("name", "way"),
     [

@@ -125,6 +125,7 @@ def test_infinite_gradients_cancel() -> None:
     assert found[0, 1:].isfinite().all()
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize(
     ("mask", "compiled"),
     [

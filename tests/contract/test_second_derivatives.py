@@ -199,6 +199,7 @@ SLOWER = [("mapped", "lengths", 6), ("mapped", "not", 7), ("exported", "lengths"
 """The way, the mask, and of how many mechanisms one is drawn."""
 
 
+@pytest.mark.compiler
 @by_part
 @pytest.mark.parametrize(
     ("way", "mask", "step", "bias"),

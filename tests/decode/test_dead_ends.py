@@ -178,7 +178,7 @@ def test_a_row_that_is_no_numbers_is_an_error_where_only_the_end_may_be_chosen()
 @compiled
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_row_of_minus_infinity_has_no_probability(many: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "_MANY", many)
+    monkeypatch.setattr(room, "_COMPILED_FROM", many)
     scores = torch.zeros(3, 300)
     scores[1], scores[2, 7] = -math.inf, math.nan
     gains = likeliest(scores, count)[1]

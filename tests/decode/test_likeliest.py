@@ -17,7 +17,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered:Runtim
 @pytest.fixture(params=["compiled", "PyTorch"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Either of the two searches."""
-    monkeypatch.setattr(room, "_MANY", 0 if request.param == "compiled" else 1 << 62)
+    monkeypatch.setattr(room, "_COMPILED_FROM", 0 if request.param == "compiled" else 1 << 62)
     return str(request.param)
 
 

@@ -144,6 +144,7 @@ TRACED = [
 """In the fast suite a score of a core, and a user-defined one: a compilation takes seconds."""
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize(("name", "seed"), TRACED)
 def test_traced_calls_too(name: str, seed: int) -> None:
     torch._dynamo.reset()

@@ -481,6 +481,7 @@ def test_a_saved_model_is_attached_in_another_process(tmp_path: Path) -> None:
     assert done.stdout.split() == ["1", "6"]
 
 
+@pytest.mark.compiler
 @torch.no_grad()
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ def test_a_graph_of_one_size_holds_for_others(normalizer: Normalizer, name: str)
         torch.testing.assert_close(graph(*call), attend(*call), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.compiler
 def test_a_compiled_copy_head_serves_any_number_of_new_words() -> None:
     head = CopyHead(10, 4, 6, 8)
 

@@ -279,6 +279,7 @@ def test_unknown_arguments_of_a_call_are_explained_and_others_errors_stay() -> N
         MultiHeadAttention(8, 2, score=Learned(fails))(x)
 
 
+@pytest.mark.compiler
 def test_explaining_arguments_changes_no_way_to_run_a_layer() -> None:
     layer, x = MultiHeadAttention(8, 2), torch.randn(1, 3, 8)
     want = layer(x, mask=causal())

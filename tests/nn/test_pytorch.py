@@ -76,6 +76,7 @@ def test_pytorchs_transformer_runs_with_our_attention(kind: str, grad: bool) -> 
     torch.testing.assert_close(got[real], want[real])
 
 
+@pytest.mark.compiler
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # PyTorch's compiler reads it
 def test_our_attention_in_the_place_of_theirs_is_compiled() -> None:
     """Alone: the rest of a Transformer is PyTorch's own, which the slow test below compiles for seconds."""

@@ -99,11 +99,10 @@ selection() {
   return $failed
 }
 
-# Run every nth of some tests; not those that compile calls, which PyTorch 2.10 cannot.
+# Run every nth of some tests.
 part() {
   local every=$1 tests=/tests-of-this-part; shift
-  within python3 -m pytest -p no:xdist -p no:cacheprovider -m "not slow" \
-    -k "not compiled_call and not compiled_functions and not traced" --collect-only -q "$@" \
+  within python3 -m pytest -p no:xdist -p no:cacheprovider -m "not slow" --collect-only -q "$@" \
     | awk "NF == 0 { exit } /::/ && ++count % $every == 0" >"$folder$tests" || true  # not what is printed of warnings
   within python3 -m pytest -p no:xdist -p no:cacheprovider -q --durations=10 "@$tests"
 }

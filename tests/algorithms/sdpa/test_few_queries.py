@@ -148,6 +148,7 @@ def test_it_serves_few_queries_of_many_rows_without_a_gradient() -> None:
     assert not served(*drawn(), bias=torch.zeros(KEYS))
 
 
+@pytest.mark.compiler
 def test_who_traces_sees_operations_of_pytorch() -> None:
     tensors, others = drawn(), drawn(seed=1)
     assert served(*tensors)

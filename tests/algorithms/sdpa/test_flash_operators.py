@@ -214,6 +214,7 @@ def test_finite_values_stay_with_those_who_see_them(mask: str) -> None:
         assert torch.equal(found[:, :, ~seen[:, 7]], expected[:, :, ~seen[:, 7]])
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize(
     ("backend", "mask"),
     [
@@ -256,6 +257,7 @@ HIDING: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize(
     ("dynamic", "hiding"),
     [
@@ -298,6 +300,7 @@ def test_a_row_state_is_that_of_the_equation_where_all_scores_overflow(keys: int
             same_numbers(output, judge, torch.float32)
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize(
     ("is_causal", "keys"),
     [

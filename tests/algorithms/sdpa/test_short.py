@@ -300,6 +300,7 @@ def test_taken_only_where_it_serves(given: str) -> None:
     assert not served(*leaves, **extra)
 
 
+@pytest.mark.compiler
 def test_traced_calls_leave_it_alone() -> None:
     class Module(nn.Module):
         def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:

@@ -65,6 +65,7 @@ def with_gradients(function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) 
     return [output, *torch.autograd.grad(output.square().sum(), leaves, materialize_grads=True)]
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize("name", fast(CALLS, SOME[0]))
 def test_a_compiled_call_gives_what_the_eager_one_gives(name: str) -> None:
     torch.compiler.reset()
@@ -93,6 +94,7 @@ class Attends(nn.Module):
         return self.function(*inputs)
 
 
+@pytest.mark.compiler
 @each
 def test_an_exported_program_gives_what_the_call_gives(name: str) -> None:
     program = torch.export.export(Attends(of(name)), tensors())

@@ -49,6 +49,7 @@ FAST = ("table", "mask", "vector", "dropout", "largest")
 """A table and a function of positions, operations on several scores, dropout, and further results."""
 
 
+@pytest.mark.compiler
 @pytest.mark.parametrize("name", fast(CASES, *FAST))
 def test_one_graph_gives_what_an_eager_call_gives(name: str) -> None:
     def run(query: Tensor, key: Tensor, value: Tensor) -> Any:
@@ -68,6 +69,7 @@ def test_one_graph_gives_what_an_eager_call_gives(name: str) -> None:
         both(run, leaves)
 
 
+@pytest.mark.compiler
 def test_gradients_reach_what_the_functions_close_over() -> None:
     gains = torch.randn(2, N, dtype=torch.float64, requires_grad=True)
 

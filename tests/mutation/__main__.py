@@ -27,6 +27,8 @@ PARTS = ("src", "tests", "pyproject.toml", "README.md", "constraints.txt", "Make
 
 def main(count: int, seed: int, only: str, out: Path | None) -> None:
     chosen = [mutant for mutant in draw(count, seed) if only in mutant.package]
+    if not chosen:
+        raise SystemExit(f"none of the {count} mutants is in a package with {only!r} in its name: draw more by --count")
     results = json.loads(out.read_text(encoding="utf-8")) if out is not None and out.exists() else []
     known = {result["name"]: result["fate"] for result in results}
     with TemporaryDirectory() as base:

@@ -48,11 +48,11 @@ _SOURCES = ("prepared", "data", "source", "target", "text")
 
 
 def run_folder(out: Path | None) -> Path:
-    """Check the run folder before any text is read: it must be given, writable, and empty or a run.
+    """Check the run folder before any text is read: it must be given and writable.
 
     Raises:
         ConfigError: it is not given.
-        CheckpointError: it is a file, is not writable, or contains something other than a run.
+        CheckpointError: it is a file, or is not writable.
 
     Example:
         >>> run_folder(Path("runs/first")).name
@@ -62,13 +62,11 @@ def run_folder(out: Path | None) -> Path:
         hint = f"For example {setting('out', 'runs/first')}. Run the same command again to resume."
         raise ConfigError(setting("out"), "a folder for the run", "none", hint)
     expect_writable(out)
-    if out.is_dir():
-        expect_run_folder(out)
     return out
 
 
 def expect_same_run(folder: Path, task: str, tables: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse a folder with a run of another task or with other settings, before any text is read.
+    """Refuse a folder with something else, a run of another task or other settings, before any text is read.
 
     Args:
         folder: the run folder, existing or not.
@@ -77,11 +75,14 @@ def expect_same_run(folder: Path, task: str, tables: Mapping[str, Mapping[str, A
 
     Raises:
         ConfigError: the task differs, or a setting that must not change.
+        CheckpointError: the folder contains something other than a run.
 
     Example:
         >>> expect_same_run(Path("/nowhere"), "classify", {})
     """
     if not (folder / RUN).is_file():
+        if folder.is_dir():
+            expect_run_folder(folder)
         return
     stored = read_config(folder)
     other = stored.get("task")

@@ -15,7 +15,12 @@ PACKAGES = {
         "tests/test_errors_and_messages.py",
     ),
     "normalizers": ("tests/normalizers", "tests/contract/test_exact.py", "tests/test_errors_and_messages.py"),
-    "masks": ("tests/masks", "tests/contract/test_exact.py", "tests/test_errors_and_messages.py"),
+    "masks": (
+        "tests/masks",
+        "tests/contract/test_exact.py",
+        "tests/contract/test_in_place.py",
+        "tests/test_errors_and_messages.py",
+    ),
     "algorithms": ("tests/algorithms", "tests/contract/test_exact.py", "tests/contract/test_derivatives.py"),
     "decode": ("tests/decode",),
     "checkpoint": ("tests/checkpoint",),

@@ -63,7 +63,7 @@ ROWS = (
         "Settings were chosen with a tenth of the training sentences held out. For the final runs each seed holds out "
         "200 different sentences, only to monitor training. The weights after the last step are scored once, on the "
         "872 development sentences.",
-        """Networks tried on one held-out tenth (seed 0), whose accuracy has a standard error of 1.5 points:
+        """Networks compared on one held-out tenth (seed 0); the standard error of each accuracy is 1.5 points:
 
 | network | accuracy | loss of the best checkpoint |
 |---|---|---|

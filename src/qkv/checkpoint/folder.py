@@ -289,7 +289,7 @@ def _read_tensors(reader: FolderReader, name: str, manifest: Manifest) -> dict[s
 
 @contextmanager
 def _opened(reader: FolderReader, name: str, manifest: Manifest) -> Iterator[BinaryIO]:
-    """Open a file of the size in the manifest; an altered file is reported as altered, whatever else is wrong in it."""
+    """Open a file of the size in the manifest; if reading it fails and its sha256 differs, report the alteration."""
     path, entry = reader.folder / name, manifest.files[name]
     try:
         with reader.stream(name) as stream:

@@ -228,7 +228,7 @@ def _expect_words(sentences: Sequence[Sequence[TagLine]], name: str) -> None:
 
 
 def _joining_mark(cells: Sequence[str]) -> str | None:
-    """Return the mark by which every cell joins a word to its tag; None if there is none."""
+    """Return the character that joins word and tag in every cell, as in "dog/NN"; None if there is none."""
     return next((mark for mark in "/_|" if all(mark in cell[1:-1] for cell in cells)), None)
 
 

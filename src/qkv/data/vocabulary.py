@@ -183,10 +183,10 @@ def _strings(value: object, field: str) -> tuple[str, ...]:
 
 
 def _merge(text: str) -> tuple[str, str]:
-    prefix, space, right = text.partition(" ")
-    if not (prefix and space and right) or " " in right:
+    first, space, second = text.partition(" ")
+    if not (first and space and second) or " " in second:
         _refuse("merges of two pieces separated by one space", _excerpt(text))
-    return prefix, right
+    return first, second
 
 
 def _check_pieces(kind: TokenizerKind, pieces: tuple[str, ...]) -> None:

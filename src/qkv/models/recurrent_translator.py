@@ -226,10 +226,10 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         )
         parts = gates(config.cell)
         self.from_embedding = nn.Linear(width, parts * hidden)
-        attend_to_source = config.wiring == "bahdanau"
+        attends_before_step = config.wiring == "bahdanau"
         value = hidden if multi_head or location_heads else memory if has_score else states
         value += 0 if self.features_attention is None else hidden
-        self.from_context = nn.Linear(value, parts * hidden, bias=False) if attend_to_source else None
+        self.from_context = nn.Linear(value, parts * hidden, bias=False) if attends_before_step else None
         self.from_hidden = nn.Linear(hidden, parts * hidden)
         self.above = nn.ModuleList(
             LayerAbove(config.cell, hidden, config.dropout) for _ in range(1, config.decoder_layers)

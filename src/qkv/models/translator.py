@@ -305,11 +305,11 @@ def _select_sources(state: TransformerState, sources: Tensor) -> TransformerStat
     return state._replace(caches=caches, lengths=lengths)
 
 
-def _with_newest(seen_SWK: Tensor) -> Tensor:
+def _with_newest(visible_SWK: Tensor) -> Tensor:
     """Return what each of W hypotheses sees once its newest key is stored next to those of the others."""
-    sources, width, _ = seen_SWK.shape
-    newest = torch.eye(width, dtype=torch.bool, device=seen_SWK.device)
-    return torch.cat([seen_SWK, newest.expand(sources, width, width)], -1)
+    sources, width, _ = visible_SWK.shape
+    newest = torch.eye(width, dtype=torch.bool, device=visible_SWK.device)
+    return torch.cat([visible_SWK, newest.expand(sources, width, width)], -1)
 
 
 def _encoder(parts: TransformerParts) -> nn.ModuleList | RecurrentEncoder:

@@ -63,7 +63,7 @@ class Projections(nn.Module):
 
     @property
     def first(self) -> nn.Module:
-        """The layer of all three, or of the query; an index would cost more than finding it."""
+        """The layer of all three, or of the query, found faster than by an index."""
         return next(iter(self.layers))
 
     def reset_parameters(self, query_gain: float = 1.0) -> None:

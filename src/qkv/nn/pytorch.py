@@ -145,14 +145,14 @@ def masks_of(
     if attn_mask is not None and not is_causal:
         _expect("attn_mask", attn_mask, (batch * heads,) if attn_mask.ndim == 3 else (), max(attn_mask.ndim, 2))
         attn_mask = attn_mask.reshape(batch, heads, *attn_mask.shape[1:]) if attn_mask.ndim == 3 else attn_mask
-    for excluded in (key_padding_mask, None if is_causal else attn_mask):
-        if excluded is None:
+    for table in (key_padding_mask, None if is_causal else attn_mask):  # bool, True where hidden, or added to scores
+        if table is None:
             continue
-        hidden = excluded if excluded.dtype == torch.bool else torch.isneginf(excluded)
-        if excluded.dtype == torch.bool or torch.equal(hidden, excluded != 0):
+        hidden = table if table.dtype == torch.bool else torch.isneginf(table)
+        if table.dtype == torch.bool or torch.equal(hidden, table != 0):
             mask = Dense(~hidden) if mask is None else mask & Dense(~hidden)
         else:
-            bias = excluded if bias is None else bias + excluded
+            bias = table if bias is None else bias + table
     return mask, bias
 
 

@@ -1,4 +1,4 @@
-"""The run named `example`: a small German-English translator in the package, to try the viewer without training."""
+"""The run named `example`: a small German-English translator that comes with the package, to try without training."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -153,13 +153,13 @@ class Recipe(Generic[F, C, D, M]):
         self.settings.expect_one(tables)
         model = self._read_model(tables.get("model", {}))
         files: F = build(self.settings.tables["data"], tables.get("data", {}), "data")
-        defaults = merge(merge(self.settings.defaults, self.defaults_of(model, files)), tables)
-        tokenizer = with_known_tokens(defaults.get("tokenizer", {}))
+        completed = merge(merge(self.settings.defaults, self.defaults_of(model, files)), tables)
+        tokenizer = with_known_tokens(completed.get("tokenizer", {}))
         settings = RecipeSettings(
             files,
             build(self.settings.tables.get("tokenizer", TokenizerSettings), tokenizer, "tokenizer"),
             model,
-            build(self.settings.tables.get("training", Training), defaults.get("training", {}), "training"),
+            build(self.settings.tables.get("training", Training), completed.get("training", {}), "training"),
         )
         self.check(settings)
         return settings

@@ -286,7 +286,7 @@ def above(argument: str, number: object, limit: float, hint: str) -> None:
 
 
 def above_as_one(argument: str, number: object, limit: float, hint: str) -> None:
-    """Check as `above` does, for a parameter that must be one number for all heads.
+    """Check like `above` that a parameter exceeds a bound, and that all heads share it.
 
     Example:
         >>> above_as_one("power", torch.tensor([1.0, 2.0]), 0, "Power 2 is usual.")

@@ -135,7 +135,7 @@ def _answer(handler: RequestHandler, request: str) -> Any:
         answer = handler.ask(name, parameters)
         if isinstance(answer, Numbers):
             return _grid(answer)
-        return _REDUCED.get(name, _unchanged)(answer.content)
+        return _REDUCED.get(name, _to_six_digits)(answer.content)
     except OutOfMemoryError:  # an answer that is left out must be reported
         raise
     except QkvError:
@@ -178,7 +178,7 @@ def _cell(content: Any) -> Any:
     return {"lines": lines, "weight": _rounded_to_digits(content["weight"], 6)}
 
 
-def _unchanged(content: Any) -> Any:
+def _to_six_digits(content: Any) -> Any:
     return _rounded_to_digits(content, 6)
 
 

@@ -58,16 +58,16 @@ class Packing:
         """Add an answer under a name."""
         before = "," if self.count else "{"
         text = f"{before}{json.dumps(name)}:{self._shared(answer)}"
-        self._compress(self._compressor.compress(text.encode()))
-        self._compress(self._compressor.flush(zlib.Z_SYNC_FLUSH) if self.count % _MEASURED == 0 else b"")
+        self._append(self._compressor.compress(text.encode()))
+        self._append(self._compressor.flush(zlib.Z_SYNC_FLUSH) if self.count % _MEASURED == 0 else b"")
         self.count += 1
 
     def text(self) -> str:
         """Return the whole text; nothing can be added afterwards."""
-        self._compress(self._compressor.compress(b"}" if self.count else b"{}") + self._compressor.flush())
+        self._append(self._compressor.compress(b"}" if self.count else b"{}") + self._compressor.flush())
         return base64.b64encode(b"".join(self._parts)).decode()
 
-    def _compress(self, part: bytes) -> None:
+    def _append(self, part: bytes) -> None:
         self._parts.append(part)
         self._size += len(part)
 

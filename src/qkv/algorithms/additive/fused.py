@@ -26,7 +26,7 @@ from qkv.values.parameters import finite, logaddexp, spread
 _RULES = {"softmax": "softmax", "mean": "identity", "identity": "identity", "sigmoid": "sigmoid"}
 
 DENSE_LIMIT = 1 << 24
-"""The largest matrix, in numbers over all leading indices, that a mask that is not an interval of keys may become."""
+"""Limit on the size, over all leading dimensions, of the matrix made of a mask that is not an interval of keys."""
 
 
 def _refuses_factored(problem: Problem) -> str | None:

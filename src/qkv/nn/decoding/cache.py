@@ -172,7 +172,7 @@ class _GrowingBuffer:
         return writable and memory.end - self.start == self.filled and self.filled + more <= self.key.shape[-2]
 
     def extend(self, memory: Memory, count: int) -> Memory:
-        """Return the memory with `count` more positions, in this buffer."""
+        """Return the memory that also includes the next `count` positions of this buffer."""
         self.filled += count
         begin, length = memory.first - self.start, memory.length + count
         return Memory(self.key.narrow(-2, begin, length), self.value.narrow(-2, begin, length), memory.first, self)

@@ -98,10 +98,10 @@ def judge_regression(predicted: Any, truth: Any, signature: str) -> tuple[Figure
     truth = np.asarray(truth)[finite]
     errors = truth - np.asarray(predicted)[finite]
     squared = float(np.square(errors).mean())
-    size = (
+    figures = (
         Figure("rmse", math.sqrt(squared), signature, higher_is_better=False),
         Figure("mae", float(np.abs(errors).mean()), signature, higher_is_better=False),
     )
     if np.ptp(truth) == 0:
-        return size
-    return *size, Figure("r2", 1 - squared / float(np.var(truth)), signature)
+        return figures
+    return *figures, Figure("r2", 1 - squared / float(np.var(truth)), signature)

@@ -132,10 +132,8 @@ def _listed(translations: "list[list[Translation]]", start: int) -> Iterator[str
     """Format number, score and text of each translation, line by line."""
     for number, best in enumerate(translations, start):
         for translation in best:
-            score, text = (
-                translation.score if translation.ranked is None else translation.ranked,
-                translation.text.replace("\t", " "),
-            )
+            score = translation.score if translation.ranked is None else translation.ranked
+            text = translation.text.replace("\t", " ")
             yield f"{number}\t{score:.4f}\t{text}"
 
 

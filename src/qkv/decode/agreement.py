@@ -72,8 +72,7 @@ class Agreement:
         return [sorted(hypotheses, key=lambda hypothesis: -hypothesis.score) for hypotheses in ranked]
 
     def _scores(self, source: Tensor, lengths: Tensor, rows_T: Tensor, texts: Sequence[tuple[int, ...]]) -> list[float]:
-        rows = rows_T.to(source.device)
-        sources, counts = source[rows], lengths[rows]
+        sources, counts = source[rows_T], lengths[rows_T]
         targets = [[*ids, self.eos] for ids in texts], [[*reversed(ids), self.eos] for ids in texts]
         ahead, back = (
             forced(model, sources, counts, written, bos=self.bos, eos=self.eos)

@@ -171,9 +171,9 @@ class Call(NamedTuple):
         Example:
             >>> from qkv.engine.describe import Arguments, describe
             >>> from qkv.masks.patterns import lengths
-            >>> given = Arguments(lambda query, key: query @ key.mT, None, lengths(1), None, 0.0, None, False)
+            >>> arguments = Arguments(lambda query, key: query @ key.mT, None, lengths(1), None, 0.0, None, False)
             >>> x = torch.tensor([[1.0], [2.0]])
-            >>> [describe(x, x, value, given).call.with_finite_values().key[1] for value in (x, x / 0)]
+            >>> [describe(x, x, value, arguments).call.with_finite_values().key[1] for value in (x, x / 0)]
             [tensor([2.]), tensor([0.])]
         """
         total = float(self.value.sum())

@@ -139,11 +139,9 @@ class Visibility:
 
     def _unless_all(self, visible: Tensor | None) -> Tensor | None:
         """Return None where everything is True, if the numbers can be read."""
-        return (
-            None
-            if visible is None or ((self.readable or has_plain_memory(visible)) and bool(visible.all()))
-            else visible
-        )
+        if visible is not None and (self.readable or has_plain_memory(visible)) and bool(visible.all()):
+            return None
+        return visible
 
     def _rows_with_keys(self) -> Tensor | None:
         if self.kind == "all":

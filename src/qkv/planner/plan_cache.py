@@ -253,19 +253,19 @@ def _add(parts: list[Any], mechanism: object) -> bool:
         if type(x) in _NUMBERS:
             parts.append(x)
         # A tensor that is not a parameter could change the problem.
-        elif name in parameters and _may_be_read(x):
-            parts += (x.shape, x.dtype, x.requires_grad)
-        else:
+        elif name not in parameters or not _add_tensor(parts, x):
             return False
     return True
 
 
 def _add_bias(parts: list[Any], bias: Any) -> bool:
-    if not isinstance(bias, Tensor):
-        return _add(parts, bias)
-    if not _may_be_read(bias):
+    return _add_tensor(parts, bias) if isinstance(bias, Tensor) else _add(parts, bias)
+
+
+def _add_tensor(parts: list[Any], x: Any) -> bool:
+    if not _may_be_read(x):
         return False
-    parts += (bias.shape, bias.dtype, bias.requires_grad)
+    parts += (x.shape, x.dtype, x.requires_grad)
     return True
 
 

@@ -69,13 +69,7 @@ def undisturbed() -> bool:
         >>> undisturbed(), torch.func.vmap(lambda x: x + undisturbed())(torch.zeros(1))
         (True, tensor([0.]))
     """
-    return (
-        not torch.compiler.is_compiling()
-        and not _dispatch_modes()
-        and _tracing_state() is None
-        and _interpreters() is None
-        and not forward_mode()
-    )
+    return not torch.compiler.is_compiling() and not _dispatch_modes() and not transformed()
 
 
 _tracing_state = torch._C._get_tracing_state

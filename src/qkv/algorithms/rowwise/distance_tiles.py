@@ -237,11 +237,8 @@ def _gradients_with_graph(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     query, key = ctx.saved_tensors[:2]
     value = g.new_zeros(*ctx.mechanism.leading, key.shape[-2], g.shape[-1])
     visible, needs_grad = visibility_of(query, key), ctx.needs_input_grad[2:]
-    return (
-        None,
-        None,
-        *differentiable_gradients(ctx.mechanism, visible, Terms(query, key, value), needs_grad, (g, None)),
-    )
+    gradients = differentiable_gradients(ctx.mechanism, visible, Terms(query, key, value), needs_grad, (g, None))
+    return None, None, *gradients
 
 
 class _Tiles(torch.autograd.Function):

@@ -138,11 +138,11 @@ def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
         return None
     suspect = partial(flash_operators.suspect, problem.keys, problem.dtype)
     all_visible, biased, hides = problem.mask == "all", call.bias is not None, problem.mask not in ("all", "causal")
-    gradient = problem.gradient
+    hide = Call.without_hidden_keys if problem.gradient else Call.with_finite_values
     shape = None if len(problem.leading) == 2 else (*problem.leading, problem.queries, problem.value_width)
 
     def attend_bound(call: Call) -> Tensor:
-        zeroed = call if all_visible else call.without_hidden_keys() if gradient else call.with_finite_values()
+        zeroed = call if all_visible else hide(call)
         if biased:
             mask = _mask(problem, call, call.query.dtype)[0]
         else:

@@ -574,10 +574,11 @@ PADDINGS: dict[str, Tensor | None] = {
 def test_mask_functions_are_translated_exactly(name: str, padding: str) -> None:
     from transformers import masking_utils
 
-    from qkv.hub.mask_functions import Frame, make_mask, translate
+    from qkv.hub.mask_functions import Frame, make_mask, register_closures, translate
     from qkv.masks.base import Grid
     from qkv.masks.lower import lower
 
+    register_closures()  # as `attach` does
     try:
         function = MASKS[name](masking_utils)
     except AttributeError as error:

@@ -399,3 +399,22 @@ def test_the_default_device_changes_no_number_of_a_score(backend: str) -> None:
     with torch.device("meta"):
         found = call()
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("way", ["score_mod", "block_mask"])
+def test_a_table_of_numpy_is_refused_by_the_function(way: str) -> None:
+    x, table = torch.randn(1, 1, 4, 4), np.ones((4, 4), bool)
+    function = {
+        "score_mod": lambda score, b, h, q, k: score + table[q, k],
+        "block_mask": lambda b, h, q, k: table[q, k],
+    }[way]
+    with pytest.raises(DtypeError) as refused:
+        qkv.flex_attention(x, x, x, **{way: function})
+    assert "NumPy" in refused.value.got
+
+
+def test_a_function_may_read_the_numbers_of_a_tensor_that_it_captures() -> None:
+    x, table = torch.randn(1, 1, 4, 4), torch.ones(3)
+    output = qkv.flex_attention(x, x, x, score_mod=lambda s, b, h, q, k: s + float(np.asarray(table).sum()) * (q > k))
+    expected = qkv.flex_attention(x, x, x, score_mod=lambda s, b, h, q, k: s + 3.0 * (q > k))
+    torch.testing.assert_close(output, expected)

@@ -18,6 +18,7 @@ from qkv.errors import DtypeError
 from qkv.hub.flex import operations
 from qkv.hub.flex.expressions import Expression, captured, cast, number, parts, symbol
 from qkv.hub.flex.reads import beyond
+from qkv.values.execution import readable
 from qkv.values.parameters import DENSE, is_dense, layout_of
 
 SCORE_ARGUMENTS = ("score", "batch", "head", "query", "key")
@@ -85,6 +86,9 @@ class IndexByTensors(TorchFunctionMode):
             except IndexError as error:
                 match = re.search(r"-?\d+", str(error))
                 raise beyond(args[0], "an index" if match is None else match[0], "") from None
+        if func is Tensor.__array__ and not readable(args[0]):  # NumPy asks for the numbers of all pairs at once
+            hint = "Make it a tensor outside of the function: torch.from_numpy(table)."
+            raise DtypeError("score_mod, post_mod or mask_mod", "a function of tensors", "a NumPy array in it", hint)
         return func(*args, **(kwargs or {}))
 
 

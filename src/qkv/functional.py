@@ -9,6 +9,7 @@ from qkv.algorithms.matrix import reference
 from qkv.argument_names import ATTENTION, explain_arguments
 from qkv.biases import Bias
 from qkv.engine.describe import Arguments, describe
+from qkv.engine.problem import Call, Problem
 from qkv.engine.returned_weights import product_of_weights, through_weights
 from qkv.engine.winners import winners, with_positions
 from qkv.errors import UnsupportedError
@@ -23,6 +24,7 @@ from qkv.scores.base import Score
 from qkv.scores.products import SCALED_DOT
 from qkv.shapes import Shape
 from qkv.values.checked import checked
+from qkv.values.execution import readable
 
 
 @explain_out_of_memory
@@ -232,9 +234,18 @@ def _with_state(
     if arguments.enable_gqa:
         output, state = _ungrouped(output, leading, 2), _ungrouped(state, leading, 1)
     if not spelled:
-        return output, RowState(problem.normalizer, state, sink=problem.sink)  # type: ignore[arg-type]
+        signed = problem.normalizer == "sum" and _may_cancel(problem, call)
+        return output, RowState(problem.normalizer, state, sink=problem.sink, signed=signed)  # type: ignore[arg-type]
     width = value.shape[-1]
     return output[..., :width], RowState("hard", state, winners(output[..., width:].nan_to_num()).long(), key.shape[-2])
+
+
+def _may_cancel(problem: Problem, call: Call) -> bool:
+    """Return whether a bias may make scores negative that are never negative without one."""
+    if not isinstance(call.bias, Tensor):
+        return False
+    smallest = 1 if problem.constant else 0
+    return not readable(call.bias) or bool((call.bias < -smallest).any())
 
 
 @checked

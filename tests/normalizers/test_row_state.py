@@ -22,7 +22,8 @@ from qkv.normalizers.kinds import KINDS, MERGEABLE
 from qkv.normalizers.row_state import RowState, merge
 from qkv.normalizers.sparse import Sparsemax
 from qkv.scores.base import Score
-from qkv.scores.kernels import Boxcar, Gaussian, SquaredDistance
+from qkv.scores.free import Uniform
+from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
 from qkv.scores.products import Dot
 
 Part = tuple[Tensor, RowState]
@@ -131,6 +132,35 @@ def test_ties_of_hard_go_to_the_first_part() -> None:
     assert merge(halves[::-1], [2, 0])[0].item() == 0.0
     with pytest.raises(ShapeError, match="starts: expected 2 numbers"):
         merge(halves, [0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("score", [Gaussian(2.0), Boxcar(1.5), Epanechnikov(3.0), Uniform()], ids=repr)
+def test_sums_with_a_bias_merge_exactly_or_not_at_all(score: Score, dtype: torch.dtype) -> None:
+    """Where a bias makes scores negative, the total of a part can cancel, and its output is 0 or too large."""
+    g = torch.Generator().manual_seed(0)
+    smallest, merged = (1.0 if isinstance(score, Uniform) else 0.0), 0
+    for trial in range(60):
+        query, key, value = (x.to(dtype) for x in draw(trial))
+        low, high = ((-smallest, 2.0), (0.0, 1.0), (-1.0, 1.0), (-2.0, -1.0))[trial % 4]
+        bias = torch.empty(((), (3, 12), (2, 1, 12))[trial % 3]).uniform_(low, high, generator=g)
+        bias = ((bias * 2).round() / 2 if trial % 5 else bias).to(dtype)
+        of = bias.expand(*bias.shape[:-1], 12) if bias.ndim else bias.expand(12)
+        cut = int(torch.randint(13, (), generator=g))
+        halves = [
+            attention_with_state(query, key[:, keys], value[:, keys], score=score, normalizer=Sum(), bias=of[..., keys])
+            for keys in (slice(cut), slice(cut, 12))
+        ]
+        if float(bias.min()) < -smallest:
+            with pytest.raises(UnsupportedError, match="sums of scores that are never negative"):
+                merge(halves)
+            continue
+        merged += 1
+        s = score(query.double(), key.double()) + bias.double()
+        total = s.sum(-1, keepdim=True)
+        exact = torch.where(total == 0, 0, s @ value.double() / total.masked_fill(total == 0, 1))
+        assert near(merge(halves)[0], exact.to(dtype), 4 if dtype == torch.float16 else 100)
+    assert merged > 20
 
 
 def test_states_without_positions_merge_in_the_order_of_the_parts() -> None:

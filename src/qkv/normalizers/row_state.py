@@ -56,6 +56,8 @@ class RowState:
             row; None if it is not known.
         keys: of hard, the number of keys, masked ones included; None if it is not known.
         sink: whether the lse counts a sink, which only one of several parts may have.
+        signed: whether the total may count scores below 0, because of a bias: parts whose totals cancel have lost what
+            they would add to a merged output.
 
     Example:
         >>> RowState("softmax", torch.tensor([0.5, -torch.inf], dtype=torch.float64)).lse
@@ -67,6 +69,7 @@ class RowState:
     winner: Tensor | None = None
     keys: int | None = None
     sink: bool = False
+    signed: bool = False
 
     @property
     def lse(self) -> Tensor:
@@ -128,8 +131,9 @@ def merge(parts: Sequence[tuple[Tensor, RowState]], starts: Sequence[int] | None
     Raises:
         ShapeError: there are no parts, their shapes differ, or the number of starts differs from that of parts.
         ArgumentError: the parts are not pairs of an output and a row state, or a start is not a whole number from 0.
-        UnsupportedError: several parts have a sink; or the normalizers differ, or cannot be merged (sigmoid's default
-            bias, sparsemax and entmax depend on the whole row).
+        UnsupportedError: several parts have a sink; a bias made scores under a sum negative, so that totals cancel; or
+            the normalizers differ, or cannot be merged (sigmoid's default bias, sparsemax and entmax depend on the
+            whole row).
 
     Source: Milakov and Gimelshein 2018, "Online normalizer calculation for softmax", section 3; Dao et al. 2022,
         "FlashAttention", section 3.1.
@@ -169,7 +173,7 @@ def merge(parts: Sequence[tuple[Tensor, RowState]], starts: Sequence[int] | None
         return output.to(dtype), RowState(kind, value, winner, keys)
     normalizer = next(normalizer for normalizer, name in KINDS.items() if name == kind)
     output, value = reduce(normalizer.merge, partials)
-    return output.to(dtype), RowState(kind, value, sink=any(state.sink for state in states))
+    return output.to(dtype), RowState(kind, value, sink=any(state.sink for state in states), signed=states[0].signed)
 
 
 def _is_part(part: object) -> bool:
@@ -200,6 +204,9 @@ def _check(outputs: Sequence[Tensor], states: Sequence[RowState]) -> None:
     if sum(state.sink for state in states) > 1:
         hint = "Give the sink to one part; compute the others with Softmax()."
         raise UnsupportedError("parts", "one part with a sink", "several", hint)
+    if len(states) > 1 and any(state.signed for state in states):
+        hint = "Compute the rows over all their keys at once; Identity() gives Σ s v, which can be merged."
+        raise UnsupportedError("parts", "sums of scores that are never negative", "a sum with a bias below 0", hint)
     shapes = {tuple(output.shape) for output in outputs} | {(*s.value.shape, outputs[0].shape[-1]) for s in states}
     if len(shapes) > 1:
         got = ", ".join(show(shape) for shape in sorted(shapes))

@@ -1,12 +1,14 @@
 """Layers exported by `torch.onnx` compute in ONNX Runtime what they compute here, also for other numbers."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from qkv import masks
 from qkv.nn import Attention, FeedForward, MultiHeadAttention, Rotary, TransformerBlock
-from qkv.normalizers import Hard
+from qkv.normalizers import Entmax, Hard, Mean, Normalizer, Sigmoid, Softmax, Sparsemax
 
 pytest.importorskip("onnxscript")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -72,3 +74,39 @@ def test_hard_attention_is_exported_with_its_ties() -> None:
         (result,) = session.run(None, {name: x.numpy() for name, x in zip(names, call, strict=True)})
         with torch.no_grad():
             torch.testing.assert_close(torch.from_numpy(result), Lookup()(*call))
+
+
+class Padded(nn.Module):
+    """Attention to sequences of several lengths."""
+
+    def __init__(self, normalizer: Normalizer) -> None:
+        super().__init__()
+        self.attention = Attention(normalizer=normalizer, backend="reference")
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, lengths: Tensor) -> Tensor:
+        """Attend to the first keys of each item."""
+        out: Tensor = self.attention(query, key, value, mask=masks.lengths(lengths))
+        return out
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "normalizer", [Softmax(), Softmax(0.5), Hard(), Sparsemax(), Entmax(1.3), Sigmoid(), Mean()], ids=repr
+)
+def test_nan_anywhere_shows_where_it_does_here(normalizer: Normalizer) -> None:
+    """The largest number of a row is NaN here; in ONNX Runtime that depends on the place of the NaN."""
+    torch.manual_seed(0)
+    layer, clean = Padded(normalizer), [torch.randn(2, size, 4) for size in (5, 9, 9)]
+    lengths = torch.tensor([1, 6])
+    program = torch.onnx.export(layer, (*clean, lengths), dynamo=True, verbose=False)
+    assert program is not None
+    session = onnxruntime.InferenceSession(program.model_proto.SerializeToString())
+    names = [each.name for each in session.get_inputs()]
+    for index, item, place in product(range(3), range(2), range(9)):
+        call = [x.clone() for x in clean]
+        call[index][item, min(place, call[index].shape[1] - 1), place % 4] = torch.nan
+        every = (*call, lengths)
+        (result,) = session.run(None, {name: x.numpy() for name, x in zip(names, every, strict=True)})
+        expected = layer(*every)
+        torch.testing.assert_close(torch.from_numpy(result), expected, rtol=1e-4, atol=1e-5, equal_nan=True)

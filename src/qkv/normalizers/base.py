@@ -103,6 +103,19 @@ def hide(scores: Tensor, visible: Tensor | None, by: float) -> Tensor:
     return torch.where(visible, scores, by)
 
 
+def empty_rows(scores: Tensor) -> Tensor:
+    """Return which rows are −inf only, bool (..., Q, 1).
+
+    By comparisons: the maximum of ONNX Runtime skips some NaN, so that a row of −inf and NaN would be empty there.
+
+    Example:
+        >>> empty_rows(torch.tensor([[-torch.inf, torch.nan], [-torch.inf, -torch.inf]]))
+        tensor([[False],
+                [ True]])
+    """
+    return (scores.detach() == -torch.inf).all(-1, keepdim=True)
+
+
 def divide(numerator: Tensor, total: Tensor) -> Tensor:
     """Return numerator/total, 0 with zero gradient where the total is 0."""
     return numerator / total.masked_fill(total == 0, torch.inf)

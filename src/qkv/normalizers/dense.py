@@ -12,6 +12,7 @@ from qkv.normalizers.base import (
     Partial,
     count,
     divide,
+    empty_rows,
     hide,
     merge_totals,
     state_scores,
@@ -70,7 +71,7 @@ class Softmax(Normalizer):
         s, _ = state_scores(scores, visible, -torch.inf)
         if s.shape[-1]:
             # In a row of −inf only, also by a bias, the gradient of a log-sum-exp is NaN.
-            empty = s.detach().amax(-1, keepdim=True) == -torch.inf
+            empty = empty_rows(s)
             lse = torch.where(empty, 0.0, s).logsumexp(-1).masked_fill(empty.squeeze(-1), -torch.inf)
         else:
             lse = s.new_full(s.shape[:-1], -torch.inf)
@@ -100,7 +101,7 @@ def _softmax(s: Tensor) -> Tensor:
         total = float(weights.detach().select(-1, 0).sum())
         if not math.isnan(total):
             return weights
-    return _softmax_with_empty_rows(s, s.detach().amax(-1, keepdim=True) == -torch.inf)
+    return _softmax_with_empty_rows(s, empty_rows(s))
 
 
 def _softmax_with_empty_rows(s: Tensor, empty: Tensor) -> Tensor:
@@ -266,7 +267,9 @@ class Hard(Normalizer):
         top = s.amax(-1, keepdim=True)
         winner = (s == top).to(torch.int8).argmax(-1, keepdim=True)
         weights = torch.zeros_like(s).scatter(-1, winner, (top > -torch.inf).to(s.dtype))
-        return torch.where(top.isnan(), hide(top.expand_as(s), visible, 0), weights)
+        # The maximum of ONNX Runtime skips NaN, or does not, by the place where it is.
+        bad = top.isnan() if readable(s) else s.isnan().any(-1, keepdim=True)
+        return torch.where(bad, hide(torch.full_like(top, torch.nan).expand_as(s), visible, 0), weights)
 
     def state(self, scores: Tensor, visible: Tensor | None = None) -> Tensor:
         """Compute the largest score; −inf for a fully masked row."""

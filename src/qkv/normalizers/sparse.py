@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv.normalizers import steep
-from qkv.normalizers.base import Normalizer, hide, state_scores
+from qkv.normalizers.base import Normalizer, empty_rows, hide, state_scores
 from qkv.values.execution import readable
 from qkv.values.mapped import by_sample
 from qkv.values.parameters import Parameter, above, spread
@@ -85,7 +85,7 @@ def _with_empty_rows(scores: Tensor, visible: Tensor | None, weights_of: Callabl
     # Ranks and running sums of a row do not fit half precision.
     s = hide(scores if scores.dtype == torch.float64 else scores.float(), visible, -torch.inf)
     top = s.detach().amax(-1, keepdim=True)
-    empty = top == -torch.inf
+    empty = (top == -torch.inf) if readable(s) else empty_rows(s)
     if readable(empty) and not bool(empty.any()):
         return hide(weights_of(s - top), visible, 0).to(scores.dtype)
     z = s - torch.where(empty, torch.zeros_like(top), top)

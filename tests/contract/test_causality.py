@@ -119,7 +119,7 @@ def test_keys_that_a_row_may_not_see_leave_it_as_it_is(
     calls = drawn(mask, dtype)
     numbers, turn = range(len(calls)), list(MASKS).index(mask)
     for number in served_part(
-        numbers, lambda number: calls[number].serves(backend, gradient=False), turn, 1 if whole else 6
+        numbers, lambda number: calls[number].serves(backend, gradient=False), turn, 1 if whole else 12
     ):
         clean = calls[number]
         expected, most = clean.output(backend), limit(mask, number, dtype)

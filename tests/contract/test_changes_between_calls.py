@@ -164,7 +164,7 @@ def test_the_kind_of_a_mask_may_change(way: str) -> None:
 @pytest.mark.parametrize(
     ("name", "way"),
     [
-        *in_turn(("lengths", "dense", "documents"), WAYS, every=3),
+        *in_turn(("lengths", "dense", "documents"), WAYS, every=5),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in product(("offsets", "dense or causal", "not lengths"), WAYS)

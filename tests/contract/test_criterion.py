@@ -162,4 +162,4 @@ def test_a_sum_that_cancels_does_not_outweigh_the_others(noise: float, exact: bo
 
         return not failed(shares(draw, torch.float32, least=ENOUGH))
 
-    assert {verdict(seed) for seed in range(4)} == {exact}
+    assert {verdict(seed) for seed in range(2)} == {exact}

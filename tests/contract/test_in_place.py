@@ -106,7 +106,7 @@ def test_masks_that_change_in_place_are_seen(backend: str, name: str, whole: boo
         tensors = [part() for part in parts]
         return {"mask": build(*tensors)}, {f"tensor {i} of the mask": x for i, x in enumerate(tensors)}
 
-    turn, share = (0, 1) if whole else (list(MASKS).index(name), 9)
+    turn, share = (0, 1) if whole else (list(MASKS).index(name), 15)
     for call in served_part(every_call(**masked()[0]), lambda call: call.serves(backend), turn, share):
         call_with(call, backend, masked)
 

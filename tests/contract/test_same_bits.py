@@ -33,9 +33,9 @@ MASKS = {
 def calls(
     backend: str, dtype: torch.dtype, mask: str, state: bool = False, gradient: bool = True, turn: int | None = None
 ) -> list[Call]:
-    """Those that a backend serves; with a turn a third of them."""
+    """Those that a backend serves; with a turn a quarter of them."""
     found = [Call.draw(*mechanism, dtype=dtype, mask=MASKS[mask]) for mechanism in MECHANISMS]
-    parts = (0, 1) if turn is None else (turn, 3)
+    parts = (0, 1) if turn is None else (turn, 4)
     return served_part(found, lambda call: backend == "auto" or call.serves(backend, state, gradient), *parts)
 
 

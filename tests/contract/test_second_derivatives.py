@@ -195,15 +195,23 @@ def unless_refused(compute: Any) -> list[Tensor] | None:
 
 
 PLAIN = [("autograd", mask, 1) for mask in MASKS] + [("func", mask, 1) for mask in ("none", "lengths", "not")]
-SLOWER = [("mapped", "lengths", 6), ("mapped", "not", 7), ("exported", "lengths", 6), ("exported", "dense", 7)]
+MAPPED = [("mapped", "lengths", 6), ("mapped", "not", 7)]
+EXPORTED = [("exported", "lengths", 6), ("exported", "dense", 7)]
 """The way, the mask, and of how many mechanisms one is drawn."""
+QUICK = [("exported", "lengths", 6, "tensor"), *(("exported", "dense", 7, bias) for bias in ("none", "table", "wave"))]
+"""Of what is exported, what the fast suite takes: a program takes a second, and one of some biases two."""
+
+
+def _exported() -> list[Any]:
+    cases = [(*how, bias) for how, bias in product(EXPORTED, BIASES)]
+    return [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow) for case in cases]
 
 
 @pytest.mark.compiler
 @by_part
 @pytest.mark.parametrize(
     ("way", "mask", "step", "bias"),
-    every_pair((*how, bias) for how, bias in product([*PLAIN, *SLOWER], BIASES)),
+    [*every_pair((*how, bias) for how, bias in product([*PLAIN, *MAPPED], BIASES)), *_exported()],
 )
 def test_every_bias_and_way_agrees_or_refuses(way: str, mask: str, step: int, bias: str, whole: bool) -> None:
     shape, build = BIASES[bias]

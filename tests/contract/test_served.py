@@ -13,11 +13,14 @@ pytestmark = pytest.mark.kernels
 @by_part
 @pytest.mark.parametrize("module", MODULES)
 def test_backends_serve_what_is_recorded_and_refuse_the_rest(module: str, whole: bool) -> None:
-    """The backends of a case follow each other, as in the tests: its inputs may be drawn once."""
-    for name, coverage in coverages(module).items():
+    """The backends of a case follow each other, as in the tests: its inputs may be drawn once.
+
+    In the fast suite every second case: what a backend should serve, the tests themselves compute.
+    """
+    for test, (name, coverage) in enumerate(coverages(module).items()):
         recorded = coverage.recorded(name)
         for turn, cases in enumerate(zip(*coverage.cases.values(), strict=True)):
-            for case in cases:
+            for case in cases if whole or (turn + test) % 2 == 0 else ():
                 served = recorded[case.backend][turn] == "1"
                 holds = case.is_served() if served else refuses(case, None if whole else turn)
                 assert holds, f"{name} of {case}; if on purpose: python -m tests.contract.served"

@@ -42,8 +42,8 @@ by_default = pytest.mark.parametrize("default", [default_double, on_meta])
 
 
 def calls_of(backend: str, turn: int) -> Sequence[Call]:
-    """A third of the calls that a backend serves, or more if they are few."""
-    served = served_part(calls(), lambda call: backend == "auto" or call.serves(backend, gradient=False), turn, 3)
+    """A sixth of the calls that a backend serves, or more if they are few."""
+    served = served_part(calls(), lambda call: backend == "auto" or call.serves(backend, gradient=False), turn, 6)
     assert served
     return served
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from mpmath import mp, mpf
 from tests.contract.calls import by_part
+from tests.pairs import in_turn
 from torch import Tensor
 
 from qkv.errors import UnsupportedError
@@ -79,8 +80,9 @@ def test_derivatives_of_scores_and_alpha_to_second_order(alpha: float) -> None:
 
 
 @by_part
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("alpha", [*ALPHAS, 1000.0])
+@pytest.mark.parametrize(
+    ("alpha", "dtype"), in_turn([*ALPHAS, 1000.0], [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+)
 def test_weights_sum_to_one_and_agree_with_output_and_map(alpha: float, dtype: torch.dtype, whole: bool) -> None:
     """A weight is rounded once: a row's sum is off by at most half a unit per key.
 

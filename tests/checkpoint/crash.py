@@ -1,7 +1,8 @@
 """Kill a save, or make it fail, at every system call, in one warm process that forks.
 
-Arguments: a scratch folder; a stride (1 kills at every call, n at every n-th); the names of the errors that the calls
-are made to raise. Prints one line of JSON per scenario: how many points were tried, and what went wrong.
+Arguments: a scratch folder; a stride of kills (1 kills at every call, n at every n-th) and one of errors; the names of
+the errors that the calls are made to raise. Prints one line of JSON per scenario: how many points were tried, and what
+went wrong.
 """
 
 import errno
@@ -122,7 +123,7 @@ def scenario(base: Path, save: Callable[[Path], None], new: int, why: str, strid
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    folder, every = Path(sys.argv[1]), int(sys.argv[2])
-    for reason in ("kill", *sys.argv[3:]):
-        scenario(folder, advance, 2, reason, every if reason == "kill" else 1)
-        scenario(folder, again, 9, reason, every if reason == "kill" else 1)
+    folder, *strides = Path(sys.argv[1]), *map(int, sys.argv[2:4])
+    for reason in ("kill", *sys.argv[4:]):
+        scenario(folder, advance, 2, reason, strides[reason != "kill"])
+        scenario(folder, again, 9, reason, strides[reason != "kill"])

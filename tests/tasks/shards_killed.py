@@ -1,8 +1,8 @@
 """Workers over shards that are killed at a random system call of theirs, and replaced.
 
-Arguments: a scratch folder; how many workers are killed; then numbers of workers at a time. Each worker is the real
-command in a fork of one warm process. Prints one line of JSON for a worker that nobody kills, then one per number: how
-many were killed, how the others ended, and the sha256 of all answers.
+Arguments: a scratch folder; how many shards there are; how many workers are killed; then numbers of workers at a time.
+Each worker is the real command in a fork of one warm process. Prints one line of JSON for a worker that nobody kills,
+then one per number: how many were killed, how the others ended, and the sha256 of all answers.
 """
 
 import json
@@ -19,16 +19,16 @@ from tests.cli.command import run
 
 from qkv.data.phrases import generate
 
-SHARDS, LINES = 30, 2
+LINES = 2
 FURTHEST = 90
-"""The last system call at which a worker is killed: of 20 workers, too few for all shards."""
+"""The last system call at which a worker is killed: of 20 workers, too few for 30 shards."""
 
 
-def write_shards(folder: Path) -> str:
+def write_shards(folder: Path, shards: int) -> str:
     """Write the files to translate, and return their pattern."""
     folder.mkdir()
-    pairs = iter(generate(SHARDS * LINES, seed=5))
-    for number in range(SHARDS):
+    pairs = iter(generate(shards * LINES, seed=5))
+    for number in range(shards):
         lines = [next(pairs).source for _ in range(LINES)]
         (folder / f"part-{number:02d}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return str(folder / "part-*")
@@ -90,9 +90,9 @@ def scenario(pattern: str, out: Path, workers: int, kills: int) -> dict[str, obj
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    home, count = Path(sys.argv[1]), int(sys.argv[2])
-    names = write_shards(home / "in")
+    home, count = Path(sys.argv[1]), int(sys.argv[3])
+    names = write_shards(home / "in", int(sys.argv[2]))
     run("translate", "example", "--quiet", feed="ein Hund\n")  # imports what every worker would import
-    for each, kills in ((1, 0), *((int(number), count) for number in sys.argv[3:])):
+    for each, kills in ((1, 0), *((int(number), count) for number in sys.argv[4:])):
         sys.stdout.write(json.dumps(scenario(names, home / f"out-{each}-{kills}", each, kills)) + "\n")
         sys.stdout.flush()

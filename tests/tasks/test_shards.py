@@ -169,11 +169,13 @@ def test_a_pattern_that_no_file_has_is_refused(shards: Shards, pattern: str, mon
     assert pattern != "in" or os.path.join("in", "*") in caught.value.hint
 
 
-@pytest.mark.parametrize(("kills", "workers"), [(3, [2]), pytest.param(20, [1, 2, 4], marks=pytest.mark.slow)])
-def test_killed_workers_leave_the_same_bytes(tmp_path: Path, kills: int, workers: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("shards", "kills", "workers"), [(9, 3, [2]), pytest.param(30, 20, [1, 2, 4], marks=pytest.mark.slow)]
+)
+def test_killed_workers_leave_the_same_bytes(tmp_path: Path, shards: int, kills: int, workers: list[int]) -> None:
     """Workers that are killed at random system calls, beside one that is not."""
 
-    command = [sys.executable, "-m", "tests.tasks.shards_killed", str(tmp_path), str(kills), *map(str, workers)]
+    command = [sys.executable, "-m", "tests.tasks.shards_killed", str(tmp_path), *map(str, (shards, kills, *workers))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     alone, *others = map(json.loads, done.stdout.splitlines())

@@ -143,7 +143,7 @@ def outcome(kinds: list[tuple[str, bool]], fails: bool, call: Callable[..., Tens
     return output.tolist(), None if x.grad is None else x.grad.tolist(), layer.weight.grad.tolist(), log
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(some.lists(some.tuples(some.sampled_from(sorted(KINDS)), some.booleans()), max_size=6), some.booleans())
 def test_hooks_run_around_a_method_as_around_forward(kinds: list[tuple[str, bool]], fails: bool) -> None:
     """All kinds of hooks in any number and order, of a module and of all modules, also where calls fail."""

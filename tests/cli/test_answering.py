@@ -308,12 +308,12 @@ def peaks_of(command: list[str], line: str, few: int, many: int) -> tuple[int, l
 )
 @pytest.mark.parametrize(
     "task",
-    [pytest.param(task, marks=[] if task in ("classify", "regress") else pytest.mark.slow) for task in TASKS],
+    [pytest.param(task, marks=[] if task == "regress" else pytest.mark.slow) for task in TASKS],
 )
 def test_memory_does_not_grow_with_the_lines(task: str, few: int, many: int, shelf: Shelf) -> None:
     """An answer that stays would take at least a KiB; 10,000 of them 10 MiB.
 
-    In the fast suite one task that reads lines and the one that reads a table.
+    In the fast suite the task that reads a table, which begins as lines do.
     """
     command, line, _, size = TASKS[task]
     arguments = [*command, shelf.run(task), *(["--max-tokens", "3"] if task == "translate" else [])]

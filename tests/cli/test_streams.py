@@ -173,8 +173,7 @@ main()
 """
 
 
-@pytest.mark.parametrize("library", ["typer", "torch"])
-@pytest.mark.parametrize("delay", [0.0, 0.1, 0.4])
+@pytest.mark.parametrize(("library", "delay"), in_turn(["typer", "torch"], [0.0, 0.1, 0.4]))
 def test_an_interruption_while_libraries_are_imported_is_one_line(library: str, delay: float) -> None:
     process = subprocess.Popen([sys.executable, "-c", _ENTRY], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None

@@ -24,7 +24,7 @@ from qkv.tasks.recipe import Recipe, first_objective
 from qkv.tasks.tag import recipe as tag
 from qkv.tasks.translate import recipe as translate
 
-FEW = 20
+FEW = 10
 """Combinations of a model in a quick run; all of them are thousands."""
 Values = Mapping[str, tuple[Any, ...]]
 

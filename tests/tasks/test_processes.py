@@ -25,9 +25,11 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("steps", [4, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("steps", "sizes"), [(4, (1, 4)), pytest.param(40, (1, 2, 4), marks=pytest.mark.slow)], ids=["few", "many"]
+)
 @pytest.mark.parametrize("name", fast(CASES, "muon", "language"))
-def test_processes_give_the_checkpoint_of_one(tmp_path: Path, name: str, steps: int) -> None:
+def test_processes_give_the_checkpoint_of_one(tmp_path: Path, name: str, steps: int, sizes: tuple[int, ...]) -> None:
     recipe, model, more = CASES[name]
     text = tmp_path / "text"
     text.write_text({"language": PAIRS * 2, "classifier": TEXTS}.get(name, PAIRS), encoding="utf-8")
@@ -42,6 +44,6 @@ def test_processes_give_the_checkpoint_of_one(tmp_path: Path, name: str, steps: 
         settings = recipe.load_settings(tables)
         return str(recipe.train(settings, tmp_path / f"run-{size}").digest)
 
-    digests = [together(tmp_path, size, lambda _, n=size: trained(n))[0] for size in (1, 2, 4)]
+    digests = [together(tmp_path, size, lambda _, n=size: trained(n))[0] for size in sizes]
     assert len(digests[0]) == 64
-    assert digests == digests[:1] * 3
+    assert digests == digests[:1] * len(sizes)

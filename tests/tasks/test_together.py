@@ -105,10 +105,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> str:
     return trained(tmp_path_factory.mktemp("alone"), None).digest
 
 
-def test_python_and_the_command_give_the_checkpoint_of_one_process(
+def test_the_command_gives_the_checkpoint_of_one_process(
     tmp_path: Path, alone: str, started: list["subprocess.Popen[bytes]"]
 ) -> None:
-    assert trained(tmp_path / "python", 2, iter(PAIRS)).digest == alone
     file = tmp_path / "pairs.tsv"
     file.write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS))
     names = {name: f"--{name.replace('_', '-')}" for name in TINY if name != "accumulate"}
@@ -119,7 +118,16 @@ def test_python_and_the_command_give_the_checkpoint_of_one_process(
     shown = succeeded(run("train", "translate", *given)).stderr
     assert shown.count("step 4:") == 1
     assert verify(tmp_path / "command" / "step-00000004").digest == alone
-    assert [process.returncode for process in started] == [0, 0]
+    assert [process.returncode for process in started] == [0]
+
+
+@pytest.mark.slow
+def test_python_gives_the_checkpoint_of_one_process(
+    tmp_path: Path, alone: str, started: list["subprocess.Popen[bytes]"]
+) -> None:
+    """In the fast suite the run whose process is killed begins with two of them and ends with the same bits."""
+    assert trained(tmp_path / "python", 2, iter(PAIRS)).digest == alone
+    assert [process.returncode for process in started] == [0]
 
 
 PROGRAM = """
@@ -184,7 +192,7 @@ def test_the_end_of_a_process_ends_all_and_the_run_goes_on(
     match what:
         case "kill":
             with pytest.raises(LostProcessError) as raised:
-                trained(tmp_path / "run", 2, PAIRS, strike)
+                trained(tmp_path / "run", 2, iter(PAIRS), strike)
             assert raised.value.got == f"process 1, which signal {signal.SIGKILL} ended"
         case "interrupt":
             outcome = trained(tmp_path / "run", 2, PAIRS, strike)

@@ -16,7 +16,9 @@ from qkv.checkpoint.rotation import best, latest_complete
 from qkv.errors import CheckpointError
 
 ROOT = Path(__file__).parents[2]
-BOARD = pytest.param(True, marks=pytest.mark.skipif(not importlib.util.find_spec("tensorboard"), reason="an extra"))
+BOARD = [pytest.mark.skipif(not importlib.util.find_spec("tensorboard"), reason="an extra")]
+QUICK = ((1, False), (4, True))
+"""Of the validation at which a folder is exchanged, and of listeners, what the fast suite takes."""
 
 
 class Exchanging(ShiftTask):
@@ -40,8 +42,14 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("tensorboard", [False, BOARD])
-@pytest.mark.parametrize("at", [1, pytest.param(2, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize(
+    ("at", "tensorboard"),
+    [
+        pytest.param(at, board, marks=[*BOARD[:board], *[pytest.mark.slow] * ((at, board) not in QUICK)])
+        for at in (1, 2, 4)
+        for board in (False, True)
+    ],
+)
 def test_a_finished_run_in_its_place_keeps_every_byte(tmp_path, at, tensorboard):
     run_training(tmp_path / "other", tensorboard=tensorboard)
     before = contents(tmp_path / "other")
@@ -70,6 +78,7 @@ run_training(Path(sys.argv[1]), replace(SETTINGS, steps=100_000, validate_every=
 """
 
 
+@pytest.mark.slow
 def test_two_trainings_of_one_name_stay_apart(tmp_path):
     """One is stopped, its folder deleted, another trains there to its end, and the first one continues."""
     run = tmp_path / "run"

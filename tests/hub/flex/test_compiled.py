@@ -45,8 +45,8 @@ def both(run: Callable[..., Any], leaves: list[Tensor]) -> None:
     assert all(near(x, y) for x, y in zip(*answers, strict=True))
 
 
-FAST = ("table", "mask", "vector", "dropout", "largest")
-"""A table and a function of positions, operations on several scores, dropout, and further results."""
+FAST = ("table", "mask", "dropout")
+"""A table, a function of positions, and dropout."""
 
 
 @pytest.mark.compiler

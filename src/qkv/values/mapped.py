@@ -1,4 +1,7 @@
-"""Backward passes of kernels for several output gradients at once, which PyTorch maps over its own operators only."""
+"""Tensors that `vmap` maps, and backward passes of kernels for several output gradients at once.
+
+PyTorch maps its own operators only.
+"""
 
 from collections.abc import Callable
 from functools import wraps
@@ -60,6 +63,20 @@ def _nesting() -> int:
 
 def _is_mapped(x: Any) -> bool:
     return isinstance(x, Tensor) and _functorch.is_batchedtensor(x)
+
+
+def is_mapped_inside(x: Tensor) -> bool:
+    """Return whether `torch.func.vmap` maps a tensor, also under `torch.func.grad`.
+
+    Example:
+        >>> is_mapped_inside(torch.ones(2)), torch.func.vmap(lambda x: x + is_mapped_inside(x))(torch.zeros(2))
+        (False, tensor([1., 1.]))
+    """
+    while _functorch.is_functorch_wrapped_tensor(x):
+        if _functorch.is_batchedtensor(x):
+            return True
+        x = _functorch.get_unwrapped(x)
+    return False
 
 
 def _first_dimension(x: Tensor, level: int) -> Tensor:

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
 
-from qkv.errors import ConfigError
+from qkv.errors import ConfigError, UnsupportedError
 from qkv.masks.patterns import lengths
 from qkv.nn.recurrent.lower import RecurrentSelfAttention
 
@@ -47,3 +49,23 @@ def test_bad_settings_are_named(given: dict, message: str) -> None:  # type: ign
     with pytest.raises(ConfigError) as raised:
         RecurrentSelfAttention(**{"width": 4, "hidden": 3, **given})
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm", "rnn"])
+def test_a_mapped_call_is_refused_with_what_to_do(cell: str) -> None:
+    """PyTorch does not map its recurrent layers; other transformations work."""
+    layer = RecurrentSelfAttention(4, 3, cell)  # type: ignore[arg-type]
+    x, parameters = torch.randn(2, 1, 5, 4), dict(layer.named_parameters())
+
+    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        total: Tensor = functional_call(layer, parameters, (x,)).sum()
+        return total
+
+    several = {name: torch.stack([each, each]) for name, each in parameters.items()}
+    with pytest.raises(UnsupportedError, match="x: expected tensors that no vmap maps"):
+        vmap(layer)(x)
+    with pytest.raises(UnsupportedError, match="x: expected tensors that no vmap maps"):
+        vmap(grad(loss), in_dims=(None, 0))(parameters, x)
+    with pytest.raises(UnsupportedError, match="parameters: expected tensors that no vmap maps"):
+        vmap(loss, in_dims=(0, None))(several, x[0])
+    assert all(each.isfinite().all() for each in grad(loss)(parameters, x[0]).values())

@@ -5,13 +5,14 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, expect_name
+from qkv.errors import ConfigError, UnsupportedError, expect_name
 from qkv.masks.base import Mask
 from qkv.masks.patterns import causal
 from qkv.nn.attention import Attention
 from qkv.nn.inputs import expect_input, expect_sizes
 from qkv.nn.scores import build_score, score_of, xavier_uniform
 from qkv.values.checked import checked
+from qkv.values.mapped import is_mapped_inside
 
 _CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 
@@ -81,10 +82,26 @@ class RecurrentSelfAttention(nn.Module):
 
         Returns:
             The layer's states (B, T, hidden).
+
+        Raises:
+            ShapeError, DtypeError: x does not fit.
+            UnsupportedError: `torch.func.vmap` maps x or the parameters: PyTorch does not map its recurrent layers.
         """
         expect_input("x", x, None, self.width, rank=3)
+        _expect_unmapped(x, self.recurrent)
         key, value = x.chunk(2, -1) if self.memory == "split" else (x, x)
         mask = causal() if mask is None else mask
         context = self.attention(key, key, value, score=score_of(self.score).value(), mask=mask)
         states: Tensor = self.recurrent(torch.cat([x, context], -1))[0]
         return states
+
+
+def _expect_unmapped(x: Tensor, recurrent: nn.RNNBase) -> None:
+    if torch.compiler.is_compiling():
+        return
+    parameters = dict(recurrent.named_parameters()).values()
+    for name, tensors in (("x", [x]), ("parameters", parameters)):
+        if any(map(is_mapped_inside, tensors)):
+            hint = "Put the samples into the batch of x, and call the layers of an ensemble one after another."
+            got = f"{name} under torch.func.vmap"
+            raise UnsupportedError(name, "tensors that no vmap maps", got, hint)

@@ -82,13 +82,16 @@ def _record() -> dict[str, dict[str, str]]:
     return json.loads(PATH.read_text(encoding="utf-8")) if PATH.exists() else {}
 
 
-def by_served(ask: Ask, backends: Iterable[str] = ON_CPU, **axes: Iterable[Any]) -> Callable[[Any], Any]:
+def by_served(
+    ask: Ask, backends: Iterable[str] = ON_CPU, *, every: int = 1, **axes: Iterable[Any]
+) -> Callable[[Any], Any]:
     """Return a decorator that calls a test with each backend and each case, by name, that the backend serves.
 
     Args:
         ask: takes the axes on which serving depends, by name, and returns the request of a case, or several: a backend
             that serves one of them serves the case.
         backends: their names; "auto" serves everything.
+        every: of how many cases one is fast, starting one later for each backend and each value, as in `tests.pairs`.
         axes: the values of each argument; those with marks are `pytest.param` of one value.
     """
     decisive = [name for name in axes if name in signature(ask).parameters]
@@ -114,10 +117,12 @@ def by_served(ask: Ask, backends: Iterable[str] = ON_CPU, **axes: Iterable[Any])
         order = {key: i for i, key in enumerate(asked)}
         cases = []
         # The backends of a case follow each other: what they are judged by may be computed once.
-        for position, backend in product(positions, coverage.cases):
+        for position, (place, backend) in product(positions, enumerate(coverage.cases)):
             if digits[backend][order[key(position)]] == "1":
                 case = of(position, values).values()
                 plain, marks = [value for value, _ in case], [mark for _, marks in case for mark in marks]
+                if (sum(position) + place) % every:
+                    marks.append(pytest.mark.slow)
                 cases.append(pytest.param(backend, *plain, marks=marks, id=_name(backend, *plain)))
         return pytest.mark.parametrize(("backend", *values), cases)(test)
 

@@ -47,7 +47,7 @@ def biased(shape: tuple[int, ...], kind: str, whole: bool) -> Iterator[Request]:
             yield request(*inputs(), score=SCORES[kind], normalizer=normalizer, bias=given, mask=mask)
 
 
-@by_served(biased, shape=SHAPES, kind=SCORES, whole=[False, pytest.param(True, marks=pytest.mark.slow)])
+@by_served(biased, every=2, shape=SHAPES, kind=SCORES, whole=[False, pytest.param(True, marks=pytest.mark.slow)])
 def test_bias_is_added_to_the_scores(backend: str, shape: tuple[int, ...], kind: str, whole: bool) -> None:
     query, key, value = inputs()
     score, bias = SCORES[kind], torch.randn(shape, dtype=torch.float64, requires_grad=True)

@@ -85,8 +85,7 @@ def test_inputs_and_parameters(backend: str, whole: bool) -> None:
 
 
 @by_part
-@pytest.mark.parametrize("gradient", [False, True])
-@by_backend
+@pytest.mark.parametrize(("backend", "gradient"), in_turn(BACKENDS, [False, True]))
 def test_masks(backend: str, gradient: bool, whole: bool) -> None:
     """Output and gradients are those of the numbers of the call."""
     turns = cycle(WAYS)
@@ -105,8 +104,7 @@ def test_masks(backend: str, gradient: bool, whole: bool) -> None:
 
 
 @by_part
-@pytest.mark.parametrize("kind", ["tensor", *BIASES])
-@by_backend
+@pytest.mark.parametrize(("backend", "kind"), in_turn(BACKENDS, ["tensor", *BIASES]))
 def test_biases(backend: str, kind: str, whole: bool) -> None:
     """Also those that need a gradient."""
     make, shape = BIASES.get(kind, (lambda x: x, (H, Q, K)))

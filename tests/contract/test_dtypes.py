@@ -11,6 +11,7 @@ from tests.contract.criterion import Draw, failed, largest, shares, unit
 from tests.contract.mechanisms import ON_CPU
 from tests.contract.orders import Order
 from tests.contract.served import by_served
+from tests.pairs import in_turn
 from tests.seed import generator
 from torch import Tensor
 from torch.nn import functional as F
@@ -31,6 +32,8 @@ BACKENDS = [*ON_CPU, "auto"]
 by_backend = pytest.mark.parametrize("backend", BACKENDS)
 HALVES = (torch.bfloat16, torch.float16)
 by_half = pytest.mark.parametrize("half", HALVES, ids=str)
+in_one_half = pytest.mark.parametrize(("backend", "half"), in_turn(BACKENDS, HALVES))
+"""In the fast suite each backend in one half type, in turn."""
 
 
 def calls(backend: str, dtype: torch.dtype):
@@ -40,8 +43,7 @@ def calls(backend: str, dtype: torch.dtype):
     return found
 
 
-@by_half
-@by_backend
+@in_one_half
 def test_autocast_gives_what_casting_gives(backend: str, half: torch.dtype) -> None:
     """All but float64 are cast, as PyTorch's own attention does."""
     names = ("query", "key", "value")
@@ -62,8 +64,7 @@ def test_autocast_gives_what_casting_gives(backend: str, half: torch.dtype) -> N
         assert all(x.dtype == torch.float32 and x.isfinite().all() for x in gradients.values()), call
 
 
-@by_half
-@by_backend
+@in_one_half
 def test_autocast_changes_no_state(backend: str, half: torch.dtype) -> None:
     """Neither of a call of cast tensors, nor of one that casts them."""
     made = [
@@ -253,7 +254,7 @@ def computed(half: torch.dtype) -> Iterator[Request]:
 RULES = ((Softmax(), False), (Softmax(), True), (Entmax(1.3), True), (Mean(), False))
 
 
-@by_served(computed, BACKENDS, half=HALVES)
+@by_served(computed, BACKENDS, every=2, half=HALVES)
 def test_only_inputs_and_outputs_are_rounded_to_half(backend: str, half: torch.dtype) -> None:
     """The contract's criterion, with m the reference, which computes in float32: not the equation all in half."""
     sizes = ((2, 32, 16), (2, 50, 16), (2, 50, 64), (2, 32, 64))

@@ -329,6 +329,7 @@ def of_bandwidth(dtype: torch.dtype, sizes: Sizes, learned: bool, kernel: type[S
 
 @by_served(
     of_bandwidth,
+    every=3,
     dtype=[torch.float32, torch.float64, torch.bfloat16],
     sizes=[(1e-20, 1.0), (1e-20, 1e-20), (1e30, 1.0), (1e30, 1e30)],
     learned=[False, True],

@@ -67,7 +67,11 @@ def poisoned(call: Call, hiding: Hiding, poison: float) -> Call:
 
 @by_part
 @by_served(
-    lambda hiding, dtype: drawn(dtype=dtype, mask=HIDINGS[hiding].mask), hiding=HIDINGS, poison=POISONS, dtype=DTYPES
+    lambda hiding, dtype: drawn(dtype=dtype, mask=HIDINGS[hiding].mask),
+    every=2,
+    hiding=HIDINGS,
+    poison=POISONS,
+    dtype=DTYPES,
 )
 def test_hidden_keys_change_no_bit(backend: str, hiding: str, poison: str, dtype: torch.dtype, whole: bool) -> None:
     calls = [Call.draw(*mechanism, dtype=dtype, mask=HIDINGS[hiding].mask) for mechanism in MECHANISMS]

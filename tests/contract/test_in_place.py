@@ -15,6 +15,7 @@ from tests.contract.changes import BIASES, MASKS, B, H, K, Q, table
 from tests.contract.mechanisms import ON_CPU
 from tests.contract.served import by_served
 from tests.here import here
+from tests.pairs import in_turn
 from torch import Tensor, nn
 
 import qkv
@@ -97,8 +98,7 @@ def test_inputs_and_parameters_that_change_in_place_are_seen(backend: str, whole
 
 
 @by_part
-@pytest.mark.parametrize("name", MASKS)
-@by_backend
+@pytest.mark.parametrize(("backend", "name"), in_turn(ON_CPU, MASKS))
 def test_masks_that_change_in_place_are_seen(backend: str, name: str, whole: bool) -> None:
     build, parts = MASKS[name]
 

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from itertools import product
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 from tests.contract.calls import MECHANISMS, Call
 from tests.contract.mechanisms import ON_CPU
 from tests.contract.served import by_served
+from tests.pairs import in_turn
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -94,14 +94,13 @@ BIASES = {"alibi": alibi, "relative": lambda x: relative(x.expand(9)), "yours": 
 
 SCORES = (ScaledDot(), SquaredDistance(), Additive(torch.ones(8)))
 PAIRS = [
-    pytest.param(score, bias, id=f"{score.core}-{bias}")
-    for score, bias in product(SCORES, BIASES)
-    if (score.core, bias) != ("tanh_sum", "yours")  # takes half a minute
+    pytest.param(SCORES[score], bias, learns, id=f"{SCORES[score].core}-{bias}-{learns}", marks=marks)
+    for (score, bias, learns), marks in ((case.values, case.marks) for case in in_turn(range(3), BIASES, (False, True)))
+    if (SCORES[score].core, bias) != ("tanh_sum", "yours")  # takes half a minute
 ]
 
 
-@pytest.mark.parametrize(("score", "bias"), PAIRS)
-@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize(("score", "bias", "learns"), PAIRS)
 def test_biases_from_positions_never_become_a_matrix(score: Score, bias: str, learns: bool) -> None:
     query, key, value = torch.randn(3, N, 8).unbind()
     slope = torch.tensor(0.1, requires_grad=learns)

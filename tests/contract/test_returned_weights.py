@@ -42,7 +42,7 @@ SLOPING = [name for name in BACKENDS if name != "lookup"]
 
 
 @by_part
-@by_served(lambda mask: drawn(mask=MASKS[mask]), SLOPING, mask=MASKS)
+@by_served(lambda mask: drawn(mask=MASKS[mask]), SLOPING, every=2, mask=MASKS)
 def test_losses_on_output_and_weights_add_up(backend: str, mask: str, whole: bool) -> None:
     """In one pass, in two, in either order, and after a pass that ended at the weights."""
     ran = 0

@@ -48,7 +48,7 @@ def states(dtype: torch.dtype, mask: str = "none", gradient: bool = False) -> It
 
 
 @by_part
-@by_served(requests, BACKENDS, mask=MASKS, dtype=DTYPES)
+@by_served(requests, BACKENDS, every=2, mask=MASKS, dtype=DTYPES)
 def test_weights_requested_or_not_give_the_same_bits(backend: str, dtype: torch.dtype, mask: str, whole: bool) -> None:
     for call in calls(backend, dtype, mask, turn=None if whole else list(MASKS).index(mask)):
         output, gradients = call.gradients(backend)
@@ -57,7 +57,7 @@ def test_weights_requested_or_not_give_the_same_bits(backend: str, dtype: torch.
         assert all(same_bits(x, same[name]) for name, x in gradients.items()), call
 
 
-@by_served(requests, BACKENDS, mask=["none", "dense"], dtype=DTYPES)
+@by_served(requests, BACKENDS, every=2, mask=["none", "dense"], dtype=DTYPES)
 def test_repeats_give_the_same_bits(backend: str, dtype: torch.dtype, mask: str) -> None:
     for call in calls(backend, dtype, mask):
         output, gradients = call.gradients(backend)

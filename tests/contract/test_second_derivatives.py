@@ -65,7 +65,7 @@ def of_mechanism(turn: int, mask: str) -> tuple[Call, list[Tensor]]:
 
 
 @by_part
-@by_served(lambda mask: drawn(mask=MASKS[mask]), BACKENDS, mask=MASKS)
+@by_served(lambda mask: drawn(mask=MASKS[mask]), BACKENDS, every=2, mask=MASKS)
 def test_second_derivatives_are_those_of_the_equation(backend: str, mask: str, whole: bool) -> None:
     turns = range(len(MECHANISMS))
     for turn in turns if whole else a_third(turns, list(MASKS).index(mask)):

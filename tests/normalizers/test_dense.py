@@ -69,6 +69,7 @@ def sunk(score: str, name: str, mask: str, items: int, dtype: torch.dtype) -> Re
 @by_served(
     sunk,
     here("reference", "blocked", "rowwise", "sdpa", "fused"),
+    every=2,
     score=["scaled_dot", "additive"],
     name=ENDLESS,
     mask=SINK_MASKS,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, final
 
 import pytest
 import torch
+from tests.contract.calls import by_part
 from tests.pairs import fast
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
@@ -320,12 +321,17 @@ def refused_or_seen(model: nn.Module, module: nn.Module, mode: str, before: Tens
         assert after.shape != before.shape or not torch.allclose(after, before), (type(module).__name__, mode)
 
 
-def expect_effect(kind: str, change: Change) -> None:
-    """Expect a change of each module of a model to be seen in every mode, and gone when it is undone."""
+def modes_of(turn: int, whole: bool) -> list[str]:
+    """Return every mode, or in the fast suite one in turn."""
+    return list(MODES) if whole else [list(MODES)[turn % len(MODES)]]
+
+
+def expect_effect(kind: str, change: Change, whole: bool) -> None:
+    """Expect a change of each module of a model to be seen in its modes, and gone when it is undone."""
     model = made(kind)
     before = {mode: run(model) for mode, run in MODES.items()}
-    for name in places(model):
-        for mode in MODES:
+    for turn, name in enumerate(places(model)):
+        for mode in modes_of(turn, whole):
             module = model.get_submodule(name)
             undo = change(module)
             refused_or_seen(model, module, mode, before[mode])
@@ -334,16 +340,18 @@ def expect_effect(kind: str, change: Change) -> None:
         torch.testing.assert_close(run(model), before[mode], rtol=1e-4, atol=1e-4)
 
 
+@by_part
 @every_model
-def test_a_forward_hook_changes_the_answer(kind: str) -> None:
+def test_a_forward_hook_changes_the_answer(kind: str, whole: bool) -> None:
     def hooked(module: nn.Module) -> Callable[[], None]:
         return module.register_forward_hook(lambda _, inputs, output: noise(output)).remove
 
-    expect_effect(kind, hooked)
+    expect_effect(kind, hooked, whole)
 
 
+@by_part
 @a_few_models
-def test_a_forward_pre_hook_changes_the_answer(kind: str) -> None:
+def test_a_forward_pre_hook_changes_the_answer(kind: str, whole: bool) -> None:
     def hooked(module: nn.Module) -> Callable[[], None]:
         # Token ids become one id; of the numbers of queries and keys that a bias takes, the first position moves.
         def before(module: nn.Module, inputs: Any) -> Any:
@@ -356,7 +364,7 @@ def test_a_forward_pre_hook_changes_the_answer(kind: str) -> None:
 
         return module.register_forward_pre_hook(before).remove
 
-    expect_effect(kind, hooked)
+    expect_effect(kind, hooked, whole)
 
 
 def containers(model: nn.Module) -> list[str]:
@@ -495,15 +503,16 @@ def test_a_hook_of_a_whole_model_decides_what_is_written(kind: str) -> None:
     assert written() == before
 
 
+@by_part
 @every_model
-def test_a_module_in_the_place_of_another_is_called(kind: str) -> None:
+def test_a_module_in_the_place_of_another_is_called(kind: str, whole: bool) -> None:
     """The module that is put there has no weight."""
     model = made(kind)
     before = {mode: run(model) for mode, run in MODES.items()}
-    for name in places(model):
+    for turn, name in enumerate(places(model), 1):
         parent, _, attribute = name.rpartition(".")
         owner, original = model.get_submodule(parent), model.get_submodule(name)
-        for mode in MODES:
+        for mode in modes_of(turn, whole):
             setattr(owner, attribute, put := Wrapped(original))
             refused_or_seen(model, put, mode, before[mode])
             setattr(owner, attribute, original)

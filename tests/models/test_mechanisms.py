@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from tests.pairs import in_turn
 from torch import Tensor, nn
 
 from qkv.checkpoint.tensors import pack, unpack
@@ -161,10 +162,13 @@ MET = pytest.mark.parametrize(
 @pytest.mark.parametrize("every", [9, pytest.param(3, marks=pytest.mark.slow)])
 @MET
 def test_a_score_learns_under_every_normalizer(kind: str, score: str, every: int) -> None:
-    """All of them in the first model of each task; in variants of it every third or ninth one, others in each."""
-    turn = list(KINDS).index(kind) % every
-    found = legal(score, kind)
-    for normalizer in found if kind in FIRST else found[turn::every]:
+    """All of them in the first model of each task; in variants of it every third or ninth one, others in each.
+
+    In the fast suite a third of all in those first models too.
+    """
+    turn, found = list(KINDS).index(kind) + list(SCORES).index(score), legal(score, kind)
+    step = every // 3 if kind in FIRST else every
+    for normalizer in found[turn % step :: step]:
         silent = normalizer == "hard" or score in ("boxcar", "uniform")
         # A draw of the relu's vectors can leave all pairs below 0; others do not.
         assert any(learns(kind, score, normalizer, seed) for seed in range(1 if silent else 8)) != silent, normalizer
@@ -181,7 +185,10 @@ def learns(kind: str, score: str, normalizer: str, seed: int) -> bool:
     return any(side.grad is not None and bool(side.grad.any()) for side in compared)
 
 
-@MET
+@pytest.mark.parametrize(
+    ("kind", "score"),
+    [case for case in in_turn(KINDS, SCORES) if legal(case.values[1], case.values[0])],
+)
 @torch.no_grad()
 def test_steps_and_futures_side_by_side_give_the_scores_of_one_pass(kind: str, score: str) -> None:
     """Each kind of model with each score; the normalizers take turns, so that each one meets each kind."""
@@ -252,9 +259,10 @@ LOCATED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize(
-    "how", [*({"normalizer": each} for each in legal("location")), {"sinks": True}, LEARNED], ids=str
+    ("how", "settings"),
+    in_turn([*({"normalizer": each} for each in legal("location")), {"sinks": True}, LEARNED], LOCATED),
+    ids=str,
 )
-@pytest.mark.parametrize("settings", LOCATED, ids=str)
 def test_a_location_sensitive_score_has_every_normalizer_and_decoder(
     settings: dict[str, Any], how: dict[str, Any]
 ) -> None:
@@ -304,9 +312,14 @@ KEPT: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     ("settings", "kind"),
     [
-        pytest.param(settings, kind, id="-".join(f"{item}" for item in (*settings.values(), kind)))
-        for settings in KEPT
-        for kind in KINDS
+        pytest.param(
+            settings,
+            kind,
+            id="-".join(f"{item}" for item in (*settings.values(), kind)),
+            marks=[pytest.mark.slow] * ((turn + place) % 2),
+        )
+        for turn, settings in enumerate(KEPT)
+        for place, kind in enumerate(KINDS)
         if MechanismConfig(**settings).normalizer in legal(settings["score"], kind)
     ],
 )

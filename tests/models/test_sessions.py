@@ -66,7 +66,6 @@ MAKERS: dict[str, Callable[[], nn.Module]] = {
     "copying transformer": lambda: CopyingTranslator(transformer(copy="joint"), unknown=3),
     "pointer": lambda: PointerNetwork(PointerConfig(features=1, hidden=32, attention=32)),
 }
-every = pytest.mark.parametrize("kind", MAKERS)
 some = pytest.mark.parametrize("kind", ["transformer", "gru"])
 
 
@@ -118,7 +117,7 @@ class Plain:
 
 @pytest.mark.parametrize(
     ("packed_products", "how", "kind"),
-    in_turn(PRODUCTS, ("greedy", "beam", "sample"), MAKERS, every=3),
+    in_turn(PRODUCTS, ("greedy", "beam", "sample"), MAKERS, every=5),
     indirect=["packed_products"],
 )
 def test_ids_are_those_without_a_session(kind: str, how: str) -> None:
@@ -134,7 +133,7 @@ def test_ids_are_those_without_a_session(kind: str, how: str) -> None:
 @pytest.mark.parametrize(
     ("packed_products", "way", "kind"),
     [
-        pytest.param(products, way, kind, marks=[] if turn % 4 == 2 * place else pytest.mark.slow)
+        pytest.param(products, way, kind, marks=[] if turn % 8 == 4 * place else pytest.mark.slow)
         for first, way in enumerate(WAYS)
         for turn, kind in enumerate(MAKERS, first)
         for place, products in enumerate(PRODUCTS)
@@ -144,7 +143,7 @@ def test_ids_are_those_without_a_session(kind: str, how: str) -> None:
 def test_weights_may_change_in_any_way_between_decodings(kind: str, way: str) -> None:
     """A session that stays open may go by the versions of weights, a new one sees all that has changed.
 
-    In the fast suite each way meets every other kind of model, and the next way the others.
+    In the fast suite each way meets every fourth kind of model, and the next way others.
     """
     model = made(kind)
     for _ in range(2):
@@ -277,7 +276,7 @@ def test_a_generator_that_is_closed_early_leaves_nothing_behind(kind: str) -> No
     ]
 
 
-@every
+@pytest.mark.parametrize(("packed_products", "kind"), in_turn(PRODUCTS, MAKERS), indirect=["packed_products"])
 def test_weights_that_change_between_batches_are_those_of_now(kind: str) -> None:
     model = made(kind)
     with DecodingSession() as session:

@@ -61,7 +61,7 @@ is plain PyTorch: a compilation takes a second.
 """
 
 
-OF_EACH_CORE = ("additive, sink", "concat, mean", "gaussian, dense", "learned alpha")
+SEVERAL_CORES = ("additive, sink", "gaussian, dense")
 """Compiled with gradients in the fast suite, besides `FEW`: other masks and normalizers are exported there."""
 
 
@@ -101,7 +101,7 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
 
 
 @pytest.mark.compiler
-@_few(*OF_EACH_CORE, "linear", on_every_backend=["causal"])
+@_few(*SEVERAL_CORES, "linear", on_every_backend=["causal"])
 def test_a_compiled_call_gives_what_the_eager_one_gives(name: str, backend: str) -> None:
     function, inputs = attend(name, backend), tensors()
     traced = with_gradients(compiled(function), inputs)
@@ -456,10 +456,7 @@ VARYING = {
     ("name", "backend"),
     [
         *((name, "blocked") for name in VARYING),
-        *(
-            pytest.param(name, "reference", marks=[] if name.startswith(("either", "sigmoid")) else pytest.mark.slow)
-            for name in VARYING
-        ),
+        *(pytest.param(name, "reference", marks=[] if name == "either" else pytest.mark.slow) for name in VARYING),
     ],
 )
 def test_a_program_exported_with_two_varying_lengths_serves_others(name: str, backend: str) -> None:
@@ -506,7 +503,7 @@ BAD: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("name", "fullgraph"),
     [
-        *((name, True) for name in BAD),
+        *(pytest.param(name, True, marks=[] if name in ("mask", "score") else pytest.mark.slow) for name in BAD),
         *(pytest.param(name, False, marks=[] if name == "mask" else pytest.mark.slow) for name in BAD),
     ],
 )

@@ -96,10 +96,11 @@ def test_a_longer_file_is_refused_before_it_is_read(tmp_path, name):
         load(tmp_path / "a")
 
 
-def test_every_flipped_bit_of_a_checkpoint_is_caught(tmp_path):
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_flipped_bit_of_a_checkpoint_is_caught(tmp_path, step):
     save(tmp_path / "a", Contents({"w": torch.ones(2)}, {"n": 1}, '{"v":1}'))
     for name, good in tree(tmp_path / "a").items():
-        for bit in range(len(good) * 8):
+        for bit in range(0, len(good) * 8, step):
             with (tmp_path / "a" / name).open("r+b") as stream:
                 stream.seek(bit // 8)
                 stream.write(bytes([good[bit // 8] ^ 1 << bit % 8]))

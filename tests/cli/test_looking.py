@@ -128,7 +128,7 @@ def test_attention_is_drawn_in_a_file(
     assert (tmp_path / f"a{suffix}").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("name", _TASKS)
+@pytest.mark.parametrize("name", in_turn(_TASKS))
 def test_the_viewer_shows_what_is_recorded(name: str, folder: Path, tmp_path: Path) -> None:
     task, page = _TASKS[name][0], tmp_path / "v.html"
     text = _GIVEN.get(task, "to be")

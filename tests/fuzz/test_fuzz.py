@@ -24,7 +24,7 @@ def test_a_spoilt_file_gives_a_typed_error_or_a_sound_value(name: str, tmp_path:
     attempt = target.make(inside)
     outside.mkdir(exist_ok=True)
     watch = Watch(outside)
-    found = [attempt_once(attempt, seed_of(target, 1, number)) for number in range(10 * target.share)]
+    found = [attempt_once(attempt, seed_of(target, 1, number)) for number in range(6 * target.share)]
     assert [fault for _, fault in found if fault] == []
     assert watch.seen() == []
     assert any(refused for refused, _ in found)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from tests.hub.flex.pytorch_cases import BUILTIN, Case, all_cases
+from tests.pairs import fast
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, noop_mask
 from torch.nn.attention.flex_attention import flex_attention as pytorchs
@@ -64,9 +65,11 @@ def results(
 MANY = ("test_kv_batch_broadcast", "test_builtin_score_mods_different_block_size", "test_non_equal_head_dims")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name.startswith(MANY) else name for name in NAMES]
-)
+FEW = [name for name in NAMES if not name.startswith(MANY)][::2]
+"""Of the others every second one: the list repeats kinds of functions with other sizes."""
+
+
+@pytest.mark.parametrize("name", fast(NAMES, *FEW))
 def test_case(name: str, cases: dict[str, Case]) -> None:
     case = cases[name]
     torch.manual_seed(len(name))

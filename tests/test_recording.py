@@ -31,13 +31,21 @@ from qkv.functional import attention_with_weights
 from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
 from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.nn.attention import Attention
+from qkv.nn.blocks import TransformerBlock
+from qkv.nn.feed_forward import FeedForward
+from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.multihead import MultiHeadAttention
-from qkv.normalizers.sparse import Sparsemax
+from qkv.nn.normalizers import LearnedEntmax, SinkSoftmax
+from qkv.nn.pooling import Pool
+from qkv.nn.recurrent.lower import RecurrentSelfAttention
+from qkv.normalizers.dense import Hard, Identity, Mean, Sigmoid, Softmax
+from qkv.normalizers.sparse import Entmax, Sparsemax
 from qkv.recording import maps
 from qkv.recording.recorder import record
 from qkv.recording.trace import Trace
 from qkv.recording.trace_reader import KEY, read
 from qkv.scores.free import Learned
+from qkv.scores.kernels import Gaussian
 from qkv.scores.products import Cosine
 
 BOS, EOS = 1, 2
@@ -136,6 +144,50 @@ def test_weights_are_those_of_the_function() -> None:
         query, key, value, score=Cosine(3.0), normalizer=Sparsemax(), mask=mask, bias=bias
     )
     assert torch.equal(trace.weights(""), expected)
+
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    **{
+        f"{score} {normalizer}": partial(MultiHeadAttention, 8, 2, key_heads=1, score=score, normalizer=normalizer)
+        for score in ("scaled_dot", "additive", "bilinear", Gaussian(2.0))
+        for normalizer in (None, Softmax(0.5), Mean(), Identity(), Hard(), Sigmoid(), Sparsemax(), Entmax(1.3))
+    },
+    **{
+        f"mechanism {name}": partial(MultiHeadAttention, 8, 2, score=MechanismConfig(normalizer=name))
+        for name in ("softmax", "sparsemax", "entmax", "sigmoid")
+    },
+    "learned sinks": lambda: MultiHeadAttention(8, 2, normalizer=SinkSoftmax(2)),
+    "learned alpha": lambda: MultiHeadAttention(8, 2, normalizer=LearnedEntmax(2)),
+    "block": lambda: TransformerBlock(MultiHeadAttention(8, 2, normalizer=Sparsemax()), FeedForward(8, 8)),
+    "pool": lambda: Pool(8, mechanism=MechanismConfig(normalizer="sparsemax")),
+    "recurrent": lambda: RecurrentSelfAttention(8, 8),
+    "the seam": lambda: Attention(Cosine(3.0), Sparsemax()),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_weights_are_those_that_the_layer_applied(name: str) -> None:
+    """Whether score and normalizer are arguments of the call, or defaults of the module that the arguments leave."""
+    torch.manual_seed(0)
+    layer, x, applied = LAYERS[name]().double().eval(), torch.randn(2, 5, 8, dtype=torch.float64), []
+    (attention,) = (module for module in layer.modules() if isinstance(module, Attention))
+
+    def apply(module: Attention, tensors: tuple[Tensor, ...], options: dict[str, Any], output: Tensor) -> None:
+        _, weights = module.forward(*tensors, **options | {"also": "weights"})
+        applied.append(weights)
+
+    with attention.register_forward_hook(apply, with_kwargs=True), torch.no_grad(), record(layer) as trace:
+        layer(*([x, x, x] if layer is attention else [x]))
+    (expected,) = applied
+    assert torch.equal(trace.weights(trace.layers[0]), expected)
+
+
+def test_an_extra_key_is_refused_as_that_of_pytorch() -> None:
+    """The weights of the keys, which are less than they would be without it, are those of no call that is seen."""
+    layers = [MultiHeadAttention(8, 2, extra_key=True), nn.MultiheadAttention(8, 2, add_bias_kv=True)]
+    for layer in layers:
+        with pytest.raises(UnsupportedError, match="keys that belong to positions; got an extra key"), record(layer):
+            pass
 
 
 @models

@@ -110,9 +110,10 @@ class Attention(nn.Module):
         Raises:
             OutOfMemoryError: memory ran out; the message says how to need less.
         """
+        score, normalizer = self.mechanism(score, normalizer)
         arguments: dict[str, Any] = {
-            "score": next(value for value in (score, self.score, SCALED_DOT) if value is not None),
-            "normalizer": self.normalizer if normalizer is None else normalizer,
+            "score": score,
+            "normalizer": normalizer,
             "mask": mask,
             "bias": bias,
             "dropout": self.dropout if self.training else 0.0,
@@ -123,6 +124,17 @@ class Attention(nn.Module):
         if also == "rounded state":
             return attention_with_rounded_state(query, key, value, Arguments(**arguments), self.backend)
         return _CALLS[also](query, key, value, **arguments, backend=self.backend)
+
+    def mechanism(self, score: Score | None, normalizer: Normalizer | None) -> tuple[Score, Normalizer | None]:
+        """Return the score and the normalizer of a call with these arguments; None stands for the module's default.
+
+        Example:
+            >>> from qkv.normalizers.sparse import Sparsemax
+            >>> Attention(normalizer=Sparsemax()).mechanism(None, None)
+            (ScaledDot(scale=None, softcap=None), Sparsemax())
+        """
+        score = next(value for value in (score, self.score, SCALED_DOT) if value is not None)
+        return score, self.normalizer if normalizer is None else normalizer
 
     def extra_repr(self) -> str:
         """Show the settings that differ from the defaults."""

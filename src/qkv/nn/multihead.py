@@ -276,7 +276,7 @@ class MultiHeadAttention(nn.Module):
             UnsupportedError: the layer has an extra key, which no column of the weights stands for.
         """
         if self.extra_key is not None:
-            hint = "Call attend, or qkv.record the layer."
+            hint = "Call attend, which returns the output alone."
             raise UnsupportedError("attend_with_weights", "a layer without an extra key", "one", hint)
         heads, weights = self._call(query, memory, mask, bias, also="weights")
         return self._join(heads), weights

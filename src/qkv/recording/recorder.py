@@ -199,6 +199,9 @@ def _watch(model: nn.Module, name: str, module: nn.Module, recorder: _Recorder) 
         if above is not None:
             setup.groups[name] = above
     elif (parent := _parent(model, name)) is not None:
+        if parent.extra_key is not None:
+            hint = "Record a layer without extra_key, or select others: layers=[...]."
+            raise UnsupportedError(name, "keys that belong to positions", "an extra key", hint)
         if (surrounding := projections_of(parent)) is not None:
             setup.surroundings[name] = surrounding
         hooks.append(parent.projections.inputs.register_forward_hook(first_time(watch.project)))
@@ -278,8 +281,8 @@ class _LayerHooks:
         named = dict(zip(("query", "key", "value"), tensors, strict=False)) | options
         self_attention, arguments = self._of_call(named["query"] is named["key"])
         query, key, value = (named.pop(name).detach() for name in ("query", "key", "value"))
-        defaults = {"score": module.score, "normalizer": module.normalizer}
-        options = {name: part for name, part in (defaults | named).items() if name in OPTIONS and part is not None}
+        named["score"], named["normalizer"] = module.mechanism(named.get("score"), named.get("normalizer"))
+        options = {name: part for name, part in named.items() if name in OPTIONS and part is not None}
         if not options.get("enable_gqa", True):
             del options["enable_gqa"]
         with_state = isinstance(output, tuple) and isinstance(output[1], RowState)

@@ -74,11 +74,10 @@ def _is_free(module: Attention, tensors: tuple[Tensor, ...], options: Mapping[st
     if len(tensors) != 3 or any(x.device.type != "cpu" for x in tensors) or module.backend != "auto":
         return False
     query, key, _ = tensors
-    score = options.get("score") or module.score or ScaledDot()
-    normalizer = options.get("normalizer") or module.normalizer or Softmax()
+    score, normalizer = module.mechanism(options.get("score"), options.get("normalizer"))
     mask = options.get("mask")
     plain = isinstance(score, Dot) or (isinstance(score, ScaledDot) and score.softcap is None)
-    softmax = isinstance(normalizer, Softmax) and normalizer.sink is None
+    softmax = normalizer is None or (isinstance(normalizer, Softmax) and normalizer.sink is None)
     simple = mask is None or is_plain_causal(mask)
     learned = [x for x in (*tensors, getattr(score, "scale", None)) if isinstance(x, Tensor) and x.requires_grad]
     dropped = module.training and module.dropout > 0

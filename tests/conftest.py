@@ -12,6 +12,7 @@ import pytest
 import torch
 from _pytest.doctest import DoctestItem
 from hypothesis import settings
+from tests.curves import one_of_each_kind
 from tests.seed import SEED
 from torch.torch_version import TorchVersion
 
@@ -118,6 +119,12 @@ def _calls_kernels(item: pytest.Item) -> bool:
 def _seeded() -> None:
     # For devices that are not there, `torch.manual_seed` writes down the stack each time: 2 ms of every test.
     (torch.manual_seed if torch.cuda.is_available() else torch.default_generator.manual_seed)(SEED)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_picture_for_each_kind_of_training() -> Iterator[None]:
+    with one_of_each_kind():
+        yield
 
 
 @pytest.fixture

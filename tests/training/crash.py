@@ -14,6 +14,7 @@ from pathlib import Path
 from random import Random
 
 import torch
+from tests.curves import one_of_each_kind
 from tests.training.parts import SETTINGS, fresh, run_training
 
 from qkv.checkpoint.folder import verify
@@ -98,4 +99,5 @@ def main(folder: Path, kills: int) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(Path(sys.argv[1]), int(sys.argv[2]))
+    with one_of_each_kind():
+        main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
+from tests.curves import one_of_each_kind
 from tests.training.parts import SETTINGS, fresh, run_training
 
 from qkv.checkpoint.folder import load
@@ -128,4 +129,5 @@ def main(base: Path, stride: int, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
+    with one_of_each_kind():
+        main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qkv.data.corpus import Lines, Pair, read_pairs, read_tsv
+from qkv.data.exchanged import exchanged_message
 from qkv.data.holdout import hold_out, seen_in_training, split
 from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, brief, setting
@@ -56,11 +57,12 @@ class PairSources(NamedTuple):
         """The names of what holds the sources and the targets, for messages."""
         return (str(self.data), str(self.data)) if self.data is not None else (str(self.source), str(self.target))
 
-    def read(self, table: WordTable | None = None) -> list[Pair]:
-        """Read the pairs.
+    def read(self, table: WordTable | None = None, others: Sequence[Pair] = ()) -> list[Pair]:
+        """Read the pairs, and report what is odd in them.
 
         Args:
             table: the columns of `data`, if it is a table of symbols.
+            others: pairs that have the same direction, if any: those to train on beside those to validate on.
 
         Returns:
             The pairs.
@@ -71,15 +73,15 @@ class PairSources(NamedTuple):
         """
         source, target, data = self.source, self.target, self.data
         if table is not None and data is not None and source is None and target is None:
-            return table.read(data)
+            return _with_warnings(table.read(data), str(data), others)
         if table is not None:
             got = "two files" if source or target else "no file"
             hint = "Columns are those of one TSV file."
             raise ConfigError(self._name("data"), "one TSV file, whose columns are given", got, hint)
         if data is not None and source is None and target is None:
-            return _with_warnings(read_tsv(data, say=lambda text: note(f"qkv: {text}")), str(data))
+            return _with_warnings(read_tsv(data, say=lambda text: note(f"qkv: {text}")), str(data), others)
         if source is not None and target is not None and data is None:
-            return _with_warnings(read_pairs(source, target), f"{source} and {target}")
+            return _with_warnings(read_pairs(source, target), f"{source} and {target}", others)
         present = [name for name in ("source", "target", "data") if getattr(self, name) is not None]
         raise ConfigError(
             self._name("source"),
@@ -92,8 +94,10 @@ class PairSources(NamedTuple):
         return setting(self.prefix + name, value)
 
 
-def _with_warnings(pairs: list[Pair], name: str) -> list[Pair]:
-    """Return the pairs, and report if all targets equal their sources, or each other."""
+def _with_warnings(pairs: list[Pair], name: str, others: Sequence[Pair]) -> list[Pair]:
+    """Return the pairs, and report exchanged ones, and if all targets equal their sources, or each other."""
+    if (message := exchanged_message(pairs, others)) is not None:
+        note(f"qkv: {name}: {message}")
     if len(pairs) > 1 and all(pair.source == pair.target for pair in pairs):
         note(f"qkv: {name}: every target equals its source.")
     if len(pairs) > 1 and len({pair.target for pair in pairs}) == 1:
@@ -141,7 +145,7 @@ def read_training_pairs(
     valid_sources = PairSources.of(files, "valid_", side, pair)
     if valid_sources is None:
         return TrainingPairs(*divided(pairs, seed, count, names), sources.names, sources.names)
-    valid = valid_sources.read(table)
+    valid = valid_sources.read(table, pairs)
     message = seen_in_training((pair.source for pair in pairs), [pair.source for pair in valid], names[1])
     if message is not None:
         note(f"qkv: {message}")

@@ -15,6 +15,7 @@ from qkv.checkpoint.plain import Plain, decode_mapping, encode
 from qkv.checkpoint.run import expect_same, locked
 from qkv.data.choices import MOST_HELD_OUT, SHARE
 from qkv.data.corpus import header_message, names_columns, names_languages
+from qkv.data.exchanged import exchanged_message
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, DataError, Place, quantity, setting
 from qkv.files import absolute
@@ -252,6 +253,8 @@ class Preparation:
             texts = (text for block in sample for text in texts_of(block, self.files))
             return existing or learn_tokenizer(self.words, texts), True, b""
         pairs = [pair for pair, _ in pairs_of(sample, self.files)]
+        if (message := exchanged_message(pairs)) is not None:
+            note(f"qkv: {message}")
         train, valid = divided(pairs, self.files.seed, self.files.holdout, when=" when you train")
         tokenizer = existing or learn_tokenizers(train, self.words)
         return tokenizer, len(train) + len(valid) == len(pairs), written_pairs(valid)

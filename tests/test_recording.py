@@ -26,12 +26,14 @@ from torch.utils.checkpoint import checkpoint
 import qkv
 from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
+from qkv.decode.prompted import Prompted
 from qkv.errors import ArgumentError, ConfigError, DataError, QkvError, ShapeError, UnsupportedError
 from qkv.functional import attention_with_weights
+from qkv.models.language_model import DecoderConfig, LanguageModel
 from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
 from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.nn.attention import Attention
-from qkv.nn.blocks import TransformerBlock
+from qkv.nn.blocks import BlockCache, TransformerBlock
 from qkv.nn.feed_forward import FeedForward
 from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.multihead import MultiHeadAttention
@@ -241,6 +243,53 @@ def test_growing_keys_have_weight_zero_before_they_exist() -> None:
     assert trace.layers == [layer, "decoder.0.cross_attention.attention"]
     assert trace.weights(layer).triu(1).eq(0).all()
     torch.testing.assert_close(trace.weights(layer), whole.weights(layer), rtol=1e-9, atol=1e-11)
+
+
+WINDOWED = [("rotary", None), ("alibi", "sparsemax"), ("relative", "sigmoid"), ("learned", "entmax")]
+
+
+@pytest.mark.parametrize(("positions", "normalizer"), WINDOWED)
+@pytest.mark.parametrize("width", [1, 2])
+def test_keys_that_a_window_dropped_keep_their_positions(positions: Any, normalizer: Any, width: int) -> None:
+    """The cache of a window holds the last keys only: in each step a key has another index, and the same position."""
+    torch.manual_seed(0)
+    sizes = {"width": 8, "heads": 2, "key_heads": 1, "feed_forward": 8, "layers": 2}
+    config = DecoderConfig(12, **sizes, positions=positions, normalizer=normalizer, window=2)  # type: ignore[arg-type]
+    model = LanguageModel(config).double().eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.6)
+    source, lengths = batch()
+    with record(model) as trace:
+        found = [
+            one[0] for one in beam(Prompted(model), source, lengths, bos=BOS, eos=EOS, limit=6, search=Beam(width))
+        ]
+    for row, one in enumerate(found):
+        text = [*ROWS[row], *one.ids][: len(ROWS[row]) + len(one.log_probabilities) - 1]
+        before = source.shape[1] - len(ROWS[row])
+        with record(model) as alone:
+            model(torch.tensor([text]))
+        for layer in trace.layers:
+            alignment = trace.alignment(layer, row, hypothesis=one)[before:, before:]
+            torch.testing.assert_close(alignment[:, : len(text)], alone.alignment(layer), rtol=1e-9, atol=1e-11)
+            shown = next(each for each in trace.scene(row, hypothesis=one).layers if each.name == layer)
+            weights = qkv.attention_map(shown.query, shown.key, **shown.options).dense().mean(0)[before:, before:]
+            torch.testing.assert_close(weights, alignment, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("reach", [0, 1, 3])
+def test_a_block_with_a_window_is_recorded_step_by_step(reach: int) -> None:
+    torch.manual_seed(0)
+    layer = TransformerBlock(MultiHeadAttention(8, 2), FeedForward(8, 8), reach=reach).double().eval()
+    model, x = nn.ModuleList([layer]), torch.randn(2, 6, 8, dtype=torch.float64)
+    cache = BlockCache()
+    with torch.no_grad(), record(model) as trace:
+        for part in x.split([2, 1, 1, 2], 1):
+            _, cache = layer.step(part, cache)
+    index = torch.arange(6)
+    near = (index[:, None] - index >= 0) & (index[:, None] - index <= reach)
+    query, memory = layer.self_attention.extend(layer.around_self.before(x), None)
+    _, expected = layer.self_attention.attend_with_weights(query, memory, mask=near)
+    torch.testing.assert_close(trace.weights(trace.layers[0]), expected)
 
 
 def test_each_batch_that_is_read_is_a_reading_of_its_own() -> None:

@@ -152,22 +152,19 @@ class OpenPass:
         if call.start is None or (call.self_attention and keys > call.start + queries) or not call.unchanged:
             return call  # a cache of fixed size is written in place
         buffer = self._buffers.setdefault(layer, KeyValueBuffer())
-        stored = buffer.keep(call.key, call.value, queries)
-        options = with_hidden_keys(dict(call.options), stored.dropped)
-        return call if options is None else replace(call, key=stored.key, value=stored.value, options=options)
+        stored = buffer.keep(call.key, call.value, queries, call.start if call.self_attention else None)
+        options = with_hidden_keys(dict(call.options), stored.dropped, queries, keys)
+        # Keys that do not continue those that are stored keep their positions too.
+        return _from_first_key(replace(call, key=stored.key, value=stored.value, options=options))
 
 
 def _from_first_key(call: RecordedCall) -> RecordedCall:
-    """Return a call with hidden keys of 0 in place of those that a window had dropped before the recording began."""
-    missing = 0 if call.start is None else call.start + call.query.shape[-2] - call.key.shape[-2]
+    """Return a call with hidden keys of 0 in place of those that a window dropped, before or in the recording."""
+    queries, keys = call.query.shape[-2], call.key.shape[-2]
+    missing = 0 if call.start is None else call.start + queries - keys
     if not call.self_attention or missing <= 0:
         return call
-    bias = call.options.get("bias")
-    options = with_hidden_keys({name: option for name, option in call.options.items() if name != "bias"}, missing) or {}
-    if isinstance(bias, Tensor) and bias.shape[-1] == call.key.shape[-2]:
-        options["bias"] = F.pad(bias, (missing, 0))
-    elif bias is not None:
-        return call
+    options = with_hidden_keys(dict(call.options), missing, queries, keys)
     key, value = (F.pad(x, (0, 0, missing, 0)) for x in (call.key, call.value))
     return replace(call, key=key, value=value, options=options)
 

@@ -4,9 +4,12 @@ from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from qkv.biases import Bias
 from qkv.masks.base import as_mask
 from qkv.masks.patterns import span
+from qkv.values.pytree import tensors_in
 from qkv.values.rows import select_rows
 
 
@@ -70,18 +73,20 @@ class KeyValueBuffer:
         """Select rows of the batch, as a beam search does."""
         self._pair = tuple(select_rows(x, rows.to(x.device)) for x in self._pair)
 
-    def keep(self, key: Tensor, value: Tensor, queries: int) -> StoredKeys:
+    def keep(self, key: Tensor, value: Tensor, queries: int, start: int | None = None) -> StoredKeys:
         """Return the same keys and values, in memory shared with those of earlier calls if they continue them.
 
         Args:
             key, value: all that the call was given.
             queries: how many of the last ones can be new.
+            start: position of the first new one, if known: without any earlier key, new ones then continue others too.
         """
         pair, length, count = (key, value), self._length, key.shape[-2]
         if self._pair and count == length and self._ends_with(pair, count):
             return self._stored(count)
         old = count - queries
-        if not self._pair or not 0 < old <= length or not self._ends_with(pair, old):
+        continues = 0 < old <= length or (old == 0 and start == length)
+        if not self._pair or not continues or not self._ends_with(pair, old):
             self._pair, self._length = pair, count
             return StoredKeys(key, value)
         self._append([x[..., old:, :] for x in pair])
@@ -123,16 +128,27 @@ def same_numbers(one: Tensor, other: Tensor) -> bool:
     return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
-def with_hidden_keys(options: dict[str, Any], dropped: int) -> dict[str, Any] | None:
-    """Return the options of a call whose keys are preceded by some that it does not see; None if there is a bias.
+def with_hidden_keys(options: dict[str, Any], dropped: int, queries: int, keys: int) -> dict[str, Any]:
+    """Return the options of a call whose keys are preceded by some that it does not see.
 
     Args:
-        options: score, mask and the like.
+        options: score, mask, bias and the like.
         dropped: the number of preceding keys.
+        queries, keys: Q, and K without them.
+
+    Example:
+        >>> with_hidden_keys({"bias": torch.ones(1, 2)}, 2, 1, 2)["bias"]
+        tensor([[0., 0., 1., 1.]])
     """
     if not dropped:
         return options
-    if options.get("bias") is not None:
-        return None
     mask, visible = options.get("mask"), span(dropped)
-    return options | {"mask": visible if mask is None else visible & as_mask(mask).shifted(dropped)}
+    options = options | {"mask": visible if mask is None else visible & as_mask(mask).shifted(dropped)}
+    bias = options.get("bias")
+    if isinstance(bias, Bias):
+        device = next((x.device for x in tensors_in(bias)), None)
+        bias = bias.tile(torch.arange(queries, device=device)[:, None], torch.arange(keys, device=device))
+    if isinstance(bias, Tensor):
+        expanded = bias.ndim > 0 and bias.shape[-1] == keys
+        options["bias"] = F.pad(bias.detach(), (dropped, 0)) if expanded else bias
+    return options

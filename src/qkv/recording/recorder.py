@@ -13,7 +13,8 @@ from torch.utils.hooks import RemovableHandle
 
 from qkv.errors import UnsupportedError
 from qkv.nn.attention import SEAM, Attention
-from qkv.nn.decoding.cache import BatchRows
+from qkv.nn.blocks import TransformerBlock
+from qkv.nn.decoding.cache import BatchRows, Memory
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.normalizers.row_state import RowState
 from qkv.recording.calls import LastInputs, RecordedCall
@@ -205,6 +206,11 @@ def _watch(model: nn.Module, name: str, module: nn.Module, recorder: _Recorder) 
         if (surrounding := projections_of(parent)) is not None:
             setup.surroundings[name] = surrounding
         hooks.append(parent.projections.inputs.register_forward_hook(first_time(watch.project)))
+        block = modules.get(name.rpartition(".")[0].rpartition(".")[0])
+        watch.windowed = (
+            isinstance(block, TransformerBlock) and block.self_attention is parent and block.reach is not None
+        )
+        hooks.append(parent.register_forward_pre_hook(first_time(watch.locate)))
     return hooks
 
 
@@ -236,11 +242,13 @@ class _LayerInputs:
         inputs: the last inputs of its projections.
         moment: index of the last change of the batch before the keys were given.
         missing: whether the module around the attention is running and has not called it yet.
+        first: the position of the first key, if a cache has dropped earlier ones.
     """
 
     inputs: list[Tensor | None] = field(default_factory=lambda: [None, None, None])
     moment: int = -1
     missing: bool = False
+    first: int = 0
 
 
 @final
@@ -250,12 +258,14 @@ class _LayerHooks:
     Attributes:
         origin: tells whether keys come from another sequence, for layers of other libraries; None for ours.
         states: the hooks that collect row states of its calls.
+        windowed: whether a cache drops the keys that its window has passed.
     """
 
     def __init__(self, name: str, recorder: _Recorder) -> None:
         self.name, self.recorder = name, recorder
         self.origin: ProjectionHooks | None = None
         self.states = RowStates()
+        self.windowed = False
         self.layer_inputs = PerThread(_LayerInputs)
 
     def begin(self, module: nn.Module, arguments: object) -> None:
@@ -275,6 +285,11 @@ class _LayerHooks:
                 recorded.inputs[index] = tensor
                 recorded.moment = self.recorder.divider.moment if index else recorded.moment
 
+    def locate(self, module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        """Note the position of the first key that the layer is about to be given."""
+        memory = next((argument for argument in arguments if isinstance(argument, Memory)), None)
+        self.layer_inputs.get().first = 0 if memory is None else memory.first
+
     def attend(self, module: Attention, tensors: tuple[Tensor, ...], options: dict[str, Any], output: Any) -> None:
         """Record a call."""
         self.layer_inputs.get().missing = False
@@ -288,9 +303,9 @@ class _LayerHooks:
         with_state = isinstance(output, tuple) and isinstance(output[1], RowState)
         state = output[1] if with_state else self.states.last
         divider = self.recorder.divider
-        divider.add(
-            self.name, RecordedCall(query, key, value, options, state, divider.moment, self_attention, arguments)
-        )
+        start = self.layer_inputs.get().first + key.shape[-2] - query.shape[-2] if self.windowed else None
+        call = RecordedCall(query, key, value, options, state, divider.moment, self_attention, arguments, start)
+        divider.add(self.name, call)
 
     def _of_call(self, same_tensor: bool) -> tuple[bool, LastInputs | None]:
         """Return whether queries and keys come from one sequence, and the inputs of the projections, if known."""

@@ -68,7 +68,7 @@ def biases(kind: str, dtype: torch.dtype, like: torch.dtype) -> Any:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     which=st.integers(0, len(LEARNED) - 1),
     dtype=st.sampled_from(DTYPES),

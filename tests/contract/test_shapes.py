@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.contract.calls import MECHANISMS, Call, near, refused
 from tests.contract.mechanisms import ON_CPU
 from tests.here import here
+from tests.pairs import in_turn
 from torch import Tensor
 
 from qkv.biases import alibi
@@ -124,8 +125,7 @@ def _strided(x: Tensor, how: str) -> Tensor:
             return x.flip(-2).contiguous().flip(-2)
 
 
-@pytest.mark.parametrize("how", ["transposed", "heads last", "every other"])
-@by_backend
+@pytest.mark.parametrize(("backend", "how"), in_turn(ON_CPU, ["transposed", "heads last", "every other"]))
 def test_strides_do_not_matter(backend: str, how: str) -> None:
     ran = 0
     for score, normalizer in MECHANISMS:

@@ -300,7 +300,7 @@ STRANGE: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("draws", [5, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("draws", [3, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CASES)
 def test_any_strange_setting_is_read_or_refused(name: str, draws: int, tmp_path: Path) -> None:
     """Settings are replaced at random, from a fixed seed: what is not refused by name computes numbers."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.pairs import in_turn
 from tests.tasks.corpora import contents, prepared, sentences, write_pairs, write_text
 
 from qkv.data.text import read_text
@@ -90,9 +91,12 @@ def flip(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["shard-00001.ids", "shard-00001.pairs", "tokenizer.json", "valid.jsonl", "MANIFEST.json"]
+    ("name", "damage"),
+    in_turn(
+        ["shard-00001.ids", "shard-00001.pairs", "tokenizer.json", "valid.jsonl", "MANIFEST.json"],
+        [Path.unlink, flip, lambda path: os.truncate(path, 1)],
+    ),
 )
-@pytest.mark.parametrize("damage", [Path.unlink, flip, lambda path: os.truncate(path, 1)])
 def test_damaged_parts_are_made_again(
     pair_corpus: tuple[list[Path], Path], name: str, damage: Callable[[Path], None]
 ) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from tests.platforms.names import absent
 
 import qkv
+from qkv import errors
 
 SOURCE = Path(qkv.__file__).parent
 
@@ -198,6 +199,23 @@ def placing(tree: ast.Module) -> Iterator[Use]:
                     yield Use(node.lineno, f"torch.{name}")
 
 
+ERRORS = frozenset(
+    name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)
+)
+
+
+def unhinted(tree: ast.Module) -> Iterator[Use]:
+    """Errors of the package that do not say what to do."""
+    for node in nodes(tree):
+        match node:
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=parts) if name in ERRORS:
+                if any(isinstance(part, ast.Starred) for part in parts):
+                    continue
+                hint = parts[3] if len(parts) > 3 else None
+                if hint is None or (isinstance(hint, ast.Constant) and not str(hint.value).strip()):
+                    yield Use(node.lineno, name)
+
+
 COMPILERS = frozenset({"numba", "triton", "llvmlite"})
 
 RULES = {
@@ -259,6 +277,7 @@ RULES = {
             "nn/normalizers.py": frozenset({"torch.full"}),  # what parameters start from
         },
     ),
+    "unhinted": Rule("say as the fourth part of an error how to mend what was given", unhinted),
     "compilers": Rule(
         "only what builds kernels imports a compiler: everything else works without one",
         compilers,

@@ -34,6 +34,10 @@ SEEN = {
         *("torch.zeros(2)", "torch.arange(0, x, 2, dtype=y)", "f(torch.tensor([1.0]))", "torch.full((), x).to(y)"),
         "Parameter(x) + torch.ones(2)",
     ),
+    "unhinted": (
+        *('DataError("a", "b", "c")', 'errors.ConfigError("a", "b", "c", "")', 'ShapeError("a", "b", f"{c}", " ")'),
+        "QkvError()",
+    ),
     "compilers": ("import numba", "from numba import njit", "import triton.language as tl", "from llvmlite import ir"),
 }
 PASSED = {
@@ -47,6 +51,12 @@ PASSED = {
         *('torch.zeros(2, device="cpu")', "torch.ones(2, **options)", "torch.randn(2, out=x)", "x.new_zeros(2)"),
         *("nn.Parameter(torch.empty(2))", 'self.register_buffer("x", torch.zeros(2))', "np.zeros(2)"),
         "torch.zeros_like(x)",
+    ),
+    "unhinted": (
+        'DataError("a", "b", "c", "d")',
+        "DataError(*parts)",
+        'MaskError("a", "b", "c", hint)',
+        "ValueError()",
     ),
     "compilers": ("import numbatic", "from qkv.numba import x"),
 }

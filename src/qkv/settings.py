@@ -360,15 +360,42 @@ def _value(hint: Any, option: Option, item: Any, name: str) -> Any:
         fits, converted = _converted(choice, item)
         if fits and _in_range(converted, option):
             return converted
-    names = [choice for choice in choices_of(hint) if isinstance(choice, str)]
-    advice = nearest(item, names) if names and isinstance(item, str) else option.hint or _advice(hint, option)
-    raise ConfigError(name, _expected(hint, option), json.dumps(item, default=str)[:_EXCERPT], advice)
+    raise ConfigError(
+        name, _expected(hint, option), json.dumps(item, default=str)[:_EXCERPT], _advice(hint, option, item)
+    )
 
 
-def _advice(hint: Any, option: Option) -> str:
-    if option.least is not None and int in choices_of(hint):
+def _fits(hint: Any, option: Option, item: Any) -> bool:
+    parts = (_converted(choice, item) for choice in choices_of(hint))
+    return any(fits and _in_range(converted, option) for fits, converted in parts)
+
+
+def _advice(hint: Any, option: Option, item: Any) -> str:
+    """Say how to correct a value that does not suit its setting."""
+    choices = choices_of(hint)
+    if isinstance(item, str):
+        if _fits(hint, option, _without_quotation_marks(hint, item)):
+            return "Write it without quotation marks."
+        names = [choice for choice in choices if isinstance(choice, str)]
+        advice = nearest(item, names) if names else ""
+        if advice and (advice.startswith("Did you mean") or not {int, float}.intersection(choices)):
+            return advice
+    if option.hint:
+        return option.hint
+    if option.least is not None and int in choices:
         return f"Give an integer from {option.least:g} on, at most {_MOST}."
-    return "Give a value of that type."
+    out_of_bounds = any(_converted(choice, item)[0] for choice in choices)
+    return "Choose one within these bounds." if out_of_bounds else "Give a value of that type."
+
+
+def _without_quotation_marks(hint: Any, text: str) -> Any:
+    """Return what a settings file or a program would give if a text were written as a number or a truth value."""
+    choices = choices_of(hint)
+    if bool in choices and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if int in choices and text.removeprefix("-").isdecimal() and len(text) < len(str(_MOST)):
+        return int(text)
+    return parse(hint, text)
 
 
 def _in_range(item: Any, option: Option) -> bool:

@@ -1,5 +1,6 @@
 """Settings from a file: every name and type is checked, and messages say where."""
 
+import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Literal
 import pytest
 
 from qkv.errors import ConfigError, QkvError
-from qkv.settings import build, check_tables, options_of, read_toml
+from qkv.settings import build, check_tables, choices_of, hints_of, options_of, read_toml
 from qkv.tasks.catalog import TASKS, recipe_of
 from qkv.tasks.translate import recipe as training
 
@@ -124,3 +125,28 @@ def test_an_unknown_setting_of_a_model_lists_names_that_the_task_takes(task: str
         recipe.load_settings({"model": {"zzqqxx": 1}})
     listed = raised.value.hint.removeprefix("Valid: ").rstrip(".").partition(" and ")[0].split(", ")
     assert set(listed) <= set(options_of(recipe.settings.tables["model"]))
+
+
+_QUOTED = {int: "8", float: "0.5", bool: "true"}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_each_refused_value_has_a_hint_that_suits_it(task: str) -> None:
+    """A number or truth value in quotation marks, and no number, of each setting that takes some."""
+    quoted = 0
+    for name, table_name in TASKS[task].table_of.items():
+        table = TASKS[task].tables[table_name]
+        choices = choices_of(hints_of(table)[name])
+        for text in [text for kind, text in _QUOTED.items() if kind in choices and str not in choices]:
+            hint = _hint(table, name, text)
+            assert hint, name
+            quoted += hint == "Write it without quotation marks."
+        if float in choices and options_of(table)[name].bounded:
+            assert _hint(table, name, math.nan) not in ("", "Give a value of that type."), name
+    assert quoted
+
+
+def _hint(table: type, name: str, item: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        build(table, {name: item}, "")
+    return caught.value.hint

@@ -59,7 +59,7 @@ def parse_links(text: str, where: str = "links", first: int = 0) -> Links:
             raise DataError(where, "links like 3-4 or 3p4", got, hint)
         link = (int(match[1]) - first, int(match[3]) - first)
         if min(link) < 0:
-            hint = "Words count from 0 in this file, unless it has other mistakes."
+            hint = f"If the file counts words from 0, omit {setting('gold_from')}; if not, correct this link."
             raise DataError(where, f"numbers of words from {first}", item, hint)
         possible.add(link)
         if match[2] == "-":

@@ -219,7 +219,8 @@ class MechanismConfig:
                     hint = "1.5 lies between softmax and sparsemax."
                 raise ConfigError(f"model.{number.name}", f"a number above {number.above:g}", f"{value:g}", hint)
         if isinstance(self.alpha, str) and self.alpha != "learned":
-            raise ConfigError("model.alpha", 'a number above 1, or "learned"', f'"{self.alpha}"', "")
+            hint = "1.5 lies between softmax and sparsemax, as a number without quotation marks."
+            raise ConfigError("model.alpha", 'a number above 1, or "learned"', f'"{self.alpha}"', hint)
 
     def _expect_only(self, name: str, fits: bool, expected: str, got: str) -> None:
         if getattr(self, name) is not None and getattr(self, name) is not False and not fits:

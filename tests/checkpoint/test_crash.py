@@ -1,14 +1,9 @@
 import json
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from tests.checkpoint import crash
-
-ROOT = Path(__file__).parents[2]
-
+from tests.programs_in_forks import run_program
 
 ALL = ("ENOSPC", "EIO", "EACCES")
 
@@ -16,8 +11,7 @@ ALL = ("ENOSPC", "EIO", "EACCES")
 @pytest.mark.parametrize(("strides", "errors"), [((31, 5), ALL[:1]), pytest.param((1, 1), ALL, marks=pytest.mark.slow)])
 def test_no_blow_at_any_system_call_loses_a_checkpoint(tmp_path, strides, errors):
     """Kill a save before and after each system call, and make each call fail."""
-    command = [sys.executable, "-m", "tests.checkpoint.crash", str(tmp_path), *map(str, strides), *errors]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_program("tests.checkpoint.crash", tmp_path, *strides, *errors)
     assert done.returncode == 0, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]
     names = [f"{reason} {save}" for reason in ("kill", *errors) for save in ("advance", "again")]

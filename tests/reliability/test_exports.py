@@ -1,13 +1,9 @@
 """Exports that are killed: under the name that was given there is never a part of one."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from tests.programs_in_forks import run_program
 
 
 @pytest.mark.parametrize(
@@ -15,18 +11,7 @@ ROOT = Path(__file__).parents[2]
     [(2, ["transformers", "trace.safetensors", "sentences.html"]), pytest.param(25, [], marks=pytest.mark.slow)],
 )
 def test_no_killed_export_leaves_a_part_under_its_name(kills: int, names: list[str]) -> None:
-    command = [
-        sys.executable,
-        "-W",
-        "ignore",
-        "-m",
-        "tests.reliability.exports",
-        "--kills",
-        str(kills),
-        "--names",
-        *names,
-    ]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_program("tests.reliability.exports", "--kills", kills, "--names", *names)
     assert done.returncode == 0, done.stderr
     outcomes = json.loads(done.stdout)
     assert set(outcomes) >= set(names)

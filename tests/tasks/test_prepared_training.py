@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.cli.command import refused, run, succeeded
+from tests.pairs import fast
 from tests.tasks.corpora import prepared, write_pairs, write_text
 from tests.training.together import together
 
@@ -48,7 +49,7 @@ def trained(task: str, out: Path, given: dict[str, Any]) -> str:
     return str(recipe.train(recipe.load_settings(given), out).digest)
 
 
-@pytest.mark.parametrize("task", RECIPES)
+@pytest.mark.parametrize("task", fast(RECIPES, "translate"))
 def test_resuming_is_exact_on_any_number_of_processes(tmp_path: Path, task: str) -> None:
     corpus = corpus_of(tmp_path, task)
 
@@ -246,7 +247,7 @@ def test_python_prepares_and_trains(tmp_path: Path) -> None:
     assert '"vocabulary"' in caught.value.hint
 
 
-@pytest.mark.parametrize("task", RECIPES)
+@pytest.mark.parametrize("task", fast(RECIPES, "generate"))
 def test_a_run_of_a_corpus_is_used_as_any_other(tmp_path: Path, task: str) -> None:
     files = write_text(tmp_path) if task == "generate" else [write_pairs(tmp_path)]
     flags = ["--out", tmp_path / "corpus", "--vocabulary", "350", "--shard-size", "0.002", "--processes", "2"]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.pairs import in_turn
+from tests.programs_in_forks import run_program
 from tests.tasks.corpora import contents, prepared, sentences, write_pairs, write_text
 
 from qkv.data.text import read_text
@@ -30,8 +31,6 @@ from qkv.tasks.prepared.pairs import PreparedPairs
 from qkv.tasks.prepared.text import PreparedText
 from qkv.tasks.translate.data import read_training
 from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
-
-ROOT = Path(__file__).parents[2]
 
 
 def tokens_of(corpus: Corpus) -> list[int]:
@@ -69,8 +68,7 @@ def test_killed_preparations_leave_what_an_undisturbed_one_makes(tmp_path: Path,
     """Each is killed at a later system call than the one before, and the next one goes on with its folder."""
     (tmp_path / "in").mkdir()
     files = [write_pairs(tmp_path / "in", 90)] if pairs else write_text(tmp_path / "in", 90)
-    program = [sys.executable, "-m", "tests.tasks.corpora", tmp_path / "in", tmp_path / "killed", "7", "83", str(pairs)]
-    killed = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
+    killed = run_program("tests.tasks.corpora", tmp_path / "in", tmp_path / "killed", 7, 83, pairs)
     assert killed.returncode == 0, killed.stderr
     assert json.loads(killed.stdout) >= 5
     alone = prepared(files, tmp_path / "alone", pairs=pairs)

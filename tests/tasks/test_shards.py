@@ -2,19 +2,17 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.programs_in_forks import run_program
 
 from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.system import locked
 from qkv.tasks.shards import ShardResult, Shards
 
-ROOT = Path(__file__).parents[2]
 WORK = {"command": "capitals", "beam": 1}
 
 
@@ -175,8 +173,7 @@ def test_a_pattern_that_no_file_has_is_refused(shards: Shards, pattern: str, mon
 def test_killed_workers_leave_the_same_bytes(tmp_path: Path, shards: int, kills: int, workers: list[int]) -> None:
     """Workers that are killed at random system calls, beside one that is not."""
 
-    command = [sys.executable, "-m", "tests.tasks.shards_killed", str(tmp_path), *map(str, (shards, kills, *workers))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = run_program("tests.tasks.shards_killed", tmp_path, shards, kills, *workers)
     assert done.returncode == 0, done.stderr
     alone, *others = map(json.loads, done.stdout.splitlines())
     assert (alone["killed"], alone["others"]) == (0, [0, 0])

@@ -1,13 +1,8 @@
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from tests.programs_in_forks import run_program
 from tests.training import faulty
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -19,10 +14,7 @@ ROOT = Path(__file__).parents[2]
 )
 def test_a_training_whose_disk_fails_anywhere_ends_with_a_typed_error_and_can_be_resumed(tmp_path, stride, names):
     """Checkpoints, journal, picture and TensorBoard's files; afterwards the journal agrees with the checkpoint."""
-    command = [sys.executable, "-W", "ignore", "-m", "tests.training.faulty", str(tmp_path), str(stride), *names]
-    # A child forked after PyTorch has computed with two threads would wait for threads that it does not have.
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = run_program("tests.training.faulty", tmp_path, stride, *names)
     assert done.returncode == 0, done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(results) == 2 * len(names)

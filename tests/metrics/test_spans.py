@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.errors import DataError
-from qkv.metrics.matches import TagSpan, names_spans, span_f1, spans
+from qkv.metrics.spans import TagSpan, names_spans, span_f1, spans
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
-"""Answers that are right or wrong: exact match, accuracy, F1 of labels and of the spans that tags encode."""
+"""Answers that are right or wrong: exact match, accuracy and F1 of labels."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Hashable, Sequence
 
-from qkv.errors import DataError
 from qkv.metrics.figure import Figure, require_same_length
 
 
@@ -76,89 +74,3 @@ def macro_f1(predictions: Sequence[Hashable], labels: Sequence[Hashable]) -> Fig
 def _share(hypotheses: Sequence[Hashable], references: Sequence[Hashable]) -> float:
     count = require_same_length(hypotheses, references)
     return 100 * sum(h == r for h, r in zip(hypotheses, references, strict=True)) / count
-
-
-class TagSpan(NamedTuple):
-    """The words start to stop − 1, and their kind."""
-
-    kind: str
-    start: int
-    stop: int
-
-
-_SCHEMES = (frozenset("BIES"), frozenset("BILU"))
-"""The first letters of IOB1, IOB2 and IOBES, and those of BILOU, which writes L and U for E and S."""
-_CLOSING = frozenset("ELSU")
-_ALONE_OR_FIRST = frozenset("BSU")
-
-
-def names_spans(labels: Iterable[str]) -> bool:
-    """Return whether labels are `O` or `PREFIX-TYPE`, with the prefixes of IOB, IOBES or BILOU.
-
-    Example:
-        >>> names_spans(["B-PER", "I-PER", "O"]), names_spans(["U-PER", "O"]), names_spans(["NOUN", "VERB"])
-        (True, True, False)
-    """
-    marked = {label for label in labels if label != "O"}
-    letters = {label[0] for label in marked if label[1:2] == "-" and len(label) > 2}
-    written = all(label[1:2] == "-" and len(label) > 2 for label in marked)
-    return bool(marked) and written and any(letters <= scheme for scheme in _SCHEMES)
-
-
-def spans(tags: Sequence[str]) -> list[TagSpan]:
-    """Decode the spans of a sentence; a span without its beginning starts where it is, as in CoNLL's evaluation script.
-
-    Args:
-        tags: the tag of each word: O, or B-, I-, E-, L-, S- or U- and a kind.
-
-    Returns:
-        The spans in order.
-
-    Source: Ramshaw and Marcus 1995; Tjong Kim Sang and De Meulder 2003, `conlleval`; Ratinov and Roth 2009 for BILOU.
-
-    Example:
-        >>> spans(["B-PER", "I-PER", "O", "I-LOC"])
-        [TagSpan(kind='PER', start=0, stop=2), TagSpan(kind='LOC', start=3, stop=4)]
-        >>> spans(["B-PER", "E-PER", "S-LOC"])
-        [TagSpan(kind='PER', start=0, stop=2), TagSpan(kind='LOC', start=2, stop=3)]
-    """
-    result: list[TagSpan] = []
-    kind, start, open_span = "", 0, False
-    for index, tag in enumerate([*tags, "O"]):
-        continues = open_span and tag[:1] not in _ALONE_OR_FIRST and tag[2:] == kind
-        if kind and not continues:
-            result.append(TagSpan(kind, start, index))
-            kind = ""
-        if tag != "O" and not continues:
-            kind, start = tag[2:], index
-        open_span = tag != "O" and tag[0] not in _CLOSING
-    return result
-
-
-def span_f1(predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]) -> Figure:
-    """Compute F1 of spans; a span is correct if its kind and both ends are.
-
-    Args:
-        predictions: the tags of each sentence.
-        labels: the correct tags.
-
-    Returns:
-        The figure "span_f1" in percent; 100 if there are no spans on either side.
-
-    Raises:
-        DataError: the numbers of sentences or words differ, or are zero.
-
-    Example:
-        >>> round(span_f1([["B-PER", "O"]], [["B-PER", "B-LOC"]]).value, 2)
-        66.67
-    """
-    require_same_length(predictions, labels)
-    right = either = 0
-    for number, (predicted, true) in enumerate(zip(predictions, labels, strict=True), start=1):
-        if len(predicted) != len(true):
-            got = f"{len(predicted)} in sentence {number}"
-            raise DataError("predictions", f"{len(true)} tags", got, "Give one tag per word.")
-        ours, theirs = set(spans(predicted)), set(spans(true))
-        right += len(ours & theirs)
-        either += len(ours) + len(theirs)
-    return Figure("span_f1", 200 * right / either if either else 100.0, "average:micro|spans:conlleval")

@@ -12,7 +12,8 @@ from qkv.data.batches import Example, collate_sources, device_of, inference_batc
 from qkv.data.tokenizer import Tokenizer
 from qkv.decode.likeliest import expect_numbers
 from qkv.metrics.figure import Figure
-from qkv.metrics.matches import accuracy, macro_f1, names_spans, span_f1
+from qkv.metrics.matches import accuracy, macro_f1
+from qkv.metrics.spans import names_spans, span_f1
 from qkv.models.reader import TextClassifier, TextTagger
 from qkv.tasks.classify.data import EncodedText
 from qkv.tasks.notes import counted

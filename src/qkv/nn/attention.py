@@ -13,9 +13,12 @@ from qkv.errors import ConfigError
 from qkv.functional import attention, attention_with_rounded_state, attention_with_state, attention_with_weights
 from qkv.masks.base import Mask
 from qkv.nn.inputs import expect_fraction
+from qkv.nn.normalizers import NormalizerModule
+from qkv.nn.scores import ScoreModule
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.kinds import optional_normalizer
 from qkv.scores.base import Score
+from qkv.scores.free import as_score
 from qkv.scores.products import SCALED_DOT
 from qkv.values.checked import checked
 
@@ -41,8 +44,8 @@ class Attention(nn.Module):
     normalizer, mask and bias by name; `qkv.record` is such a hook.
 
     Args:
-        score: default for `forward`; None for the scaled dot product.
-        normalizer: default for `forward`; None for the score's own default.
+        score: default for `forward`, a value or a learned module of `qkv.nn`; None for the scaled dot product.
+        normalizer: default for `forward`, a value or a learned module; None for the score's own default.
         dropout: the fraction of weights dropped in training, in [0, 1).
         backend: the implementation, by name; "auto" for the cheapest that supports the call.
         also: "weights" or "state" to return a pair: the output, and the weights (..., Q, K) or the `RowState`, which
@@ -59,8 +62,8 @@ class Attention(nn.Module):
 
     def __init__(
         self,
-        score: Score | None = None,
-        normalizer: Normalizer | None = None,
+        score: Score | ScoreModule | None = None,
+        normalizer: Normalizer | NormalizerModule | None = None,
         dropout: float = 0.0,
         *,
         backend: str = "auto",
@@ -71,7 +74,8 @@ class Attention(nn.Module):
             raise ConfigError("also", '"weights", "state" or None', f"{also!r}", "None returns the output alone.")
         expect_fraction("dropout", dropout)
         self.score = score
-        self.normalizer = optional_normalizer(normalizer)
+        optional_normalizer(normalizer)  # checks it; a module's value is built in each call, from its parameters then
+        self.normalizer = normalizer
         self.dropout = dropout
         self.backend = backend
         self.also: Also | None = also
@@ -133,13 +137,15 @@ class Attention(nn.Module):
             >>> Attention(normalizer=Sparsemax()).mechanism(None, None)
             (ScaledDot(scale=None, softcap=None), Sparsemax())
         """
-        score = next(value for value in (score, self.score, SCALED_DOT) if value is not None)
-        return score, self.normalizer if normalizer is None else normalizer
+        chosen = next(value for value in (score, self.score, SCALED_DOT) if value is not None)
+        return as_score(chosen), optional_normalizer(self.normalizer if normalizer is None else normalizer)
 
     def extra_repr(self) -> str:
         """Show the settings that differ from the defaults."""
         parts = {"score": self.score, "normalizer": self.normalizer, "dropout": self.dropout or None}
-        return ", ".join(f"{name}={value}" for name, value in parts.items() if value is not None)
+        # A module is shown as a part.
+        shown = {name: part for name, part in parts.items() if part is not None and not isinstance(part, nn.Module)}
+        return ", ".join(f"{name}={part}" for name, part in shown.items())
 
 
 def attending(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

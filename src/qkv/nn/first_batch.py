@@ -103,9 +103,10 @@ class _FirstCall:
             if isinstance(score, KernelScore) and self.distance is not None:
                 score.start_from(self.distance)
         if not self.has_weight:
-            kwargs = {**kwargs, "score": score_of(self.site.score).projected()}
+            score_now = score_of(self.site.score).projected()
+            kwargs = {**kwargs, "score": score_now}
             ones = torch.ones_like(key[..., :1])
-            normalizer = kwargs.get("normalizer") or self.site.attention.normalizer
+            _, normalizer = self.site.attention.mechanism(score_now, kwargs.get("normalizer"))
             total = attention(query, key, ones, score=kwargs["score"], normalizer=normalizer, **options)
             self.has_weight = bool(total.any())
         return args, kwargs

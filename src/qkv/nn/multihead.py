@@ -325,12 +325,12 @@ class MultiHeadAttention(nn.Module):
         assert self.extra_value is not None
         key = self._score().project_key(self.extra_key).to(query.dtype)
         value = self.extra_value.to(query.dtype)
-        normalizer = optional_normalizer(self.normalizer) or self.attention.normalizer
+        score, normalizer = self.attention.mechanism(self._score().projected(), optional_normalizer(self.normalizer))
         extra = attention_with_state(
             query,
             key.expand(*query.shape[:-3], *key.shape),
             value.expand(*query.shape[:-3], *value.shape),
-            score=self._score().projected(),
+            score=score,
             # The other part has the sink.
             normalizer=Softmax() if isinstance(normalizer, Softmax) else normalizer,
             dropout=self.attention.dropout if self.training else 0.0,

@@ -70,7 +70,7 @@ class RepeatedAttention:
             self._key, self._value = key.detach(), value.detach()
             if not has_hooks(attention):
                 memory = self._key, self._value
-                self._plan = lambda query: decoder_for(query, *memory, score, attention.normalizer, mask)
+                self._plan = lambda query: decoder_for(query, *memory, *attention.mechanism(score, None), mask)
 
     def __call__(self, query: Tensor) -> Tensor:
         """Take the next step.
@@ -144,7 +144,7 @@ class PlannedAttention:
         last = self._last
         if last is None or last[0] != inputs:
             # The tensors are held, so that no other tensors get their ids.
-            last = self._last = inputs, tensors, decoder_for(query, key, value, score, attention.normalizer, mask)
+            last = self._last = inputs, tensors, decoder_for(query, key, value, *attention.mechanism(score, None), mask)
         return last[2]
 
 

@@ -12,7 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from qkv.errors import MEMORY_ERRORS, ConfigError, OutOfMemoryError, nearest, out_of_memory_text
+from qkv.errors import (
+    MEMORY_ERRORS,
+    ArgumentError,
+    ConfigError,
+    OutOfMemoryError,
+    brief,
+    nearest,
+    out_of_memory_text,
+    setting,
+)
 from qkv.system import open_for_reading
 
 
@@ -167,3 +176,27 @@ def expect_suffix(argument: str, path: Path, suffixes: Collection[str]) -> str:
         expected = f"a file name that ends in {' or '.join(filter(None, (', '.join(others), last)))}"
         raise ConfigError(argument, expected, f"{suffix or 'no suffix'} in {str(path)!r}", nearest(suffix, suffixes))
     return suffix
+
+
+def as_path(path: object, name: str) -> Path:
+    """Return a path that a caller gave.
+
+    Args:
+        path: a text, or what stands for a path.
+        name: of the argument.
+
+    Raises:
+        ArgumentError: it is neither.
+
+    Example:
+        >>> as_path("runs/first", "out").name
+        'first'
+        >>> as_path(3, "out")
+        Traceback (most recent call last):
+        qkv.errors.ArgumentError: out: expected a path; got 3. Give a text or a pathlib.Path.
+    """
+    plain = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(plain, str):
+        hint = "Give os.fsdecode of it." if isinstance(plain, bytes) else "Give a text or a pathlib.Path."
+        raise ArgumentError(setting(name), "a path", brief(repr(path)), hint)
+    return Path(plain)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
+from os import PathLike
 from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, final, get_args, get_origin, get_type_hints
@@ -380,6 +381,8 @@ def _advice(hint: Any, option: Option, item: Any) -> str:
         advice = nearest(item, names) if names else ""
         if advice and (advice.startswith("Did you mean") or not {int, float}.intersection(choices)):
             return advice
+    if isinstance(item, bytes):
+        return "Decode it to a text."
     if option.hint:
         return option.hint
     if option.least is not None and int in choices:
@@ -426,7 +429,7 @@ def _as_is(item: Any) -> Any:
 
 
 _READ: Mapping[type, tuple[Any, Callable[[Any], Any]]] = MappingProxyType(
-    {float: (int | float, float), Path: (str | Path, Path)}
+    {float: (int | float, float), Path: (str | PathLike, Path)}
 )
 """The values that a type accepts, and what converts them; an annotation such as Iterable[str] accepts any iterable."""
 

@@ -1,11 +1,20 @@
 """`qkv.train` takes numbers where a command reads them from a file."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import qkv
-from qkv.errors import ConfigError, DataError
+from qkv.data.corpus import Lines
+from qkv.data.labeled import read_labeled
+from qkv.errors import ArgumentError, ConfigError, DataError
+from qkv.tasks.generate.data import read_for_training as read_training_text
+from qkv.tasks.generate.settings import GenerateFiles
+from qkv.tasks.pairs import PairSources
+from qkv.tasks.settings import TokenizerSettings
+from qkv.tasks.values import as_source, pair_line
 
 
 def test_a_regression_of_pairs_is_that_of_the_file(tmp_path: Path) -> None:
@@ -52,3 +61,64 @@ def test_lists_of_numbers_and_vectors_are_pointed_at(tmp_path: Path) -> None:
 def test_one_function_is_no_sequence_of_callbacks(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="callbacks: expected a sequence of functions; got one function"):
         qkv.train("translate", out=tmp_path / "a", data=[("a", "b")], callbacks=print)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("path", [3, None, b"runs", ["runs"], True])
+def test_what_is_no_path_is_refused_by_its_name(path: Any) -> None:
+    calls = {
+        "out": lambda: qkv.train("translate", data=[("a", "b")], out=path, quiet=True),
+        "run": lambda: qkv.load(path),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ArgumentError) as caught:
+            call()
+        assert caught.value.argument == name
+
+
+def test_what_stands_for_a_path_is_one(tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("ein Hund\n", encoding="utf-8")
+    (entry,) = os.scandir(tmp_path)
+    with pytest.raises(DataError) as caught:
+        qkv.train("translate", data=entry, out=tmp_path / "run", quiet=True)  # type: ignore[call-overload]
+    assert (caught.value.file, caught.value.line) == (entry.path, 1)
+
+
+def test_a_text_that_utf8_cannot_encode_is_named() -> None:
+    with pytest.raises(DataError) as caught:
+        as_source([("a", "b"), ("c", "d\ud800")], "data", pair_line)
+    assert (caught.value.file, caught.value.line) == ("data", 2)
+
+
+def test_integers_beyond_all_floats_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        qkv.train("regress", data=[(1, 2), (10**400, 3), (3, 4)], out=tmp_path / "run", quiet=True)
+    assert caught.value.line == 2
+
+
+def test_columns_in_place_of_rows_are_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    qkv.train("regress", data=[[1, 2, 3, 4], [2, 4, 6, 9]], out=tmp_path / "run", bandwidth=1.0)
+    assert "zip(*data)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("pair", "side"), [(("same", "{}"), "sources"), (("{}", "same"), "targets")])
+def test_a_side_that_is_always_the_same_is_noticed(
+    pair: tuple[str, str], side: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = Lines("data", tuple("\t".join(pair).format(number) for number in range(5)))
+    PairSources(data=lines).read()
+    assert f'all 5 {side} are "same"' in capsys.readouterr().err
+
+
+def test_json_that_is_trained_on_as_text_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"text": "to be or not to be"}\n' * 40, encoding="utf-8")
+    tokenizer = TokenizerSettings(tokenizer="char")
+    read_training_text(GenerateFiles(text=path), tokenizer, 16)
+    assert "qkv prepare" in capsys.readouterr().err
+
+
+def test_numbers_as_labels_are_compared_as_numbers() -> None:
+    said: list[str] = []
+    lines = tuple(f"{label}\ttext {number}" for number in range(6) for label in ("1", "1.0", "0"))
+    read_labeled(Lines("data", lines), say=said.append)
+    assert any("how a number is written" in message and "1, 1.0" in message for message in said)

@@ -160,12 +160,15 @@ def _spellings(counts: Mapping[str, int], names: str) -> Iterator[str]:
     spellings: dict[str, list[str]] = {}
     for label in counts:
         words = _BETWEEN_WORDS.sub(" ", label.casefold())
+        words = repr(float(label.replace(",", "."))) if _NUMBER.fullmatch(label) else words
         spellings.setdefault(words.strip(_PUNCTUATION) or words, []).append(label)
     for variants in spellings.values():
         if len(variants) > 1:
-            difference = (
-                "capitals" if len({label.casefold() for label in variants}) == 1 else "capitals, spaces or punctuation"
-            )
+            difference = "capitals, spaces or punctuation"
+            if all(map(_NUMBER.fullmatch, variants)):
+                difference = "how a number is written"
+            elif len({label.casefold() for label in variants}) == 1:
+                difference = "capitals"
             label_list = ", ".join(map(brief, sorted(variants)))
             yield f"{names} that differ in {difference} alone are different {names}: {label_list}"
     _, *rare = counts  # the first one can be a header, which has a message of its own

@@ -9,7 +9,7 @@ from qkv.checkpoint.disk import expect_writable, new_folder, write_file
 from qkv.checkpoint.plain import Plain, encode
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, UnsupportedError, expect_name, setting
-from qkv.files import absolute
+from qkv.files import absolute, as_path
 from qkv.hub.ctranslate import to_ctranslate2
 from qkv.hub.families.save import save
 from qkv.hub.onnx_graphs import Exportable, to_onnx
@@ -64,7 +64,7 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
             setting("out"), "a folder that does not exist yet", str(out), f"Give another {setting('out')}."
         )
     expect_writable(out)
-    expect_single(Path(run))
+    expect_single(as_path(run, "run"))
     run_model = load(run)
     if to == "transformers" and not isinstance(run_model, ElementPointer | Regressor):
         return sorted(path.name for path in save(run_model, out).iterdir())

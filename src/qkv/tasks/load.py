@@ -8,6 +8,7 @@ from typing import Literal, overload
 import torch
 
 from qkv.errors import CheckpointError, expect_name, nearest
+from qkv.files import as_path
 from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.fill.predict import MaskFiller
 from qkv.tasks.generate.predict import Generator
@@ -80,7 +81,7 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, task: Task | No
     """
     if task is not None:
         expect_name("task", task, _LOADERS, "a known task")
-    runs = [(path, load_trained(path)) for path in members_of(Path(run))]
+    runs = [(path, load_trained(path)) for path in members_of(as_path(run, "run"))]
     trained = runs[0][1]
     if task is not None:
         expect_task(trained, task, f"a checkpoint of `qkv train {task}`")

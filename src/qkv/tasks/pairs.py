@@ -100,10 +100,11 @@ def _with_warnings(pairs: list[Pair], name: str, others: Sequence[Pair]) -> list
         note(f"qkv: {name}: {message}")
     if len(pairs) > 1 and all(pair.source == pair.target for pair in pairs):
         note(f"qkv: {name}: every target equals its source.")
-    if len(pairs) > 1 and len({pair.target for pair in pairs}) == 1:
-        note(
-            f'qkv: {name}: all {len(pairs):,} targets are "{brief(pairs[0].target)}": nothing can be learned from them.'
-        )
+    for side in ("source", "target"):
+        texts = {getattr(pair, side) for pair in pairs}
+        if len(pairs) > 1 and len(texts) == 1:
+            all_texts = f'all {len(pairs):,} {side}s are "{brief(*texts)}"'
+            note(f"qkv: {name}: {all_texts}: nothing can be learned from them.")
     return pairs
 
 

@@ -9,6 +9,7 @@ from qkv.checkpoint.contents import Contents
 from qkv.data.published import Published, of_sentencepieces
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, DataError
+from qkv.files import as_path
 from qkv.hub.families.keys import SettingsReader
 from qkv.hub.families.load import PublishedConfig, is_published, read_folder
 from qkv.hub.folder import CONFIG, INDEX, Folder
@@ -20,7 +21,7 @@ _SENTENCEPIECES = ("source.spm", "target.spm", "vocab.json")
 
 def published_folder(run: str | Path) -> Folder | None:
     """Return the folder of a published model; None if the path is anything else."""
-    path = Path(run)
+    path = as_path(run, "run")
     if not os.path.isdir(path):
         return None
     folder = Folder(path)

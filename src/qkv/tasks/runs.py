@@ -14,7 +14,7 @@ from qkv.checkpoint.plain import decode
 from qkv.checkpoint.rotation import locate
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, OutOfMemoryError, setting
-from qkv.files import FREE, room_for
+from qkv.files import FREE, as_path, room_for
 from qkv.hub.families.load import PublishedConfig, StackModel
 from qkv.tasks.notes import note
 from qkv.tasks.published import open_published, published_digest, published_folder, vocabulary_of
@@ -41,7 +41,7 @@ def load_trained(run: str | Path) -> Trained:
     """
     if (published := published_folder(run)) is not None:
         return open_published(published)
-    folder = locate(Path(run), note)
+    folder = locate(as_path(run, "run"), note)
     contents = load_weights_later(folder)
     task = contents.config.get("task")
     if not isinstance(task, str):
@@ -60,7 +60,7 @@ def digest_of(run: str | Path) -> str:
         CheckpointError: the checkpoint is missing, or altered.
     """
     published = published_folder(run)
-    return verify(locate(Path(run), note)).digest if published is None else published_digest(published)
+    return verify(locate(as_path(run, "run"), note)).digest if published is None else published_digest(published)
 
 
 def expect_task(trained: Trained, task: str, what: str) -> None:

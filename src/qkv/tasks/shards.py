@@ -28,7 +28,7 @@ from qkv.checkpoint.plain import Plain, decode_mapping, encode, is_version
 from qkv.checkpoint.run import expect_same
 from qkv.data.corpus import fingerprint
 from qkv.errors import CheckpointError, ConfigError, DataError, Place, QkvError, harmless, setting
-from qkv.files import absolute, read_file
+from qkv.files import absolute, as_path, read_file
 from qkv.system import locked
 from qkv.tasks.notes import note, verbose
 from qkv.tasks.runs import digest_of
@@ -264,7 +264,7 @@ def model_digest(runs: Sequence[Path], average: int = 1) -> str:
     Raises:
         CheckpointError: a checkpoint is missing or altered.
     """
-    members = [member for run in runs for member in members_of(Path(run))]
+    members = [member for run in runs for member in members_of(as_path(run, "run"))]
     if average > 1:
         members = [folder for member in members for folder in last_checkpoints(member, average)]
     digests = [digest_of(member) for member in members]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, final, overload
 
 from qkv.errors import ConfigError, expect_name, quantity
+from qkv.files import as_path
 from qkv.notebooks import table
 from qkv.tasks.catalog import TASKS, recipe_of
 from qkv.tasks.classify.predict import Classifier
@@ -214,7 +215,8 @@ def train(
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         got = "one function" if callable(callbacks) else ascii(callbacks)[:80]
         raise ConfigError("callbacks", "a sequence of functions", got, "Write callbacks=[function].")
-    call = TrainingCall(task, task_settings.in_tables(settings), Path(out), None if start is None else Path(start))
+    folder, origin = as_path(out, "out"), None if start is None else as_path(start, "from")
+    call = TrainingCall(task, task_settings.in_tables(settings), folder, origin)
     with (
         listening(callbacks),
         use_verbosity(Verbosity("quiet" if quiet else "normal")),
@@ -223,4 +225,4 @@ def train(
         training = RequestedTraining.of(recipe_of(task), call, processes)
         with meet(training.processes, device) as rendezvous, rendezvous.joined(training.call):
             outcome = training.train(device)
-    return Run(Path(out), outcome)
+    return Run(folder, outcome)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from qkv.data.corpus import Lines
+from qkv.data.segments import require_text
 from qkv.errors import DataError, Place, brief
 
 T = TypeVar("T")
@@ -26,7 +27,10 @@ def text_line(item: object, where: str) -> str:
     if mark is not None:
         got = f"one with {mark!r}"
         raise DataError(where, "a text without tabs and line breaks", got, "Replace it by a space.")
-    return item
+    try:
+        return require_text(item)
+    except DataError as error:
+        raise error.about(where) from None
 
 
 def expect_texts(texts: Iterable[object], name: str, unit: str = "text") -> list[str]:

@@ -11,7 +11,7 @@ from qkv.checkpoint.plain import Plain, decode_mapping, encode
 from qkv.checkpoint.tensors import pack
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import UnsupportedError
-from qkv.files import absolute
+from qkv.files import absolute, as_path
 from qkv.hub.families.counterpart import Counterpart, counterpart
 from qkv.hub.families.load import family_of
 from qkv.hub.families.rules import to_theirs
@@ -79,7 +79,7 @@ def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) 
     with new_folder(absolute(folder)) as temporary:
         for name, content in files.items():
             write_file(temporary / name, content)
-    return Path(folder)
+    return as_path(folder, "folder")
 
 
 def _counterpart(model: nn.Module) -> Counterpart:

@@ -11,6 +11,7 @@ from torch import Tensor
 from qkv.data.corpus import Pair, read_lines
 from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, DataError, expect_name, setting
+from qkv.files import as_path
 from qkv.metrics.alignment import (
     Link,
     Links,
@@ -156,7 +157,7 @@ class FileAligner:
 
 
 def _loaded(run: Path, device: str) -> Translator:
-    expect_single(Path(run))
+    expect_single(as_path(run, "run"))
     return Translator.load(run, device)
 
 

@@ -18,7 +18,7 @@ from qkv.data.corpus import header_message, names_columns, names_languages
 from qkv.data.exchanged import exchanged_message
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, DataError, Place, quantity, setting
-from qkv.files import absolute
+from qkv.files import absolute, as_path
 from qkv.settings import build, check_tables, merge, plain
 from qkv.system import remove_file
 from qkv.tasks.generate.settings import GENERATE
@@ -551,9 +551,9 @@ def prepare(
     PREPARE.expect_settings(settings)
     paths = [files] if isinstance(files, str | Path) else files
     with use_verbosity(Verbosity("quiet" if quiet else "normal")), spelling_settings(PREPARE, settings):
-        origin = None if tokenizer_from is None else Path(tokenizer_from)
-        preparation = Preparation.of([Path(path) for path in paths], PREPARE.in_tables(settings), origin)
-        return preparation.prepare(Path(out), processes)
+        origin = None if tokenizer_from is None else as_path(tokenizer_from, "tokenizer_from")
+        preparation = Preparation.of([as_path(path, "files") for path in paths], PREPARE.in_tables(settings), origin)
+        return preparation.prepare(as_path(out, "out"), processes)
 
 
 _NAMED = list(inspect.signature(prepare).parameters.values())[:-1]

@@ -1,5 +1,6 @@
 """Columns of a table, from a file or from rows of numbers."""
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -112,6 +113,13 @@ def _row(row: object) -> tuple[Any, ...]:
     return tuple(row) if isinstance(row, Iterable) and not isinstance(row, str | bytes) else (row,)
 
 
+def _digits(number: Real) -> str:
+    try:
+        return repr(float(number))
+    except OverflowError:  # a whole number that no float holds
+        return str(number) if isinstance(number, int) else repr(math.inf)
+
+
 def _as_table(data: RegressFiles, rows: Sequence[tuple[Any, ...]]) -> tuple[RegressFiles, FieldTable]:
     """Return rows of numbers as a table, and the settings with the names of its columns; usually the last is y."""
     if not rows:
@@ -123,5 +131,7 @@ def _as_table(data: RegressFiles, rows: Sequence[tuple[Any, ...]]) -> tuple[Regr
         if len(row) != len(names) or not all(isinstance(cell, Real) for cell in row):
             expected = f"{len(names)} numbers, for {', '.join(names)}"
             raise DataError(Place("data", number), expected, repr(row)[:80], "For example (1.5, 20.0).")
-    fields = tuple((number, tuple(repr(float(cell)) for cell in row)) for number, row in enumerate(rows, start=1))
+    fields = tuple((number, tuple(map(_digits, row))) for number, row in enumerate(rows, start=1))
+    if len(rows) < len(names):
+        note(f"qkv: data: {len(rows)} rows of {len(names)} numbers: if these are the columns, give zip(*data).")
     return replace(data, x=x, y=names[-1], decimal="point"), FieldTable("data", names, fields, header=True)

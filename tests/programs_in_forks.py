@@ -1,21 +1,19 @@
-"""Programs of the tests that fork many times, run in a fork of this process, which has imported what they would import.
-
-To start Python and import PyTorch takes each of them seconds.
-"""
+"""Forks of this process, which has imported what a new one would import for seconds."""
 
 import os
 import runpy
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from subprocess import CompletedProcess
 from tempfile import TemporaryFile
 
 import torch
 
 
-def run_program(module: str, *arguments: object) -> "CompletedProcess[str]":
-    """Run a module as `python -W ignore -m` does, on one thread; return its exit code and what it wrote."""
+def in_fork(work: Callable[[], object]) -> "CompletedProcess[str]":
+    """Do something in a fork, on one thread and without warnings; return its exit code and what it wrote."""
     with TemporaryFile() as output, TemporaryFile() as errors:
         pid = os.fork()
         if pid == 0:
@@ -24,10 +22,9 @@ def run_program(module: str, *arguments: object) -> "CompletedProcess[str]":
                 for number, file in enumerate((output, errors), start=1):
                     os.dup2(file.fileno(), number)
                 sys.stdout, sys.stderr = (open(number, "w", encoding="utf-8", closefd=False) for number in (1, 2))  # noqa: SIM115
-                sys.argv = [module, *map(str, arguments)]
                 warnings.simplefilter("ignore")
                 torch.set_num_threads(1)
-                runpy.run_module(module, run_name="__main__")
+                work()
                 code = 0
             except BaseException:
                 traceback.print_exc()
@@ -40,4 +37,14 @@ def run_program(module: str, *arguments: object) -> "CompletedProcess[str]":
         for file in (output, errors):
             file.seek(0)
             texts.append(file.read().decode())
-        return CompletedProcess([module], code, *texts)
+        return CompletedProcess([], code, *texts)
+
+
+def run_program(module: str, *arguments: object) -> "CompletedProcess[str]":
+    """Run a module in a fork as `python -W ignore -m` does."""
+
+    def run() -> None:
+        sys.argv = [module, *map(str, arguments)]
+        runpy.run_module(module, run_name="__main__")
+
+    return in_fork(run)

@@ -132,14 +132,23 @@ for score in ("ScaledDot()", "Gaussian()", "Additive(torch.ones(32))", "Boxcar(8
 query, key, value = torch.randn(3, 1, 8, 2048, 64).unbind()
 qkv.attention(query, key, value, mask=qkv.masks.causal())
 print(*sys.modules.keys() - known)
+query = torch.randn(1, 1, 600, 8, requires_grad=True)
+qkv.flex_attention(query, query, query, lambda s, b, h, i, j: 5 * torch.tanh(s / 5) + (i - j)).sum().backward()
+qkv.flex_attention(query, query, query, lambda s, b, h, i, j: s * s).sum().backward()
+print(*sys.modules.keys() - known)
 """
 
 
 def test_a_first_look_and_plain_dot_products_import_no_compiler() -> None:
-    """Small calls of any mechanism, and dot products of any length: what PyTorch computes by itself."""
-    loaded = run(sys.executable, "-c", FIRST_LOOK).split()
-    compilers = ("numba", "llvmlite", "torch._dynamo", "torch._inductor", "torch.export", "sympy", "matplotlib")
+    """Small calls of any mechanism, and dot products of any length: what PyTorch computes by itself.
+
+    A function of flex_attention imports none of PyTorch's.
+    """
+    loaded, later = (line.split() for line in run(sys.executable, "-c", FIRST_LOOK).splitlines())
+    of_pytorch = ("torch._dynamo", "torch._inductor", "sympy")
+    compilers = (*of_pytorch, "numba", "llvmlite", "torch.export", "matplotlib")
     assert not [name for name in loaded if name.startswith(compilers)]
+    assert not [name for name in later if name.startswith(of_pytorch)]
 
 
 INSTALLED = """

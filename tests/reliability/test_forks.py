@@ -6,9 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.programs_in_forks import in_fork
 
 import qkv
 from qkv import forks
+from qkv.checkpoint.folder import current_folder
+from qkv.errors import ConfigError
 
 PROGRAM = """
 import os, signal, sys, threading, torch
@@ -141,27 +144,18 @@ def test_threads_are_lost_where_ending_them_finds_no_memory(monkeypatch: pytest.
     assert forks.lost
 
 
+@needs_fork
 def test_a_removed_working_folder_is_a_typed_error(tmp_path: Path) -> None:
-    program = """
-import os, sys
-from pathlib import Path
-from qkv.checkpoint.folder import current_folder
-from qkv.errors import ConfigError
-os.mkdir(sys.argv[1]); os.chdir(sys.argv[1]); os.rmdir(sys.argv[1])
-try:
-    current_folder(Path("run"))
-except ConfigError as error:
-    print(error)
-"""
-    path = str(Path(qkv.__file__).parents[1])
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program, str(tmp_path / "gone")],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout.startswith("run: expected a path in a folder that exists; got a removed working folder. ")
+    def ask() -> None:
+        (tmp_path / "gone").mkdir()
+        os.chdir(tmp_path / "gone")
+        (tmp_path / "gone").rmdir()
+        with pytest.raises(ConfigError) as raised:
+            current_folder(Path("run"))
+        sys.stdout.write(str(raised.value))
+
+    said = in_fork(ask).stdout
+    assert said.startswith("run: expected a path in a folder that exists; got a removed working folder. ")
 
 
 def test_a_command_in_a_removed_working_folder_says_so(tmp_path: Path) -> None:

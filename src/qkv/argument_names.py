@@ -100,7 +100,7 @@ def unknown_argument(unknown: Iterable[str], valid: Iterable[str], others: Mappi
     name = next((name for name in unknown if name not in names), None)
     if name is None:
         return None
-    hint = others.get(name) or nearest(name, names)
+    hint = others.get(name) or nearest(name, [valid for valid in names if valid != "self"])
     return ArgumentError(name, "an argument of this function", repr(name), hint)
 
 

@@ -4,7 +4,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import qkv
 from qkv.data.corpus import Lines
@@ -13,8 +15,10 @@ from qkv.errors import ArgumentError, ConfigError, DataError
 from qkv.tasks.generate.data import read_for_training as read_training_text
 from qkv.tasks.generate.settings import GenerateFiles
 from qkv.tasks.pairs import PairSources
+from qkv.tasks.point.data import read_lines as read_points
+from qkv.tasks.point.settings import PointFiles
 from qkv.tasks.settings import TokenizerSettings
-from qkv.tasks.values import as_source, pair_line
+from qkv.tasks.values import as_source, expect_texts, pair_line
 
 
 def test_a_regression_of_pairs_is_that_of_the_file(tmp_path: Path) -> None:
@@ -87,6 +91,39 @@ def test_a_text_that_utf8_cannot_encode_is_named() -> None:
     with pytest.raises(DataError) as caught:
         as_source([("a", "b"), ("c", "d\ud800")], "data", pair_line)
     assert (caught.value.file, caught.value.line) == ("data", 2)
+    with pytest.raises(DataError) as caught:
+        expect_texts(["a", "d\ud800"], "texts")
+    assert caught.value.line == 2
+
+
+@pytest.mark.parametrize("items", [{"a": "b"}, {"a", "b"}, frozenset({"a"}), {"a": "b"}.keys()])
+def test_what_has_no_order_is_refused(items: Any) -> None:
+    for read in (expect_texts, as_source):
+        with pytest.raises(DataError) as caught:
+            read(items, "texts")
+        assert caught.value.argument == "texts"
+
+
+@pytest.mark.parametrize(
+    "pair", [(np.array([3, 1, 2]), np.array([2, 3, 1])), (torch.tensor([3, 1, 2]), torch.tensor([2, 3, 1]))]
+)
+def test_elements_and_positions_may_be_arrays(pair: Any) -> None:
+    read, expected = (read_points(PointFiles(data=[one] * 3), once=False, seed=0) for one in (pair, ("3 1 2", "2 3 1")))
+    assert read.fingerprint == expected.fingerprint
+
+
+@pytest.mark.parametrize("element", [None, True, b"a", 1j, {}])
+def test_elements_are_numbers_or_words(element: Any, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        qkv.train("point", data=[([1], [1]), ([3, element], [2, 1])], out=tmp_path / "run", quiet=True)
+    assert caught.value.line == 2
+
+
+def test_no_rows_have_no_predictions(tmp_path: Path) -> None:
+    model = qkv.train("regress", data=[(1, 2), (2, 3), (3, 5)], out=tmp_path / "run", bandwidth=1.0, quiet=True).load()
+    assert model.predict([]).shape == (0,)
+    with pytest.raises(DataError):
+        model.predict([[10**400]])
 
 
 def test_integers_beyond_all_floats_are_refused(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Python values as the lines that readers of files take."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,10 +27,7 @@ def text_line(item: object, where: str) -> str:
     if mark is not None:
         got = f"one with {mark!r}"
         raise DataError(where, "a text without tabs and line breaks", got, "Replace it by a space.")
-    try:
-        return require_text(item)
-    except DataError as error:
-        raise error.about(where) from None
+    return _encodable(item, where)
 
 
 def expect_texts(texts: Iterable[object], name: str, unit: str = "text") -> list[str]:
@@ -53,12 +50,35 @@ def expect_texts(texts: Iterable[object], name: str, unit: str = "text") -> list
     """
     if isinstance(texts, str | bytes):
         raise DataError(name, f"several {unit}s", f"one: {brief(repr(texts))}", "Put it into a list.")
+    _expect_order(texts, name)
     result = []
     for number, text in enumerate(texts, start=1):
+        where = Place(None, number, unit)
         if not isinstance(text, str):
-            raise DataError(Place(None, number, unit), "a text", brief(repr(text)), "Give strings.")
-        result.append(text)
+            raise DataError(where, "a text", brief(repr(text)), "Give strings.")
+        result.append(_encodable(text, where))
     return result
+
+
+def _encodable(text: str, where: str) -> str:
+    try:
+        return require_text(text)
+    except DataError as error:
+        raise error.about(where) from None
+
+
+def _expect_order(items: object, name: str) -> None:
+    """Refuse a mapping, of which only the keys would be read, and a set, whose order is another one in each process.
+
+    Raises:
+        DataError: it is one.
+    """
+    if isinstance(items, Mapping):
+        raise DataError(
+            name, "items in an order", f"a {type(items).__name__}", "Give list(data.items()), or its texts."
+        )
+    if isinstance(items, Set):
+        raise DataError(name, "items in an order", f"a {type(items).__name__}", "Give sorted(...) of it, or a list.")
 
 
 def pair_line(item: object, where: str, side: Callable[[object, str], str] = text_line) -> str:
@@ -98,4 +118,5 @@ def as_source(data: Path | str | Iterable[Any], name: str, line: Callable[[Any, 
     """
     if isinstance(data, str | Path):
         return Path(data)
+    _expect_order(data, name)
     return Lines(name, tuple(line(item, Place(name, number)) for number, item in enumerate(data, start=1)))

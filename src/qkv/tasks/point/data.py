@@ -2,12 +2,16 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import Any, NamedTuple, final
+
+import numpy as np
+from torch import Tensor
 
 from qkv.data.choices import Elements
 from qkv.data.corpus import fingerprint
 from qkv.data.pointing import Pointed, parse_pairs
-from qkv.errors import DataError, Place, setting
+from qkv.errors import DataError, Place, brief, setting
 from qkv.tasks.pairs import read_training_pairs
 from qkv.tasks.point.settings import PointFiles
 from qkv.tasks.values import pair_line, text_line
@@ -96,8 +100,21 @@ def _line(side: Any, where: str) -> str:
     """Join elements or positions by spaces, and the numbers of a vector by commas."""
     if isinstance(side, str) or not isinstance(side, Iterable):
         return text_line(side, where)
-    parts = (",".join(map(str, element)) if isinstance(element, tuple | list) else str(element) for element in side)
-    return text_line(" ".join(parts), where)
+    elements = side.tolist() if isinstance(side, np.ndarray | Tensor) else side
+    return text_line(" ".join(_element(element, where) for element in elements), where)
+
+
+def _element(element: Any, where: str) -> str:
+    """Write a number, a vector of numbers, or a word."""
+    if isinstance(element, np.ndarray | np.generic | Tensor):
+        element = element.tolist()
+    if isinstance(element, tuple | list):
+        return ",".join(_element(part, where) for part in element)
+    if isinstance(element, bool) or not isinstance(element, str | Real):
+        raise DataError(
+            where, "numbers, vectors of numbers, or words", brief(repr(element)), "Give numbers or strings."
+        )
+    return str(element)
 
 
 def _pair(item: Any, where: str) -> str:

@@ -99,7 +99,8 @@ class Regressor:
         Raises:
             DataError: the inputs are not such numbers, or not finite.
         """
-        return cast("Array", self.estimator.predict(self._inputs(rows)))
+        inputs = self._inputs(rows)
+        return cast("Array", self.estimator.predict(inputs) if len(inputs) else np.empty(0))
 
     def predict_fully(
         self, rows: Any, *, interval: str = "normal", level: float = LEVEL, seed: int = 0
@@ -215,11 +216,13 @@ class Regressor:
         try:
             array = np.asarray(rows)
             inputs = None if array.dtype.kind not in "biufO" else array.astype(np.float64)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             inputs = None
         if inputs is None:
             raise DataError("rows", expected, brief(repr(rows)), hint)
-        if inputs.shape != (0,) and inputs.shape[1:] != (width,):
+        if inputs.shape == (0,):
+            return inputs.reshape(0, width)
+        if inputs.shape[1:] != (width,):
             raise DataError("rows", expected, f"an array of shape {inputs.shape}", hint)
         if not np.isfinite(inputs).all():
             row = int(np.flatnonzero(~np.isfinite(inputs).all(-1))[0])

@@ -1,6 +1,6 @@
 """Trained taggers: a label for each word, with probabilities and attention."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -113,7 +113,7 @@ class Tagger:
         """
         if attention:
             expect_attention(self.model)
-        if isinstance(sentences, str):
+        if isinstance(sentences, str | Mapping | Set):
             expect_texts(sentences, "sentences", "sentence")
         sentences = [expect_texts(words, f"sentence {number}", "word") for number, words in enumerate(sentences, first)]
         encoded = [encode_words(words, self.tokenizer) for words in sentences]

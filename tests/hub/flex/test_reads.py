@@ -130,3 +130,24 @@ def test_tensors_that_are_not_dense_are_named(place: str, kind: str) -> None:
     }
     with pytest.raises((DtypeError, MaskError), match="dense"):
         calls[place]()
+
+
+NARROW: dict[str, Callable[[Tensor, Tensor], Callable[..., Tensor]]] = {
+    "read": lambda table, index: lambda score, b, h, q, k: score + table[index[k]],
+    "computed": lambda table, index: lambda score, b, h, q, k: score + table[index[k] | index[q]],
+    "second": lambda table, index: lambda score, b, h, q, k: score + table.expand(9, 9)[q, index[k]],
+    "not traced": lambda table, index: lambda score, b, h, q, k: score.reshape(()) + table[index[q]],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.bool], ids=str)
+@pytest.mark.parametrize("name", NARROW)
+def test_a_narrow_index_is_refused_with_what_to_do(name: str, dtype: torch.dtype) -> None:
+    """PyTorch takes bytes and truth values for masks, and others not at all."""
+    query, key, value = torch.randn(3, 1, 1, 6, 4).unbind()
+    table, index = torch.randn(9), torch.arange(6)
+    with pytest.raises(DtypeError, match=r"expected indices of dtype int32 or int64; got torch\..*index\.long"):
+        qkv.flex_attention(query, key, value, score_mod=NARROW[name](table, index.to(dtype)))
+    expected = qkv.flex_attention(query, key, value, score_mod=NARROW[name](table, index))
+    same = qkv.flex_attention(query, key, value, score_mod=NARROW[name](table, index.int()))
+    torch.testing.assert_close(same, expected)

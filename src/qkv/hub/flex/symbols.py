@@ -71,12 +71,25 @@ def _is_index(x: object) -> bool:
     return isinstance(x, int) and not isinstance(x, bool)
 
 
+def _expect_wide_indices(func: Any, args: Sequence[Any]) -> None:
+    """Check that positions and what is computed from them index a table as PyTorch lets them."""
+    if func is not Tensor.__getitem__:
+        return
+    for x in args[1] if isinstance(args[1], tuple) else (args[1],):
+        varies = isinstance(x, Symbol) or (isinstance(x, Tensor) and x.ndim == 0 and not readable(x))
+        if varies and x.dtype not in (torch.int32, torch.int64):
+            hint = "Use table[index.long()]."
+            expected = "indices of dtype int32 or int64"
+            raise DtypeError("score_mod, post_mod or mask_mod", expected, f"{x.dtype}", hint)
+
+
 @final
 class IndexByTensors(TorchFunctionMode):
     """Let `table[q, k]` with scalar tensors read an element, instead of asking the scalars for their numbers."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Replace indexing by the operator that takes tensors."""
+        _expect_wide_indices(func, args)
         indices = indexed_by_tensors(func, args)
         if indices is not None:
             try:
@@ -111,6 +124,7 @@ class Tracing(TorchFunctionMode):
             return self._answer(func, args, kwargs)
 
     def _answer(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Symbol:
+        _expect_wide_indices(func, args)
         indices = indexed_by_tensors(func, args)
         if indices is not None or func is Tensor.__getitem__:
             return self._indexed(args[0], [args[1]] if indices is None else indices)

@@ -14,6 +14,7 @@ import qkv
 from qkv.algorithms.rowwise import distances, row_tiles
 from qkv.engine import tiles
 from qkv.errors import UnsupportedError
+from qkv.functional import attention_with_state
 from qkv.linalg import matmul
 from qkv.masks import causal, documents, lengths, window
 from qkv.normalizers import Entmax, Identity, Mean, Softmax, Sparsemax
@@ -275,3 +276,15 @@ def test_what_is_kept_serves_a_second_walk_of_the_graph(score: object) -> None:
     first = torch.autograd.grad(output.sum(), leaves, retain_graph=True)
     second = torch.autograd.grad(output.sum(), leaves)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("leading", [(3,), (2, 3)])
+def test_the_row_state_alone_has_gradients(leading: tuple[int, ...]) -> None:
+    """No gradient reaches the output, for any number of leading dimensions."""
+    found = []
+    query, key, value = (torch.randn(*leading, n, 4, dtype=torch.float64) for n in (9, 12, 12))
+    for backend in ("rowwise.rows", "reference"):
+        leaves = [x.clone().requires_grad_() for x in (query, key, value)]
+        state = attention_with_state(*leaves, mask=causal(2), backend=backend)[1]
+        found.append(torch.autograd.grad(state.value.sum(), leaves[:2]))
+    torch.testing.assert_close(*found)

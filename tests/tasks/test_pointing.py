@@ -1,12 +1,14 @@
 """Pointing at elements, from lines to answers."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
 import torch
 
+import qkv
 from qkv.checkpoint.folder import load as load_checkpoint
 from qkv.checkpoint.rotation import mark_best
 from qkv.errors import CheckpointError, ConfigError, DataError
@@ -19,6 +21,7 @@ from qkv.tasks.point.objective import judge_positions, stack
 from qkv.tasks.point.predict import LAYER, ElementPointer
 from qkv.tasks.point.recipe import load_settings, show_settings, train
 from qkv.tasks.point.settings import PointFiles
+from qkv.tasks.runs import load_trained
 from qkv.tasks.translate.settings import TranslateFiles
 
 _TRAINING = {"steps": 150, "warmup": 10, "learning_rate": 0.02, "validate_every": 75, "tokens": 512}
@@ -212,3 +215,13 @@ def test_bad_settings_are_named(tables: dict, message: str) -> None:  # type: ig
     with pytest.raises(ConfigError) as raised:
         load_settings(tables)
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize("words", [0.5, "ab", {"a": 1}, ["a", 1], [None]])
+def test_words_that_are_no_list_of_texts_are_refused(words: object, tmp_path: Path) -> None:
+    data = [("a b", "2 1"), ("b a", "1 2"), ("a", "1")]
+    qkv.train("point", data=data, elements="words", out=tmp_path / "run", steps=1, width=8, quiet=True)
+    trained = load_trained(tmp_path / "run")
+    contents = replace(trained.contents, config={**trained.contents.config, "words": words})
+    with pytest.raises(CheckpointError):
+        ElementPointer(trained._replace(contents=contents))

@@ -85,15 +85,15 @@ class ElementPointer:
         fits = config.get("elements") in get_args(Elements) and config.get("order") in get_args(Order)
         sizes = all(type(size) is int and 0 < size < 2**31 for size in (config.get("features"), config.get("longest")))
         words, table = config.get("words"), config.get("model")
-        if not fits or not sizes or not isinstance(table, dict) or (config["elements"] == "words") != bool(words):
+        named = words is None or (isinstance(words, list) and all(isinstance(word, str) for word in words))
+        fits = fits and sizes and named
+        if not fits or not isinstance(table, dict) or (config["elements"] == "words") != bool(words):
             expected = "elements and sizes in config.json"
             raise CheckpointError(str(trained.folder), expected, "others", OTHER_VERSION)
         self.kind: Elements = config["elements"]
         self.order: Order = config["order"]
         self.longest: int = config["longest"]
-        self.vocabulary = (
-            None if words is None else ElementVocabulary([str(word) for word in cast("list[object]", words)])
-        )
+        self.vocabulary = None if words is None else ElementVocabulary(cast("list[str]", words))
         features = config["features"]
         self.model = rebuild(lambda: build_pointer(table, self.kind, features), trained, device)
 

@@ -230,23 +230,25 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def check_tables(tables: Mapping[str, Any], names: Sequence[str]) -> None:
+def check_tables(tables: Mapping[str, Any], classes: Mapping[str, type]) -> None:
     """Check that all names are known tables.
 
     Args:
         tables: the tables by name.
-        names: the known names.
+        classes: the dataclass of each known table.
 
     Raises:
-        ConfigError: a name is unknown (the message suggests the closest one), or is not a table.
+        ConfigError: a name is unknown (the message names the table whose setting it is, or the closest table), or is
+            not a table.
 
     Example:
-        >>> check_tables({"model": {}}, ("data", "model"))
+        >>> check_tables({"model": {}}, {"model": Option})
     """
     for name, table in tables.items():
-        if name not in names:
-            expected = f"one of the tables {', '.join(names)}"
-            raise ConfigError(name, expected, "an unknown name", nearest(name, names))
+        if name not in classes:
+            owner = next((table for table, cls in classes.items() if name in {field.name for field in fields(cls)}), "")
+            hint = f"Write it below [{owner}]." if owner else nearest(name, classes)
+            raise ConfigError(name, f"one of the tables {', '.join(classes)}", "an unknown name", hint)
         if not isinstance(table, Mapping):
             got = json.dumps(table, default=str)[:_EXCERPT]
             raise ConfigError(name, "a table of settings", got, f"Write [{name}] and its settings below.")

@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
@@ -94,9 +94,20 @@ def test_values_become_what_the_settings_say() -> None:
 
 def test_tables_that_are_none_are_named() -> None:
     with pytest.raises(ConfigError, match=r"model: expected a table of settings; got 1. Write \[model\]"):
-        check_tables({"model": 1}, ("model",))
+        check_tables({"model": 1}, {"model": Model})
     with pytest.raises(ConfigError, match=r'modle: expected one of the tables model; .*Did you mean "model"'):
-        check_tables({"modle": {}}, ("model",))
+        check_tables({"modle": {}}, {"model": Model})
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_settings_above_all_tables_are_told_their_table(task: str) -> None:
+    recipe = recipe_of(task)
+    classes = recipe.settings.tables
+    for name in {option.name for cls in classes.values() for option in fields(cls)}:
+        with pytest.raises(ConfigError) as raised:
+            recipe.load_settings({name: 1})
+        owners = [table for table, cls in classes.items() if name in {option.name for option in fields(cls)}]
+        assert any(f"[{table}]" in raised.value.hint for table in owners)
 
 
 @pytest.mark.parametrize(

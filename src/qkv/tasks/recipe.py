@@ -148,7 +148,7 @@ class Recipe(Generic[F, C, D, M]):
         Raises:
             ConfigError: a name is unknown (the message suggests the closest one), or a value is invalid.
         """
-        check_tables(tables, self.tables)
+        check_tables(tables, {name: self.settings.tables[name] for name in self.tables})
         tables = self.settings.current(tables)
         self.settings.expect_one(tables)
         model = self._read_model(tables.get("model", {}))

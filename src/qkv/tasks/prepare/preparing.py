@@ -114,7 +114,7 @@ class Preparation:
             ConfigError: a setting is unknown, invalid, or contradicts another one; or there are no files.
             CheckpointError: there is no such run.
         """
-        check_tables(tables, tuple(PREPARE.tables))
+        check_tables(tables, PREPARE.tables)
         settings = build(PrepareFiles, tables.get("data", {}), "data")
         two = settings.source is not None or settings.target is not None
         kind: CorpusKind = "pairs" if settings.pairs or two else "text"

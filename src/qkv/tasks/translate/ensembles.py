@@ -58,7 +58,7 @@ class Ensembles:
             >>> RECIPE.load_settings({"ensemble": {"models": 2}}).ensemble.directions
             ('ahead', 'ahead')
         """
-        check_tables(tables, tuple(self.settings.tables))
+        check_tables(tables, self.settings.tables)
         members = build(MemberSettings, self.settings.current({_TABLE: tables.get(_TABLE, {})})[_TABLE], _TABLE)
         return EnsembleSettings(
             training.load_settings({name: tables[name] for name in tables if name != _TABLE}), members

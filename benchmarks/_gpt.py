@@ -34,7 +34,8 @@ class _Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attn(self.ln_1(x))
-        return x + self.c_proj(F.gelu(self.c_fc(self.ln_2(x))))
+        out: Tensor = x + self.c_proj(F.gelu(self.c_fc(self.ln_2(x))))
+        return out
 
 
 class NanoGPT(nn.Module):

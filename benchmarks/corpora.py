@@ -153,7 +153,7 @@ def _padding(batches: Sequence[Sequence[int]], lengths: Sequence[tuple[int, int]
     """Return which share of the ids of all batches is padding."""
     ids = sum(sum(lengths[index]) for batch in batches for index in batch)
     sides = [zip(*(lengths[index] for index in batch), strict=True) for batch in batches]
-    taken = sum(len(batch) * sum(map(max, side)) for batch, side in zip(batches, sides, strict=True))
+    taken: int = sum(len(batch) * sum(map(max, side)) for batch, side in zip(batches, sides, strict=True))
     return 1 - ids / taken
 
 

@@ -120,7 +120,7 @@ def marian(made: TransformerTranslator, source: torch.Tensor, width: int) -> Cal
 
 def _as_marian(made: TransformerTranslator, theirs: Any) -> dict[str, torch.Tensor]:
     """Marian's names for our weights."""
-    state = theirs.state_dict()
+    state: dict[str, torch.Tensor] = theirs.state_dict()
     for name in ("model.shared.weight", "lm_head.weight", *(f"model.{s}.embed_tokens.weight" for s in SIDES)):
         state[name] = made.embed.weight
     state["final_logits_bias"] = made.output.bias[None]
@@ -162,8 +162,8 @@ def floor(made: TransformerTranslator, width: int) -> Callable[[], list[list[int
         for weight, bias in encoder:
             linear(wide[1024][0] if weight.shape[1] == 1024 else tokens, weight, bias)
         for _ in range(STEPS):
-            for weight, terms, bias in packed:
-                weight.times(wide[1024][1] if terms == 1024 else rows, bias)
+            for panels, terms, bias in packed:
+                panels.times(wide[1024][1] if terms == 1024 else rows, bias)
         return []
 
     return run
@@ -203,11 +203,11 @@ def contender(name: str, width: int, threads: int, folder: str) -> Callable[[], 
             return floor(made, width)
 
 
-def serve(turns: Connection, busy: bool, *which: Any) -> None:
+def serve(turns: Connection, busy: bool, name: str, width: int, threads: int) -> None:
     """A contender's process: for each requested turn, its seconds and the ids."""
     clock = time.process_time if busy else time.perf_counter
     with tempfile.TemporaryDirectory() as folder:
-        call = contender(*which, folder)
+        call = contender(name, width, threads, folder)
         call()
         turns.send(None)
         while turns.recv():

@@ -66,22 +66,22 @@ def contenders(cell: Cell) -> tuple[dict[str, Callable[[], object]], str]:
     """Return both calls, with the backward pass where it is wanted, and the algorithm that qkv chooses."""
     torch.manual_seed(0)
     learns, causal = cell.direction == DIRECTIONS[1], cell.mask == "causal"
-    tensors = [torch.randn(1, cell.heads, cell.keys, WIDTH, requires_grad=learns) for _ in range(3)]
+    query, key, value = (torch.randn(1, cell.heads, cell.keys, WIDTH, requires_grad=learns) for _ in range(3))
     upstream, mask = torch.randn(1, cell.heads, cell.keys, WIDTH), qkv.masks.causal() if causal else None
 
     def theirs() -> torch.Tensor:
-        return F.scaled_dot_product_attention(*tensors, is_causal=causal)
+        return F.scaled_dot_product_attention(query, key, value, is_causal=causal)
 
     def ours() -> torch.Tensor:
-        return qkv.attention(*tensors, mask=mask)
+        return qkv.attention(query, key, value, mask=mask)
 
     def with_backward(attend: Callable[[], torch.Tensor]) -> Callable[[], object]:
-        return lambda: torch.autograd.grad(attend(), tensors, upstream)
+        return lambda: torch.autograd.grad(attend(), (query, key, value), upstream)
 
     calls: dict[str, Callable[[], object]] = {"PyTorch": theirs, "qkv": ours}
     if learns:
         calls = {name: with_backward(call) for name, call in (("PyTorch", theirs), ("qkv", ours))}
-    return calls, qkv.explain(*tensors, mask=mask).algorithm
+    return calls, qkv.explain(query, key, value, mask=mask).algorithm
 
 
 def measure(cell: Cell, seconds: float, clock: Callable[[], float]) -> dict[str, Any]:

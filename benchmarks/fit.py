@@ -604,7 +604,8 @@ def picture(rows: list[dict[str, Any]], coefficients: costs.Coefficients, path: 
         if row["direction"] in coefficients.get(row["algorithm"], {}):
             families[row["algorithm"]].append((row["us"], predicted(row, coefficients)))
     for name, points in sorted(families.items()):
-        axes.scatter(*zip(*points, strict=True), s=8, label=name, alpha=0.7)
+        measured, expected = zip(*points, strict=True)
+        axes.scatter(measured, expected, s=8, label=name, alpha=0.7)
     ends = (10, 1e6)
     axes.plot(ends, ends, color="gray", linewidth=0.8)
     axes.set(xscale="log", yscale="log", xlabel="measured, µs", ylabel="predicted, µs")

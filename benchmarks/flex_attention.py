@@ -86,20 +86,22 @@ class Case:
 
 
 CASES = ("causal", "alibi", "softcap", "relative", "generic")
+Inputs = tuple[Tensor, Tensor, Tensor]
 
 
-def _inputs(length: int) -> list[Tensor]:
+def _inputs(length: int) -> Inputs:
     torch.manual_seed(1)
-    return [torch.randn(1, HEADS, length, WIDTH, requires_grad=True) for _ in range(3)]
+    query, key, value = (torch.randn(1, HEADS, length, WIDTH, requires_grad=True) for _ in range(3))
+    return query, key, value
 
 
-def _ours(case: Case, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+def _ours(case: Case, inputs: Inputs) -> tuple[Tensor, ...]:
     output = qkv.flex_attention(*inputs, score_mod=case.score)
     assert isinstance(output, Tensor)
     return torch.autograd.grad(output.sum(), [*inputs, *case.learned])
 
 
-def _matrix(case: Case, inputs: list[Tensor]) -> tuple[Tensor, ...]:
+def _matrix(case: Case, inputs: Inputs) -> tuple[Tensor, ...]:
     query, key, value = inputs
     scores = case.matrix(query @ key.mT * WIDTH**-0.5)
     return torch.autograd.grad((scores.softmax(-1) @ value).sum(), [*inputs, *case.learned])

@@ -14,16 +14,24 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from qkv.algorithms.additive.factored import backward, factor, forward
 from qkv.compiled import thread_pool
 from qkv.engine.key_ranges import key_ranges
 
-BARE = {"nogil": True, "error_model": "numpy", "fastmath": {"contract", "nsz", "reassoc", "arcp"}, "_nrt": False}
+BARE: dict[str, Any] = {
+    "nogil": True,
+    "error_model": "numpy",
+    "fastmath": {"contract", "nsz", "reassoc", "arcp"},
+    "_nrt": False,
+}
+Array = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,7 @@ SHAPES = (
 
 
 @numba.njit("void(i8, i8, f4[:,::1], f4[:,::1], f4[::1], f4[:,::1])", **BARE)
-def bare_scores(start, stop, left, right, vector, scores):
+def bare_scores(start: int, stop: int, left: Array, right: Array, vector: Array, scores: Array) -> None:
     """Compute v/(1 + EF) for every row, key and feature."""
     one = np.float32(1)
     for q in range(start, stop):
@@ -64,7 +72,7 @@ def bare_scores(start, stop, left, right, vector, scores):
 
 
 @numba.njit("void(i8, i8, f4[:,::1], f4[:,::1], f4[:,::1])", **BARE)
-def bare_sum(start, stop, weights, value, out):
+def bare_sum(start: int, stop: int, weights: Array, value: Array, out: Array) -> None:
     """Compute Σ p v for every row, key and value column."""
     for q in range(start, stop):
         o = out[q]

@@ -71,8 +71,8 @@ def _status(field: str) -> int:
 
 
 def _inputs(queries: int, keys: int) -> tuple[Tensor, Tensor, Tensor]:
-    shapes = ((1, queries, WIDTH), (1, keys, WIDTH), (1, keys, WIDTH))
-    return tuple(torch.randn(shape, requires_grad=True) for shape in shapes)
+    query, key, value = (torch.randn(1, rows, WIDTH, requires_grad=True) for rows in (queries, keys, keys))
+    return query, key, value
 
 
 def _run(inputs: tuple[Tensor, Tensor, Tensor], given: dict[str, Any]) -> None:

@@ -82,7 +82,8 @@ def _distance(q: Tensor, k: Tensor) -> Tensor:
 
 
 def _dot(q: Tensor, k: Tensor) -> Tensor:
-    return q @ k.mT * WIDTH**-0.5
+    scale: float = WIDTH**-0.5
+    return q @ k.mT * scale
 
 
 def _additive(q: Tensor, k: Tensor, vector: Tensor, query_weight: Tensor, key_weight: Tensor) -> Tensor:
@@ -244,7 +245,7 @@ class _Recorder(TorchDispatchMode):
     """Records the operators that run, with their arguments."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.operators: list[tuple[Any, Any, Any]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -17,7 +17,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypedDict, final
 
 import torch
 from benchmarks._gpt import LayersGPT, NanoGPT
@@ -34,10 +34,19 @@ from qkv.training.loss import output_loss
 from qkv.training.optimizer import build_optimizer, clip_gradient
 from qkv.training.settings import Settings
 
+
+class Sizes(TypedDict):
+    """Sizes that all models have."""
+
+    layers: int
+    heads: int
+    width: int
+
+
 RESULTS = Path(__file__).parent / "results" / "train.json"
 SIZE, CONTEXT, ROWS = 65, 64, 12
 WORDS, SOURCE, TARGET, PAIRS = 8000, 16, 16, 64
-GPT = {"layers": 4, "heads": 4, "width": 128}
+GPT: Sizes = {"layers": 4, "heads": 4, "width": 128}
 OURS, FLOOR = "qkv", "floor"
 ASKED = {"gpt": {"torch.nn layers": 1.5}, "translator": {"torch.nn.Transformer": 1.3, "Hugging Face Marian": 1.3}}
 Loss = Callable[[nn.Module], Tensor]
@@ -78,7 +87,7 @@ class _Operands(TorchDispatchMode):
     """Records the operands of every matrix product that runs within, as random tensors of the same layout."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[tuple[Tensor, Tensor]] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, given: Any = (), options: Any = None) -> Any:
@@ -116,14 +125,21 @@ def gpt() -> dict[str, Run]:
         return F.cross_entropy(model(window[:, :-1]).flatten(0, 1), window[:, 1:].flatten())
 
     config = DecoderConfig(
-        SIZE, positions="learned", context=CONTEXT, feed_forward=512, activation="gelu", bias=False, dropout=0.0, **GPT
+        SIZE,
+        **GPT,
+        positions="learned",
+        context=CONTEXT,
+        feed_forward=512,
+        activation="gelu",
+        bias=False,
+        dropout=0.0,
     )
-    sizes, ours = {"context": CONTEXT, **GPT}, update(LanguageModel(config), loss, fused=True)
+    ours = update(LanguageModel(config), loss, fused=True)
     return {
         OURS: ours,
         FLOOR: floor(ours),
-        "nanoGPT's modules": update(NanoGPT(SIZE, **sizes), loss, fused=False),
-        "torch.nn layers": update(LayersGPT(SIZE, **sizes), loss, fused=False),
+        "nanoGPT's modules": update(NanoGPT(SIZE, context=CONTEXT, **GPT), loss, fused=False),
+        "torch.nn layers": update(LayersGPT(SIZE, context=CONTEXT, **GPT), loss, fused=False),
     }
 
 
@@ -199,6 +215,7 @@ def translator() -> dict[str, Run]:
         return F.cross_entropy(logits.flatten(0, 1), target[:, 1:].flatten(), label_smoothing=0.1)
 
     def our_loss(model: nn.Module) -> Tensor:
+        assert isinstance(model, TransformerTranslator)
         states, output = model.states(source, lengths, target[:, :-1]), model.output
         total, count = output_loss(states, output.weight, output.bias, target[:, 1:], 0, smoothing=0.1)
         return total / count

@@ -14,7 +14,7 @@ import os
 import re
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.kept import processor
 
@@ -40,7 +40,7 @@ def _taken(limit: Any, run: Any) -> tuple[float, float]:
     return before, _mib("VmHWM") - before
 
 
-def measure(data: Path, steps: int, precision: str) -> dict[str, Any]:
+def measure(data: Path, steps: int, precision: Literal["float32", "bfloat16"]) -> dict[str, Any]:
     """Train in this process, and return MiB by purpose."""
     import torch
 

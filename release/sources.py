@@ -15,7 +15,8 @@ _LINK = re.compile(r"\]\(([^)\s#:]+)(?:#[^)\s]*)?\)")
 def version(root: Path) -> str:
     """Return the version of the package."""
     text = (root / "src" / "qkv" / "_version.py").read_text(encoding="utf-8")
-    return re.findall(r'^VERSION = "(.*)"$', text, re.MULTILINE)[0]
+    number: str = re.findall(r'^VERSION = "(.*)"$', text, re.MULTILINE)[0]
+    return number
 
 
 def missing(root: Path) -> list[str]:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -241,17 +242,19 @@ def _picture(folder: Path, gold: Gold, found: list[set[Link]]) -> None:
 
 def _grid(axis: Axes, pair: Pair, gold: Links, found: set[Link]) -> None:
     source, target = pair.source.split(), pair.target.split()
-    drawn = (
-        (gold.possible - gold.sure, {"marker": "s", "s": 90, "facecolors": "none", "edgecolors": GRAY}, "possible"),
-        (gold.sure, {"marker": "s", "s": 90, "color": GRAY}, "sure"),
-        (found & gold.possible, {"marker": "o", "s": 22, "color": BLUE}, "found"),
-        (found - gold.possible, {"marker": "x", "s": 30, "color": ORANGE}, "found, wrong"),
-    )
-    for links, style, name in drawn:
-        axis.scatter([i for i, _ in links], [j for _, j in links], label=name, **style)
+    possible, sure = gold.possible - gold.sure, gold.sure
+    axis.scatter(*_columns(possible), label="possible", marker="s", s=90, facecolors="none", edgecolors=GRAY)
+    axis.scatter(*_columns(sure), label="sure", marker="s", s=90, color=GRAY)
+    axis.scatter(*_columns(found & gold.possible), label="found", marker="o", s=22, color=BLUE)
+    axis.scatter(*_columns(found - gold.possible), label="found, wrong", marker="x", s=30, color=ORANGE)
     axis.set_xticks(range(len(source)), source, rotation=60, ha="right", fontsize=8)
     axis.set_yticks(range(len(target)), target, fontsize=8)
     axis.invert_yaxis()
+
+
+def _columns(links: Iterable[Link]) -> tuple[list[int], list[int]]:
+    pairs = list(links)
+    return [i for i, _ in pairs], [j for _, j in pairs]
 
 
 _HEAD = """## Word alignment

@@ -187,8 +187,8 @@ def inputs_of(name: str, model: Any) -> dict[str, Tensor]:
     draw = torch.Generator().manual_seed(1)
     config = model.config
     if name in IMAGES:
-        size = (2, 3, config.image_size, config.image_size)
-        size = (2, config.num_frames, *size[1:]) if name == "videomae" else size
+        image = (3, config.image_size, config.image_size)
+        size = (2, config.num_frames, *image) if name == "videomae" else (2, *image)
         return {"pixel_values": torch.randn(size, generator=draw)}
     ids = torch.randint(3, 90, (2, 12), generator=draw)
     if name in SOUNDS:
@@ -219,8 +219,8 @@ def judge(name: str) -> Line:
             got = ours(**given)
     except AttachError as error:
         return Line(name, "refused", reason=str(error).partition("got ")[2].partition(". ")[0])
-    error = _difference(got[0], want[0], given.get("decoder_input_ids", given.get("attention_mask")), given)
-    assert error < BOUND, f"{name}: outputs differ by {error:.1e}"
+    difference = _difference(got[0], want[0], given.get("decoder_input_ids", given.get("attention_mask")), given)
+    assert difference < BOUND, f"{name}: outputs differ by {difference:.1e}"
     weights = _weights(want)
     shown = [layer for layer in trace.layers if trace.calls[layer]]
     assert shown, f"{name}: nothing recorded"
@@ -230,7 +230,7 @@ def judge(name: str) -> Line:
             real = _real_rows(matrix, given)
             far = ((trace.weights(layer) - matrix).abs() * rows * real).max()
             assert far < BOUND, f"{name}: the weights of {layer} differ by {far:.1e}"
-    return Line(name, "runs", len(shown), error, compared=len(weights) == len(shown))
+    return Line(name, "runs", len(shown), difference, compared=len(weights) == len(shown))
 
 
 def _weights(output: Any) -> list[Tensor]:

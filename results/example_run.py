@@ -5,8 +5,8 @@
 It uses one thread and the seed below. Bits differ between processors; the figures differ very little.
 """
 
+import argparse
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -62,4 +62,6 @@ def main(folder: Path = FOLDER, steps: int = STEPS) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
+    main(parser.parse_args().folder)

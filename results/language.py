@@ -67,7 +67,7 @@ def run_row(row: TextRow, data: Path, run: Path, *, train: bool) -> None:
             raise SystemExit(nanogpt_run.returncode)
     for name in ("metrics.jsonl", "loss.png"):
         shutil.copy(run / name, row.kept / name)
-    generator = qkv.load(run)
+    generator = qkv.load(run, task="generate")
     (sample,) = generator.generate([_PROMPT], tokens=_SAMPLE, temperature=0.8, seed=1)
     record: dict[str, Any] = {
         "figures": {

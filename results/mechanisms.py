@@ -27,7 +27,9 @@ from qkv.data.corpus import Pair
 from qkv.data.reverse import generate
 from qkv.errors import ConfigError, TrainingError
 from qkv.metrics.matches import exact_match
-from qkv.nn.mechanism import NORMALIZERS, SCORES, MechanismConfig
+from qkv.nn.mechanism import MechanismConfig
+from qkv.normalizers.catalog import NORMALIZERS
+from qkv.scores.catalog import SCORES
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.recipe import load_settings, train
 from results.row import ROOT

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from qkv.nn.mechanism import NORMALIZERS, SCORES
-from qkv.scores.catalog import KERNELS
+from qkv.normalizers.catalog import NORMALIZERS
+from qkv.scores.catalog import KERNELS, SCORES
 from results.learned import Sample, has_learned
 from results.mechanisms import CONTROLS, Cell, Grid, Store, default_normalizer
 

@@ -53,7 +53,7 @@ def run_row(row: Row, data: Path, run: Path, *, train: bool) -> None:
             stem, kind = name.split(".")
             shutil.copy(each / name, kept / f"{stem}{ending}.{kind}")
     pairs = read_pairs(folder / f"{row.test}.{row.source}", folder / f"{row.test}.{row.target}")
-    translator = qkv.load(runs[-1])
+    translator = qkv.load(runs[-1], task="translate")
     record = {
         **decoded(translator, pairs, row, row.beam),
         "also": {"beam": 5, **decoded(translator, pairs, row, 5)} if row.beam == 1 else None,
@@ -155,4 +155,5 @@ def _shown(part: str, runs: Sequence[Path]) -> str:
 
 def _training_seconds(log: Path) -> float:
     lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    return max(line["seconds"] for line in lines if "seconds" in line)
+    seconds: float = max(line["seconds"] for line in lines if "seconds" in line)
+    return seconds

@@ -57,7 +57,8 @@ class Mechanism:
 
 
 def products(q: Tensor, k: Tensor) -> Tensor:
-    return q @ k.mT * q.shape[-1] ** -0.5
+    scale: float = q.shape[-1] ** -0.5
+    return q @ k.mT * scale
 
 
 def scaled_dot(q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0) -> Tensor:
@@ -237,7 +238,9 @@ MECHANISMS: dict[str, Mechanism] = {
         projected, lambda vector: {"score": _s.Additive(vector)}, _vector, hidden=lambda size: size.width
     ),
     "concat": Mechanism(concat, lambda *given: {"score": _s.Concat(*given)}, _two_vectors),
-    "concat_leaky": Mechanism(graph, lambda *given: {"score": _s.Concat(*given, "leaky_relu")}, _two_vectors),
+    "concat_leaky": Mechanism(
+        graph, lambda of_query, of_key: {"score": _s.Concat(of_query, of_key, "leaky_relu")}, _two_vectors
+    ),
     "concat_mean": Mechanism(
         concat_mean, lambda *given: {"score": _s.Concat(*given), "normalizer": _n.Mean()}, _two_vectors
     ),

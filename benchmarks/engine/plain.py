@@ -26,8 +26,8 @@ def _states(model: RecurrentTranslator, source: Tensor, lengths: Tensor, target:
     seen = torch.arange(source.shape[1]) < lengths[:, None]
     packed = pack_padded_sequence(model.dropout(model.embed(source)), lengths, batch_first=True, enforce_sorted=False)
     found, last = model.encoder(packed)
-    states, _ = pad_packed_sequence(found, batch_first=True, total_length=source.shape[1])
-    memory = model.dropout(torch.where(seen[..., None], states, 0))
+    encoded, _ = pad_packed_sequence(found, batch_first=True, total_length=source.shape[1])
+    memory = model.dropout(torch.where(seen[..., None], encoded, 0))
     score = model.score
     assert isinstance(score, AdditiveScore)
     keys = F.linear(memory, score.key_weight)
@@ -46,4 +46,5 @@ def _states(model: RecurrentTranslator, source: Tensor, lengths: Tensor, target:
         outputs.append(hidden)
         contexts.append(context)
     read = torch.cat([torch.stack(outputs, 1), torch.stack(contexts, 1), embedded], -1)
-    return model.dropout(torch.tanh(F.linear(read, model.readout.weight, model.readout.bias)))
+    states: Tensor = model.dropout(torch.tanh(F.linear(read, model.readout.weight, model.readout.bias)))
+    return states

@@ -95,12 +95,14 @@ def _symbolic(case: Case, mechanism: str, what: str, dropout: float) -> Offer:
 
 def _pairs(q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, Any, Any]:
     lazy = _keops()
-    return tuple(lazy(x.contiguous()) for x in (q[..., :, None, :], k[..., None, :, :], v[..., None, :, :]))  # type: ignore[return-value]
+    a, b, c = (lazy(x.contiguous()) for x in (q[..., :, None, :], k[..., None, :, :], v[..., None, :, :]))
+    return a, b, c
 
 
 def _lazy_dot(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     a, b, c = _pairs(q * q.shape[-1] ** -0.5, k, v)
-    return (a | b).sumsoftmaxweight(c, axis=q.ndim - 1)
+    output: Tensor = (a | b).sumsoftmaxweight(c, axis=q.ndim - 1)
+    return output
 
 
 def _lazy_additive(q: Tensor, k: Tensor, v: Tensor, vector: Tensor, *weights: Tensor) -> Tensor:
@@ -109,28 +111,33 @@ def _lazy_additive(q: Tensor, k: Tensor, v: Tensor, vector: Tensor, *weights: Te
     a, b, c = _pairs(q, k, v)
     hidden = 1 - 2 / (1 + (2 * (a + b)).exp())
     wide = vector.expand(*q.shape[:-2], 1, 1, -1).contiguous()
-    return (hidden | _keops()(wide)).sumsoftmaxweight(c, axis=q.ndim - 1)
+    output: Tensor = (hidden | _keops()(wide)).sumsoftmaxweight(c, axis=q.ndim - 1)
+    return output
 
 
 def _lazy_distance(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     a, b, c = _pairs(q, k, v)
-    return (a.sqdist(b) / (-2 * BANDWIDTH["gaussian"] ** 2)).sumsoftmaxweight(c, axis=q.ndim - 1)
+    output: Tensor = (a.sqdist(b) / (-2 * BANDWIDTH["gaussian"] ** 2)).sumsoftmaxweight(c, axis=q.ndim - 1)
+    return output
 
 
 def _lazy_kernel(shape: Callable[[Any], Any], q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     a, b, c = _pairs(q, k, v)
     weights, axis = shape(a.sqdist(b)), q.ndim - 1
-    return (weights * c).sum(axis) / weights.sum(axis)
+    output: Tensor = (weights * c).sum(axis) / weights.sum(axis)
+    return output
 
 
 def _lazy_concat_mean(q: Tensor, k: Tensor, v: Tensor, query_vector: Tensor, key_vector: Tensor) -> Tensor:
     a, b, c = _pairs((q @ query_vector)[..., None], (k @ key_vector)[..., None], v)
-    return ((a + b).relu() * c).sum(q.ndim - 1) / k.shape[-2]
+    output: Tensor = ((a + b).relu() * c).sum(q.ndim - 1) / k.shape[-2]
+    return output
 
 
 def _lazy_mean(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     a, b, c = _pairs(q, k, v)
-    return ((a | b) * c).sum(q.ndim - 1) / k.shape[-2]
+    output: Tensor = ((a | b) * c).sum(q.ndim - 1) / k.shape[-2]
+    return output
 
 
 _FORMULAS: dict[str, Equation] = {

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from qkv.data.batches import Batch
 from qkv.models.recurrent_translator import RecurrentTranslator
+from qkv.nn.attention import Attention
 from qkv.tasks.translate.data import read_training
 from qkv.tasks.translate.model import build_model, read_config
 from qkv.tasks.translate.objective import TranslationTask
@@ -67,6 +68,7 @@ class Training:
             return {"kind": "training", "skipped": "needs --data FOLDER, with multi30k/train.de and train.en"}
         task = _task(self.data / "multi30k", self.pieces)
         epoch = task.batches(tokens=SETTINGS.batch_tokens, seed=0, epoch=0)
+        assert isinstance(epoch, list), "the text is in memory"
         # PyTorch's cells do not support mixed precision.
         names = (AUTO, REFERENCE) if self.precision == "bfloat16" else (AUTO, REFERENCE, PLAIN)
         sides = {name: _Side(task, name, self.precision, watch.clock) for name in names}
@@ -107,7 +109,7 @@ class _Side:
         self._optimizer.zero_grad(set_to_none=True)
         with computing(self._precision, torch.device("cpu")):
             loss, count = self._loss(batch)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         scale_gradient(parameters, 1 / count)
         clip_gradient(parameters, SETTINGS.clip)
         self._optimizer.step()
@@ -124,13 +126,17 @@ class _Side:
 
 def _attend_with(model: nn.Module, backend: str) -> None:
     for module in model.modules():
-        if hasattr(module, "backend"):
+        if isinstance(module, Attention):
             module.backend = backend
 
 
 def _task(folder: Path, pieces: Literal["bpe", "char"]) -> TranslationTask:
-    sides = {"source": "train.de", "target": "train.en", "valid_source": "val.de", "valid_target": "val.en"}
-    files = TranslateFiles(**{name: folder / file for name, file in sides.items()})
+    files = TranslateFiles(
+        source=folder / "train.de",
+        target=folder / "train.en",
+        valid_source=folder / "val.de",
+        valid_target=folder / "val.en",
+    )
     text = read_training(files, TranslateTokenizer(tokenizer=pieces), 0)
     torch.manual_seed(0)
     model = build_model(read_config(MODEL), text.tokenizer).train()

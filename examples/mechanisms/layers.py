@@ -20,7 +20,8 @@ LENGTH, WIDTH = 12, 16
 def convolution_weights() -> torch.Tensor:
     """Return the matrix by which a convolution of width 3 mixes positions."""
     layer = nn.Conv1d(1, 1, 3, padding=1, bias=False)
-    return layer(torch.eye(LENGTH)[:, None, :])[:, 0].T.detach()
+    weights: torch.Tensor = layer(torch.eye(LENGTH)[:, None, :])[:, 0].T.detach()
+    return weights
 
 
 def main(folder: Path) -> None:

@@ -84,8 +84,9 @@ check: $(READY)       ## lint, format, types, import rules, rules of the source
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
-	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
+	MYPYPATH=examples/mechanisms $(BIN)/mypy examples/mechanisms
+	$(BIN)/mypy -p qkv --platform win32 --cache-dir .mypy_cache/win32
+	$(BIN)/mypy -p qkv --platform darwin --cache-dir .mypy_cache/darwin
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m tests.source_rules
 

@@ -73,7 +73,7 @@ def _share_entry_point() -> bool:
     """Find the entry point of the OpenMP library that PyTorch loaded, and tell the kernels its address."""
     if CHOICE.target is None or library.why_unavailable() is not None:
         return False
-    if not torch.backends.openmp.is_available():  # type: ignore[no-untyped-call]
+    if not torch.backends.openmp.is_available():
         return False
     try:
         entry = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")).GOMP_parallel

@@ -33,7 +33,7 @@ def optimized_for() -> str | None:
         >>> optimized_for() is None or "Intel(R)" in optimized_for()
         True
     """
-    if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+    if not torch.backends.mkl.is_available():
         return None
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))

@@ -254,7 +254,7 @@ def clamped(number: int) -> int:
     """
     if torch.compiler.is_dynamo_compiling():  # before PyTorch 2.12 it traces no sym_min of numbers that do not vary
         return max(-FAR, min(FAR, number))
-    within: int = torch.sym_max(-FAR, torch.sym_min(FAR, number))  # type: ignore[no-untyped-call]
+    within: int = torch.sym_max(-FAR, torch.sym_min(FAR, number))
     return within
 
 

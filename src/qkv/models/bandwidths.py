@@ -88,7 +88,7 @@ def by_gradient(error: Error, inputs: Tensor) -> tuple[Tensor, float]:
         if loss.item() < least:
             best, least = bandwidths.detach(), loss.item()
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
     return best, least
 

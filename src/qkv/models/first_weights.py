@@ -35,7 +35,7 @@ def initialize_cells(
             if recurrent and open_forget_gate:
                 nn.init.ones_(parameter.data[width : 2 * width])
         elif recurrent or by_gate:
-            for block in parameter.data.split(width):  # type: ignore[no-untyped-call]
+            for block in parameter.data.split(width):
                 nn.init.orthogonal_(block) if recurrent else xavier_uniform(block)
         else:
             xavier_uniform(parameter)

@@ -81,7 +81,7 @@ def _measure(
     start = time.perf_counter()
     with computing(precision, device):
         loss, _ = task.objective(batch)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     _synchronize(device)
     return time.perf_counter() - start
 

@@ -101,7 +101,7 @@ class Updates:
         value = float(loss.detach())
         if not math.isfinite(value):
             raise not_finite(self._job.task, [indices], step, "loss", value)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return value, count
 
     def _in_tree(self, batches: Sequence[Sequence[int]], step: int) -> list[list[float]]:

@@ -105,17 +105,17 @@ class _HookedCall:
         module = self.module
         for hook, with_options in _before(module):
             self._run_before(hook, with_options)
-        full, partial = module._get_backward_hooks()  # type: ignore[no-untyped-call]
-        before = module._get_backward_pre_hooks()  # type: ignore[no-untyped-call]
+        full, partial = module._get_backward_hooks()
+        before = module._get_backward_pre_hooks()
         backward = BackwardHook(module, full, before) if full or before else None
         if backward is not None:
-            self.args = backward.setup_input_hook(self.args)  # type: ignore[no-untyped-call]
+            self.args = backward.setup_input_hook(self.args)
         self.result = self.method(*self.args, **self.options)
         for hook, with_options, _ in _after(module):
             self.started.append(hook)
             self._run_after(hook, with_options)
         if backward is not None:
-            self.result = backward.setup_output_hook(self.result)  # type: ignore[no-untyped-call]
+            self.result = backward.setup_output_hook(self.result)
         graph = _first_tensor(self.result).grad_fn if partial else None
         if graph is not None:
             for hook in partial:

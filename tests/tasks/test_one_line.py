@@ -72,7 +72,13 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def python(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    search = {"PYTHONPATH": f"{folder}:{ROOT}", "PATH": "", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    search = {
+        "PYTHONPATH": f"{folder}:{ROOT}",
+        "MYPYPATH": str(folder),
+        "PATH": "",
+        "OMP_NUM_THREADS": "1",
+        "COLUMNS": "200",
+    }
     given = [sys.executable, *map(str, arguments)]
     return subprocess.run(given, capture_output=True, text=True, cwd=ROOT, env=search, check=False)
 
@@ -93,7 +99,7 @@ def test_type_checkers_see_a_setting_of_one_line(changed: Path) -> None:
         'qkv.train("regress", out="run", shuffles=4)\n'
         'qkv.train("tag", out="run", x="age")\n'
     )
-    done = python(changed, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", "-p", "qkv", changed / "use.py")
+    done = python(changed, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", changed / "use.py")
     found = [line for line in done.stdout.splitlines() if "use.py" in line]
     assert "Tagger" in found[0], done.stdout
     assert [line.split(":")[1] for line in found if " error: " in line] == ["4", "5", "6"], done.stdout

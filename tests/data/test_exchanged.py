@@ -1,6 +1,7 @@
 """Pairs with exchanged sides are found, however many they are, and honest pairs are not."""
 
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from random import Random
 
@@ -72,22 +73,8 @@ def _commands(random: Random) -> tuple[str, str]:
 
 
 def _dated(random: Random) -> tuple[str, str]:
-    year, month, day = random.randint(1950, 2050), random.randint(1, 12), random.randint(1, 28)
-    months = [
-        "January",
-        "February",
-        "March",
-        "April",
-        "May",
-        "June",
-        "July",
-        "August",
-        "September",
-        "October",
-        "November",
-        "December",
-    ]
-    return f"{months[month - 1]} {day}, {year}", f"{year}-{month:02}-{day:02}"
+    day = date(random.randint(1950, 2050), random.randint(1, 12), random.randint(1, 28))
+    return f"{day:%B} {day.day}, {day.year}", day.isoformat()
 
 
 def _one_sentence(random: Random) -> str:

@@ -359,25 +359,27 @@ def _value(hint: Any, option: Option, item: Any, name: str) -> Any:
         if not isinstance(item, Mapping):
             raise ConfigError(name, "a table", repr(item)[:_EXCERPT], f"Write [{name}] and its settings below.")
         return build(hint, item, name)
+    fits, converted = _fitted(hint, option, item)
+    if not fits:
+        got = json.dumps(item, default=str)[:_EXCERPT]
+        raise ConfigError(name, _expected(hint, option), got, _advice(hint, option, item))
+    return converted
+
+
+def _fitted(hint: Any, option: Option, item: Any) -> tuple[bool, Any]:
+    """Return whether a value suits its setting, and what it becomes there."""
     for choice in choices_of(hint):
         fits, converted = _converted(choice, item)
         if fits and _in_range(converted, option):
-            return converted
-    raise ConfigError(
-        name, _expected(hint, option), json.dumps(item, default=str)[:_EXCERPT], _advice(hint, option, item)
-    )
-
-
-def _fits(hint: Any, option: Option, item: Any) -> bool:
-    parts = (_converted(choice, item) for choice in choices_of(hint))
-    return any(fits and _in_range(converted, option) for fits, converted in parts)
+            return True, converted
+    return False, None
 
 
 def _advice(hint: Any, option: Option, item: Any) -> str:
     """Say how to correct a value that does not suit its setting."""
     choices = choices_of(hint)
     if isinstance(item, str):
-        if _fits(hint, option, _without_quotation_marks(hint, item)):
+        if _fitted(hint, option, _without_quotation_marks(hint, item))[0]:
             return "Write it without quotation marks."
         names = [choice for choice in choices if isinstance(choice, str)]
         advice = nearest(item, names) if names else ""

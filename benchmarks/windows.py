@@ -45,14 +45,14 @@ def score(run: Path, folder: Path) -> float:
 
 
 def compare(folder: Path, work: Path, seed: int, steps: int) -> dict[str, float]:
-    """Train both ways from one seed, and return the BLEU of each."""
+    """Train both ways from one seed, and return the BLEU of each; the corpus is prepared by the first call."""
     source, target = folder / "train.de", folder / "train.en"
-    prepared = work / "prepared"
-    qkv.prepare(out=prepared, pairs=True, source=source, target=target, quiet=True)
+    qkv.prepare(out=work / "prepared", pairs=True, source=source, target=target, quiet=True)
     settings = {**SETTINGS, "steps": steps, "seed": seed, "quiet": True}
-    qkv.train("translate", prepared=prepared, out=work / "windows", **settings)
-    qkv.train("translate", source=source, target=target, out=work / "whole", **settings)
-    return {"sorted in windows": score(work / "windows", folder), "sorted as a whole": score(work / "whole", folder)}
+    windows, whole = work / f"windows-{seed}", work / f"whole-{seed}"
+    qkv.train("translate", prepared=work / "prepared", out=windows, **settings)
+    qkv.train("translate", source=source, target=target, out=whole, **settings)
+    return {"sorted in windows": score(windows, folder), "sorted as a whole": score(whole, folder)}
 
 
 def main() -> None:
@@ -64,11 +64,11 @@ def main() -> None:
     given = parser.parse_args()
     pairs.WINDOW = WINDOW
     rows: list[dict[str, float]] = []
-    for seed in range(given.seeds):
-        with tempfile.TemporaryDirectory() as work:
+    with tempfile.TemporaryDirectory() as work:
+        for seed in range(given.seeds):
             rows.append(compare(given.folder, Path(work), seed, given.steps))
-        print(json.dumps(rows[-1]), flush=True)
-        keep(RESULTS, {"window": WINDOW, "steps": given.steps, "bleu": rows})
+            print(json.dumps(rows[-1]), flush=True)
+            keep(RESULTS, {"window": WINDOW, "steps": given.steps, "bleu": rows})
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ test-portable: $(READY) ## what a processor decides, as on one without AVX-512: 
 	  echo "This processor has no AVX-512: make test has run what this target would."; else \
 	  $(KERNELS) x86-64-v3 && $(PORTABLE) $(BIN)/pytest -n 2 --dist worksteal -m "not slow" $(COMPUTED); fi
 
-test-arm64: $(READY)  ## some of every kind on 64-bit Arm, emulated, with the oldest PyTorch; as root on Debian, two hours
+test-arm64: $(READY)  ## some of every kind on 64-bit Arm, emulated, with the oldest PyTorch; as root on Debian, an hour
 	PYTHON=$(abspath $(BIN))/python bash tests/platforms/arm64.sh $(abspath $(ARM64))
 
 test-processors: $(READY) ## the tests that judge by errors as on four processors, on one and two threads, with several seeds

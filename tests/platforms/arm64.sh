@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests on 64-bit Arm under Linux, emulated: `make test-arm64`. Run as root on Debian or Ubuntu.
 #
-#   arm64.sh FOLDER              the selection below; two hours on an idle machine
+#   arm64.sh FOLDER              the selection below; an hour on an idle machine
 #   arm64.sh FOLDER COMMAND...   a command, in a copy of this checkout
 #
 # This machine compiles the kernels, for Arm, before it starts anything there; it needs the packages of the extra `build`

@@ -1,9 +1,9 @@
-"""Find pairs whose source and target are exchanged, by the words or the characters that each side has elsewhere.
+"""Find pairs whose source and target are exchanged, by the words or characters of each side in the other lines.
 
-Each line is given the direction that its words have in the other lines: those of a source, or those of a target. A line
-counts as exchanged only if both of its sides say so by themselves, with odds of a hundred to one, and most of their
-words occur almost only on the other side elsewhere. So pairs in one language, copies, names, code and lines that were
-left untranslated are never reported; pairs in two languages, or in two notations, can be.
+The direction of a line is the one that its words have in the other lines. A line is reported only if source and target
+each point in the wrong direction with odds of at least a hundred to one, and most of their known words are at least
+five times as frequent on the opposite side elsewhere. Pairs in one language, copies, names, code and untranslated lines
+are therefore never reported; pairs in two languages, or in two notations, can be.
 
 Source: the directions are those of a mixture of two naive Bayes models, learned with hard expectation maximization from
 several starts, each line judged by the other lines only.
@@ -21,13 +21,13 @@ from qkv.data.corpus import Pair
 from qkv.errors import brief
 
 _LEAST = 20
-"""Fewer pairs are not judged."""
+"""The number of pairs below which none is judged."""
 _JUDGED = 20_000
-"""Of more pairs, so many are judged, at equal distances."""
+"""The most pairs that are judged; of more, these are taken at equal intervals."""
 _LEARNED_FROM = 2_000
-"""Directions are learned from so many pairs at first."""
+"""The most pairs from which directions are first learned, before the others are classified."""
 _CHARACTERS = 300
-"""Only so many characters of a text are looked at."""
+"""The length at which texts are cut before they are compared."""
 _STARTS, _ROUNDS = 4, 30
 _SMOOTHING = 0.5
 _SIDE_ODDS, _ODDS = float(np.log(100)), float(np.log(1e6))
@@ -48,7 +48,7 @@ _DIGITS = re.compile(r"\d")
 
 Floats = NDArray[np.float64]
 Directions = NDArray[np.int64]
-"""For each line 1 or -1, or 0 if it is unknown."""
+"""The direction of each line: 1 or -1, or 0 if it is unknown."""
 
 
 def words_of(text: str) -> frozenset[str]:
@@ -57,7 +57,7 @@ def words_of(text: str) -> frozenset[str]:
 
 
 def bigrams_of(text: str) -> frozenset[str]:
-    """Return the pairs of adjacent characters of a text, with all digits alike."""
+    """Return the character bigrams of a text, with every digit replaced by 0."""
     body = _DIGITS.sub("0", text[:_CHARACTERS].strip())
     return frozenset(body[at : at + 2] for at in range(len(body) - 1))
 
@@ -169,7 +169,7 @@ class _Table:
             yield directions
 
     def clear(self, directions: Directions, sign: int) -> NDArray[np.bool_]:
-        """Return which lines have this direction on both sides, each by its odds and by most of its known words."""
+        """Return the lines whose two sides both show a direction: by their odds, and by most of their known words."""
         first, second = self.counts(directions)
         known = (first + second >= _KNOWN).astype(np.float64)
         odds = sign * self.evidence(directions)
@@ -195,7 +195,7 @@ def _directions(pairs: Sequence[Pair], features: Callable[[str], frozenset[str]]
 
 
 def _split(pairs: list[Pair], features: Callable[[str], frozenset[str]]) -> tuple[list[Pair], list[int]] | None:
-    """Return the pairs of the usual direction and the rows of the others; None if most have no clear direction."""
+    """Return the pairs in the usual direction and the rows of exchanged ones; None if most show no clear direction."""
     table, directions = _directions(pairs, features)
     if directions.sum() < 0:
         directions = -directions

@@ -103,11 +103,11 @@ class _FirstCall:
             if isinstance(score, KernelScore) and self.distance is not None:
                 score.start_from(self.distance)
         if not self.has_weight:
-            score_now = score_of(self.site.score).projected()
-            kwargs = {**kwargs, "score": score_now}
+            projected = score_of(self.site.score).projected()
+            kwargs = {**kwargs, "score": projected}
             ones = torch.ones_like(key[..., :1])
-            _, normalizer = self.site.attention.mechanism(score_now, kwargs.get("normalizer"))
-            total = attention(query, key, ones, score=kwargs["score"], normalizer=normalizer, **options)
+            _, normalizer = self.site.attention.mechanism(projected, kwargs.get("normalizer"))
+            total = attention(query, key, ones, score=projected, normalizer=normalizer, **options)
             self.has_weight = bool(total.any())
         return args, kwargs
 

@@ -106,7 +106,7 @@ def hide(scores: Tensor, visible: Tensor | None, by: float) -> Tensor:
 def empty_rows(scores: Tensor) -> Tensor:
     """Return which rows are −inf only, bool (..., Q, 1).
 
-    By comparisons: the maximum of ONNX Runtime skips some NaN, so that a row of −inf and NaN would be empty there.
+    Elements are compared because the maximum of ONNX Runtime can ignore NaN: a row of −inf and NaN would seem empty.
 
     Example:
         >>> empty_rows(torch.tensor([[-torch.inf, torch.nan], [-torch.inf, -torch.inf]]))

@@ -267,7 +267,7 @@ class Hard(Normalizer):
         top = s.amax(-1, keepdim=True)
         winner = (s == top).to(torch.int8).argmax(-1, keepdim=True)
         weights = torch.zeros_like(s).scatter(-1, winner, (top > -torch.inf).to(s.dtype))
-        # The maximum of ONNX Runtime skips NaN, or does not, by the place where it is.
+        # The maximum of ONNX Runtime ignores NaN at some positions of a row and returns it at others.
         bad = top.isnan() if readable(s) else s.isnan().any(-1, keepdim=True)
         return torch.where(bad, hide(torch.full_like(top, torch.nan).expand_as(s), visible, 0), weights)
 

@@ -95,7 +95,7 @@ class PairSources(NamedTuple):
 
 
 def _with_warnings(pairs: list[Pair], name: str, others: Sequence[Pair]) -> list[Pair]:
-    """Return the pairs, and report exchanged ones, and if all targets equal their sources, or each other."""
+    """Return the pairs, after reporting exchanged ones, targets that equal their sources, and sides that never vary."""
     if (message := exchanged_message(pairs, others)) is not None:
         note(f"qkv: {name}: {message}")
     if len(pairs) > 1 and all(pair.source == pair.target for pair in pairs):

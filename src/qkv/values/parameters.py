@@ -286,7 +286,7 @@ def above(argument: str, number: object, limit: float, hint: str) -> None:
 
 
 def above_as_one(argument: str, number: object, limit: float, hint: str) -> None:
-    """Check like `above` that a parameter exceeds a bound, and that all heads share it.
+    """Check that a parameter exceeds a bound, as `above` does, and that it is the same for all heads.
 
     Example:
         >>> above_as_one("power", torch.tensor([1.0, 2.0]), 0, "Power 2 is usual.")

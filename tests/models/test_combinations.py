@@ -21,7 +21,6 @@ from qkv.tasks.classify import recipe as classify
 from qkv.tasks.generate import recipe as generate
 from qkv.tasks.point import recipe as point
 from qkv.tasks.recipe import Recipe, first_objective
-from qkv.tasks.tag import recipe as tag
 from qkv.tasks.translate import recipe as translate
 
 FEW = 10
@@ -31,8 +30,8 @@ Values = Mapping[str, tuple[Any, ...]]
 RECIPES: Mapping[str, Recipe[Any, Any, Any, Any]] = {
     "translate": translate.RECIPE,
     "generate": generate.RECIPE,
-    "classify": classify.RECIPE,
-    "tag": tag.RECIPE,
+    "classify": classify.CLASSIFY_RECIPE,
+    "tag": classify.TAG_RECIPE,
     "point": point.RECIPE,
 }
 SCORED = (*SCORES, "location", "none")

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from qkv.errors import ConfigError
 from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
 from qkv.settings import build
 from qkv.tasks.classify.data import Labeling
@@ -46,6 +47,21 @@ def read_config(table: Mapping[str, Any]) -> ReaderConfig:
     refuse_derived(table, ("size", "labels"), "The vocabulary and the labels come from the training text.")
     config = stored_config(table)
     refuse_heads(config.encoder, config.heads, ReaderConfig.heads)
+    return config
+
+
+def read_tagger_config(table: Mapping[str, Any]) -> ReaderConfig:
+    """Check the settings of a model, and fill in its defaults.
+
+    Raises:
+        ConfigError: as for a classifier; or the setting is one of whole texts.
+    """
+    if "wide" in table:
+        hint = "Omit it: it only applies to whole texts."
+        raise ConfigError("model.wide", "none for tagging", f"{table['wide']}", hint)
+    config = read_config(table)
+    # Nothing is pooled: the mechanism is that of a Transformer's blocks, or of nothing.
+    stored_config({**table, "pool": "mean"})
     return config
 
 

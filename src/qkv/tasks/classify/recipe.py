@@ -1,4 +1,4 @@
-"""`qkv train classify`: from settings to a trained run folder; `qkv train tag` shares all but the reader."""
+"""`qkv train classify` and `qkv train tag`: from settings to a trained run folder. They share all but the reader."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,10 +7,18 @@ from qkv.data.labeled import Unit
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, quantity, setting
 from qkv.models.reader import ReaderConfig
-from qkv.tasks.classify.data import LabeledText, LabelFiles, Labeling, ReadTexts, read_for_training, read_texts
-from qkv.tasks.classify.model import build_model, read_config, table_of
+from qkv.tasks.classify.data import (
+    LabeledText,
+    LabelFiles,
+    Labeling,
+    ReadTexts,
+    read_for_training,
+    read_sentences,
+    read_texts,
+)
+from qkv.tasks.classify.model import build_model, read_config, read_tagger_config, table_of
 from qkv.tasks.classify.objective import LabelTask, ReaderModel
-from qkv.tasks.classify.settings import CLASSIFY
+from qkv.tasks.classify.settings import CLASSIFY, TAG
 from qkv.tasks.origin import Origin
 from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings
 from qkv.tasks.settings import TaskSettings
@@ -19,7 +27,7 @@ LabelSettings = RecipeSettings[LabelFiles, ReaderConfig]
 LabelRecipe = Recipe[LabelFiles, ReaderConfig, LabeledText, ReaderModel]
 
 
-def label_recipe(
+def _label_recipe(
     kind: Labeling,
     settings: TaskSettings,
     read_config: Callable[[Mapping[str, Any]], ReaderConfig],
@@ -75,4 +83,5 @@ def _expect_labels(text: LabeledText, origin: Origin | None) -> LabeledText:
     return text
 
 
-RECIPE = label_recipe("classify", CLASSIFY, read_config, read_texts, "texts")
+CLASSIFY_RECIPE = _label_recipe("classify", CLASSIFY, read_config, read_texts, "texts")
+TAG_RECIPE = _label_recipe("tag", TAG, read_tagger_config, read_sentences, "sentences")

@@ -1,1 +1,0 @@
-"""Labels of words: from tagged sentences to a model that tags each word."""

@@ -24,7 +24,7 @@ from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.tasks.classify.data import encode_words
 from qkv.tasks.classify.predict import Classification, Classifier, Tagger, Tagging
 from qkv.tasks.exporting import export
-from qkv.tasks.fill.predict import MaskFiller
+from qkv.tasks.fill import MaskFiller
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.viewing import scene_of

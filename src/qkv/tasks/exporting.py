@@ -17,7 +17,7 @@ from qkv.models.parts import TransformerParts
 from qkv.models.recurrent_language_model import RecurrentLanguageModel
 from qkv.models.translator import TransformerTranslator
 from qkv.tasks.classify.predict import Classifier, Tagger
-from qkv.tasks.fill.predict import MaskFiller
+from qkv.tasks.fill import MaskFiller
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.load import Model, load
 from qkv.tasks.point.predict import ElementPointer

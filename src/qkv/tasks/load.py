@@ -10,7 +10,7 @@ import torch
 from qkv.errors import CheckpointError, expect_name, nearest
 from qkv.files import as_path
 from qkv.tasks.classify.predict import Classifier, Tagger
-from qkv.tasks.fill.predict import MaskFiller
+from qkv.tasks.fill import MaskFiller
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.regress.predict import Regressor

@@ -20,7 +20,7 @@ from qkv.recording.trace_reader import read
 from qkv.tasks.classify.data import encode_words
 from qkv.tasks.classify.predict import Classifier, Tagger
 from qkv.tasks.example import SENTENCES, GrammarCheck, is_example
-from qkv.tasks.fill.predict import MaskFiller
+from qkv.tasks.fill import MaskFiller
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.length import expect_length
 from qkv.tasks.load import Model, load

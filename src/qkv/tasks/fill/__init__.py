@@ -1,1 +1,0 @@
-"""Masked words, filled by a published encoder."""

@@ -46,12 +46,12 @@ from qkv.tasks.classify.recipe import TAG_RECIPE as TAG
 from qkv.tasks.generate import recipe as language_training
 from qkv.tasks.load import load
 from qkv.tasks.point import recipe as point_training
-from qkv.tasks.published import open_published
 from qkv.tasks.recipe import Recipe
 from qkv.tasks.regress import data as regress_data
 from qkv.tasks.regress import recipe as regression
 from qkv.tasks.regress.model import fit
 from qkv.tasks.regress.settings import RegressFiles, RegressModel
+from qkv.tasks.runs import open_published
 from qkv.tasks.translate import recipe as training
 from qkv.training.journal import Journal, read_journal
 from qkv.training.session import TrainingJob, begin

@@ -21,8 +21,7 @@ from qkv.hub import ctranslate, onnx_graphs
 from qkv.nn.attention import Attention
 from qkv.scores.free import Learned
 from qkv.tasks.regress.model import estimator_class
-from qkv.tasks.runs import rebuild
-from qkv.tasks.trained import Trained
+from qkv.tasks.runs import Trained, rebuild
 from qkv.training.board import Board
 from qkv.training.session import _set_weights
 from qkv.view.answers.requests import RequestHandler

@@ -11,8 +11,7 @@ from qkv.data.batches import collate_sources, device_of, in_batches
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError
 from qkv.models.reader import MaskedLanguageModel
-from qkv.tasks.runs import rebuild_reader
-from qkv.tasks.trained import Trained
+from qkv.tasks.runs import Trained, rebuild_reader
 from qkv.tasks.values import expect_texts
 from qkv.values.checked import answering
 

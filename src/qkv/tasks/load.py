@@ -14,8 +14,7 @@ from qkv.tasks.fill import MaskFiller
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.regress.predict import Regressor
-from qkv.tasks.runs import expect_task, load_trained
-from qkv.tasks.trained import Trained
+from qkv.tasks.runs import Trained, expect_task, load_trained
 from qkv.tasks.translate.members import members_of
 from qkv.tasks.translate.predict import Translator
 

@@ -13,10 +13,8 @@ from qkv.data.corpus import fingerprint
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.settings import defaults_of
-from qkv.tasks.published import published_folder
-from qkv.tasks.runs import digest_of, load_trained, tokenizer_of
+from qkv.tasks.runs import Trained, digest_of, load_trained, published_folder, tokenizer_of
 from qkv.tasks.settings import TaskSettings
-from qkv.tasks.trained import Trained
 
 _MOST_FAULTS = 4
 _WHERE = setting("from")

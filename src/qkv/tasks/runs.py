@@ -1,8 +1,9 @@
-"""The contents of a run folder, for any task: task, tokenizer, weights."""
+"""Trained models on disk, for any task: the checkpoint of a run or the folder of another library, and its network."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,19 +13,63 @@ from qkv.checkpoint.contents import Contents, StoredWeights
 from qkv.checkpoint.folder import load_weights_later, verify
 from qkv.checkpoint.plain import decode
 from qkv.checkpoint.rotation import locate
+from qkv.data.published import Published, of_sentencepieces
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, ConfigError, OutOfMemoryError, setting
+from qkv.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, setting
 from qkv.files import FREE, as_path, room_for
-from qkv.hub.families.load import PublishedConfig, StackModel
+from qkv.hub.families.keys import SettingsReader
+from qkv.hub.families.load import PUBLISHED, PublishedConfig, StackModel, is_published, read_folder
+from qkv.hub.folder import CONFIG, INDEX, Folder
 from qkv.tasks.notes import note
-from qkv.tasks.published import open_published, published_digest, published_folder, vocabulary_of
-from qkv.tasks.trained import Trained
 
 OTHER_VERSION = "It was written by another version: retrain, or install that version."
 """A hint about a configuration that does not have what a model needs."""
 _MISFIT = (ConfigError, RuntimeError, ValueError, TypeError, OverflowError)
 M = TypeVar("M", bound=nn.Module)
+S = TypeVar("S", bound=StackModel)
 _INITIALIZERS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
+_TOKENIZER, _GENERATION = "tokenizer.json", "generation_config.json"
+_SENTENCEPIECES = ("source.spm", "target.spm", "vocab.json")
+
+
+class Trained(NamedTuple):
+    """A trained checkpoint.
+
+    Attributes:
+        folder: the checkpoint's folder.
+        contents: its weights, configuration and metrics.
+        stored_tokenizer: text to ids; None for a model that reads numbers.
+        task: name of the task.
+    """
+
+    folder: Path
+    contents: Contents
+    stored_tokenizer: Tokenizer | None
+    task: str
+
+    @property
+    def published(self) -> bool:
+        """Whether the model comes from another library: from its folder, or from a run that continued from it."""
+        return self.model_table.get("kind") == PUBLISHED
+
+    @property
+    def model_table(self) -> Mapping[str, Any]:
+        """The settings of the model as config.json has them; none if it has no such table."""
+        table = self.contents.config.get("model")
+        return table if isinstance(table, Mapping) else {}
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Text to ids.
+
+        Raises:
+            CheckpointError: the model reads numbers, and has none.
+        """
+        if self.stored_tokenizer is None:
+            files = "Copy the model's tokenizer.json, or source.spm, target.spm and vocab.json, into the folder."
+            hint = files if self.published else "Give the run of a model that reads text."
+            raise CheckpointError(str(self.folder), "a checkpoint with a tokenizer", "one without", hint)
+        return self.stored_tokenizer
 
 
 def load_trained(run: str | Path) -> Trained:
@@ -61,6 +106,113 @@ def digest_of(run: str | Path) -> str:
     """
     published = published_folder(run)
     return verify(locate(as_path(run, "run"), note)).digest if published is None else published_digest(published)
+
+
+def tokenizer_of(contents: Contents) -> Tokenizer | None:
+    """Return the tokenizer of a checkpoint, if it has one."""
+    text = contents.tokenizer
+    return None if text is None else Tokenizer.from_json(text, vocabulary_of(contents.config))
+
+
+def published_folder(run: str | Path) -> Folder | None:
+    """Return the folder of a published model; None if the path is anything else."""
+    path = as_path(run, "run")
+    if not os.path.isdir(path):
+        return None
+    folder = Folder(path)
+    return folder if is_published(folder) else None
+
+
+def open_published(folder: Folder) -> Trained:
+    """Read the model of another library.
+
+    Args:
+        folder: its folder.
+
+    Returns:
+        The same as for a checkpoint of ours; without a tokenizer if the folder has none.
+
+    Raises:
+        CheckpointError: the folder does not hold what it should.
+    """
+    published = read_folder(folder)
+    settings = published.published
+    longest = published.config.context
+    config: dict[str, Any] = {"task": published.family.task, "model": settings.to_table(), "longest": longest}
+    if published.config.labels:
+        config["labels"] = list(settings.labels)
+    try:
+        tokenizer = _tokenizer(folder, published.family.task == "translate", published.config.size)
+    except DataError as error:
+        raise error.as_kind(CheckpointError) from error
+    text = None if tokenizer is None else tokenizer.to_json()
+    return Trained(folder.path, Contents(published.tensors, config, text), tokenizer, published.family.task)
+
+
+def published_digest(folder: Folder) -> str:
+    """Return one sha256 over every file that `open_published` reads, and no other.
+
+    Args:
+        folder: the folder of a published model.
+
+    Raises:
+        CheckpointError: the folder does not hold what it should.
+    """
+    tokenizers = (_TOKENIZER,) if folder.has(_TOKENIZER) else _SENTENCEPIECES
+    named = (name for name in (CONFIG, _GENERATION, INDEX, *tokenizers) if folder.has(name))
+    return folder.digest({*named, *folder.weights().files})
+
+
+def vocabulary_of(config: Mapping[str, Any]) -> int | None:
+    """Return how many tokens a published model reads, by the configuration of a run that continued from it.
+
+    Args:
+        config: the checkpoint's configuration.
+
+    Returns:
+        The number; None for a model of ours, whose tokenizer says it.
+
+    Raises:
+        CheckpointError, ConfigError: the model's settings are not those of a family.
+    """
+    match config.get("model"):
+        case {"kind": "published", "settings": str(settings), **rest}:
+            stored = rest.get("stored")
+            return PublishedConfig(settings, stored if isinstance(stored, str) else "").described().config.size
+    return None
+
+
+def _tokenizer(folder: Folder, translates: bool, limit: int) -> Tokenizer | None:
+    marks = _marks(folder, translates, limit)
+    if folder.has(_TOKENIZER):
+        where = str(folder.path / _TOKENIZER)
+        return Tokenizer.of_published(Published(folder.text(_TOKENIZER), **marks, where=where, limit=limit))
+    if not all(folder.has(name) for name in _SENTENCEPIECES):
+        return None
+    source, target, numbers = _SENTENCEPIECES
+    table = folder.table(numbers)
+    marks["unk"] = table.get("<unk>", marks["unk"])
+    models = folder.read(source), folder.read(target)
+    return Tokenizer.of_published(of_sentencepieces(*models, table, **marks, folder=str(folder.path), limit=limit))
+
+
+def _marks(folder: Folder, translates: bool, limit: int) -> dict[str, Any]:
+    """Return the special tokens that config.json and generation_config.json name; the second wins.
+
+    A number that the model does not read is that of no token: small models for tests have them.
+    """
+    tables = [folder.table(name) for name in (CONFIG, _GENERATION) if folder.has(name)]
+    table = {name: item for settings in tables for name, item in settings.items() if item is not None}
+    keys = SettingsReader(table, {}, str(folder.path / CONFIG))
+    numbers = {short: keys.token(f"{short}_token_id") for short in ("pad", "bos", "eos")}
+    if translates:
+        start = keys.token("decoder_start_token_id")
+        numbers["bos"] = numbers["pad"] if start is None else start
+    marks = {name: -1 if number is None or number >= limit else number for name, number in numbers.items()}
+    if marks["pad"] < 0:
+        marks["pad"] = marks["eos"]
+    more_ends = tuple(number for number in keys.tokens("eos_token_id")[1:] if number < limit)
+    return {**marks, "unk": -1, "others": more_ends}
 
 
 def expect_task(trained: Trained, task: str, what: str) -> None:
@@ -157,6 +309,19 @@ def rebuild(
     return model.to(compute_device).eval()
 
 
+def rebuild_reader(trained: Trained, kind: type[S], device: str | torch.device = "cpu") -> S:
+    """Build the encoder of a published model and load its weights.
+
+    Args:
+        trained: as `open_published` reads it.
+        kind: the class that it must have.
+
+    Raises:
+        CheckpointError: it has another class, or the weights do not fit.
+    """
+    return rebuild(lambda: PublishedConfig.from_table(trained.model_table).build_as(kind, "a reader"), trained, device)
+
+
 def _misfit(trained: Trained, error: Exception) -> CheckpointError:
     hint = "Copy the folder again from its source." if trained.published else OTHER_VERSION
     got = str(error).partition("\n")[0][:200]
@@ -200,25 +365,3 @@ def _shapes(tensors: Mapping[str, Tensor]) -> Mapping[str, tuple[int, ...]]:
     return (
         tensors.shapes if isinstance(tensors, StoredWeights) else {name: tuple(x.shape) for name, x in tensors.items()}
     )
-
-
-def tokenizer_of(contents: Contents) -> Tokenizer | None:
-    """Return the tokenizer of a checkpoint, if it has one."""
-    text = contents.tokenizer
-    return None if text is None else Tokenizer.from_json(text, vocabulary_of(contents.config))
-
-
-S = TypeVar("S", bound=StackModel)
-
-
-def rebuild_reader(trained: Trained, kind: type[S], device: str | torch.device = "cpu") -> S:
-    """Build the encoder of a published model and load its weights.
-
-    Args:
-        trained: as `qkv.tasks.published.open_published` reads it.
-        kind: the class that it must have.
-
-    Raises:
-        CheckpointError: it has another class, or the weights do not fit.
-    """
-    return rebuild(lambda: PublishedConfig.from_table(trained.model_table).build_as(kind, "a reader"), trained, device)

@@ -25,9 +25,8 @@ from qkv.tasks.generate.model import build_model, stored_config
 from qkv.tasks.generate.objective import TextModel, judge
 from qkv.tasks.generate.settings import GENERATE, TEMPERATURE, TOKENS
 from qkv.tasks.reading_attention import last_self_attention
-from qkv.tasks.runs import expect_task, load_trained, rebuild
+from qkv.tasks.runs import Trained, expect_task, load_trained, rebuild
 from qkv.tasks.tokenizing import report_unknown
-from qkv.tasks.trained import Trained
 from qkv.tasks.values import expect_texts
 from qkv.values.checked import answering
 

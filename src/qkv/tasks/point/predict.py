@@ -19,8 +19,7 @@ from qkv.tasks.point.data import ElementVocabulary
 from qkv.tasks.point.model import build_pointer
 from qkv.tasks.point.objective import judge_positions, point, stack
 from qkv.tasks.point.settings import POINT, Order
-from qkv.tasks.runs import OTHER_VERSION, expect_task, load_trained, rebuild
-from qkv.tasks.trained import Trained
+from qkv.tasks.runs import OTHER_VERSION, Trained, expect_task, load_trained, rebuild
 from qkv.tasks.values import expect_texts
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment

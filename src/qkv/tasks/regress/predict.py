@@ -16,8 +16,7 @@ from qkv.models.smoother import KernelSmoother
 from qkv.scores.catalog import KERNELS
 from qkv.tasks.regress.model import estimator_class, judge_regression
 from qkv.tasks.regress.settings import LEVEL, REGRESS
-from qkv.tasks.runs import expect_task, load_trained
-from qkv.tasks.trained import Trained
+from qkv.tasks.runs import Trained, expect_task, load_trained
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
 

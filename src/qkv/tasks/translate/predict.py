@@ -25,8 +25,7 @@ from qkv.recording import record
 from qkv.settings import build
 from qkv.tasks.length import expect_length, warn_cut
 from qkv.tasks.notes import counted
-from qkv.tasks.runs import OTHER_VERSION, expect_task, load_trained, rebuild
-from qkv.tasks.trained import Trained
+from qkv.tasks.runs import OTHER_VERSION, Trained, expect_task, load_trained, rebuild
 from qkv.tasks.translate.decoding import Decoding, as_stepper, decode
 from qkv.tasks.translate.members import members_of
 from qkv.tasks.translate.model import TranslationModel, build_model, read_config

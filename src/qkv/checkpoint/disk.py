@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, cast, final
 
-from qkv.errors import CheckpointError
+from qkv.errors import CheckpointError, ConfigError
 from qkv.files import absolute
 from qkv.system import (
     HeldFolder,
@@ -121,6 +121,21 @@ def replace_file(path: Path, data: bytes) -> None:
     """
     with replacing(path) as write:
         write(data)
+
+
+def save_file(path: Path, data: bytes) -> None:
+    """Replace a file that the user named, such as a picture: what is wrong with it is no fault of a checkpoint.
+
+    Args:
+        path, data: as for `replace_file`.
+
+    Raises:
+        ConfigError: the folder is not writable, or the disk is full.
+    """
+    try:
+        replace_file(path, data)
+    except CheckpointError as error:
+        raise error.as_kind(ConfigError) from error
 
 
 @contextmanager

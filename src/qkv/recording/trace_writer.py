@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 import safetensors.torch
 
-from qkv.checkpoint.disk import replace_file
-from qkv.errors import CheckpointError, ConfigError
+from qkv.checkpoint.disk import save_file
 from qkv.recording.calls import RecordedCall
 from qkv.recording.passes import Pass, Setup
 from qkv.recording.values import Writer
@@ -86,10 +85,7 @@ def write(trace: Recorded, path: str | Path) -> None:
             for trace_pass in trace.passes
         ],
     }
-    try:
-        replace_file(Path(path), safetensors.torch.save(writer.tensors, {KEY: json.dumps(plain)}))
-    except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
-        raise error.as_kind(ConfigError) from error
+    save_file(Path(path), safetensors.torch.save(writer.tensors, {KEY: json.dumps(plain)}))
 
 
 def _plain(call: RecordedCall, writer: Writer) -> dict[str, Any]:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import torch
 
-from qkv.checkpoint.disk import replace_file
-from qkv.errors import CheckpointError, ConfigError
+from qkv.checkpoint.disk import save_file
 from qkv.files import expect_suffix
 from qkv.view.alignment import Alignment
 from qkv.view.bundle import one_file
@@ -36,11 +35,7 @@ def save(path: str | Path, alignments: Alignment | Sequence[Alignment]) -> None:
     """
     picture_file = Path(path)
     write = _WRITERS[expect_suffix("path", picture_file, _WRITERS)]
-    content = write([alignments] if isinstance(alignments, Alignment) else list(alignments))
-    try:
-        replace_file(picture_file, content)
-    except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
-        raise error.as_kind(ConfigError) from error
+    save_file(picture_file, write([alignments] if isinstance(alignments, Alignment) else list(alignments)))
 
 
 def html(alignments: Sequence[Alignment]) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from qkv.checkpoint.disk import replace_file
-from qkv.errors import CheckpointError, ConfigError, DataError, UnsupportedError, expect_enough_memory
+from qkv.checkpoint.disk import save_file
+from qkv.errors import DataError, UnsupportedError, expect_enough_memory
 from qkv.notebooks import in_notebook
 from qkv.view.alignment import Alignment
 from qkv.view.bundle import compressed
@@ -83,10 +83,7 @@ def write_page(scene: Scene, path: Path) -> str:
         ConfigError: the file cannot be written.
     """
     written, diverged = page(scene), first_not_finite(scene)
-    try:
-        replace_file(path, written.text.encode())
-    except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
-        raise error.as_kind(ConfigError) from error
+    save_file(path, written.text.encode())
     notes = [written.missing, "" if diverged is None else diverged.text]
     return " ".join([f"{path}: the viewer as one page, for any browser.", *filter(None, notes)])
 

@@ -9,8 +9,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from qkv.checkpoint.disk import replace_file
-from qkv.errors import CheckpointError, ConfigError
+from qkv.checkpoint.disk import save_file
 from qkv.pictures import rendered
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import LEVEL
@@ -35,11 +34,8 @@ def save_picture(
         ConfigError: the file cannot be written.
         OutOfMemoryError: memory ran out.
     """
-    picture = rendered(lambda: _rendered(regressor, path.suffix.lower().removeprefix("."), interval, level, seed))
-    try:
-        replace_file(path, picture)
-    except CheckpointError as error:  # the writer is that of checkpoints; this is not a checkpoint
-        raise error.as_kind(ConfigError) from error
+    kind = path.suffix.lower().removeprefix(".")
+    save_file(path, rendered(lambda: _rendered(regressor, kind, interval, level, seed)))
 
 
 def _rendered(regressor: Regressor, kind: str, interval: str, level: float, seed: int) -> bytes:

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from qkv.errors import ConfigError, ShapeError
-from qkv.models.elements import ElementEncoder
-from qkv.models.pointer import END, PointerConfig, PointerNetwork
+from qkv.models.pointer import END, ElementEncoder, PointerConfig, PointerNetwork
 from qkv.nn.pointer import Pointer
 
 SIZES = {"hidden": 8, "attention": 8, "heads": 2, "layers": 2}

@@ -1,21 +1,25 @@
 """Writing a folder that `transformers` loads."""
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from torch import nn
 
 from qkv.checkpoint.disk import new_folder, write_file
 from qkv.checkpoint.plain import Plain, decode_mapping, encode
 from qkv.checkpoint.tensors import pack
+from qkv.data.segments import SPECIALS, bpe_splitter
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import UnsupportedError
+from qkv.data.vocabulary import Vocabulary
+from qkv.errors import UnsupportedError, setting
 from qkv.files import absolute, as_path
 from qkv.hub.families.counterpart import Counterpart, counterpart
 from qkv.hub.families.load import family_of
 from qkv.hub.families.rules import to_theirs
-from qkv.hub.families.tokens import tokenizer_files
 from qkv.hub.folder import CONFIG, WEIGHTS
 from qkv.models.language_model import LanguageModel
 from qkv.models.parts import TransformerParts
@@ -99,3 +103,73 @@ def _with_format(data: bytes) -> bytes:
     text = json.dumps({"__metadata__": {"format": "pt"}, **header}, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text + data[8 + size :]
+
+
+def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
+    """Return a tokenizer as files of the library `tokenizers`, which `transformers` loads.
+
+    Args:
+        tokenizer: of a model that was trained here, or a published one.
+
+    Returns:
+        Their names and bytes.
+
+    Raises:
+        UnsupportedError: the library has no such tokenizer.
+
+    Example:
+        >>> sorted(tokenizer_files(Tokenizer.learn(["abc"], kind="char")))
+        ['tokenizer.json', 'tokenizer_config.json']
+    """
+    published = tokenizer.published
+    if published is not None:
+        return {"tokenizer.json": published.source.encode()} if not published.numbers else published.original()
+    vocabulary = tokenizer.vocabulary
+    if vocabulary.kind not in _LIBRARY:
+        hint = f"Save the model alone (generator.model), or train with {setting('tokenizer', 'bpe')}."
+        expected = f"one of {', '.join(_LIBRARY)}"
+        raise UnsupportedError("tokenizer", expected, vocabulary.kind, hint)
+    library = _LIBRARY[vocabulary.kind](vocabulary)
+    steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if vocabulary.lowercase else []
+    steps += [normalizers.Prepend(" ")] if vocabulary.kind == "bpe" else []
+    if steps:
+        library.normalizer = normalizers.Sequence(steps)
+    library.add_special_tokens([AddedToken(special, normalized=False) for special in SPECIALS])
+    marks = {f"{special.strip('<>')}_token": special for special in SPECIALS}
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", **marks, "clean_up_tokenization_spaces": False}
+    return {
+        "tokenizer.json": (library.to_str(pretty=True) + "\n").encode(),
+        "tokenizer_config.json": (json.dumps(about, indent=1, sort_keys=True) + "\n").encode(),
+    }
+
+
+def _byte_pairs(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
+    merges = list[tuple[str, str]](vocabulary.merges)
+    library = tokenizers.Tokenizer(models.BPE(vocab=_numbered(vocabulary), merges=merges))
+    library.pre_tokenizer = bpe_splitter()
+    library.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    return library
+
+
+def _characters(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
+    library = _words(vocabulary)
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    library.decoder = decoders.Fuse()
+    return library
+
+
+def _words(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer(models.WordLevel(_numbered(vocabulary), unk_token=SPECIALS[-1]))
+    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return library
+
+
+def _numbered(vocabulary: Vocabulary) -> dict[str, int]:
+    return {piece: number for number, piece in enumerate(vocabulary.pieces)}
+
+
+_LIBRARY: Mapping[str, Callable[[Vocabulary], tokenizers.Tokenizer]] = {
+    "bpe": _byte_pairs,
+    "char": _characters,
+    "none": _words,
+}

@@ -11,7 +11,7 @@ from qkv.checkpoint.contents import Contents, TrainerState
 from qkv.checkpoint.folder import load, load_weights_later, save
 from qkv.checkpoint.rotation import best
 from qkv.data.tokenizer import Tokenizer
-from qkv.recording import trace_writer
+from qkv.recording.trace import VERSION as TRACE_VERSION
 from qkv.recording.trace_reader import read
 
 EARLIER = Path(__file__).parent / "earlier"
@@ -69,4 +69,4 @@ def test_names_of_tensors_that_have_changed_since(tmp_path: Path, lazy: bool) ->
 
 def test_a_new_version_needs_a_file_here() -> None:
     """Whoever raises a version adds what the one before wrote, and a reader for it."""
-    assert (manifest.VERSION, run.VERSION, trace_writer.VERSION) == (1, 1, 2)
+    assert (manifest.VERSION, run.VERSION, TRACE_VERSION) == (1, 1, 2)

@@ -38,8 +38,8 @@ from qkv.metrics.alignment import parse_alignments
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.normalizers.dense import Softmax
 from qkv.recording.recorder import record
+from qkv.recording.trace import KEY
 from qkv.recording.trace_reader import read as read_trace
-from qkv.recording.trace_writer import KEY
 from qkv.settings import read_toml, to_toml
 from qkv.tasks.classify.recipe import CLASSIFY_RECIPE as CLASSIFY
 from qkv.tasks.classify.recipe import TAG_RECIPE as TAG

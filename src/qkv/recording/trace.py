@@ -1,23 +1,31 @@
 """A recorded trace: its passes, and questions about them."""
 
+import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from torch import Tensor
 
+from qkv.checkpoint.disk import save_file
 from qkv.decode.protocol import Hypothesis
 from qkv.errors import ConfigError, expect_name
 from qkv.files import expect_suffix
 from qkv.introspect.statistics import Statistics
 from qkv.recording.calls import RecordedCall
 from qkv.recording.passes import Pass, Setup
+from qkv.recording.values import Writer
 from qkv.view.scene import Scene
 
 if TYPE_CHECKING:
     from qkv.view.server.serve import Serving
+
+KEY = "qkv.trace"
+"""The key of a trace file's metadata: tensors are stored as safetensors, the rest as JSON under this key."""
+VERSION = 2
 
 
 @final
@@ -253,13 +261,12 @@ class Trace:
             UnsupportedError: a score is a user-defined function, which a trace file cannot store; or a tensor was
                 changed since.
         """
-        from qkv.recording import trace_writer
         from qkv.view import showing
 
         file = Path(path)
         match expect_suffix("path", file, (".safetensors", ".html", ".svg", ".png")):
             case ".safetensors":
-                trace_writer.write(self._with_tokens(row), file)
+                _write(self._with_tokens(row), file)
             case ".html":
                 showing.write_page(self.scene(row), file)
             case _:
@@ -296,3 +303,68 @@ class Trace:
             return self
         selected = self.choose()
         return self.described(selected.tokens(selected.parts(row)), self.title)
+
+
+def _write(trace: Trace, path: str | Path) -> None:
+    """Save a trace atomically.
+
+    Args:
+        trace: the trace.
+        path: output file.
+
+    Raises:
+        UnsupportedError: a score is a user-defined function, or a tensor was changed since.
+        ConfigError: the file cannot be written.
+    """
+    import safetensors.torch
+
+    writer = Writer()
+    # Passes may share calls, such as those of an encoder, and generations share their rows: each is written once.
+    calls = {
+        id(call): call
+        for trace_pass in trace.passes
+        for layer_calls in trace_pass.calls.values()
+        for call in layer_calls
+    }
+    lineages = {id(trace_pass.lineage): trace_pass.lineage for trace_pass in trace.passes}
+    for call in calls.values():
+        call.check()
+    call_numbers, lineage_numbers = (dict(zip(items, itertools.count(), strict=False)) for items in (calls, lineages))
+    plain = {
+        "version": VERSION,
+        "title": trace.title,
+        "tokens": writer.plain(trace.tokens),
+        "heads": writer.plain(trace.setup.heads),
+        "layers": list(trace.setup.layers),
+        "groups": dict(trace.setup.groups),
+        "around": writer.plain(trace.setup.surroundings),
+        "lineages": [
+            [[writer.plain(moment.rows), moment.start] for moment in lineage.moments] for lineage in lineages.values()
+        ],
+        "calls": [_plain_call(call, writer) for call in calls.values()],
+        "passes": [
+            {
+                "thread": trace_pass.thread,
+                "step": trace_pass.step,
+                "lineage": lineage_numbers[id(trace_pass.lineage)],
+                "calls": {
+                    layer: [call_numbers[id(call)] for call in layer_calls]
+                    for layer, layer_calls in trace_pass.calls.items()
+                },
+            }
+            for trace_pass in trace.passes
+        ],
+    }
+    save_file(Path(path), safetensors.torch.save(writer.tensors, {KEY: json.dumps(plain)}))
+
+
+def _plain_call(call: RecordedCall, writer: Writer) -> dict[str, Any]:
+    return {
+        "tensors": writer.plain([call.query, call.key, call.value]),
+        "options": writer.plain(call.options),
+        "state": writer.plain(call.state),
+        "moment": call.moment,
+        "own": call.self_attention,
+        "start": call.start,
+        "given": writer.plain(call.inputs),
+    }

@@ -19,8 +19,7 @@ from qkv.recording.calls import LastInputs, RecordedCall
 from qkv.recording.lineage import Lineage, Moment
 from qkv.recording.passes import Pass, Setup
 from qkv.recording.projections import LayerProjections, Projection
-from qkv.recording.trace import Trace
-from qkv.recording.trace_writer import KEY, VERSION
+from qkv.recording.trace import KEY, VERSION, Trace
 from qkv.recording.values import ValueReader, brief
 from qkv.scores.products import ScaledDot
 from qkv.strict_json import parse_json

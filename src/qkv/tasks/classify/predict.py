@@ -14,8 +14,8 @@ from qkv.hub.families.load import PUBLISHED
 from qkv.models.reader import TextClassifier, TextTagger
 from qkv.recording import record
 from qkv.tasks.classify.data import EncodedText, Labeling, encode_words, features_of
-from qkv.tasks.classify.model import build_model, stored_config
 from qkv.tasks.classify.objective import ReaderModel, predict
+from qkv.tasks.classify.recipe import build_model, stored_config
 from qkv.tasks.length import expect_length
 from qkv.tasks.reading_attention import expect_attention, last_self_attention
 from qkv.tasks.runs import OTHER_VERSION, Trained, expect_task, load_trained, rebuild, rebuild_reader

@@ -14,7 +14,7 @@ from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
 from qkv.models.second_source import expect_attention_for_features
 from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.settings import build
-from qkv.tasks.recipe import kind_of, refuse_settings_of, without
+from qkv.tasks.recipe import kind_of, refuse_derived, refuse_settings_of, without
 
 TranslationModel = RecurrentTranslator | TransformerTranslator | CopyingTranslator | MonotonicTranslator
 _QkvConfig = RecurrentConfig | TransformerConfig | MonotonicConfig
@@ -47,10 +47,8 @@ def read_config(table: Mapping[str, Any]) -> TranslationConfig:
     kind = kind_of(table)
     alignment = _alignment(table.get("alignment", "soft"), kind)
     sizes = {name: item for name, item in table.items() if name not in ("kind", "alignment")}
-    for name in (*_DERIVED, "cell"):
-        if name in sizes:
-            hint = f'{setting("tokenizer.vocabulary")} limits the vocabulary; the model\'s kind ("lstm") sets the cell.'
-            raise ConfigError(f"model.{name}", "a known setting", "a setting derived from others", hint)
+    hint = f'{setting("tokenizer.vocabulary")} limits the vocabulary; the model\'s kind ("lstm") sets the cell.'
+    refuse_derived(sizes, (*_DERIVED, "cell"), hint)
     if kind == "transformer":
         refuse_settings_of(sizes, TransformerConfig, RecurrentConfig, f"{setting('model', 'gru')}, lstm or rnn")
         return build(TransformerConfig, {"size": 1, **sizes}, "model")

@@ -46,7 +46,7 @@ def measure(data: Path, steps: int, precision: Literal["float32", "bfloat16"]) -
 
     from qkv.linalg.heap import GrowthLimit
     from qkv.settings import merge, read_toml
-    from qkv.tasks.translate.ensembles import RECIPE
+    from qkv.tasks.translate.recipe import ENSEMBLES
     from qkv.training import loop
     from qkv.training.precision import computing
 
@@ -83,9 +83,9 @@ def measure(data: Path, steps: int, precision: Literal["float32", "bfloat16"]) -
         "data": {name: str(data / file) for name, file in _FILES.items()},
         "training": {"steps": steps, "validate_every": steps, "precision": precision},
     }
-    settings = RECIPE.load_settings(merge(read_toml(CONFIG), given))
+    settings = ENSEMBLES.load_settings(merge(read_toml(CONFIG), given))
     with tempfile.TemporaryDirectory() as folder:
-        RECIPE.train(settings, Path(folder) / "run")
+        ENSEMBLES.train(settings, Path(folder) / "run")
     row |= {"capacity": os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"], "threads": torch.get_num_threads()}
     return {name: round(value) if isinstance(value, float) else value for name, value in row.items()}
 

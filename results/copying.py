@@ -16,7 +16,7 @@ from qkv.metrics.matches import exact_match
 from qkv.tasks.drawing import alignments
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.predict import Translator
-from qkv.tasks.translate.recipe import load_settings, train
+from qkv.tasks.translate.recipe import RECIPE
 from qkv.view.export import save
 from results.row import ResultRow
 
@@ -81,7 +81,7 @@ def one_model(
     training["validate_every"] = own["steps"]
     tables = {"data": files, "tokenizer": settings["tokenizer"], "model": own["model"], "training": training}
     if retrain:
-        train(load_settings(tables), run / name)
+        RECIPE.train(RECIPE.load_settings(tables), run / name)
     translator = Translator.load(run / name)
     sources, targets = [pair.source for pair in test], [pair.target for pair in test]
     exact = {}

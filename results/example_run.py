@@ -17,7 +17,7 @@ from qkv.checkpoint.folder import load, save
 from qkv.checkpoint.rotation import locate
 from qkv.data.phrases import generate
 from qkv.tasks.example import FOLDER
-from qkv.tasks.translate.recipe import load_settings, train
+from qkv.tasks.translate.recipe import RECIPE
 
 TRAINING, VALIDATION, SEED = 20_000, 500, 0
 STEPS = 1500
@@ -33,7 +33,7 @@ def main(folder: Path = FOLDER, steps: int = STEPS) -> None:
             lines = "".join(f"{pair.source}\t{pair.target}\n" for pair in part)
             files[name].write_text(lines, encoding="utf-8")
         sizes = {"width": 64, "heads": 4, "feed_forward": 128, "encoder_layers": 2, "decoder_layers": 2}
-        settings = load_settings(
+        settings = RECIPE.load_settings(
             {
                 "data": {"data": files["train"], "valid_data": files["valid"]},
                 "tokenizer": {"kind": "word", "minimum": 1},
@@ -51,7 +51,7 @@ def main(folder: Path = FOLDER, steps: int = STEPS) -> None:
             }
         )
         run = Path(place, "run")
-        outcome = train(settings, run)
+        outcome = RECIPE.train(settings, run)
         if outcome.exit_code:
             raise SystemExit(outcome.exit_code)
         best = load(locate(run), trainer=False)

@@ -31,7 +31,7 @@ from qkv.nn.mechanism import MechanismConfig
 from qkv.normalizers.catalog import NORMALIZERS
 from qkv.scores.catalog import SCORES
 from qkv.tasks.translate.predict import Translator
-from qkv.tasks.translate.recipe import load_settings, train
+from qkv.tasks.translate.recipe import RECIPE
 from results.row import ROOT
 
 CONTROLS = ("none", "uniform")
@@ -237,10 +237,12 @@ def one_training(cell: Cell, seed: int, tables: Figures) -> Figures | None:
         }
         model = {**tables["model"], "score": cell.score, "normalizer": cell.normalizer}
         training = {**tables["training"], "seed": seed}
-        settings = load_settings({"data": files, "tokenizer": {"kind": "char"}, "model": model, "training": training})
+        settings = RECIPE.load_settings(
+            {"data": files, "tokenizer": {"kind": "char"}, "model": model, "training": training}
+        )
         start = time.process_time()
         try:
-            outcome = train(settings, folder / "run")
+            outcome = RECIPE.train(settings, folder / "run")
         except TrainingError as error:
             return {"exact": 0.0, "letters": 0.0, "stopped": str(error), **_since(start)}
         used = _since(start)

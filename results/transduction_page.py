@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 from qkv.settings import read_toml
-from qkv.tasks.translate.recipe import load_settings
+from qkv.tasks.translate.recipe import RECIPE
 from qkv.training.schedules import learning_rate
 from results.transduction import ROWS, ShortRow
 
@@ -67,7 +67,7 @@ def _details(row: ShortRow) -> str:
 
 def _resumed(row: ShortRow) -> list[str]:
     """Say that a run began as a longer one, if its log shows so: the command alone then gives a different run."""
-    training = load_settings(read_toml(row.config)).training
+    training = RECIPE.load_settings(read_toml(row.config)).training
     lines = [json.loads(line) for line in (row.kept / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     rates = [(line["step"], line["learning_rate"]) for line in lines if line["kind"] == "train"]
     others = [step for step, rate in rates if not math.isclose(rate, learning_rate(training, step), rel_tol=1e-6)]

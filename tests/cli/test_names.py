@@ -16,7 +16,7 @@ from qkv.cli.app import app
 from qkv.errors import ConfigError, on_command_line
 from qkv.tasks import notes
 from qkv.tasks.classify.recipe import CLASSIFY_RECIPE as CLASSIFY
-from qkv.tasks.translate.recipe import load_settings
+from qkv.tasks.translate.recipe import RECIPE
 
 SOURCES = Path(qkv.__file__).parent
 
@@ -125,12 +125,12 @@ def test_settings_files_take_the_names_of_flags() -> None:
         "tokenizer": {"tokenizer": "char", "vocabulary": 99},
     }
     own = {"model": {"kind": "gru"}, "training": {"tokens": 512}, "tokenizer": {"kind": "char", "size": 99}}
-    assert load_settings(tables) == load_settings(own)
+    assert RECIPE.load_settings(tables) == RECIPE.load_settings(own)
     assert CLASSIFY.load_settings({"model": {"model": "lstm"}}) == CLASSIFY.load_settings(
         {"model": {"encoder": "lstm"}}
     )
     with pytest.raises(ConfigError, match=r"training\.tokens: expected no training\.batch_tokens beside it"):
-        load_settings({"training": {"batch_tokens": 512, "tokens": 512}})
+        RECIPE.load_settings({"training": {"batch_tokens": 512, "tokens": 512}})
 
 
 def test_fitting_a_regression_says_how_long_it_has_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

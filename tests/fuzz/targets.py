@@ -436,8 +436,7 @@ def targets() -> list[Target]:
     tokenizers = [Tokenizer.learn(TEXT * 3, kind=kind, size=300).to_json() for kind in ("bpe", "word", "char")]
     plain_tokenizers = [json.loads(text) for text in tokenizers]
     packed = pack_contents(small(1))[0]["model.safetensors"]
-    text_settings = to_toml(language_training.show_settings(language_training.load_settings({})))
-    label_settings = to_toml(CLASSIFY.show_settings(CLASSIFY.load_settings({})))
+    recipes: tuple[Recipe[Any, Any, Any, Any], ...] = (training.RECIPE, language_training.RECIPE, CLASSIFY, *BARE)
     made = families()
     return [
         one_file("model.safetensors", [packed], lambda path: unpack(path.read_bytes(), {}, str(path)), 8),
@@ -449,10 +448,7 @@ def targets() -> list[Target]:
         *(Target(f"continued {name}", continued_run(name), 3) for name in ("llama", "marian")),
         one_file("tokenizer.json", [text.encode() for text in tokenizers], use_tokenizer),
         plain_file("tokenizer.json", plain_tokenizers, use_tokenizer),
-        settings_file("translate", training.load_settings, to_toml(training.show_settings(training.load_settings({})))),
-        settings_file("generate", language_training.load_settings, text_settings),
-        settings_file("classify", CLASSIFY.load_settings, label_settings),
-        *(settings_file(each.task, each.load_settings, shown(each)) for each in BARE),
+        *(settings_file(recipe.task, recipe.load_settings, shown(recipe)) for recipe in recipes),
         Target("trace.safetensors", spoilt_trace),
         Target("structure of trace.safetensors", forged_trace, 6),
         *corpora(),

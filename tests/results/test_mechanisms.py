@@ -15,7 +15,7 @@ from results.mechanisms import CONTROLS, Cell, Grid, Store, letters_in_place
 from qkv.data.batches import Batch
 from qkv.scores.catalog import SCORES
 from qkv.tasks.translate.objective import TranslationTask
-from qkv.tasks.translate.recipe import load_settings
+from qkv.tasks.translate.recipe import RECIPE
 from results import mechanisms, mechanisms_page
 
 SMALL = """
@@ -89,7 +89,9 @@ def test_the_grid_has_each_score_in_each_model_and_each_normalizer_that_suits_it
     for cell in cells:
         tables = grid.tables(cell.model)
         model = {**tables["model"], "score": cell.score, "normalizer": cell.normalizer}
-        assert load_settings({"model": model, "training": tables["training"]}).model.normalizer == cell.normalizer
+        assert (
+            RECIPE.load_settings({"model": model, "training": tables["training"]}).model.normalizer == cell.normalizer
+        )
     for model in grid.settings["every_normalizer"]:
         combinations = {(cell.score, cell.normalizer) for cell in cells if cell.model == model}
         assert ("additive", "sum") not in combinations

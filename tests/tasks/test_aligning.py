@@ -17,7 +17,7 @@ from qkv.tasks.align.data import Aligned, FileAligner, SentenceFiles
 from qkv.tasks.align.predict import NO_WORD, Aligner, join, likeliest, mutual, words_of_tokens
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.reading import AlignmentReading
-from qkv.tasks.translate.recipe import load_settings, train
+from qkv.tasks.translate.recipe import RECIPE
 
 _NO_FILES = SentenceFiles()
 
@@ -67,7 +67,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "model": {"kind": "gru", "embedding": 24, "hidden": 32, "attention": 24, "dropout": 0.0},
         "training": {"steps": 90, "tokens": 512, "learning_rate": 0.01, "warmup": 20, "validate_every": 90},
     }
-    assert train(load_settings(tables), folder / "run").exit_code == 0
+    assert RECIPE.train(RECIPE.load_settings(tables), folder / "run").exit_code == 0
     return folder / "run"
 
 

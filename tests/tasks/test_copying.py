@@ -11,7 +11,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.predict import Translator
-from qkv.tasks.translate.recipe import load_settings, train
+from qkv.tasks.translate.recipe import RECIPE
 
 _SIZES = {
     "gru": {"embedding": 32, "hidden": 64, "attention": 32, "dropout": 0.0},
@@ -40,7 +40,7 @@ def _trained(folder: Path, kind: str, copy: str, steps: int, count: int) -> tupl
             "label_smoothing": 0.0,
         },
     }
-    outcome = train(load_settings(tables), folder / "run")
+    outcome = RECIPE.train(RECIPE.load_settings(tables), folder / "run")
     assert outcome.exit_code == 0
     return Translator.load(folder / "run"), sets.test
 
@@ -83,8 +83,8 @@ def test_a_model_that_copies_goes_through_files_and_checkpoints(tmp_path: Path) 
 
 def test_smoothing_is_refused_where_words_are_copied() -> None:
     with pytest.raises(ConfigError, match="label_smoothing: expected 0 for a model that copies"):
-        load_settings({"model": {"kind": "gru", "copy": "joint"}, "training": {"label_smoothing": 0.1}})
-    settings = load_settings({"model": {"copy": "joint"}})
+        RECIPE.load_settings({"model": {"kind": "gru", "copy": "joint"}, "training": {"label_smoothing": 0.1}})
+    settings = RECIPE.load_settings({"model": {"copy": "joint"}})
     assert settings.tokenizer.tokenizer == "word"
     assert settings.training.label_smoothing == 0
 

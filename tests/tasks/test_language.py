@@ -15,7 +15,7 @@ from qkv.models.language_model import DecoderConfig, LanguageModel
 from qkv.tasks.generate.data import passage, read_for_training
 from qkv.tasks.generate.objective import LanguageTask, judge
 from qkv.tasks.generate.predict import Generator
-from qkv.tasks.generate.recipe import load_settings, show_settings, train
+from qkv.tasks.generate.recipe import RECIPE
 from qkv.tasks.origin import open_origin
 
 VERSE = "the cat sat on the mat and the dog ran to the cat.\n"
@@ -44,7 +44,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "verse"
-    assert train(load_settings(tables(text, 60)), out).exit_code == 0
+    assert RECIPE.train(RECIPE.load_settings(tables(text, 60)), out).exit_code == 0
     return out
 
 
@@ -99,7 +99,7 @@ class _Fixed:
 
 
 def test_an_epoch_of_batches_trains_on_each_window_once(text: Path) -> None:
-    settings = load_settings(tables(text, 1))
+    settings = RECIPE.load_settings(tables(text, 1))
     data = read_for_training(settings.data, settings.tokenizer, 16)
     model = LanguageModel(DecoderConfig(data.tokenizer.size, **MODEL))  # type: ignore[arg-type]
     task = LanguageTask(model, data, "random", 0.0)
@@ -186,7 +186,7 @@ def test_subwords_stream_whole_characters(tmp_path: Path) -> None:
     path.write_text("größer, größer, süßer – 猫が好き。\n" * 80, encoding="utf-8")
     given = tables(path, 12)
     given["tokenizer"] = {"kind": "bpe", "size": 300}
-    train(load_settings(given), tmp_path / "run")
+    RECIPE.train(RECIPE.load_settings(given), tmp_path / "run")
     generator = Generator.load(tmp_path / "run")
     pieces = list(generator.stream("größ", tokens=25, temperature=1.5, seed=2))
     assert "größ" + "".join(pieces) == generator.generate(["größ"], tokens=25, temperature=1.5, seed=2)[0]
@@ -199,9 +199,9 @@ def test_an_interrupted_run_goes_on_as_if_it_never_stopped(text: Path, run: Path
     given["training"] |= schedule
     whole = tables(text, 60)
     whole["training"] |= schedule
-    train(load_settings(given), tmp_path / "parts")
-    train(load_settings(whole), tmp_path / "parts")
-    train(load_settings(whole), tmp_path / "whole")
+    RECIPE.train(RECIPE.load_settings(given), tmp_path / "parts")
+    RECIPE.train(RECIPE.load_settings(whole), tmp_path / "parts")
+    RECIPE.train(RECIPE.load_settings(whole), tmp_path / "whole")
     weights = [(tmp_path / name / "step-00000060" / "model.safetensors").read_bytes() for name in ("parts", "whole")]
     assert weights[0] == weights[1]
 
@@ -215,35 +215,35 @@ def test_fine_tuning_begins_with_the_weights_and_the_tokenizer_of_the_start(
     assert origin is not None
     given = tables(other, 1)
     given["training"]["learning_rate"] = 1e-9
-    train(load_settings(given), tmp_path / "tuned", origin=origin)
+    RECIPE.train(RECIPE.load_settings(given), tmp_path / "tuned", origin=origin)
     tuned, start = Generator.load(tmp_path / "tuned"), Generator.load(run)
     assert tuned.tokenizer.to_json() == start.tokenizer.to_json()
     for one, two in zip(tuned.model.parameters(), start.model.parameters(), strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
     with pytest.raises(ConfigError, match="the configuration this run was started with; got from"):
-        train(load_settings(given), tmp_path / "tuned")
+        RECIPE.train(RECIPE.load_settings(given), tmp_path / "tuned")
 
 
 def test_a_start_that_does_not_fit_names_its_tensors(run: Path, text: Path, tmp_path: Path) -> None:
     origin = open_origin(run, "generate")
     with pytest.raises(CheckpointError, match=r"from: .*embed.weight of shape \(\d+, 32\) in place of \(\d+, 64\)"):
-        train(load_settings(tables(text, 1, width=64)), tmp_path / "wide", origin=origin)
+        RECIPE.train(RECIPE.load_settings(tables(text, 1, width=64)), tmp_path / "wide", origin=origin)
     with pytest.raises(CheckpointError, match=r"no blocks.1.self_attention.* and \d+ more"):
-        train(load_settings(tables(text, 1, layers=2)), tmp_path / "deep", origin=origin)
+        RECIPE.train(RECIPE.load_settings(tables(text, 1, layers=2)), tmp_path / "deep", origin=origin)
     with pytest.raises(CheckpointError, match="from: expected a run of the same task, translate"):
         open_origin(run, "translate")
 
 
 def test_settings_come_back_as_they_were_shown(text: Path) -> None:
-    settings = load_settings(tables(text, 5, window=3, key_heads=1))
-    assert load_settings(show_settings(settings)) == settings
+    settings = RECIPE.load_settings(tables(text, 5, window=3, key_heads=1))
+    assert RECIPE.load_settings(RECIPE.show_settings(settings)) == settings
 
 
 def test_a_text_that_is_too_short_says_so(tmp_path: Path) -> None:
     path = tmp_path / "short.txt"
     path.write_text("abc\n" * 20, encoding="utf-8")
     with pytest.raises(DataError, match="more than 16 tokens, one window of the context; got 8"):
-        train(load_settings(tables(path, 1)), tmp_path / "out")
+        RECIPE.train(RECIPE.load_settings(tables(path, 1)), tmp_path / "out")
 
 
 def test_a_text_that_nothing_can_follow_is_an_error(generator: Generator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from qkv.settings import merge
 from qkv.tasks.classify.recipe import CLASSIFY_RECIPE as CLASSIFY
 from qkv.tasks.load import load
 from qkv.tasks.origin import open_origin, origin_tables
-from qkv.tasks.translate.recipe import load_settings, train
+from qkv.tasks.translate.recipe import RECIPE
 from qkv.tasks.translate.settings import TRANSLATE
 
 FAMILIES = Path(__file__).parents[1] / "hub" / "families"
@@ -35,16 +35,16 @@ def labels(path: Path, names: str) -> dict[str, Any]:
 
 def test_a_translator_goes_on_from_another(tmp_path: Path) -> None:
     tables = translation(tmp_path / "pairs.tsv")
-    train(load_settings(tables), tmp_path / "first")
+    RECIPE.train(RECIPE.load_settings(tables), tmp_path / "first")
     origin = open_origin(tmp_path / "first", "translate")
     assert origin_tables(origin, TRANSLATE)["model"]["model"] == "gru"
     given = merge(origin_tables(origin, TRANSLATE), {"data": tables["data"], "training": {**STEADY, "seed": 5}})
-    train(load_settings(given), tmp_path / "second", origin=origin)
+    RECIPE.train(RECIPE.load_settings(given), tmp_path / "second", origin=origin)
     for one, two in zip(*(load(tmp_path / run).model.parameters() for run in ("first", "second")), strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
-    wide = load_settings(merge(given, {"model": {"hidden": 16}}))
+    wide = RECIPE.load_settings(merge(given, {"model": {"hidden": 16}}))
     with pytest.raises(CheckpointError, match=r"from: .* of shape .* in place of"):
-        train(wide, tmp_path / "wide", origin=origin)
+        RECIPE.train(wide, tmp_path / "wide", origin=origin)
     with pytest.raises(ConfigError) as raised:
         qkv.train("translate", data=tables["data"]["data"], out="new", start=tmp_path / "first", tokenizer="word")
     assert (raised.value.argument, raised.value.got) == ("tokenizer", "word")

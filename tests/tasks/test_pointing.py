@@ -19,7 +19,7 @@ from qkv.tasks.origin import open_origin
 from qkv.tasks.point.data import read_lines
 from qkv.tasks.point.objective import judge_positions, stack
 from qkv.tasks.point.predict import LAYER, ElementPointer
-from qkv.tasks.point.recipe import load_settings, show_settings, train
+from qkv.tasks.point.recipe import RECIPE
 from qkv.tasks.point.settings import PointFiles
 from qkv.tasks.runs import load_trained
 from qkv.tasks.translate.settings import TranslateFiles
@@ -60,7 +60,7 @@ def _words(path: Path, count: int = 200, seed: int = 0) -> Path:
 def largest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("largest")
     tables = {"data": {"data": _numbers(folder / "l.tsv")}, "model": _MODEL, "training": _TRAINING}
-    train(load_settings(tables), folder / "run")
+    RECIPE.train(RECIPE.load_settings(tables), folder / "run")
     return folder / "run"
 
 
@@ -69,7 +69,7 @@ def spans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("spans")
     model = {**_SIZES, "encoder": "gru", "cell": "gru", "score": "squared_distance"}
     tables = {"data": {"data": _words(folder / "s.tsv")}, "model": model, "training": _TRAINING}
-    train(load_settings(tables), folder / "run")
+    RECIPE.train(RECIPE.load_settings(tables), folder / "run")
     return folder / "run"
 
 
@@ -123,9 +123,9 @@ def test_answers_do_not_depend_on_the_batch(spans: Path) -> None:
 def test_every_score_trains_with_every_encoder(encoder: str, score: str, tmp_path: Path) -> None:
     model = {"encoder": encoder, "score": score, "hidden": 8, "attention": 8, "layers": 1}
     data = {"data": _numbers(tmp_path / "l.tsv", count=40)}
-    settings = load_settings({"data": data, "model": model, "training": {"steps": 3, "warmup": 1}})
+    settings = RECIPE.load_settings({"data": data, "model": model, "training": {"steps": 3, "warmup": 1}})
     lines = read_lines(settings.data, True, 0)
-    train(settings, tmp_path / "run")
+    RECIPE.train(settings, tmp_path / "run")
     loaded = load(tmp_path / "run").model
     batch = stack(lines.train[:4], None, torch.device("cpu"))
     with record(loaded) as trace:
@@ -138,12 +138,12 @@ def test_every_score_trains_with_every_encoder(encoder: str, score: str, tmp_pat
 def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
     data = {"data": _words(tmp_path / "s.tsv", count=60)}
     training = {**_TRAINING, "steps": 6, "validate_every": 3, "tokens": 128}
-    settings = load_settings({"data": data, "model": {**_MODEL, "dropout": 0.1}, "training": training})
-    train(settings, tmp_path / "run")
+    settings = RECIPE.load_settings({"data": data, "model": {**_MODEL, "dropout": 0.1}, "training": training})
+    RECIPE.train(settings, tmp_path / "run")
     whole = load_checkpoint(tmp_path / "run" / "step-00000006").model
     shutil.rmtree(tmp_path / "run" / "step-00000006")
     mark_best(tmp_path / "run", 3)
-    train(settings, tmp_path / "run")
+    RECIPE.train(settings, tmp_path / "run")
     again = load_checkpoint(tmp_path / "run" / "step-00000006").model
     assert all(torch.equal(tensor, again[name]) for name, tensor in whole.items())
 
@@ -151,10 +151,10 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
 def test_a_run_starts_from_another_with_its_words(spans: Path, tmp_path: Path) -> None:
     model = {**_SIZES, "encoder": "gru", "cell": "gru", "score": "squared_distance"}
     data = {"data": _words(tmp_path / "s.tsv", seed=5, count=60)}
-    settings = load_settings(
+    settings = RECIPE.load_settings(
         {"data": data, "model": model, "training": {**_TRAINING, "steps": 1, "learning_rate": 1e-9}}
     )
-    train(settings, tmp_path / "run", origin=open_origin(spans, "point"))
+    RECIPE.train(settings, tmp_path / "run", origin=open_origin(spans, "point"))
     lines = ["a ( b ) c", "( d )"]
     assert load(tmp_path / "run").point(lines) == load(spans).point(lines)
 
@@ -176,10 +176,10 @@ def test_an_element_twice_needs_repeats(tmp_path: Path) -> None:
     path.write_text("1 2\t1\n3 4\t1 1\n5 6\t2\n" * 4)
     with pytest.raises(DataError, match=r"t\.tsv:\d+: expected each position at most once; got 1 twice.*repeats"):
         read_lines(PointFiles(data=path), True, 0)
-    settings = load_settings(
+    settings = RECIPE.load_settings(
         {"data": {"data": path}, "model": {**_MODEL, "once": False}, "training": {"steps": 2, "warmup": 1}}
     )
-    train(settings, tmp_path / "run")
+    RECIPE.train(settings, tmp_path / "run")
     (found,) = load(tmp_path / "run").point_fully(["3 4"])
     assert len(found.positions) <= 2, "the longest answer of training"
 
@@ -193,9 +193,9 @@ def test_elements_of_another_width_are_named(largest: Path, tmp_path: Path) -> N
 
 
 def test_settings_go_around() -> None:
-    settings = load_settings({"data": {"data": "x"}, "model": {"encoder": "lstm"}})
+    settings = RECIPE.load_settings({"data": {"data": "x"}, "model": {"encoder": "lstm"}})
     assert (settings.model.cell, settings.model.layers) == ("lstm", 1)
-    assert load_settings(show_settings(settings)) == settings
+    assert RECIPE.load_settings(RECIPE.show_settings(settings)) == settings
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_settings_go_around() -> None:
 )
 def test_bad_settings_are_named(tables: dict, message: str) -> None:  # type: ignore[type-arg]
     with pytest.raises(ConfigError) as raised:
-        load_settings(tables)
+        RECIPE.load_settings(tables)
     assert message in str(raised.value)
 
 

@@ -17,7 +17,7 @@ from qkv.tasks.load import load
 from qkv.tasks.regress.model import judge_regression
 from qkv.tasks.regress.picture import save_picture
 from qkv.tasks.regress.predict import Regressor
-from qkv.tasks.regress.recipe import load_settings, show_settings, train
+from qkv.tasks.regress.recipe import RECIPE
 from qkv.tasks.translate.settings import TranslateFiles
 
 
@@ -35,7 +35,7 @@ def rents(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
     folder = tmp_path_factory.mktemp("rents")
     path, numbers = _table(folder / "rents.csv")
     data = {"data": path, "x": ["age", "area"], "y": "rent"}
-    train(load_settings({"data": data, "model": {"kernel": "epanechnikov"}}), folder / "run")
+    RECIPE.train(RECIPE.load_settings({"data": data, "model": {"kernel": "epanechnikov"}}), folder / "run")
     return folder / "run", numbers
 
 
@@ -62,7 +62,7 @@ def test_copies_of_rows_are_reported(
     path, _ = _table(tmp_path / "rents.csv")
     header, *rows = path.read_text().splitlines()
     path.write_text("\n".join([header, *rows, *(rows * 2)[:copies]]) + "\n")
-    train(load_settings({"data": {"data": path, "x": ["age"], "y": "rent"}}), tmp_path / "run")
+    RECIPE.train(RECIPE.load_settings({"data": {"data": path, "x": ["age"], "y": "rent"}}), tmp_path / "run")
     said = [line for line in capsys.readouterr().err.splitlines() if "leave-one-out predicts a row" in line]
     assert [f"{path}: {copies:,} of {40 + copies:,} rows" in line for line in said] == [True] * told
 
@@ -74,7 +74,7 @@ def test_a_column_of_one_number_is_reported(column: str, tmp_path: Path, capsys:
     index = header.index(column)
     lines = [header, *([*row[:index], "7", *row[index + 1 :]] for row in rows)]
     path.write_text("".join(",".join(line) + "\n" for line in lines))
-    train(load_settings({"data": {"data": path, "x": ["age", "area"], "y": "rent"}}), tmp_path / "run")
+    RECIPE.train(RECIPE.load_settings({"data": {"data": path, "x": ["age", "area"], "y": "rent"}}), tmp_path / "run")
     said = [line for line in capsys.readouterr().err.splitlines() if "nothing can be learned" in line]
     assert len(said) == 1
     assert f'{path}: column "{column}" is 7 in each of {len(rows)} rows' in said[0]
@@ -98,7 +98,7 @@ def test_numbers_that_mislead_a_fit_are_reported(
 ) -> None:
     path = tmp_path / "t.csv"
     path.write_text("a,b\n" + "".join(f"{number},{n}\n" for n, number in enumerate(numbers)))
-    train(load_settings({"data": {"data": path, "x": ["a"], "y": "b"}}), tmp_path / "run")
+    RECIPE.train(RECIPE.load_settings({"data": {"data": path, "x": ["a"], "y": "b"}}), tmp_path / "run")
     said = [line for line in capsys.readouterr().err.splitlines() if "column" in line]
     assert [f'{path}: column "a" {words}' in line for line in said] == [True] * (words is not None), said
 
@@ -114,11 +114,11 @@ def test_the_stored_figures_are_of_leave_one_out_predictions(rents: tuple[Path, 
 def test_fitting_again_changes_nothing_and_other_data_are_refused(tmp_path: Path) -> None:
     path, _ = _table(tmp_path / "r.csv")
     tables = {"data": {"data": path, "x": ["age"], "y": "rent"}, "model": {"bandwidth": 0.5}}
-    digests = {train(load_settings(tables), tmp_path / "run").digest for _ in range(2)}
+    digests = {RECIPE.train(RECIPE.load_settings(tables), tmp_path / "run").digest for _ in range(2)}
     assert len(digests) == 1
     tables["model"] = {"bandwidth": 0.6}
     with pytest.raises(ConfigError, match=r"model\.bandwidth 0\.6 \(it was 0\.5\)"):
-        train(load_settings(tables), tmp_path / "run")
+        RECIPE.train(RECIPE.load_settings(tables), tmp_path / "run")
 
 
 def test_a_table_is_scored_with_or_without_names(rents: tuple[Path, np.ndarray], tmp_path: Path) -> None:
@@ -173,8 +173,8 @@ def test_altered_points_are_refused(rents: tuple[Path, np.ndarray], tmp_path: Pa
 
 def test_settings_go_around() -> None:
     model = {"kernel": "boxcar", "bandwidth": [0.5, 2.0]}
-    settings = load_settings({"data": {"data": "x", "x": ["a", "b"], "y": "c"}, "model": model})
-    assert load_settings(show_settings(settings)) == settings
+    settings = RECIPE.load_settings({"data": {"data": "x", "x": ["a", "b"], "y": "c"}, "model": model})
+    assert RECIPE.load_settings(RECIPE.show_settings(settings)) == settings
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_settings_go_around() -> None:
 )
 def test_bad_settings_are_named(tables: dict, message: str) -> None:  # type: ignore[type-arg]
     with pytest.raises(ConfigError) as raised:
-        load_settings(tables)
+        RECIPE.load_settings(tables)
     assert message in str(raised.value)
 
 
@@ -197,7 +197,7 @@ def test_points_without_a_prediction_are_left_out_of_the_figures_and_counted(tmp
     with path.open("a") as file:
         file.write("1000,3,7\n")
     tables = {"data": {"data": path, "x": ["age"], "y": "rent"}, "model": {"kernel": "boxcar", "beyond": "nan"}}
-    outcome = train(load_settings(tables), tmp_path / "run")
+    outcome = RECIPE.train(RECIPE.load_settings(tables), tmp_path / "run")
     figures = {figure.name: figure for figure in outcome.figures}
     assert figures["rmse"].signature == "leave-one-out, 40 of 41 points"
     assert 0 < figures["rmse"].value < 1

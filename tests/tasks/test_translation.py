@@ -15,7 +15,7 @@ from qkv.tasks.evaluation import evaluate_translation
 from qkv.tasks.load import load
 from qkv.tasks.translate.data import learn_tokenizers
 from qkv.tasks.translate.predict import Translator
-from qkv.tasks.translate.recipe import load_settings, show_settings, train
+from qkv.tasks.translate.recipe import RECIPE
 from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 
 LETTERS = "abcdefgh"
@@ -48,7 +48,7 @@ STEPS = {"gru": 300, "transformer": 40}
 @pytest.fixture(scope="module", params=sorted(MODELS))
 def run(request: pytest.FixtureRequest, files: TranslateFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / request.param
-    outcome = train(load_settings(tables(files, request.param, STEPS[request.param])), out)
+    outcome = RECIPE.train(RECIPE.load_settings(tables(files, request.param, STEPS[request.param])), out)
     assert outcome.exit_code == 0
     return out
 
@@ -60,7 +60,7 @@ def test_the_task_is_learned(run: Path) -> None:
 
 @pytest.mark.slow
 def test_a_transformer_learns_the_task_too(files: TranslateFiles, tmp_path: Path) -> None:
-    assert train(load_settings(tables(files, "transformer", 300)), tmp_path / "run").exit_code == 0
+    assert RECIPE.train(RECIPE.load_settings(tables(files, "transformer", 300)), tmp_path / "run").exit_code == 0
     assert_learned(tmp_path / "run")
 
 
@@ -105,13 +105,13 @@ def _validations(run: Path) -> list[dict[str, float]]:
 
 def test_the_same_command_again_has_nothing_left_to_do_and_changes_nothing(run: Path, files: TranslateFiles) -> None:
     before = {path: path.read_bytes() for path in sorted(run.rglob("model.safetensors"))}
-    train(load_settings(tables(files, run.name, STEPS[run.name])), run)
+    RECIPE.train(RECIPE.load_settings(tables(files, run.name, STEPS[run.name])), run)
     assert {path: path.read_bytes() for path in sorted(run.rglob("model.safetensors"))} == before
 
 
 def test_settings_come_back_as_they_were_shown(files: TranslateFiles) -> None:
-    settings = load_settings(tables(files, "gru", 5))
-    assert load_settings(show_settings(settings)) == settings
+    settings = RECIPE.load_settings(tables(files, "gru", 5))
+    assert RECIPE.load_settings(RECIPE.show_settings(settings)) == settings
 
 
 def test_a_line_that_is_too_long_is_named(run: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_line_that_is_too_long_is_named(run: Path) -> None:
 def test_a_model_without_attention_has_none_to_show(files: TranslateFiles, tmp_path: Path) -> None:
     given = tables(files, "gru", 2)
     given["model"] = {**MODELS["gru"], "score": "none"}
-    train(load_settings(given), tmp_path / "run")
+    RECIPE.train(RECIPE.load_settings(given), tmp_path / "run")
     translator = load(tmp_path / "run")
     assert len(translator.translate_fully(["abc"])) == 1
     with pytest.raises(ConfigError, match="a model with attention"):
@@ -142,15 +142,15 @@ def test_a_run_keeps_the_unicode_form_of_its_tokenizer(
     """Runs of earlier versions have no form; they resume as they were."""
     given = tables(files, "gru", steps=1)
     form = "none" if older else "NFC"
-    settings = load_settings({**given, "tokenizer": {"kind": "char", "unicode": form}})
-    train(settings, tmp_path / "run")
+    settings = RECIPE.load_settings({**given, "tokenizer": {"kind": "char", "unicode": form}})
+    RECIPE.train(settings, tmp_path / "run")
     if older:
         for config in tmp_path.glob("run/**/config.json"):
             assert '"unicode": "none"' in config.read_text()
     capsys.readouterr()
-    resumed = load_settings({**given, "tokenizer": {"kind": "char"}})
+    resumed = RECIPE.load_settings({**given, "tokenizer": {"kind": "char"}})
     assert resumed.tokenizer.unicode == "NFC"
-    assert train(resumed, tmp_path / "run").step == 1
+    assert RECIPE.train(resumed, tmp_path / "run").step == 1
     assert ("unicode = none" in capsys.readouterr().err) is older
 
 

@@ -16,7 +16,7 @@ from qkv.tasks.align.unknown import as_unknown, choose_reading, identical_links
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.reading import AlignmentReading
-from qkv.tasks.translate.recipe import load_settings, train
+from qkv.tasks.translate.recipe import RECIPE
 
 SIZES: dict[str, dict[str, int]] = {
     "gru": {"embedding": 32, "hidden": 64, "attention": 32},
@@ -85,7 +85,7 @@ def test_names_never_seen_are_found_by_the_reading_chosen_on_validation_data(tmp
             "validate_every": 500,
         },
     }
-    assert train(load_settings(tables), tmp_path / "run").exit_code == 0
+    assert RECIPE.train(RECIPE.load_settings(tables), tmp_path / "run").exit_code == 0
     translator = Translator.load(tmp_path / "run")
     reading = as_unknown(translator, True, tmp_path / "v.src", tmp_path / "v.tgt")
     assert reading is not None

@@ -21,9 +21,9 @@ def recipe_of(task: str) -> Any:
     """Return the recipe of a task, importing its models alone."""
     match task:
         case "translate":
-            from qkv.tasks.translate import ensembles
+            from qkv.tasks.translate import recipe as translate
 
-            return ensembles.RECIPE
+            return translate.ENSEMBLES
         case "generate":
             from qkv.tasks.generate import recipe as generate
 

@@ -20,7 +20,7 @@ from qkv.tasks.notes import as_json, note, working
 from qkv.tasks.streams import write_json
 from qkv.tasks.translate.objective import judge
 from qkv.tasks.translate.predict import Translation, Translator
-from qkv.tasks.translate.recipe import load_settings, train
+from qkv.tasks.translate.recipe import RECIPE
 from qkv.view.export import save
 
 STEPS = 500
@@ -67,7 +67,7 @@ def run_demo(out: Path, seed: int = 0, steps: int | None = None) -> int:
             "seed": seed,
         },
     }
-    outcome = train(load_settings(tables), run)
+    outcome = RECIPE.train(RECIPE.load_settings(tables), run)
     if outcome.exit_code == 0:
         _show(Translator.load(run), parts.test, out / "attention.html", run)
     return outcome.exit_code

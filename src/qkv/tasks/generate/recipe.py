@@ -113,4 +113,3 @@ RECIPE: Recipe[GenerateFiles, Config, TrainingText, TextModel] = Recipe(
     _identity,
     _summary,
 )
-load_settings, show_settings, train = RECIPE.load_settings, RECIPE.show_settings, RECIPE.train

@@ -121,4 +121,3 @@ RECIPE: Recipe[PointFiles, PointerConfig, PointLines, PointerNetwork] = Recipe(
     check=_expect_words,
     adapt=_with_words,
 )
-load_settings, show_settings, train = RECIPE.load_settings, RECIPE.show_settings, RECIPE.train

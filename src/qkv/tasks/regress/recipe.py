@@ -58,4 +58,3 @@ RECIPE: Recipe[RegressFiles, RegressModel, Columns, KernelSmoother] = Recipe(
     _summary,
     judge=_judge,
 )
-load_settings, show_settings, train = RECIPE.load_settings, RECIPE.show_settings, RECIPE.train

@@ -1,18 +1,22 @@
-"""`qkv train translate`: from settings to a trained run folder."""
+"""`qkv train translate`: from settings to a trained run folder, or one for each model of an ensemble."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, final
 
 from qkv.data.corpus import fingerprint
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, quantity, setting
 from qkv.metrics.translation import bleu
-from qkv.settings import plain
+from qkv.settings import build, check_tables, plain
 from qkv.tasks.notes import note
-from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings
+from qkv.tasks.origin import Origin
+from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings, Tables
+from qkv.tasks.run_folder import run_folder
 from qkv.tasks.translate.data import Parallel, read_training
+from qkv.tasks.translate.members import write_members
 from qkv.tasks.translate.model import (
     TranslationConfig,
     TranslationModel,
@@ -22,7 +26,9 @@ from qkv.tasks.translate.model import (
     table_of,
 )
 from qkv.tasks.translate.objective import TranslationTask
-from qkv.tasks.translate.settings import TRANSLATE, Direction, TranslateFiles, TranslateTokenizer
+from qkv.tasks.translate.settings import TRANSLATE, Direction, MemberSettings, TranslateFiles, TranslateTokenizer
+from qkv.training.events import Outcome
+from qkv.training.processes import current
 
 COPYING: Mapping[str, Mapping[str, object]] = MappingProxyType(
     {"tokenizer": {"tokenizer": "word"}, "training": {"label_smoothing": 0.0}}
@@ -35,6 +41,7 @@ SYMBOLS: Mapping[str, Mapping[str, object]] = MappingProxyType(
 """Defaults for the columns of a table: each symbol is a token, a combining accent too if a character is a symbol."""
 
 TranslationSettings = RecipeSettings[TranslateFiles, TranslationConfig]
+_TABLE = "ensemble"
 
 
 def _read(settings: TranslationSettings, tokenizer: Tokenizer | None) -> Parallel:
@@ -116,7 +123,6 @@ RECIPE: TranslationRecipe = Recipe(
     check=_check,
     completed=_monitored,
 )
-load_settings, show_settings, train = RECIPE.load_settings, RECIPE.show_settings, RECIPE.train
 
 
 def member(direction: Direction, split: int) -> TranslationRecipe:
@@ -146,3 +152,97 @@ def member(direction: Direction, split: int) -> TranslationRecipe:
         return {**({"direction": direction} if back else {}), **_identity(text, settings)}
 
     return replace(RECIPE, read=read, job=job, identity=identity)
+
+
+@final
+@dataclass(frozen=True)
+class EnsembleSettings:
+    """All settings of a training of one model or several.
+
+    Args:
+        one: those of the first model; the seeds of the others count up from its seed.
+        ensemble: how many models are trained.
+    """
+
+    one: TranslationSettings
+    ensemble: MemberSettings
+
+
+@final
+class Ensembles:
+    """Training one model or an ensemble, by the settings.
+
+    Attributes:
+        settings: its tables of settings.
+    """
+
+    settings = TRANSLATE
+
+    def load_settings(self, tables: Tables) -> EnsembleSettings:
+        """Build settings from nested dicts, checking all of them.
+
+        Args:
+            tables: those of the task, and `ensemble`; missing values get defaults.
+
+        Returns:
+            The settings.
+
+        Raises:
+            ConfigError: a name is unknown (the message suggests the closest one), or a value is invalid.
+
+        Example:
+            >>> ENSEMBLES.load_settings({"ensemble": {"models": 2}}).ensemble.directions
+            ('ahead', 'ahead')
+        """
+        check_tables(tables, self.settings.tables)
+        members = build(MemberSettings, self.settings.current({_TABLE: tables.get(_TABLE, {})})[_TABLE], _TABLE)
+        return EnsembleSettings(
+            RECIPE.load_settings({name: tables[name] for name in tables if name != _TABLE}), members
+        )
+
+    def show_settings(self, settings: EnsembleSettings) -> dict[str, Any]:
+        """Return the settings as nested dicts, the inverse of `load_settings`."""
+        return {**RECIPE.show_settings(settings.one), _TABLE: plain(settings.ensemble)}
+
+    def train(
+        self,
+        settings: EnsembleSettings,
+        out: Path | None,
+        device: str = "cpu",
+        *,
+        tensorboard: bool = False,
+        origin: Origin | None = None,
+    ) -> Outcome:
+        """Train a model or an ensemble, or resume.
+
+        Args:
+            settings: files, tokens, model, training, ensemble.
+            out: the run folder; for an ensemble the folder of its runs, one for each member.
+            device: compute device.
+            tensorboard: whether to also log to TensorBoard.
+            origin: the run that provides initial weights and tokenizer; None to train from scratch.
+
+        Returns:
+            How it ended; of an ensemble, the last member that was trained.
+
+        Raises:
+            QkvError: any bad input; nothing already saved is lost.
+        """
+        folder, one, members = run_folder(out), settings.one, settings.ensemble
+        names = [f"{number}-{way}" for number, way in enumerate(members.directions)] if members.ensemble > 1 else []
+        if current().leads:
+            write_members(folder, names)
+        if not names:
+            return RECIPE.train(one, folder, device, tensorboard=tensorboard, origin=origin)
+        for number, (name, way) in enumerate(zip(names, members.directions, strict=True)):
+            seed = one.training.seed + number
+            note(f"Member {number + 1} of {len(names)}, seed {seed}: {folder / name}")
+            settings_of_member = replace(one, training=replace(one.training, seed=seed))
+            recipe = member(way, one.training.seed)
+            outcome = recipe.train(settings_of_member, folder / name, device, tensorboard=tensorboard, origin=origin)
+            if outcome.exit_code:
+                break
+        return outcome
+
+
+ENSEMBLES = Ensembles()

@@ -9,7 +9,7 @@ import pytest
 from click.testing import Result
 from tests.cli.command import QKV, process, refused, run, succeeded
 
-from qkv.tasks import dates
+from qkv.tasks.demo import program
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,9 @@ def test_demo_trains_scores_and_draws(demo: tuple[Path, Result]) -> None:
 def test_the_demonstration_names_the_command_as_the_shell_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """`make demo` leaves it in a folder that is not on the search path."""
     monkeypatch.setenv("PATH", str(QKV.parent))
-    assert dates.program() == "qkv"
+    assert program() == "qkv"
     monkeypatch.setenv("PATH", "")
-    done = subprocess.run([*shlex.split(dates.program()), "--version"], check=True, capture_output=True)
+    done = subprocess.run([*shlex.split(program()), "--version"], check=True, capture_output=True)
     assert done.stdout.startswith(b"qkv ")
 
 

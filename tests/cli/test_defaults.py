@@ -16,7 +16,7 @@ from qkv.decode.sampling import Sampling
 from qkv.settings import defaults_of, options_of
 from qkv.tasks.align.predict import MUTUAL
 from qkv.tasks.catalog import TASKS
-from qkv.tasks.dates import run_demo
+from qkv.tasks.demo import run_demo
 from qkv.tasks.explaining import Question
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.point.predict import ElementPointer

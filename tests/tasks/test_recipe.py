@@ -12,7 +12,7 @@ from qkv.tasks.origin import open_origin
 from qkv.tasks.point import recipe as point
 from qkv.tasks.recipe import Recipe
 from qkv.tasks.regress import recipe as regress
-from qkv.tasks.run_folder import ADDED
+from qkv.tasks.run_folder import OLDER_DEFAULTS
 from qkv.tasks.translate import recipe as translate
 
 RECIPES: dict[str, Recipe[Any, Any, Any, Any]] = {
@@ -102,7 +102,7 @@ def test_a_run_of_an_earlier_version_is_resumed_as_it_was(task: str, table: dict
     now = model.show(model.read(table))
     assert {name: now[name] for name in table} == table
     for name in now.keys() - table.keys():
-        assert ADDED[f"model.{name}"] == now[name]
+        assert OLDER_DEFAULTS[f"model.{name}"] == now[name]
     defaults = model.show(model.read({name: table[name] for name in ("kind", "encoder") if name in table}))
     assert defaults == now, "and it is still the default"
 

@@ -18,7 +18,7 @@ def demo(
 
     Example: qkv demo
     """
-    from qkv.tasks.dates import run_demo
+    from qkv.tasks.demo import run_demo
 
     code = run_demo(out, seed, steps)
     if code:

@@ -18,7 +18,7 @@ from qkv.settings import UNKNOWN, build, check_tables, converted, merge, options
 from qkv.tasks.events import listeners
 from qkv.tasks.notes import note, progress, verbose, working
 from qkv.tasks.origin import Origin, first_tokenizer, origin_config, start_from
-from qkv.tasks.run_folder import ADDED, FREE, expect_same_run, files_read, run_folder, store
+from qkv.tasks.run_folder import CHANGEABLE, OLDER_DEFAULTS, expect_same_run, files_read, run_folder, store
 from qkv.tasks.runs import as_device
 from qkv.tasks.settings import ModelKind, TaskSettings, TokenizerSettings
 from qkv.tasks.tokenizing import as_learned, with_known_tokens
@@ -252,8 +252,8 @@ class Recipe(Generic[F, C, D, M]):
             run=folder,
             config={**self._config(replace(settings, training=training), text), **origin_config(origin)},
             tokenizer=text.tokenizer.to_json() if isinstance(text, Tokenized) else None,
-            free=FREE,
-            added=ADDED,
+            free=CHANGEABLE,
+            added=OLDER_DEFAULTS,
             files=files_read(settings.data),
             tensorboard=tensorboard,
             stream=progress(),

@@ -20,7 +20,7 @@ from qkv.training.processes import current
 
 _FITTED = 1
 """The step number of a model that is fitted in one step."""
-FREE = (
+CHANGEABLE = (
     "training.steps",
     "training.epochs",
     "training.validate_every",
@@ -29,7 +29,7 @@ FREE = (
     "training.keep",
 )
 """Settings that may change when a run is resumed."""
-ADDED: Mapping[str, Any] = {
+OLDER_DEFAULTS: Mapping[str, Any] = {
     "model.residual": False,
     "model.sinks": False,
     "model.score": "default",
@@ -95,7 +95,7 @@ def expect_same_run(folder: Path, task: str, tables: Mapping[str, Mapping[str, A
         if isinstance(row := stored.get(table), dict)
     }
     now = {table: {name: tables[table][name] for name in row} for table, row in before.items()}
-    expect_same(folder, before, now, FREE)
+    expect_same(folder, before, now, CHANGEABLE)
 
 
 def files_read(files: object) -> dict[str, str]:

@@ -17,7 +17,7 @@ from qkv.metrics.figure import Figure, require_same_length
 from qkv.models.pointer import END, PointerNetwork
 from qkv.tasks.notes import counted
 from qkv.tasks.point.data import ElementVocabulary, PointLines
-from qkv.tasks.point.settings import Order
+from qkv.tasks.point.settings import AnswerOrder
 
 _NONE = -100
 _BATCH_ELEMENTS = 8192
@@ -55,7 +55,7 @@ class PointTask:
 
     model: PointerNetwork
     text: PointLines
-    order: Order
+    order: AnswerOrder
     smoothing: float
     rows: int | None = None
     examples: list[Example] = field(init=False)
@@ -115,7 +115,7 @@ class PointTask:
 
 
 def judge_positions(
-    predicted: Sequence[Sequence[int]], truth: Sequence[Sequence[int]], order: Order = "sequence"
+    predicted: Sequence[Sequence[int]], truth: Sequence[Sequence[int]], order: AnswerOrder = "sequence"
 ) -> list[Figure]:
     """Score positions; used by both training and `qkv evaluate`.
 
@@ -151,7 +151,7 @@ def judge_positions(
     ]
 
 
-def _same(positions: list[int], expected: list[int], order: Order) -> bool:
+def _same(positions: list[int], expected: list[int], order: AnswerOrder) -> bool:
     if order == "set":
         return set(positions) == set(expected)
     if order == "cycle" and positions and len(positions) == len(expected) and expected[0] in positions:

@@ -18,7 +18,7 @@ from qkv.recording.recorder import record
 from qkv.tasks.point.data import ElementVocabulary
 from qkv.tasks.point.objective import judge_positions, point, stack
 from qkv.tasks.point.recipe import build_pointer
-from qkv.tasks.point.settings import POINT, Order
+from qkv.tasks.point.settings import POINT, AnswerOrder
 from qkv.tasks.runs import OTHER_VERSION, Trained, expect_task, load_trained, rebuild
 from qkv.tasks.values import expect_texts
 from qkv.values.checked import answering
@@ -81,7 +81,7 @@ class ElementPointer:
     def __init__(self, trained: Trained, device: str | torch.device = "cpu") -> None:
         expect_task(trained, POINT.name, "a model that points at elements")
         config: dict[str, Any] = dict(trained.contents.config)
-        fits = config.get("elements") in get_args(Elements) and config.get("order") in get_args(Order)
+        fits = config.get("elements") in get_args(Elements) and config.get("order") in get_args(AnswerOrder)
         sizes = all(type(size) is int and 0 < size < 2**31 for size in (config.get("features"), config.get("longest")))
         words, table = config.get("words"), config.get("model")
         named = words is None or (isinstance(words, list) and all(isinstance(word, str) for word in words))
@@ -90,7 +90,7 @@ class ElementPointer:
             expected = "elements and sizes in config.json"
             raise CheckpointError(str(trained.folder), expected, "others", OTHER_VERSION)
         self.kind: Elements = config["elements"]
-        self.order: Order = config["order"]
+        self.order: AnswerOrder = config["order"]
         self.longest: int = config["longest"]
         self.vocabulary = None if words is None else ElementVocabulary(cast("list[str]", words))
         features = config["features"]

@@ -16,7 +16,7 @@ Lists = Path | str | Iterable[Listed]
 """A file, or lists of elements or positions."""
 ListPairs = Path | str | Iterable[tuple[Listed, str | Sequence[int]]]
 """A file, or pairs of elements and positions."""
-Order = Literal["sequence", "cycle", "set"]
+AnswerOrder = Literal["sequence", "cycle", "set"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class PointFiles:
         Option("What elements are, also vectors as 0.3,0.7", or_else="as in the first line"),
     ] = None
     order: Annotated[
-        Order, Option("What makes an answer exact: the same sequence, cycle (corners) or set", topic=DATA)
+        AnswerOrder, Option("What makes an answer exact: the same sequence, cycle (corners) or set", topic=DATA)
     ] = "sequence"
     vocabulary: Annotated[int, Option("Maximum number of words", "words")] = 30_000
 

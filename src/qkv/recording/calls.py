@@ -1,19 +1,25 @@
-"""One recorded call of an attention."""
+"""One recorded call of an attention: of ours, or of PyTorch's own multi-head attention."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from typing import Any, NamedTuple, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from qkv.errors import UnsupportedError
 from qkv.functional import attention_with_weights
 from qkv.masks.base import Mask
 from qkv.masks.lower import matrix, part
 from qkv.masks.patterns import Causal
+from qkv.nn.pytorch import masks_of
 from qkv.normalizers.row_state import RowState
+from qkv.recording.projections import Projection, projections_of
 from qkv.values.pytree import tensors_in
+
+_SIGNATURE = signature(nn.MultiheadAttention.forward)
 
 
 class LastInputs(NamedTuple):
@@ -164,3 +170,43 @@ class RecordedCall:
 def _is_complete(tensor: Tensor) -> bool:
     """Return whether a tensor covers all of its storage."""
     return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+
+
+@torch.no_grad()
+def call_of_torch_layer(
+    layer: nn.MultiheadAttention, arguments: tuple[Any, ...], options: dict[str, Any], moment: int
+) -> RecordedCall:
+    """Return a forward pass of PyTorch's layer as a call; its projections are computed again.
+
+    Args:
+        layer: the layer.
+        arguments, options: the arguments of the pass.
+        moment: see `RecordedCall`.
+    """
+    bound = _SIGNATURE.bind(layer, *arguments, **options).arguments
+    inputs = [bound[name] for name in ("query", "key", "value")]
+    self_attention = inputs[0] is inputs[1]
+    if inputs[0].ndim == 2:
+        inputs = [x.unsqueeze(0) for x in inputs]
+    elif not layer.batch_first:
+        inputs = [x.transpose(0, 1) for x in inputs]
+    query, key, value = (
+        _by_head(x, projection, layer.num_heads)
+        for x, projection in zip(inputs, projections_of(layer)[:3], strict=True)
+    )
+    padding, attended = bound.get("key_padding_mask"), bound.get("attn_mask")
+    padding = padding if padding is None or padding.ndim == 2 else padding[None]
+    mask, bias = masks_of(padding, attended, query.shape[0], layer.num_heads, bool(bound.get("is_causal")))
+    named = {"mask": mask, "bias": bias}
+    x, memory, values = (tensor.detach() for tensor in inputs)
+    detached = LastInputs(x, memory, values, moment)
+    return RecordedCall(
+        query, key, value, {k: x for k, x in named.items() if x is not None}, None, moment, self_attention, detached
+    )
+
+
+def _by_head(x: Tensor, projection: Projection, heads: int) -> Tensor:
+    """Project, and split heads: (B, N, M) to (B, H, N, D)."""
+    assert projection.weight is not None
+    projected = F.linear(x, projection.weight, projection.bias)
+    return projected.view(*projected.shape[:-1], heads, -1).transpose(1, 2)

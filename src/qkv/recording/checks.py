@@ -78,6 +78,17 @@ def check_all_ran(ran: bool, recorded: bool, layers: Sequence[str], missed: Coll
         raise UnsupportedError("record", "a call of a layer", got, hint)
 
 
+def check_torch_layer(name: str, layer: nn.MultiheadAttention) -> None:
+    """Check that a layer of PyTorch can be recorded.
+
+    Raises:
+        UnsupportedError: it attends to keys that belong to no position.
+    """
+    if layer.bias_k is not None or layer.add_zero_attn:
+        hint = "Record a layer without bias_k, bias_v and add_zero_attn, or select others: layers=[...]."
+        raise UnsupportedError(name, "keys that belong to positions", "an extra key", hint)
+
+
 def inside(name: str, layer: str) -> bool:
     """Return whether an attention is a layer, or lies in it.
 

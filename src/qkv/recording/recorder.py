@@ -17,15 +17,14 @@ from qkv.nn.blocks import TransformerBlock
 from qkv.nn.decoding.cache import BatchRows, Memory
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.normalizers.row_state import RowState
-from qkv.recording.calls import LastInputs, RecordedCall
-from qkv.recording.checks import check_all_ran, check_any, check_arguments, chosen
+from qkv.recording.calls import LastInputs, RecordedCall, call_of_torch_layer
+from qkv.recording.checks import check_all_ran, check_any, check_arguments, check_torch_layer, chosen
 from qkv.recording.dividing import PassDivider
 from qkv.recording.hooks import PerThread, first_time
 from qkv.recording.origins import ProjectionHooks, model_above, position_of
 from qkv.recording.passes import Setup, TokenNames
 from qkv.recording.projections import projections_of
 from qkv.recording.row_states import RowStates
-from qkv.recording.torch_layers import call_of, check_layer
 from qkv.recording.trace import Trace
 from qkv.values.hooks import is_step
 from qkv.view.scene import OPTIONS
@@ -176,11 +175,11 @@ def _watch(model: nn.Module, name: str, module: nn.Module, recorder: _Recorder) 
     """Register the hooks that record one layer."""
     modules, setup = dict(model.named_modules()), recorder.trace.setup
     if isinstance(module, nn.MultiheadAttention):
-        check_layer(name, module)
+        check_torch_layer(name, module)
         setup.surroundings[name] = projections_of(module)
 
         def attend(layer: nn.MultiheadAttention, arguments: Any, options: Any, output: Any) -> None:
-            recorder.divider.add(name, call_of(layer, arguments, options, recorder.divider.moment))
+            recorder.divider.add(name, call_of_torch_layer(layer, arguments, options, recorder.divider.moment))
 
         return [module.register_forward_hook(first_time(attend), with_kwargs=True)]
     watch = _LayerHooks(name, recorder)

@@ -16,8 +16,8 @@ from qkv.cli.generate import generate
 from qkv.cli.label import classify, tag
 from qkv.cli.paths import CommandOfPaths
 from qkv.cli.point import point
-from qkv.cli.prepare import command as prepare
 from qkv.cli.regress import regress
+from qkv.cli.train import command_of, prepare_command
 from qkv.cli.translate import translate
 from qkv.cli.view import view
 
@@ -34,8 +34,6 @@ class TrainCommands(Mapping[str, Any]):
     """The commands of `qkv train` by task, made when they are asked for, so that no other command waits for them."""
 
     def __getitem__(self, task: str) -> Any:
-        from qkv.cli.train import command_of
-
         return command_of(task)
 
     def __iter__(self) -> Iterator[str]:
@@ -60,7 +58,7 @@ train = typer.Typer(
 )
 
 app.command(cls=CommandOfPaths)(demo)
-app.command("prepare", cls=CommandOfPaths)(prepare)
+app.command("prepare", cls=CommandOfPaths)(prepare_command)
 app.add_typer(train)
 app.command(cls=CommandOfPaths)(translate)
 app.command(cls=CommandOfPaths)(generate)

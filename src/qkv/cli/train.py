@@ -1,4 +1,4 @@
-"""`qkv train TASK`: commands made from the settings of tasks."""
+"""`qkv train TASK` and `qkv prepare`: commands made from tables of settings."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,6 +14,7 @@ from qkv.cli.flags import flagged, option_of
 from qkv.cli.paths import CommandOfPaths, expect_output_file
 from qkv.errors import ConfigError, QkvError, on_command_line
 from qkv.settings import choices_of, defaults_of, hints_of, options_of, parse, parts_of
+from qkv.tasks.prepare.settings import PREPARE, PrepareOptions
 from qkv.tasks.settings import RUN, TOPICS, TaskSettings, spelling_settings
 
 if TYPE_CHECKING:
@@ -183,3 +184,31 @@ def _one_message(rendezvous: "Rendezvous") -> Iterator[None]:
         if rendezvous.rank:
             raise typer.Exit(BAD_INPUT) from None
         raise
+
+
+_FILES = "files"
+_Files = Annotated[list[Path] | None, typer.Argument(metavar="FILES...", help="Text, or JSON lines (.jsonl); .gz too.")]
+
+
+@flagged(
+    {_FILES: _Files, **dict(_run_flags(PrepareOptions)), **flags_of(PREPARE, options=False)},
+    defaults_of(PrepareOptions),
+)
+def prepare(**flags: Any) -> None:
+    """Run `qkv prepare` with its flags: turn text into tokens on disk, for trainings on more than fits in memory."""
+    from qkv.tasks.notes import as_json
+    from qkv.tasks.prepare.preparing import Preparation
+    from qkv.tasks.streams import write_json
+
+    files = flags.pop(_FILES) or []
+    options = {name: flags.pop(name) for name in defaults_of(PrepareOptions)}
+    typed = typed_settings(PREPARE, flags)
+    with spelling_settings(PREPARE, typed, on_command_line):
+        preparation = Preparation.of(files, PREPARE.in_tables(typed), options["tokenizer_from"])
+        prepared = preparation.prepare(options["out"], options["processes"])
+    if as_json():
+        write_json([prepared._asdict()])
+
+
+prepare.__doc__ = PREPARE.help
+prepare_command = guarded(prepare)

@@ -527,7 +527,7 @@ def parse(hint: Any, text: str) -> Any:
     return text
 
 
-def plain(settings: Any) -> dict[str, Any]:
+def as_dict(settings: Any) -> dict[str, Any]:
     """Convert settings to a nested dict; None is omitted, paths become strings.
 
     Example:
@@ -535,14 +535,14 @@ def plain(settings: Any) -> dict[str, Any]:
         ... class Data:
         ...     source: Path | None = None
         ...     size: int = 8
-        >>> plain(Data())
+        >>> as_dict(Data())
         {'size': 8}
     """
     result: dict[str, Any] = {}
     for setting_field in fields(settings):
         item = getattr(settings, setting_field.name)
         if is_dataclass(item) and not isinstance(item, type):
-            result[setting_field.name] = plain(item)
+            result[setting_field.name] = as_dict(item)
         elif item is not None:
             result[setting_field.name] = (
                 str(item) if isinstance(item, Path) else list(item) if isinstance(item, tuple) else item

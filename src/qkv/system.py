@@ -232,7 +232,7 @@ def _within(path: str | Path) -> tuple[str, int | None]:
     return str(path), None
 
 
-def is_plain(name: str) -> bool:
+def is_file_name(name: str) -> bool:
     """Return whether a name stays in its folder on every system.
 
     Windows also separates folders with backslashes, and a colon is the end of a drive or begins a file's other stream.
@@ -241,7 +241,7 @@ def is_plain(name: str) -> bool:
         name: of a file.
 
     Example:
-        >>> [is_plain(name) for name in ("model.safetensors", "..", "a/b", "C:x", "a\\\\b", "")]
+        >>> [is_file_name(name) for name in ("model.safetensors", "..", "a/b", "C:x", "a\\\\b", "")]
         [True, False, False, False, False, False]
     """
     return name not in {"", ".", ".."} and not set(name) & set("/\\:\0")

@@ -21,7 +21,7 @@ from qkv.system import (
     expect_held,
     flush,
     flush_folder,
-    is_plain,
+    is_file_name,
     is_read_only,
     make,
     open_for_appending,
@@ -431,7 +431,7 @@ class FolderReader:
     @contextmanager
     def _open(self, name: str) -> Iterator[int]:
         path = self.folder / name
-        if not is_plain(name):
+        if not is_file_name(name):
             hint = "A checkpoint only reads files in its own folder: copy it again from its source."
             raise CheckpointError(str(path), "a plain file name", f"{name!r}", hint)
         with typed(path, "a readable file of the checkpoint"):

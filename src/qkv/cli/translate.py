@@ -61,7 +61,7 @@ def translate(
     Example: echo "Ein Hund läuft." | qkv translate runs/de-en --beam 5 --show
     """
     from qkv.decode.sampling import RowKeys
-    from qkv.settings import plain
+    from qkv.settings import as_dict
     from qkv.tasks.align.unknown import as_unknown
     from qkv.tasks.answering import answered, parts_of_stdin
     from qkv.tasks.drawing import Drawing, alignments
@@ -120,7 +120,7 @@ def translate(
             note(f"qkv: {message}" if file is None else f"qkv: {file}: {message}")
 
     if batch is not None:
-        work = {"command": "translate", "source_col": source_col, "features_col": features_col, **plain(how)}
+        work = {"command": "translate", "source_col": source_col, "features_col": features_col, **as_dict(how)}
         answer_shards(batch, "translated", work, runs, translated, average=average, tabs=tabs)
         return
     parts = [list(examples)] if examples else parts_of_stdin(line_buffered=line_buffered, tabs=tabs)

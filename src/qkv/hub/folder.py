@@ -15,7 +15,7 @@ from qkv.checkpoint.plain import decode_mapping
 from qkv.checkpoint.tensors import Header, read_header, read_some
 from qkv.errors import CheckpointError
 from qkv.files import open_file
-from qkv.system import is_plain
+from qkv.system import is_file_name
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 _SMALL, _TEXT = 16 << 20, 256 << 20
@@ -121,7 +121,7 @@ class Folder:
             CheckpointError: the name has a folder in it, or the file lies elsewhere.
         """
         path = self.path / name
-        if not is_plain(name):
+        if not is_file_name(name):
             hint = "Only files of the folder itself are read."
             raise CheckpointError(str(path), "a plain file name", ascii(name)[:200], hint)
         real, folder = Path(os.path.realpath(path)), Path(os.path.realpath(self.path))

@@ -14,7 +14,7 @@ from qkv.hub.families.load import PUBLISHED
 from qkv.metrics.figure import Figure
 from qkv.nn.first_batch import start_from_first_batch
 from qkv.nn.mechanism import MechanismConfig
-from qkv.settings import UNKNOWN, build, check_tables, converted, merge, options_of, plain
+from qkv.settings import UNKNOWN, as_dict, build, check_tables, converted, merge, options_of
 from qkv.tasks.events import listeners
 from qkv.tasks.notes import note, progress, verbose, working
 from qkv.tasks.origin import Origin, first_tokenizer, origin_config, start_from
@@ -190,7 +190,7 @@ class Recipe(Generic[F, C, D, M]):
 
     def show_settings(self, settings: RecipeSettings[F, C]) -> dict[str, Any]:
         """Return the settings as nested dicts, the inverse of `load_settings`."""
-        table = self.settings.current({**plain(settings), "model": self.model.show(settings.model)})
+        table = self.settings.current({**as_dict(settings), "model": self.model.show(settings.model)})
         return {name: self.settings.replaced(name, table[name]) for name in self.tables}
 
     def train(
@@ -280,7 +280,7 @@ class Recipe(Generic[F, C, D, M]):
 
     def _stored(self, settings: RecipeSettings[F, C]) -> dict[str, Any]:
         """Return the tables of a checkpoint, which has no files."""
-        tables = {**plain(settings), "model": self.model.show(settings.model)}
+        tables = {**as_dict(settings), "model": self.model.show(settings.model)}
         return {name: self.settings.stored(name, tables[name]) for name in self.tables if name != "data"}
 
 
@@ -331,7 +331,7 @@ def without(config: Any, *derived: str) -> dict[str, Any]:
         >>> "size" in without(DecoderConfig(size=9), "size")
         False
     """
-    return {name: item for name, item in plain(config).items() if name not in derived}
+    return {name: item for name, item in as_dict(config).items() if name not in derived}
 
 
 def refuse_derived(table: Mapping[str, Any], names: tuple[str, ...], hint: str) -> None:

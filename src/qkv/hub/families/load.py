@@ -21,8 +21,8 @@ from qkv.models.language_model import LanguageModel
 from qkv.models.parts import TransformerParts
 from qkv.models.reader import MaskedLanguageModel, TextClassifier, TextTagger
 from qkv.models.translator import TransformerTranslator
+from qkv.settings import as_dict
 from qkv.settings import build as build_settings
-from qkv.settings import plain
 
 PUBLISHED = "published"
 """The kind of these models in the configuration of a checkpoint."""
@@ -80,7 +80,7 @@ class PublishedConfig:
 
     def to_table(self) -> dict[str, Any]:
         """Return the configuration of the model in a checkpoint."""
-        return {"kind": PUBLISHED, **plain(self)}
+        return {"kind": PUBLISHED, **as_dict(self)}
 
     @property
     def copy(self) -> str:

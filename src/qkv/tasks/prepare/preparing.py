@@ -19,7 +19,7 @@ from qkv.data.exchanged import exchanged_message
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, DataError, Place, quantity, setting
 from qkv.files import absolute, as_path
-from qkv.settings import build, check_tables, merge, plain
+from qkv.settings import as_dict, build, check_tables, merge
 from qkv.system import remove_file
 from qkv.tasks.generate.settings import GENERATE
 from qkv.tasks.notes import Verbosity, note, use_verbosity, working
@@ -160,8 +160,8 @@ class Preparation:
     @property
     def _settings(self) -> dict[str, Plain]:
         """The settings that define the corpus, by table."""
-        files = {name: item for name, item in plain(self.files).items() if name not in ("source", "target")}
-        words = {name: item for name, item in plain(self.words).items() if item is not None}
+        files = {name: item for name, item in as_dict(self.files).items() if name not in ("source", "target")}
+        words = {name: item for name, item in as_dict(self.words).items() if item is not None}
         source = {} if self.origin is None else {"tokenizer_from": self.origin.digest}
         return {"data": files, "tokenizer": words, **source}
 

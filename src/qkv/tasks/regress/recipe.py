@@ -9,7 +9,7 @@ from qkv.data.table import Columns
 from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
-from qkv.settings import plain
+from qkv.settings import as_dict
 from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings
 from qkv.tasks.regress.data import read_columns
 from qkv.tasks.regress.model import estimator_class, fit, judge_regression, read_config
@@ -50,7 +50,7 @@ def _judge(smoother: KernelSmoother, columns: Columns, settings: RegressionSetti
 
 RECIPE: Recipe[RegressFiles, RegressModel, Columns, KernelSmoother] = Recipe(
     REGRESS,
-    ModelTable(read_config, plain),
+    ModelTable(read_config, as_dict),
     _read,
     _build,
     None,

@@ -8,7 +8,7 @@ from qkv.checkpoint.disk import expect_inside, make_folder, replace_file
 from qkv.checkpoint.plain import decode, encode
 from qkv.errors import CheckpointError, ConfigError
 from qkv.files import read_file
-from qkv.system import is_plain
+from qkv.system import is_file_name
 from qkv.tasks.example import packaged
 from qkv.tasks.translate.settings import MOST_MODELS
 
@@ -88,7 +88,7 @@ def expect_single(run: Path) -> None:
 
 
 def _name(name: object) -> bool:
-    return isinstance(name, str) and is_plain(name) and len(name) <= _LONGEST_NAME
+    return isinstance(name, str) and is_file_name(name) and len(name) <= _LONGEST_NAME
 
 
 def _wrong(path: Path, got: str) -> CheckpointError:

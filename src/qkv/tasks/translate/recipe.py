@@ -10,7 +10,7 @@ from qkv.data.corpus import fingerprint
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, quantity, setting
 from qkv.metrics.translation import bleu
-from qkv.settings import build, check_tables, plain
+from qkv.settings import as_dict, build, check_tables
 from qkv.tasks.notes import note
 from qkv.tasks.origin import Origin
 from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings, Tables
@@ -61,7 +61,7 @@ def _job(model: TranslationModel, text: Parallel, settings: TranslationSettings)
 
 def _identity(text: Parallel, settings: TranslationSettings) -> dict[str, Any]:
     fingerprints = {"train": text.fingerprint, "valid": fingerprint(text.valid)}
-    table = {} if settings.data.table is None else {"table": plain(settings.data.table)}
+    table = {} if settings.data.table is None else {"table": as_dict(settings.data.table)}
     return {"longest": settings.data.longest, **table, "text": fingerprints}
 
 
@@ -202,7 +202,7 @@ class Ensembles:
 
     def show_settings(self, settings: EnsembleSettings) -> dict[str, Any]:
         """Return the settings as nested dicts, the inverse of `load_settings`."""
-        return {**RECIPE.show_settings(settings.one), _TABLE: plain(settings.ensemble)}
+        return {**RECIPE.show_settings(settings.one), _TABLE: as_dict(settings.ensemble)}
 
     def train(
         self,

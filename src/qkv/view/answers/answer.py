@@ -54,15 +54,15 @@ def numbers(matrix: Tensor, exact: bool = True) -> Numbers:
     return Numbers(rows, columns, content, "exact" if exact else "sampled", low, high)
 
 
-def plain(tensor: Tensor) -> list[Any]:
+def as_numbers(tensor: Tensor) -> list[Any]:
     """Convert a tensor to numbers; −∞, the score of a masked key, becomes None."""
     listed: list[Any] = tensor.detach().double().cpu().tolist()
-    return [_plain(item) for item in listed] if tensor.ndim else [_plain(listed)]
+    return [_as_number(item) for item in listed] if tensor.ndim else [_as_number(listed)]
 
 
-def _plain(item: Any) -> Any:
+def _as_number(item: Any) -> Any:
     if isinstance(item, list):
-        return [_plain(inner) for inner in item]
+        return [_as_number(inner) for inner in item]
     return None if item == -math.inf else item
 
 

@@ -7,7 +7,7 @@ from typing import Any, final
 from torch import Tensor
 
 from qkv.values.steps import Filled, Kind, Part, Product, Step
-from qkv.view.answers.answer import plain
+from qkv.view.answers.answer import as_numbers
 
 TERMS = 3
 """How many terms of a sum are written out."""
@@ -48,7 +48,7 @@ class Stage:
             "equation": self.equation,
             "kind": self.kind,
         }
-        description |= {"values": plain(self.values.flatten()), "note": self.note}
+        description |= {"values": as_numbers(self.values.flatten()), "note": self.note}
         if self.of_weights:
             description["scale"] = "weight"
         if self.kind == "matrix":
@@ -69,7 +69,7 @@ class Stage:
         """Return the stage of one key as a line: equation, numbers filled in, and the result if it is a number."""
         filled = "" if self.filled is None else self.filled(at)
         of_key = self.values if self.kind in ("vector", "number") else self.values[at]
-        value = plain(of_key)[0] if of_key.numel() == 1 else None
+        value = as_numbers(of_key)[0] if of_key.numel() == 1 else None
         return {"equation": self.equation, "filled": filled or vector(of_key), "value": value}
 
 

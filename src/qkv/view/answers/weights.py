@@ -11,7 +11,7 @@ from qkv.functional import attention_with_state
 from qkv.introspect.lazy_map import AttentionMap
 from qkv.masks.base import Bounds
 from qkv.normalizers.dense import Softmax
-from qkv.view.answers.answer import plain
+from qkv.view.answers.answer import as_numbers
 from qkv.view.answers.head import Head, head_of, norms
 from qkv.view.scene import Scene
 
@@ -139,16 +139,16 @@ def _largest(name: str, weights: Tensor, lengths: Tensor, top: int) -> dict[str,
     remainder = weights.sum() - weights[order].sum()
     return {
         name: order.tolist(),
-        "weights": plain(weights[order]),
-        "contributions": plain(weights[order] * lengths[order]),
-        "rest": plain(remainder)[0],
+        "weights": as_numbers(weights[order]),
+        "contributions": as_numbers(weights[order] * lengths[order]),
+        "rest": as_numbers(remainder)[0],
     }
 
 
 def _entropy(head: Head, weights: Tensor) -> float | None:
     if not head.non_negative:
         return None
-    entropy: float | None = plain(-torch.special.xlogy(weights, weights).sum())[0]
+    entropy: float | None = as_numbers(-torch.special.xlogy(weights, weights).sum())[0]
     return entropy
 
 

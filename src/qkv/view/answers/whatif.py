@@ -11,7 +11,7 @@ from qkv.biases import Bias
 from qkv.errors import ConfigError, UnsupportedError, nearest
 from qkv.scores.base import Score
 from qkv.scores.free import Learned
-from qkv.view.answers.answer import plain
+from qkv.view.answers.answer import as_numbers
 from qkv.view.answers.head import AttendedRow, Head, default_normalizer, head_of
 from qkv.view.answers.mechanisms import checked, chosen_mask, chosen_normalizer, chosen_score
 from qkv.view.scene import Scene
@@ -139,8 +139,8 @@ def _difference(before: AttendedRow, after: AttendedRow) -> dict[str, Any]:
         "before": _as_json(before, keys),
         "after": _as_json(after, keys),
         "difference": {
-            "weights": plain((after.weights - before.weights)[keys]),
-            "output": plain(after.output - before.output),
+            "weights": as_numbers((after.weights - before.weights)[keys]),
+            "output": as_numbers(after.output - before.output),
         },
     }
 
@@ -149,8 +149,8 @@ def _as_json(attended: AttendedRow, keys: Tensor) -> dict[str, Any]:
     weights = attended.weights.double()
     remainder = float(weights.sum() - weights[keys].sum()) if len(keys) < len(weights) else 0.0
     return {
-        "weights": plain(weights[keys]),
-        "output": plain(attended.output),
+        "weights": as_numbers(weights[keys]),
+        "output": as_numbers(attended.output),
         "rest": remainder if math.isfinite(remainder) else None,
-        "sum": plain(weights.sum())[0],
+        "sum": as_numbers(weights.sum())[0],
     }

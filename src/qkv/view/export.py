@@ -1,7 +1,7 @@
 """Alignments as a file: one self-contained HTML page that needs no network and trusts no token, or a picture."""
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -33,9 +33,14 @@ def save(path: str | Path, alignments: Alignment | Sequence[Alignment]) -> None:
         ...     print([path.name for path in Path(folder).iterdir()])
         ['dog.html']
     """
-    picture_file = Path(path)
-    write = _WRITERS[expect_suffix("path", picture_file, _WRITERS)]
-    save_file(picture_file, write([alignments] if isinstance(alignments, Alignment) else list(alignments)))
+    suffix = expect_suffix("path", file := Path(path), (".html", ".svg", ".png"))
+    drawn = [alignments] if isinstance(alignments, Alignment) else list(alignments)
+    if suffix == ".html":
+        save_file(file, html(drawn).encode())
+        return
+    from qkv.view import figure
+
+    save_file(file, figure.svg(drawn) if suffix == ".svg" else figure.png(drawn))
 
 
 def html(alignments: Sequence[Alignment]) -> str:
@@ -70,22 +75,3 @@ def _described(alignment: Alignment) -> dict[str, object]:
         "scale": alignment.scale,
         "weights": base64.b64encode(weights.tobytes()).decode(),
     }
-
-
-def _svg(alignments: Sequence[Alignment]) -> bytes:
-    from qkv.view.figure import svg
-
-    return svg(alignments)
-
-
-def _png(alignments: Sequence[Alignment]) -> bytes:
-    from qkv.view.figure import png
-
-    return png(alignments)
-
-
-_WRITERS: dict[str, Callable[[Sequence[Alignment]], bytes]] = {
-    ".html": lambda alignments: html(alignments).encode(),
-    ".svg": _svg,
-    ".png": _png,
-}

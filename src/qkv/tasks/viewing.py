@@ -63,13 +63,13 @@ def scene_of_command(
 
     Raises:
         ConfigError: both texts or none are given for a run, or one for a trace.
-        QkvError: as for `scene_of_text` and `scene_of_trace`.
+        QkvError: as for `scene_of_text`, or the trace is damaged.
     """
     if run.suffix == TRACE:
         if text is not None or file is not None:
             hint = "A trace already contains its text: omit it."
             raise ConfigError(setting("text"), "no text with a trace", "one", hint)
-        return scene_of_trace(run)
+        return read(run).scene()
     if text is None and file is None and is_example(run):
         text = SENTENCES[0]
     if (text is None) == (file is None):
@@ -138,18 +138,6 @@ def scene_of(trained: Model, text: str, tokens: int | None = None) -> Scene:
             return _read(trained, list(_expect_tokens(ids[:tokens])), text, begins)
         case _:
             return _read(trained, _ids(trained, text, tokens), text)
-
-
-def scene_of_trace(path: str | Path) -> Scene:
-    """Build the scene of a saved trace.
-
-    Args:
-        path: a file written by `trace.save`.
-
-    Raises:
-        DataError: it is not a trace.
-    """
-    return read(path).scene()
 
 
 def show_until_interrupted(scene: Scene, port: int, *, browser: bool) -> None:

@@ -19,7 +19,7 @@ from qkv.tasks.settings import RUN, TOPICS, TaskSettings, spelling_settings
 
 if TYPE_CHECKING:
     from qkv.tasks.processes import Rendezvous
-    from qkv.tasks.training import TrainingRecipe
+    from qkv.tasks.requested_training import TrainingRecipe
 
 
 _PREPARED, _CORPUS = "prepared", "corpus"
@@ -152,8 +152,8 @@ def _train(recipe: "TrainingRecipe", tables: Mapping[str, Mapping[str, Any]], op
     from qkv.settings import to_toml
     from qkv.tasks.notes import as_json
     from qkv.tasks.processes import TrainingCall, meet
+    from qkv.tasks.requested_training import RequestedTraining
     from qkv.tasks.streams import write_json, write_lines
-    from qkv.tasks.training import RequestedTraining
 
     call = TrainingCall(
         recipe.settings.name, tables, options["out"], options.get("start"), options.get("tokenizer_from")

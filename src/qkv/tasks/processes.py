@@ -1,7 +1,7 @@
 """Trainings in several processes: those that `processes` starts here, or those that `torchrun` started.
 
-Commands and `qkv.train` use this. The processes that are started here run `qkv.tasks.training`, and receive the
-training as names and values: the user's program itself runs only once.
+Commands and `qkv.train` use this. The processes that are started here run `qkv.tasks.requested_training`, and receive
+the training as names and values: the user's program itself runs only once.
 """
 
 import json
@@ -355,7 +355,7 @@ def _start(rank: int, size: int, port: int, threads: int) -> "subprocess.Popen[b
         "OMP_NUM_THREADS": threads,
     }
     return subprocess.Popen(
-        python_command("from qkv.tasks.training import main; main()"),
+        python_command("from qkv.tasks.requested_training import main; main()"),
         env={**os.environ, **{name: str(item) for name, item in environment.items()}},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

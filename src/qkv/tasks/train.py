@@ -22,8 +22,8 @@ from qkv.tasks.point.settings import PointFiles, PointModel
 from qkv.tasks.processes import TrainingCall, meet
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import RegressFiles, RegressModel
+from qkv.tasks.requested_training import RequestedTraining
 from qkv.tasks.settings import TokenizerSettings, parameters, spelling_settings
-from qkv.tasks.training import RequestedTraining
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.settings import MemberSettings, TranslateFiles, TranslateModel, TranslateTokenizer
 from qkv.training.events import Event, Outcome

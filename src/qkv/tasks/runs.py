@@ -135,18 +135,18 @@ def open_published(folder: Folder) -> Trained:
     Raises:
         CheckpointError: the folder does not hold what it should.
     """
-    published = read_folder(folder)
-    settings = published.published
-    longest = published.config.context
-    config: dict[str, Any] = {"task": published.family.task, "model": settings.to_table(), "longest": longest}
-    if published.config.labels:
+    pretrained = read_folder(folder)
+    settings = pretrained.published
+    longest = pretrained.config.context
+    config: dict[str, Any] = {"task": pretrained.family.task, "model": settings.to_table(), "longest": longest}
+    if pretrained.config.labels:
         config["labels"] = list(settings.labels)
     try:
-        tokenizer = _tokenizer(folder, published.family.task == "translate", published.config.size)
+        tokenizer = _tokenizer(folder, pretrained.family.task == "translate", pretrained.config.size)
     except DataError as error:
         raise error.as_kind(CheckpointError) from error
     text = None if tokenizer is None else tokenizer.to_json()
-    return Trained(folder.path, Contents(published.tensors, config, text), tokenizer, published.family.task)
+    return Trained(folder.path, Contents(pretrained.tensors, config, text), tokenizer, pretrained.family.task)
 
 
 def published_digest(folder: Folder) -> str:

@@ -13,13 +13,13 @@ from torch import nn
 from qkv.training.protocols import Task
 from qkv.training.seeds import undisturbed
 
-Chosen = Literal["float32", "bfloat16"]
+ComputePrecision = Literal["float32", "bfloat16"]
 CLEARLY = 0.85
 """The ratio of times below which bfloat16 is chosen."""
 _ROUNDS = 3
 
 
-def computing(precision: Chosen, device: torch.device) -> AbstractContextManager[Any]:
+def computing(precision: ComputePrecision, device: torch.device) -> AbstractContextManager[Any]:
     """Run the code inside in a precision; weights keep theirs.
 
     Args:
@@ -39,7 +39,9 @@ def computing(precision: Chosen, device: torch.device) -> AbstractContextManager
     return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
-def choose(task: Task[Any], model: nn.Module, batches: Sequence[Sequence[int]], say: Callable[[str], None]) -> Chosen:
+def choose(
+    task: Task[Any], model: nn.Module, batches: Sequence[Sequence[int]], say: Callable[[str], None]
+) -> ComputePrecision:
     """Time forward and backward in both precisions, and choose bfloat16 if it is clearly faster.
 
     Weights, buffers and random generators are restored afterwards.
@@ -55,7 +57,7 @@ def choose(task: Task[Any], model: nn.Module, batches: Sequence[Sequence[int]], 
     """
     device = next(model.parameters()).device
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    seconds: dict[Chosen, list[float]] = {"float32": [], "bfloat16": []}
+    seconds: dict[ComputePrecision, list[float]] = {"float32": [], "bfloat16": []}
     with undisturbed():
         for index, batch in enumerate([batches[0], *islice(cycle(batches), _ROUNDS)]):
             for precision, measured in seconds.items():
@@ -67,13 +69,13 @@ def choose(task: Task[Any], model: nn.Module, batches: Sequence[Sequence[int]], 
         for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])
     ratio = median(seconds["bfloat16"]) / median(seconds["float32"])
-    chosen: Chosen = "bfloat16" if ratio < CLEARLY else "float32"
+    chosen: ComputePrecision = "bfloat16" if ratio < CLEARLY else "float32"
     say(f"Precision: bfloat16 takes {ratio:.2f} times as long as float32 here; training in {chosen}.")
     return chosen
 
 
 def _measure(
-    task: Task[Any], model: nn.Module, indices: Sequence[int], precision: Chosen, device: torch.device
+    task: Task[Any], model: nn.Module, indices: Sequence[int], precision: ComputePrecision, device: torch.device
 ) -> float:
     model.zero_grad(set_to_none=True)
     batch = task.collate(indices)

@@ -9,7 +9,7 @@ from qkv.checkpoint.contents import figure_from_plain, figure_to_plain
 from qkv.checkpoint.plain import Plain
 from qkv.errors import CheckpointError, ConfigError, nearest
 from qkv.metrics.figure import Figure
-from qkv.training.precision import Chosen
+from qkv.training.precision import ComputePrecision
 
 T = TypeVar("T", int, float, str)
 Sums = Literal["sequence", "tree"]
@@ -52,7 +52,7 @@ class State:
     best_step: int = 0
     window_loss: float = 0.0
     window_count: int = 0
-    precision: Chosen = "float32"
+    precision: ComputePrecision = "float32"
     threads: int = 1
     arithmetic: str = ""
     sums: Sums = "sequence"

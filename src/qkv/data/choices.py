@@ -6,7 +6,7 @@ TokenizerKind = Literal["bpe", "unigram", "word", "char", "none"]
 """Kinds of tokenizers."""
 Form = Literal["none", "NFC", "NFD", "NFKC", "NFKD"]
 """Normal forms of Unicode (Unicode Standard Annex 15); "none" leaves text as it is."""
-Order = Literal["random", "sequential"]
+WindowOrder = Literal["random", "sequential"]
 """Orders of an epoch's windows of a text."""
 Elements = Literal["numbers", "words"]
 """What a pointer network points at: numbers or vectors of them, or words."""

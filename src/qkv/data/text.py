@@ -3,7 +3,7 @@
 from pathlib import Path
 from random import Random
 
-from qkv.data.choices import Order
+from qkv.data.choices import WindowOrder
 from qkv.data.corpus import Lines, read_lines
 from qkv.errors import ConfigError, DataError, Place, setting
 
@@ -58,7 +58,7 @@ def divide(text: str, share: float) -> tuple[str, str]:
     return text[:index], text[index:]
 
 
-def windows(length: int, context: int, order: Order, seed: int, epoch: int) -> list[int]:
+def windows(length: int, context: int, order: WindowOrder, seed: int, epoch: int) -> list[int]:
     """Return where the windows of one epoch begin: adjacent, so that no token is predicted twice in an epoch.
 
     In random order windows are shuffled, and their offset changes with each epoch, so that no token always has the same
@@ -89,7 +89,7 @@ def windows(length: int, context: int, order: Order, seed: int, epoch: int) -> l
     return starts
 
 
-def window_shift(length: int, context: int, order: Order, random: Random) -> int:
+def window_shift(length: int, context: int, order: WindowOrder, random: Random) -> int:
     """Return where the first window of an epoch begins.
 
     Args:

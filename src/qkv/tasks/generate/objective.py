@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv.data.batches import device_of, in_batches
-from qkv.data.choices import Order
+from qkv.data.choices import WindowOrder
 from qkv.data.text import windows
 from qkv.metrics.figure import Figure
 from qkv.metrics.likelihood import bits_per_character, perplexity
@@ -39,7 +39,7 @@ class LanguageTask:
 
     model: TextModel
     text: TrainingText
-    order: Order
+    order: WindowOrder
     smoothing: float
     rows: int | None = None
 

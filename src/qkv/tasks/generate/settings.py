@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from qkv.data.choices import Order, TokenizerKind
+from qkv.data.choices import TokenizerKind, WindowOrder
 from qkv.settings import Option
 from qkv.tasks.settings import ATTENTION, MechanismSettings, ModelKind, TaskSettings, Texts, TokenizerSettings
 from qkv.training.settings import Settings as Training
@@ -25,7 +25,7 @@ class GenerateFiles:
         Texts | None, Option("Another file for validation; the end of the text is held out if not given")
     ] = None
     holdout: Annotated[float, Option("The part of the text, at its end, that is held out")] = 0.1
-    order: Annotated[Order, Option("Order of an epoch's windows")] = "random"
+    order: Annotated[WindowOrder, Option("Order of an epoch's windows")] = "random"
 
 
 @dataclass(frozen=True, kw_only=True)

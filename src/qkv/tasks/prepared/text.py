@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qkv.data.choices import Order
+from qkv.data.choices import WindowOrder
 from qkv.data.permutation import Permutation
 from qkv.data.text import window_shift
 from qkv.tasks.prepared.corpus import Corpus, mapped
@@ -60,7 +60,7 @@ class PreparedText:
         self._corpus.expect_ids(windows, self._corpus.tokenizer.size)
         return torch.from_numpy(windows)
 
-    def batches(self, context: int, rows: int, order: Order, seed: int, epoch: int) -> "WindowBatches":
+    def batches(self, context: int, rows: int, order: WindowOrder, seed: int, epoch: int) -> "WindowBatches":
         """Return the batches of an epoch: windows of the context length, in an order that is computed.
 
         Args:
@@ -120,7 +120,7 @@ class WindowBatches:
         ([0, 4, 8], [12], 2)
     """
 
-    def __init__(self, tokens: int, context: int, rows: int, order: Order, key: str) -> None:
+    def __init__(self, tokens: int, context: int, rows: int, order: WindowOrder, key: str) -> None:
         self._context, self._rows, self._key = context, rows, f"windows:{order}:{tokens}:{context}:{rows}:{key}"
         self._shift = window_shift(tokens, context, order, Random(self._key))
         self._count = len(range(self._shift, tokens - context, context))

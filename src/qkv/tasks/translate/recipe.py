@@ -123,17 +123,18 @@ RECIPE: TranslationRecipe = Recipe(
     check=_check,
     completed=_monitored,
 )
+"""Training one translator."""
 
 
 def member(direction: Direction, split: int) -> TranslationRecipe:
-    """Return the task of one model of an ensemble.
+    """Return the recipe of one model of an ensemble.
 
     Args:
         direction: in which it writes.
         split: the seed that selects the held-out pairs, the same for all members.
 
     Returns:
-        The task; its run says the direction if that is right to left.
+        The recipe; its run says the direction if that is right to left.
 
     Example:
         >>> member("back", split=0).task
@@ -246,3 +247,4 @@ class Ensembles:
 
 
 ENSEMBLES = Ensembles()
+"""Training one translator or several, as `qkv train translate` does."""

@@ -1,8 +1,8 @@
-"""Checks shared by all models: sizes at construction, tokens at run time."""
+"""Checks shared by all models: sizes at construction, tokens at run time, and where features of a source begin."""
 
 from dataclasses import fields
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +74,17 @@ def expect_attention(score: str) -> None:
     if score == "none":
         hint = f"Only a recurrent decoder can do without: choose another score, or {setting('model', 'gru')}."
         raise ConfigError("model.score", "a score, because a Transformer is attention", '"none"', hint)
+
+
+def expect_attention_for_features(score: str) -> None:
+    """Refuse features as a second source where the first is not attended to.
+
+    Raises:
+        ConfigError: the score is "none".
+    """
+    if score == "none":
+        hint = f"Choose a score, or {setting('features', 'front')}."
+        raise ConfigError("model.score", "an attention beside that over features", '"none"', hint)
 
 
 def separate_attention(usual: MechanismConfig, part: str, score: str | None, normalizer: str | None) -> MechanismConfig:
@@ -228,6 +239,38 @@ def padding_of(lengths: Tensor, longest: int) -> Tensor | None:
     if lengths.device.type == "cpu" and not torch.compiler.is_compiling() and bool((lengths >= longest).all()):
         return None
     return lengths
+
+
+class Sides(NamedTuple):
+    """A batch of sources whose features, symbols after a mark, are a second source with an attention of its own.
+
+    Attributes:
+        lengths: symbols before the mark, (B,).
+        features: which positions hold features, bool (B, S).
+    """
+
+    lengths: Tensor
+    features: Tensor
+
+
+def split_source(ids_BS: Tensor, lengths: Tensor, mark: int) -> Sides:
+    """Split sources at the last mark of each row; a row without one has no features.
+
+    Args:
+        ids_BS: (B, S), int64.
+        lengths: real positions, (B,).
+        mark: the id between a source and its features.
+
+    Example:
+        >>> sides = split_source(torch.tensor([[5, 6, 4, 7], [5, 6, 7, 0]]), torch.tensor([4, 3]), mark=4)
+        >>> sides.lengths.tolist(), sides.features.int().tolist()
+        ([2, 3], [[0, 0, 0, 1], [0, 0, 0, 0]])
+    """
+    indices = torch.arange(ids_BS.shape[1], device=ids_BS.device)
+    real = indices < lengths[:, None]
+    last = torch.where((ids_BS == mark) & real, indices, -1).amax(1)
+    before = torch.where(last < 0, lengths, last)
+    return Sides(before, (indices > before[:, None]) & real)
 
 
 def check_target(target: Tensor, rows: int, size: int) -> None:

@@ -19,15 +19,16 @@ from qkv.models.checks import (
     check_heads,
     check_positions,
     clean_source,
+    expect_attention_for_features,
     expect_unbounded,
     padding_of,
     parts_of,
     separate_attention,
+    split_source,
 )
 from qkv.models.encoders import CELLS, SelfAttentionEncoder
 from qkv.models.first_weights import initialize_cells, initialize_embeddings
 from qkv.models.predictor import EncoderDecoder
-from qkv.models.second_source import expect_attention_for_features, split_source
 from qkv.nn.attention import Also, Attention
 from qkv.nn.decoding.cache import BatchRows, MaskedMemory, Memory
 from qkv.nn.dropout import Dropout

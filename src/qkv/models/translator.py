@@ -19,12 +19,12 @@ from qkv.models.checks import (
     padding_of,
     parts_of,
     separate_attention,
+    split_source,
 )
 from qkv.models.encoders import RecurrentEncoder, encode
 from qkv.models.first_weights import initialize_embeddings
 from qkv.models.parts import PositionParts, TransformerParts, scaled
 from qkv.models.predictor import EncoderDecoder
-from qkv.models.second_source import split_source
 from qkv.nn.biases import at_positions, bias_of
 from qkv.nn.blocks import BlockCache, TransformerBlock, fork_positions
 from qkv.nn.decoding.cache import BatchRows

@@ -8,10 +8,10 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import MARK, WordTable
 from qkv.errors import ConfigError, expect_name, setting
 from qkv.hub.families.load import PUBLISHED, PublishedConfig
+from qkv.models.checks import expect_attention_for_features
 from qkv.models.copying import CopyingTranslator
 from qkv.models.monotonic import MonotonicConfig, MonotonicTranslator
 from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
-from qkv.models.second_source import expect_attention_for_features
 from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.settings import build
 from qkv.tasks.recipe import kind_of, refuse_derived, refuse_settings_of, without

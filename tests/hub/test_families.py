@@ -30,13 +30,14 @@ from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
 from qkv.decode.prompted import Prompted
 from qkv.decode.protocol import Hypothesis
-from qkv.hub.families.keys import SettingsReader
+from qkv.errors import CheckpointError
 from qkv.hub.families.load import FAMILIES, StackModel, read_folder
 from qkv.hub.families.save import save
 from qkv.hub.folder import INDEX, WEIGHTS, Folder
 from qkv.models.language_model import LanguageModel
 from qkv.models.reader import MaskedLanguageModel, TextClassifier, TextTagger
 from qkv.models.translator import TransformerTranslator
+from qkv.nn.positions import PositionEmbedding
 
 HERE = Path(__file__).parent / "families"
 CLOSE = 1e-5
@@ -237,7 +238,7 @@ def test_settings_are_written_as_they_are_read(name: str) -> None:
     parts: Any = load(HERE / name).parts
     family = FAMILIES[name]
     assert family.write is not None
-    read = family.configure(SettingsReader(family.write(parts), family.defaults, "config.json"))
+    read = family.configure(family.settings(family.write(parts), "config.json"))
     assert read == replace(parts, settings="")
 
 
@@ -285,6 +286,21 @@ def test_old_names_unused_tensors_and_copies(tmp_path: Path) -> None:
     other = load(tmp_path / "model")
     assert not other.config.tied
     assert torch.equal(other.output.weight, embedding + 1)
+
+
+@pytest.mark.parametrize("name", ["marian", "pegasus"])
+def test_stored_positions_are_the_sinusoids_or_refused(name: str, tmp_path: Path) -> None:
+    shutil.copytree(HERE / name, tmp_path / "model")
+    tensors, part = safetensors.torch.load_file(HERE / name / WEIGHTS), "model.decoder.embed_positions.weight"
+    whole = load(HERE / name)
+    waves = PositionEmbedding("halves", whole.parts.width)(torch.zeros(whole.parts.context, whole.parts.width))
+    for stored, fits in ((waves.bfloat16(), True), (waves + 0.1, False), (waves[1:], False)):
+        safetensors.torch.save_file({**tensors, part: stored.contiguous()}, tmp_path / "model" / WEIGHTS)
+        if fits:
+            assert torch.equal(logits_of(load(tmp_path / "model"), inputs()), logits_of(whole, inputs()))
+        else:
+            with pytest.raises(CheckpointError, match=rf"{part}: expected sinusoids of 64 positions"):
+                load(tmp_path / "model")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -16,6 +16,7 @@ from tests.hub.published import CASES, PAIRS, inputs
 from tests.hub.test_families import load, logits_of
 
 from qkv.errors import CheckpointError
+from qkv.hub.families.load import FAMILIES
 from qkv.hub.folder import CONFIG
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -225,6 +226,38 @@ def test_every_setting_that_is_missing_or_another_agrees_or_is_refused(name: str
     assert faults == {}
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_every_synonym_of_a_setting_is_known(name: str) -> None:
+    theirs_ = getattr(transformers, CASES[name].config)
+    assert dict(FAMILIES[theirs_.model_type].synonyms) == theirs_.attribute_map
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_special_tokens_that_no_file_names_are_theirs(name: str) -> None:
+    cls = getattr(transformers, CASES[name].config)
+    usual, defaults = cls().to_dict(), FAMILIES[cls.model_type].defaults
+    for mark in ("pad", "bos", "eos", "decoder_start"):
+        assert defaults.get(f"{mark}_token_id") == usual.get(f"{mark}_token_id")
+
+
+_BESIDE: Changes = {"rope_scaling": {"rope_type": "yarn", **_SCALED}, "original_max_position_embeddings": 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("gpt2", {"num_attention_heads": 2}),
+        ("distilbert", {"num_attention_heads": 2}),
+        ("t5", {"num_attention_heads": 2, "head_dim": 4}),
+        ("llama", {"rope_parameters": DROP, "rope_theta": 100.0, **_BESIDE}),
+    ],
+)
+def test_the_setting_that_wins_where_two_say_the_same(name: str, changes: Changes, tmp_path: Path) -> None:
+    table = changed(configuration(name, tmp_path / "first"), changes)
+    assert fault(name, table, tmp_path / "second") == ""
+    assert load(tmp_path / "second").parts.heads == changes.get("num_attention_heads", 4)
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "setting"),
     [
@@ -232,6 +265,8 @@ def test_every_setting_that_is_missing_or_another_agrees_or_is_refused(name: str
         ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights"),
         ("gemma", {"hidden_act": "quick_gelu"}, "hidden_act"),
+        ("mistral", {"per_layer_config": {"1": {"sliding_window": 2}}}, "per_layer_config"),
+        ("bert", {"quantization_config": {"quant_method": "bitnet"}}, "quantization_config"),
     ],
 )
 def test_what_is_not_computed_is_refused_by_name(name: str, changes: Changes, setting: str, tmp_path: Path) -> None:

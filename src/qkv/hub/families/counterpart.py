@@ -10,7 +10,6 @@ from torch import Tensor
 from qkv.data.segments import SPECIALS
 from qkv.errors import UnsupportedError
 from qkv.hub.families.family import Family
-from qkv.hub.families.keys import SettingsReader
 from qkv.hub.families.load import FAMILIES
 from qkv.models.language_model import LanguageModel
 from qkv.models.parts import PositionParts, TransformerParts
@@ -58,7 +57,7 @@ def counterpart(model: LanguageModel | TransformerTranslator) -> Counterpart:
     assert family.write is not None
     begin = {"decoder_start_token_id": _MARKS["bos_token_id"]} if translates else {}
     table = {"model_type": family.name, **_MARKS, **begin, **family.write(parts)}
-    _expect_same(parts, family.configure(SettingsReader(table, family.defaults, "config.json")), family)
+    _expect_same(parts, family.configure(family.settings(table, "config.json")), family)
     copy = getattr(model.config, "copy", "none")
     if copy != "none":
         raise _refusal("copy", copy, "none")

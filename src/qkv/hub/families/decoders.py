@@ -250,7 +250,9 @@ def _rope(
     )
     kind = rope.get("rope_type") or rope.get("type") or "default"
     rate = rope.number("rope_theta") if rope.get("rope_theta") is not None else keys.number(base)
-    original = rope.maybe("original_max_position_embeddings") or keys.size("max_position_embeddings")
+    # As in their code: beside the table it wins, except over the tables of blocks of two kinds.
+    beside = keys.maybe("original_max_position_embeddings") if table is None else None
+    original = beside or rope.maybe("original_max_position_embeddings") or keys.size("max_position_embeddings")
     scaling: RopeScaling | None = None
     match kind:
         case "default":
@@ -366,7 +368,20 @@ GPT2 = Family(
     _gpt2,
     _gpt2_rules,
     "transformer.",
-    {"activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "n_positions": 1024, "tie_word_embeddings": True},
+    {
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-5,
+        "n_positions": 1024,
+        "tie_word_embeddings": True,
+        "bos_token_id": 50256,
+        "eos_token_id": 50256,
+    },
+    synonyms={
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
     ignored=(r"\.attn\.(bias|masked_bias)$",),
     copies=(("lm_head.weight", "transformer.wte.weight"),),
     write=_gpt2_settings,
@@ -387,19 +402,29 @@ NEOX = Family(
         "use_parallel_residual": True,
         "attention_bias": True,
         "tie_word_embeddings": False,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
     },
     {r"^lm_head\.": "embed_out."},
     _CACHED,
     (("embed_out.weight", "gpt_neox.embed_in.weight"),),
     _neox_settings,
 )
-_GEMMA = {"head_dim": 256, "max_position_embeddings": 8192, "tie_word_embeddings": True}
+_ENDS = {"bos_token_id": 1, "eos_token_id": 2}
+_GEMMA = {
+    "head_dim": 256,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "bos_token_id": 2,
+}
 _GEMMA2 = {"hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 256, "sliding_window": 4096}
 DECODERS = (
     GPT2,
     NEOX,
-    _family("llama", "LlamaForCausalLM", _llama_itself),
-    _family("mistral", "MistralForCausalLM", _mistral, num_key_value_heads=8, sliding_window=4096),
+    _family("llama", "LlamaForCausalLM", _llama_itself, **_ENDS),
+    _family("mistral", "MistralForCausalLM", _mistral, num_key_value_heads=8, sliding_window=4096, **_ENDS),
     _family("qwen2", "Qwen2ForCausalLM", _qwen2, sliding_window=4096, max_window_layers=28),
     _family("qwen3", "Qwen3ForCausalLM", _qwen3, head_dim=128, sliding_window=4096, max_window_layers=28),
     _family("gemma", "GemmaForCausalLM", _gemma, hidden_act="gelu_pytorch_tanh", **_GEMMA),

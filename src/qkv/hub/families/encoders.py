@@ -166,7 +166,7 @@ ENCODERS = (
         _roberta,
         partial(_rules, "roberta", _BERT_BLOCK),
         "roberta.",
-        {**_DEFAULTS, "pad_token_id": 1},
+        {**_DEFAULTS, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2},
         _OLD_NAMES,
         _UNUSED,
         (
@@ -181,10 +181,11 @@ ENCODERS = (
         _distilbert,
         partial(_rules, "distilbert", _DISTILBERT_BLOCK),
         "distilbert.",
-        {"activation": "gelu", "max_position_embeddings": 512, "tie_word_embeddings": True},
+        {"activation": "gelu", "max_position_embeddings": 512, "pad_token_id": 0, "tie_word_embeddings": True},
         _OLD_NAMES,
         _UNUSED,
         (("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),),
+        synonyms={"hidden_size": "dim", "num_attention_heads": "n_heads", "num_hidden_layers": "n_layers"},
     ),
 )
 

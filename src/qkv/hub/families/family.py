@@ -1,7 +1,7 @@
 """A family of models: how its config.json and its tensors are read and written."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
 
@@ -104,6 +104,8 @@ class Family:
         ignored: tensors that are computed from others, or belong to other outputs, as patterns.
         copies: pairs of tensors, of which the first may repeat the second.
         write: from the parts of a model that was trained here to config.json; None for families that are only read.
+        synonyms: further names of settings, and the usual names that they win over.
+        sinusoids: tables of positions, as patterns, which need not be stored, and hold the same numbers if they are.
     """
 
     name: str
@@ -117,6 +119,24 @@ class Family:
     ignored: tuple[str, ...] = ()
     copies: tuple[tuple[str, str], ...] = ()
     write: Callable[[TransformerParts], dict[str, Any]] | None = None
+    synonyms: Mapping[str, str] = field(default_factory=dict)
+    sinusoids: tuple[str, ...] = ()
+
+    def settings(self, table: Mapping[str, Any], where: str, tensors: Sequence[str] = ()) -> SettingsReader:
+        """Return a reader of a config.json, with the family's defaults, by the family's own names.
+
+        Args:
+            table: the contents.
+            where: the name of the file in messages.
+            tensors: the usual names of the tensors that are stored.
+
+        Example:
+            >>> from qkv.hub.families.decoders import GPT2
+            >>> GPT2.settings({"n_head": 4, "num_attention_heads": 2}, "config.json").size("n_head")
+            2
+        """
+        renamed = {usual: table[name] for name, usual in self.synonyms.items() if name in table}
+        return SettingsReader({**table, **renamed}, self.defaults, where, tensors)
 
     def canonical(self, stored: list[str]) -> dict[str, str]:
         """Return, by its usual name in the family, the name under which each tensor is stored.
@@ -133,7 +153,7 @@ class Family:
             for pattern, other in self.aliases.items():
                 usual = re.sub(pattern, other, usual)
             usual = self.prefix + usual if bare and usual not in _OUTPUTS else usual
-            if not any(re.search(pattern, usual) for pattern in self.ignored):
+            if not any(re.search(pattern, usual) for pattern in (*self.ignored, *self.sinusoids)):
                 names[usual] = name
         return names
 

@@ -1,5 +1,6 @@
 """Read the folder of a model of another library: its family, and its tensors in our form."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar, final
@@ -21,6 +22,7 @@ from qkv.models.language_model import LanguageModel
 from qkv.models.parts import TransformerParts
 from qkv.models.reader import MaskedLanguageModel, TextClassifier, TextTagger
 from qkv.models.translator import TransformerTranslator
+from qkv.nn.positions import PositionEmbedding
 from qkv.settings import as_dict
 from qkv.settings import build as build_settings
 
@@ -187,11 +189,22 @@ def describe(table: Mapping[str, Any], tensors: list[str], where: str) -> Descri
     """
     family = family_of(table, where)
     try:
-        config = family.configure(SettingsReader(table, family.defaults, where, tensors))
+        keys = family.settings(table, where, tensors)
+        _expect_one_kind(keys)
+        config = family.configure(keys)
         return Described(family, replace(config, settings=encode(dict(table), where).decode()))
     except (ConfigError, ArithmeticError) as error:
         hint = "Check config.json, or copy the folder again from its source."
         raise CheckpointError(where, "settings of a model", str(error)[:200], hint) from error
+
+
+def _expect_one_kind(keys: SettingsReader) -> None:
+    """Refuse settings of any family for blocks that differ, and for weights that stand for other numbers."""
+    if keys.get("per_layer_config"):
+        keys.refuse("per_layer_config", "none: blocks with the same settings")
+    if keys.get("quantization_config") is not None:
+        hint = "Save it dequantized where it was made. Quantized models can be recorded: see qkv.hub.attach."
+        keys.refuse("quantization_config", "none: weights that are not quantized", hint)
 
 
 def family_of(table: Mapping[str, Any], where: str) -> Family:
@@ -241,6 +254,7 @@ def read_folder(folder: Folder) -> Pretrained:
         described, needed = _expect_model(table, stored, weights, folder)
     else:
         stored = single
+    _expect_sinusoids(described, weights, folder)
     theirs = {name: tensor.float() for name, tensor in weights.read([stored[name] for name in needed]).items()}
     rules = family.rules(described.config)
     ours = to_ours(rules, {name: theirs[stored[name]] for name in needed}, described.config)
@@ -305,6 +319,24 @@ def _expect_model(
     return described, needed
 
 
+def _expect_sinusoids(described: Described, weights: FolderWeights, folder: Folder) -> None:
+    """Refuse tables of positions that hold other numbers than the sinusoids, which are computed here."""
+    context, width = described.config.context, described.config.width
+    for name in weights.shapes:
+        if not any(re.search(pattern, name) for pattern in described.family.sinusoids):
+            continue
+        table = weights.read([name])[name].float() if weights.shapes[name] == (context, width) else None
+        waves = PositionEmbedding("halves", width)(torch.zeros(context, width, device="cpu"))
+        if table is None or not torch.allclose(table, waves, rtol=0, atol=_ROUNDED):
+            expected, hint = (
+                f"sinusoids of {context:,} positions",
+                "Learned positions of this family run in transformers.",
+            )
+            raise CheckpointError(f"{folder.path}: {name}", expected, "other numbers", f"{hint} {_HINT}")
+
+
+_ROUNDED = 2**-7
+"""More than a number from -1 to 1 changes when it is rounded to bfloat16."""
 _DECODER_BIAS = ".decoder.bias"
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """Types that float32 holds exactly."""

@@ -162,6 +162,11 @@ _BART = {
     "share_encoder_decoder_embeddings": True,
     "tie_word_embeddings": True,
 }
+_BART_SYNONYMS = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "encoder_attention_heads",
+    "num_hidden_layers": "encoder_layers",
+}
 _SINUSOIDS = (r"^model\.(encoder|decoder)\.embed_positions\.weight$",)
 _COPIES = tuple(
     (f"{name}.weight", "model.shared.weight")
@@ -174,10 +179,11 @@ PAIRS = (
         "translate",
         partial(_bart, "after"),
         _bart_rules,
-        defaults=_BART,
-        ignored=_SINUSOIDS,
+        defaults={**_BART, "decoder_start_token_id": 58100, "pad_token_id": 58100, "eos_token_id": 0},
         copies=_COPIES,
         write=_bart_settings,
+        synonyms=_BART_SYNONYMS,
+        sinusoids=_SINUSOIDS,
     ),
     Family(
         "pegasus",
@@ -185,10 +191,11 @@ PAIRS = (
         "translate",
         partial(_bart, "before"),
         _bart_rules,
-        defaults=_BART,
-        ignored=_SINUSOIDS,
+        defaults={**_BART, "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1},
         copies=_COPIES,
         write=_bart_settings,
+        synonyms=_BART_SYNONYMS,
+        sinusoids=_SINUSOIDS,
     ),
     Family(
         "t5",
@@ -203,9 +210,17 @@ PAIRS = (
             "relative_attention_max_distance": 128,
             "n_positions": 512,
             "tie_word_embeddings": True,
+            "pad_token_id": 0,
+            "eos_token_id": 1,
         },
         # A bias of the attention to the source was once stored, and never used.
         ignored=(r"EncDecAttention\.relative_attention_bias",),
         copies=tuple((f"{name}.weight", "shared.weight") for name in ("encoder.embed_tokens", "decoder.embed_tokens")),
+        synonyms={
+            "hidden_size": "d_model",
+            "num_attention_heads": "num_heads",
+            "num_hidden_layers": "num_layers",
+            "head_dim": "d_kv",
+        },
     ),
 )

@@ -20,6 +20,7 @@ from qkv.errors import DataError, out_of_memory_text
 
 FORMAT = "qkv published tokenizer 1"
 _NAMES = ("format", "source", "target", "numbers", "files", "pad", "bos", "eos", "unk", "others", "marks")
+_NEVER = "never"
 _NONE = -1
 _MOST = 1 << 31
 _FILES = ("source.spm", "target.spm")
@@ -40,6 +41,7 @@ class Published:
         marks: whether `encode` adds the special tokens that the tokenizer's own rules add.
         where: the name of its file in messages.
         limit: the number of tokens that the model reads; None for any.
+        never: tokens that are never written.
 
     Raises:
         DataError: a text is no tokenizer, or an argument has a part of another type or range; so do the methods, where
@@ -58,6 +60,7 @@ class Published:
     marks: bool = True
     where: str = field(default="tokenizer.json", repr=False, compare=False)
     limit: int | None = field(default=None, repr=False, compare=False)
+    never: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         if (fault := self._fault()) is not None:
@@ -145,6 +148,8 @@ class Published:
                     "numbers": dict(self.numbers),
                     "files": dict(self.files),
                     "others": list(self.others),
+                    # Files of earlier versions do not have it.
+                    **({_NEVER: list(self.never)} if self.never else {}),
                 },
                 ensure_ascii=False,
             )
@@ -166,9 +171,9 @@ class Published:
         if not isinstance(document, dict):
             got = type(document).__name__
             raise DataError("tokenizer", f"the fields {', '.join(_NAMES)}", got, _AGAIN)
-        if set(document) != set(_NAMES):
+        if set(document) - {_NEVER} != set(_NAMES):
             raise DataError("tokenizer", f"the fields {', '.join(_NAMES)}", "other fields", _AGAIN)
-        return cls(**{name: document[name] for name in _NAMES if name != "format"}, limit=limit)
+        return cls(**{name: item for name, item in document.items() if name != "format"}, limit=limit)
 
     def _fault(self) -> str | None:
         """Return which argument has a part of another type or range, or None."""
@@ -180,7 +185,7 @@ class Published:
             "files": isinstance(self.files, Mapping) and all(map(_is_file, self.files, self.files.values())),
             "marks": isinstance(self.marks, bool),
             **{name: _is_id(getattr(self, name), limit, least=_NONE) for name in ("pad", "bos", "eos", "unk")},
-            "others": isinstance(self.others, list | tuple) and all(_is_id(number, limit) for number in self.others),
+            **{name: _are_ids(getattr(self, name), limit) for name in ("others", _NEVER)},
         }
         return next((f"another {name}" for name, holds in checks.items() if not holds), None)
 
@@ -227,6 +232,7 @@ def of_sentencepieces(
     eos: int,
     unk: int,
     others: Sequence[int] = (),
+    never: Sequence[int] = (),
     folder: str = "",
     limit: int | None = None,
 ) -> Published:
@@ -235,7 +241,7 @@ def of_sentencepieces(
     Args:
         source, target: the bytes of source.spm and target.spm.
         numbers: the vocabulary.
-        pad, bos, eos, unk, others: special tokens, as for `Published`.
+        pad, bos, eos, unk, others, never: special tokens, as for `Published`.
         folder: where the files are, for messages.
         limit: as for `Published`.
 
@@ -250,7 +256,8 @@ def of_sentencepieces(
             texts.append(parse_sentencepieces(data, where).tokenizer().to_str())
     files = {name: b64encode(data).decode() for name, data in models.items()}
     where = str(Path(folder, "source.spm"))
-    return Published(texts[0], texts[1], numbers, files, pad, bos, eos, unk, others, where=where, limit=limit)
+    marks: dict[str, Any] = {"pad": pad, "bos": bos, "eos": eos, "unk": unk, "others": others, "never": never}
+    return Published(texts[0], texts[1], numbers, files, **marks, where=where, limit=limit)
 
 
 _AGAIN = "Copy the folder again from its source."
@@ -259,6 +266,10 @@ _ENCODES = "a tokenizer that encodes this text"
 
 def _is_id(number: object, most: int, least: int = 0) -> bool:
     return type(number) is int and least <= number < most
+
+
+def _are_ids(numbers: object, most: int) -> bool:
+    return isinstance(numbers, list | tuple) and all(_is_id(number, most) for number in numbers)
 
 
 def _is_file(name: object, text: object) -> bool:

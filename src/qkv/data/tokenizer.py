@@ -49,8 +49,9 @@ class Tokenizer:
         shared: whether sources and targets have one vocabulary.
         of_bytes: whether tokens are pieces of bytes ("bpe" and "unigram"), so that no text is unknown.
         never_written: the ids that never occur in a target, so that none should be written: padding, the begin token
-            and, where no text is unknown, the unknown token.
+            and, where no text is unknown, the unknown token; of a published model padding and what its folder names.
         pad, bos, eos, unk: the ids of the special tokens.
+        other_ends: the ids of further tokens that end a text; of published models alone.
 
     Example:
         >>> tokenizer = Tokenizer.learn(["A dog.", "A cat."], kind="word")
@@ -62,8 +63,8 @@ class Tokenizer:
     """
 
     __slots__ = (
-        *("_encoder", "_ids", "_source", "bos", "eos", "kind", "never_written", "of_bytes", "pad", "published"),
-        *("shared", "size", "unk", "vocabulary"),
+        *("_encoder", "_ids", "_source", "bos", "eos", "kind", "never_written", "of_bytes", "other_ends", "pad"),
+        *("published", "shared", "size", "unk", "vocabulary"),
     )
 
     def __init__(
@@ -81,9 +82,11 @@ class Tokenizer:
             if published is None
             else (published.pad, published.bos, published.eos, published.unk)
         )
+        self.other_ends: tuple[int, ...] = () if published is None else tuple(published.others)
         self.never_written: tuple[int, ...] = (self.pad, self.bos, self.unk) if self.of_bytes else (self.pad, self.bos)
         if published is not None:
-            self.never_written = (self.pad,) if self.pad not in (-1, self.eos) else ()
+            never, ends = dict.fromkeys((self.pad, *published.never)), (-1, self.eos, *self.other_ends)
+            self.never_written = tuple(number for number in never if number not in ends)
         self._ids = {piece: number for number, piece in enumerate(vocabulary.pieces)}
         self._encoder: tokenizers.Tokenizer | None = None
         if vocabulary.kind == "bpe":

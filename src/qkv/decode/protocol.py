@@ -1,6 +1,7 @@
 """The interface of decoding: the methods that a model needs, and the hypotheses that come back."""
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, final, runtime_checkable
 
 from torch import Tensor
@@ -33,6 +34,23 @@ class Hypothesis:
     log_probabilities: tuple[float, ...] = ()
     ranked: float | None = None
     row: int | None = field(default=None, compare=False)
+
+    def ended_at(self, ends: Collection[int]) -> "Hypothesis":
+        """Return this hypothesis up to the first of some further end tokens.
+
+        Args:
+            ends: their ids.
+
+        Example:
+            >>> Hypothesis((7, 3, 9), -3.0, False, (-0.5, -0.5, -2.0)).ended_at({3})
+            Hypothesis(ids=(7,), score=-1.0, finished=True, log_probabilities=(-0.5, -0.5), ranked=None, row=None)
+        """
+        length = next((index for index, token in enumerate(self.ids) if token in ends), None)
+        if length is None:
+            return self
+        terms = self.log_probabilities[: length + 1]
+        score = sum(terms) if terms else self.score
+        return replace(self, ids=self.ids[:length], score=score, finished=True, log_probabilities=terms)
 
 
 class Stepper(Protocol[State]):

@@ -17,7 +17,7 @@ from qkv.data.published import Published, of_sentencepieces
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, setting
 from qkv.files import FREE, as_path, room_for
-from qkv.hub.families.keys import SettingsReader
+from qkv.hub.families.family import Family
 from qkv.hub.families.load import PUBLISHED, PublishedConfig, StackModel, is_published, read_folder
 from qkv.hub.folder import CONFIG, INDEX, Folder
 from qkv.tasks.notes import note
@@ -142,7 +142,7 @@ def open_published(folder: Folder) -> Trained:
     if pretrained.config.labels:
         config["labels"] = list(settings.labels)
     try:
-        tokenizer = _tokenizer(folder, pretrained.family.task == "translate", pretrained.config.size)
+        tokenizer = _tokenizer(folder, pretrained.family, pretrained.config.size)
     except DataError as error:
         raise error.as_kind(CheckpointError) from error
     text = None if tokenizer is None else tokenizer.to_json()
@@ -182,8 +182,8 @@ def vocabulary_of(config: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _tokenizer(folder: Folder, translates: bool, limit: int) -> Tokenizer | None:
-    marks = _marks(folder, translates, limit)
+def _tokenizer(folder: Folder, family: Family, limit: int) -> Tokenizer | None:
+    marks = _marks(folder, family, limit)
     if folder.has(_TOKENIZER):
         where = str(folder.path / _TOKENIZER)
         return Tokenizer.of_published(Published(folder.text(_TOKENIZER), **marks, where=where, limit=limit))
@@ -196,23 +196,27 @@ def _tokenizer(folder: Folder, translates: bool, limit: int) -> Tokenizer | None
     return Tokenizer.of_published(of_sentencepieces(*models, table, **marks, folder=str(folder.path), limit=limit))
 
 
-def _marks(folder: Folder, translates: bool, limit: int) -> dict[str, Any]:
+def _marks(folder: Folder, family: Family, limit: int) -> dict[str, Any]:
     """Return the special tokens that config.json and generation_config.json name; the second wins.
 
     A number that the model does not read is that of no token: small models for tests have them.
     """
-    tables = [folder.table(name) for name in (CONFIG, _GENERATION) if folder.has(name)]
-    table = {name: item for settings in tables for name, item in settings.items() if item is not None}
-    keys = SettingsReader(table, {}, str(folder.path / CONFIG))
+    table = folder.table(CONFIG)
+    if folder.has(_GENERATION):
+        table |= {name: item for name, item in folder.table(_GENERATION).items() if item is not None}
+    keys = family.settings(table, str(folder.path / CONFIG))
     numbers = {short: keys.token(f"{short}_token_id") for short in ("pad", "bos", "eos")}
-    if translates:
+    if family.task == "translate":
         start = keys.token("decoder_start_token_id")
         numbers["bos"] = numbers["pad"] if start is None else start
     marks = {name: -1 if number is None or number >= limit else number for name, number in numbers.items()}
     if marks["pad"] < 0:
         marks["pad"] = marks["eos"]
     more_ends = tuple(number for number in keys.tokens("eos_token_id")[1:] if number < limit)
-    return {**marks, "unk": -1, "others": more_ends}
+    # Longer words that are ruled out depend on what was written before; no token alone is wrong.
+    words = [word[0] for word in keys.token_lists("bad_words_ids") if len(word) == 1]
+    never = tuple(number for number in (*keys.tokens("suppress_tokens"), *words) if number < limit)
+    return {**marks, "unk": -1, "others": more_ends, "never": never}
 
 
 def expect_task(trained: Trained, task: str, what: str) -> None:

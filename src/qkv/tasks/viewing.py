@@ -187,6 +187,7 @@ def _translated(translator: Translator, text: str, tokens: int | None) -> Scene:
     limit, never = usual_limit(lengths), tokenizer.never_written
     bos, eos = tokenizer.bos, tokenizer.eos
     hypothesis = greedy(stepper, source, lengths, limit=limit, never=never, bos=bos, eos=eos)[0]
+    hypothesis = hypothesis.ended_at(tokenizer.other_ends)
     target = torch.tensor([[tokenizer.bos, *hypothesis.ids]], device=device)
     expect_attention(model)
     with torch.no_grad(), record(model) as trace:

@@ -74,6 +74,15 @@ class SettingsReader:
                 self.refuse(name, "a token's number")
         return tokens
 
+    def token_lists(self, name: str) -> list[list[int]]:
+        """Return lists of tokens; an empty list if there is none."""
+        value = self.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(isinstance(tokens, list) for tokens in value):
+            self.refuse(name, "lists of tokens' numbers")
+        return [SettingsReader({name: tokens}, {}, self.where).tokens(name) for tokens in value]
+
     def number(self, name: str) -> float:
         """Return a finite number above 0."""
         value = self.get(name)

@@ -77,6 +77,8 @@ def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) 
         generation: dict[str, Plain] = {f"{name}_token_id": number for name, number in named.items() if number >= 0}
         if tokenizer.published is not None and tokenizer.published.others:
             generation["eos_token_id"] = [tokenizer.eos, *tokenizer.published.others]
+        if tokenizer.published is not None and tokenizer.published.never:
+            generation["suppress_tokens"] = list(tokenizer.published.never)
         files[_GENERATION] = encode(generation, _GENERATION)
     data, _ = pack({name: tensor.contiguous() for name, tensor in theirs.items()}, WEIGHTS)
     files |= {CONFIG: encode(table, CONFIG), WEIGHTS: _with_format(data)}

@@ -265,7 +265,7 @@ class Generator:
         else:
             sample_keys = torch.tensor(keys, device=device)
             hypotheses = sample(model, source, lengths, sampling=sampling, keys=sample_keys, **settings)
-        return [list(takewhile(lambda token: token not in self._ends(), hypothesis.ids)) for hypothesis in hypotheses]
+        return [list(hypothesis.ended_at(self._ends()).ids) for hypothesis in hypotheses]
 
     def _sampled_tokens(self, source: list[int], sampling: Sampling, tokens: int) -> Iterator[int]:
         """Sample tokens one at a time, up to the end token, as `continuations` does."""
@@ -286,8 +286,7 @@ class Generator:
 
     def _ends(self) -> tuple[int, ...]:
         """Return all end tokens."""
-        published = self.tokenizer.published
-        return (self._end(),) if published is None else (self._end(), *published.others)
+        return self._end(), *self.tokenizer.other_ends
 
     def _forbidden(self) -> tuple[int, ...]:
         """Return the tokens that are never written."""

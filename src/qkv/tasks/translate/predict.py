@@ -368,7 +368,7 @@ class Translator:
                     batch_keys = [[row[index] for index in batch] for row in keys]
                     results.append(self._decode_batch(batch_sources, batch_keys, how, session))
             for index, ranked in zip(filled, restore_order(batches, results), strict=True):
-                hypotheses[index] = ranked
+                hypotheses[index] = [one.ended_at(self.tokenizer.other_ends) for one in ranked]
         return hypotheses
 
     def _decode_batch(

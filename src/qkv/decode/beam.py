@@ -15,6 +15,7 @@ from qkv.decode.walk import as_limits, as_never
 from qkv.errors import ConfigError, expect_name
 from qkv.linalg.session import DecodingSession, opened
 from qkv.values.checked import checked
+from qkv.values.rows import real_positions
 
 _MAX_PENALTY = 40
 """The largest penalty: a length of a million tokens raised to that power is still finite."""
@@ -96,7 +97,7 @@ def log_coverage(weights_RS: Tensor, lengths: Tensor) -> Tensor:
         >>> log_coverage(torch.tensor([[1.5, 0.5, 0.0]]), torch.tensor([2])).exp()
         tensor([0.5000], dtype=torch.float64)
     """
-    real = torch.arange(weights_RS.shape[-1], device=lengths.device) < lengths[:, None]
+    real = real_positions(lengths, weights_RS.shape[-1])
     return torch.where(real, weights_RS.double().clamp(max=1.0), 1.0).log().sum(-1)
 
 

@@ -12,6 +12,7 @@ from qkv.errors import ConfigError, ShapeError, UnsupportedError, expect_name, s
 from qkv.nn.mechanism import MechanismConfig
 from qkv.shapes import nearest_divisors
 from qkv.values.catalog import as_flag
+from qkv.values.rows import real_positions
 
 Part = TypeVar("Part", bound=nn.Module)
 _LAYERS = 10_000
@@ -215,7 +216,7 @@ def clean_source(source: Tensor, lengths: Tensor, size: int) -> tuple[Tensor, Te
         raise ShapeError("lengths", f"{source.shape[0]} numbers", f"{lengths.shape[0]}", hint)
     if source.shape[1] == 0:
         source = F.pad(source, (0, 1))
-    real = torch.arange(source.shape[1], device=source.device) < lengths[:, None]
+    real = real_positions(lengths, source.shape[1])
     ids = torch.where(real, source, 0)
     _within("lengths", lengths, source.shape[1] + 1, "A length counts the tokens of its row.")
     _within("source", ids, size, "Use the tokenizer that the model was trained with.")

@@ -17,6 +17,7 @@ from qkv.nn.dropout import Dropout
 from qkv.nn.feed_forward import FeedForward
 from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.multihead import MultiHeadAttention
+from qkv.values.rows import real_positions
 
 Cell = Literal["gru", "lstm", "rnn"]
 CELLS = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -86,7 +87,7 @@ class SelfAttentionEncoder(nn.Module):
         x_BSE = x_BSE * x_BSE.shape[-1] ** 0.5
         x_BSE = self.dropout(x_BSE if self.positions is None else self.positions(x_BSE))
         states: Tensor = self.norm(encode(self.blocks, x_BSE, padded, self.reach, session=session))
-        real = torch.arange(states.shape[1], device=states.device) < lengths[:, None]
+        real = real_positions(lengths, states.shape[1])
         total = torch.where(real[..., None], states, 0).sum(1)
         return states, total / lengths.clamp(min=1)[:, None]
 

@@ -24,7 +24,7 @@ from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.pointer import Pointer, PointerScore
 from qkv.nn.positions import sinusoidal
 from qkv.values.catalog import as_flag
-from qkv.values.rows import select_rows
+from qkv.values.rows import real_positions, select_rows
 
 END = 0
 """Pointing here ends the sequence; the elements are 1 to S."""
@@ -197,7 +197,7 @@ def _real(source: Tensor, lengths: Tensor, features: int) -> Tensor:
         got = f"{lengths.dtype} of shape {tuple(lengths.shape)}"
         hint = "Give one length for each row."
         raise ShapeError("lengths", f"int64 of shape ({source.shape[0]},)", got, hint)
-    return torch.arange(source.shape[1], device=source.device) < lengths[:, None]
+    return real_positions(lengths, source.shape[1])
 
 
 class PointerState(NamedTuple):
@@ -299,7 +299,7 @@ class PointerNetwork(Predictor[PointerState]):
         """
         self.rows.begin(source)
         e_BSM, summary = self.encoder(source, lengths)
-        real = torch.arange(e_BSM.shape[1], device=e_BSM.device) < lengths[:, None]
+        real = real_positions(lengths, e_BSM.shape[1])
         values = torch.cat([self.end.to(e_BSM.dtype).expand(e_BSM.shape[0], 1, -1), e_BSM], 1)
         free = torch.cat([torch.ones_like(real[:, :1]), real], 1)
         hidden = first_hidden(self.config.cell, self.bridge, summary)

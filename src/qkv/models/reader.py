@@ -30,6 +30,7 @@ from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.norms import NormParts
 from qkv.nn.pooling import Pool
 from qkv.nn.scores import xavier_uniform
+from qkv.values.rows import real_positions
 
 _OWN_DEFAULT = "default"
 _DEFAULTS: dict[str, Any] = {
@@ -305,7 +306,7 @@ class WideScores(nn.Module):
         Returns:
             Scores (B, labels).
         """
-        real_BF = torch.arange(features.shape[1], device=features.device) < counts[:, None]
+        real_BF = real_positions(counts, features.shape[1])
         weights_BFL: Tensor = self.weights(torch.where(real_BF, features, 0))
         factor_B1 = (2 / counts.clamp(min=1).sqrt())[:, None].to(weights_BFL.dtype)
         factor_BF = self.dropout(real_BF * factor_B1)

@@ -41,7 +41,7 @@ from qkv.nn.recurrent.repeated_attention import PlannedAttention, RepeatedAttent
 from qkv.nn.scores import ScoreModule, ScoreParts, score_of
 from qkv.normalizers.kinds import optional_normalizer
 from qkv.scores.base import Score
-from qkv.values.rows import select_rows
+from qkv.values.rows import real_positions, select_rows
 
 
 @final
@@ -276,7 +276,7 @@ class RecurrentTranslator(EncoderDecoder[RecurrentState]):
         if self.features_attention is not None:
             assert self.config.features_mark is not None
             lengths, is_feature = split_source(ids, lengths, self.config.features_mark)
-            real = torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
+            real = real_positions(lengths, ids.shape[1])
             # Features are a set: they have no positions, and no encoder beyond their embedding.
             projected = self.features_attention.project_memory(self.dropout(embedded), session=session)
             features = MaskedMemory(projected, is_feature)

@@ -14,7 +14,7 @@ from qkv.normalizers.row_state import RowState
 from qkv.shapes import show
 from qkv.values.checked import checked
 from qkv.values.hooks import through_hooks
-from qkv.values.rows import select_rows
+from qkv.values.rows import real_positions, select_rows
 
 Mixing = Literal["joint", "mixture"]
 _ROWS = "Each row of a batch has a source of its own."
@@ -114,7 +114,7 @@ class CopyHead(nn.Module):
         expect_integers("ids", ids, (rows, size), "(B, S)")
         if lengths is not None:
             expect_integers("lengths", lengths, (rows,), "(B,)", (0, size))
-        real = ids if lengths is None else torch.where(_is_real(lengths, ids), ids, 0)
+        real = ids if lengths is None else torch.where(real_positions(lengths, ids.shape[1]), ids, 0)
         expect_integers("ids", real, (rows, size), "(B, S)", (0, None))
         real = real.long()
         extra = (real.amax(1) + 1 - self.vocabulary).clamp(min=0)
@@ -176,7 +176,3 @@ class CopyHead(nn.Module):
             return torch.sigmoid(logits.logsumexp(-1) - state.lse).to(logits.dtype)
         switched: Tensor = self.switch(states)[..., 0].to(logits.dtype)
         return torch.where(state.lse == -torch.inf, 1.0, torch.sigmoid(switched))
-
-
-def _is_real(lengths: Tensor, ids: Tensor) -> Tensor:
-    return torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]

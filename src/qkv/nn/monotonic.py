@@ -31,6 +31,7 @@ from qkv.nn.inputs import expect_counts, expect_input, expect_integers, expect_s
 from qkv.nn.scores import build_score, score_of, xavier_uniform
 from qkv.values.checked import checked
 from qkv.values.parameters import expect_floats
+from qkv.values.rows import real_positions
 
 
 class Transitions(Protocol):
@@ -79,7 +80,7 @@ class ZerothOrder:
 
     def move(self, before: Tensor, step: int) -> Tensor:
         """As for `Transitions`. Two cumulative sums replace the sum over pairs of positions."""
-        scores_BS, real_BS = self.scores[:, step], _is_real(self.lengths, self.shape[2])
+        scores_BS, real_BS = self.scores[:, step], real_positions(self.lengths, self.shape[2])
         # Cumulative sums that start with −inf have NaN gradients: padding gets a finite score whose exponential is 0.
         finite_BS = torch.where(real_BS, scores_BS, torch.finfo(scores_BS.dtype).min / 4)
         rest_BS = finite_BS.flip(1).logcumsumexp(1).flip(1)
@@ -334,10 +335,6 @@ def _constant(transitions: Transitions) -> Transitions:
         case FirstOrder(logits, lengths):
             return FirstOrder(logits.detach().clone(), lengths.clone())
     return transitions
-
-
-def _is_real(lengths: Tensor, positions: int) -> Tensor:
-    return torch.arange(positions, device=lengths.device) < lengths[:, None]
 
 
 def _log_sum(x: Tensor) -> Tensor:

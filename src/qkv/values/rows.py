@@ -1,4 +1,4 @@
-"""Rows of a batch, selected by their indices."""
+"""Rows of a batch: selected by their indices, and which of their positions are real."""
 
 import torch
 from torch import Tensor
@@ -58,3 +58,20 @@ def select_rows(x: Tensor, rows: Tensor) -> Tensor:
         [[2.0], [2.0]]
     """
     return x.index_select(0, rows)
+
+
+def real_positions(lengths: Tensor, count: int) -> Tensor:
+    """Return which positions of padded rows are real.
+
+    Args:
+        lengths: of the rows (B,).
+        count: S, the positions of each row.
+
+    Returns:
+        (B, S), bool.
+
+    Example:
+        >>> real_positions(torch.tensor([2, 1]), 2).tolist()
+        [[True, True], [True, False]]
+    """
+    return torch.arange(count, device=lengths.device) < lengths[:, None]

@@ -26,6 +26,7 @@ from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.projections import ProjectionInputs, Projections
 from qkv.nn.scores import DotScore, ScaledDotScore
 from qkv.values.plain import are_plain_in_evaluation
+from qkv.values.rows import real_positions
 
 if TYPE_CHECKING:
     from qkv.linalg.packed import Affine, Norm
@@ -275,5 +276,5 @@ def _scale(layer: MultiHeadAttention) -> float:
 
 def _real(lengths: Tensor, keys: int) -> StridedArray:
     """Return which source positions are real, the same for all queries of a row."""
-    mask = torch.arange(keys, device=lengths.device) < lengths[:, None]
+    mask = real_positions(lengths, keys)
     return StridedArray(mask.view(-1).numpy(), (keys, 0, 1))

@@ -57,7 +57,14 @@ def flags_of(task: TaskSettings, *, options: bool = True) -> dict[str, Any]:
         options: whether those are among them that are no settings.
     """
     flags = [
-        (task.topic_of(name), name, Annotated[type_of(hints_of(table)[name]) | None, _of_task(task, table, name)])
+        (
+            task.topic_of(name),
+            name,
+            Annotated[
+                type_of(hints_of(table)[name]) | None,
+                option_of(table, name, task.help_of(name), task.topic_of(name)),
+            ],
+        )
         for table in task.tables.values()
         for name in options_of(table)
     ]
@@ -65,10 +72,6 @@ def flags_of(task: TaskSettings, *, options: bool = True) -> dict[str, Any]:
     order = {topic: index for index, topic in enumerate(TOPICS)}
     flags.sort(key=lambda item: order.get(item[0], len(order)))
     return {name: flag for _, name, flag in flags}
-
-
-def _of_task(task: TaskSettings, table: type, name: str) -> Any:
-    return option_of(table, name, task.help_of(name), task.topic_of(name))
 
 
 def _run_flags(options: type) -> Iterator[tuple[str, Any]]:

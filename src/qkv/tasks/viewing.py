@@ -137,7 +137,7 @@ def scene_of(trained: Model, text: str, tokens: int | None = None) -> Scene:
             ids, begins = encode_words(text.split(), trained.tokenizer)
             return _read(trained, list(_expect_tokens(ids[:tokens])), text, begins)
         case _:
-            return _read(trained, _ids(trained, text, tokens), text)
+            return _read(trained, list(_expect_tokens(trained.tokenizer.encode(text)[:tokens])), text)
 
 
 def show_until_interrupted(scene: Scene, port: int, *, browser: bool) -> None:
@@ -244,10 +244,6 @@ def _regressed(regressor: Regressor, text: str, tokens: int | None) -> Scene:
     )
     points = [shown_point(x, y) for x, y in zip(inputs, targets, strict=True)]
     return trace.scene(0, {"source": points, "target": [shown_row(row) for row in rows.tolist()]}, title=_title(text))
-
-
-def _ids(trained: Generator | MaskFiller | Classifier, text: str, tokens: int | None) -> list[int]:
-    return list(_expect_tokens(trained.tokenizer.encode(text)[:tokens]))
 
 
 def _expect_tokens(tokens: Sequence[T]) -> Sequence[T]:

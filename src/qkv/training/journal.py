@@ -41,9 +41,7 @@ class Journal:
         """Remove lines after the step, then open the file."""
         path = run / NAME
         lines = [
-            line
-            for line in read_journal(path, say)
-            if line["step"] <= (step if _is_training_entry(line) else validated)
+            line for line in read_journal(path, say) if line["step"] <= (step if line["kind"] == "train" else validated)
         ]
         self.seconds = max((float(line.get("seconds") or 0.0) for line in lines), default=0.0)
         replace_file(path, "".join(map(_as_json, lines)).encode())
@@ -137,10 +135,6 @@ def _is_entry(line: Any) -> bool:
     figures = [figure for name, figure in line.items() if name != "kind" and figure is not None]
     has_step = type(step := line.get("step")) is int and step >= 0 and isinstance(line.get("kind"), str)
     return has_step and all(isinstance(figure, int | float) and math.isfinite(figure) for figure in figures)
-
-
-def _is_training_entry(line: dict[str, Any]) -> bool:
-    return bool(line["kind"] == "train")
 
 
 def _as_json(line: dict[str, Any]) -> str:

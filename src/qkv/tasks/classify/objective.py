@@ -155,13 +155,9 @@ def stack(items: Sequence[EncodedText], padding: int, device: torch.device) -> L
     ids, lengths = collate_sources([item.ids for item in items], padding)
     begins, _ = collate_sources([item.begins for item in items], 0)
     labels, _ = collate_sources([item.labels or (_NO_LABEL,) * len(item.begins) for item in items], _NO_LABEL)
-    # Either all texts have features or none has.
-    wide = collate_sources([item.features for item in items if item.features is not None], 0) if _wide(items) else ()
+    features = [item.features for item in items if item.features is not None]  # of all texts, or of none
+    wide = collate_sources(features, 0) if features else ()
     return LabelBatch(*(tensor.to(device) for tensor in (ids, lengths, begins, labels, *wide)))
-
-
-def _wide(items: Sequence[EncodedText]) -> bool:
-    return items[0].features is not None
 
 
 def label_scores(model: ReaderModel, batch: LabelBatch) -> Tensor:

@@ -114,9 +114,6 @@ def judge(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> list[Figure]:
         sacreBLEU, chrF, exact match and word error rate (the phone error rate, for phones separated by spaces).
     """
     # Both sides in composed form, so that combining accents do not count as errors.
-    written, references = map(_composed, (hypotheses, [pair.target for pair in pairs]))
+    sides = hypotheses, [pair.target for pair in pairs]
+    written, references = ([normalize("NFC", text) for text in side] for side in sides)
     return [figure(written, references) for figure in (bleu, chrf, exact_match, word_error_rate)]
-
-
-def _composed(texts: Sequence[str]) -> list[str]:
-    return [normalize("NFC", text) for text in texts]

@@ -18,6 +18,7 @@ PAGES = [*ROOT.glob("*.md"), *sorted((ROOT / "docs").rglob("*.md"))]
 WORDS = dict(zip(("six", "seven", "eight", "nine", "ten"), range(6, 11), strict=True))
 COUNTS = {
     r"reads (\w+) kinds of corrupted files": [len(targets())],
+    r"of all (\w+) kinds: none": [len(targets())],
     r"a table of (\w+) defects that are refused and (\w+) oddities": [len(REFUSED), len(READ) - 1],  # one is sound
     r"(\w+) names, (\w+) hostile values each, (\w+) views": [
         len(test_hash._NAMES),

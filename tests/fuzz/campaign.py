@@ -99,7 +99,8 @@ def _chunk(target: Target, numbers: range, seed: int, tally: Tally) -> int:
     if ended and code == 0:
         return numbers.stop
     place = _PLACE.unpack(shared[:])[0]
-    how = f"process ended by signal {-code}" if ended else f"no end within {_LOST:.0f} s"
+    way = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+    how = f"process ended {way}" if ended else f"no end within {_LOST:.0f} s"
     tally.faults.append(f"{seed_of(target, seed, place)}: {how}")
     return place + 1
 

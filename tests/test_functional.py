@@ -145,3 +145,19 @@ def test_values_cannot_be_changed() -> None:
     for value in (scores.ScaledDot(), normalizers.Softmax(), masks.causal()):
         with pytest.raises((AttributeError, TypeError)):
             value.anything = 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("backend", ["reference", "blocked", "rowwise"])
+@pytest.mark.parametrize("score", [scores.Boxcar(9.0), scores.Uniform()], ids=str)
+def test_a_row_whose_scores_cancel_gives_zero(backend: str, score: scores.Score) -> None:
+    query, key, value, bias = torch.zeros(2, 3, 2), torch.zeros(2, 4, 2), torch.ones(2, 4, 5), torch.zeros(3, 4)
+    bias[0] = torch.tensor([0.0, 0.0, -2.0, -2.0])
+    value[:, 0] = 7
+    inputs = [x.requires_grad_() for x in (query, key, value, bias)]
+    how = {"score": score, "normalizer": normalizers.Sum(), "bias": bias}
+    output, weights = qkv.attention_with_weights(query, key, value, **how, backend=backend)  # type: ignore[arg-type]
+    amap = qkv.attention_map(query, key, **how)  # type: ignore[arg-type]
+    assert not any(bool(rows[:, 0].any()) for rows in (output, weights, amap.dense()))
+    gradients = torch.autograd.grad(output[:, 0].sum(), inputs, allow_unused=True, materialize_grads=True)
+    assert not any(bool(gradient.any()) for gradient in gradients)
+    assert bool((output[:, 1:] > 1).all())

@@ -114,7 +114,7 @@ def _softmax_with_empty_rows(s: Tensor, empty: Tensor) -> Tensor:
 @value
 @dataclass(frozen=True)
 class Sum(Normalizer):
-    """w = s/Σs, for non-negative scores (kernels): Nadaraya-Watson regression.
+    """w = s/Σs, for non-negative scores (kernels): Nadaraya-Watson regression. A row whose Σs is 0 has weights 0.
 
     Source: Nadaraya 1964, "On Estimating Regression"; Watson 1964, "Smooth Regression Analysis".
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.normalizers import steep
-from qkv.normalizers.base import count
+from qkv.normalizers.base import count, divide
 from qkv.normalizers.dense import Hard
 from qkv.normalizers.sparse import Entmax, projection, threshold
 from qkv.scores.pointwise import (
@@ -162,7 +162,7 @@ def _softmax_backward(row: ScoreRows, w: Tensor, upstream: Upstream) -> RowGradi
 
 
 def _sum(row: ScoreRows) -> Tensor:
-    return row.scores / _safe(row.scores.sum(-1, keepdim=True))
+    return divide(row.scores, row.scores.sum(-1, keepdim=True))
 
 
 def _total(row: ScoreRows, w: Tensor) -> Tensor:

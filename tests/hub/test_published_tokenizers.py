@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import ByteLevelBPETokenizer
 
 import qkv
-from qkv.data.published import Published
+from qkv.data.published import Published, with_flags
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, DataError, QkvError
 from qkv.models.language_model import DecoderConfig, LanguageModel
@@ -106,3 +107,56 @@ def test_rules_that_fail_on_ids() -> None:
     made = _with("decoder", _FAILING_DECODER)
     with pytest.raises(DataError, match=r"^/home/x/tokenizer\.json: expected a tokenizer that decodes these ids; got "):
         made.decode([5, 6, 7])
+
+
+def _normalizer(folder: Path, **parts: Any) -> None:
+    rule = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None}
+    _changed(folder, normalizer={**rule, "lowercase": False, **parts})
+
+
+FLAGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"do_lower_case": True}, {"lowercase": True}),
+    ({"do_lower_case": True, "strip_accents": False}, {"lowercase": True, "strip_accents": False}),
+    ({"strip_accents": True}, {"strip_accents": True}),
+    ({"tokenize_chinese_chars": False}, {"handle_chinese_chars": False}),
+    ({"do_lower_case": True, "tokenizer_class": "PreTrainedTokenizerFast"}, {}),
+    ({"do_lower_case": None}, {}),
+]
+_CASED = "A Dog runs Ünder 日本 É"
+
+
+@pytest.mark.parametrize(("flags", "rules"), FLAGS, ids=str)
+def test_flags_of_the_tokenizer_win_over_its_rules(flags: dict[str, Any], rules: dict[str, Any], folder: Path) -> None:
+    _normalizer(folder, **rules)
+    (folder / "tokenizer_config.json").unlink()
+    expected = qkv.load(folder, task="generate").tokenizer.encode(_CASED)
+    _normalizer(folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps(flags))
+    found = qkv.load(folder, task="generate")
+    assert found.tokenizer.encode(_CASED) == expected
+    qkv.hub.save(found, folder.parent / "again")
+    assert qkv.load(folder.parent / "again").tokenizer.encode(_CASED) == expected
+
+
+def test_a_flag_that_is_none_is_refused_by_name(folder: Path) -> None:
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": "yes"}')
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json: do_lower_case: expected true or false"):
+        qkv.load(folder)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("prefix", [True, False])
+@pytest.mark.parametrize("kind", ["GPT2Tokenizer", "RobertaTokenizer"])
+def test_the_flag_of_a_space_in_front_is_theirs(kind: str, prefix: bool, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    pieces = ByteLevelBPETokenizer()
+    pieces.train_from_iterator(["a dog runs over the green field"] * 3, vocab_size=280, show_progress=False)
+    pieces.add_special_tokens(["<s>", "</s>", "<pad>", "<unk>", "<mask>"])
+    (tmp_path / "tokenizer.json").write_text(pieces._tokenizer.to_str())
+    flags = {"tokenizer_class": kind, "add_prefix_space": prefix}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(flags))
+    theirs = getattr(transformers, kind).from_pretrained(tmp_path)
+    source = with_flags((tmp_path / "tokenizer.json").read_text(), {"add_prefix_space": prefix})
+    ours = Published(source, marks=False)
+    for text in ("dog runs", " dog", "the field", ""):
+        assert ours.encode(text, target=True) == theirs(text, add_special_tokens=False)["input_ids"]

@@ -24,6 +24,13 @@ _NEVER = "never"
 _NONE = -1
 _MOST = 1 << 31
 _FILES = ("source.spm", "target.spm")
+FLAGS = {
+    "do_lower_case": ("BertNormalizer", "lowercase"),
+    "strip_accents": ("BertNormalizer", "strip_accents"),
+    "tokenize_chinese_chars": ("BertNormalizer", "handle_chinese_chars"),
+    "add_prefix_space": ("ByteLevel", "add_prefix_space"),
+}
+"""Flags of tokenizer_config.json: for each the kind of rule that it changes, and the rule's setting."""
 
 
 @final
@@ -220,6 +227,41 @@ class Published:
             return body.decode().replace(" ", "▁")
         except UnicodeDecodeError:
             return "".join(chr(byte) if 32 < byte < 127 else f"<{byte:02X}>" for byte in body)
+
+
+def with_flags(source: str, flags: Mapping[str, bool | None], where: str = "tokenizer.json") -> str:
+    """Return a tokenizer.json with flags of `transformers` in place of what its rules say.
+
+    Args:
+        source: the tokenizer as JSON.
+        flags: values by their names in `FLAGS`; None for a rule's own default.
+        where: the name of its file in messages.
+
+    Raises:
+        DataError: the source is not JSON.
+
+    Example:
+        >>> with_flags('{"normalizer": {"type": "BertNormalizer", "lowercase": false}}', {"do_lower_case": True})
+        '{"normalizer": {"type": "BertNormalizer", "lowercase": true}}'
+    """
+    if not flags:
+        return source
+    document, changed = parse(source, where), False
+    for rule in _rules(document, "normalizer", "pre_tokenizer"):
+        for name, flag in flags.items():
+            kind, key = FLAGS[name]
+            if rule.get("type") == kind and rule.get(key) is not flag:
+                rule[key], changed = flag, True
+    return json.dumps(document, ensure_ascii=False) if changed else source
+
+
+def _rules(parent: object, *names: str) -> Iterator[dict[str, Any]]:
+    """Yield the rules of some parts of a tokenizer.json, those inside a sequence too."""
+    for inner in (parent.get(name) for name in names) if isinstance(parent, dict) else ():
+        for rule in inner if isinstance(inner, list) else [inner]:
+            if isinstance(rule, dict):
+                yield rule
+                yield from _rules(rule, "normalizers", "pretokenizers")
 
 
 def of_sentencepieces(

@@ -13,11 +13,12 @@ from qkv.checkpoint.contents import Contents, StoredWeights
 from qkv.checkpoint.folder import load_weights_later, verify
 from qkv.checkpoint.plain import decode
 from qkv.checkpoint.rotation import locate
-from qkv.data.published import Published, of_sentencepieces
+from qkv.data.published import FLAGS, Published, of_sentencepieces, with_flags
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, DataError, OutOfMemoryError, setting
 from qkv.files import FREE, as_path, room_for
 from qkv.hub.families.family import Family
+from qkv.hub.families.keys import SettingsReader
 from qkv.hub.families.load import PUBLISHED, PublishedConfig, StackModel, is_published, read_folder
 from qkv.hub.folder import CONFIG, INDEX, Folder
 from qkv.tasks.notes import note
@@ -28,7 +29,8 @@ _MISFIT = (ConfigError, RuntimeError, ValueError, TypeError, OverflowError)
 M = TypeVar("M", bound=nn.Module)
 S = TypeVar("S", bound=StackModel)
 _INITIALIZERS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_)
-_TOKENIZER, _GENERATION = "tokenizer.json", "generation_config.json"
+_TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+_GENERATION = "generation_config.json"
 _SENTENCEPIECES = ("source.spm", "target.spm", "vocab.json")
 
 
@@ -158,7 +160,7 @@ def published_digest(folder: Folder) -> str:
     Raises:
         CheckpointError: the folder does not hold what it should.
     """
-    tokenizers = (_TOKENIZER,) if folder.has(_TOKENIZER) else _SENTENCEPIECES
+    tokenizers = (_TOKENIZER, _TOKENIZER_CONFIG) if folder.has(_TOKENIZER) else _SENTENCEPIECES
     named = (name for name in (CONFIG, _GENERATION, INDEX, *tokenizers) if folder.has(name))
     return folder.digest({*named, *folder.weights().files})
 
@@ -186,7 +188,8 @@ def _tokenizer(folder: Folder, family: Family, limit: int) -> Tokenizer | None:
     marks = _marks(folder, family, limit)
     if folder.has(_TOKENIZER):
         where = str(folder.path / _TOKENIZER)
-        return Tokenizer.of_published(Published(folder.text(_TOKENIZER), **marks, where=where, limit=limit))
+        source = with_flags(folder.text(_TOKENIZER), _flags(folder), where)
+        return Tokenizer.of_published(Published(source, **marks, where=where, limit=limit))
     if not all(folder.has(name) for name in _SENTENCEPIECES):
         return None
     source, target, numbers = _SENTENCEPIECES
@@ -194,6 +197,20 @@ def _tokenizer(folder: Folder, family: Family, limit: int) -> Tokenizer | None:
     marks["unk"] = table.get("<unk>", marks["unk"])
     models = folder.read(source), folder.read(target)
     return Tokenizer.of_published(of_sentencepieces(*models, table, **marks, folder=str(folder.path), limit=limit))
+
+
+def _flags(folder: Folder) -> dict[str, bool | None]:
+    """Return the flags of tokenizer_config.json, which win over tokenizer.json, as in `transformers`.
+
+    Its plain class, which takes tokenizer.json as it is, reads none of them.
+    """
+    table = folder.table(_TOKENIZER_CONFIG) if folder.has(_TOKENIZER_CONFIG) else {}
+    if table.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend"):
+        return {}
+    keys = SettingsReader(table, {}, str(folder.path / _TOKENIZER_CONFIG))
+    flags: dict[str, bool | None] = {name: keys.flag(name) for name in FLAGS if table.get(name) is not None}
+    # Without a value, accents are stripped where text is lower-cased.
+    return flags | {name: None for name in ("strip_accents",) if name in table and name not in flags}
 
 
 def _marks(folder: Folder, family: Family, limit: int) -> dict[str, Any]:

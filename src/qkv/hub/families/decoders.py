@@ -248,7 +248,7 @@ def _rope(
     rope = (
         table or keys.table_of("rope_scaling") or keys.table_of("rope_parameters") or SettingsReader({}, {}, keys.where)
     )
-    kind = rope.get("rope_type") or rope.get("type") or "default"
+    kind = _rope_kind(rope)
     rate = rope.number("rope_theta") if rope.get("rope_theta") is not None else keys.number(base)
     # As in their code: beside the table it wins, except over the tables of blocks of two kinds.
     beside = keys.maybe("original_max_position_embeddings") if table is None else None
@@ -268,8 +268,18 @@ def _rope(
             gain, rounded = rope.maybe_number("attention_factor"), rope.get("truncate") is not False
             scaling = RopeScaling("yarn", rope.number("factor"), original, *ends, gain, rounded)
         case _:
-            rope.refuse("rope_type", "default, linear, llama3 or yarn", "Others depend on the length of the text.")
+            expected, hint = "default, linear, llama3 or yarn", "Others depend on the length of the text."
+            rope.refuse(_rope_kind_name(rope), expected, hint)
     return PositionParts("rotary", base=rate, share=_rotated_share(keys, rope, kind, share), scaling=scaling)
+
+
+def _rope_kind(rope: SettingsReader) -> Any:
+    """Return how positions are scaled, by either name."""
+    return rope.get(_rope_kind_name(rope)) or "default"
+
+
+def _rope_kind_name(rope: SettingsReader) -> str:
+    return "rope_type" if rope.get("rope_type") or not rope.get("type") else "type"
 
 
 def _rotated_share(keys: SettingsReader, rope: SettingsReader, kind: str, name: str) -> float:
@@ -299,8 +309,8 @@ def _two_ropes(keys: SettingsReader) -> PositionParts:
     rope = SettingsReader(merged, {}, f"{keys.where}: rope_scaling" if full is None else full.where)
     rope.expect(truncate=True)
     base = _rope(keys, rope)
-    if sliding is not None and sliding.get("rope_type") not in (None, "default"):
-        sliding.refuse("rope_type", "default for blocks with a window")
+    if sliding is not None and _rope_kind(sliding) != "default":
+        sliding.refuse(_rope_kind_name(sliding), "default for blocks with a window")
     has_base = sliding is not None and sliding.get("rope_theta") is not None
     local = sliding.number("rope_theta") if has_base else keys.number("rope_local_base_freq")  # type: ignore[union-attr]
     return PositionParts("rotary", base=base.base, share=base.share, scaling=base.scaling, local_base=local)

@@ -152,17 +152,17 @@ def attention_with_weights(
     """
     arguments = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
     problem, call, leading = describe(query, key, value, arguments)
-    plan, call = plan_for(problem, backend), call.without_hidden_keys()
-    weights = reference.weights(problem, call)
+    plan, hidden = plan_for(problem, backend), reference.hides(problem)(call)
+    weights = reference.weights(problem, hidden)
     if plan.candidates[0] is reference.REFERENCE:
-        output = reference.output(problem, call, weights)
+        output = reference.output(problem, hidden, weights)
     else:
-        output = plan.run(call).output
+        output = plan.output(call)
     weights = weights.to(call.query.dtype).expand(*problem.leading, *weights.shape[-2:])
     if enable_gqa:
         output, weights = _ungrouped(output, leading, 2), _ungrouped(weights, leading, 2)
     through = through_weights if problem.mode == "eager" else product_of_weights
-    return through(output, weights, call.value.expand(*problem.leading, *call.value.shape[-2:])), weights
+    return through(output, weights, hidden.value.expand(*problem.leading, *call.value.shape[-2:])), weights
 
 
 @explain_out_of_memory

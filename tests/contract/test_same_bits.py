@@ -27,6 +27,7 @@ MASKS = {
     "causal": causal(),
     "lengths": lengths(torch.tensor([4, 6])),
     "dense": torch.rand(2, 1, 5, 7, generator=torch.Generator().manual_seed(0)) < 0.6,
+    "dense per head": torch.rand(2, 2, 5, 7, generator=torch.Generator().manual_seed(1)) < 0.6,
 }
 
 
@@ -64,6 +65,38 @@ def test_repeats_give_the_same_bits(backend: str, dtype: torch.dtype, mask: str)
         again, same = call.gradients(backend)
         assert same_bits(output, again), call
         assert all(same_bits(x, same[name]) for name, x in gradients.items()), call
+
+
+LEADING = {
+    "keys without heads": lambda q, k, v: (q, k[:, :1], v[:, :1]),
+    "keys of one item": lambda q, k, v: (q, k[:1], v[:1]),
+    "keys without dimensions": lambda q, k, v: (q, k[0, 0], v[0, 0]),
+    "queries without heads": lambda q, k, v: (q[:, :1], k, v),
+    "values alone": lambda q, k, v: (q[:1], k[:1], v),
+}
+"""Query, key and value of which some lack leading dimensions; zeroing hidden keys gives them some."""
+
+
+@by_part
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("mask", ["none", "lengths", "dense", "dense per head"])
+@pytest.mark.parametrize("leading", LEADING)
+def test_the_first_call_has_the_bits_of_later_ones(leading: str, mask: str, gradient: bool, whole: bool) -> None:
+    """The first call is checked and planned; later ones are looked up; those in inference mode are neither."""
+    turn = [*LEADING].index(leading) + [*MASKS].index(mask)
+    for score, normalizer in MECHANISMS if whole else MECHANISMS[turn % 4 :: 4]:
+        drawn = Call.draw(score, normalizer, dtype=torch.float32, mask=MASKS[mask])
+        tensors = LEADING[leading](*(drawn.leaves[name] for name in ("query", "key", "value")))
+        call = drawn.with_leaves(**dict(zip(("query", "key", "value"), tensors, strict=True)))
+        call = call.with_leaves(query=call.leaves["query"].detach().requires_grad_(gradient))
+        # With grouped heads, parameters of keys are per group.
+        per_key_head = score.name.endswith("per_head") and {"key_weight", "key_vector"} & call.leaves.keys()
+        for grouped in {False, leading == "keys without heads" and not per_key_head}:
+            call = call.with_options(enable_gqa=grouped)
+            plan_cache.PLANS.clear()
+            first, *later = (call.output("auto").detach() for _ in range(3))
+            assert all(same_bits(first, x) for x in later), f"{call}, grouped {grouped}: other bits later"
+            assert same_bits(first, call.weights("auto")[0].detach()), f"{call}, grouped {grouped}: with weights"
 
 
 @by_served(partial(requests, mask="lengths", gradient=False), BACKENDS, dtype=DTYPES)

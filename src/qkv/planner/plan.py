@@ -84,6 +84,17 @@ class Plan:
         with without_autocast(call.query):
             return self.run_outside_autocast(call)
 
+    def output(self, call: Call) -> Tensor:
+        """Compute the output of a call of this problem with the bits that `bound` gives calls like it.
+
+        Raises:
+            UnsupportedError, ForkError: as `run`.
+        """
+        if forks.lost or self.problem.core == "tile" or self.problem.mode != "eager":
+            return self.run(call).output
+        with without_autocast(call.query):
+            return self.bound(call)(call)
+
     def run_outside_autocast(self, call: Call) -> Result:
         """Compute a call as `run` does, where no autocast is active."""
         algorithm, call, facts = self._select(call, [])

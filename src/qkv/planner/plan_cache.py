@@ -103,15 +103,18 @@ def attend(query: Tensor, key: Tensor, value: Tensor, arguments: Arguments, back
     visibility = _lowered(query, key, value, arguments) if masked else None
     lookup = cache_key(query, key, value, arguments, visibility, backend) if plain else None
     cached = None if lookup is None else PLANS.get(lookup)
+    call: Call | None = None
     if cached is None:
         problem, call, leading = describe(query, key, value, arguments)
         plan = plan_for(problem, backend)
-        if lookup is not None:
-            _store(lookup, plan, call, leading, arguments)
-        return plan.run(call).output, leading
+        # The first call runs as later ones do, so that all have the same bits.
+        cached = None if lookup is None else _store(lookup, plan, call, leading, arguments)
+        if cached is None:
+            return plan.output(call), leading
     if cached.direct is not None and not forks.lost:
         return cached.direct(query, key, value), cached.leading
-    call = _call(query, key, value, arguments, cached, visibility)
+    if call is None:
+        call = _call(query, key, value, arguments, cached, visibility)
     output = cached.plan.run_outside_autocast(call).output if forks.lost else cached.bound(call)
     return output, cached.leading
 
@@ -172,18 +175,19 @@ def _bias(bias: Tensor | Bias, grid: Grid, dtype: torch.dtype) -> Tensor | Posit
     return position_bias(bias, grid, dtype)
 
 
-def _store(lookup: CacheKey, plan: Plan, call: Call, leading: Shape, arguments: Arguments) -> None:
+def _store(lookup: CacheKey, plan: Plan, call: Call, leading: Shape, arguments: Arguments) -> CachedPlan | None:
+    """Store a plan and return it; None where it may not be stored."""
     if len(PLANS) >= MOST:
         PLANS.clear()
     fixed = arguments.mask is None or is_plain_causal(arguments.mask)
     if fixed and any(x.is_inference() for x in call.visibility.bounds or () if x is not None):
         # A tensor made in inference mode cannot be used outside of it.
-        return
+        return None
     numbers = not tensors_in((arguments.score, arguments.normalizer))
     direct = plan.candidates[0].direct
     groups = call.visibility.groups
     direct_call = None if direct is None or not (numbers and fixed) or groups else direct(plan.problem, call)
-    PLANS[lookup] = CachedPlan(
+    cached = CachedPlan(
         plan,
         leading,
         groups,
@@ -192,6 +196,8 @@ def _store(lookup: CacheKey, plan: Plan, call: Call, leading: Shape, arguments: 
         direct_call,
         plan.bound(call),
     )
+    PLANS[lookup] = cached
+    return cached
 
 
 def cache_key(

@@ -23,7 +23,8 @@ def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
 
     Returns:
         A function from a call to its scores (..., Q, K), in new memory; None if only the equation serves: for other
-        scores than dot products, traced calls, half precision (which is cast first), or operands that broadcast.
+        scores than dot products, traced calls, or half precision (which is cast first). The shapes of query and key do
+        not decide: zeroing hidden keys may expand them, and the same call would have other bits with and without.
     """
     supported = (
         problem.core == "dot"
@@ -36,7 +37,7 @@ def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
     if not supported:
         return None
     query, key, scale, _ = call.score.prepare(call.query, call.key)
-    if isinstance(scale, Tensor) or not query.shape[:-2] == key.shape[:-2] == problem.leading:
+    if isinstance(scale, Tensor):
         return None
     prepared = query is not call.query or key is not call.key
     cap = problem.pointwise.cap if isinstance(problem.pointwise, Softcap) else None
@@ -56,12 +57,19 @@ def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
             s_QK = shared(s_QK, first_equals(call.key, call.visibility))
         bias = call.bias_tensor if biased else None
         if bias is not None:
-            s_QK = s_QK.add_(bias)
+            s_QK = _plus(s_QK, bias)
         if shifted:
-            s_QK = s_QK.add_(call.normalizer.shift(problem.keys))  # type: ignore[attr-defined]
+            s_QK = _plus(s_QK, call.normalizer.shift(problem.keys))  # type: ignore[attr-defined]
         return s_QK
 
     return scores
+
+
+def _plus(s_QK: Tensor, added: Tensor | float) -> Tensor:
+    """Add to scores of our own in place, unless what is added has leading dimensions that they lack."""
+    if isinstance(added, Tensor) and torch.broadcast_shapes(s_QK.shape, added.shape) != s_QK.shape:
+        return s_QK + added
+    return s_QK.add_(added)
 
 
 def shifts(problem: Problem) -> bool:

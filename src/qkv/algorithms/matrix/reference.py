@@ -80,16 +80,21 @@ def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor]:
     weights_of, output_of = _bind_weights(problem, call), _bind_output(problem, call)
     if problem.mask == "all":
         return lambda call: output_of(call, weights_of(call))
-    # A user-defined score may compare keys; so do distances that are computed from products, and the search for ties.
-    alone = problem.core not in ("tile", "distance") and problem.normalizer != "hard"
-    readable = problem.mode == "eager" and problem.device == "cpu" and not problem.gradient
-    hide = Call.with_finite_values if alone and readable else Call.without_hidden_keys
+    hidden = hides(problem)
 
     def attend(call: Call) -> Tensor:
-        call = hide(call)
+        call = hidden(call)
         return output_of(call, weights_of(call))
 
     return attend
+
+
+def hides(problem: Problem) -> Callable[[Call], Call]:
+    """Return the function that zeroes what no query of a call may see, where it could reach a result."""
+    # A user-defined score may compare keys; so do distances that are computed from products, and the search for ties.
+    alone = problem.core not in ("tile", "distance") and problem.normalizer != "hard"
+    readable = problem.mode == "eager" and problem.device == "cpu" and not problem.gradient
+    return Call.with_finite_values if alone and readable else Call.without_hidden_keys
 
 
 def weights(problem: Problem, call: Call) -> Tensor:

@@ -4,10 +4,10 @@
     python -m benchmarks.engine --row additive_512 --again        one row, measured again
     python -m benchmarks.engine --row translation_rnn --data DIR  a training row; DIR contains the folder multi30k
     python -m benchmarks.engine --list                            the names, and which are finished
-    python -m benchmarks.engine --write                           docs/project/benchmarks.md and plot, from stored rows
+    python -m benchmarks.engine --write                           the tables of docs and README, and the plot
 
 Contenders alternate in one run, on two threads in wall time; --cpu uses the processor time of one thread instead, for a
-shared machine. Results go to benchmarks/results/engine.json row by row.
+shared machine. Results go row by row to benchmarks/results/engine-PROCESSOR.json.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from typing import Any, final
 import torch
 from benchmarks.engine import store
 from benchmarks.engine.comparison import Comparison
-from benchmarks.engine.page import write
+from benchmarks.engine.page import write_all
 from benchmarks.engine.rows import ROWS, Row
 from benchmarks.engine.timing import Watch
 from benchmarks.engine.training import Training
@@ -52,7 +52,7 @@ def main() -> None:
         done = store.read()
         print("\n".join(f"{'done' if name in done else '    '} {name}" for name in names))
     elif given.write:
-        write()
+        write_all()
     else:
         how = How(given.again, given.cpu, given.seconds, given.heads, given.data)
         measure(names, how)

@@ -1,4 +1,7 @@
-"""The generated part of docs/project/benchmarks.md: everything between two marker comments, below "Table"."""
+"""The generated parts of docs/project/benchmarks.md and README, each between two marker comments.
+
+The page has every row of the processor that was measured last. README has a few rows, each of every processor.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -8,29 +11,78 @@ from benchmarks.engine import findings, store
 from benchmarks.engine.findings import Cell, Rows
 from benchmarks.engine.mechanisms import Size
 from benchmarks.engine.plot import draw
-from benchmarks.engine.rivals import FULL
+from benchmarks.engine.rivals import COMPILED, FULL, FUSED
 from benchmarks.engine.rows import ROWS, TABLE, TABLE_SIZES
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "project" / "benchmarks.md"
-PLOT = store.RESULTS.with_suffix(".svg")
+README = ROOT / "README.md"
+PLOT = store.FOLDER / "engine.svg"
 BEGIN, END = "<!-- table: begin, made by python -m benchmarks.engine --write -->", "<!-- table: end -->"
+SUMMARY = (
+    ("additive (Bahdanau), 512 × 512, A = 128", "additive_512", FULL, "the full tensor in PyTorch"),
+    ("", "additive_512", COMPILED, "the full tensor under `torch.compile`"),
+    ("Gaussian kernel, 4,096", "gaussian_4096", FULL, "`cdist` and softmax"),
+    ("entmax 1.5, 4,096", "entmax_4096", FULL, "the `entmax` package"),
+    ("dropout on the weights, 4,096", "sdpa_dropout_4096", FUSED, "`scaled_dot_product_attention`"),
+    ("concatenation under mean, 16,384", "concat_mean_16384", FULL, "the full tensor in PyTorch"),
+    ("Epanechnikov kernel in one dimension, 16,384", "epanechnikov_line_16384", FULL, "the full tensor in PyTorch"),
+    ("causal, 8 heads, 256", "sdpa_causal_256", FUSED, "`scaled_dot_product_attention`"),
+    ("plain, 8 heads, 256", "sdpa_scaled_dot_256", FUSED, "`scaled_dot_product_attention`"),
+)
+"""The rows of README: what it calls them, the name, the rival, and what it calls the rival. The slowest row follows."""
+PROCESSORS = {"amd-zen3-avx2": "AMD Zen 3", "amd-zen5-avx512": "AMD Zen 5", "intel-avx512": "Intel Xeon"}
 HEADING = "## Table"
 PASSES = ("forward", "forward + backward")
 
 
-def write(page: Path = PAGE, results: Path = store.RESULTS, plot: Path = PLOT) -> None:
+def write_all() -> None:
+    """Write the page, the plot and README's table from the rows that are stored."""
+    measured = store.every()
+    write(next(iter(measured.values())))
+    README.write_text(insert(README.read_text(encoding="utf-8"), summary(measured)), encoding="utf-8")
+
+
+def write(rows: Rows, page: Path = PAGE, plot: Path = PLOT) -> None:
     """Write the generated part of the page, and the plot.
 
     Args:
+        rows: the stored rows.
         page: text outside the markers is left unchanged; missing markers are added at the end, below a heading.
-        results: the stored rows.
         plot: where the plot is written.
     """
-    rows = store.read(results)
     draw(rows, plot)
     text = page.read_text(encoding="utf-8") if page.exists() else "# Performance\n"
     page.write_text(insert(text, generated(rows)), encoding="utf-8")
+
+
+def summary(measured: Mapping[str, Rows]) -> str:
+    """Return the table of README: a few rows, and the slowest row of the processor that was measured last.
+
+    Args:
+        measured: the stored rows by processor, the one that was measured last first.
+    """
+    newest = next(iter(measured.values()))
+    worst = min((cell for cell in findings.cells(newest) if not cell.rival.startswith("qkv")), key=lambda c: c.middle)
+    name, _, n = worst.row.rpartition("_")
+    slowest = (f"{name.replace('_', ' ')}, 8 heads, {n}: the slowest row", worst.row, worst.rival, RIVALS[worst.rival])
+    head = ["mechanism, number of keys", *(PROCESSORS[name] for name in measured), "against"]
+    lines = [
+        [label, *(_both(rows[row]["passes"], rival) for rows in measured.values()), against]
+        for label, row, rival, against in (*SUMMARY, slowest)
+    ]
+    days = ", ".join(
+        f"{PROCESSORS[name]} {max(row['day'] for row in rows.values())}" for name, rows in measured.items()
+    )
+    return f"{_markdown(head, lines)}\n\nMeasured: {days}."
+
+
+def _both(passes: Mapping[str, Any], rival: str) -> str:
+    return ", ".join(f"{_short(passes[what]['times'][rival]['middle'])} ×" for what in PASSES)
+
+
+RIVALS = {FULL: "the full tensor in PyTorch", FUSED: "`scaled_dot_product_attention`"}
+"""What README calls a rival."""
 
 
 def insert(text: str, part: str) -> str:

@@ -1,11 +1,15 @@
-"""Storage of finished rows: one JSON file, rewritten after each row, so that a stopped run can resume."""
+"""Storage of finished rows: one JSON file per processor, rewritten after each row, so that a stopped run can resume."""
 
 import json
 import os
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent.parent / "results" / "engine.json"
+from benchmarks import kept
+
+FOLDER = Path(__file__).parent.parent / "results"
+RESULTS = FOLDER / f"engine-{kept.processor()}.json"
+"""The rows of this processor."""
 
 
 def read(path: Path = RESULTS) -> dict[str, Any]:
@@ -16,6 +20,12 @@ def read(path: Path = RESULTS) -> dict[str, Any]:
     """
     rows: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return rows
+
+
+def every() -> dict[str, dict[str, Any]]:
+    """Load the rows of every processor, by its name, the one that was measured last first."""
+    measured = {path.stem.removeprefix("engine-"): read(path) for path in sorted(FOLDER.glob("engine-*.json"))}
+    return dict(sorted(measured.items(), key=lambda item: max(row["day"] for row in item[1].values()), reverse=True))
 
 
 def keep(name: str, record: dict[str, Any], path: Path = RESULTS) -> None:

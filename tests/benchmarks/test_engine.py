@@ -107,7 +107,7 @@ def test_a_row_measures_what_it_names_end_to_end(tmp_path: Path) -> None:
         assert {"qkv", "full tensor", *others} <= set(figures["times"])
         assert max(figures["apart"].values()) < 1e-4
     target = tmp_path / "performance.md"
-    page.write(target, kept, tmp_path / "engine.svg")
+    page.write(store.read(kept), target, tmp_path / "engine.svg")
     assert f"| mean | 16 | {row['passes'][FORWARD]['backend']} |" in target.read_text(encoding="utf-8")
     assert (tmp_path / "engine.svg").stat().st_size > 1000
 
@@ -164,12 +164,12 @@ def test_the_page_keeps_what_people_wrote(tmp_path: Path) -> None:
     kept.write_text(json.dumps({"gaussian_4096": record(0.9, 0.5)}), encoding="utf-8")
     target.write_text("# Performance\n\nFloors.\n", encoding="utf-8")
     for _ in range(2):
-        page.write(target, kept, tmp_path / "engine.svg")
+        page.write(store.read(kept), target, tmp_path / "engine.svg")
     text = target.read_text(encoding="utf-8")
     assert text.startswith("# Performance\n\nFloors.\n\n## Table\n")
     assert text.count("| gaussian | 4,096 (2 heads) | fused | 0.90 [0.90, 0.90] **✗** |") == 1
     target.write_text(text.replace("Floors.", "Other floors.") + "\nAfter.\n", encoding="utf-8")
-    page.write(target, kept, tmp_path / "engine.svg")
+    page.write(store.read(kept), target, tmp_path / "engine.svg")
     assert target.read_text(encoding="utf-8") == text.replace("Floors.", "Other floors.") + "\nAfter.\n"
 
 

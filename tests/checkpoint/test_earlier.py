@@ -13,10 +13,6 @@ from qkv.checkpoint.rotation import best
 from qkv.data.tokenizer import Tokenizer
 from qkv.recording.trace import VERSION as TRACE_VERSION
 from qkv.recording.trace_reader import read
-from qkv.tasks.prepared import corpus
-from qkv.tasks.prepared.corpus import Corpus
-from qkv.tasks.prepared.pairs import PreparedPairs
-from qkv.tasks.prepared.text import PreparedText
 
 EARLIER = Path(__file__).parent / "earlier"
 
@@ -39,32 +35,13 @@ def test_the_first_version_of_checkpoints_and_runs(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "again")
 
 
-@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "char"])
+@pytest.mark.parametrize("kind", ["bpe", "word", "char"])
 def test_the_first_version_of_tokenizers(kind: str) -> None:
     text = (EARLIER / f"tokenizer-1-{kind}.json").read_text(encoding="utf-8")
     tokenizer = Tokenizer.from_json(text)
     assert tokenizer.kind == kind
     assert tokenizer.decode(tokenizer.encode("a cat sat.")) == "a cat sat."
     assert tokenizer.to_json() == text
-
-
-def test_the_first_version_of_prepared_corpora() -> None:
-    text = Corpus.load(EARLIER / "prepared-1-text", "text")
-    text.verify()
-    whole = "a cat sat.\non a mat\n" * 10
-    assert text.tokenizer.decode(text.ids(0).tolist()) == whole[:-9]
-    held_out, _ = PreparedText(text).held_out()
-    assert text.tokenizer.decode(held_out.tolist()) == whole[-9:]
-    pairs = Corpus.load(EARLIER / "prepared-1-pairs", "pairs")
-    pairs.verify()
-    words = [f"{a} {b}" for a in "abcde" for b in "abcde"]
-    held_out_pairs = corpus.held_out_pairs(pairs.folder)
-    read = PreparedPairs(pairs).take(range(24))
-    sources = [pairs.tokenizer.decode(list(each.source)) for each in read]
-    assert sorted([*sources, *(each.source for each in held_out_pairs)]) == words
-    assert all(
-        pairs.tokenizer.decode(list(each.target))[::-1] == source for each, source in zip(read, sources, strict=True)
-    )
 
 
 def test_the_first_version_of_traces() -> None:

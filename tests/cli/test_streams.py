@@ -40,9 +40,8 @@ def test_a_full_disk_is_one_message_and_is_not_tried_again(monkeypatch: pytest.M
 @pytest.mark.parametrize("name", ["stdin", "stdout"])
 def test_a_closed_stream_is_one_message(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, name, None)
-    with pytest.raises(DataError, match=r"standard (input|output): expected .* got a closed one") as raised:
+    with pytest.raises(DataError, match=r"standard (input|output): expected .* got a closed one"):
         next(stream_stdin()) if name == "stdin" else write_lines([""])
-    assert "space" not in str(raised.value)
 
 
 TRAIN = ["train", "classify", "--data", "films.tsv", "--width", "8", "--steps", "2", "--out"]

@@ -36,57 +36,6 @@ def as_number(cell: str) -> str:
     return f"{float(cell.replace(',', '')):g}"
 
 
-ENGINES = ("engine-zen5", "engine")
-"""Of the AMD Zen 5 and of the Intel Xeon."""
-IN_README = (
-    ("additive_512", "full tensor"),
-    ("additive_512", "torch.compile"),
-    ("gaussian_4096", "full tensor"),
-    ("entmax_4096", "full tensor"),
-    ("sdpa_dropout_4096", "SDPA"),
-    ("sdpa_causal_256", "SDPA"),
-    ("sdpa_scaled_dot_256", "SDPA"),
-    ("concat_mean_16384", "full tensor"),
-    ("epanechnikov_line_16384", "full tensor"),
-    ("dropout_16", "full tensor"),
-)
-
-
-def speed(engine: str, problem: str, way: str, rival: str) -> float:
-    return float(stored(engine)[problem]["passes"][way]["times"][rival]["middle"])
-
-
-def test_the_table_of_the_readme() -> None:
-    rows = table(README, "| mechanism, number of keys |")
-    quoted = [[as_number(cell) for cell in row[1:5]] for row in rows]
-    assert quoted == [
-        [shown(speed(engine, *problem, way, rival)) for engine in ENGINES for way in PASSES]
-        for *problem, rival in IN_README
-    ]
-
-
-def test_the_last_row_of_the_readme_is_the_slowest_of_all() -> None:
-    for engine in ENGINES:
-        for way in PASSES:
-            rivals = {
-                name: problem["passes"][way]["times"].get("full tensor", {}).get("middle", 1.0)
-                for name, problem in stored(engine).items()
-                if problem["kind"] == "comparison" and way in problem["passes"]
-            }
-            assert min(rivals, key=lambda name: rivals[name]) == "dropout_16"
-
-
-def test_what_the_planner_says_to_expect() -> None:
-    dots, *others = table(PLANNER, "| call | AMD | Intel |")
-    problems = ("sdpa_dropout_4096", "additive_512", "gaussian_4096", "entmax_4096", "concat_mean_16384")
-    for row, problem in zip(others, problems, strict=True):
-        rival = dict(IN_README[::-1])[problem]
-        assert row[1:3] == [shown(speed(engine, problem, "forward", rival)) for engine in ENGINES]
-    for cell, engine in zip(dots[1:3], ENGINES, strict=True):
-        ratios = [speed(engine, f"sdpa_scaled_dot_{n}", "forward", "SDPA") for n in (256, 1024, 4096)]
-        assert cell == f"{shown(min(ratios))} to {shown(max(ratios))}"
-
-
 def test_the_table_of_decoding_and_training() -> None:
     decode, train = stored("decode"), stored("train")
     expected = [

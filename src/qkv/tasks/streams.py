@@ -129,11 +129,8 @@ def write_text(pieces: Iterable[str]) -> None:
             if is_closed_pipe(error):  # closed by its reader, which is not an error
                 raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from None
             forget_stdout()
-            if error.strerror is None:
-                hint = "Write to a file, `> FILE`, or to a pipe."
-                raise DataError("standard output", "an open one", str(error), hint) from None
-            hint = "Free some space, or write to another file."
-            raise DataError("standard output", "enough space for the output", error.strerror, hint) from None
+            got, hint = error.strerror or str(error), "Free some space, or write to another file."
+            raise DataError("standard output", "enough space for the output", got, hint) from None
 
 
 def _open(stream: TextIO | None) -> TextIO:

@@ -442,6 +442,7 @@ def test_tensors_without_numbers_give_the_shapes_of_the_call(name: str, gradient
 
 
 VARYING = {
+    "hard": {"normalizer": Hard()},
     "sigmoid": {"normalizer": Sigmoid()},
     "sigmoid, causal": {"normalizer": Sigmoid(), "mask": causal()},
     "mean": {"normalizer": Mean()},

@@ -170,8 +170,10 @@ def test_a_language_model_gives_the_same_scores_and_ids(positions: Any, tmp_path
     check_language_model(config, tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("normalizer", ["sparsemax", "entmax", "sigmoid"])
+@pytest.mark.parametrize(
+    "normalizer",
+    ["hard", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sparsemax", "entmax", "sigmoid", "mean"))],
+)
 def test_any_normalizer_has_a_graph(normalizer: Any, tmp_path: Path) -> None:
     check_language_model(DecoderConfig(SIZE, **SMALL, layers=1, normalizer=normalizer), tmp_path)
 

@@ -5,6 +5,8 @@ equal keys can differ in their last bits, and the largest is then any of them. S
 one that equals it.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import compress
 
 import numpy as np
@@ -53,20 +55,38 @@ def first_equals(key: Tensor, visibility: Visibility | None = None) -> Tensor | 
         # A NaN equals nothing, whatever its bytes are.
         if not bool(key.sum().isnan()):
             return _first_of_few(key)
-    if torch.onnx.is_in_onnx_export():
+    if _exports or torch.onnx.is_in_onnx_export():
         return _first_by_pairs(key)
     hashes = _hashes(key)
     order = hashes.argsort(dim=-1, stable=True)
     hashes = hashes.gather(-1, order)
-    repeats = torch.cat([torch.zeros_like(hashes[..., :1], dtype=torch.bool), hashes[..., 1:] == hashes[..., :-1]], -1)
+    index = torch.arange(key.shape[-2], device=key.device).expand_as(hashes)
+    # Not by slices of K − 1 keys, whose size an export with a varying length would have to know.
+    repeats = (hashes == hashes.gather(-1, (index - 1).clamp(min=0))) & (index > 0)
     if _may_branch(key) and not repeats.any():
         return None
-    index = torch.arange(key.shape[-2], device=key.device).expand_as(hashes)
     # The sort is stable: the first of equal keys comes first among them.
     first = order.gather(-1, index.masked_fill(repeats, 0).cummax(-1).values)
     first = torch.zeros_like(first).scatter(-1, order, first)
     same = (key == key.gather(-2, first[..., None].expand_as(key))).all(-1)
     return torch.where(same, first, index)
+
+
+@contextmanager
+def compared_by_pairs() -> Iterator[None]:
+    """Compare all pairs of keys in the code inside, which a converter to ONNX follows.
+
+    So do other threads meanwhile, with the same results: PyTorch's compiler follows no variable of a thread.
+    """
+    _exports.append(None)
+    try:
+        yield
+    finally:
+        _exports.pop()
+
+
+_exports: list[None] = []
+"""One entry for each export to ONNX that runs."""
 
 
 def _may_branch(key: Tensor) -> bool:

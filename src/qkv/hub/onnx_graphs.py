@@ -12,6 +12,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from qkv.engine.ties import compared_by_pairs
 from qkv.errors import ConfigError, UnsupportedError, expect_enough_memory, setting
 from qkv.hub.onnx_recurrent import translations, with_exported_layers
 from qkv.models.checks import parts_of
@@ -292,7 +293,7 @@ def _program(graph: Graph) -> Any:
     examples = tuple(example for example, _ in graph.inputs.values())
     if isinstance(graph.module, _ExportedStep | _RecurrentStep):
         shapes = (*shapes[:2], shapes[2:])  # the others are one argument, `*tensors`
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), compared_by_pairs(), _quiet():
         program = torch.export.export(graph.module, examples, dynamic_shapes=shapes)
         return torch.onnx.export(
             program,

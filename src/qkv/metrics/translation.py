@@ -75,8 +75,9 @@ def tokenized_bleu(
 ) -> Figure:
     """Compute corpus BLEU on given tokens: no smoothing, n-grams up to 4, one reference.
 
-    Same as tensor2tensor, the Hugging Face `evaluate` metric "bleu" and torchtext's `bleu_score`. It depends on the
-    tokenization, so it is only comparable with figures for the same one.
+    Same as the Hugging Face `evaluate` metric "bleu" and torchtext's `bleu_score`; and as tensor2tensor, except where
+    an n-gram order has no match, which is smoothed there. It depends on the tokenization, so it is only comparable with
+    figures for the same one.
 
     Args:
         hypotheses: the tokens of one translation per sentence.

@@ -21,9 +21,10 @@ from qkv.cli.app import app
 from qkv.data.corpus import in_parts
 from qkv.data.table import parse_table, parse_table_in_parts
 from qkv.errors import DataError
-from qkv.tasks.classify.predict import Classification, Tagging
+from qkv.tasks.classify.predict import Classification
 from qkv.tasks.point.predict import Pointing
 from qkv.tasks.regress.predict import Prediction
+from qkv.tasks.tag.predict import Tagging
 from qkv.tasks.translate.predict import Translation
 from qkv.view.alignment import Alignment
 

@@ -15,7 +15,7 @@ import qkv
 from qkv.cli.app import app
 from qkv.errors import ConfigError, on_command_line
 from qkv.tasks import notes
-from qkv.tasks.classify.recipe import CLASSIFY_RECIPE as CLASSIFY
+from qkv.tasks.classify.recipe import RECIPE as CLASSIFY
 from qkv.tasks.translate.recipe import RECIPE
 
 SOURCES = Path(qkv.__file__).parent

@@ -10,10 +10,10 @@ from qkv.checkpoint.contents import Contents
 from qkv.data.tokenizer import Tokenizer
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
-from qkv.tasks.classify import recipe as reader
+from qkv.tasks.classify import model as reader
 from qkv.tasks.classify.data import Labeling
-from qkv.tasks.generate import recipe as language
-from qkv.tasks.point.recipe import build_pointer
+from qkv.tasks.generate import model as language
+from qkv.tasks.point.model import build_pointer
 from qkv.tasks.translate.model import build_model, read_config
 
 TEXT = ["the cat sat on the mat", "a dog ran to the cat ."]

@@ -41,8 +41,7 @@ from qkv.recording.recorder import record
 from qkv.recording.trace import KEY
 from qkv.recording.trace_reader import read as read_trace
 from qkv.settings import read_toml, to_toml
-from qkv.tasks.classify.recipe import CLASSIFY_RECIPE as CLASSIFY
-from qkv.tasks.classify.recipe import TAG_RECIPE as TAG
+from qkv.tasks.classify.recipe import RECIPE as CLASSIFY
 from qkv.tasks.generate import recipe as language_training
 from qkv.tasks.load import load
 from qkv.tasks.point import recipe as point_training
@@ -52,6 +51,7 @@ from qkv.tasks.regress import recipe as regression
 from qkv.tasks.regress.model import fit
 from qkv.tasks.regress.settings import RegressFiles, RegressModel
 from qkv.tasks.runs import open_published
+from qkv.tasks.tag.recipe import RECIPE as TAG
 from qkv.tasks.translate import recipe as training
 from qkv.training.journal import Journal, read_journal
 from qkv.training.session import TrainingJob, begin

@@ -22,10 +22,11 @@ from qkv.models.language_model import DecoderConfig, LanguageModel
 from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
 from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.tasks.classify.data import encode_words
-from qkv.tasks.classify.predict import Classification, Classifier, Tagger, Tagging
+from qkv.tasks.classify.predict import Classification, Classifier
 from qkv.tasks.exporting import export
 from qkv.tasks.fill import MaskFiller
 from qkv.tasks.generate.predict import Generator
+from qkv.tasks.tag.predict import Tagger, Tagging
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.viewing import scene_of
 

@@ -21,6 +21,7 @@ from qkv.tasks.classify import recipe as classify
 from qkv.tasks.generate import recipe as generate
 from qkv.tasks.point import recipe as point
 from qkv.tasks.recipe import Recipe, first_objective
+from qkv.tasks.tag import recipe as tag
 from qkv.tasks.translate import recipe as translate
 
 FEW = 10
@@ -30,8 +31,8 @@ Values = Mapping[str, tuple[Any, ...]]
 RECIPES: Mapping[str, Recipe[Any, Any, Any, Any]] = {
     "translate": translate.RECIPE,
     "generate": generate.RECIPE,
-    "classify": classify.CLASSIFY_RECIPE,
-    "tag": classify.TAG_RECIPE,
+    "classify": classify.RECIPE,
+    "tag": tag.RECIPE,
     "point": point.RECIPE,
 }
 SCORED = (*SCORES, "location", "none")

@@ -12,6 +12,7 @@ from qkv.settings import to_toml
 from qkv.tasks.classify import recipe as classify
 from qkv.tasks.generate import recipe as generate
 from qkv.tasks.point import recipe as point
+from qkv.tasks.tag import recipe as tag
 from qkv.tasks.translate import recipe as translate
 from qkv.training.events import Outcome
 
@@ -67,7 +68,7 @@ class Family:
 
 def _recipe(task: str) -> Any:
     recipes = {"translate": translate.RECIPE, "generate": generate.RECIPE, "point": point.RECIPE}
-    return {**recipes, "classify": classify.CLASSIFY_RECIPE, "tag": classify.TAG_RECIPE}[task]
+    return {**recipes, "classify": classify.RECIPE, "tag": tag.RECIPE}[task]
 
 
 def as_texts(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -8,9 +8,10 @@ from tests.pairs import in_turn
 
 import qkv
 from qkv.metrics.translation import bleu
-from qkv.tasks.classify.data import read_for_training, read_sentences, read_texts
+from qkv.tasks.classify.data import read_for_training, read_texts
 from qkv.tasks.classify.settings import ClassifyFiles
 from qkv.tasks.settings import TokenizerSettings
+from qkv.tasks.tag.data import read_texts as read_sentences
 from qkv.tasks.translate.data import read_training
 from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 

@@ -10,13 +10,14 @@ from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.models.reader import ReaderConfig, TextTagger
 from qkv.tasks.classify.data import encode_words, read_for_training, read_texts
 from qkv.tasks.classify.objective import judge_labels, predict
-from qkv.tasks.classify.predict import Classifier, Tagger
-from qkv.tasks.classify.recipe import CLASSIFY_RECIPE as CLASSIFY
-from qkv.tasks.classify.recipe import TAG_RECIPE as TAG
+from qkv.tasks.classify.predict import Classifier
+from qkv.tasks.classify.recipe import RECIPE as CLASSIFY
 from qkv.tasks.classify.settings import ClassifyFiles
 from qkv.tasks.evaluation import evaluate_labels
 from qkv.tasks.load import load
 from qkv.tasks.settings import TokenizerSettings
+from qkv.tasks.tag.predict import Tagger
+from qkv.tasks.tag.recipe import RECIPE as TAG
 
 _MODEL = {"encoder": "none", "width": 16, "dropout": 0.0, "word_dropout": 0.0}
 _WORDS = TokenizerSettings(tokenizer="word")

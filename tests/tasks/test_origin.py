@@ -11,7 +11,7 @@ import torch
 import qkv
 from qkv.errors import CheckpointError, ConfigError
 from qkv.settings import merge
-from qkv.tasks.classify.recipe import CLASSIFY_RECIPE as CLASSIFY
+from qkv.tasks.classify.recipe import RECIPE as CLASSIFY
 from qkv.tasks.load import load
 from qkv.tasks.origin import open_origin, origin_tables
 from qkv.tasks.translate.recipe import RECIPE

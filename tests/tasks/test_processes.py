@@ -21,7 +21,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "muon": (translate.RECIPE, {"kind": "transformer", **TRANSFORMER}, {"optimizer": "muon"}),
     "additive": (translate.RECIPE, {"kind": "gru", "width": 16, "dropout": 0.2}, {}),
     "language": (generate.RECIPE, {**TRANSFORMER, "layers": 1, "context": 16}, {}),
-    "classifier": (classify.CLASSIFY_RECIPE, {"width": 8, "dropout": 0.3}, {}),
+    "classifier": (classify.RECIPE, {"width": 8, "dropout": 0.3}, {}),
 }
 
 

@@ -13,13 +13,14 @@ from qkv.tasks.point import recipe as point
 from qkv.tasks.recipe import Recipe
 from qkv.tasks.regress import recipe as regress
 from qkv.tasks.run_folder import OLDER_DEFAULTS
+from qkv.tasks.tag import recipe as tag
 from qkv.tasks.translate import recipe as translate
 
 RECIPES: dict[str, Recipe[Any, Any, Any, Any]] = {
     "translate": translate.RECIPE,
     "generate": generate.RECIPE,
-    "classify": classify.CLASSIFY_RECIPE,
-    "tag": classify.TAG_RECIPE,
+    "classify": classify.RECIPE,
+    "tag": tag.RECIPE,
     "point": point.RECIPE,
     "regress": regress.RECIPE,
 }

@@ -79,9 +79,9 @@ def tag(
     Example: echo "Ada wrote the first program" | qkv tag runs/names
     """
     from qkv.tasks.answering import format_answers, parts_of_stdin
-    from qkv.tasks.classify.predict import Tagger, Tagging
     from qkv.tasks.drawing import Drawing
     from qkv.tasks.streams import write_text
+    from qkv.tasks.tag.predict import Tagger, Tagging
     from qkv.tasks.tokenizing import UnknownCounter, unknown_name
 
     expect_output_file("--attention", attention, PICTURES)

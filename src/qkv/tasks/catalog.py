@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from qkv.tasks.classify.settings import CLASSIFY, TAG
+from qkv.tasks.classify.settings import CLASSIFY
 from qkv.tasks.generate.settings import GENERATE
 from qkv.tasks.point.settings import POINT
 from qkv.tasks.regress.settings import REGRESS
 from qkv.tasks.settings import TaskSettings
+from qkv.tasks.tag.settings import TAG
 from qkv.tasks.translate.settings import TRANSLATE
 
 TASKS: Mapping[str, TaskSettings] = MappingProxyType(
@@ -28,10 +29,14 @@ def recipe_of(task: str) -> Any:
             from qkv.tasks.generate import recipe as generate
 
             return generate.RECIPE
-        case "classify" | "tag":
-            from qkv.tasks.classify import recipe as labels
+        case "classify":
+            from qkv.tasks.classify import recipe as classify
 
-            return labels.CLASSIFY_RECIPE if task == "classify" else labels.TAG_RECIPE
+            return classify.RECIPE
+        case "tag":
+            from qkv.tasks.tag import recipe as tag
+
+            return tag.RECIPE
         case "point":
             from qkv.tasks.point import recipe as point
 

@@ -11,9 +11,9 @@ from qkv.data.table import read_table
 from qkv.data.text import read_text
 from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.metrics.figure import Figure
-from qkv.tasks.classify.data import Labeling, TextAndLabels, encode_words, read_sentences, read_texts
+from qkv.tasks.classify.data import Labeling, TextAndLabels, encode_words, read_texts
 from qkv.tasks.classify.objective import judge_labels
-from qkv.tasks.classify.predict import Classifier, Tagger
+from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.length import CutCounter
 from qkv.tasks.notes import note
@@ -22,6 +22,8 @@ from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.runs import load_trained
 from qkv.tasks.streams import format_lines
+from qkv.tasks.tag.data import read_texts as read_sentences
+from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.tokenizing import report_unknown
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.members import members_of

@@ -16,12 +16,13 @@ from qkv.hub.onnx_graphs import Exportable, to_onnx
 from qkv.models.parts import TransformerParts
 from qkv.models.recurrent_language_model import RecurrentLanguageModel
 from qkv.models.translator import TransformerTranslator
-from qkv.tasks.classify.predict import Classifier, Tagger
+from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.fill import MaskFiller
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.load import Model, load
 from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.regress.predict import Regressor
+from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.translate.decoding import usual_limit
 from qkv.tasks.translate.members import expect_single
 from qkv.tasks.translate.predict import Translator

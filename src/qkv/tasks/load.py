@@ -9,12 +9,13 @@ import torch
 
 from qkv.errors import CheckpointError, expect_name, nearest
 from qkv.files import as_path
-from qkv.tasks.classify.predict import Classifier, Tagger
+from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.fill import MaskFiller
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.runs import Trained, expect_task, load_trained
+from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.translate.members import members_of
 from qkv.tasks.translate.predict import Translator
 

@@ -10,8 +10,8 @@ from qkv.errors import ConfigError, expect_name, quantity
 from qkv.files import as_path
 from qkv.notebooks import table
 from qkv.tasks.catalog import TASKS, recipe_of
-from qkv.tasks.classify.predict import Classifier, Tagger
-from qkv.tasks.classify.settings import ClassifyFiles, ClassifyModel, LabelModel, TagFiles
+from qkv.tasks.classify.predict import Classifier
+from qkv.tasks.classify.settings import ClassifyFiles, ClassifyModel, LabelModel
 from qkv.tasks.events import listening
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.generate.settings import GenerateFiles, GenerateModel, GenerateTokenizer
@@ -24,6 +24,8 @@ from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import RegressFiles, RegressModel
 from qkv.tasks.requested_training import RequestedTraining
 from qkv.tasks.settings import TokenizerSettings, parameters, spelling_settings
+from qkv.tasks.tag.predict import Tagger
+from qkv.tasks.tag.settings import TagFiles
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.settings import MemberSettings, TranslateFiles, TranslateModel, TranslateTokenizer
 from qkv.training.events import Event, Outcome

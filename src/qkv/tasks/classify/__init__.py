@@ -1,1 +1,1 @@
-"""Labels of texts and of words: from labeled lines or tagged sentences to a model that labels others."""
+"""Labels of texts: from labeled lines to a model that names the label of a line."""

@@ -1,4 +1,4 @@
-"""Texts and words with labels, as tokens: training files, validation examples, tokenizer."""
+"""Labeled texts as tokens: training files, validation examples, tokenizer."""
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -9,11 +9,9 @@ from qkv.data import segments
 from qkv.data.choices import LABELED_SHARE
 from qkv.data.corpus import fingerprint
 from qkv.data.holdout import seen_in_training, split
-from qkv.data.labeled import Tagged, Unit, labels_of, read_labeled, read_tagged, report_odd_spans
-from qkv.data.normal_forms import normalize
+from qkv.data.labeled import Unit, labels_of, read_labeled
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, setting
-from qkv.tasks.classify.settings import Sentences
 from qkv.tasks.notes import note
 from qkv.tasks.settings import Pairs, TokenizerSettings
 from qkv.tasks.tokenizing import learn_tokenizer
@@ -22,7 +20,6 @@ from qkv.tasks.values import as_source, pair_line
 Labeling = Literal["classify", "tag"]
 _SHORTEST_RUN, _LONGEST_RUN = 3, 6
 """Characters of an n-gram."""
-_SENTENCE = 'For example [("Ada", "B-PER"), ("wrote", "O")].'
 
 
 class TextAndLabels(NamedTuple):
@@ -117,49 +114,6 @@ def read_texts(data: Pairs | None, name: str = "data") -> list[TextAndLabels]:
         raise missing_data(name, "A file with label<TAB>text on each line.")
     source = as_source(data, name, pair_line)
     return [TextAndLabels((item.text,), (item.label,), item.line) for item in read_labeled(source, say=report_on_data)]
-
-
-def read_sentences(data: Sentences | None, name: str = "data") -> list[TextAndLabels]:
-    """Read sentences whose words have tags.
-
-    Args:
-        data: a file of words in columns, or sentences of pairs of a word and its tag.
-        name: of the argument, for messages.
-
-    Returns:
-        The sentences.
-
-    Raises:
-        ConfigError: there are none.
-        DataError: the data is invalid; the message gives file and line, or the number of the sentence.
-    """
-    if data is None:
-        raise missing_data(name, "A file of words in columns.")
-    if isinstance(data, str | Path):
-        texts = read_tagged(Path(data), say=report_on_data)
-    else:
-        texts = [_sentence(item, name, number) for number, item in enumerate(data, start=1)]
-        if not texts:
-            raise DataError(name, "at least one item", "none", "Was an iterator already read?")
-        report_odd_spans(texts, name, report_on_data)
-    return [TextAndLabels(item.words, item.tags, item.line) for item in texts]
-
-
-def _sentence(item: object, name: str, number: int) -> Tagged:
-    """Return a sentence given as pairs of a word and its tag."""
-    where = Place(name, number)
-    if not isinstance(item, Iterable) or isinstance(item, str | bytes):
-        got = type(item).__name__
-        raise DataError(where, "a sentence: pairs of a word and its tag", got, _SENTENCE)
-    rows = [pair_line(pair, f"{where}, word {position}").split("\t") for position, pair in enumerate(item, start=1)]
-    for position, row in enumerate(rows, start=1):
-        if not all(cell.strip() for cell in row):
-            raise DataError(
-                f"{where}, word {position}", "a word and its tag", "an empty one", "Fill it or omit the word."
-            )
-    if not rows:
-        raise DataError(where, "at least one word", "none", "Omit the sentence.")
-    return Tagged(tuple(word for word, _ in rows), tuple(normalize("NFC", tag) for _, tag in rows), number)
 
 
 def missing_data(name: str, hint: str) -> ConfigError:

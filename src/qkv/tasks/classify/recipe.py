@@ -1,92 +1,25 @@
-"""`qkv train classify` and `qkv train tag`, which share all but the reader: from settings to a trained run folder."""
+"""`qkv train classify`: from settings to a trained run folder; `qkv train tag` shares all but the reader."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from qkv.data.labeled import Unit
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import CheckpointError, ConfigError, quantity, setting
-from qkv.models.reader import ReaderConfig, TextClassifier, TextTagger
-from qkv.settings import build
-from qkv.tasks.classify.data import (
-    LabeledText,
-    LabelFiles,
-    Labeling,
-    ReadTexts,
-    read_for_training,
-    read_sentences,
-    read_texts,
-)
+from qkv.errors import CheckpointError, quantity, setting
+from qkv.models.reader import ReaderConfig
+from qkv.tasks.classify.data import LabeledText, LabelFiles, Labeling, ReadTexts, read_for_training, read_texts
+from qkv.tasks.classify.model import build_model, read_config, table_of
 from qkv.tasks.classify.objective import LabelTask, ReaderModel
-from qkv.tasks.classify.settings import CLASSIFY, TAG
+from qkv.tasks.classify.settings import CLASSIFY
 from qkv.tasks.origin import Origin
-from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings, refuse_derived, refuse_heads, without
+from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings
 from qkv.tasks.settings import TaskSettings
 
 LabelSettings = RecipeSettings[LabelFiles, ReaderConfig]
 LabelRecipe = Recipe[LabelFiles, ReaderConfig, LabeledText, ReaderModel]
 
 
-def build_model(kind: Labeling, config: ReaderConfig, size: int, labels: int, unknown: int) -> ReaderModel:
-    """Create a model, with new weights.
-
-    Args:
-        kind: "classify" or "tag".
-        config: its settings, without the sizes that the text determines.
-        size: vocabulary size.
-        labels: number of labels.
-        unknown: the id of the unknown token.
-
-    Returns:
-        The model.
-    """
-    config = replace(config, size=size, labels=labels)
-    return TextClassifier(config, unknown) if kind == "classify" else TextTagger(config, unknown)
-
-
-def stored_config(table: Mapping[str, Any]) -> ReaderConfig:
-    """Read the settings of a model from a checkpoint.
-
-    Raises:
-        ConfigError: a name is unknown, or a value is invalid.
-    """
-    return build(ReaderConfig, {"size": 1, "labels": 1, **table}, "model")
-
-
-def read_config(table: Mapping[str, Any]) -> ReaderConfig:
-    """Check the settings of a model, and fill in its defaults.
-
-    Raises:
-        ConfigError: a name is unknown, a value is invalid, or a setting does not apply.
-    """
-    refuse_derived(table, ("size", "labels"), "The vocabulary and the labels come from the training text.")
-    config = stored_config(table)
-    refuse_heads(config.encoder, config.heads, ReaderConfig.heads)
-    return config
-
-
-def read_tagger_config(table: Mapping[str, Any]) -> ReaderConfig:
-    """Check the settings of a model, and fill in its defaults.
-
-    Raises:
-        ConfigError: as for a classifier; or the setting is one of whole texts.
-    """
-    if "wide" in table:
-        hint = "Omit it: it only applies to whole texts."
-        raise ConfigError("model.wide", "none for tagging", f"{table['wide']}", hint)
-    config = read_config(table)
-    # Nothing is pooled: the mechanism is that of a Transformer's blocks, or of nothing.
-    stored_config({**table, "pool": "mean"})
-    return config
-
-
-def table_of(config: ReaderConfig) -> dict[str, Any]:
-    """Return the settings of a model as a dict, the inverse of `read_config`."""
-    return without(config, "size", "labels")
-
-
-def _label_recipe(
+def label_recipe(
     kind: Labeling,
     settings: TaskSettings,
     read_config: Callable[[Mapping[str, Any]], ReaderConfig],
@@ -142,5 +75,4 @@ def _expect_labels(text: LabeledText, origin: Origin | None) -> LabeledText:
     return text
 
 
-CLASSIFY_RECIPE = _label_recipe("classify", CLASSIFY, read_config, read_texts, "texts")
-TAG_RECIPE = _label_recipe("tag", TAG, read_tagger_config, read_sentences, "sentences")
+RECIPE = label_recipe("classify", CLASSIFY, read_config, read_texts, "texts")

@@ -1,17 +1,13 @@
-"""The settings of `qkv train classify` and `qkv train tag`."""
+"""The settings of `qkv train classify`, and the tables that `qkv train tag` shares."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 from qkv.data.choices import LABELED_HELD_OUT
 from qkv.settings import Option
 from qkv.tasks.settings import ATTENTION, MechanismSettings, Pairs, TaskSettings, TokenizerSettings
 from qkv.training.settings import Settings as Training
-
-Sentences = Path | str | Iterable[Iterable[tuple[str, str]]]
-"""A file with words in columns, or sentences of pairs of a word and its tag."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,15 +17,6 @@ class ClassifyFiles:
     data: Annotated[Pairs | None, Option("label<TAB>text on each line (.gz too)")] = None
     valid_data: Annotated[Pairs | None, Option(f"The same for validation; {LABELED_HELD_OUT}")] = None
     longest: Annotated[int, Option("Maximum length of a text", "tokens", least=1)] = 512
-
-
-@dataclass(frozen=True, kw_only=True)
-class TagFiles:
-    """Sentences whose words have tags."""
-
-    data: Annotated[Sentences | None, Option("Words in columns, word first, tag last; .gz too")] = None
-    valid_data: Annotated[Sentences | None, Option(f"The same for validation; {LABELED_HELD_OUT}")] = None
-    longest: Annotated[int, Option("Maximum length of a sentence", "tokens", least=1)] = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,16 +82,4 @@ CLASSIFY = TaskSettings(
     {"data": ClassifyFiles, "tokenizer": TokenizerSettings, "model": ClassifyModel, "training": Training},
     # Words determine the label of a text.
     {"tokenizer": {"tokenizer": "word", "vocabulary": 30_000}, "training": LOOP},
-)
-TAG = TaskSettings(
-    "tag",
-    """Train a model that tags words.
-
-    --score and the other flags of attention set the self-attentions of --model transformer.
-
-    Example: qkv train tag --data train.conll --out runs/names
-    """,
-    {"data": TagFiles, "tokenizer": TokenizerSettings, "model": LabelModel, "training": Training},
-    # A tag can depend on a word's ending.
-    {"tokenizer": {"tokenizer": "bpe", "vocabulary": 4000}, "training": LOOP},
 )

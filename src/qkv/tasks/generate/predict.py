@@ -21,8 +21,8 @@ from qkv.errors import ConfigError, DataError, QkvError, expect_name, setting
 from qkv.metrics.figure import Figure
 from qkv.models.language_model import LanguageModel
 from qkv.tasks.generate.data import passage
+from qkv.tasks.generate.model import build_model, stored_config
 from qkv.tasks.generate.objective import TextModel, judge
-from qkv.tasks.generate.recipe import build_model, stored_config
 from qkv.tasks.generate.settings import GENERATE, TEMPERATURE, TOKENS
 from qkv.tasks.reading_attention import last_self_attention
 from qkv.tasks.runs import Trained, expect_task, load_trained, rebuild

@@ -16,8 +16,8 @@ from qkv.metrics.figure import Figure
 from qkv.models.pointer import END
 from qkv.recording.recorder import record
 from qkv.tasks.point.data import ElementVocabulary
+from qkv.tasks.point.model import build_pointer
 from qkv.tasks.point.objective import judge_positions, point, stack
-from qkv.tasks.point.recipe import build_pointer
 from qkv.tasks.point.settings import POINT, AnswerOrder
 from qkv.tasks.runs import OTHER_VERSION, Trained, expect_task, load_trained, rebuild
 from qkv.tasks.values import expect_texts

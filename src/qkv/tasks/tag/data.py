@@ -1,0 +1,57 @@
+"""Sentences whose words have tags, from a file or from values."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from qkv.data.labeled import Tagged, read_tagged, report_odd_spans
+from qkv.data.normal_forms import normalize
+from qkv.errors import DataError, Place
+from qkv.tasks.classify.data import TextAndLabels, missing_data, report_on_data
+from qkv.tasks.tag.settings import Sentences
+from qkv.tasks.values import pair_line
+
+
+def read_texts(data: Sentences | None, name: str = "data") -> list[TextAndLabels]:
+    """Read sentences whose words have tags.
+
+    Args:
+        data: a file of words in columns, or sentences of pairs of a word and its tag.
+        name: of the argument, for messages.
+
+    Returns:
+        The sentences.
+
+    Raises:
+        ConfigError: there are none.
+        DataError: the data is invalid; the message gives file and line, or the number of the sentence.
+    """
+    if data is None:
+        raise missing_data(name, "A file of words in columns.")
+    if isinstance(data, str | Path):
+        texts = read_tagged(Path(data), say=report_on_data)
+    else:
+        texts = [_sentence(item, name, number) for number, item in enumerate(data, start=1)]
+        if not texts:
+            raise DataError(name, "at least one item", "none", "Was an iterator already read?")
+        report_odd_spans(texts, name, report_on_data)
+    return [TextAndLabels(item.words, item.tags, item.line) for item in texts]
+
+
+_SENTENCE = 'For example [("Ada", "B-PER"), ("wrote", "O")].'
+
+
+def _sentence(item: object, name: str, number: int) -> Tagged:
+    """Return a sentence given as pairs of a word and its tag."""
+    where = Place(name, number)
+    if not isinstance(item, Iterable) or isinstance(item, str | bytes):
+        got = type(item).__name__
+        raise DataError(where, "a sentence: pairs of a word and its tag", got, _SENTENCE)
+    rows = [pair_line(pair, f"{where}, word {position}").split("\t") for position, pair in enumerate(item, start=1)]
+    for position, row in enumerate(rows, start=1):
+        if not all(cell.strip() for cell in row):
+            raise DataError(
+                f"{where}, word {position}", "a word and its tag", "an empty one", "Fill it or omit the word."
+            )
+    if not rows:
+        raise DataError(where, "at least one word", "none", "Omit the sentence.")
+    return Tagged(tuple(word for word, _ in rows), tuple(normalize("NFC", tag) for _, tag in rows), number)

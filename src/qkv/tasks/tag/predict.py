@@ -1,0 +1,136 @@
+"""Trained taggers: a label for each word, with probabilities and attention."""
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import torch
+from torch import Tensor
+
+from qkv.errors import Place
+from qkv.tasks.classify.data import EncodedText, encode_words
+from qkv.tasks.classify.objective import predict
+from qkv.tasks.classify.predict import rebuild_labeler
+from qkv.tasks.length import expect_length
+from qkv.tasks.reading_attention import expect_attention, last_self_attention
+from qkv.tasks.runs import Trained, expect_task, load_trained
+from qkv.tasks.values import expect_texts
+from qkv.values.checked import answering
+from qkv.view.alignment import Alignment
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Tagging:
+    """The labels of a text's words.
+
+    Args:
+        words: the given words.
+        tags: the most likely label of each.
+        probabilities: the probability of each of these labels.
+        tokens: as the model sees them.
+        weights: what the first token of each word attends to in the last layer (words, tokens), the mean over its
+            heads; None if not requested.
+    """
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    probabilities: tuple[float, ...]
+    tokens: tuple[str, ...]
+    weights: Tensor | None = None
+
+    @property
+    def alignment(self) -> Alignment | None:
+        """What each word, with its tag, attends to."""
+        tagged = tuple(f"{word}/{tag}" for word, tag in zip(self.words, self.tags, strict=True))
+        return None if self.weights is None else Alignment(self.tokens, tagged, self.weights)
+
+
+@final
+@answering
+class Tagger:
+    """A model that tags words, ready to use.
+
+    Args:
+        trained: a checkpoint of `qkv train tag`, or a published classifier of tokens.
+        device: compute device.
+
+    Raises:
+        CheckpointError: the checkpoint is of another task, or invalid.
+
+    Example:
+        >>> import qkv  # doctest: +SKIP
+        >>> qkv.load("runs/names").tag([["Ada", "wrote"]])  # doctest: +SKIP
+        [('B-PER', 'O')]
+    """
+
+    def __init__(self, trained: Trained, device: str | torch.device = "cpu") -> None:
+        expect_task(trained, "tag", "a model that tags")
+        self.tokenizer = trained.tokenizer
+        self.model, self.labels, self.longest = rebuild_labeler("tag", trained, device)
+
+    @classmethod
+    def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "Tagger":
+        """Load the best checkpoint of a run, or one checkpoint.
+
+        Raises:
+            CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
+        """
+        return cls(load_trained(run), device)
+
+    def tag(self, sentences: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+        """Tag sentences.
+
+        Args:
+            sentences: the words of each.
+
+        Returns:
+            The most likely tag of each word.
+
+        Raises:
+            DataError: a sentence is too long.
+        """
+        return [tagging.tags for tagging in self.tag_fully(sentences)]
+
+    def tag_fully(
+        self, sentences: Sequence[Sequence[str]], *, attention: bool = False, first: int = 1
+    ) -> list[Tagging]:
+        """Tag sentences, with probabilities.
+
+        Args:
+            sentences: the words of each; can be empty.
+            attention: whether to return what words attend to.
+            first: number of the first sentence, for messages.
+
+        Returns:
+            One tagging per sentence, in order.
+
+        Raises:
+            DataError: a sentence is too long.
+            ConfigError: attention is requested, and the model has none.
+        """
+        if attention:
+            expect_attention(self.model)
+        if isinstance(sentences, str | Mapping | Set):
+            expect_texts(sentences, "sentences", "sentence")
+        sentences = [expect_texts(words, f"sentence {number}", "word") for number, words in enumerate(sentences, first)]
+        encoded = [encode_words(words, self.tokenizer) for words in sentences]
+        items = []
+        for number, (ids, begins) in enumerate(encoded, start=first):
+            expect_length(Place(None, number, "text"), len(ids), self.longest, self.tokenizer)
+            items.append(EncodedText(ids, begins, (), number))
+        results = predict(self.model, items, self.tokenizer.pad) if items else []
+        return [
+            self._tagging(words, item, scores, attention)
+            for words, item, scores in zip(sentences, items, results, strict=True)
+        ]
+
+    def _tagging(self, words: Sequence[str], item: EncodedText, scores: Tensor, attention: bool) -> Tagging:
+        best = scores.double().softmax(-1).max(-1)
+        tags = tuple(self.labels[index] for index in best.indices.tolist())
+        shares = tuple(best.values.tolist())
+        weights = None
+        if attention and item.ids:
+            weights = last_self_attention(self, list(item.ids), item.begins)[list(item.begins)]
+        return Tagging(tuple(words), tags, shares, tuple(self.tokenizer.pieces(item.ids)), weights)

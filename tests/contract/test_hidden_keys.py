@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from tests.contract.any_call import LAYOUTS, lay
 from tests.contract.calls import MECHANISMS, Call, by_part, drawn, same_bits, served_part
 from tests.contract.mechanisms import NORMALIZER, ON_CPU, SCORE
 from tests.contract.served import by_served
@@ -86,6 +87,22 @@ def test_hidden_keys_change_no_bit(backend: str, hiding: str, poison: str, dtype
         assert same_bits(dirty.weights(backend)[1], clean.weights(backend)[1]), clean
         if clean.serves(backend, state=True, gradient=False):
             assert same_bits(dirty.state(backend)[1].value, clean.state(backend)[1].value), clean
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("hiding", HIDINGS)
+def test_hidden_numbers_change_no_bit_in_any_layout(hiding: str, layout: str) -> None:
+    """Without gradients a copy of keys and values is spared where they are finite, and may lie otherwise in memory."""
+    turn = [*HIDINGS].index(hiding) + LAYOUTS.index(layout)
+    for score, normalizer in MECHANISMS[turn % 3 :: 3]:
+        clean = Call.draw(score, normalizer, dtype=torch.float32, mask=HIDINGS[hiding].mask)
+        dirty = poisoned(clean, HIDINGS[hiding], torch.nan)
+        outputs = []
+        for call in (clean, dirty, clean):
+            laid = {name: lay(call.leaves[name], layout) for name in ("query", "key", "value")}
+            outputs.append(call.with_leaves(**laid).output("auto"))
+        assert outputs[0].isfinite().all(), clean
+        assert all(same_bits(outputs[0], output) for output in outputs[1:]), f"{clean} {layout}"
 
 
 @by_backend

@@ -14,6 +14,9 @@ from qkv.scores.pointwise import Pointwise
 from qkv.shapes import Shape
 from qkv.values.execution import Mode
 
+_CACHE_LINE = 64
+"""Bytes; PyTorch begins the memory of every tensor with a whole one."""
+
 BiasKind = Literal["none", "fixed", "learned"] | PositionKind
 
 
@@ -166,7 +169,9 @@ class Call(NamedTuple):
 
         A weight of 0 times a finite value adds nothing to a sum, and one sum of all values takes a fraction of the time
         of two copies. This is for calls without gradients, on numbers that may be read, of algorithms that replace
-        hidden scores whatever they are, and in which no key decides how another one's scores are computed.
+        hidden scores whatever they are, and in which no key decides how another one's scores are computed. PyTorch's
+        products round by the place of their operands in memory, so that operands whose copies would lie otherwise are
+        always copied: hidden numbers change no bit.
 
         Example:
             >>> from qkv.engine.describe import Arguments, describe
@@ -176,5 +181,27 @@ class Call(NamedTuple):
             >>> [describe(x, x, value, arguments).call.with_finite_values().key[1] for value in (x, x / 0)]
             [tensor([2.]), tensor([0.])]
         """
+        alike = _same_for_heads(self.visibility)
+        if not all(_lies_like_its_copy(x, self.visibility.grid.leading, alike) for x in self[:3]):
+            return self.without_hidden_keys()
         total = float(self.value.sum())
         return self if total - total == 0 else self.without_hidden_keys()
+
+
+def _same_for_heads(visibility: Visibility) -> bool:
+    """Return whether it is plain that all heads of an item see the same keys."""
+    bounds = visibility.bounds or ()
+    return visibility.kind == "keys" and all(x is None or x.ndim < 2 or x.shape[-2] == 1 for x in bounds)
+
+
+def _lies_like_its_copy(x: Tensor, leading: Shape, alike: bool) -> bool:
+    """Return whether a copy of all leading dimensions has the strides of a tensor and begins a cache line like it.
+
+    Args:
+        x: query, key or value.
+        leading: the leading shape of the problem.
+        alike: whether rows are zeroed in all heads of an item alike. Then a copy keeps the order of heads and rows.
+    """
+    if x.shape[:-2] != leading or x.data_ptr() % _CACHE_LINE:
+        return False
+    return x.is_contiguous() or (alike and x.ndim > 2 and x.transpose(-3, -2).is_contiguous())

@@ -21,6 +21,7 @@ from qkv.scores.base import Score
 from qkv.scores.free import as_score
 from qkv.scores.products import SCALED_DOT
 from qkv.values.checked import checked
+from qkv.values.parameters import register, with_registered
 
 SEAM = "qkv_attention"
 """The name of the `Attention` that another library's module has as a child."""
@@ -76,6 +77,7 @@ class Attention(nn.Module):
         self.score = score
         optional_normalizer(normalizer)  # checks it; a module's value is built in each call, from its parameters then
         self.normalizer = normalizer
+        self._learned = register(self, score), register(self, normalizer)
         self.dropout = dropout
         self.backend = backend
         self.also: Also | None = also
@@ -137,8 +139,11 @@ class Attention(nn.Module):
             >>> Attention(normalizer=Sparsemax()).mechanism(None, None)
             (ScaledDot(scale=None, softcap=None), Sparsemax())
         """
-        chosen = next(value for value in (score, self.score, SCALED_DOT) if value is not None)
-        return as_score(chosen), optional_normalizer(self.normalizer if normalizer is None else normalizer)
+        if score is None and self.score is not None:
+            score = with_registered(self, self.score, self._learned[0])  # type: ignore[assignment]
+        if normalizer is None:
+            normalizer = with_registered(self, self.normalizer, self._learned[1])  # type: ignore[assignment]
+        return as_score(SCALED_DOT if score is None else score), optional_normalizer(normalizer)
 
     def extra_repr(self) -> str:
         """Show the settings that differ from the defaults."""

@@ -18,7 +18,7 @@ from qkv.scores.free import Learned, as_score
 from qkv.scores.products import SCALED_DOT, Bilinear, Cosine, Dot, ScaledDot, project
 from qkv.scores.sums import Additive
 from qkv.values.checked import checked
-from qkv.values.parameters import Owner, above, expect_floats
+from qkv.values.parameters import Owner, above, expect_floats, register, with_registered
 from qkv.values.plain import is_watched
 
 BUILT = ("additive", "bilinear", "dot", "scaled_dot")
@@ -100,10 +100,10 @@ def score_of(module: nn.Module) -> ScoreParts:
 @checked
 @final
 class FixedScore(ScoreModule):
-    """Any score value as a module, for scores without parameters.
+    """Any score value as a module.
 
     Args:
-        score: the value, or a function of (query, key).
+        score: the value, or a function of (query, key). A `torch.nn.Parameter` in it becomes one of this module.
 
     Raises:
         ConfigError: it is neither.
@@ -116,10 +116,11 @@ class FixedScore(ScoreModule):
     def __init__(self, score: Score) -> None:
         super().__init__()
         self.score = as_score(score)
+        self._learned = register(self, self.score)
 
     def value(self) -> Score:
-        """Return the value itself."""
-        return self.score
+        """Return the value itself, with the current parameters."""
+        return with_registered(self, self.score, self._learned)
 
     def extra_repr(self) -> str:
         """Show the value."""

@@ -36,6 +36,44 @@ class Parameter(NamedTuple):
     of_key: bool = False
 
 
+def register(module: torch.nn.Module, value: object) -> tuple[str, ...]:
+    """Make what a value learns part of the module that keeps it, so that optimizers and checkpoints find it.
+
+    Args:
+        module: the layer.
+        value: a score or a normalizer, of which a tensor may be a `torch.nn.Parameter`, or a function of tensors a
+            `torch.nn.Module`; anything else is left alone.
+
+    Returns:
+        The names of the parameters, for `with_registered`.
+
+    Example:
+        >>> from qkv.scores.kernels import Gaussian
+        >>> layer = torch.nn.Module()
+        >>> register(layer, Gaussian(torch.nn.Parameter(torch.ones(())))), len(list(layer.parameters()))
+        (('bandwidth',), 1)
+    """
+    if isinstance(value, torch.nn.Module):
+        return ()
+    function = getattr(value, "module", None)
+    if isinstance(function, torch.nn.Module):
+        module.register_module("function", function)
+    tensors = {part.name: getattr(value, part.name) for part in getattr(value, "parameters", ())}
+    learned = {name: x for name, x in tensors.items() if isinstance(x, torch.nn.Parameter)}
+    for name, x in learned.items():
+        module.register_parameter(name, x)
+    return tuple(learned)
+
+
+def with_registered(module: torch.nn.Module, value: T, names: tuple[str, ...]) -> T:
+    """Return a value with the parameters that a module has now, such as those of `torch.func.functional_call`."""
+    if not names:
+        return value
+    # The layer's value may have been replaced since.
+    kept = [name for name in names if isinstance(getattr(value, name, None), torch.nn.Parameter)]
+    return replace(value, **{name: getattr(module, name) for name in kept})  # type: ignore[type-var]
+
+
 _AT_LEAST = {
     1: "at least one dimension, (..., width)",
     2: "at least two dimensions, (..., N, width)",

@@ -567,7 +567,7 @@ _MULTI_HEAD = {
 }
 
 
-# 7. The causal mask behind a cache
+# 7. The causal mask with a cache
 
 
 def _draw_causal(g: Generator, trial: int) -> tuple[Any, ...]:

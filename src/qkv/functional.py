@@ -9,7 +9,7 @@ from qkv.algorithms.matrix import reference
 from qkv.argument_names import ATTENTION, explain_arguments
 from qkv.biases import Bias
 from qkv.engine.describe import Arguments, describe
-from qkv.engine.problem import Call, Problem
+from qkv.engine.problem import Call, Problem, hiding
 from qkv.engine.returned_weights import product_of_weights, through_weights
 from qkv.engine.winners import winners, with_positions
 from qkv.errors import UnsupportedError
@@ -152,7 +152,7 @@ def attention_with_weights(
     """
     arguments = Arguments(score, normalizer, mask, bias, dropout, generator, enable_gqa)
     problem, call, leading = describe(query, key, value, arguments)
-    plan, hidden = plan_for(problem, backend), reference.hides(problem)(call)
+    plan, hidden = plan_for(problem, backend), hiding(problem)(call)
     weights = reference.weights(problem, hidden)
     if plan.candidates[0] is reference.REFERENCE:
         output = reference.output(problem, hidden, weights)

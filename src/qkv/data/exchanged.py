@@ -1,6 +1,6 @@
 """Find pairs whose source and target are exchanged, by the words or characters of each side in the other lines.
 
-The direction of a line is the one that its words have in the other lines. A line is reported only if source and target
+The direction of a line is inferred from its words in the other lines. A line is reported only if source and target
 each point in the wrong direction with odds of at least a hundred to one, and most of their known words are at least
 five times as frequent on the opposite side elsewhere. Pairs in one language, copies, names, code and untranslated lines
 are therefore never reported; pairs in two languages, or in two notations, can be.

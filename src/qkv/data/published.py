@@ -256,7 +256,7 @@ def with_flags(source: str, flags: Mapping[str, bool | None], where: str = "toke
 
 
 def _rules(parent: object, *names: str) -> Iterator[dict[str, Any]]:
-    """Yield the rules of some parts of a tokenizer.json, those inside a sequence too."""
+    """Yield the rules in the named parts of a tokenizer.json, including those nested in sequences."""
     for inner in (parent.get(name) for name in names) if isinstance(parent, dict) else ():
         for rule in inner if isinstance(inner, list) else [inner]:
             if isinstance(rule, dict):

@@ -1,5 +1,6 @@
 """The input of an algorithm: a problem (a value without tensors) and the tensors that go with it."""
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from qkv.shapes import Shape
 from qkv.values.execution import Mode
 
 _CACHE_LINE = 64
-"""Bytes; PyTorch begins the memory of every tensor with a whole one."""
+"""Bytes of a cache line; PyTorch aligns every allocation to one."""
 
 BiasKind = Literal["none", "fixed", "learned"] | PositionKind
 
@@ -188,8 +189,16 @@ class Call(NamedTuple):
         return self if total - total == 0 else self.without_hidden_keys()
 
 
+def hiding(problem: Problem) -> Callable[[Call], Call]:
+    """Return the method of calls that zeroes what no query may see, where it could reach a result of this problem."""
+    # A user-defined score may compare keys; so do distances that are computed from products, and the search for ties.
+    alone = problem.core not in ("tile", "distance") and problem.normalizer != "hard"
+    readable = problem.mode == "eager" and problem.device == "cpu" and not problem.gradient
+    return Call.with_finite_values if alone and readable else Call.without_hidden_keys
+
+
 def _same_for_heads(visibility: Visibility) -> bool:
-    """Return whether it is plain that all heads of an item see the same keys."""
+    """Return whether the bounds of a mask show that all heads of an item see the same keys."""
     bounds = visibility.bounds or ()
     return visibility.kind == "keys" and all(x is None or x.ndim < 2 or x.shape[-2] == 1 for x in bounds)
 

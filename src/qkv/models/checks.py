@@ -78,7 +78,7 @@ def expect_attention(score: str) -> None:
 
 
 def expect_attention_for_features(score: str) -> None:
-    """Refuse features as a second source where the first is not attended to.
+    """Refuse features as a second source in a model that does not attend to its first source.
 
     Raises:
         ConfigError: the score is "none".

@@ -82,7 +82,7 @@ class PointerConfig:
 
 @final
 class ElementEncoder(nn.Module):
-    """Embeds elements and lets them see each other.
+    """Embeds elements and lets them attend to each other.
 
     Numbers are standardized, (x − mean)/scale, with one mean and scale for each feature, which `standardize` sets.
 

@@ -319,7 +319,7 @@ def _write(trace: Trace, path: str | Path) -> None:
     import safetensors.torch
 
     writer = Writer()
-    # Passes may share calls, such as those of an encoder, and generations share their rows: each is written once.
+    # Forward passes may share calls, such as an encoder's, and generations share rows; each is written only once.
     calls = {
         id(call): call
         for trace_pass in trace.passes

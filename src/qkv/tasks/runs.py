@@ -230,7 +230,7 @@ def _marks(folder: Folder, family: Family, limit: int) -> dict[str, Any]:
     if marks["pad"] < 0:
         marks["pad"] = marks["eos"]
     more_ends = tuple(number for number in keys.tokens("eos_token_id")[1:] if number < limit)
-    # Longer words that are ruled out depend on what was written before; no token alone is wrong.
+    # A forbidden sequence of several tokens rules out no single token, so only those of one token count.
     words = [word[0] for word in keys.token_lists("bad_words_ids") if len(word) == 1]
     never = tuple(number for number in (*keys.tokens("suppress_tokens"), *words) if number < limit)
     return {**marks, "unk": -1, "others": more_ends, "never": never}

@@ -37,7 +37,7 @@ class Parameter(NamedTuple):
 
 
 def register(module: torch.nn.Module, value: object) -> tuple[str, ...]:
-    """Make what a value learns part of the module that keeps it, so that optimizers and checkpoints find it.
+    """Register the learned parameters of a value with the module that holds it, for optimizers and checkpoints.
 
     Args:
         module: the layer.
@@ -70,8 +70,8 @@ def with_registered(module: torch.nn.Module, value: T, names: tuple[str, ...]) -
     if not names:
         return value
     # The layer's value may have been replaced since.
-    kept = [name for name in names if isinstance(getattr(value, name, None), torch.nn.Parameter)]
-    return replace(value, **{name: getattr(module, name) for name in kept})  # type: ignore[type-var]
+    learned = [name for name in names if isinstance(getattr(value, name, None), torch.nn.Parameter)]
+    return replace(value, **{name: getattr(module, name) for name in learned})  # type: ignore[type-var]
 
 
 _AT_LEAST = {

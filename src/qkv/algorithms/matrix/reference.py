@@ -10,7 +10,7 @@ from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.autograd import with_zero_gradients
 from qkv.engine.dropout import factor_matrix
 from qkv.engine.position_bias import PositionBias
-from qkv.engine.problem import Call, Problem
+from qkv.engine.problem import Call, Problem, hiding
 from qkv.engine.ties import first_equals, shared
 from qkv.engine.work import (
     distances_by_products,
@@ -80,21 +80,13 @@ def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor]:
     weights_of, output_of = _bind_weights(problem, call), _bind_output(problem, call)
     if problem.mask == "all":
         return lambda call: output_of(call, weights_of(call))
-    hidden = hides(problem)
+    hide = hiding(problem)
 
     def attend(call: Call) -> Tensor:
-        call = hidden(call)
+        call = hide(call)
         return output_of(call, weights_of(call))
 
     return attend
-
-
-def hides(problem: Problem) -> Callable[[Call], Call]:
-    """Return the function that zeroes what no query of a call may see, where it could reach a result."""
-    # A user-defined score may compare keys; so do distances that are computed from products, and the search for ties.
-    alone = problem.core not in ("tile", "distance") and problem.normalizer != "hard"
-    readable = problem.mode == "eager" and problem.device == "cpu" and not problem.gradient
-    return Call.with_finite_values if alone and readable else Call.without_hidden_keys
 
 
 def weights(problem: Problem, call: Call) -> Tensor:

@@ -15,7 +15,7 @@ from qkv.engine.algorithm import Algorithm, Facts, Result, Work
 from qkv.engine.derivatives import Terms, causal_bounds, differentiable_gradients, visibility_of
 from qkv.engine.mechanism import Mechanism, full_rank
 from qkv.engine.position_bias import PositionBias
-from qkv.engine.problem import Call, Problem
+from qkv.engine.problem import Call, Problem, hiding
 from qkv.engine.work import memory_traffic
 from qkv.masks.lower import Visibility
 from qkv.scores.pointwise import Linear
@@ -138,7 +138,7 @@ def bind(problem: Problem, call: Call) -> Callable[[Call], Tensor] | None:
         return None
     suspect = partial(flash_operators.suspect, problem.keys, problem.dtype)
     all_visible, biased, hides = problem.mask == "all", call.bias is not None, problem.mask not in ("all", "causal")
-    hide = Call.without_hidden_keys if problem.gradient else Call.with_finite_values
+    hide = hiding(problem)
     shape = None if len(problem.leading) == 2 else (*problem.leading, problem.queries, problem.value_width)
 
     def attend_bound(call: Call) -> Tensor:

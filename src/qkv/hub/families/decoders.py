@@ -274,7 +274,7 @@ def _rope(
 
 
 def _rope_kind(rope: SettingsReader) -> Any:
-    """Return how positions are scaled, by either name."""
+    """Return the kind of rotary scaling, which is stored as "rope_type" or, in older files, as "type"."""
     return rope.get(_rope_kind_name(rope)) or "default"
 
 

@@ -247,4 +247,4 @@ class Ensembles:
 
 
 ENSEMBLES = Ensembles()
-"""Training one translator or several, as `qkv train translate` does."""
+"""Training of one translator or of an ensemble, as `qkv train translate` does it."""

@@ -412,7 +412,9 @@ def _as_complex(x: Tensor) -> Tensor:
     """Pair neighbors as real and imaginary part; a view if PyTorch can make one."""
     placed = (x.storage_offset(), *x.stride()[:-1])
     viewable = x.stride(-1) == 1 and not any(step % 2 for step in placed)
-    return torch.view_as_complex((x if viewable else x.contiguous()).view(*x.shape[:-1], -1, 2))
+    # Not `contiguous`, which returns a contiguous tensor as it is, at an odd offset too.
+    pairs = x if viewable else x.clone(memory_format=torch.contiguous_format)
+    return torch.view_as_complex(pairs.view(*x.shape[:-1], x.shape[-1] // 2, 2))
 
 
 def _rotated_by_parts(x: Tensor, angle: Tensor) -> Tensor:

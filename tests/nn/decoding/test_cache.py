@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 import torch
 
+from qkv.errors import ShapeError
 from qkv.nn.decoding.cache import Memory
 
 
@@ -78,3 +79,13 @@ def test_steps_may_run_in_different_modes(modes: tuple[type, ...]) -> None:
         chosen = memory.select(rows)
     with modes[1]():
         assert torch.equal(chosen.append(parts[0].select(rows)).key[..., :5, :], key[rows])
+
+
+@pytest.mark.parametrize("learning", [False, True])
+@pytest.mark.parametrize("shape", [(1, 4, 1, 3), (2, 1, 1, 3), (2, 4, 1, 1), (0, 4, 1, 3)])
+def test_what_is_appended_is_never_broadcast(shape: tuple[int, ...], learning: bool) -> None:
+    memory = Memory(torch.randn(2, 4, 5, 3), torch.randn(2, 4, 5, 3))
+    later = torch.randn(2, 4, 1, 3), torch.randn(shape)
+    for key, value in (later, later[::-1]):
+        with torch.set_grad_enabled(learning), pytest.raises(ShapeError):
+            memory.append(Memory(key, value))

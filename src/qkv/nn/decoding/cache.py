@@ -12,6 +12,7 @@ from qkv.compiled.strided import StridedArray, as_strided_array
 from qkv.errors import ShapeError
 from qkv.linalg.memory_pool import MemoryPool
 from qkv.linalg.session import DecodingSession
+from qkv.shapes import show
 from qkv.values.checked import checked, explained, explained_by
 from qkv.values.execution import readable
 from qkv.values.rows import expect_rows, select_rows
@@ -60,7 +61,11 @@ class Memory:
         Args:
             later: keys and values of the positions that follow.
             session: gives the memory for them, if they are float32 on the CPU.
+
+        Raises:
+            ShapeError: their sizes differ in more than the number of keys.
         """
+        self._expect_alike(later)
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             key, value = (torch.cat(pair, dim=-2) for pair in ((self.key, later.key), (self.value, later.value)))
             return Memory(key, value, self.first)
@@ -68,6 +73,14 @@ class Memory:
         grown.key[..., self.length :, :] = later.key
         grown.value[..., self.length :, :] = later.value
         return grown
+
+    def _expect_alike(self, later: "Memory") -> None:
+        """Check that later keys and values may follow these: written into a buffer, others would be broadcast."""
+        for name, part, more in (("key", self.key, later.key), ("value", self.value, later.value)):
+            if part.shape[:-2] != more.shape[:-2] or part.shape[-1] != more.shape[-1]:
+                expected = f"the sizes {show(tuple(part.shape))} of those before, but for their number"
+                hint = "What follows has the same rows, heads and width; `select` chooses the rows."
+                raise ShapeError(name, expected, show(tuple(more.shape)), hint)
 
     def grow(self, count: int, session: DecodingSession | None = None) -> "Memory":
         """Return these keys and values followed by uninitialized ones, which the caller must write.

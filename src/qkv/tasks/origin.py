@@ -12,13 +12,14 @@ from qkv.checkpoint.rotation import latest_complete
 from qkv.data.corpus import fingerprint
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, setting
+from qkv.hub.families.load import published_folder
 from qkv.settings import defaults_of
-from qkv.tasks.runs import Trained, digest_of, load_trained, published_folder, tokenizer_of
+from qkv.tasks.runs import Trained, digest_of, load_trained, tokenizer_of
 from qkv.tasks.settings import TaskSettings
 
 _MOST_FAULTS = 4
 _WHERE = setting("from")
-_PUBLISHED = ("generate", "translate")
+_FINE_TUNED = ("generate", "translate")
 """The tasks that fine-tune models of other libraries."""
 
 
@@ -64,8 +65,7 @@ def open_origin(run: Path | None, task: str, tokenizer: Path | None = None) -> O
         hint = f"Start from a run of `qkv train {task}`."
         got = f"{trained.folder}, trained to {trained.task}"
         raise CheckpointError(_WHERE, f"a run of the same task, {task}", got, hint)
-    published = published_folder(run)
-    if published is not None and task not in _PUBLISHED:
+    if published_folder(run) is not None and task not in _FINE_TUNED:
         hint = "It labels and is recorded as it is; fine-tune it in transformers, and load the folder again."
         got = f"a published model, {run}"
         raise CheckpointError(_WHERE, f"a run of `qkv train {task}`", got, hint)

@@ -19,7 +19,6 @@ from qkv.tasks.events import listeners
 from qkv.tasks.notes import note, progress, verbose, working
 from qkv.tasks.origin import Origin, first_tokenizer, origin_config, start_from
 from qkv.tasks.run_folder import CHANGEABLE, OLDER_DEFAULTS, expect_same_run, files_read, run_folder, store
-from qkv.tasks.runs import as_device
 from qkv.tasks.settings import ModelKind, TaskSettings, TokenizerSettings
 from qkv.tasks.tokenizing import as_learned, with_known_tokens
 from qkv.training import loop
@@ -29,6 +28,7 @@ from qkv.training.protocols import Task
 from qkv.training.screen import show_figures
 from qkv.training.seeds import seed_everything, undisturbed
 from qkv.training.settings import Settings as Training
+from qkv.values.devices import as_device
 
 Tables = Mapping[str, Mapping[str, Any]]
 """Settings by table and name."""

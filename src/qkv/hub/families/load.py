@@ -1,8 +1,10 @@
 """Read the folder of a model of another library: its family, and its tensors in our form."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, final
 
 import torch
@@ -17,7 +19,8 @@ from qkv.hub.families.family import Family
 from qkv.hub.families.keys import SettingsReader, labels_of
 from qkv.hub.families.pairs import PAIRS
 from qkv.hub.families.rules import to_ours, to_theirs
-from qkv.hub.folder import CONFIG, Folder, FolderWeights
+from qkv.hub.families.tokenizer import tokenizer_files
+from qkv.hub.folder import CONFIG, INDEX, Folder, FolderWeights
 from qkv.models.language_model import LanguageModel
 from qkv.models.parts import TransformerParts
 from qkv.models.reader import MaskedLanguageModel, TextClassifier, TextTagger
@@ -171,9 +174,45 @@ class Described(NamedTuple):
     config: TransformerParts
 
 
-def is_published(folder: Folder) -> bool:
-    """Return whether a folder holds a model as other libraries write it."""
-    return folder.has(CONFIG) and not folder.has(MANIFEST) and "task" not in folder.table(CONFIG)
+def published_folder(path: Path) -> Folder | None:
+    """Return the folder of a published model; None if the path is anything else, such as a run of this library."""
+    if not os.path.isdir(path):
+        return None
+    folder = Folder(path)
+    is_published = folder.has(CONFIG) and not folder.has(MANIFEST) and "task" not in folder.table(CONFIG)
+    return folder if is_published else None
+
+
+def published_digest(folder: Folder) -> str:
+    """Return one sha256 over every file that is read of a published model, and no other.
+
+    Args:
+        folder: the folder of a published model.
+
+    Raises:
+        CheckpointError: the folder does not hold what it should.
+    """
+    settings = {name for name in (CONFIG, INDEX) if folder.has(name)}
+    return folder.digest({*settings, *tokenizer_files(folder), *folder.weights().files})
+
+
+def tokens_read(config: Mapping[str, Any]) -> int | None:
+    """Return how many tokens a published model reads, by the configuration of a run that continued from it.
+
+    Args:
+        config: the checkpoint's configuration.
+
+    Returns:
+        The number; None for a model of ours, whose tokenizer says it.
+
+    Raises:
+        CheckpointError, ConfigError: the model's settings are not those of a family.
+    """
+    match config.get("model"):
+        case {"kind": "published", "settings": str(settings), **rest}:
+            stored = rest.get("stored")
+            return PublishedConfig(settings, stored if isinstance(stored, str) else "").described().config.size
+    return None
 
 
 def describe(table: Mapping[str, Any], tensors: list[str], where: str) -> Described:

@@ -1,0 +1,92 @@
+"""The tokenizer in the folder of a published model, with the special tokens that the folder names."""
+
+from typing import Any
+
+from qkv.data.published import FLAGS, Published, of_sentencepieces, with_flags
+from qkv.data.tokenizer import Tokenizer
+from qkv.errors import CheckpointError, DataError
+from qkv.hub.families.family import Family
+from qkv.hub.families.keys import SettingsReader
+from qkv.hub.folder import CONFIG, Folder
+
+_TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
+_GENERATION = "generation_config.json"
+_SENTENCEPIECES = ("source.spm", "target.spm", "vocab.json")
+
+
+def read_tokenizer(folder: Folder, family: Family, limit: int) -> Tokenizer | None:
+    """Return the tokenizer of a model, from tokenizer.json or, of Marian, from two SentencePiece models.
+
+    Args:
+        folder: the model's folder.
+        family: its family.
+        limit: the number of tokens that the model reads.
+
+    Returns:
+        The tokenizer with the special tokens that the folder names; None if the folder has none.
+
+    Raises:
+        CheckpointError: a file is not what it should be.
+    """
+    try:
+        return _tokenizer(folder, family, limit)
+    except DataError as error:
+        raise error.as_kind(CheckpointError) from error
+
+
+def tokenizer_files(folder: Folder) -> set[str]:
+    """Return the names of the files that `read_tokenizer` reads; config.json is not among them."""
+    tokenizers = (_TOKENIZER, _TOKENIZER_CONFIG) if folder.has(_TOKENIZER) else _SENTENCEPIECES
+    return {name for name in (_GENERATION, *tokenizers) if folder.has(name)}
+
+
+def _tokenizer(folder: Folder, family: Family, limit: int) -> Tokenizer | None:
+    marks = _marks(folder, family, limit)
+    if folder.has(_TOKENIZER):
+        where = str(folder.path / _TOKENIZER)
+        source = with_flags(folder.text(_TOKENIZER), _flags(folder), where)
+        return Tokenizer.of_published(Published(source, **marks, where=where, limit=limit))
+    if not all(folder.has(name) for name in _SENTENCEPIECES):
+        return None
+    source, target, numbers = _SENTENCEPIECES
+    table = folder.table(numbers)
+    marks["unk"] = table.get("<unk>", marks["unk"])
+    models = folder.read(source), folder.read(target)
+    return Tokenizer.of_published(of_sentencepieces(*models, table, **marks, folder=str(folder.path), limit=limit))
+
+
+def _flags(folder: Folder) -> dict[str, bool | None]:
+    """Return the flags of tokenizer_config.json, which win over tokenizer.json, as in `transformers`.
+
+    Its plain class, which takes tokenizer.json as it is, reads none of them.
+    """
+    table = folder.table(_TOKENIZER_CONFIG) if folder.has(_TOKENIZER_CONFIG) else {}
+    if table.get("tokenizer_class") in ("PreTrainedTokenizerFast", "TokenizersBackend"):
+        return {}
+    keys = SettingsReader(table, {}, str(folder.path / _TOKENIZER_CONFIG))
+    flags: dict[str, bool | None] = {name: keys.flag(name) for name in FLAGS if table.get(name) is not None}
+    # Without a value, accents are stripped where text is lower-cased.
+    return flags | {name: None for name in ("strip_accents",) if name in table and name not in flags}
+
+
+def _marks(folder: Folder, family: Family, limit: int) -> dict[str, Any]:
+    """Return the special tokens that config.json and generation_config.json name; the second wins.
+
+    A number that the model does not read is that of no token: small models for tests have them.
+    """
+    table = folder.table(CONFIG)
+    if folder.has(_GENERATION):
+        table |= {name: item for name, item in folder.table(_GENERATION).items() if item is not None}
+    keys = family.settings(table, str(folder.path / CONFIG))
+    numbers = {short: keys.token(f"{short}_token_id") for short in ("pad", "bos", "eos")}
+    if family.task == "translate":
+        start = keys.token("decoder_start_token_id")
+        numbers["bos"] = numbers["pad"] if start is None else start
+    marks = {name: -1 if number is None or number >= limit else number for name, number in numbers.items()}
+    if marks["pad"] < 0:
+        marks["pad"] = marks["eos"]
+    more_ends = tuple(number for number in keys.tokens("eos_token_id")[1:] if number < limit)
+    # A forbidden sequence of several tokens rules out no single token, so only those of one token count.
+    words = [word[0] for word in keys.token_lists("bad_words_ids") if len(word) == 1]
+    never = tuple(number for number in (*keys.tokens("suppress_tokens"), *words) if number < limit)
+    return {**marks, "unk": -1, "others": more_ends, "never": never}

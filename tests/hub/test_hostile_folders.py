@@ -137,6 +137,14 @@ def test_integers_in_place_of_weights(folder: Path) -> None:
     refused(folder, r"model\.norm\.weight of type torch.int64")
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_adapter_is_not_the_model_beside_it(folder: Path, alone: bool) -> None:
+    for name in (CONFIG, WEIGHTS) if alone else ():
+        (folder / name).unlink()
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4}))
+    refused(folder, "adapter_config.json")
+
+
 def test_code_in_the_folder_never_runs(folder: Path) -> None:
     (folder / "modeling_evil.py").write_text(f"import os\nos.mkdir({str(folder / 'executed')!r})\n")
     configure(folder, auto_map={"AutoModelForCausalLM": "modeling_evil.Evil", "AutoConfig": "modeling_evil.Evil"})

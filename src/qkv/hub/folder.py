@@ -18,6 +18,8 @@ from qkv.files import open_file
 from qkv.system import is_file_name
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+ADAPTER = "adapter_config.json"
+"""What a folder of PEFT has; transformers applies the adapter to whatever model it names."""
 _SMALL, _TEXT = 16 << 20, 256 << 20
 _CHUNK = 1 << 20
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")

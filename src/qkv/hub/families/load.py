@@ -20,7 +20,7 @@ from qkv.hub.families.keys import SettingsReader, labels_of
 from qkv.hub.families.pairs import PAIRS
 from qkv.hub.families.rules import to_ours, to_theirs
 from qkv.hub.families.tokenizer import tokenizer_files
-from qkv.hub.folder import CONFIG, INDEX, Folder, FolderWeights
+from qkv.hub.folder import ADAPTER, CONFIG, INDEX, Folder, FolderWeights
 from qkv.models.language_model import LanguageModel
 from qkv.models.parts import TransformerParts
 from qkv.models.reader import MaskedLanguageModel, TextClassifier, TextTagger
@@ -179,7 +179,9 @@ def published_folder(path: Path) -> Folder | None:
     if not os.path.isdir(path):
         return None
     folder = Folder(path)
-    is_published = folder.has(CONFIG) and not folder.has(MANIFEST) and "task" not in folder.table(CONFIG)
+    if folder.has(MANIFEST):
+        return None
+    is_published = folder.has(ADAPTER) or (folder.has(CONFIG) and "task" not in folder.table(CONFIG))
     return folder if is_published else None
 
 
@@ -280,8 +282,13 @@ def read_folder(folder: Folder) -> Pretrained:
 
     Raises:
         CheckpointError: a file is missing, or is not what it should be; a setting or a tensor is unknown, missing, or
-            has another shape; the message names it.
+            has another shape; the message names it. Or the folder holds an adapter of PEFT, without which the weights
+            beside it are not the model.
     """
+    if folder.has(ADAPTER):
+        hint = "Merge it in PEFT, model.merge_and_unload().save_pretrained(FOLDER), and give that folder."
+        got = "changes to the weights of another model"
+        raise CheckpointError(str(folder.path / ADAPTER), "a folder with all weights of a model", got, hint)
     where, table, weights = str(folder.path / CONFIG), folder.table(CONFIG), folder.weights()
     family = family_of(table, where)
     stored = _with_separate_biases(family.canonical(list(weights.shapes)), weights)

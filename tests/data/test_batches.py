@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkv.data.batches import (
+    NO_LABEL,
     Example,
     collate,
     collate_sources,
@@ -103,6 +104,15 @@ def test_collated_rows_hold_the_ids_and_then_padding(sides: list[tuple[tuple[int
         for row, length, sequence in zip(ids.tolist(), lengths.tolist(), sequences, strict=True):
             assert tuple(row[:length]) == sequence
             assert not any(row[length:])
+
+
+@given(st.lists(st.tuples(IDS, IDS), min_size=1, max_size=8), st.sampled_from([0, 2]))
+def test_labels_are_all_tokens_of_a_target_whatever_pads(
+    sides: list[tuple[tuple[int, ...], tuple[int, ...]]], pad: int
+) -> None:
+    batch = collate([Example(*pair, 0) for pair in sides], pad=pad, bos=1, eos=2)
+    for row, (_, target) in zip(batch.labels.tolist(), sides, strict=True):
+        assert row == [*target, 2, *[NO_LABEL] * (len(row) - len(target) - 1)]
 
 
 def test_sources_of_no_ids_have_a_shape() -> None:

@@ -7,15 +7,22 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import qkv
+from qkv.data.batches import Example
+from qkv.data.corpus import Pair
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError
 from qkv.hub.families.load import FAMILIES
 from qkv.models.language_model import DecoderConfig, LanguageModel
 from qkv.models.translator import TransformerConfig, TransformerTranslator
+from qkv.tasks.generate.data import Passage, TrainingText
+from qkv.tasks.generate.objective import LanguageTask
 from qkv.tasks.generate.predict import Generator
+from qkv.tasks.translate.data import Parallel
 from qkv.tasks.translate.decoding import Decoding
+from qkv.tasks.translate.objective import TranslationTask
 from qkv.tasks.translate.predict import Translator
 
 HERE = Path(__file__).parent / "families"
@@ -96,3 +103,28 @@ def test_a_mark_that_no_file_names_is_that_of_the_family(name: str, mark: str, t
     changed_config = json.loads((folder / "config.json").read_text()) | {setting: None}
     (folder / "config.json").write_text(json.dumps(changed_config))
     assert getattr(qkv.load(folder).tokenizer, mark) in (-1, tokenizer.eos)
+
+
+def test_an_end_token_that_pads_is_learned_too(tmp_path: Path) -> None:
+    """Both tasks count each token of each target, as their validation does; padding by position, not by number."""
+    tokenizer = qkv.load(changed("marian", tmp_path / "one", "config.json", pad_token_id=5)).tokenizer
+    assert tokenizer.pad == tokenizer.eos == 5
+    examples = [Example((7, 8, 5), (9,), 0), Example((6, 5), (7, 9, 6), 1)]
+    translator = qkv.load(tmp_path / "one")
+    text = Parallel(tokenizer, examples, [Pair("a", "b", 1)], examples, "")
+    task = TranslationTask(translator.model, text, 0.0, 64)
+    batch = task.collate([0, 1])
+    loss, count = task.objective(batch)
+    rows = F.log_softmax(translator.model(batch.source, batch.source_lengths, batch.target[:, :-1]), -1)
+    wanted = [(0, 0, 9), (0, 1, 5), (1, 0, 7), (1, 1, 9), (1, 2, 6), (1, 3, 5)]
+    assert count == len(wanted)
+    torch.testing.assert_close(loss, -sum(rows[row][place, token] for row, place, token in wanted))
+
+    reader = qkv.load(changed("llama", tmp_path / "two", "config.json", pad_token_id=None))
+    ids = torch.tensor([5, 6, 5, 5, 7, 8, 5, 9])
+    passage = Passage(ids, 8, 0)
+    learned = LanguageTask(reader.model, TrainingText(reader.tokenizer, passage, passage, {}), "sequential", 0.0)
+    window = ids[None]
+    loss, count = learned.objective(window)
+    assert count == 7
+    torch.testing.assert_close(loss, F.cross_entropy(reader.model(window[:, :-1])[0], ids[1:], reduction="sum"))

@@ -12,6 +12,8 @@ from qkv.errors import ConfigError, DataError
 
 FRAME = 2
 """`bos` and `eos`, which `collate` adds to every target."""
+NO_LABEL = -1
+"""What a loss ignores: no token has this number, where the padding of a published model can be its end token."""
 
 R = TypeVar("R")
 
@@ -57,6 +59,19 @@ class Batch:
     target: Tensor
     target_lengths: Tensor
     indices: tuple[int, ...]
+
+    @property
+    def labels(self) -> Tensor:
+        """The token that follows each of the target but the last, (B, T − 1); `NO_LABEL` from the end of a row on.
+
+        Example:
+            >>> batch = collate([Example((5,), (7,), 0), Example((5,), (7, 8), 1)], pad=2, bos=1, eos=2)
+            >>> batch.labels.tolist()
+            [[7, 2, -1], [7, 8, 2]]
+        """
+        following = self.target[:, 1:]
+        places = torch.arange(1, self.target.shape[1], device=following.device)
+        return following.masked_fill(places >= self.target_lengths[:, None], NO_LABEL)
 
     def to(self, device: torch.device | str) -> "Batch":
         """Copy the batch to a device.

@@ -7,7 +7,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from qkv.data.batches import device_of, in_batches
+from qkv.data.batches import NO_LABEL, device_of, in_batches
 from qkv.data.choices import WindowOrder
 from qkv.data.text import windows
 from qkv.metrics.figure import Figure
@@ -63,13 +63,13 @@ class LanguageTask:
         return window.to(device_of(self.model))
 
     def objective(self, batch: Tensor) -> tuple[Tensor, int]:
-        """Compute the smoothed cross entropy of each next token."""
+        """Compute the smoothed cross entropy of each next token: windows have no padding."""
         capped = isinstance(self.model, LanguageModel) and self.model.parts.output_softcap is not None
         if capped or is_watched(self.model):
             # The bound of the logits comes between the output layer and the loss, and so do hooks of the model.
-            return label_smoothed_loss(self.model(batch[:, :-1]), batch[:, 1:], self.text.tokenizer.pad, self.smoothing)
+            return label_smoothed_loss(self.model(batch[:, :-1]), batch[:, 1:], NO_LABEL, self.smoothing)
         states = self.model.advance(batch[:, :-1])[0]
-        return layer_loss(states, self.model.output, batch[:, 1:], self.text.tokenizer.pad, self.smoothing)
+        return layer_loss(states, self.model.output, batch[:, 1:], NO_LABEL, self.smoothing)
 
     def lines(self, indices: Sequence[int]) -> list[int]:
         """Return the line numbers where windows begin."""

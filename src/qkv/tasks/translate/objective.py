@@ -6,7 +6,7 @@ from typing import final
 
 from torch import Tensor
 
-from qkv.data.batches import Batch, Example, collate, device_of, token_batches
+from qkv.data.batches import NO_LABEL, Batch, Example, collate, device_of, token_batches
 from qkv.data.corpus import Pair
 from qkv.data.normal_forms import normalize
 from qkv.metrics.edits import word_error_rate
@@ -97,10 +97,10 @@ class TranslationTask:
 
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
         inputs = (batch.source, batch.source_lengths, batch.target[:, :-1])
-        target, pad = batch.target[:, 1:], self.text.tokenizer.pad
+        labels = batch.labels
         if isinstance(self.model, CopyingTranslator | MonotonicTranslator) or is_watched(self.model):
-            return label_smoothed_loss(self.model(*inputs), target, pad, smoothing)
-        return layer_loss(self.model.states(*inputs), self.model.output, target, pad, smoothing)
+            return label_smoothed_loss(self.model(*inputs), labels, NO_LABEL, smoothing)
+        return layer_loss(self.model.states(*inputs), self.model.output, labels, NO_LABEL, smoothing)
 
 
 def judge(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> list[Figure]:

@@ -2,9 +2,9 @@
 
 from tests.fuzz.oss_fuzz import reading, run
 
-from qkv.data.published import Published
+from qkv.data.imported_tokenizer import ImportedTokenizer
 
-TestOneInput = reading("tokenizer.json", lambda path: Published(path.read_bytes().decode("utf-8", "replace")))
+TestOneInput = reading("tokenizer.json", lambda path: ImportedTokenizer(path.read_bytes().decode("utf-8", "replace")))
 
 if __name__ == "__main__":
     run(TestOneInput)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qkv.data.published import Published
+from qkv.data.imported_tokenizer import ImportedTokenizer
 from qkv.errors import DataError
 
 FAMILIES = Path(__file__).parent / "families"
@@ -54,8 +54,8 @@ BOMBS: dict[str, dict[str, Any]] = {
 }
 
 
-def made(parts: dict[str, Any]) -> Published:
-    return Published(json.dumps({**LLAMA, **parts}), where="tokenizer.json")
+def made(parts: dict[str, Any]) -> ImportedTokenizer:
+    return ImportedTokenizer(json.dumps({**LLAMA, **parts}), where="tokenizer.json")
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -73,7 +73,7 @@ def test_what_published_models_do_is_not_refused() -> None:
     rules = made({"normalizer": {"type": "Sequence", "normalizers": steps}, "post_processor": template(1, 2)})
     assert rules.encode("a", target=False)[:2] == [1, 1]
     for path in FAMILIES.glob("*/tokenizer.json"):
-        Published(path.read_text(encoding="utf-8"))
+        ImportedTokenizer(path.read_text(encoding="utf-8"))
 
 
 TABLE = {"<unk>": 0, "a": 1}
@@ -100,25 +100,25 @@ WRONG: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_every_part_has_its_type_and_range(name: str) -> None:
-    sound = json.loads(Published(json.dumps(LLAMA)).to_json())
-    Published.from_json(json.dumps(sound))
+    sound = json.loads(ImportedTokenizer(json.dumps(LLAMA)).to_json())
+    ImportedTokenizer.from_json(json.dumps(sound))
     with pytest.raises(DataError, match=f"another {next(iter(WRONG[name]))}"):
-        Published.from_json(json.dumps({**sound, **WRONG[name]}))
+        ImportedTokenizer.from_json(json.dumps({**sound, **WRONG[name]}))
 
 
 @pytest.mark.parametrize("name", ["pad", "bos", "eos", "unk", "others"])
 def test_marks_are_tokens_that_the_model_reads(name: str) -> None:
-    sound = json.loads(Published(json.dumps(LLAMA)).to_json())
+    sound = json.loads(ImportedTokenizer(json.dumps(LLAMA)).to_json())
     wrong = json.dumps({**sound, name: [40] if name == "others" else 40})
-    Published.from_json(wrong, 41)
+    ImportedTokenizer.from_json(wrong, 41)
     with pytest.raises(DataError, match=f"another {name}"):
-        Published.from_json(wrong, 40)
+        ImportedTokenizer.from_json(wrong, 40)
 
 
 def test_a_text_with_a_token_that_the_model_lacks() -> None:
-    tokenizer = Published(json.dumps(LLAMA), limit=12)
+    tokenizer = ImportedTokenizer(json.dumps(LLAMA), limit=12)
     with pytest.raises(DataError, match=r"tokens of a model that reads 12; got the token \d+"):
         tokenizer.encode("banana", target=False)
-    unknown = Published(json.dumps(LLAMA), numbers=TABLE)
+    unknown = ImportedTokenizer(json.dumps(LLAMA), numbers=TABLE)
     with pytest.raises(DataError, match="an unknown piece"):
         unknown.encode("zebra", target=True)

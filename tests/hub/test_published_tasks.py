@@ -11,7 +11,7 @@ from tokenizers import ByteLevelBPETokenizer
 from tokenizers.processors import RobertaProcessing
 
 import qkv
-from qkv.data.published import Published
+from qkv.data.imported_tokenizer import ImportedTokenizer
 from qkv.data.tokenizer import Tokenizer
 from qkv.decode.sampling import Sampling
 from qkv.errors import CheckpointError, ConfigError, DataError, UnsupportedError
@@ -308,7 +308,7 @@ def test_a_word_is_read_where_it_stands(tmp_path: Path) -> None:
     pieces = ByteLevelBPETokenizer()
     pieces.train_from_iterator(["the cat sat on the mat"] * 9, vocab_size=280, special_tokens=["<s>", "</s>"])
     pieces._tokenizer.post_processor = RobertaProcessing(("</s>", 1), ("<s>", 0))
-    tokenizer = Tokenizer.of_published(Published(pieces._tokenizer.to_str()))
+    tokenizer = Tokenizer.of_imported(ImportedTokenizer(pieces._tokenizer.to_str()))
     words = ["the", "catwalk", "sat", "…", "mat"]
     ids, begins = encode_words(words, tokenizer)
     assert list(ids) == tokenizer.encode(" ".join(words))

@@ -10,7 +10,7 @@ import torch
 from tokenizers import ByteLevelBPETokenizer
 
 import qkv
-from qkv.data.published import Published, with_flags
+from qkv.data.imported_tokenizer import ImportedTokenizer, with_flags
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, DataError, QkvError
 from qkv.models.language_model import DecoderConfig, LanguageModel
@@ -86,8 +86,8 @@ FAILS: dict[str, tuple[str, Any]] = {
 _FAILING_DECODER = {"type": "Strip", "content": "a", "start": 10**6, "stop": 5}
 
 
-def _with(part: str, value: Any) -> Published:
-    return Published(json.dumps({**json.loads(LLAMA), part: value}), where="/home/x/tokenizer.json")
+def _with(part: str, value: Any) -> ImportedTokenizer:
+    return ImportedTokenizer(json.dumps({**json.loads(LLAMA), part: value}), where="/home/x/tokenizer.json")
 
 
 @pytest.mark.parametrize("name", FAILS)
@@ -96,7 +96,7 @@ def _with(part: str, value: Any) -> Published:
     [lambda made: made.encode("a" * 60 + "b", target=False), lambda made: made.encode_words(["a" * 60 + "b"])],
     ids=["encode", "encode_words"],
 )
-def test_rules_that_fail_on_a_text(name: str, use: Callable[[Published], Any]) -> None:
+def test_rules_that_fail_on_a_text(name: str, use: Callable[[ImportedTokenizer], Any]) -> None:
     """The library panics, or raises a bare exception; neither is one that a caller could catch by type."""
     made = _with(*FAILS[name])
     with pytest.raises(DataError, match=r"^/home/x/tokenizer\.json: expected a tokenizer that encodes this text; got "):
@@ -157,6 +157,6 @@ def test_the_flag_of_a_space_in_front_is_theirs(kind: str, prefix: bool, tmp_pat
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(flags))
     theirs = getattr(transformers, kind).from_pretrained(tmp_path)
     source = with_flags((tmp_path / "tokenizer.json").read_text(), {"add_prefix_space": prefix})
-    ours = Published(source, marks=False)
+    ours = ImportedTokenizer(source, marks=False)
     for text in ("dog runs", " dog", "the field", ""):
         assert ours.encode(text, target=True) == theirs(text, add_special_tokens=False)["input_ids"]

@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import models, trainers
 
 from qkv.data.choices import Form, TokenizerKind
-from qkv.data.published import FORMAT, Published
+from qkv.data.imported_tokenizer import FORMAT, ImportedTokenizer
 from qkv.data.segments import SPECIALS, bare, bpe_splitter, byte_alphabet, chunks, join_pieces, require_text, split_text
 from qkv.data.unigram import learn_pieces, unigram_encoder
 from qkv.data.vocabulary import KINDS_LISTED, OF_BYTES, Vocabulary, parse
@@ -36,12 +36,12 @@ class Tokenizer:
     characters, which become U+FFFD. `word` and `none` (what spaces separate) write single spaces, and "<unk>" for
     unseen tokens. `lowercase` lower-cases the text first (by `str.lower`).
 
-    The tokenizer of a published model (`published`) is that model's own, with its own special tokens.
+    The tokenizer of a published model (`imported`) is that model's own, with its own special tokens.
 
     Args:
         vocabulary: the trained vocabulary; use `learn` or `from_json` to get a tokenizer.
         source: the vocabulary of sources, for a translator that has another one for them.
-        published: the tokenizer of a published model, in place of the vocabulary.
+        imported: the tokenizer of a published model, in place of the vocabulary.
 
     Attributes:
         kind: "bpe", "unigram", "word", "char", "none" or "published".
@@ -63,29 +63,41 @@ class Tokenizer:
     """
 
     __slots__ = (
-        *("_encoder", "_ids", "_source", "bos", "eos", "kind", "never_written", "of_bytes", "other_ends", "pad"),
-        *("published", "shared", "size", "unk", "vocabulary"),
+        *(
+            "_encoder",
+            "_ids",
+            "_source",
+            "bos",
+            "eos",
+            "imported",
+            "kind",
+            "never_written",
+            "of_bytes",
+            "other_ends",
+            "pad",
+        ),
+        *("shared", "size", "unk", "vocabulary"),
     )
 
     def __init__(
-        self, vocabulary: Vocabulary, source: Vocabulary | None = None, published: Published | None = None
+        self, vocabulary: Vocabulary, source: Vocabulary | None = None, imported: ImportedTokenizer | None = None
     ) -> None:
         """Create a tokenizer from a vocabulary, or from those of targets and sources."""
-        self.vocabulary, self.published = vocabulary, published
+        self.vocabulary, self.imported = vocabulary, imported
         self._source = None if source is None else Tokenizer(source)
         self.shared = source is None
-        self.kind: TokenizerKind | Literal["published"] = vocabulary.kind if published is None else "published"
-        self.size = len(vocabulary.pieces) if published is None else published.size
+        self.kind: TokenizerKind | Literal["published"] = vocabulary.kind if imported is None else "published"
+        self.size = len(vocabulary.pieces) if imported is None else imported.size
         self.of_bytes = self.kind in OF_BYTES
         self.pad, self.bos, self.eos, self.unk = (
             map(SPECIALS.index, _MARKS)
-            if published is None
-            else (published.pad, published.bos, published.eos, published.unk)
+            if imported is None
+            else (imported.pad, imported.bos, imported.eos, imported.unk)
         )
-        self.other_ends: tuple[int, ...] = () if published is None else tuple(published.others)
+        self.other_ends: tuple[int, ...] = () if imported is None else tuple(imported.others)
         self.never_written: tuple[int, ...] = (self.pad, self.bos, self.unk) if self.of_bytes else (self.pad, self.bos)
-        if published is not None:
-            never, ends = dict.fromkeys((self.pad, *published.never)), (-1, self.eos, *self.other_ends)
+        if imported is not None:
+            never, ends = dict.fromkeys((self.pad, *imported.never)), (-1, self.eos, *self.other_ends)
             self.never_written = tuple(number for number in never if number not in ends)
         self._ids = {piece: number for number, piece in enumerate(vocabulary.pieces)}
         self._encoder: tokenizers.Tokenizer | None = None
@@ -150,9 +162,9 @@ class Tokenizer:
         return cls(replace(empty, pieces=(*SPECIALS, *frequent[: size - len(SPECIALS)])))
 
     @classmethod
-    def of_published(cls, published: Published) -> "Tokenizer":
+    def of_imported(cls, imported: ImportedTokenizer) -> "Tokenizer":
         """Return the tokenizer of a published model."""
-        return cls(Vocabulary("none", False, SPECIALS, ()), published=published)
+        return cls(Vocabulary("none", False, SPECIALS, ()), imported=imported)
 
     @property
     def source(self) -> "Tokenizer":
@@ -162,13 +174,13 @@ class Tokenizer:
     def encode(self, text: str, *, target: bool = False, continued: bool = False) -> list[int]:
         """Encode text to ids, without `bos` and `eos`; text that looks like a special token is treated as text.
 
-        A published tokenizer follows its own rules: it may add special tokens, and find them in the text.
+        An imported tokenizer follows its own rules: it may add special tokens, and find them in the text.
 
         Args:
             text: any text that UTF-8 can encode.
             target: whether it is the target of a translation, to which nothing is added.
             continued: whether the text goes on after a line feed: the ids of a text in such parts are those of the
-                whole. A published tokenizer knows no parts.
+                whole. An imported tokenizer knows no parts.
 
         Returns:
             The ids; none for an empty text.
@@ -182,8 +194,8 @@ class Tokenizer:
             [6, 4, 5]
         """
         require_text(text)
-        if self.published is not None:
-            return self.published.encode(text, target=target)
+        if self.imported is not None:
+            return self.imported.encode(text, target=target)
         text = self.vocabulary.prepared(text)
         if self._encoder is not None:
             # A space before the first word makes it the same token as within a text; `decode` removes it.
@@ -214,8 +226,8 @@ class Tokenizer:
             >>> tokenizer.decode([tokenizer.bos, 6, 4, 5, tokenizer.eos])
             'cab'
         """
-        if self.published is not None:
-            return self.published.decode(list(ids))
+        if self.imported is not None:
+            return self.imported.decode(list(ids))
         numbers = [number for number in self._checked(ids) if number not in (self.pad, self.bos, self.eos)]
         if self.of_bytes:
             body = b"".join(self._bytes(number) for number in numbers if number != self.unk)
@@ -243,8 +255,8 @@ class Tokenizer:
             >>> tokenizer.pieces([*tokenizer.encode("ein Hündin"), tokenizer.eos])
             ['▁ein', '▁', 'H', '<C3>', '<BC>', 'nd', 'i', 'n', '<eos>']
         """
-        if self.published is not None:
-            return self.published.pieces(list(ids))
+        if self.imported is not None:
+            return self.imported.pieces(list(ids))
         return [self._piece(number) for number in self._checked(ids)]
 
     def to_json(self) -> str:
@@ -258,8 +270,8 @@ class Tokenizer:
             >>> Tokenizer.from_json(tokenizer.to_json()).encode("cab")
             [6, 4, 5]
         """
-        if self.published is not None:
-            return self.published.to_json()
+        if self.imported is not None:
+            return self.imported.to_json()
         if self._source is None:
             return self.vocabulary.to_json()
         parts = {"source": self.source.vocabulary, "target": self.vocabulary}
@@ -272,7 +284,7 @@ class Tokenizer:
 
         Args:
             text: the output of `to_json`.
-            limit: the number of tokens that the model reads, if it is a published one; None for any.
+            limit: the number of tokens that the model reads, for an imported tokenizer; None for any.
 
         Returns:
             The tokenizer.
@@ -286,7 +298,7 @@ class Tokenizer:
             qkv.errors.DataError: tokenizer: expected a JSON object; got a list. ...
         """
         if text.startswith(f'{{"format": "{FORMAT}"'):
-            return cls.of_published(Published.from_json(text, limit))
+            return cls.of_imported(ImportedTokenizer.from_json(text, limit))
         document = parse(text)
         if isinstance(document, dict) and document.get("format") == _PAIR and set(document) == _PARTS:
             source, target = (Vocabulary.from_document(document[name]) for name in ("source", "target"))

@@ -1,4 +1,4 @@
-"""Translation metrics: BLEU as published today, chrF, and BLEU on tokens as in older papers."""
+"""Translation metrics: BLEU as papers report it today, chrF, and BLEU on tokens as in older papers."""
 
 import math
 from collections import Counter

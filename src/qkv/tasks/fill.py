@@ -90,8 +90,8 @@ class MaskFiller:
 
     @property
     def _mask(self) -> int:
-        published = self.tokenizer.published
-        number = None if published is None else published.mask
+        imported = self.tokenizer.imported
+        number = None if imported is None else imported.mask
         if number is None:
             hint = "Its tokenizer.json names neither."
             raise ConfigError("tokenizer", "a mask, [MASK] or <mask>", "none", hint)

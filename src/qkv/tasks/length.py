@@ -15,7 +15,7 @@ def expect_length(name: str, tokens: int, longest: int, tokenizer: Tokenizer) ->
         name: of the text.
         tokens: how many it has.
         longest: how many the model reads.
-        tokenizer: the model's; a published one comes with a model whose limit no training changes.
+        tokenizer: the model's; an imported one comes with a model whose limit no training changes.
 
     Raises:
         DataError: the text is too long.
@@ -26,7 +26,7 @@ def expect_length(name: str, tokens: int, longest: int, tokenizer: Tokenizer) ->
         qkv.errors.DataError: line 3: expected at most 4 tokens; got 5. Shorten or split it, or train with longest=5.
     """
     if tokens > longest:
-        retrain = f", or train with {setting('longest', f'{tokens}')}" if tokenizer.published is None else ""
+        retrain = f", or train with {setting('longest', f'{tokens}')}" if tokenizer.imported is None else ""
         raise DataError(name, f"at most {longest} tokens", f"{tokens}", f"Shorten or split it{retrain}.")
 
 

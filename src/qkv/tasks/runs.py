@@ -53,7 +53,7 @@ class Trained(NamedTuple):
     task: str
 
     @property
-    def published(self) -> bool:
+    def is_published(self) -> bool:
         """Whether the model comes from another library: from its folder, or from a run that continued from it."""
         return self.model_table.get("kind") == PUBLISHED
 
@@ -72,7 +72,7 @@ class Trained(NamedTuple):
         """
         if self.stored_tokenizer is None:
             files = "Copy the model's tokenizer.json, or source.spm, target.spm and vocab.json, into the folder."
-            hint = files if self.published else "Give the run of a model that reads text."
+            hint = files if self.is_published else "Give the run of a model that reads text."
             raise CheckpointError(str(self.folder), "a checkpoint with a tokenizer", "one without", hint)
         return self.stored_tokenizer
 
@@ -90,8 +90,8 @@ def load_trained(run: str | Path) -> Trained:
         CheckpointError: the checkpoint is missing, incomplete, corrupted, or has no task.
     """
     path = as_path(run, "run")
-    if (published := published_folder(path)) is not None:
-        return open_published(published)
+    if (other_library := published_folder(path)) is not None:
+        return open_published(other_library)
     folder = locate(path, note)
     contents = load_weights_later(folder)
     task = contents.config.get("task")
@@ -111,8 +111,8 @@ def digest_of(run: str | Path) -> str:
         CheckpointError: the checkpoint is missing, or altered.
     """
     path = as_path(run, "run")
-    published = published_folder(path)
-    return verify(locate(path, note)).digest if published is None else published_digest(published)
+    other_library = published_folder(path)
+    return verify(locate(path, note)).digest if other_library is None else published_digest(other_library)
 
 
 def tokenizer_of(contents: Contents) -> Tokenizer | None:
@@ -134,7 +134,7 @@ def open_published(folder: Folder) -> Trained:
         CheckpointError: the folder does not hold what it should.
     """
     pretrained = read_folder(folder)
-    settings = pretrained.published
+    settings = pretrained.checkpoint_config
     longest = pretrained.config.context
     config: dict[str, Any] = {"task": pretrained.family.task, "model": settings.to_table(), "longest": longest}
     if pretrained.config.labels:
@@ -223,7 +223,7 @@ def rebuild_reader(trained: Trained, kind: type[S], device: str | torch.device =
 
 
 def _misfit(trained: Trained, error: Exception) -> CheckpointError:
-    hint = "Copy the folder again from its source." if trained.published else OTHER_VERSION
+    hint = "Copy the folder again from its source." if trained.is_published else OTHER_VERSION
     got = str(error).partition("\n")[0][:200]
     return CheckpointError(str(trained.folder), "weights of the model in config.json", got, hint)
 

@@ -88,7 +88,7 @@ def unknown_name(tokenizer: Tokenizer) -> str | None:
         >>> unknown_name(Tokenizer.learn(["good film"], kind="word"))
         '<unk>'
     """
-    if tokenizer.of_bytes or tokenizer.unk < 0:  # a published one can have none
+    if tokenizer.of_bytes or tokenizer.unk < 0:  # that of a published model can have none
         return None
     return tokenizer.pieces([tokenizer.unk])[0]
 

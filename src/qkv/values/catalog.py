@@ -63,7 +63,7 @@ class Entry(Generic[T]):
         kernel: whether it is a kernel of a distance, which is never negative: what regression smooths with.
         smoothing: of a kernel: its bandwidth relative to that of a Gaussian that smooths as much.
         note: what a table adds to the equation.
-        source: where it was published.
+        source: the paper that it comes from.
 
     Example:
         >>> from qkv.scores.catalog import SCORES

@@ -156,7 +156,7 @@ class Pretrained:
     stored: tuple[str, ...] = ()
 
     @property
-    def published(self) -> PublishedConfig:
+    def checkpoint_config(self) -> PublishedConfig:
         """The model as a checkpoint keeps it."""
         return PublishedConfig(self.config.settings, " ".join(self.stored))
 

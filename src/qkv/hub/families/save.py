@@ -68,17 +68,17 @@ def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) 
         theirs = {**copies, **theirs}
     files = {} if tokenizer is None else tokenizer_files(tokenizer)
     table = {**written.table, "architectures": [family.class_name], "dtype": "float32", "torch_dtype": "float32"}
-    if tokenizer is not None and tokenizer.published is None:
+    if tokenizer is not None and tokenizer.imported is None:
         marks = {name: number for name, number in written.table.items() if name.endswith("_token_id")}
         files[_GENERATION] = encode({**marks, "suppress_tokens": list(tokenizer.never_written)}, _GENERATION)
     elif tokenizer is not None:
         begin = "decoder_start" if family.task == "translate" else "bos"
         named = {"pad": tokenizer.pad, begin: tokenizer.bos, "eos": tokenizer.eos}
         generation: dict[str, Plain] = {f"{name}_token_id": number for name, number in named.items() if number >= 0}
-        if tokenizer.published is not None and tokenizer.published.others:
-            generation["eos_token_id"] = [tokenizer.eos, *tokenizer.published.others]
-        if tokenizer.published is not None and tokenizer.published.never:
-            generation["suppress_tokens"] = list(tokenizer.published.never)
+        if tokenizer.imported is not None and tokenizer.imported.others:
+            generation["eos_token_id"] = [tokenizer.eos, *tokenizer.imported.others]
+        if tokenizer.imported is not None and tokenizer.imported.never:
+            generation["suppress_tokens"] = list(tokenizer.imported.never)
         files[_GENERATION] = encode(generation, _GENERATION)
     data, _ = pack({name: tensor.contiguous() for name, tensor in theirs.items()}, WEIGHTS)
     files |= {CONFIG: encode(table, CONFIG), WEIGHTS: _with_format(data)}
@@ -111,7 +111,7 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
     """Return a tokenizer as files of the library `tokenizers`, which `transformers` loads.
 
     Args:
-        tokenizer: of a model that was trained here, or a published one.
+        tokenizer: of a model that was trained here, or that of a published model.
 
     Returns:
         Their names and bytes.
@@ -123,9 +123,9 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
         >>> sorted(tokenizer_files(Tokenizer.learn(["abc"], kind="char")))
         ['tokenizer.json', 'tokenizer_config.json']
     """
-    published = tokenizer.published
-    if published is not None:
-        return {"tokenizer.json": published.source.encode()} if not published.numbers else published.original()
+    imported = tokenizer.imported
+    if imported is not None:
+        return {"tokenizer.json": imported.source.encode()} if not imported.numbers else imported.original()
     vocabulary = tokenizer.vocabulary
     if vocabulary.kind not in _LIBRARY:
         hint = f"Save the model alone (generator.model), or train with {setting('tokenizer', 'bpe')}."

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from qkv.data.published import FLAGS, Published, of_sentencepieces, with_flags
+from qkv.data.imported_tokenizer import FLAGS, ImportedTokenizer, of_sentencepieces, with_flags
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, DataError
 from qkv.hub.families.family import Family
@@ -45,14 +45,14 @@ def _tokenizer(folder: Folder, family: Family, limit: int) -> Tokenizer | None:
     if folder.has(_TOKENIZER):
         where = str(folder.path / _TOKENIZER)
         source = with_flags(folder.text(_TOKENIZER), _flags(folder), where)
-        return Tokenizer.of_published(Published(source, **marks, where=where, limit=limit))
+        return Tokenizer.of_imported(ImportedTokenizer(source, **marks, where=where, limit=limit))
     if not all(folder.has(name) for name in _SENTENCEPIECES):
         return None
     source, target, numbers = _SENTENCEPIECES
     table = folder.table(numbers)
     marks["unk"] = table.get("<unk>", marks["unk"])
     models = folder.read(source), folder.read(target)
-    return Tokenizer.of_published(of_sentencepieces(*models, table, **marks, folder=str(folder.path), limit=limit))
+    return Tokenizer.of_imported(of_sentencepieces(*models, table, **marks, folder=str(folder.path), limit=limit))
 
 
 def _flags(folder: Folder) -> dict[str, bool | None]:

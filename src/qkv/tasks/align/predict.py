@@ -203,8 +203,8 @@ def words_of_tokens(text: str, tokenizer: Tokenizer) -> list[int]:
         >>> words_of_tokens("low lower", tokenizer)[0], words_of_tokens("low lower", tokenizer)[-1]
         (0, 1)
     """
-    if tokenizer.published is not None:
-        return _of_published(tokenizer.pieces(tokenizer.encode(text)))
+    if tokenizer.imported is not None:
+        return _words_of_pieces(tokenizer.pieces(tokenizer.encode(text)))
     prepared = tokenizer.vocabulary.prepared(text)
     # A normal form can write spaces into a word: each of its words belongs to the one that it comes from.
     written = [index for index, word in enumerate(text.split()) for _ in tokenizer.vocabulary.prepared(word).split()]
@@ -241,7 +241,7 @@ def _of_characters(text: str) -> list[int]:
     return words
 
 
-def _of_published(pieces: Sequence[str]) -> list[int]:
+def _words_of_pieces(pieces: Sequence[str]) -> list[int]:
     word, between = NO_WORD, True
     indices = []
     for piece in pieces:

@@ -272,8 +272,8 @@ def encode_words(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int,
         >>> encode_words(["of", "good"], tokenizer)[1]
         (0, 2)
     """
-    if tokenizer.published is not None:
-        encoded = tokenizer.published.encode_words(list(words))
+    if tokenizer.imported is not None:
+        encoded = tokenizer.imported.encode_words(list(words))
         return tuple(encoded[0]), tuple(encoded[1])
     ids: list[int] = []
     begins: list[int] = []

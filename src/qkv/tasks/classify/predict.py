@@ -158,8 +158,8 @@ def rebuild_labeler(
         raise CheckpointError(str(trained.folder), "labels and sizes in config.json", "others", OTHER_VERSION)
     names = tuple(str(label) for label in cast("list[object]", labels))
     if table.get("kind") == PUBLISHED:
-        published: type[TextClassifier | TextTagger] = TextClassifier if kind == "classify" else TextTagger
-        return rebuild_reader(trained, published, device), names, longest
+        model_class: type[TextClassifier | TextTagger] = TextClassifier if kind == "classify" else TextTagger
+        return rebuild_reader(trained, model_class, device), names, longest
     size, unknown = trained.tokenizer.size, trained.tokenizer.unk
     model = rebuild(lambda: build_model(kind, stored_config(table), size, len(names), unknown), trained, device)
     return model, names, longest

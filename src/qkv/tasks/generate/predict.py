@@ -124,7 +124,7 @@ class Generator:
             raise ConfigError("beam", f"from 1 to {_WIDEST:,}", got, hint)
         if beam != 1:
             _expect_no_sampling(sampling)
-        if beam != 1 or self.tokenizer.published is not None:
+        if beam != 1 or self.tokenizer.imported is not None:
             added = self.continuations(sources, tokens=tokens, sampling=sampling, beam=beam)
             texts = ("".join(self._decode_stream(*pair)) for pair in zip(sources, map(iter, added), strict=True))
             return [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
@@ -164,7 +164,7 @@ class Generator:
         """
         sampling = Sampling(temperature, top_k, top_p, seed)
         source = self._encode(prompt, long_prompt)
-        if self.tokenizer.published is not None:
+        if self.tokenizer.imported is not None:
             return self._decode_stream(source, self._sampled_tokens(source, sampling, tokens))
         draws = self._sample_endlessly([source], row_keys([source]), sampling)
         return self._decode_stream(source, (next(draws)[0] for _ in range(_at_least_one(tokens))))
@@ -241,7 +241,7 @@ class Generator:
         context = self.model.config.context
         if not ids:
             raise DataError("prompt", "at least one token", "none", "For example, start with a newline.")
-        if self.tokenizer.published is None and self.tokenizer.unk in ids:
+        if self.tokenizer.imported is None and self.tokenizer.unk in ids:
             got = f"{prompt[ids.index(self.tokenizer.unk)]!r}" if self.tokenizer.kind == "char" else "others"
             hint = "The model has never seen this character: remove it, or train with subwords."
             raise DataError("prompt", "characters of the training text", got, hint)
@@ -290,7 +290,7 @@ class Generator:
 
     def _forbidden(self) -> tuple[int, ...]:
         """Return the tokens that are never written."""
-        if self.tokenizer.published is not None:
+        if self.tokenizer.imported is not None:
             return self.tokenizer.never_written
         return tuple(number for number in range(len(SPECIALS)) if number != self.tokenizer.eos)
 
@@ -320,7 +320,7 @@ class Generator:
 
     def _allowed(self, scores: Tensor) -> Tensor:
         """Set the probability of tokens that are never written to zero: for a model of ours, of special tokens."""
-        if self.tokenizer.published is None:
+        if self.tokenizer.imported is None:
             scores[:, : len(SPECIALS)] = -torch.inf
         else:
             scores[:, list(self.tokenizer.never_written)] = -torch.inf
@@ -333,7 +333,7 @@ class Generator:
         for token in tokens:
             pending.append(token)
             text = self.tokenizer.decode(before + pending)[length:]
-            pieces = self.tokenizer.of_bytes or self.tokenizer.published is not None
+            pieces = self.tokenizer.of_bytes or self.tokenizer.imported is not None
             if pieces and text.endswith("\ufffd") and len(pending) < _LONGEST_CHARACTER:
                 continue
             yield text

@@ -123,7 +123,7 @@ class Preparation:
         origin = open_origin(None, PREPARE.name, tokenizer_from)
         task = _task_of(kind)
         if origin is not None:
-            if origin.trained.tokenizer.published is not None:
+            if origin.trained.tokenizer.imported is not None:
                 hint = "Its rules decide about whole texts: train from files."
                 expected = "a run of qkv, which learned its tokenizer"
                 raise ConfigError(setting("tokenizer_from"), expected, "a published model", hint)

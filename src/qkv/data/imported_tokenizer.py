@@ -35,7 +35,7 @@ FLAGS = {
 
 @final
 @dataclass(frozen=True)
-class Published:
+class ImportedTokenizer:
     """A tokenizer, and the special tokens of the model that it belongs to.
 
     Args:
@@ -164,7 +164,7 @@ class Published:
         )
 
     @classmethod
-    def from_json(cls, text: str, limit: int | None = None) -> "Published":
+    def from_json(cls, text: str, limit: int | None = None) -> "ImportedTokenizer":
         """Parse the output of `to_json`.
 
         Args:
@@ -277,15 +277,15 @@ def of_sentencepieces(
     never: Sequence[int] = (),
     folder: str = "",
     limit: int | None = None,
-) -> Published:
+) -> ImportedTokenizer:
     """Build the tokenizer of Marian's models: two SentencePiece models, and one vocabulary.
 
     Args:
         source, target: the bytes of source.spm and target.spm.
         numbers: the vocabulary.
-        pad, bos, eos, unk, others, never: special tokens, as for `Published`.
+        pad, bos, eos, unk, others, never: special tokens, as for `ImportedTokenizer`.
         folder: where the files are, for messages.
-        limit: as for `Published`.
+        limit: as for `ImportedTokenizer`.
 
     Raises:
         DataError: a file is not a SentencePiece model.
@@ -299,7 +299,7 @@ def of_sentencepieces(
     files = {name: b64encode(data).decode() for name, data in models.items()}
     where = str(Path(folder, "source.spm"))
     marks: dict[str, Any] = {"pad": pad, "bos": bos, "eos": eos, "unk": unk, "others": others, "never": never}
-    return Published(texts[0], texts[1], numbers, files, **marks, where=where, limit=limit)
+    return ImportedTokenizer(texts[0], texts[1], numbers, files, **marks, where=where, limit=limit)
 
 
 _AGAIN = "Copy the folder again from its source."

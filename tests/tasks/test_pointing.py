@@ -224,4 +224,4 @@ def test_words_that_are_no_list_of_texts_are_refused(words: object, tmp_path: Pa
     trained = load_trained(tmp_path / "run")
     contents = replace(trained.contents, config={**trained.contents.config, "words": words})
     with pytest.raises(CheckpointError):
-        ElementPointer(trained._replace(contents=contents))
+        ElementPointer.of(trained._replace(contents=contents))

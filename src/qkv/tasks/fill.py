@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import final
 
 import torch
@@ -11,7 +12,7 @@ from qkv.data.batches import collate_sources, device_of, in_batches
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError
 from qkv.models.reader import MaskedLanguageModel
-from qkv.tasks.runs import Trained, rebuild_reader
+from qkv.tasks.runs import Trained, expect_task, load_trained, rebuild_reader
 from qkv.tasks.values import expect_texts
 from qkv.values.checked import answering
 
@@ -42,11 +43,8 @@ class MaskFiller:
     """A masked language model with its tokenizer, ready to use.
 
     Args:
-        trained: a published model, as `qkv.load` reads it.
-        device: compute device.
-
-    Raises:
-        CheckpointError: the weights do not fit, or there is no tokenizer.
+        model: the network.
+        tokenizer: text to tokens and back.
 
     Example:
         >>> import qkv  # doctest: +SKIP
@@ -54,9 +52,24 @@ class MaskFiller:
         'capital'
     """
 
-    def __init__(self, trained: Trained, device: str | torch.device = "cpu") -> None:
-        self.model = rebuild_reader(trained, MaskedLanguageModel, device)
-        self.tokenizer: Tokenizer = trained.tokenizer
+    def __init__(self, model: MaskedLanguageModel, tokenizer: Tokenizer) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+
+    @classmethod
+    def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "MaskFiller":
+        """Load the folder of a published model.
+
+        Raises:
+            CheckpointError: it does not hold what it should, or a model of another task.
+        """
+        return cls.of(load_trained(run), device)
+
+    @classmethod
+    def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "MaskFiller":
+        """Build the published model; errors as for `load`."""
+        expect_task(trained, "fill", "a masked language model")
+        return cls(rebuild_reader(trained, MaskedLanguageModel, device), trained.tokenizer)
 
     @torch.no_grad()
     def fill(self, texts: Sequence[str], *, best: int = 5) -> list[list[Filled]]:

@@ -24,13 +24,13 @@ Model = Translator | Generator | MaskFiller | Classifier | Tagger | ElementPoint
 """A trained model of any task."""
 _LOADERS: Mapping[str, Callable[[Trained, str | torch.device], Model]] = MappingProxyType(
     {
-        "classify": Classifier,
-        "fill": MaskFiller,
+        "classify": Classifier.of,
+        "fill": MaskFiller.of,
         "generate": Generator.of,
-        "point": ElementPointer,
-        "regress": lambda trained, device: Regressor(trained),
-        "tag": Tagger,
-        "translate": lambda trained, device: Translator.of([(trained.folder, trained)], device),
+        "point": ElementPointer.of,
+        "regress": lambda trained, device: Regressor.of(trained),
+        "tag": Tagger.of,
+        "translate": Translator.of,
     }
 )
 
@@ -85,7 +85,7 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, task: Task | No
     if task is not None:
         expect_task(trained, task, f"a checkpoint of `qkv train {task}`")
     if len(runs) > 1:
-        return Translator.of(runs, device)
+        return Translator.ensemble([(path, Translator.of(member, device)) for path, member in runs])
     if trained.task not in _LOADERS:
         got, hint = f'"{trained.task[:80]}"', nearest(trained.task[:80], _LOADERS)
         raise CheckpointError(str(trained.folder), "a task that this version knows", got, hint)

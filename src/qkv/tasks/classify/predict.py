@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.data.batches import device_of
+from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, Place
 from qkv.hub.families.load import PUBLISHED
 from qkv.models.reader import TextClassifier, TextTagger
@@ -55,11 +56,10 @@ class Classifier:
     """A model that classifies texts, ready to use.
 
     Args:
-        trained: a checkpoint of `qkv train classify`, or a published classifier of texts.
-        device: compute device.
-
-    Raises:
-        CheckpointError: the checkpoint is of another task, or invalid.
+        model: the network.
+        tokenizer: text to tokens and back.
+        labels: the names of the labels, in the order of the network's scores.
+        longest: maximum tokens of a text.
 
     Example:
         >>> import qkv  # doctest: +SKIP
@@ -67,10 +67,11 @@ class Classifier:
         ['1']
     """
 
-    def __init__(self, trained: Trained, device: str | torch.device = "cpu") -> None:
-        expect_task(trained, "classify", "a model that classifies")
-        self.tokenizer = trained.tokenizer
-        self.model, self.labels, self.longest = rebuild_labeler("classify", trained, device)
+    def __init__(self, model: ReaderModel, tokenizer: Tokenizer, labels: Sequence[str], longest: int) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.labels = tuple(labels)
+        self.longest = longest
 
     @classmethod
     def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "Classifier":
@@ -79,7 +80,13 @@ class Classifier:
         Raises:
             CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
         """
-        return cls(load_trained(run), device)
+        return cls.of(load_trained(run), device)
+
+    @classmethod
+    def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "Classifier":
+        """Build the model of a checkpoint, or of a published classifier of texts; errors as for `load`."""
+        expect_task(trained, "classify", "a model that classifies")
+        return cls(*rebuild_labeler("classify", trained, device))
 
     def classify(self, texts: Sequence[str]) -> list[str]:
         """Label texts.
@@ -149,9 +156,9 @@ class Classifier:
 
 def rebuild_labeler(
     kind: Labeling, trained: Trained, device: str | torch.device
-) -> tuple[ReaderModel, tuple[str, ...], int]:
-    """Load the model of a checkpoint, the names of its labels, and its maximum number of tokens."""
-    config: dict[str, Any] = dict(trained.contents.config)
+) -> tuple[ReaderModel, Tokenizer, tuple[str, ...], int]:
+    """Return the model of a checkpoint, its tokenizer, the names of its labels, and its maximum number of tokens."""
+    tokenizer, config = trained.tokenizer, dict[str, Any](trained.contents.config)
     labels, longest, table = config.get("labels"), config.get("longest"), config.get("model")
     is_valid = isinstance(labels, list) and all(isinstance(label, str) for label in labels)
     if not is_valid or not isinstance(longest, int) or not isinstance(table, dict):
@@ -159,7 +166,7 @@ def rebuild_labeler(
     names = tuple(str(label) for label in cast("list[object]", labels))
     if table.get("kind") == PUBLISHED:
         model_class: type[TextClassifier | TextTagger] = TextClassifier if kind == "classify" else TextTagger
-        return rebuild_reader(trained, model_class, device), names, longest
-    size, unknown = trained.tokenizer.size, trained.tokenizer.unk
+        return rebuild_reader(trained, model_class, device), tokenizer, names, longest
+    size, unknown = tokenizer.size, tokenizer.unk
     model = rebuild(lambda: build_model(kind, stored_config(table), size, len(names), unknown), trained, device)
-    return model, names, longest
+    return model, tokenizer, names, longest

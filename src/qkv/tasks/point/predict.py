@@ -13,7 +13,7 @@ from qkv.data.choices import Elements
 from qkv.data.pointing import Pointed, read_elements
 from qkv.errors import CheckpointError, ConfigError, Place, setting
 from qkv.metrics.figure import Figure
-from qkv.models.pointer import END
+from qkv.models.pointer import END, PointerNetwork
 from qkv.recording.recorder import record
 from qkv.tasks.point.data import ElementVocabulary
 from qkv.tasks.point.model import build_pointer
@@ -66,11 +66,11 @@ class ElementPointer:
     """A pointer network with its words, ready to use.
 
     Args:
-        trained: a checkpoint of `qkv train point`.
-        device: compute device.
-
-    Raises:
-        CheckpointError: the checkpoint is of another task, or invalid.
+        model: the network.
+        vocabulary: the words that are elements; None for numbers.
+        elements: what elements are.
+        order: whether the order of an answer counts.
+        longest: maximum positions of an answer.
 
     Example:
         >>> import qkv  # doctest: +SKIP
@@ -78,7 +78,32 @@ class ElementPointer:
         [(2, 3, 1)]
     """
 
-    def __init__(self, trained: Trained, device: str | torch.device = "cpu") -> None:
+    def __init__(
+        self,
+        model: PointerNetwork,
+        vocabulary: ElementVocabulary | None,
+        elements: Elements,
+        order: AnswerOrder,
+        longest: int,
+    ) -> None:
+        self.model = model.eval()
+        self.vocabulary = vocabulary
+        self.kind: Elements = elements
+        self.order: AnswerOrder = order
+        self.longest = longest
+
+    @classmethod
+    def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "ElementPointer":
+        """Load the best checkpoint of a run, or one checkpoint.
+
+        Raises:
+            CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
+        """
+        return cls.of(load_trained(run), device)
+
+    @classmethod
+    def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "ElementPointer":
+        """Build the model of a checkpoint; errors as for `load`."""
         expect_task(trained, POINT.name, "a model that points at elements")
         config: dict[str, Any] = dict(trained.contents.config)
         fits = config.get("elements") in get_args(Elements) and config.get("order") in get_args(AnswerOrder)
@@ -89,21 +114,10 @@ class ElementPointer:
         if not fits or not isinstance(table, dict) or (config["elements"] == "words") != bool(words):
             expected = "elements and sizes in config.json"
             raise CheckpointError(str(trained.folder), expected, "others", OTHER_VERSION)
-        self.kind: Elements = config["elements"]
-        self.order: AnswerOrder = config["order"]
-        self.longest: int = config["longest"]
-        self.vocabulary = None if words is None else ElementVocabulary(cast("list[str]", words))
-        features = config["features"]
-        self.model = rebuild(lambda: build_pointer(table, self.kind, features), trained, device)
-
-    @classmethod
-    def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "ElementPointer":
-        """Load the best checkpoint of a run, or one checkpoint.
-
-        Raises:
-            CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
-        """
-        return cls(load_trained(run), device)
+        elements, features = config["elements"], config["features"]
+        vocabulary = None if words is None else ElementVocabulary(cast("list[str]", words))
+        model = rebuild(lambda: build_pointer(table, elements, features), trained, device)
+        return cls(model, vocabulary, elements, config["order"], config["longest"])
 
     def point(self, lines: Sequence[str], *, beam: int = 1) -> list[tuple[int, ...]]:
         """Point at elements.

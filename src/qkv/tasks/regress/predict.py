@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, final, get_args
+from typing import Any, cast, final, get_args
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
 from qkv.scores.catalog import KERNELS
 from qkv.tasks.regress.model import estimator_class, judge_regression
-from qkv.tasks.regress.settings import LEVEL, REGRESS
+from qkv.tasks.regress.settings import LEVEL, REGRESS, Beyond
 from qkv.tasks.runs import Trained, expect_task, load_trained
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
@@ -48,16 +48,16 @@ class Regressor:
     """A Nadaraya-Watson regression, ready to use.
 
     Args:
-        trained: a checkpoint of `qkv train regress`.
-
-    Attributes:
-        estimator: the fitted `qkv.models.NadarayaWatson`.
         model: its attention as a module, for `qkv.record`.
         x, y: the names of the columns.
         decimal: what separated the decimals in training.
+        beyond: the prediction where no point has weight.
+
+    Attributes:
+        estimator: the fitted `qkv.models.NadarayaWatson`.
 
     Raises:
-        CheckpointError: the checkpoint is of another task, or invalid.
+        UnsupportedError: scikit-learn is not installed.
 
     Example:
         >>> import qkv  # doctest: +SKIP
@@ -65,10 +65,11 @@ class Regressor:
         array([412.7, 810.2])
     """
 
-    def __init__(self, trained: Trained) -> None:
-        expect_task(trained, REGRESS.name, "a regression")
-        self.model, self.x, self.y, beyond = _rebuilt(trained)
-        self.decimal = cast("Decimal", trained.contents.config["decimal"])
+    def __init__(self, model: KernelSmoother, x: Sequence[str], y: str, decimal: Decimal, beyond: Beyond) -> None:
+        self.model = model.eval()
+        self.x = tuple(x)
+        self.y = y
+        self.decimal: Decimal = decimal
         self.estimator = estimator_class().of(self.model, beyond)
 
     @classmethod
@@ -79,7 +80,13 @@ class Regressor:
             CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
             UnsupportedError: scikit-learn is not installed.
         """
-        return cls(load_trained(run))
+        return cls.of(load_trained(run))
+
+    @classmethod
+    def of(cls, trained: Trained) -> "Regressor":
+        """Build the regression of a checkpoint; errors as for `load`."""
+        expect_task(trained, REGRESS.name, "a regression")
+        return cls(*_parts(trained))
 
     @property
     def bandwidths(self) -> dict[str, float]:
@@ -261,18 +268,19 @@ def shown_point(row: Sequence[float], target: float) -> str:
     return f"{shown_row(row)}→{target:.4g}"
 
 
-def _rebuilt(trained: Trained) -> tuple[KernelSmoother, tuple[str, ...], str, Literal["nearest", "mean", "nan"]]:
+def _parts(trained: Trained) -> tuple[KernelSmoother, tuple[str, ...], str, Decimal, Beyond]:
+    """Return the arguments of `Regressor` that a checkpoint holds."""
     config, tensors = trained.contents.config, dict(trained.contents.model)
     model, x, y = config.get("model"), config.get("x"), config.get("y")
     kernel, beyond = (model.get("kernel"), model.get("beyond")) if isinstance(model, dict) else (None, None)
-    has_settings = beyond in ("nearest", "mean", "nan") and config.get("decimal") in get_args(Decimal)
+    has_settings = beyond in get_args(Beyond) and config.get("decimal") in get_args(Decimal)
     fits = has_settings and isinstance(x, list) and isinstance(y, str) and _fits(tensors, len(x))
     if not fits or not isinstance(kernel, str) or kernel not in KERNELS:
         hint = "It was written by another version: fit it again, or install that version."
         raise CheckpointError(str(trained.folder), "points and bandwidths of a regression", "others", hint)
     smoother = KernelSmoother(tensors["inputs"], tensors["targets"], kernel, tensors["bandwidths"])
     names = tuple(str(name) for name in cast("list[object]", x))
-    return smoother.eval(), names, str(y), cast("Literal['nearest', 'mean', 'nan']", beyond)
+    return smoother, names, str(y), cast("Decimal", config["decimal"]), cast("Beyond", beyond)
 
 
 def _fits(tensors: dict[str, torch.Tensor], columns: int) -> bool:

@@ -16,8 +16,8 @@ else:
     Kernel = Literal[KERNELS]
 Rows = Path | str | Iterable[Sequence[float]]
 """A file, or rows of numbers that end with the target."""
-
-
+Beyond = Literal["nearest", "mean", "nan"]
+"""The prediction where no point has weight."""
 LEVEL = 0.95
 """The probability that an interval covers the smoothed curve, by default."""
 
@@ -42,7 +42,7 @@ class RegressModel:
         float | Sequence[float] | Literal["cross-validation", "learned"],
         Option("A number, one per column (0.5,20), or found on a grid or by the gradient of leave-one-out errors"),
     ] = "cross-validation"
-    beyond: Annotated[Literal["nearest", "mean", "nan"], Option("The prediction where no point has weight")] = "nearest"
+    beyond: Annotated[Beyond, Option("The prediction where no point has weight")] = "nearest"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,10 @@ from typing import final
 import torch
 from torch import Tensor
 
+from qkv.data.tokenizer import Tokenizer
 from qkv.errors import Place
 from qkv.tasks.classify.data import EncodedText, encode_words
-from qkv.tasks.classify.objective import predict
+from qkv.tasks.classify.objective import ReaderModel, predict
 from qkv.tasks.classify.predict import rebuild_labeler
 from qkv.tasks.length import expect_length
 from qkv.tasks.reading_attention import expect_attention, last_self_attention
@@ -53,11 +54,10 @@ class Tagger:
     """A model that tags words, ready to use.
 
     Args:
-        trained: a checkpoint of `qkv train tag`, or a published classifier of tokens.
-        device: compute device.
-
-    Raises:
-        CheckpointError: the checkpoint is of another task, or invalid.
+        model: the network.
+        tokenizer: text to tokens and back.
+        labels: the names of the tags, in the order of the network's scores.
+        longest: maximum tokens of a sentence.
 
     Example:
         >>> import qkv  # doctest: +SKIP
@@ -65,10 +65,11 @@ class Tagger:
         [('B-PER', 'O')]
     """
 
-    def __init__(self, trained: Trained, device: str | torch.device = "cpu") -> None:
-        expect_task(trained, "tag", "a model that tags")
-        self.tokenizer = trained.tokenizer
-        self.model, self.labels, self.longest = rebuild_labeler("tag", trained, device)
+    def __init__(self, model: ReaderModel, tokenizer: Tokenizer, labels: Sequence[str], longest: int) -> None:
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.labels = tuple(labels)
+        self.longest = longest
 
     @classmethod
     def load(cls, run: str | Path, device: str | torch.device = "cpu") -> "Tagger":
@@ -77,7 +78,13 @@ class Tagger:
         Raises:
             CheckpointError: the checkpoint is missing, incomplete, corrupted or of another task.
         """
-        return cls(load_trained(run), device)
+        return cls.of(load_trained(run), device)
+
+    @classmethod
+    def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "Tagger":
+        """Build the model of a checkpoint, or of a published classifier of tokens; errors as for `load`."""
+        expect_task(trained, "tag", "a model that tags")
+        return cls(*rebuild_labeler("tag", trained, device))
 
     def tag(self, sentences: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
         """Tag sentences.

@@ -165,26 +165,35 @@ class Translator:
         members = [member for path in paths for member in members_of(Path(path))]
         if not members:
             raise CheckpointError("run", "at least one", "none", "Give the folder that training wrote.")
-        return cls.of([(path, load_trained(path)) for path in members], device, average=average)
+        checkpoints = [(path, load_trained(path)) for path in members]
+        return cls.ensemble([(path, _averaged(path, trained, device, average)) for path, trained in checkpoints])
 
     @classmethod
-    def of(
-        cls, runs: Sequence[tuple[Path, Trained]], device: str | torch.device = "cpu", *, average: int = 1
-    ) -> "Translator":
-        """Build the models of runs and their checkpoints; arguments and errors as for `load`."""
-        members = [_member(path, trained, device, average) for path, trained in runs]
-        first, *other_members = members
-        for (path, _), other_member in zip(runs[1:], other_members, strict=True):
-            if other_member.tokenizer.to_json() != first.tokenizer.to_json():
+    def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "Translator":
+        """Build the model of a checkpoint; errors as for `load`."""
+        return _translator_of(trained, device, trained.contents.model)
+
+    @classmethod
+    def ensemble(cls, members: Sequence[tuple[Path, "Translator"]]) -> "Translator":
+        """Return one translator of several models.
+
+        Args:
+            members: at least one, each with the path of its run, for messages.
+
+        Raises:
+            CheckpointError: they have different tokenizers or columns.
+        """
+        (first_run, first), *others = members
+        for run, other in others:
+            if other.tokenizer.to_json() != first.tokenizer.to_json():
                 hint = f"Train the others with {setting('tokenizer_from')} the first, or use each run alone."
-                raise CheckpointError(str(path), f"the tokenizer of {runs[0][0]}", "another one", hint)
-            if other_member.table != first.table:
+                raise CheckpointError(str(run), f"the tokenizer of {first_run}", "another one", hint)
+            if other.table != first.table:
                 hint = "Train all of them with the same columns and separators, or use each run alone."
-                raise CheckpointError(str(path), f"the columns of {runs[0][0]}", "other ones", hint)
-        longest = min(member.longest for member in members)
-        models = [member.model for member in other_members]
-        back = [direction for member in members for direction in member.back]
-        return cls(first.model, first.tokenizer, longest, models, first.table, back)
+                raise CheckpointError(str(run), f"the columns of {first_run}", "other ones", hint)
+        longest = min(member.longest for _, member in members)
+        back = [direction for _, member in members for direction in member.back]
+        return cls(first.model, first.tokenizer, longest, [other.model for _, other in others], first.table, back)
 
     def translate(self, lines: Sequence[str], how: Decoding | None = None, *, beam: int = 1) -> list[str]:
         """Translate lines.
@@ -428,14 +437,18 @@ class Translator:
         return ids, words
 
 
-def _member(run: Path, trained: Trained, device: str | torch.device, average: int) -> Translator:
-    """Build one model: of the best checkpoint of a run, of one checkpoint, or the average of the newest ones."""
+def _averaged(run: Path, trained: Trained, device: str | torch.device, average: int) -> Translator:
+    """Build the model of a checkpoint of a run, with the average weights of the newest ones if there are several."""
     expect_task(trained, "translate", "a translation model")
     if average < 1:
         raise ConfigError(setting("average"), "at least 1", f"{average}", "1 uses the best checkpoint.")
-    weights = trained.contents.model
-    if average > 1:
-        weights = average_checkpoints(last_checkpoints(_expect_run_folder(run), average))
+    if average == 1:
+        return Translator.of(trained, device)
+    return _translator_of(trained, device, average_checkpoints(last_checkpoints(_expect_run_folder(run), average)))
+
+
+def _translator_of(trained: Trained, device: str | torch.device, weights: Mapping[str, Tensor]) -> Translator:
+    expect_task(trained, "translate", "a translation model")
     config = trained.contents.config
     longest, columns = config.get("longest"), config.get("table")
     table = None if columns is None else _word_table(columns, trained.folder)

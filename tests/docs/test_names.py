@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import pytest
 from typer.main import get_command
@@ -66,29 +66,45 @@ THEIR_FLAGS = {
 def prose(name: str) -> str:
     """A page, or the docstrings and comments of a Python file without their examples."""
     text = (ROOT / name).read_text(encoding="utf-8")
-    return text if name.endswith(".md") else "\n".join([*_docstrings(text), *COMMENT.findall(text)])
+    return text if name.endswith(".md") else "\n".join([*code(name).docstrings, *COMMENT.findall(text)])
 
 
-def _docstrings(source: str) -> Iterator[str]:
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield re.sub(r"^\s*>>>.*?(?:\n\s*\n|\Z)", "", node.value.value, flags=re.DOTALL | re.MULTILINE)
+class Code(NamedTuple):
+    """What the tests read of a Python file: to parse all files takes seconds."""
+
+    docstrings: list[str]
+    imports: list[ast.ImportFrom]
+    programs: list[str]
+    """Strings that import from qkv."""
 
 
-def imported_by_strings(source: str) -> Iterator[str]:
-    """Yield what programs import that a file holds as strings, to run them in other processes."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "import " in node.value:
-            try:
-                program = ast.parse(textwrap.dedent(node.value))
-            except SyntaxError:
-                continue
-            for statement in ast.walk(program):
-                match statement:
-                    case ast.ImportFrom(module=str(module), names=names):
-                        yield from (f"{module}.{name.name}".removesuffix(".*") for name in names)
-                    case ast.Import(names=names):
-                        yield from (name.name for name in names)
+@cache
+def code(name: str) -> Code:
+    found = Code([], [], [])
+    for node in ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8"))):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                plain = re.sub(r"^\s*>>>.*?(?:\n\s*\n|\Z)", "", text, flags=re.DOTALL | re.MULTILINE)
+                found.docstrings.append(plain)
+            case ast.ImportFrom(level=0, module=str(module)) if module.split(".")[0] == "qkv":
+                found.imports.append(node)
+            case ast.Constant(value=str(text)) if "import " in text and "qkv" in text:
+                found.programs.append(text)
+    return found
+
+
+def imported_by(text: str) -> Iterator[str]:
+    """Yield what a string imports if it is a program, to be run in another process."""
+    try:
+        program = ast.parse(textwrap.dedent(text))
+    except SyntaxError:
+        return
+    for statement in ast.walk(program):
+        match statement:
+            case ast.ImportFrom(module=str(module), names=names):
+                yield from (f"{module}.{name.name}".removesuffix(".*") for name in names)
+            case ast.Import(names=names):
+                yield from (name.name for name in names)
 
 
 def resolves(name: str) -> bool:
@@ -192,18 +208,18 @@ def test_what_scripts_import_exists() -> None:
     """Benchmarks and result tables too, which no test runs in full: also what functions import."""
     gone = {}
     for name in CODE:
-        for node in ast.walk(ast.parse((ROOT / name).read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.level == 0 and str(node.module).split(".")[0] == "qkv":
-                missing = [part.name for part in node.names if not resolves(f"{node.module}.{part.name}")]
-                gone |= {f"{name}:{node.lineno}": missing} if missing else {}
+        for node in code(name).imports:
+            missing = [part.name for part in node.names if not resolves(f"{node.module}.{part.name}")]
+            gone |= {f"{name}:{node.lineno}": missing} if missing else {}
     assert gone == {}
 
 
 def test_what_programs_in_strings_import_exists() -> None:
-    sources = {name: (ROOT / name).read_text(encoding="utf-8") for name in CODE}
     imported = {
-        name: sorted(part for part in set(imported_by_strings(source)) if part.split(".")[0] == "qkv")
-        for name, source in sources.items()
+        name: sorted(
+            {part for text in code(name).programs for part in imported_by(text) if part.split(".")[0] == "qkv"}
+        )
+        for name in CODE
     }
     assert "qkv.recording.record" in imported["benchmarks/pages.py"]
     assert {name: gone for name, names in imported.items() if (gone := [x for x in names if not resolves(x)])} == {}

@@ -68,9 +68,11 @@ class Coverage:
 
     def recorded(self, name: str) -> dict[str, str]:
         """Return the digits of the record, or ask where kernels cannot run, or for cases that are not recorded yet."""
+        return _record()[name] if self.is_recorded(name) and why_unavailable() is None else self.ask()
+
+    def is_recorded(self, name: str) -> bool:
         digits = _record().get(name, {})
-        is_current = all(len(digits.get(backend, "")) == len(cases) for backend, cases in self.cases.items())
-        return digits if is_current and why_unavailable() is None else self.ask()
+        return all(len(digits.get(backend, "")) == len(cases) for backend, cases in self.cases.items())
 
 
 COVERAGE: dict[str, Coverage] = {}

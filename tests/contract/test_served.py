@@ -15,12 +15,12 @@ pytestmark = pytest.mark.kernels
 def test_backends_serve_what_is_recorded_and_refuse_the_rest(module: str, whole: bool) -> None:
     """The backends of a case follow each other, as in the tests: its inputs may be drawn once.
 
-    In the fast suite every second case: what a backend should serve, the tests themselves compute.
+    In the fast suite every fourth case: what a backend should serve, the tests themselves compute.
     """
     for test, (name, coverage) in enumerate(coverages(module).items()):
         recorded = coverage.recorded(name)
         for turn, cases in enumerate(zip(*coverage.cases.values(), strict=True)):
-            for case in cases if whole or (turn + test) % 2 == 0 else ():
+            for case in cases if whole or (turn + test) % 4 == 0 else ():
                 served = recorded[case.backend][turn] == "1"
                 holds = case.is_served() if served else refuses(case, None if whole else turn)
                 assert holds, f"{name} of {case}; if on purpose: python -m tests.contract.served"
@@ -37,6 +37,13 @@ def refuses(case: Case, turn: int | None) -> bool:
             request.run(case.backend)
         assert caught.value.argument == "backend"
     return True
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_case_is_recorded(module: str) -> None:
+    """Otherwise each process asks for these cases whenever it collects tests."""
+    missing = [name for name, coverage in coverages(module).items() if not coverage.is_recorded(name)]
+    assert not missing, "python -m tests.contract.served"
 
 
 def test_every_backend_serves_cases_and_the_reference_all_of_them() -> None:

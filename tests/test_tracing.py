@@ -456,8 +456,7 @@ VARYING = {
 @pytest.mark.parametrize(
     ("name", "backend"),
     [
-        *((name, "blocked") for name in VARYING),
-        *(pytest.param(name, "reference", marks=[] if name == "either" else pytest.mark.slow) for name in VARYING),
+        *in_turn(VARYING, ["blocked", "reference"]),
     ],
 )
 def test_a_program_exported_with_two_varying_lengths_serves_others(name: str, backend: str) -> None:

@@ -31,7 +31,7 @@ def mapped(output: Tensor, leaves: Leaves, cotangents: Tensor) -> tuple[Tensor, 
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-@pytest.mark.parametrize(("name", "size", "dtype"), in_turn(CALLS, SIZES, (torch.float32, torch.float64), every=5))
+@pytest.mark.parametrize(("name", "size", "dtype"), in_turn(CALLS, SIZES, (torch.float32, torch.float64), every=9))
 def test_gradients_at_once_are_those_of_one_after_another(name: str, size: str, dtype: torch.dtype) -> None:
     call = Call.draw(*CALLS[name], SIZES[size], dtype, mask=causal(1))
     for backend in (*ON_CPU, "auto"):

@@ -108,7 +108,7 @@ def every(mask: str, dtype: torch.dtype) -> Iterator[Request]:
 
 
 @by_part
-@by_served(every, BACKENDS, every=2, mask=MASKS, dtype=DTYPES)
+@by_served(every, BACKENDS, every=4, mask=MASKS, dtype=DTYPES)
 def test_keys_that_a_row_may_not_see_leave_it_as_it_is(
     backend: str, mask: str, dtype: torch.dtype, whole: bool
 ) -> None:

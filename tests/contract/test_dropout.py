@@ -5,6 +5,7 @@ import torch
 from tests.contract.calls import MECHANISMS, Call, Request, drawn, near, request, same_bits
 from tests.contract.mechanisms import ON_CPU
 from tests.contract.served import by_served
+from tests.pairs import in_turn
 from torch import Tensor
 
 from qkv.engine.dropout import keep_mask, keep_matrix, mix
@@ -182,8 +183,11 @@ def _times(x: Tensor, factor: int) -> Tensor:
     return (x * (factor & 0xFFFF) + ((x * (factor >> 16)) << 16)) & 0xFFFFFFFF
 
 
-@pytest.mark.parametrize("mask", [lengths(0), lengths(torch.tensor([0, 1])), ~lengths(1)], ids=str)
-@pytest.mark.parametrize("backend", [*ON_CPU, "auto"])
+@pytest.mark.parametrize(
+    ("mask", "backend"),
+    in_turn([lengths(0), lengths(torch.tensor([0, 1])), ~lengths(1)], [*ON_CPU, "auto"], every=3),
+    ids=str,
+)
 def test_a_single_key_may_be_hidden(backend: str, mask: Mask) -> None:
     """A dimension of size 1 broadcasts even if a tile takes a slice of it."""
     for score, normalizer in MECHANISMS:

@@ -176,8 +176,9 @@ def test_parameters_are_not_lowered(backend: str, half: torch.dtype, parameter: 
     assert not torch.equal(one, two)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64], ids=str)
-@by_backend
+@pytest.mark.parametrize(
+    ("backend", "dtype"), in_turn(BACKENDS, [torch.bfloat16, torch.float16, torch.float32, torch.float64]), ids=str
+)
 def test_results_have_the_type_of_the_query(backend: str, dtype: torch.dtype) -> None:
     """Also if the parameters are float32, as in mixed precision."""
     given = calls(backend, torch.float32)

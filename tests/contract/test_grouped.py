@@ -95,7 +95,7 @@ def each_mechanism(mask: str) -> Iterator[Request]:
 
 
 @by_part
-@by_served(each_mechanism, mask=MASKS)
+@by_served(each_mechanism, every=2, mask=MASKS)
 def test_grouped_heads_are_repeated_heads(backend: str, mask: str, whole: bool) -> None:
     """In the fast suite every other mechanism, and the others with the next mask."""
     for turn, (name, (score, repeated, normalizer, same)) in enumerate(mechanisms().items()):

@@ -40,7 +40,7 @@ def merged(call: Call, leaves: dict[str, Tensor], backend: str) -> Tensor:
     return total[0]
 
 
-@by_served(lambda name, dtype: drawn(name, dtype).request(state=True), every=2, name=NAMES, dtype=DTYPES)
+@by_served(lambda name, dtype: drawn(name, dtype).request(state=True), every=4, name=NAMES, dtype=DTYPES)
 def test_gradients_of_merged_parts_are_those_of_one_call(backend: str, name: str, dtype: torch.dtype) -> None:
     call = drawn(name, dtype)
     leaves = {name: x.detach().requires_grad_() for name, x in call.leaves.items()}

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.contract.calls import MECHANISMS, Call, Request, by_part, near, request, same_bits
 from tests.contract.mechanisms import DTYPES, NORMALIZER, ON_CPU
 from tests.contract.served import by_served
+from tests.pairs import in_turn
 from torch import Tensor
 
 from qkv.biases import alibi, relative
@@ -98,8 +99,7 @@ def test_a_narrow_parameter_is_promoted_before_any_arithmetic(
 
 
 @by_part
-@pytest.mark.parametrize("negated", [False, True])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("backend", "negated"), in_turn(BACKENDS, [False, True]))
 def test_a_parameter_in_float64_or_lazily_negated_is_the_same_number(backend: str, negated: bool, whole: bool) -> None:
     """In the fast suite of every other parameter, of the others if they are negated."""
     averaged = ((score, NORMALIZER["mean"]) for score, normalizer in LEARNED if normalizer.name in ("softmax", "sum"))

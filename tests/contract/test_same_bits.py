@@ -84,7 +84,7 @@ LEADING = {
 def test_the_first_call_has_the_bits_of_later_ones(leading: str, mask: str, gradient: bool, whole: bool) -> None:
     """The first call is checked and planned; later ones are looked up; those in inference mode are neither."""
     turn = [*LEADING].index(leading) + [*MASKS].index(mask)
-    for score, normalizer in MECHANISMS if whole else MECHANISMS[turn % 4 :: 4]:
+    for score, normalizer in MECHANISMS if whole else MECHANISMS[turn % 8 :: 8]:
         drawn = Call.draw(score, normalizer, dtype=torch.float32, mask=MASKS[mask])
         tensors = LEADING[leading](*(drawn.leaves[name] for name in ("query", "key", "value")))
         call = drawn.with_leaves(**dict(zip(("query", "key", "value"), tensors, strict=True)))

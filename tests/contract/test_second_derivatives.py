@@ -84,6 +84,7 @@ def common(dtype: torch.dtype) -> Iterator[Call]:
 @by_served(
     lambda dtype: (call.request() for call in common(dtype)),
     BACKENDS,
+    every=2,
     dtype=[torch.float32, torch.bfloat16, torch.float16],
 )
 def test_second_derivatives_of_other_types_are_near(backend: str, dtype: torch.dtype) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.contract.calls import MECHANISMS, Call, same_bits, served_part
 from tests.contract.mechanisms import ON_CPU
+from tests.pairs import in_turn
 from torch import Tensor
 
 from qkv.biases import alibi
@@ -85,8 +86,7 @@ def answers(call: Call, backend: str) -> list[Tensor]:
     return found
 
 
-@by_default
-@by_backend
+@pytest.mark.parametrize(("backend", "default"), in_turn([*ON_CPU, "auto"], [default_double, on_meta]))
 def test_defaults_change_no_bit(backend: str, default: Callable[[], AbstractContextManager[Any]]) -> None:
     for call in calls_of(backend, 0):
         expected = answers(call, backend)

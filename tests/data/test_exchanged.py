@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.pairs import in_turn
 
 from qkv.data.corpus import Pair
 from qkv.data.exchanged import exchanged_message, find_exchanged
@@ -152,8 +153,7 @@ def test_exchanged_pairs_are_found_and_no_others(kind: str, share: float) -> Non
     assert len(found) > 0.8 * min(len(lines), len(others))
 
 
-@pytest.mark.parametrize("count", [1, 19, 24, 60, 800])
-@pytest.mark.parametrize("kind", _HONEST)
+@pytest.mark.parametrize(("kind", "count"), in_turn(_HONEST, [1, 19, 24, 60, 800], every=3))
 def test_honest_pairs_are_not_reported(kind: str, count: int) -> None:
     assert find_exchanged(_pairs(_HONEST[kind], count, seed=count)) == ([], count)
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from tests.contract.mechanisms import ON_CPU
+from tests.pairs import in_turn
 from torch import Tensor
 
 import qkv
@@ -51,8 +52,7 @@ COMBINED: dict[str, tuple[Callable[[Mask], Mask], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("held", HELD)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "held"), in_turn(NAMES, HELD, every=3))
 def test_attributes_of_any_name_mean_nothing_here(name: str, held: str) -> None:
     query, key = torch.randn(2, H, max(Q, K), 4, generator=torch.Generator().manual_seed(0)).unbind()
     query, key = query[:, :Q], key[:, :K]

@@ -66,7 +66,9 @@ MAKERS: dict[str, Callable[[], nn.Module]] = {
     "copying transformer": lambda: CopyingTranslator(transformer(copy="joint"), unknown=3),
     "pointer": lambda: PointerNetwork(PointerConfig(features=1, hidden=32, attention=32)),
 }
-some = pytest.mark.parametrize("kind", ["transformer", "gru"])
+some = pytest.mark.parametrize(
+    ("packed_products", "kind"), in_turn(PRODUCTS, ["transformer", "gru"]), indirect=["packed_products"]
+)
 
 
 def made(kind: str, seed: int = 0) -> Any:

@@ -1,6 +1,7 @@
 """Promises of every translation model: batching, padding, caching and later tokens change no answer."""
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -77,7 +78,23 @@ def made(kind: tuple[str, dict[str, Any]], seed: int = 0, dtype: torch.dtype = t
     return model.to(dtype).eval()
 
 
-every = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join([kind[0], *map(str, kind[1].values())]))
+_TURNS = count()
+
+
+def every(test: Any) -> Any:
+    """Call a test with every kind: in the fast suite every second one, and in the next test the others."""
+    turn = next(_TURNS)
+    cases = [
+        pytest.param(
+            kind,
+            marks=pytest.mark.slow if (turn + place) % 2 else (),
+            id="-".join([kind[0], *map(str, kind[1].values())]),
+        )
+        for place, kind in enumerate(KINDS)
+    ]
+    return pytest.mark.parametrize("kind", cases)(test)
+
+
 sentences = st.lists(st.lists(st.integers(3, SIZE - 1), max_size=6), min_size=1, max_size=5)
 
 

@@ -45,8 +45,7 @@ def rows(dtype: torch.dtype = torch.float64) -> Tensor:
     return (z * torch.tensor([[0.001], [0.01], [0.3], [3.0]], dtype=torch.float64)).to(dtype)
 
 
-@by_alpha
-@pytest.mark.parametrize("as_tensor", [False, True])
+@pytest.mark.parametrize(("alpha", "as_tensor"), in_turn(ALPHAS, [False, True]))
 def test_weights_and_slopes_are_those_of_the_equation(alpha: float, as_tensor: bool) -> None:
     """The error of log p is one roundoff, that of each power at most four, and their sum has six terms."""
     z, cotangent = rows().requires_grad_(), torch.linspace(-1, 2, 6, dtype=torch.float64)
@@ -64,7 +63,7 @@ def test_weights_and_slopes_are_those_of_the_equation(alpha: float, as_tensor: b
         assert (own - truth).abs().max() <= 64 * max(1.0, alpha) * unit * truth.abs().max()
 
 
-@by_alpha
+@pytest.mark.parametrize("alpha", in_turn(ALPHAS))
 def test_derivatives_of_scores_and_alpha_to_second_order(alpha: float) -> None:
     """Against finite differences, whose step must stay inside the support."""
     z = rows()[:2].mul(0.1 / max(1.0, alpha)).requires_grad_()
@@ -81,7 +80,8 @@ def test_derivatives_of_scores_and_alpha_to_second_order(alpha: float) -> None:
 
 @by_part
 @pytest.mark.parametrize(
-    ("alpha", "dtype"), in_turn([*ALPHAS, 1000.0], [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+    ("alpha", "dtype"),
+    in_turn([*ALPHAS, 1000.0], [torch.float64, torch.float32, torch.bfloat16, torch.float16], every=4),
 )
 def test_weights_sum_to_one_and_agree_with_output_and_map(alpha: float, dtype: torch.dtype, whole: bool) -> None:
     """A weight is rounded once: a row's sum is off by at most half a unit per key.
@@ -114,8 +114,7 @@ def test_weights_sum_to_one_and_agree_with_output_and_map(alpha: float, dtype: t
             assert torch.equal(found.topk(3)[0], dense.topk(3).values)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@by_alpha
+@pytest.mark.parametrize(("alpha", "dtype"), in_turn(ALPHAS, [torch.float64, torch.float32]), ids=str)
 def test_backends_have_the_gradients_of_the_reference(alpha: float, dtype: torch.dtype) -> None:
     """A slope is large where a weight is small: limits are relative to the largest gradient."""
     g = torch.Generator().manual_seed(2)

@@ -11,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from tests import pairs
 from torch import Tensor, nn
 
 import qkv
@@ -180,15 +181,20 @@ def by_single_tokens(model: Any, ids: Tensor, past: Any) -> Tensor:
 
 
 # A static cache writes its window in place until it is full.
-@pytest.mark.parametrize(("before", "static"), [(3, False), (6, False), (9, False), (6, True), (9, True)])
-@pytest.mark.parametrize("go_on", [by_generation, by_one_call, by_single_tokens])
-@pytest.mark.parametrize("name", ["llama", "mistral"])
+@pytest.mark.parametrize(
+    ("beginning", "go_on", "name"),
+    pairs.in_turn(
+        [(3, False), (6, False), (9, False), (6, True), (9, True)],
+        [by_generation, by_one_call, by_single_tokens],
+        ["llama", "mistral"],
+    ),
+)
 @torch.no_grad()
 def test_a_text_whose_beginning_lies_in_an_earlier_cache(
-    name: str, go_on: Callable[..., Tensor], before: int, static: bool
+    name: str, go_on: Callable[..., Tensor], beginning: tuple[int, bool]
 ) -> None:
     """Columns are positions in the text, also of a cache with a window that has dropped the first ones."""
-    model, ids = OURS[name], ids_of(5, 13)
+    model, ids, (before, static) = OURS[name], ids_of(5, 13), beginning
     past = transformers.DynamicCache(config=model.config)
     if static:
         past = transformers.StaticCache(config=model.config, max_cache_len=32)

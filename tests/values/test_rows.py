@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from tests.models.test_sessions import BOS, MAKERS, given, made
+from tests.pairs import in_turn
 
 from qkv.decode.prompted import Continuation, Prompted
 from qkv.errors import DtypeError, QkvError, ShapeError
@@ -65,8 +66,7 @@ def test_wrong_rows_are_named(holder: str, wrong: str) -> None:
     assert caught.value.argument == "rows"
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize(("kind", "wrong"), in_turn(MAKERS, WRONG, every=3))
 @torch.no_grad()
 def test_every_model_names_wrong_rows_of_its_state(kind: str, wrong: str) -> None:
     model, (source, lengths, _) = made(kind), given(kind)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Self
 
-from qkv.errors import ConfigError, DataError
+from qkv.errors import DataError
 
 _PERCENT = (
     *("accuracy", "macro_f1", "span_f1", "exact_match", "exact", "positions"),
@@ -53,24 +53,16 @@ class Figure:
             other: the earlier figure; None if there is none.
 
         Returns:
-            Whether this one is strictly better; any number is better than None or NaN, and NaN is never better.
-
-        Raises:
-            ConfigError: names, signatures or directions differ.
+            Whether this one is finite, and strictly better.
 
         Example:
             >>> Figure("perplexity", 4.0, "", False).better_than(Figure("perplexity", 5.0, "", False))
             True
         """
-        if math.isnan(self.value):
+        if not math.isfinite(self.value):
             return False
-        if other is None or math.isnan(other.value):
+        if other is None:
             return True
-        measured = (self.name, self.signature, self.higher_is_better)
-        if measured != (other.name, other.signature, other.higher_is_better):
-            hint = "Measure both the same way."
-            expected = f"{self.name} ({self.signature})"
-            raise ConfigError("other", expected, f"{other.name} ({other.signature})", hint)
         return self.value > other.value if self.higher_is_better else self.value < other.value
 
     @property

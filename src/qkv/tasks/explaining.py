@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 
@@ -18,8 +17,6 @@ from qkv.normalizers.catalog import NORMALIZERS
 from qkv.planner.plan import Plan
 from qkv.scores.base import Score
 from qkv.scores.example import example
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

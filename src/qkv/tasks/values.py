@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from qkv.data.corpus import Lines
 from qkv.data.segments import require_text
 from qkv.errors import DataError, Place, brief
-
-T = TypeVar("T")
 
 
 def text_line(item: object, where: str) -> str:

@@ -1,6 +1,5 @@
 """The state of a training as the names and numbers of `trainer.json`."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, final
@@ -75,7 +74,7 @@ class State:
             self.best_step = self.step
             return True
         figure = _monitored(figures, monitor)
-        better = _better(figure, self.best)
+        better = figure.better_than(self.best)
         if better:
             self.best = figure
             self.best_step = self.step
@@ -156,14 +155,6 @@ def _monitored(figures: tuple[Figure, ...], monitor: str | None) -> Figure:
     names = [figure.name for figure in figures]
     expected = f"one of the figures {', '.join(names)}"
     raise ConfigError("monitor", expected, f'"{monitor}"', nearest(str(monitor), names))
-
-
-def _better(figure: Figure, best: Figure | None) -> bool:
-    if not math.isfinite(figure.value):
-        return False
-    if best is None:
-        return True
-    return figure.value > best.value if figure.higher_is_better else figure.value < best.value
 
 
 def _field(plain: Mapping[str, Plain], name: str, kind: type[T]) -> T:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any, NamedTuple, TypeVar, final
 
 import torch
@@ -189,11 +188,6 @@ def norms(layer: Layer, head: int) -> Tensor:
     # ‖Wv‖² = vᵀ(WᵀW)v: the projected values themselves would take M numbers per key.
     gram = weight.mT @ weight
     return ((value @ gram) * value).sum(-1).clamp(min=0).sqrt()
-
-
-def cells(layer: Layer) -> int:
-    """Return the number of weights of a layer."""
-    return prod(layer.shape)
 
 
 @final

@@ -30,7 +30,7 @@ __all__ = [
     "brief",
     "expect_enough_memory",
     "expect_name",
-    "from_plain",
+    "from_json_value",
     "harmless",
     "in_python",
     "nearest",
@@ -39,7 +39,7 @@ __all__ = [
     "quantity",
     "setting",
     "spelled",
-    "to_plain",
+    "to_json_value",
     "value_named",
 ]
 
@@ -360,25 +360,25 @@ class Place(str):
         return self.file, self.line, self.unit
 
 
-def to_plain(error: QkvError) -> dict[str, object]:
+def to_json_value(error: QkvError) -> dict[str, object]:
     """Convert an error to names and texts, for another process.
 
     Example:
-        >>> from_plain(to_plain(DataError(Place("a.txt", 3), "text", "none", "Write some."))).line
+        >>> from_json_value(to_json_value(DataError(Place("a.txt", 3), "text", "none", "Write some."))).line
         3
     """
-    plain: dict[str, object] = {"kind": type(error).__name__, "texts": list(error.marked)}
+    entries: dict[str, object] = {"kind": type(error).__name__, "texts": list(error.marked)}
     where = {"file": error.file, "line": error.line}
-    return plain if where == {"file": None, "line": None} else plain | where
+    return entries if where == {"file": None, "line": None} else entries | where
 
 
-def from_plain(plain: Mapping[str, Any]) -> QkvError:
-    """Return the error that `to_plain` converted; one of an unknown kind as its base class."""
-    kind = globals().get(plain["kind"], QkvError)
+def from_json_value(entries: Mapping[str, Any]) -> QkvError:
+    """Return the error that `to_json_value` converted; one of an unknown kind as its base class."""
+    kind = globals().get(entries["kind"], QkvError)
     kind = kind if isinstance(kind, type) and issubclass(kind, QkvError) else QkvError
-    texts = list(plain["texts"])
-    if "line" in plain:
-        texts[0] = Place(plain["file"], plain["line"])
+    texts = list(entries["texts"])
+    if "line" in entries:
+        texts[0] = Place(entries["file"], entries["line"])
     error: QkvError = kind(*texts)
     return error
 

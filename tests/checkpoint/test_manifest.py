@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qkv.checkpoint.json_values import encode
 from qkv.checkpoint.manifest import LIMITS, Manifest, StoredFile, describe, parse
-from qkv.checkpoint.plain import encode
 from qkv.errors import CheckpointError
 
 FILES = {"model.safetensors": b"abc", "config.json": b"{}"}

@@ -17,8 +17,8 @@ from tests.tasks.corpora import prepared, write_pairs, write_text
 from tests.training.together import together
 
 import qkv
+from qkv.checkpoint.json_values import encode
 from qkv.checkpoint.manifest import StoredFile
-from qkv.checkpoint.plain import encode
 from qkv.errors import ConfigError, DataError, QkvError
 from qkv.tasks.generate import recipe as generate
 from qkv.tasks.prepared import pairs as prepared_pairs

@@ -4,18 +4,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.checkpoint.plain import decode_mapping, encode
+from qkv.checkpoint.json_values import decode_mapping, encode
 from qkv.errors import CheckpointError, ConfigError
 from qkv.metrics.figure import Figure
 from qkv.training.state import State, read_fingerprint, read_state
 
 BLEU, LOSS = Figure("bleu", 30.0, "s"), Figure("loss", 2.0, "", False)
-GOOD = State(step=8, best=BLEU, best_step=6, window_loss=1.5).to_plain("abc")
+GOOD = State(step=8, best=BLEU, best_step=6, window_loss=1.5).to_json_value("abc")
 
 
 @given(st.builds(State, *[st.integers(0, 9)] * 6, st.none() | st.just(LOSS), st.integers(0, 9), st.floats(0, 1e9)))
 def test_a_state_comes_back_through_json(state):
-    assert read_state(decode_mapping(encode(state.to_plain("x"), "trainer"), "trainer.json")) == state
+    assert read_state(decode_mapping(encode(state.to_json_value("x"), "trainer"), "trainer.json")) == state
 
 
 def test_the_fingerprint_is_kept():

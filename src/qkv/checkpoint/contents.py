@@ -9,6 +9,7 @@ from typing import NamedTuple, final
 from torch import Tensor
 
 from qkv.checkpoint import manifest as manifests
+from qkv.checkpoint.json_values import JsonValue, decode, decode_mapping, encode
 from qkv.checkpoint.manifest import (
     ALTERED,
     CONFIG,
@@ -20,7 +21,6 @@ from qkv.checkpoint.manifest import (
     TRAINER_TENSORS,
     Manifest,
 )
-from qkv.checkpoint.plain import Plain, decode, decode_mapping, encode
 from qkv.checkpoint.tensors import pack
 from qkv.errors import CheckpointError
 from qkv.metrics.figure import Figure
@@ -37,7 +37,7 @@ class TrainerState:
     """
 
     tensors: Mapping[str, Tensor]
-    numbers: Mapping[str, Plain]
+    numbers: Mapping[str, JsonValue]
 
 
 @final
@@ -54,7 +54,7 @@ class Contents:
     """
 
     model: Mapping[str, Tensor]
-    config: Mapping[str, Plain]
+    config: Mapping[str, JsonValue]
     tokenizer: str | None = None
     trainer: TrainerState | None = None
     figures: Sequence[Figure] = field(default_factory=tuple)
@@ -82,7 +82,7 @@ def pack_contents(contents: Contents) -> tuple[dict[str, bytes], Manifest]:
         files[TRAINER_TENSORS], tied[TRAINER_TENSORS] = pack(contents.trainer.tensors, "trainer")
         files[TRAINER_NUMBERS] = encode(contents.trainer.numbers, "trainer")
     if contents.figures:
-        files[FIGURES] = encode([figure_to_plain(figure) for figure in contents.figures], "figures")
+        files[FIGURES] = encode([figure_to_json_value(figure) for figure in contents.figures], "figures")
     for name, data in files.items():
         if len(data) > manifests.LIMITS[name]:
             got, hint = f"{len(data):,} bytes", "Store less in it."
@@ -239,10 +239,10 @@ def decode_figures(data: bytes, path: str) -> tuple[Figure, ...]:
     value = decode(data, path)
     if not isinstance(value, list):
         raise CheckpointError(path, "a list of figures", type(value).__name__, ALTERED)
-    return tuple(figure_from_plain(item, path) for item in value)
+    return tuple(figure_from_json_value(item, path) for item in value)
 
 
-def figure_to_plain(figure: Figure) -> dict[str, Plain]:
+def figure_to_json_value(figure: Figure) -> dict[str, JsonValue]:
     """Convert a figure to names and numbers; a value that is not finite is written by name.
 
     Args:
@@ -260,8 +260,8 @@ def figure_to_plain(figure: Figure) -> dict[str, Plain]:
     }
 
 
-def figure_from_plain(value: Plain, path: str) -> Figure:
-    """Parse and validate the output of `figure_to_plain`.
+def figure_from_json_value(value: JsonValue, path: str) -> Figure:
+    """Parse and validate the output of `figure_to_json_value`.
 
     Args:
         value: its fields.

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast, final
 
-from qkv.checkpoint.plain import Plain, decode_mapping, encode, is_version
+from qkv.checkpoint.json_values import JsonValue, decode_mapping, encode, is_version
 from qkv.errors import CheckpointError
 from qkv.files import open_file
 
@@ -53,7 +53,7 @@ class StoredFile:
 
     Example:
         >>> file = StoredFile.of(b"{}")
-        >>> StoredFile.from_plain(file.to_plain()) == file
+        >>> StoredFile.from_json_value(file.to_json_value()) == file
         True
     """
 
@@ -80,13 +80,13 @@ class StoredFile:
             digest = file_digest(cast("FileIO", stream), "sha256").hexdigest()
             return cls(stream.tell(), digest)
 
-    def to_plain(self) -> dict[str, Plain]:
+    def to_json_value(self) -> dict[str, JsonValue]:
         """Convert to names and numbers."""
         return {"bytes": self.bytes, "sha256": self.sha256}
 
     @classmethod
-    def from_plain(cls, value: object) -> "StoredFile | None":
-        """Parse the output of `to_plain`; None for anything else."""
+    def from_json_value(cls, value: object) -> "StoredFile | None":
+        """Parse the output of `to_json_value`; None for anything else."""
         match value:
             case {"bytes": int(size), "sha256": str(digest), **rest} if not rest and not isinstance(size, bool):
                 if 0 <= size <= _MOST and _SHA256.fullmatch(digest):
@@ -125,8 +125,8 @@ class Manifest:
         """
         return encode(self._body() | {"digest": self.digest}, NAME)
 
-    def _body(self) -> dict[str, Plain]:
-        files: dict[str, Plain] = {name: entry.to_plain() for name, entry in self.files.items()}
+    def _body(self) -> dict[str, JsonValue]:
+        files: dict[str, JsonValue] = {name: entry.to_json_value() for name, entry in self.files.items()}
         return {"format": FORMAT, "version": VERSION, "files": files, "tied": self.tied}
 
 
@@ -188,7 +188,7 @@ def _files(value: object, path: str) -> dict[str, StoredFile]:
 
 
 def _entry(name: str, value: object, path: str) -> StoredFile:
-    entry = StoredFile.from_plain(value)
+    entry = StoredFile.from_json_value(value)
     if entry is not None and entry.bytes <= LIMITS[name]:
         return entry
     expected = f"{name} with its sha256 and at most {LIMITS[name]:,} bytes"

@@ -12,8 +12,8 @@ from pathlib import Path
 from qkv.checkpoint.contents import Contents
 from qkv.checkpoint.disk import REPLACED, FolderReader, expect_inside, remove_folder, replace_file, typed
 from qkv.checkpoint.folder import current_folder, is_checkpoint, save, verify
+from qkv.checkpoint.json_values import decode_mapping, encode
 from qkv.checkpoint.manifest import Manifest
-from qkv.checkpoint.plain import decode_mapping, encode
 from qkv.errors import CheckpointError, setting
 from qkv.system import is_in_use, standard_error
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from qkv import system
 from qkv.checkpoint.disk import FolderReader, make_folder, remove_leftovers, replace_file, typed
 from qkv.checkpoint.folder import is_checkpoint, recover
-from qkv.checkpoint.plain import Plain, decode_mapping, differences, encode, is_version
+from qkv.checkpoint.json_values import JsonValue, decode_mapping, differences, encode, is_version
 from qkv.checkpoint.rotation import step_folder, steps
 from qkv.errors import CheckpointError, ConfigError, setting
 from qkv.files import absolute
@@ -31,10 +31,10 @@ _MOST = 12
 @contextmanager
 def open_run(
     folder: Path,
-    config: Mapping[str, Plain],
+    config: Mapping[str, JsonValue],
     *,
     free: Collection[str] = (),
-    added: Mapping[str, Plain] | None = None,
+    added: Mapping[str, JsonValue] | None = None,
     files: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[Path]:
     """Open and lock a run folder for training: create it, or check that it contains the same run.
@@ -115,7 +115,7 @@ def locked(folder: Path, expected: str = "a run folder that no other training us
         yield
 
 
-def read_config(folder: Path) -> dict[str, Plain]:
+def read_config(folder: Path) -> dict[str, JsonValue]:
     """Read the configuration with which a run was started.
 
     Args:
@@ -162,10 +162,10 @@ def expect_run_folder(folder: Path) -> None:
 
 def expect_same(
     folder: Path,
-    stored: Plain,
-    current: Plain,
+    stored: JsonValue,
+    current: JsonValue,
     free: Collection[str] = (),
-    added: Mapping[str, Plain] = MappingProxyType({}),
+    added: Mapping[str, JsonValue] = MappingProxyType({}),
     files: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Refuse a folder that was begun with another configuration.
@@ -200,11 +200,11 @@ def expect_same(
     raise ConfigError(setting("out", str(folder)), "the configuration this run was started with", got + more, hint)
 
 
-def _is_sum(value: Plain) -> bool:
+def _is_sum(value: JsonValue) -> bool:
     return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
 
 
-def _show(value: Plain) -> str:
+def _show(value: JsonValue) -> str:
     text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
     if _is_sum(value):
         return text[:16] + "…"

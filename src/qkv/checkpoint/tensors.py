@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from qkv.checkpoint.plain import Plain, decode_mapping
+from qkv.checkpoint.json_values import JsonValue, decode_mapping
 from qkv.errors import CheckpointError
 from qkv.files import FREE, room_for
 
@@ -241,7 +241,7 @@ def _read_one(stream: IO[bytes], slot: Slot, file: str, on_read: Callable[[Any],
     return numbers.view(slot.dtype).reshape(slot.shape)
 
 
-def _slot(name: str, entry: Plain, file: str) -> tuple[int, int, Slot]:
+def _slot(name: str, entry: JsonValue, file: str) -> tuple[int, int, Slot]:
     match entry:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)], **rest} if not rest:
             sizes = [size for size in shape if type(size) is int and 0 <= size < 1 << 63]

@@ -41,7 +41,7 @@ from qkv.values.parameters import (
     repeat_key_heads,
     with_floats,
 )
-from qkv.values.plain import is_watched
+from qkv.values.plain_modules import is_watched
 from qkv.values.pytree import parts_of, tensors_in
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from qkv.nn.feed_forward import FeedForward
 from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.positions import sinusoidal
-from qkv.values.plain import plain_weights
+from qkv.values.plain_modules import plain_weights
 
 _SCALES = {"scaled_dot": None, "dot": 1.0}
 

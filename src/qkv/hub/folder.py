@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.checkpoint.disk import typed
-from qkv.checkpoint.plain import decode_mapping
+from qkv.checkpoint.json_values import decode_mapping
 from qkv.checkpoint.tensors import Header, read_header, read_some
 from qkv.errors import CheckpointError
 from qkv.files import open_file

@@ -28,7 +28,7 @@ from qkv.linalg.session import DecodingSession
 from qkv.shapes import Shape, broadcast
 from qkv.values.execution import has_plain_memory, readable, transformed
 from qkv.values.mapped import by_sample
-from qkv.values.plain import is_plain
+from qkv.values.plain_modules import is_plain
 
 if TYPE_CHECKING:
     from qkv.linalg.packed import PackedWeight

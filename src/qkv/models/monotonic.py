@@ -30,7 +30,7 @@ from qkv.nn.monotonic import (
 from qkv.normalizers.dense import Identity
 from qkv.scores.products import Dot
 from qkv.values.catalog import as_flag
-from qkv.values.plain import has_hooks
+from qkv.values.plain_modules import has_hooks
 from qkv.values.rows import select_rows
 
 _POSITIONS, _WEIGHTS = Dot(), Identity()

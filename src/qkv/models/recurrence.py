@@ -16,7 +16,7 @@ from qkv.linalg.session import DecodingSession
 from qkv.models.cells import hidden_of, stacked, unrolled
 from qkv.nn.recurrent.gated_sequence import gated_steps, served
 from qkv.nn.recurrent.repeated import Repeated
-from qkv.values.plain import is_plain
+from qkv.values.plain_modules import is_plain
 
 
 class RunsWholeRows(nn.Module):

@@ -13,7 +13,7 @@ from qkv.errors import ConfigError, nearest
 from qkv.nn.inputs import expect_counts, expect_integers, expect_optional_sizes, expect_sizes
 from qkv.values.checked import checked
 from qkv.values.parameters import Owner
-from qkv.values.plain import is_watched
+from qkv.values.plain_modules import is_watched
 
 BIASES = ("alibi", "relative")
 

@@ -13,7 +13,7 @@ from qkv.nn.dropout import Dropout
 from qkv.nn.inputs import expect_input, expect_sizes
 from qkv.nn.scores import xavier_uniform
 from qkv.values.checked import checked
-from qkv.values.plain import is_plain
+from qkv.values.plain_modules import is_plain
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "squared_relu"]
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

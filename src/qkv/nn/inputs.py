@@ -12,7 +12,7 @@ from qkv.errors import ConfigError, DtypeError, ShapeError
 from qkv.values.checked import is_whole_number
 from qkv.values.execution import readable, sizes_vary
 from qkv.values.parameters import expect_floats, is_dense
-from qkv.values.plain import is_plain
+from qkv.values.plain_modules import is_plain
 
 _INTEGERS = frozenset({torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64})
 _LARGEST_SIZE = 1 << 40

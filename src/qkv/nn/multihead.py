@@ -31,7 +31,7 @@ from qkv.shapes import nearest_divisors
 from qkv.values.checked import checked
 from qkv.values.hooks import through_hooks
 from qkv.values.parameters import expect_floats
-from qkv.values.plain import plain_weights
+from qkv.values.plain_modules import plain_weights
 
 Part = Literal["value", "output"]
 

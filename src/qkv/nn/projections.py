@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from qkv.linalg.matmul import apply_layer
 from qkv.linalg.session import DecodingSession
 from qkv.nn.scores import xavier_uniform
-from qkv.values.plain import plain_weights
+from qkv.values.plain_modules import plain_weights
 
 
 @final

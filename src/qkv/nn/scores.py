@@ -19,7 +19,7 @@ from qkv.scores.products import SCALED_DOT, Bilinear, Cosine, Dot, ScaledDot, pr
 from qkv.scores.sums import Additive
 from qkv.values.checked import checked
 from qkv.values.parameters import Owner, above, expect_floats, register, with_registered
-from qkv.values.plain import is_watched
+from qkv.values.plain_modules import is_watched
 
 BUILT = ("additive", "bilinear", "dot", "scaled_dot")
 """The names that `build_score` takes."""

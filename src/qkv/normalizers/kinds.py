@@ -4,7 +4,7 @@ from qkv.errors import ConfigError, UnsupportedError, value_named
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.catalog import NORMALIZERS
 from qkv.values.parameters import Owner
-from qkv.values.plain import is_watched
+from qkv.values.plain_modules import is_watched
 
 KINDS = {entry.cls: name for name, entry in NORMALIZERS.items()}
 KNOWN = frozenset(KINDS.values())

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from qkv.errors import UnsupportedError
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.projections import projections_of_torch
-from qkv.values.plain import plain_weights
+from qkv.values.plain_modules import plain_weights
 
 
 class Projection(NamedTuple):

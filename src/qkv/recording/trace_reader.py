@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.checkpoint.plain import is_version
+from qkv.checkpoint.json_values import is_version
 from qkv.checkpoint.tensors import read_header, read_tensors
 from qkv.engine.describe import Arguments, describe
 from qkv.errors import CheckpointError, DataError, OutOfMemoryError, QkvError

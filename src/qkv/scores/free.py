@@ -10,7 +10,7 @@ from qkv.errors import ConfigError, DtypeError, ShapeError, value_named
 from qkv.scores.base import Core, Operands, Score
 from qkv.shapes import Shape, broadcast, show
 from qkv.values.parameters import Owner
-from qkv.values.plain import is_watched
+from qkv.values.plain_modules import is_watched
 from qkv.values.pytree import value
 
 

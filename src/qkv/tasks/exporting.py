@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import nn
 
 from qkv.checkpoint.disk import expect_writable, new_folder, write_file
-from qkv.checkpoint.plain import Plain, encode
+from qkv.checkpoint.json_values import JsonValue, encode
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, UnsupportedError, expect_name, setting
 from qkv.files import absolute, as_path
@@ -122,7 +122,7 @@ def _to_ctranslate2(trained: Loaded, out: Path) -> None:
     to_ctranslate2(model, pieces, out, source_pieces=source, **_marks(tokenizer), positions=positions)
 
 
-def _about(trained: Loaded) -> dict[str, Plain]:
+def _about(trained: Loaded) -> dict[str, JsonValue]:
     longest = trained.model.config.context if isinstance(trained, Generator) else trained.longest
     labels = trained.labels if isinstance(trained, Classifier | Tagger) else ()
     return {**_marks(trained.tokenizer), "longest": longest, "labels": list(labels)}

@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from qkv.checkpoint.contents import Contents, StoredWeights
 from qkv.checkpoint.folder import load_weights_later, verify
-from qkv.checkpoint.plain import decode
+from qkv.checkpoint.json_values import decode
 from qkv.checkpoint.rotation import locate
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, OutOfMemoryError

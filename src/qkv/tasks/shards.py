@@ -23,8 +23,8 @@ import torch
 
 from qkv._version import VERSION as QKV
 from qkv.checkpoint.disk import expect_inside, make_folder, remove_leftovers, replace_file, replacing, typed
+from qkv.checkpoint.json_values import JsonValue, decode_mapping, encode, is_version
 from qkv.checkpoint.manifest import StoredFile
-from qkv.checkpoint.plain import Plain, decode_mapping, encode, is_version
 from qkv.checkpoint.run import expect_same
 from qkv.data.corpus import fingerprint
 from qkv.errors import CheckpointError, ConfigError, DataError, Place, QkvError, harmless, setting
@@ -113,7 +113,7 @@ class Shards:
         """Return the file of the answers to a shard."""
         return self.out / (source.stem if source.suffix == ".gz" else source.name)
 
-    def answer(self, work: Mapping[str, Plain], answer: Callable[[Path], Iterable[str]]) -> ShardResult:
+    def answer(self, work: Mapping[str, JsonValue], answer: Callable[[Path], Iterable[str]]) -> ShardResult:
         """Answer all shards that no other process answers, until none is left.
 
         Args:
@@ -201,7 +201,7 @@ class Shards:
     def _note(self, source: Path, suffix: str) -> Path:
         return self.out / _NOTES / (self.answers(source).name + suffix)
 
-    def _expect_same_work(self, work: Mapping[str, Plain]) -> None:
+    def _expect_same_work(self, work: Mapping[str, JsonValue]) -> None:
         """Store the model and the settings, or refuse other ones than those that are stored."""
         path = self.out / _NOTES / _WORK
         with typed(self.out, "a writable folder"), locked(self.out / _NOTES / _LOCK, _PATIENCE):
@@ -212,7 +212,7 @@ class Shards:
             hint = f"Give another {setting('out')}, or use the version of qkv that began this one."
             raise CheckpointError(str(path), f'"format": "{_FORMAT}", "version": {_VERSION}', "something else", hint)
         stored = value.get("work")
-        before: Mapping[str, Plain] = stored if isinstance(stored, dict) else {}
+        before: Mapping[str, JsonValue] = stored if isinstance(stored, dict) else {}
         expected_names = {"command": f"of `qkv {work.get('command')}`", "model": "of this model"}
         other_names = {"command": f"of `qkv {before.get('command')}`", "model": "of another model"}
         for name, expected in expected_names.items():
@@ -245,12 +245,12 @@ def _entry(path: Path) -> StoredFile:
         raise DataError(Place(path), "a readable file", got, "Check the path and the disk.") from None
 
 
-def _entries(source: StoredFile, answers: StoredFile) -> dict[str, Plain]:
-    return {"shard": source.to_plain(), "answers": answers.to_plain()}
+def _entries(source: StoredFile, answers: StoredFile) -> dict[str, JsonValue]:
+    return {"shard": source.to_json_value(), "answers": answers.to_json_value()}
 
 
 def _note_text(source: StoredFile, answers: StoredFile) -> bytes:
-    versions: dict[str, Plain] = {"qkv": QKV, "torch": str(torch.__version__), "threads": torch.get_num_threads()}
+    versions: dict[str, JsonValue] = {"qkv": QKV, "torch": str(torch.__version__), "threads": torch.get_num_threads()}
     return encode({"format": _FORMAT, "version": _VERSION, **_entries(source, answers), "made": versions}, "note")
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from qkv._version import VERSION
-from qkv.checkpoint.plain import decode_mapping, encode
+from qkv.checkpoint.json_values import decode_mapping, encode
 from qkv.checkpoint.rotation import step_folder
 from qkv.errors import ConfigError
 from qkv.strict_json import parse_json
@@ -103,7 +103,7 @@ def send(session: TrainingSession, processes: Processes) -> None:
         hint = "Resume it with one process, or begin another run."
         raise ConfigError("processes", "1 for a run that an older version began", f"{processes.size}", hint)
     moments = optimizer_state(session.job.model, session.optimizer)
-    processes.copy_text(encode(session.state.to_plain(session.feed.fingerprint()), "state").decode())
+    processes.copy_text(encode(session.state.to_json_value(session.feed.fingerprint()), "state").decode())
     described = [
         [name, str(moment.dtype).removeprefix("torch."), list(moment.shape)] for name, moment in moments.items()
     ]

@@ -12,7 +12,7 @@ from torch import nn
 
 from qkv import forks
 from qkv.checkpoint.folder import verify
-from qkv.checkpoint.plain import Plain
+from qkv.checkpoint.json_values import JsonValue
 from qkv.checkpoint.rotation import save_step, step_folder
 from qkv.checkpoint.run import open_run
 from qkv.linalg.heap import GrowthLimit
@@ -51,10 +51,10 @@ def train(
     settings: Settings,
     *,
     run: Path,
-    config: Mapping[str, Plain],
+    config: Mapping[str, JsonValue],
     tokenizer: str | None = None,
     free: Collection[str] = (),
-    added: Mapping[str, Plain] | None = None,
+    added: Mapping[str, JsonValue] | None = None,
     files: Mapping[str, str] = MappingProxyType({}),
     tensorboard: bool = False,
     stream: TextIO | None = None,

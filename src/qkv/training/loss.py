@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from qkv.linalg.matmul import onednn_serves, product
-from qkv.values.plain import is_plain
+from qkv.values.plain_modules import is_plain
 
 _ROWS = 512
 """Tokens whose logits are in memory at a time: enough for full matrix speed, few enough to be overwritten in place."""

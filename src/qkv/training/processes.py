@@ -27,9 +27,9 @@ from qkv.errors import (
     QkvError,
     TrainingError,
     brief,
-    from_plain,
+    from_json_value,
     out_of_memory_text,
-    to_plain,
+    to_json_value,
 )
 from qkv.strict_json import parse_json
 from qkv.system import watched_connections
@@ -321,7 +321,7 @@ class Processes:
 
     def _store_failure(self, error: QkvError) -> None:
         assert self._store is not None
-        self._store.set(_FAILED, json.dumps(to_plain(error)))
+        self._store.set(_FAILED, json.dumps(to_json_value(error)))
         self._store.get(_FAILED)  # read it back: it must be stored before process 0 notices the closed connection
 
     def failure(self) -> QkvError | None:
@@ -332,7 +332,7 @@ class Processes:
             failure = parse_json(self._store.get(_FAILED))
         except RuntimeError:  # process 0 has ended, and the store with it
             return None
-        return from_plain(failure)
+        return from_json_value(failure)
 
 
 def first_line(error: Exception) -> str:

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from qkv.checkpoint.contents import Contents, TrainerState
 from qkv.checkpoint.folder import load
-from qkv.checkpoint.plain import Plain
+from qkv.checkpoint.json_values import JsonValue
 from qkv.checkpoint.rotation import best_step, latest_complete, mark_best, steps
 from qkv.compiled import target
 from qkv.errors import CheckpointError, harmless, setting
@@ -43,7 +43,7 @@ class TrainingJob:
     task: Task[Any]
     model: nn.Module
     settings: Settings
-    config: Mapping[str, Plain]
+    config: Mapping[str, JsonValue]
     tokenizer: str | None = None
 
 
@@ -79,7 +79,7 @@ class TrainingSession:
         """
         self.state.epoch, self.state.position = self.feed.epoch, self.feed.position
         tensors = optimizer_state(self.job.model, self.optimizer) | generators()
-        trainer = TrainerState(tensors, self.state.to_plain(self.feed.fingerprint()))
+        trainer = TrainerState(tensors, self.state.to_json_value(self.feed.fingerprint()))
         weights = self.job.model.state_dict()
         return Contents(weights, self.job.config, self.job.tokenizer, trainer, tuple(figures))
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, final
 
-from qkv.checkpoint.contents import figure_from_plain, figure_to_plain
-from qkv.checkpoint.plain import Plain
+from qkv.checkpoint.contents import figure_from_json_value, figure_to_json_value
+from qkv.checkpoint.json_values import JsonValue
 from qkv.errors import CheckpointError, ConfigError, nearest
 from qkv.metrics.figure import Figure
 from qkv.training.precision import ComputePrecision
@@ -81,7 +81,7 @@ class State:
         self.waited = 0 if better else self.waited + 1
         return better
 
-    def to_plain(self, batches: str) -> dict[str, Plain]:
+    def to_json_value(self, batches: str) -> dict[str, JsonValue]:
         """Convert to names and numbers for a checkpoint.
 
         Args:
@@ -90,18 +90,18 @@ class State:
         Returns:
             Names and numbers.
         """
-        plain: dict[str, Plain] = {
+        entries: dict[str, JsonValue] = {
             _STORED.get(name, name): getattr(self, name) for name in self.__dataclass_fields__ if name != "best"
         }
-        best = None if self.best is None else figure_to_plain(self.best)
-        return plain | {"best": best, "batches": batches}
+        best = None if self.best is None else figure_to_json_value(self.best)
+        return entries | {"best": best, "batches": batches}
 
 
-def read_state(plain: Mapping[str, Plain]) -> State:
-    """Parse and validate the output of `State.to_plain`.
+def read_state(entries: Mapping[str, JsonValue]) -> State:
+    """Parse and validate the output of `State.to_json_value`.
 
     Args:
-        plain: names and numbers.
+        entries: its fields by name.
 
     Returns:
         The state.
@@ -110,34 +110,34 @@ def read_state(plain: Mapping[str, Plain]) -> State:
         CheckpointError: a name is missing, or a value is outside its range.
 
     Example:
-        >>> read_state(State(step=7).to_plain("")) == State(step=7)
+        >>> read_state(State(step=7).to_json_value("")) == State(step=7)
         True
     """
     integers = ("step", "epoch", "position", "tokens", "validated", "waited", "best_step", "window_count", "threads")
     values: dict[str, Any] = {}
     for name in integers:
         stored = _STORED.get(name, name)
-        value = values[name] = _field(plain, stored, int)
+        value = values[name] = _field(entries, stored, int)
         if not 0 <= value <= 2**53:
             raise _damaged(stored, "an integer of at least 0", value)
-    precision = _field(plain, "precision", str)
+    precision = _field(entries, "precision", str)
     if precision not in {"float32", "bfloat16"}:
         raise _damaged("precision", "float32 or bfloat16", precision)
-    sums = _field({"sums": "sequence", **plain}, "sums", str)
+    sums = _field({"sums": "sequence", **entries}, "sums", str)
     if sums not in {"sequence", "tree"}:
         raise _damaged("sums", "sequence or tree", sums)
-    arithmetic = _field({"arithmetic": "", **plain}, "arithmetic", str)
-    loss = _field(plain, "window_loss", float)
-    best = None if plain.get("best") is None else figure_from_plain(plain["best"], f"{_WHERE}: best")
+    arithmetic = _field({"arithmetic": "", **entries}, "arithmetic", str)
+    loss = _field(entries, "window_loss", float)
+    best = None if entries.get("best") is None else figure_from_json_value(entries["best"], f"{_WHERE}: best")
     values |= {"best": best, "window_loss": loss, "precision": precision, "arithmetic": arithmetic, "sums": sums}
     return State(**values)
 
 
-def read_fingerprint(plain: Mapping[str, Plain]) -> str:
+def read_fingerprint(entries: Mapping[str, JsonValue]) -> str:
     """Read the fingerprint of the epoch's list of batches.
 
     Args:
-        plain: names and numbers of `trainer.json`.
+        entries: those of `trainer.json`.
 
     Returns:
         The fingerprint.
@@ -145,7 +145,7 @@ def read_fingerprint(plain: Mapping[str, Plain]) -> str:
     Raises:
         CheckpointError: it is missing.
     """
-    return _field(plain, "batches", str)
+    return _field(entries, "batches", str)
 
 
 def _monitored(figures: tuple[Figure, ...], monitor: str | None) -> Figure:
@@ -157,8 +157,8 @@ def _monitored(figures: tuple[Figure, ...], monitor: str | None) -> Figure:
     raise ConfigError("monitor", expected, f'"{monitor}"', nearest(str(monitor), names))
 
 
-def _field(plain: Mapping[str, Plain], name: str, kind: type[T]) -> T:
-    value = plain.get(name)
+def _field(entries: Mapping[str, JsonValue], name: str, kind: type[T]) -> T:
+    value = entries.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
         raise _damaged(name, f"a value of type {kind.__name__}", value)
     return value

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as modules
 from torch.utils.hooks import BackwardHook
 
-from qkv.values.plain import has_hooks
+from qkv.values.plain_modules import has_hooks
 
 Result = TypeVar("Result")
 State = TypeVar("State")

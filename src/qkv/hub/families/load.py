@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar, final
 import torch
 from torch import Tensor, nn
 
+from qkv.checkpoint.json_values import decode_mapping, encode
 from qkv.checkpoint.manifest import NAME as MANIFEST
-from qkv.checkpoint.plain import decode_mapping, encode
 from qkv.errors import CheckpointError, ConfigError, QkvError, nearest
 from qkv.hub.families.decoders import DECODERS
 from qkv.hub.families.encoders import ENCODERS, LABELERS

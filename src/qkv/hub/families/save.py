@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from torch import nn
 
 from qkv.checkpoint.disk import new_folder, write_file
-from qkv.checkpoint.plain import Plain, decode_mapping, encode
+from qkv.checkpoint.json_values import JsonValue, decode_mapping, encode
 from qkv.checkpoint.tensors import pack
 from qkv.data.segments import SPECIALS, bpe_splitter
 from qkv.data.tokenizer import Tokenizer
@@ -74,7 +74,7 @@ def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) 
     elif tokenizer is not None:
         begin = "decoder_start" if family.task == "translate" else "bos"
         named = {"pad": tokenizer.pad, begin: tokenizer.bos, "eos": tokenizer.eos}
-        generation: dict[str, Plain] = {f"{name}_token_id": number for name, number in named.items() if number >= 0}
+        generation: dict[str, JsonValue] = {f"{name}_token_id": number for name, number in named.items() if number >= 0}
         if tokenizer.imported is not None and tokenizer.imported.others:
             generation["eos_token_id"] = [tokenizer.eos, *tokenizer.imported.others]
         if tokenizer.imported is not None and tokenizer.imported.never:

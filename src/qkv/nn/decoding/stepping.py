@@ -25,7 +25,7 @@ from qkv.nn.feed_forward import FeedForward
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.projections import ProjectionInputs, Projections
 from qkv.nn.scores import DotScore, ScaledDotScore
-from qkv.values.plain import are_plain_in_evaluation
+from qkv.values.plain_modules import are_plain_in_evaluation
 from qkv.values.rows import real_positions
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from qkv.linalg.matmul import CachedWeight, cached_weight, linear, packed_weight, product, suits_panels
 from qkv.linalg.session import DecodingSession
 from qkv.values.execution import has_plain_memory, transformed
-from qkv.values.plain import is_plain
+from qkv.values.plain_modules import is_plain
 
 if TYPE_CHECKING:
     from qkv.linalg.packed import PackedWeight

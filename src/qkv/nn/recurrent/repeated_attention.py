@@ -20,7 +20,7 @@ from qkv.nn.attention import Attention
 from qkv.nn.recurrent.repeated import Marks
 from qkv.scores.base import Score
 from qkv.values.execution import transformed
-from qkv.values.plain import has_hooks
+from qkv.values.plain_modules import has_hooks
 from qkv.values.pytree import tensors_in
 
 _Attend = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -18,7 +18,7 @@ from qkv.tasks.generate.data import Passage, TrainingText
 from qkv.tasks.notes import counted
 from qkv.tasks.prepared.text import PreparedText, WindowBatches
 from qkv.training.loss import label_smoothed_loss, layer_loss
-from qkv.values.plain import is_watched
+from qkv.values.plain_modules import is_watched
 
 TextModel = LanguageModel | RecurrentLanguageModel
 _JUDGED_TOKENS = 8192

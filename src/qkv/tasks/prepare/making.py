@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkv.checkpoint.disk import remove_leftovers, replace_file
+from qkv.checkpoint.json_values import JsonValue, decode_mapping, encode
 from qkv.checkpoint.manifest import StoredFile
-from qkv.checkpoint.plain import Plain, decode_mapping, encode
 from qkv.data.corpus import (
     Pair,
     expect_no_header,
@@ -115,7 +115,7 @@ class ShardMaker:
         index = None if self.kind == "text" else self._write(index_name(job.number), rows)
         shard = Shard(len(tokens), line=job.line, ids=ids, index=index, **counts)
         # The note comes last: a shard without one is made again.
-        replace_file(note_of(self.folder, job.number), encode(shard.to_plain(), "note"))
+        replace_file(note_of(self.folder, job.number), encode(shard.to_json_value(), "note"))
         return shard
 
     def _write(self, name: str, numbers: NDArray[Any]) -> StoredFile:
@@ -311,5 +311,5 @@ def read_work(folder: Path) -> dict[str, Any]:
 
 def written_pairs(pairs: Iterable[Pair]) -> bytes:
     """Return pairs as lines of JSON."""
-    rows: list[dict[str, Plain]] = [{"source": p.source, "target": p.target, "line": p.line} for p in pairs]
+    rows: list[dict[str, JsonValue]] = [{"source": p.source, "target": p.target, "line": p.line} for p in pairs]
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()

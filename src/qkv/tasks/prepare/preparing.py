@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from qkv.checkpoint.disk import expect_writable, make_folder, remove_folder, remove_leftovers, replace_file, typed
+from qkv.checkpoint.json_values import JsonValue, decode_mapping, encode
 from qkv.checkpoint.manifest import StoredFile
-from qkv.checkpoint.plain import Plain, decode_mapping, encode
 from qkv.checkpoint.run import expect_same, locked
 from qkv.data.choices import MOST_HELD_OUT, SHARE
 from qkv.data.corpus import header_message, names_columns, names_languages
@@ -158,7 +158,7 @@ class Preparation:
             return self._finish(folder, shards, count)
 
     @property
-    def _settings(self) -> dict[str, Plain]:
+    def _settings(self) -> dict[str, JsonValue]:
         """The settings that define the corpus, by table."""
         files = {name: item for name, item in as_dict(self.files).items() if name not in ("source", "target")}
         words = {name: item for name, item in as_dict(self.words).items() if item is not None}
@@ -195,9 +195,9 @@ class Preparation:
 
     def _begin(self, folder: Path, survey: "Survey") -> None:
         """Learn the tokenizer and choose what is held out, or refuse a folder that was begun with something else."""
-        described: dict[str, Plain] = {
+        described: dict[str, JsonValue] = {
             "settings": self._settings,
-            "inputs": {name: file.to_plain() for name, file in survey.sums.items()},
+            "inputs": {name: file.to_json_value() for name, file in survey.sums.items()},
         }
         before = _work_of(folder)
         if before is not None:
@@ -212,7 +212,7 @@ class Preparation:
         sample = self._without_end(survey)
         with working("learning the tokenizer"):
             tokenizer, excludes_held_out, valid = self._learned(sample)
-        work: dict[str, Plain] = {
+        work: dict[str, JsonValue] = {
             **described,
             "kind": self.kind,
             "documents": self.inputs.documents,
@@ -220,10 +220,10 @@ class Preparation:
             "held_from": survey.lines - self._held_out_lines(survey) + 1 if self.kind == "text" else None,
             "sample": {"lines": sum(b.lines for b in sample), "bytes": sum(b.size for b in sample)},
             "apart": excludes_held_out,
-            "tokenizer": _write(folder, TOKENIZER, tokenizer.to_json().encode()).to_plain(),
+            "tokenizer": _write(folder, TOKENIZER, tokenizer.to_json().encode()).to_json_value(),
         }
         if self.kind == "pairs":
-            work["valid"] = _write(folder, VALID_PAIRS, valid).to_plain()
+            work["valid"] = _write(folder, VALID_PAIRS, valid).to_json_value()
         _write(folder, WORK, encode(work, WORK))
 
     def _held_out_lines(self, survey: "Survey") -> int:
@@ -367,7 +367,7 @@ class Sample:
         return [block for _, _, block in sorted(self._sampled, key=lambda item: item[1])]
 
 
-def _by_flag(work: Mapping[str, Plain]) -> dict[str, Plain]:
+def _by_flag(work: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return settings and inputs such that a setting has the dotted name by which its flag is known."""
     settings = work.get("settings")
     return {**(settings if isinstance(settings, dict) else {}), "inputs": work.get("inputs")}
@@ -461,7 +461,7 @@ def _finished_shards(folder: Path) -> dict[int, Shard]:
             path = note_of(folder, int(number))
             try:
                 value = decode_mapping(read_part(path.parent, path.name, LARGEST), str(path))
-                shards[int(number)] = Shard.from_plain(value, str(path))
+                shards[int(number)] = Shard.from_json_value(value, str(path))
             except (DataError, CheckpointError):  # it is made again
                 continue
     return shards
@@ -470,12 +470,12 @@ def _finished_shards(folder: Path) -> dict[int, Shard]:
 def _is_complete(folder: Path, number: int, shard: Shard) -> bool:
     """Return whether the files of a shard are those that its note describes."""
     files = {VALID_TEXT: shard.ids} if number < 0 else files_of(number, shard)
-    return all(_is_unaltered(folder, name, file.to_plain()) for name, file in files.items())
+    return all(_is_unaltered(folder, name, file.to_json_value()) for name, file in files.items())
 
 
 def _is_unaltered(folder: Path, name: str, entry: object) -> bool:
     try:
-        return sum_of(folder / name).to_plain() == entry
+        return sum_of(folder / name).to_json_value() == entry
     except DataError:
         return False
 
@@ -483,7 +483,7 @@ def _is_unaltered(folder: Path, name: str, entry: object) -> bool:
 def _write(folder: Path, name: str, data: bytes) -> StoredFile:
     """Write a file, unless it has this content already."""
     file = StoredFile.of(data)
-    if not _is_unaltered(folder, name, file.to_plain()):
+    if not _is_unaltered(folder, name, file.to_json_value()):
         replace_file(folder / name, data)
     return file
 

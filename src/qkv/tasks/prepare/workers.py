@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import Queue
 from typing import IO, BinaryIO, cast, final
 
-from qkv.errors import QkvError, from_plain, to_plain
+from qkv.errors import QkvError, from_json_value, to_json_value
 from qkv.strict_json import parse_json
 from qkv.system import python_command
 from qkv.tasks.prepare.inputs import LineBlock
@@ -140,8 +140,8 @@ class Worker:
             raise QkvError("processes", "every process to go on", got, hint)
         value = parse_json(answer)
         if "error" in value:
-            raise from_plain(value["error"])
-        return Shard.from_plain(value["shard"], "the answer of a process")
+            raise from_json_value(value["error"])
+        return Shard.from_json_value(value["shard"], "the answer of a process")
 
 
 def send_job(stream: BinaryIO, job: ShardJob) -> None:
@@ -191,9 +191,9 @@ def answer_jobs(folder: Path, jobs: BinaryIO, answers: BinaryIO) -> None:
     while (job := receive_job(jobs)) is not None:
         try:
             maker = maker or ShardMaker.load(folder)
-            answer: dict[str, object] = {"shard": maker.make(job).to_plain()}
+            answer: dict[str, object] = {"shard": maker.make(job).to_json_value()}
         except QkvError as error:
-            answer = {"error": to_plain(error)}
+            answer = {"error": to_json_value(error)}
         answers.write(json.dumps(answer).encode() + b"\n")
         answers.flush()
 

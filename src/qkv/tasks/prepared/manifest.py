@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 from hashlib import sha256
 from typing import Any, Literal, cast, final, get_args
 
+from qkv.checkpoint.json_values import JsonValue, decode_mapping, encode, is_version
 from qkv.checkpoint.manifest import StoredFile
-from qkv.checkpoint.plain import Plain, decode_mapping, encode, is_version
 from qkv.errors import CheckpointError, DataError, Place
 
 NAME, TOKENIZER, VALID_TEXT, VALID_PAIRS = "MANIFEST.json", "tokenizer.json", "valid.ids", "valid.jsonl"
@@ -56,15 +56,15 @@ class Shard:
     ids: StoredFile
     index: StoredFile | None = None
 
-    def to_plain(self) -> dict[str, Plain]:
+    def to_json_value(self) -> dict[str, JsonValue]:
         """Convert to names and numbers."""
-        numbers: dict[str, Plain] = {name: getattr(self, name) for name in _NUMBERS}
+        numbers: dict[str, JsonValue] = {name: getattr(self, name) for name in _NUMBERS}
         files = {"ids": self.ids, "index": self.index}
-        return numbers | {name: file.to_plain() for name, file in files.items() if file is not None}
+        return numbers | {name: file.to_json_value() for name, file in files.items() if file is not None}
 
     @classmethod
-    def from_plain(cls, value: object, path: str) -> "Shard":
-        """Check what `to_plain` returned.
+    def from_json_value(cls, value: object, path: str) -> "Shard":
+        """Check what `to_json_value` returned.
 
         Raises:
             DataError: it could not have.
@@ -99,7 +99,7 @@ class CorpusManifest:
 
     kind: CorpusKind
     documents: bool
-    work: Mapping[str, Plain]
+    work: Mapping[str, JsonValue]
     tokenizer: StoredFile
     valid: Shard | StoredFile
     width: int
@@ -125,17 +125,17 @@ class CorpusManifest:
             files |= files_of(number, shard)
         return files
 
-    def _body(self) -> dict[str, Plain]:
+    def _body(self) -> dict[str, JsonValue]:
         return {
             "format": FORMAT,
             "version": VERSION,
             "kind": self.kind,
             "documents": self.documents,
             "work": self.work,
-            "tokenizer": self.tokenizer.to_plain(),
-            "valid": self.valid.to_plain(),
+            "tokenizer": self.tokenizer.to_json_value(),
+            "valid": self.valid.to_json_value(),
             "width": self.width,
-            "shards": [shard.to_plain() for shard in self.shards],
+            "shards": [shard.to_json_value() for shard in self.shards],
         }
 
 
@@ -197,10 +197,10 @@ def _built(value: Mapping[str, Any], path: str) -> CorpusManifest:
     listed, valid = value.get("shards"), value.get("valid")
     if not isinstance(listed, list):
         raise _refused(path, "a list of shards", type(listed).__name__)
-    shards = tuple(Shard.from_plain(item, path) for item in listed)
+    shards = tuple(Shard.from_json_value(item, path) for item in listed)
     for shard in shards:
         _expect_sizes(shard, kind, width, path)
-    held_out = Shard.from_plain(valid, path) if kind == "text" else _file(valid, path)
+    held_out = Shard.from_json_value(valid, path) if kind == "text" else _file(valid, path)
     if isinstance(held_out, Shard):
         _expect_sizes(held_out, kind, width, path)
     return CorpusManifest(
@@ -216,7 +216,7 @@ def _expect_sizes(shard: Shard, kind: str, width: int, path: str) -> None:
 
 
 def _file(value: object, path: str) -> StoredFile:
-    file = StoredFile.from_plain(value)
+    file = StoredFile.from_json_value(value)
     if file is None:
         raise _refused(path, "size and sha256 of a file", repr(value)[:160])
     return file

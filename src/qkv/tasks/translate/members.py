@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.checkpoint.disk import expect_inside, make_folder, replace_file
-from qkv.checkpoint.plain import decode, encode
+from qkv.checkpoint.json_values import decode, encode
 from qkv.errors import CheckpointError, ConfigError
 from qkv.files import read_file
 from qkv.system import is_file_name

@@ -20,7 +20,7 @@ from qkv.tasks.translate.data import Parallel
 from qkv.tasks.translate.model import TranslationModel
 from qkv.tasks.translate.predict import Translator
 from qkv.training.loss import label_smoothed_loss, layer_loss
-from qkv.values.plain import is_watched
+from qkv.values.plain_modules import is_watched
 
 _VALIDATION_TOKENS = 8192
 

@@ -8,12 +8,12 @@ from typing import TypeAlias
 from qkv.errors import CheckpointError
 from qkv.strict_json import parse_json
 
-Plain: TypeAlias = "bool | int | float | str | Sequence[Plain] | Mapping[str, Plain] | None"
+JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 
 _DEPTH = 32
 
 
-def encode(value: Plain, what: str) -> bytes:
+def encode(value: JsonValue, what: str) -> bytes:
     """Serialize names and numbers as JSON, the same bytes for the same value.
 
     Args:
@@ -41,7 +41,7 @@ def encode(value: Plain, what: str) -> bytes:
         raise CheckpointError(what, "text that is valid UTF-8", str(error), "Correct this text.") from error
 
 
-def decode(data: bytes, what: str) -> Plain:
+def decode(data: bytes, what: str) -> JsonValue:
     """Parse the output of `encode`.
 
     Args:
@@ -69,7 +69,7 @@ def decode(data: bytes, what: str) -> Plain:
     return value  # type: ignore[no-any-return]
 
 
-def decode_mapping(data: bytes, what: str) -> dict[str, Plain]:
+def decode_mapping(data: bytes, what: str) -> dict[str, JsonValue]:
     """Parse a JSON object written by `encode`.
 
     Args:
@@ -99,7 +99,7 @@ def is_version(value: object, version: int) -> bool:
     return type(value) is int and value == version
 
 
-def differences(stored: Plain, current: Plain, name: str = "") -> list[tuple[str, Plain, Plain]]:
+def differences(stored: JsonValue, current: JsonValue, name: str = "") -> list[tuple[str, JsonValue, JsonValue]]:
     """List the fields in which two configurations differ.
 
     Args:

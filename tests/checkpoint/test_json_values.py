@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.checkpoint.plain import decode, decode_mapping, differences, encode
+from qkv.checkpoint.json_values import decode, decode_mapping, differences, encode
 from qkv.errors import CheckpointError
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)

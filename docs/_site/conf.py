@@ -4,6 +4,8 @@ import os
 import sys
 from pathlib import Path
 
+from jupyter_client.manager import KernelManager
+
 HERE = Path(os.environ["QKV_SITE"])
 sys.path[:0] = [str(HERE), str(HERE.parent.parent), str(HERE.parent.parent / "src")]
 
@@ -36,6 +38,7 @@ nb_execution_timeout = 600
 nb_execution_raise_on_error = False  # a failing cell is a warning, and warnings are errors; the other chapters run
 nb_execution_in_temp = True
 nb_merge_streams = True
+KernelManager.transport_encryption.default_value = "auto"  # without it, each notebook's kernel warns
 nb_code_prompt_show = "Show a right answer"
 nb_code_prompt_hide = "Hide it"
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from qkv.data.corpus import Lines, header_message, read_lines, repeated_header, silent
+from qkv.data.damage import damage_messages
 from qkv.data.layouts import FASTTEXT, INVISIBLE, QUOTED, all_quoted, column_problem
 from qkv.data.normal_forms import normalize
 from qkv.data.tag_columns import (
@@ -121,7 +122,7 @@ def read_labeled(path: Path | Lines, *, say: Callable[[str], None] = silent) -> 
     if header is None:
         _check_order(texts, str(path))
     _check_each_order(texts, str(path))
-    for message in _label_warnings(texts):
+    for message in (*_label_warnings(texts), *damage_messages((item.line, item.text) for item in texts)):
         say(f"{path}: {message}")
     return texts
 
@@ -275,7 +276,8 @@ def read_tagged(path: Path, *, say: Callable[[str], None] = silent) -> list[Tagg
         say(f"{path}: {layout.name}: words from column {layout.word + 1}, tags from {column}")
     if tagged:
         tags = [tag for sentence in tagged for tag in sentence.tags]
-        for message in (*_spellings(Counter(tags), "tags"), *_seems_header(tags, f"the tag of line {tagged[0].line}")):
+        odd = (*_spellings(Counter(tags), "tags"), *_seems_header(tags, f"the tag of line {tagged[0].line}"))
+        for message in (*odd, *damage_messages(enumerate(lines, start=1))):
             say(f"{path}: {message}")
     report_odd_spans(tagged, str(path), say)
     if not tagged:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qkv.data.corpus import Lines, Pair, read_pairs, read_tsv
+from qkv.data.damage import damage_messages
 from qkv.data.exchanged import exchanged_message
 from qkv.data.holdout import hold_out, seen_in_training, split
 from qkv.data.word_table import WordTable
@@ -95,7 +96,9 @@ class PairSources(NamedTuple):
 
 
 def _with_warnings(pairs: list[Pair], name: str, others: Sequence[Pair]) -> list[Pair]:
-    """Return the pairs, after reporting exchanged ones, targets that equal their sources, and sides that never vary."""
+    """Return the pairs, after reporting exchanged, damaged and copied ones, and sides that never vary."""
+    for damage in damage_messages((pair.line, text) for pair in pairs for text in (pair.source, pair.target)):
+        note(f"qkv: {name}: {damage}")
     if (message := exchanged_message(pairs, others)) is not None:
         note(f"qkv: {name}: {message}")
     if len(pairs) > 1 and all(pair.source == pair.target for pair in pairs):

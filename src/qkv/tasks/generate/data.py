@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from qkv.data.corpus import Lines, fingerprint
+from qkv.data.damage import damage_messages
 from qkv.data.layouts import foreign_format
 from qkv.data.text import divide, read_text
 from qkv.data.tokenizer import Tokenizer
@@ -85,6 +86,8 @@ def read_for_training(
     first = text.partition("\n")[0].rstrip()
     if isinstance(source, Path) and first.endswith("}") and foreign_format(first) == "JSON":
         note(f"qkv: {source}: JSON is trained on as it is written; `qkv prepare` reads the texts of JSON lines.")
+    for message in damage_messages(enumerate(text.splitlines(), start=1)):
+        note(f"qkv: {source}: {message}")
     if files.valid_text is None:
         train, valid = divide(text, files.holdout)
     else:

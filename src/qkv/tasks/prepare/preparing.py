@@ -15,6 +15,7 @@ from qkv.checkpoint.manifest import StoredFile
 from qkv.checkpoint.run import expect_same, locked
 from qkv.data.choices import MOST_HELD_OUT, SHARE
 from qkv.data.corpus import header_message, names_columns, names_languages
+from qkv.data.damage import damage_messages
 from qkv.data.exchanged import exchanged_message
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, DataError, Place, quantity, setting
@@ -209,6 +210,7 @@ class Preparation:
         if before is not None and has_held_out and _is_unaltered(folder, TOKENIZER, before.get("tokenizer")):
             _write(folder, WORK, encode(before, WORK))
             return
+        _report_damage(survey.sample)
         sample = self._without_end(survey)
         with working("learning the tokenizer"):
             tokenizer, excludes_held_out, valid = self._learned(sample)
@@ -371,6 +373,18 @@ def _by_flag(work: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return settings and inputs such that a setting has the dotted name by which its flag is known."""
     settings = work.get("settings")
     return {**(settings if isinstance(settings, dict) else {}), "inputs": work.get("inputs")}
+
+
+def _report_damage(sample: Sequence[LineBlock]) -> None:
+    """Report what is damaged in the lines of a sample, for each file."""
+    bodies: dict[str, list[tuple[int, bytes]]] = {}
+    for block in sample:
+        for name, body in zip(block.files, block.bodies, strict=True):
+            bodies.setdefault(name, []).append((block.first, body))
+    for name, parts in bodies.items():
+        lines = (item for first, body in parts for item in enumerate(body.split(b"\n"), start=first))
+        for message in damage_messages((number, line.decode(errors="ignore")) for number, line in lines):
+            note(f"qkv: {name}: {message}")
 
 
 def _expect_used(files: PrepareFiles, inputs: InputFiles, kind: CorpusKind) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from qkv.data.damage import damage_messages
 from qkv.data.labeled import Tagged, read_tagged, report_odd_spans
 from qkv.data.normal_forms import normalize
 from qkv.errors import DataError, Place
@@ -34,6 +35,8 @@ def read_texts(data: Sentences | None, name: str = "data") -> list[TextAndLabels
         if not texts:
             raise DataError(name, "at least one item", "none", "Was an iterator already read?")
         report_odd_spans(texts, name, report_on_data)
+        for message in damage_messages((item.line, word) for item in texts for word in item.words):
+            report_on_data(f"{name}: {message}")
     return [TextAndLabels(item.words, item.tags, item.line) for item in texts]
 
 

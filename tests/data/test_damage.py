@@ -1,4 +1,4 @@
-"""Text that a program read in another encoding is reported by every reader of training data, other text is not."""
+"""Every reader of training data reports damaged lines and text that seems to be pairs, and nothing else."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -108,3 +108,13 @@ def test_every_reader_reports_damage(
     assert "line 3" in lost
     assert "line 6" in misread
     assert "größer" in misread
+
+
+@pytest.mark.parametrize("read", [_text, _prepared])
+def test_text_that_seems_to_be_pairs_is_reported(
+    read: Callable[[Path, list[str]], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read(tmp_path / "pairs", [f"ein Hund {n}\ta dog {n}" for n in range(24)])
+    assert "as in a file of pairs" in capsys.readouterr().err
+    read(tmp_path / "text", ["no tab", *[f"ein Hund {n}\ta dog {n}" for n in range(24)]])
+    assert "pairs" not in capsys.readouterr().err

@@ -70,6 +70,7 @@ LABELED_SAID: list[tuple[str | bytes, list[str]]] = [
     (f"__label__{GOOD}".replace("\nbad", "\n__label__bad"), ["{f}", "every label begins with __label__", "fastText"]),
     ("".join(f"ein Hund {n}\ta dog {n}\n" for n in range(30)), ["{f}", "30 different labels", "label<TAB>text"]),
     (f"Good\tx\n{GOOD}", ["{f}", "capitals", "Good, good"]),
+    ("good\tgood\nbad\tbad\n" * 2, ["{f}", "every text is its label"]),
     ("".join(f"{n / 7}\ttext {n}\n" for n in range(30)), ["{f}", "30 different labels", "qkv train regress"]),
     ("good\tx y\nbad\tx y\n", ["{f}", "1 text has", "line 2", '"bad"', "line 1"]),
     (f"{GOOD * 20}goood\tz\n", ["{f}", "occur once: goood", "spelled"]),

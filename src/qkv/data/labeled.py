@@ -134,6 +134,8 @@ def _label_warnings(items: list[Labeled]) -> Iterator[str]:
     yield from _seems_header((item.label for item in items), f"the label of line {items[0].line}")
     if all_quoted((item.label, item.text) for item in items):
         yield QUOTED
+    if len(items) > 1 and all(item.label == item.text.strip() for item in items):
+        yield "every text is its label: check the columns."
     if len(counts) > max(10, len(items) // 2):
         hint = "Check the columns: a line is label<TAB>text."
         if all(map(_NUMBER.fullmatch, counts)):

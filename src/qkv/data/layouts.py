@@ -208,6 +208,23 @@ def all_quoted(rows: Iterable[Sequence[str]]) -> bool:
     return bool(fields) and all(len(field) > 1 and field[0] == field[-1] == '"' for field in fields)
 
 
+def pairs_message(lines: Iterable[str]) -> str | None:
+    r"""Say that lines of a text seem to be pairs: at least two, each with a tab between two texts; None if not.
+
+    Example:
+        >>> pairs_message(["ein Hund\ta dog", "eine Katze\ta cat"]), pairs_message(["ein Hund\ta dog", "a cat"])
+        ('each of 2 lines has a tab between two texts, as in a file of pairs: all of it is read as text.', None)
+    """
+    count = 0
+    for line in lines:
+        count += 1
+        source, *targets = line.split("\t")
+        if not source.strip() or len(targets) != 1 or not targets[0].strip():
+            return None
+    between = "has a tab between two texts, as in a file of pairs: all of it is read as text."
+    return f"each of {count:,} lines {between}" if count > 1 else None
+
+
 QUOTED = "every field is in quotation marks, which are read as parts of the texts: write it without them."
 
 _NUMBERS = (

@@ -183,7 +183,7 @@ def texts_of(block: LineBlock, files: PrepareFiles) -> Iterator[str]:
     Raises:
         DataError: a line is invalid.
     """
-    lines = _lines(block, 0)
+    lines = lines_of(block, 0)
     if is_objects(block.files[0]):
         return (_fields(line, where, (files.field,))[0] for line, where in lines)
     return _in_parts(line for line, _ in lines)
@@ -215,7 +215,7 @@ def first_line_of(block: LineBlock) -> str | None:
 
 def _single_file_pairs(block: LineBlock, files: PrepareFiles) -> Iterator[tuple[Pair, Place]]:
     objects = is_objects(block.files[0])
-    for index, (line, where) in enumerate(_lines(block, 0)):
+    for index, (line, where) in enumerate(lines_of(block, 0)):
         number = block.line + index
         if objects:
             source, target = _fields(line, where, (files.source_field, files.target_field))
@@ -230,13 +230,13 @@ def _single_file_pairs(block: LineBlock, files: PrepareFiles) -> Iterator[tuple[
 
 
 def _parallel(block: LineBlock) -> Iterator[tuple[Pair, Place]]:
-    for number, ((source, where), (target, _)) in enumerate(zip(_lines(block, 0), _lines(block, 1), strict=True)):
+    for number, ((source, where), (target, _)) in enumerate(zip(lines_of(block, 0), lines_of(block, 1), strict=True)):
         if not source.strip() or not target.strip():
             refuse_empty_side(Path(block.files[0]), Path(block.files[1]), block.first + number, source, target)
         yield Pair(source, target, block.line + number), where
 
 
-def _lines(block: LineBlock, side: int) -> Iterator[tuple[str, Place]]:
+def lines_of(block: LineBlock, side: int) -> Iterator[tuple[str, Place]]:
     """Decode the lines of a block, with their places."""
     name = block.files[side]
     lines = iterate_lines(BytesIO(block.bodies[side]), name, longest=longest_line(name), first=block.first)

@@ -3,7 +3,7 @@
 import heapq
 import inspect
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -17,6 +17,7 @@ from qkv.data.choices import MOST_HELD_OUT, SHARE
 from qkv.data.corpus import header_message, names_columns, names_languages
 from qkv.data.damage import damage_messages
 from qkv.data.exchanged import exchanged_message
+from qkv.data.layouts import pairs_message
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, DataError, Place, quantity, setting
 from qkv.files import absolute, as_path
@@ -33,6 +34,7 @@ from qkv.tasks.prepare.making import (
     WORK,
     ShardJob,
     first_line_of,
+    lines_of,
     note_of,
     pairs_of,
     read_work,
@@ -186,6 +188,18 @@ class Preparation:
         elif line is not None and (message := names_languages(line)) is not None:
             note(f"qkv: {block.files[0]}:1: {message}")
 
+    def _report_sample(self, sample: Sequence[LineBlock]) -> None:
+        """Report what is damaged in the lines of a sample, and texts that seem to be pairs, for each file."""
+        sides: dict[str, list[tuple[LineBlock, int]]] = {}
+        for block in sample:
+            for side, name in enumerate(block.files):
+                sides.setdefault(name, []).append((block, side))
+        for name, parts in sides.items():
+            seems_pairs = pairs_message(text for _, text in _numbered(parts)) if self.kind == "text" else None
+            for message in (seems_pairs, *damage_messages(_numbered(parts))):
+                if message is not None:
+                    note(f"qkv: {name}: {message}")
+
     @property
     def _block(self) -> int:
         return max(1, min(_BLOCK, self._shard))
@@ -210,7 +224,7 @@ class Preparation:
         if before is not None and has_held_out and _is_unaltered(folder, TOKENIZER, before.get("tokenizer")):
             _write(folder, WORK, encode(before, WORK))
             return
-        _report_damage(survey.sample)
+        self._report_sample(survey.sample)
         sample = self._without_end(survey)
         with working("learning the tokenizer"):
             tokenizer, excludes_held_out, valid = self._learned(sample)
@@ -375,16 +389,10 @@ def _by_flag(work: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     return {**(settings if isinstance(settings, dict) else {}), "inputs": work.get("inputs")}
 
 
-def _report_damage(sample: Sequence[LineBlock]) -> None:
-    """Report what is damaged in the lines of a sample, for each file."""
-    bodies: dict[str, list[tuple[int, bytes]]] = {}
-    for block in sample:
-        for name, body in zip(block.files, block.bodies, strict=True):
-            bodies.setdefault(name, []).append((block.first, body))
-    for name, parts in bodies.items():
-        lines = (item for first, body in parts for item in enumerate(body.split(b"\n"), start=first))
-        for message in damage_messages((number, line.decode(errors="ignore")) for number, line in lines):
-            note(f"qkv: {name}: {message}")
+def _numbered(parts: Iterable[tuple[LineBlock, int]]) -> Iterator[tuple[int, str]]:
+    """Read the lines of blocks of one file, with their numbers."""
+    for block, side in parts:
+        yield from enumerate((text for text, _ in lines_of(block, side)), start=block.first)
 
 
 def _expect_used(files: PrepareFiles, inputs: InputFiles, kind: CorpusKind) -> None:

@@ -25,10 +25,10 @@ import numpy as np
 from benchmarks.kept import keep
 
 from qkv.data.batches import FRAME, Example, token_batches
+from qkv.tasks.corpora.pairs import PairBatches, PreparedPairs
+from qkv.tasks.corpora.prepared import Corpus
 from qkv.tasks.generate.recipe import RECIPE
 from qkv.tasks.prepare.preparing import prepare
-from qkv.tasks.prepared.corpus import Corpus
-from qkv.tasks.prepared.pairs import PairBatches, PreparedPairs
 from qkv.training.feed import Feed
 
 RESULTS = Path(__file__).parent / "results" / "corpora.json"

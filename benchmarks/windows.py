@@ -21,7 +21,7 @@ import sacrebleu
 from benchmarks.kept import keep
 
 import qkv
-from qkv.tasks.prepared import pairs
+from qkv.tasks.corpora import pairs
 
 RESULTS = Path(__file__).parent / "results" / "windows.json"
 WINDOW = 4096

@@ -22,8 +22,8 @@ from qkv.metrics.alignment import (
     parse_alignments,
 )
 from qkv.tasks.align.predict import METHODS, Aligner, join, likeliest
+from qkv.tasks.translate.alignment_reading import AlignmentReading
 from qkv.tasks.translate.predict import Translator
-from qkv.tasks.translate.reading import AlignmentReading
 from results.row import QKV, ResultRow
 from results.usage import run as timed
 

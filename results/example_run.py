@@ -16,7 +16,7 @@ import torch
 from qkv.checkpoint.folder import load, save
 from qkv.checkpoint.rotation import locate
 from qkv.data.phrases import generate
-from qkv.tasks.example import FOLDER
+from qkv.tasks.example_run import FOLDER
 from qkv.tasks.translate.recipe import RECIPE
 
 TRAINING, VALIDATION, SEED = 20_000, 500, 0

@@ -22,8 +22,8 @@ from qkv.tasks.generate.predict import Generator
 from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.regress.picture import save_picture
 from qkv.tasks.regress.predict import Regressor
+from qkv.tasks.translate.alignment_reading import AlignmentReading
 from qkv.tasks.translate.decoding import Decoding
-from qkv.tasks.translate.reading import AlignmentReading
 
 DOCUMENTS = sorted((Path(__file__).parents[2] / "docs").rglob("*.md"))
 

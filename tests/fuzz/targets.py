@@ -54,7 +54,7 @@ from qkv.tasks.runs import open_published
 from qkv.tasks.tag.recipe import RECIPE as TAG
 from qkv.tasks.translate import recipe as training
 from qkv.training.journal import Journal, read_journal
-from qkv.training.session import TrainingJob, begin
+from qkv.training.training_session import TrainingJob, begin
 
 FAMILIES = Path(__file__).parents[1] / "hub" / "families"
 PUBLISHED = ("config.json", "model.safetensors", "tokenizer.json", "source.spm", "target.spm", "vocab.json")

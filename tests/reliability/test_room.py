@@ -22,8 +22,8 @@ from qkv.nn.attention import Attention
 from qkv.scores.free import Learned
 from qkv.tasks.regress.model import estimator_class
 from qkv.tasks.runs import Trained, rebuild
-from qkv.training.board import Board
-from qkv.training.session import _set_weights
+from qkv.training.tensorboard import Board
+from qkv.training.training_session import _set_weights
 from qkv.view.answers.requests import RequestHandler
 from qkv.view.offline import page
 from qkv.view.scene import Layer, Scene

@@ -14,7 +14,7 @@ from qkv.data.corpus import Pair
 from qkv.metrics.alignment import Links, alignment_error_rate, parse_links
 from qkv.metrics.figure import Figure
 from qkv.tasks.align.predict import Aligner, likeliest
-from qkv.tasks.translate.reading import AlignmentReading
+from qkv.tasks.translate.alignment_reading import AlignmentReading
 from results import alignment
 
 _PAIRS = [Pair("a red house", "une maison rouge", 1)]

@@ -22,7 +22,7 @@ from qkv.nn.first_batch import start_from_first_batch
 from qkv.nn.mechanism import MechanismConfig
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.planner.plan_cache import PLANS, cache_key
-from qkv.recording.values import ValueReader, Writer
+from qkv.recording.saved_mechanisms import ValueReader, Writer
 from qkv.view.answers.requests import RequestHandler
 from qkv.view.scene import Layer, Scene
 

@@ -13,10 +13,10 @@ from qkv.data.corpus import Pair
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError
 from qkv.metrics.alignment import alignment_error_rate, parse_alignments
-from qkv.tasks.align.files import Aligned, FileAligner, SentenceFiles
+from qkv.tasks.align.file_aligner import Aligned, FileAligner, SentenceFiles
 from qkv.tasks.align.predict import NO_WORD, Aligner, join, likeliest, mutual, words_of_tokens
+from qkv.tasks.translate.alignment_reading import AlignmentReading
 from qkv.tasks.translate.predict import Translator
-from qkv.tasks.translate.reading import AlignmentReading
 from qkv.tasks.translate.recipe import RECIPE
 
 _NO_FILES = SentenceFiles()

@@ -10,7 +10,7 @@ from tests.pairs import fast
 import qkv
 from qkv.data.phrases import generate
 from qkv.errors import CheckpointError
-from qkv.tasks.example import FOLDER, SENTENCES, is_example, outside_grammar
+from qkv.tasks.example_run import FOLDER, SENTENCES, is_example, outside_grammar
 
 
 def test_it_is_small() -> None:

@@ -20,11 +20,11 @@ import qkv
 from qkv.checkpoint.json_values import encode
 from qkv.checkpoint.manifest import StoredFile
 from qkv.errors import ConfigError, DataError, QkvError
+from qkv.tasks.corpora import pairs as prepared_pairs
+from qkv.tasks.corpora.pairs import PreparedPairs
+from qkv.tasks.corpora.prepared import Corpus
+from qkv.tasks.corpora.text import PreparedText, WindowBatches
 from qkv.tasks.generate import recipe as generate
-from qkv.tasks.prepared import pairs as prepared_pairs
-from qkv.tasks.prepared.corpus import Corpus
-from qkv.tasks.prepared.pairs import PreparedPairs
-from qkv.tasks.prepared.text import PreparedText, WindowBatches
 from qkv.tasks.translate import recipe as translate
 from qkv.training.feed import Feed
 from qkv.training.settings import Settings

@@ -22,13 +22,13 @@ from qkv.data.vocabulary import KINDS
 from qkv.errors import CheckpointError, ConfigError, DataError, QkvError
 from qkv.settings import build
 from qkv.system import locked
-from qkv.tasks.prepare.inputs import InputFiles, LineBlock
+from qkv.tasks.corpora.pairs import PreparedPairs
+from qkv.tasks.corpora.prepared import Corpus, held_out_pairs
+from qkv.tasks.corpora.text import PreparedText
+from qkv.tasks.prepare.input_files import InputFiles, LineBlock
 from qkv.tasks.prepare.making import ShardJob
 from qkv.tasks.prepare.preparing import Sample
 from qkv.tasks.prepare.workers import Worker
-from qkv.tasks.prepared.corpus import Corpus, held_out_pairs
-from qkv.tasks.prepared.pairs import PreparedPairs
-from qkv.tasks.prepared.text import PreparedText
 from qkv.tasks.translate.data import read_training
 from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 

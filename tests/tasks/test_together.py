@@ -23,7 +23,7 @@ import qkv
 from qkv.checkpoint.folder import verify
 from qkv.checkpoint.rotation import latest_complete
 from qkv.errors import ConfigError, DataError
-from qkv.tasks.processes import TrainingCall, _open_store, meet
+from qkv.tasks.launch import TrainingCall, _open_store, meet
 from qkv.training.events import Event, Outcome, Updated
 from qkv.training.processes import LostProcessError, in_environment
 

@@ -13,9 +13,9 @@ from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator
 from qkv.models.translator import TransformerConfig, TransformerTranslator
 from qkv.tasks.align.predict import Aligner
 from qkv.tasks.align.unknown import as_unknown, choose_reading, identical_links
+from qkv.tasks.translate.alignment_reading import AlignmentReading
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.predict import Translator
-from qkv.tasks.translate.reading import AlignmentReading
 from qkv.tasks.translate.recipe import RECIPE
 
 SIZES: dict[str, dict[str, int]] = {

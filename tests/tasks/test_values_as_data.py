@@ -17,8 +17,8 @@ from qkv.tasks.generate.settings import GenerateFiles
 from qkv.tasks.pairs import PairSources
 from qkv.tasks.point.data import read_lines as read_points
 from qkv.tasks.point.settings import PointFiles
+from qkv.tasks.python_values import as_source, expect_texts, pair_line
 from qkv.tasks.settings import TokenizerSettings
-from qkv.tasks.values import as_source, expect_texts, pair_line
 
 
 def test_a_regression_of_pairs_is_that_of_the_file(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 import torch
 
 from qkv.view.alignment import Alignment
-from qkv.view.figure import BASE, drawable, png
+from qkv.view.picture import BASE, drawable, png
 
 
 def test_letters_of_the_base_font_need_no_other():

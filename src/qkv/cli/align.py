@@ -49,7 +49,7 @@ def align(
     Example: qkv align runs/en-fr --source test.en --target test.fr --gold test.align
     """
     from qkv.errors import ConfigError
-    from qkv.tasks.align.files import Aligned, FileAligner, SentenceFiles, as_reading
+    from qkv.tasks.align.file_aligner import Aligned, FileAligner, SentenceFiles, as_reading
     from qkv.tasks.notes import as_json, note, working
     from qkv.tasks.shards import model_digest
     from qkv.tasks.streams import format_lines, write_text

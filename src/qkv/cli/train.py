@@ -18,7 +18,7 @@ from qkv.tasks.prepare.settings import PREPARE, PrepareOptions
 from qkv.tasks.settings import RUN, TOPICS, TaskSettings, spelling_settings
 
 if TYPE_CHECKING:
-    from qkv.tasks.processes import Rendezvous
+    from qkv.tasks.launch import Rendezvous
     from qkv.tasks.requested_training import TrainingRecipe
 
 
@@ -153,8 +153,8 @@ def _read(task: TaskSettings, name: str, item: Any) -> Any:
 
 def _train(recipe: "TrainingRecipe", tables: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> None:
     from qkv.settings import to_toml
+    from qkv.tasks.launch import TrainingCall, meet
     from qkv.tasks.notes import as_json
-    from qkv.tasks.processes import TrainingCall, meet
     from qkv.tasks.requested_training import RequestedTraining
     from qkv.tasks.streams import write_json, write_lines
 

@@ -65,7 +65,7 @@ def translate(
     from qkv.tasks.align.unknown import as_unknown
     from qkv.tasks.answering import answered, parts_of_stdin
     from qkv.tasks.drawing import Drawing, alignments
-    from qkv.tasks.example import GrammarCheck, sentences
+    from qkv.tasks.example_run import GrammarCheck, sentences
     from qkv.tasks.length import CutCounter
     from qkv.tasks.notes import as_json, note, working
     from qkv.tasks.streams import format_json, format_lines, write_text

@@ -17,7 +17,7 @@ from qkv.files import expect_suffix
 from qkv.introspect.statistics import Statistics
 from qkv.recording.calls import RecordedCall
 from qkv.recording.passes import Pass, Setup
-from qkv.recording.values import Writer
+from qkv.recording.saved_mechanisms import Writer
 from qkv.view.scene import Scene
 
 if TYPE_CHECKING:

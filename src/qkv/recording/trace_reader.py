@@ -19,8 +19,8 @@ from qkv.recording.calls import LastInputs, RecordedCall
 from qkv.recording.lineage import Lineage, Moment
 from qkv.recording.passes import Pass, Setup
 from qkv.recording.projections import LayerProjections, Projection
+from qkv.recording.saved_mechanisms import ValueReader, brief
 from qkv.recording.trace import KEY, VERSION, Trace
-from qkv.recording.values import ValueReader, brief
 from qkv.scores.products import ScaledDot
 from qkv.strict_json import parse_json
 from qkv.view.scene import OPTIONS

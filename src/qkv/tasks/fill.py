@@ -12,8 +12,8 @@ from qkv.data.batches import collate_sources, device_of, in_batches
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError
 from qkv.models.reader import MaskedLanguageModel
+from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import Trained, expect_task, load_trained, rebuild_reader
-from qkv.tasks.values import expect_texts
 from qkv.values.checked import answering
 
 _ROWS = 32

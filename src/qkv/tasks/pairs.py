@@ -12,7 +12,7 @@ from qkv.data.holdout import hold_out, seen_in_training, split
 from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, brief, setting
 from qkv.tasks.notes import note
-from qkv.tasks.values import as_source, pair_line, text_line
+from qkv.tasks.python_values import as_source, pair_line, text_line
 
 Line = Callable[[Any, str], str]
 
@@ -38,7 +38,7 @@ class PairSources(NamedTuple):
         Args:
             files: a table with `source`, `target` and `data`, which are files or values.
             prefix: "valid_" for those to validate on.
-            side: writes a source or a target as a line, see `qkv.tasks.values`.
+            side: writes a source or a target as a line, see `qkv.tasks.python_values`.
             pair: writes a pair as a line.
 
         Returns:

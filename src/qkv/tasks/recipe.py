@@ -15,7 +15,7 @@ from qkv.metrics.figure import Figure
 from qkv.nn.first_batch import start_from_first_batch
 from qkv.nn.mechanism import MechanismConfig
 from qkv.settings import UNKNOWN, as_dict, build, check_tables, converted, merge, options_of
-from qkv.tasks.events import listeners
+from qkv.tasks.listeners import listeners
 from qkv.tasks.notes import note, progress, verbose, working
 from qkv.tasks.origin import Origin, first_tokenizer, origin_config, start_from
 from qkv.tasks.run_folder import CHANGEABLE, OLDER_DEFAULTS, expect_same_run, files_read, run_folder, store

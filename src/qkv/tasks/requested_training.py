@@ -9,9 +9,9 @@ from typing import Any, Protocol, final
 from qkv.errors import QkvError
 from qkv.settings import merge
 from qkv.tasks.catalog import recipe_of
+from qkv.tasks.corpora.prepared import with_corpus
+from qkv.tasks.launch import TrainingCall, expect_count, meet
 from qkv.tasks.origin import Origin, expect_tokenizer, open_origin, origin_tables
-from qkv.tasks.prepared.corpus import with_corpus
-from qkv.tasks.processes import TrainingCall, expect_count, meet
 from qkv.tasks.settings import TaskSettings
 from qkv.training.events import Outcome
 

@@ -13,8 +13,8 @@ from qkv.checkpoint.run import NAME as RUN
 from qkv.checkpoint.run import expect_run_folder, expect_same, open_run, read_config
 from qkv.errors import ConfigError, setting
 from qkv.metrics.figure import Figure
-from qkv.tasks.events import listeners
-from qkv.tasks.processes import expect_one_process
+from qkv.tasks.launch import expect_one_process
+from qkv.tasks.listeners import listeners
 from qkv.training.events import Outcome, Saved, Validated
 from qkv.training.processes import current
 

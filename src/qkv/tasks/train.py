@@ -12,14 +12,14 @@ from qkv.notebooks import table
 from qkv.tasks.catalog import TASKS, recipe_of
 from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.classify.settings import ClassifyFiles, ClassifyModel, LabelModel
-from qkv.tasks.events import listening
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.generate.settings import GenerateFiles, GenerateModel, GenerateTokenizer
+from qkv.tasks.launch import TrainingCall, meet
+from qkv.tasks.listeners import listening
 from qkv.tasks.load import Model, load
 from qkv.tasks.notes import Verbosity, use_verbosity
 from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.point.settings import PointFiles, PointModel
-from qkv.tasks.processes import TrainingCall, meet
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import RegressFiles, RegressModel
 from qkv.tasks.requested_training import RequestedTraining

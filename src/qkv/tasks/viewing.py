@@ -19,17 +19,17 @@ from qkv.recording.recorder import record
 from qkv.recording.trace_reader import read
 from qkv.tasks.classify.data import encode_words
 from qkv.tasks.classify.predict import Classifier
-from qkv.tasks.example import SENTENCES, GrammarCheck, is_example
+from qkv.tasks.example_run import SENTENCES, GrammarCheck, is_example
 from qkv.tasks.fill import MaskFiller
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.length import expect_length
 from qkv.tasks.load import Model, load
 from qkv.tasks.notes import as_json, note
 from qkv.tasks.point.predict import END_SHOWN, LAYER, ElementPointer
-from qkv.tasks.reading_attention import expect_attention, read_ids
 from qkv.tasks.regress.predict import Regressor, shown_point, shown_row
 from qkv.tasks.streams import write_json, write_lines
 from qkv.tasks.tag.predict import Tagger
+from qkv.tasks.text_attention import expect_attention, read_ids
 from qkv.tasks.translate.decoding import usual_limit
 from qkv.tasks.translate.members import expect_single
 from qkv.tasks.translate.predict import Translator, columns_of, shown_end

@@ -17,7 +17,6 @@ from qkv.checkpoint.rotation import save_step, step_folder
 from qkv.checkpoint.run import open_run
 from qkv.linalg.heap import GrowthLimit
 from qkv.metrics.figure import Figure
-from qkv.training.board import Board
 from qkv.training.curve import Curve
 from qkv.training.events import (
     Event,
@@ -33,15 +32,16 @@ from qkv.training.events import (
     Validating,
 )
 from qkv.training.faults import suggest_smaller_batches, weights_not_finite
-from qkv.training.following import Order, expect_same_job, expect_same_weights, follow, send
+from qkv.training.followers import Order, expect_same_job, expect_same_weights, follow, send
 from qkv.training.interrupts import Interrupted, Interrupts
 from qkv.training.journal import Journal
 from qkv.training.processes import Processes, current, expect_enough
 from qkv.training.protocols import Task
 from qkv.training.screen import screen
 from qkv.training.seeds import undisturbed
-from qkv.training.session import TrainingJob, TrainingSession, begin
 from qkv.training.settings import Settings
+from qkv.training.tensorboard import Board
+from qkv.training.training_session import TrainingJob, TrainingSession, begin
 from qkv.training.update import Gradient, Updates
 
 

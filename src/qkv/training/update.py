@@ -14,7 +14,7 @@ from qkv.training.precision import computing
 from qkv.training.processes import Node, Processes, Tree, part_seed
 from qkv.training.schedules import learning_rate
 from qkv.training.seeds import seed_everything
-from qkv.training.session import TrainingSession
+from qkv.training.training_session import TrainingSession
 
 
 class Gradient(NamedTuple):

@@ -52,7 +52,7 @@ class Alignment:
             return table([("source", " ".join(self.source)), ("target", " ".join(self.target))])
         strongest = self.weights.argmax(1).tolist()
         pairs = (f"{token} to {self.source[index]}" for token, index in zip(self.target, strongest, strict=True))
-        from qkv.view.figure import svg
+        from qkv.view.picture import svg
 
         return picture(svg([self]), f"Attention: {', '.join(pairs)}")
 

@@ -38,9 +38,9 @@ def save(path: str | Path, alignments: Alignment | Sequence[Alignment]) -> None:
     if suffix == ".html":
         save_file(file, html(drawn).encode())
         return
-    from qkv.view import figure
+    from qkv.view import picture
 
-    save_file(file, figure.svg(drawn) if suffix == ".svg" else figure.png(drawn))
+    save_file(file, picture.svg(drawn) if suffix == ".svg" else picture.png(drawn))
 
 
 def html(alignments: Sequence[Alignment]) -> str:

@@ -14,10 +14,10 @@ from qkv.checkpoint.json_values import decode_mapping, encode
 from qkv.checkpoint.manifest import NAME as MANIFEST
 from qkv.errors import CheckpointError, ConfigError, QkvError, nearest
 from qkv.hub.families.decoders import DECODERS
+from qkv.hub.families.encoder_decoders import ENCODER_DECODERS
 from qkv.hub.families.encoders import ENCODERS, LABELERS
 from qkv.hub.families.family import Family
 from qkv.hub.families.keys import SettingsReader, labels_of
-from qkv.hub.families.pairs import PAIRS
 from qkv.hub.families.rules import to_ours, to_theirs
 from qkv.hub.families.tokenizer import tokenizer_files
 from qkv.hub.folder import ADAPTER, CONFIG, INDEX, Folder, FolderWeights
@@ -32,7 +32,7 @@ from qkv.settings import build as build_settings
 PUBLISHED = "published"
 """The kind of these models in the configuration of a checkpoint."""
 
-FAMILIES: Mapping[str, Family] = {family.name: family for family in (*DECODERS, *ENCODERS, *PAIRS)}
+FAMILIES: Mapping[str, Family] = {family.name: family for family in (*DECODERS, *ENCODERS, *ENCODER_DECODERS)}
 """The families that are read and written, by their `model_type`."""
 _LABELERS: Mapping[str, Family] = {family.class_name: family for family in LABELERS}
 StackModel = LanguageModel | MaskedLanguageModel | TextClassifier | TextTagger | TransformerTranslator

@@ -19,8 +19,8 @@ from qkv.metrics.symmetrize import SYMMETRIZATIONS, symmetrize
 from qkv.models.copying import CopyingTranslator
 from qkv.recording.recorder import record
 from qkv.tasks.notes import counted
+from qkv.tasks.translate.alignment_reading import AlignmentReading, attention_layers, default_reading
 from qkv.tasks.translate.predict import Translator
-from qkv.tasks.translate.reading import AlignmentReading, attention_layers, default_reading
 from qkv.values.checked import answering
 
 _BATCH_TOKENS = 2048

@@ -7,8 +7,8 @@ from qkv.data.corpus import Pair, read_pairs
 from qkv.errors import ConfigError, setting
 from qkv.metrics.alignment import Links
 from qkv.tasks.align.predict import Aligner, Names
+from qkv.tasks.translate.alignment_reading import AlignmentReading
 from qkv.tasks.translate.predict import Translator
-from qkv.tasks.translate.reading import AlignmentReading
 
 
 def as_unknown(

@@ -13,9 +13,9 @@ from qkv.data.labeled import Unit, labels_of, read_labeled
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.notes import note
+from qkv.tasks.python_values import as_source, pair_line
 from qkv.tasks.settings import Pairs, TokenizerSettings
 from qkv.tasks.tokenizing import learn_tokenizer
-from qkv.tasks.values import as_source, pair_line
 
 Labeling = Literal["classify", "tag"]
 _SHORTEST_RUN, _LONGEST_RUN = 3, 6

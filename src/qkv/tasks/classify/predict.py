@@ -18,9 +18,9 @@ from qkv.tasks.classify.data import EncodedText, Labeling, features_of
 from qkv.tasks.classify.model import build_model, stored_config
 from qkv.tasks.classify.objective import ReaderModel, predict
 from qkv.tasks.length import expect_length
-from qkv.tasks.reading_attention import last_self_attention
+from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import OTHER_VERSION, Trained, expect_task, load_trained, rebuild, rebuild_reader
-from qkv.tasks.values import expect_texts
+from qkv.tasks.text_attention import last_self_attention
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
 

@@ -12,10 +12,10 @@ from qkv.data.layouts import foreign_format, pairs_message
 from qkv.data.text import divide, read_text
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, setting
+from qkv.tasks.corpora.prepared import open_for_training
+from qkv.tasks.corpora.text import PreparedText
 from qkv.tasks.generate.settings import GenerateFiles
 from qkv.tasks.notes import note
-from qkv.tasks.prepared.corpus import open_for_training
-from qkv.tasks.prepared.text import PreparedText
 from qkv.tasks.settings import Texts, TokenizerSettings
 from qkv.tasks.tokenizing import learn_tokenizer
 

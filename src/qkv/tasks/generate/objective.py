@@ -14,9 +14,9 @@ from qkv.metrics.figure import Figure
 from qkv.metrics.likelihood import bits_per_character, perplexity
 from qkv.models.language_model import LanguageModel
 from qkv.models.recurrent_language_model import RecurrentLanguageModel
+from qkv.tasks.corpora.text import PreparedText, WindowBatches
 from qkv.tasks.generate.data import Passage, TrainingText
 from qkv.tasks.notes import counted
-from qkv.tasks.prepared.text import PreparedText, WindowBatches
 from qkv.training.loss import label_smoothed_loss, layer_loss
 from qkv.values.plain_modules import is_watched
 

@@ -24,10 +24,10 @@ from qkv.tasks.generate.data import passage
 from qkv.tasks.generate.model import build_model, stored_config
 from qkv.tasks.generate.objective import TextModel, judge
 from qkv.tasks.generate.settings import GENERATE, TEMPERATURE, TOKENS
-from qkv.tasks.reading_attention import last_self_attention
+from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import Trained, expect_task, load_trained, rebuild
+from qkv.tasks.text_attention import last_self_attention
 from qkv.tasks.tokenizing import report_unknown
-from qkv.tasks.values import expect_texts
 from qkv.values.checked import answering
 
 LongPrompt = Literal["refuse", "window"]

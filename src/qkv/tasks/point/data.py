@@ -14,7 +14,7 @@ from qkv.data.pointing import Pointed, parse_pairs
 from qkv.errors import DataError, Place, brief, setting
 from qkv.tasks.pairs import read_training_pairs
 from qkv.tasks.point.settings import PointFiles
-from qkv.tasks.values import pair_line, text_line
+from qkv.tasks.python_values import pair_line, text_line
 
 UNKNOWN = "<unk>"
 

@@ -19,8 +19,8 @@ from qkv.tasks.point.data import ElementVocabulary
 from qkv.tasks.point.model import build_pointer
 from qkv.tasks.point.objective import judge_positions, point, stack
 from qkv.tasks.point.settings import POINT, AnswerOrder
+from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import OTHER_VERSION, Trained, expect_task, load_trained, rebuild
-from qkv.tasks.values import expect_texts
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
 

@@ -26,10 +26,10 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, DataError, Place, setting
 from qkv.settings import build
 from qkv.strict_json import parse_json
-from qkv.tasks.prepare.inputs import LineBlock, is_objects, longest_line
+from qkv.tasks.corpora.manifest import INDEX, TOKENIZER, VALID_TEXT, CorpusKind, Shard, ids_name, index_name
+from qkv.tasks.corpora.prepared import held_out_pairs, read_part
+from qkv.tasks.prepare.input_files import LineBlock, is_objects, longest_line
 from qkv.tasks.prepare.settings import PrepareFiles
-from qkv.tasks.prepared.corpus import held_out_pairs, read_part
-from qkv.tasks.prepared.manifest import INDEX, TOKENIZER, VALID_TEXT, CorpusKind, Shard, ids_name, index_name
 
 WORK = "work.json"
 """File of the settings and inputs of a corpus that is not complete yet."""

@@ -23,11 +23,22 @@ from qkv.errors import CheckpointError, ConfigError, DataError, Place, quantity,
 from qkv.files import absolute, as_path
 from qkv.settings import as_dict, build, check_tables, merge
 from qkv.system import remove_file
+from qkv.tasks.corpora.manifest import (
+    NAME,
+    TOKENIZER,
+    VALID_PAIRS,
+    VALID_TEXT,
+    CorpusKind,
+    CorpusManifest,
+    Shard,
+    files_of,
+)
+from qkv.tasks.corpora.prepared import read_manifest, read_part, sum_of
 from qkv.tasks.generate.settings import GENERATE
 from qkv.tasks.notes import Verbosity, note, use_verbosity, working
 from qkv.tasks.origin import Origin, expect_tokenizer, open_origin, origin_tables
 from qkv.tasks.pairs import divided
-from qkv.tasks.prepare.inputs import InputFiles, LineBlock
+from qkv.tasks.prepare.input_files import InputFiles, LineBlock
 from qkv.tasks.prepare.making import (
     LARGEST,
     NOTES,
@@ -44,17 +55,6 @@ from qkv.tasks.prepare.making import (
 )
 from qkv.tasks.prepare.settings import PREPARE, PrepareFiles
 from qkv.tasks.prepare.workers import make_shards
-from qkv.tasks.prepared.corpus import read_manifest, read_part, sum_of
-from qkv.tasks.prepared.manifest import (
-    NAME,
-    TOKENIZER,
-    VALID_PAIRS,
-    VALID_TEXT,
-    CorpusKind,
-    CorpusManifest,
-    Shard,
-    files_of,
-)
 from qkv.tasks.settings import TaskSettings, parameters, spelling_settings
 from qkv.tasks.tokenizing import learn_tokenizer
 from qkv.tasks.translate.data import learn_tokenizers

@@ -14,9 +14,9 @@ from typing import IO, BinaryIO, cast, final
 from qkv.errors import QkvError, from_json_value, to_json_value
 from qkv.strict_json import parse_json
 from qkv.system import python_command
-from qkv.tasks.prepare.inputs import LineBlock
+from qkv.tasks.corpora.manifest import Shard
+from qkv.tasks.prepare.input_files import LineBlock
 from qkv.tasks.prepare.making import ShardJob, ShardMaker
-from qkv.tasks.prepared.manifest import Shard
 
 _LAST = 10.0
 """Seconds in which a process ends after its last shard."""

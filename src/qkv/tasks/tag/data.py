@@ -8,8 +8,8 @@ from qkv.data.labeled import Tagged, read_tagged, report_odd_spans
 from qkv.data.normal_forms import normalize
 from qkv.errors import DataError, Place
 from qkv.tasks.classify.data import TextAndLabels, missing_data, report_on_data
+from qkv.tasks.python_values import pair_line
 from qkv.tasks.tag.settings import Sentences
-from qkv.tasks.values import pair_line
 
 
 def read_texts(data: Sentences | None, name: str = "data") -> list[TextAndLabels]:

@@ -14,9 +14,9 @@ from qkv.tasks.classify.data import EncodedText, encode_words
 from qkv.tasks.classify.objective import ReaderModel, predict
 from qkv.tasks.classify.predict import rebuild_labeler
 from qkv.tasks.length import expect_length
-from qkv.tasks.reading_attention import expect_attention, last_self_attention
+from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import Trained, expect_task, load_trained
-from qkv.tasks.values import expect_texts
+from qkv.tasks.text_attention import expect_attention, last_self_attention
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
 

@@ -10,10 +10,10 @@ from qkv.data.open_vocabulary import encode_pair
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, DataError, Place, setting
+from qkv.tasks.corpora.manifest import VALID_PAIRS
+from qkv.tasks.corpora.pairs import PreparedPairs
+from qkv.tasks.corpora.prepared import held_out_pairs, open_for_training
 from qkv.tasks.pairs import PairSources, read_training_pairs
-from qkv.tasks.prepared.corpus import held_out_pairs, open_for_training
-from qkv.tasks.prepared.manifest import VALID_PAIRS
-from qkv.tasks.prepared.pairs import PreparedPairs
 from qkv.tasks.tokenizing import learn_tokenizer
 from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 

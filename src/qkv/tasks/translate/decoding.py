@@ -16,8 +16,8 @@ from qkv.decode.sampling import Sampling, sample
 from qkv.errors import ConfigError, expect_name, setting
 from qkv.linalg.session import DecodingSession
 from qkv.recording.recorder import record
+from qkv.tasks.translate.alignment_reading import AlignmentReading
 from qkv.tasks.translate.model import TranslationModel
-from qkv.tasks.translate.reading import AlignmentReading
 from qkv.tasks.translate.settings import MORE_TOKENS, TOKENS_PER_SOURCE_TOKEN, DecodingSettings
 from qkv.values.checked import checked
 

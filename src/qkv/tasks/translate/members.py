@@ -9,7 +9,7 @@ from qkv.checkpoint.json_values import decode, encode
 from qkv.errors import CheckpointError, ConfigError
 from qkv.files import read_file
 from qkv.system import is_file_name
-from qkv.tasks.example import packaged
+from qkv.tasks.example_run import packaged
 from qkv.tasks.translate.settings import MOST_MODELS
 
 _FILE = "ensemble.json"

@@ -15,7 +15,7 @@ from qkv.metrics.matches import exact_match
 from qkv.metrics.translation import bleu, chrf
 from qkv.models.copying import CopyingTranslator
 from qkv.models.monotonic import MonotonicTranslator
-from qkv.tasks.prepared.pairs import PairBatches, PreparedPairs
+from qkv.tasks.corpora.pairs import PairBatches, PreparedPairs
 from qkv.tasks.translate.data import Parallel
 from qkv.tasks.translate.model import TranslationModel
 from qkv.tasks.translate.predict import Translator

@@ -25,12 +25,12 @@ from qkv.recording import record
 from qkv.settings import build
 from qkv.tasks.length import expect_length, warn_cut
 from qkv.tasks.notes import counted
+from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import OTHER_VERSION, Trained, expect_task, load_trained, rebuild
+from qkv.tasks.translate.alignment_reading import AlignmentReading
 from qkv.tasks.translate.decoding import Decoding, as_stepper, decode
 from qkv.tasks.translate.members import members_of
 from qkv.tasks.translate.model import TranslationModel, build_model, read_config
-from qkv.tasks.translate.reading import AlignmentReading
-from qkv.tasks.values import expect_texts
 from qkv.training.average import average_checkpoints, last_checkpoints
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment

@@ -5,8 +5,8 @@ import pytest
 
 from qkv.errors import ConfigError
 from qkv.metrics.figure import Figure
-from qkv.training.board import Board
 from qkv.training.events import Logged, Said, Validated
+from qkv.training.tensorboard import Board
 
 
 def test_scalars_reach_tensorboard(tmp_path):

@@ -13,7 +13,7 @@ import torch
 from qkv.errors import ConfigError
 from qkv.view.alignment import Alignment
 from qkv.view.colors import color
-from qkv.view.figure import DPI, figure_of, png, svg
+from qkv.view.picture import DPI, figure_of, png, svg
 
 
 def uniform(source, target):
@@ -120,7 +120,7 @@ def test_a_long_map_stays_within_the_pixels_of_a_picture():
 def test_drawing_leaves_no_global_state_behind():
     script = (
         "import sys, torch, matplotlib; before = matplotlib.rcParams.copy()\n"
-        "from qkv.view.figure import svg; from qkv.view.alignment import Alignment\n"
+        "from qkv.view.picture import svg; from qkv.view.alignment import Alignment\n"
         "svg([Alignment(('a',), ('b',), torch.ones(1, 1))])\n"
         "assert 'matplotlib.pyplot' not in sys.modules and before == matplotlib.rcParams.copy()"
     )

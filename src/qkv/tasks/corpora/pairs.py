@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from qkv.data.batches import FRAME, Example, cut_batches, expect_fitting, in_batches
 from qkv.data.permutation import Permutation
 from qkv.errors import DataError, Place
+from qkv.tasks.corpora.manifest import AGAIN, index_name
+from qkv.tasks.corpora.prepared import Corpus
 from qkv.tasks.notes import counted
-from qkv.tasks.prepared.corpus import Corpus
-from qkv.tasks.prepared.manifest import AGAIN, index_name
 
 WINDOW = 1 << 16
 """Pairs among which batches are made by length."""

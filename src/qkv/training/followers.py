@@ -22,8 +22,8 @@ from qkv.training.feed import Feed
 from qkv.training.interrupts import SIGNALS
 from qkv.training.optimizer import build_optimizer, optimizer_state, set_optimizer_state
 from qkv.training.processes import Processes, weights_digest
-from qkv.training.session import TrainingJob, TrainingSession
 from qkv.training.state import read_fingerprint, read_state
+from qkv.training.training_session import TrainingJob, TrainingSession
 from qkv.training.update import Updates
 
 OrderKind = Literal["update", "compare", "end"]

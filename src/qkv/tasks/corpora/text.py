@@ -13,8 +13,8 @@ from torch import Tensor
 from qkv.data.choices import WindowOrder
 from qkv.data.permutation import Permutation
 from qkv.data.text import window_shift
-from qkv.tasks.prepared.corpus import Corpus, mapped
-from qkv.tasks.prepared.manifest import VALID_TEXT, Shard
+from qkv.tasks.corpora.manifest import VALID_TEXT, Shard
+from qkv.tasks.corpora.prepared import Corpus, mapped
 
 
 @final

@@ -26,9 +26,9 @@ from qkv.tasks.align.predict import METHODS, MUTUAL, Aligner, join, likeliest
 from qkv.tasks.notes import note
 from qkv.tasks.pairs import PairSources
 from qkv.tasks.tokenizing import report_unknown
+from qkv.tasks.translate.alignment_reading import AlignmentReading, When
 from qkv.tasks.translate.members import expect_single
 from qkv.tasks.translate.predict import Translator
-from qkv.tasks.translate.reading import AlignmentReading, When
 
 
 class SentenceFiles(NamedTuple):

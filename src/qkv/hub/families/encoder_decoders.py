@@ -172,7 +172,7 @@ _COPIES = tuple(
     (f"{name}.weight", "model.shared.weight")
     for name in ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
 )
-PAIRS = (
+ENCODER_DECODERS = (
     Family(
         "marian",
         "MarianMTModel",

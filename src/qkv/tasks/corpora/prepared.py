@@ -15,8 +15,7 @@ from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.files import absolute, map_file, read_file
 from qkv.settings import merge
 from qkv.strict_json import parse_json
-from qkv.tasks.notes import counted, working
-from qkv.tasks.prepared.manifest import (
+from qkv.tasks.corpora.manifest import (
     AGAIN,
     INDEX,
     LIMIT,
@@ -29,6 +28,7 @@ from qkv.tasks.prepared.manifest import (
     index_name,
     parse,
 )
+from qkv.tasks.notes import counted, working
 from qkv.tasks.settings import TaskSettings
 
 _LARGEST_TOKENIZER = 1 << 28

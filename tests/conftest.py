@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tests.waiting  # noqa: F401
 import torch
 from _pytest.doctest import DoctestItem
 from hypothesis import settings

@@ -12,6 +12,7 @@ from tests.cli.shelf import TRAININGS, Shelf
 from typer.main import get_command
 
 from qkv.cli.app import app
+from qkv.data.dates import splits
 from qkv.tasks import demo
 
 TRAINED = {"train", "validation", "checkpoint"}
@@ -113,7 +114,7 @@ def test_figures_of_every_task(task: str, shelf: Shelf) -> None:
 
 
 def test_the_demonstration_writes_one_object_after_those_of_its_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "_UNSEEN", 20)
+    monkeypatch.setattr(demo, "splits", lambda *sizes: splits(400, 20, 20, seed=0))
     *training, last = objects("demo", "--steps", "2")
     assert {each["kind"] for each in training} == TRAINED
     assert set(last) == {"run", "page", "exact_match", "unseen"}

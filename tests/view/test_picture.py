@@ -42,7 +42,8 @@ def overlapping(axes):
             [f"target{place}" for place in range(300)],
             marks=pytest.mark.slow,
         ),
-        (list("ab") * 300, list("cd") * 200),
+        pytest.param(list("ab") * 300, list("cd") * 200, marks=pytest.mark.slow),
+        (list("ab") * 150, list("cd") * 100),
     ],
 )
 def test_labels_never_overlap_nor_leave_the_picture(source, target):
@@ -112,7 +113,7 @@ def test_no_alignment_and_too_many_are_refused():
 
 
 def test_a_long_map_stays_within_the_pixels_of_a_picture():
-    figure = figure_of([uniform(["x"] * 3000, ["y"] * 3000)])
+    figure = figure_of([uniform(["x"] * 1500, ["y"] * 1500)])
     assert max(figure.get_size_inches()) * DPI < 8000
 
 

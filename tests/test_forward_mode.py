@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.pairs import in_turn
 from torch import Tensor
 from torch.autograd import forward_ad
 
@@ -40,7 +41,7 @@ def tangent_of(inputs: list[Tensor], tangents: list[Tensor], backend: str, given
     return tangent
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", in_turn(CASES))
 def test_tangents_are_those_of_the_full_matrix(name: str) -> None:
     shape, given = CASES[name]
     inputs, tangents = ([torch.randn(shape) for _ in range(3)] for _ in range(2))

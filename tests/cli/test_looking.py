@@ -105,7 +105,7 @@ def answers(folder: Path) -> Callable[[str], str]:
     return cache(lambda name: succeeded(_looked(folder, name)).stdout)
 
 
-@pytest.mark.parametrize("name", in_turn(_TASKS))
+@pytest.mark.parametrize("name", in_turn(_TASKS, every=3))
 def test_attention_is_drawn_in_the_terminal(name: str, folder: Path) -> None:
     done = _looked(folder, name, "--show")
     if name in _WITHOUT:
@@ -115,7 +115,7 @@ def test_attention_is_drawn_in_the_terminal(name: str, folder: Path) -> None:
     assert any(shade in done.stderr for shade in "░▒▓█"), done.stderr
 
 
-@pytest.mark.parametrize(("name", "suffix"), in_turn(_TASKS, (".html", ".svg", ".png"), every=3))
+@pytest.mark.parametrize(("name", "suffix"), in_turn(_TASKS, (".html", ".svg", ".png"), every=6))
 def test_attention_is_drawn_in_a_file(
     name: str, suffix: str, folder: Path, answers: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -128,7 +128,7 @@ def test_attention_is_drawn_in_a_file(
     assert (tmp_path / f"a{suffix}").stat().st_size > 1000
 
 
-@pytest.mark.parametrize("name", in_turn(_TASKS))
+@pytest.mark.parametrize("name", in_turn(_TASKS, every=3))
 def test_the_viewer_shows_what_is_recorded(name: str, folder: Path, tmp_path: Path) -> None:
     task, page = _TASKS[name][0], tmp_path / "v.html"
     text = _GIVEN.get(task, "to be")

@@ -104,7 +104,7 @@ def test_masks(backend: str, gradient: bool, whole: bool) -> None:
 
 
 @by_part
-@pytest.mark.parametrize(("backend", "kind"), in_turn(BACKENDS, ["tensor", *BIASES]))
+@pytest.mark.parametrize(("backend", "kind"), in_turn(BACKENDS, ["tensor", *BIASES], every=3))
 def test_biases(backend: str, kind: str, whole: bool) -> None:
     """Also those that need a gradient."""
     make, shape = BIASES.get(kind, (lambda x: x, (H, Q, K)))

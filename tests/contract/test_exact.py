@@ -103,7 +103,9 @@ LIMIT = 256.0
 
 @by_score
 def test_the_reference_is_the_equation(score: str) -> None:
-    errors = {str(case): oracle_error(case) for case in sample(NAMES[score], torch.float64)}
+    """Every second case of each score, starting one later for the next."""
+    cases = list(sample(NAMES[score], torch.float64))[list(NAMES).index(score) % 2 :: 2]
+    errors = {str(case): oracle_error(case) for case in cases}
     assert {name: error for name, error in errors.items() if error > LIMIT} == {}
 
 

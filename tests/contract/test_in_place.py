@@ -98,7 +98,7 @@ def test_inputs_and_parameters_that_change_in_place_are_seen(backend: str, whole
 
 
 @by_part
-@pytest.mark.parametrize(("backend", "name"), in_turn(ON_CPU, MASKS))
+@pytest.mark.parametrize(("backend", "name"), in_turn(ON_CPU, MASKS, every=4))
 def test_masks_that_change_in_place_are_seen(backend: str, name: str, whole: bool) -> None:
     build, parts = MASKS[name]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.pairs import in_turn
 from torch import Tensor, nn
 
 import qkv
@@ -171,7 +172,7 @@ def test_a_generation_keeps_each_key_once_and_its_mask_stays_linear() -> None:
     assert {type(part) for part in (mask.left, mask.right)} == {Causal, Span}
 
 
-@pytest.mark.parametrize("name", DECODERS | TRANSLATORS)
+@pytest.mark.parametrize("name", in_turn(DECODERS | TRANSLATORS))
 def test_beams_are_followed(name: str) -> None:
     cls, options = (DECODERS | TRANSLATORS)[name]
     eager, ours = pair_of(cls, options)

@@ -96,7 +96,7 @@ def test_logits_are_theirs(name: str) -> None:
     assert (found - expected).abs().max() <= CLOSE * expected.abs().max()
 
 
-@pytest.mark.parametrize("name", in_turn([*GENERATORS, *PAIRS]))
+@pytest.mark.parametrize("name", in_turn([*GENERATORS, *PAIRS], every=3))
 def test_generated_ids_are_theirs(name: str) -> None:
     expected = json.loads((HERE / name / "expected.json").read_text())
     model, compared = load(HERE / name), 0
@@ -135,7 +135,7 @@ def test_steps_with_a_cache_are_those_without(name: str) -> None:
         assert (found - whole[rows, column]).abs().max() <= CLOSE * whole.abs().max()
 
 
-@pytest.mark.parametrize("name", in_turn(CASES))
+@pytest.mark.parametrize("name", in_turn(CASES, every=3))
 def test_what_is_written_is_what_was_read(name: str, tmp_path: Path) -> None:
     first = load(HERE / name)
     save(first, tmp_path / "once")
@@ -170,7 +170,7 @@ def shard(source: Path, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", in_turn(CASES))
+@pytest.mark.parametrize("name", in_turn(CASES, every=3))
 def test_every_parameter_learns_and_every_layer_is_recorded(name: str) -> None:
     model, given = load(HERE / name), inputs()
     tokens, padding = padded_left(given)
@@ -227,7 +227,7 @@ OLDER: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", OLDER)
+@pytest.mark.parametrize("name", in_turn(OLDER))
 def test_settings_of_earlier_versions(name: str, tmp_path: Path) -> None:
     model = load(older(name, tmp_path / "model", **OLDER[name]))
     assert torch.equal(logits_of(model, inputs()), logits_of(load(HERE / name), inputs()))

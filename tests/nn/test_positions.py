@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Callable
-from itertools import product
 from typing import Literal
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.pairs import every_pair
+from tests.pairs import in_turn
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -141,9 +140,7 @@ POSITIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "width"), every_pair(product(POSITIONS, ["fake", "real", "symbolic"], [44, 52]))
-)
+@pytest.mark.parametrize(("name", "kind", "width"), in_turn(POSITIONS, ["fake", "real", "symbolic"], [44, 52], every=3))
 def test_tables_are_not_kept_from_tensors_without_numbers(name: str, kind: str, width: int) -> None:
     """What was traced, or computed with fake tensors, is right, and so is every later call of that size."""
     positions, x = POSITIONS[name], torch.randn(2, 7, width)

@@ -56,11 +56,11 @@ def test_what_its_grammar_writes_is_read_without_a_word() -> None:
     assert outside_grammar(["", " "], 1, tokenizer) is None
 
 
-@pytest.mark.parametrize("line", fast(STRANGE, "ein Hund", "Hallo Welt .", "The dog sleeps ."))
+@pytest.mark.parametrize("line", fast(STRANGE, "ein Hund", "Hallo Welt ."))
 def test_commands_say_once_what_it_can_read(line: str) -> None:
-    feed = f"{SENTENCES[1]}\n" + f"{line}\n" * 40
+    feed = f"{SENTENCES[1]}\n" + f"{line}\n" * 15
     done = succeeded(run("translate", "example", feed=feed))
-    assert len(done.stdout.splitlines()) == 41
+    assert len(done.stdout.splitlines()) == 16
     (said,) = (one for one in done.stderr.splitlines() if one.startswith("qkv:"))
     for words in (SENTENCES[0], "line 2", STRANGE[line]):
         assert words in said

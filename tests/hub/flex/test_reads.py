@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from tests.contract.calls import near
+from tests.pairs import in_turn
 from torch import Tensor
 
 import qkv
@@ -58,9 +59,10 @@ def seen(name: str) -> Callable[..., Tensor]:
     return lambda b, h, i, j: (index(WHOLE, b, h, i, j) < SHORT) & (index(WHOLE, b, h, i, j) >= -SHORT)
 
 
-@pytest.mark.parametrize("hidden", ["by the mask", "by the score"])
-@pytest.mark.parametrize("use", [name for name in USES if name != "in vectors"])
-@pytest.mark.parametrize("name", READS)
+@pytest.mark.parametrize(
+    ("hidden", "use", "name"),
+    in_turn(["by the mask", "by the score"], [name for name in USES if name != "in vectors"], READS, every=3),
+)
 def test_a_table_may_end_where_nothing_is_visible(name: str, use: str, hidden: str) -> None:
     """As where the function itself reads the first entry for hidden pairs."""
     read, used, visible = READS[name][1], USES[use], seen(name)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.pairs import in_turn
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn import functional as F
@@ -35,11 +36,12 @@ def close(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(("steps", "rows"), [(2, 20), (25, 20), (4, 140)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_states_and_gradients(dtype: torch.dtype, steps: int, rows: int, bias: bool) -> None:
-    leaves = given(steps, rows, dtype, bias=bias)
+@pytest.mark.parametrize(
+    ("bias", "size", "dtype"),
+    in_turn([True, False], [(2, 20), (25, 20), (4, 140)], [torch.float32, torch.float64]),
+)
+def test_states_and_gradients(dtype: torch.dtype, size: tuple[int, int], bias: bool) -> None:
+    leaves = given(*size, dtype, bias=bias)
     assert served(*leaves)
     learned = [x for x in leaves if x is not None]
     ours, theirs = gated_steps(*leaves), composed(*leaves)

@@ -53,7 +53,7 @@ def hashes(view, names, values):
         pytest.param([[name] for name in _NAMES], _VALUES, id="all", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("view", fast(_READY, "map", "whatif"))
+@pytest.mark.parametrize("view", fast(_READY, "whatif"))
 def test_nothing_in_the_address_blanks_the_page(view, groups, values, opened, served, scene):
     """The view is there all the time and at the end, the page throws no error, and no request is refused.
 

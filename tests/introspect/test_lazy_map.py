@@ -273,3 +273,31 @@ def test_an_empty_axis_has_a_map(score: str, normalizer: str, sizes: tuple[int, 
         gradients = torch.autograd.grad(output.sum(), leaves, allow_unused=True)
         assert output.shape == (2, 2, queries, 3)
         assert all(x is None or x.isfinite().all() for x in gradients)
+
+
+@pytest.mark.parametrize(
+    ("score", "normalizer"), [pair for pair in in_turn(SCORES, NORMALIZERS) if legal(*pair.values)]
+)
+@pytest.mark.parametrize("keys", [11, 300], ids=["short", "long"])
+def test_what_is_not_a_number_stays_visible(score: str, normalizer: str, keys: int) -> None:
+    """A row of NaN is NaN in every part and every statistic, and a key that it may not see has weight 0."""
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 2, 3, 4), torch.randn(2, 2, keys, 4)
+    query[0, 0, 1, 2] = torch.nan
+    mask = M.lengths(torch.tensor([keys, keys - 2]))
+    arguments: dict[str, Any] = {"score": SCORES[score](), "normalizer": NORMALIZERS[normalizer](), "mask": mask}
+    state = None if normalizer == "hard" else qkv.attention_with_state(query, key, key, **arguments)[1]
+    for learns, given in ((False, None), (True, None), (False, state)):
+        amap = qkv.attention_map(query.requires_grad_(learns), key, state=given, **arguments)
+        bad = torch.zeros(2, 2, 3, dtype=torch.bool)
+        bad[0, 0, 1] = True
+        weights = amap.dense()
+        assert torch.equal(weights.isnan().any(-1), bad)
+        assert weights[1, :, :, keys - 2 :].eq(0).all()
+        for part in (slice(2, 7), slice(keys - 1, keys)):
+            assert torch.equal(amap[..., part].isnan(), weights[..., part].isnan())
+        assert torch.equal(amap.peak().isnan(), bad)
+        assert torch.equal(amap.topk(1)[0][..., 0].isnan(), bad)
+        assert torch.equal(amap.received().isnan(), weights.isnan().any(-2))
+        if weights[~bad].min() >= 0 and normalizer not in ("mean", "identity"):
+            assert torch.equal(amap.entropy().isnan(), bad)

@@ -15,8 +15,9 @@ from qkv.introspect import compiled, sweep
 from qkv.introspect.lazy_map import AttentionMap, attention_map
 from qkv.introspect.rollout import rollout
 from qkv.masks.patterns import causal, lengths, window
-from qkv.normalizers.dense import Identity, Mean, Softmax
+from qkv.normalizers.dense import Identity, Mean, Softmax, Sum
 from qkv.normalizers.sparse import Sparsemax
+from qkv.scores.free import Uniform
 from qkv.scores.kernels import Gaussian
 from qkv.scores.products import Dot, ScaledDot
 
@@ -222,3 +223,32 @@ def test_a_bias_makes_weights_of_a_kernel_signed() -> None:
         biased = attention_map(query[None], key[None], score=Gaussian(), normalizer=normalizer, bias=-torch.ones(5, 5))
         with pytest.raises(UnsupportedError):
             biased.entropy()
+
+
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("keys", [5, 300])
+def test_a_sum_of_scores_below_zero_has_weights_above_one_and_no_entropy(keys: int, learns: bool) -> None:
+    query, key = torch.randn(5, 3).requires_grad_(learns), torch.randn(keys, 3)
+    bias = torch.full((5, keys), -0.9)
+    amap = attention_map(query, key, score=Uniform(), normalizer=Sum(), bias=bias)
+    assert amap.entropy().isfinite().all()  # every score is 0.1
+    bias[:, 0] = -1.05 - (keys - 2) * 0.1
+    amap = attention_map(query, key, score=Uniform(), normalizer=Sum(), bias=bias)
+    weights = amap.dense()
+    assert weights.min() < 0
+    assert weights.max() > 1
+    torch.testing.assert_close(amap[..., 1:3], weights[..., 1:3], rtol=1e-3, atol=1e-3)
+    with pytest.raises(UnsupportedError):
+        amap.entropy()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_of_infinite_scores_is_nan_in_the_compiled_pass_too(dtype: torch.dtype) -> None:
+    query, key = torch.randn(2, 7, 3).to(dtype), torch.randn(2, 70, 3).to(dtype)
+    key[0, 3, 1] = torch.inf
+    amap = attention_map(query, key, score=Dot())
+    bad = amap.dense().isnan().any(-1)
+    assert bad[0].any()
+    assert not bad[1].any()
+    assert torch.equal(amap.peak().isnan(), bad)
+    assert torch.equal(amap.received().isnan(), amap.dense().isnan().any(-2))

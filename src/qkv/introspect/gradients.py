@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from qkv.engine.position_bias import PositionBias
 from qkv.engine.problem import Call
 from qkv.engine.unchanged import Reads, tensors_of
-from qkv.introspect.statistics import WeightSource
+from qkv.introspect.statistics import WeightSource, expect_entropy
 from qkv.introspect.sweep import WEIGHTS
 from qkv.introspect.tiles import complete_rows
 
@@ -38,7 +38,9 @@ def received(source: WeightSource) -> Tensor:
 
 def entropy(source: WeightSource) -> Tensor:
     """Compute −Σ_j w_ij log w_ij of each row, (..., Q), float64; gradients reach query, key, bias and parameters."""
-    return torch.cat(_recomputed(_entropy, source), -1)
+    result = torch.cat(_recomputed(_entropy, source), -1)
+    expect_entropy(source, result)
+    return result
 
 
 def _recomputed(function: Callable[[WeightSource, slice], Tensor], source: WeightSource) -> list[Tensor]:
@@ -61,8 +63,9 @@ def _received(source: WeightSource, rows: slice) -> Tensor:
 def _entropy(source: WeightSource, rows: slice) -> Tensor:
     w = _weights(source, rows)
     # The slope of −w log w is infinite at 0; a weight that is 0 stays 0.
-    inside = torch.where(w > 0, w, torch.ones_like(w))
-    return -(inside * inside.log()).sum(-1, dtype=torch.float64)
+    inside = torch.where(w == 0, torch.ones_like(w), w)
+    entropies: Tensor = torch.special.entr(inside).sum(-1, dtype=torch.float64)
+    return entropies
 
 
 def _weights(source: WeightSource, rows: slice) -> Tensor:

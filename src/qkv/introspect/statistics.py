@@ -79,10 +79,14 @@ def gather(source: WeightSource, names: Sequence[str], count: int) -> Statistics
     """
     _check(source, names, count)
     largest = max(count, int("peak" in names))
-    if compiled.serves(source.call, source.kind, largest) and 0 not in source.shape:
+    served = compiled.serves(source.call, source.kind, largest) and 0 not in source.shape
+    # The compiled pass compares weights, and NaN is neither above nor below another.
+    if served and not bool((source.state.isnan() | (source.state == torch.inf)).any()):
         sums = compiled.sums(source.call, source.state, source.shape, largest)
     else:
         sums = _by_tiles(source, "entropy" in names, largest)
+    if "entropy" in names:
+        expect_entropy(source, sums.entropy)
     error = sum_error(source, sums.total)
     if source.kind == "softmax" and not source.provided and 0 not in source.shape:
         sums = _renormalized(source, sums)
@@ -213,10 +217,21 @@ def check_entropy(source: WeightSource) -> None:
     """Raise UnsupportedError if weights can be negative."""
     normalizer, score = source.call.normalizer, source.call.score
     if not (normalizer.convex or normalizer.non_negative or (score.non_negative and source.call.bias is None)):
-        biased = " and a bias" if source.call.bias is not None else ""
-        got = f"{type(score).__name__}{biased} under {type(normalizer).__name__}"
-        hint = "Negative weights have no logarithm; received() and topk() accept them."
-        raise UnsupportedError("entropy", "weights that are never negative", got, hint)
+        raise _negative(source)
+
+
+def expect_entropy(source: WeightSource, entropy: Tensor) -> None:
+    """Raise UnsupportedError if weights were negative, which a bias can make of a sum: their entropy is −∞."""
+    if source.kind == "sum" and source.call.bias is not None and bool((entropy == -torch.inf).any()):
+        raise _negative(source)
+
+
+def _negative(source: WeightSource) -> UnsupportedError:
+    normalizer, score = source.call.normalizer, source.call.score
+    biased = " and a bias" if source.call.bias is not None else ""
+    got = f"{type(score).__name__}{biased} under {type(normalizer).__name__}"
+    hint = "Negative weights have no logarithm; received() and topk() accept them."
+    return UnsupportedError("entropy", "weights that are never negative", got, hint)
 
 
 class _Refused(torch.autograd.Function):

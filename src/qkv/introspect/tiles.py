@@ -76,13 +76,17 @@ def _piece(call: Call, kind: str, state: Tensor, rows: slice, columns: slice, by
     s_QK = scores(piece)
     if kind == "hard":
         indices = torch.arange(columns.start, columns.stop, dtype=torch.int64, device=s_QK.device)
-        return hide((indices == state[..., rows, None]).to(dtype).expand_as(s_QK), visible, 0)
+        winner = state[..., rows, None]
+        w_QK = (indices == winner).to(dtype).masked_fill(winner.isnan(), torch.nan)
+        return hide(w_QK.expand_as(s_QK), visible, 0)
     if visible is not None:
         # Before any arithmetic: whatever a masked score is, its weight gets no gradient from it.
         s_QK = hide(s_QK, visible, 0.0)
     # Scores and a state around 100 are subtracted in float64, where nothing is lost, and rounded afterwards.
     w_QK = _WEIGHTS[kind](call.normalizer, s_QK.double(), state[..., rows, None].double()).to(dtype)
-    w_QK = w_QK.clamp(max=1) if call.normalizer.convex else w_QK
+    # Beside negative ones, which a bias can make of a sum, a weight may exceed 1.
+    at_most_one = call.normalizer.convex and not (kind == "sum" and call.bias is not None)
+    w_QK = w_QK.clamp(max=1) if at_most_one else w_QK
     return w_QK if visible is None else w_QK.masked_fill(~visible, 0)
 
 
@@ -97,14 +101,19 @@ def _by_rows(call: Call, kind: str) -> bool:
 
 
 def complete_rows(call: Call, rows: slice) -> Tensor:
-    """Compute some rows of weights on all keys, (..., rows, K), with the normalizer itself."""
+    """Compute some rows of weights on all keys, (..., rows, K), with the normalizer itself.
+
+    A masked key has weight 0, in a row of NaN too.
+    """
     piece = call._replace(query=call.query[..., rows, :], bias=bias_tile(call.bias, rows))
-    return call.normalizer(scores(piece), seen_by(piece, call.visibility.tile(rows, slice(None))))
+    visible = seen_by(piece, call.visibility.tile(rows, slice(None)))
+    return hide(call.normalizer(scores(piece), visible), visible, 0)
 
 
 def _softmax(normalizer: Normalizer, s: Tensor, lse: Tensor) -> Tensor:
-    # A fully masked row: e^(s − ∞) = 0.
-    return torch.exp(s - torch.where(lse == -torch.inf, torch.inf, lse))
+    # A fully masked row: e^(s − ∞) = 0. A row with a score of ∞ is NaN, as everywhere.
+    finite_or_nan = torch.where(lse == torch.inf, torch.nan, lse)
+    return torch.exp(s - torch.where(lse == -torch.inf, torch.inf, finite_or_nan))
 
 
 def _sum(normalizer: Normalizer, s: Tensor, total: Tensor) -> Tensor:
@@ -132,7 +141,8 @@ def _power(normalizer: Normalizer, s: Tensor, threshold: Tensor) -> Tensor:
     # A bias may hide a key by −inf, which times a gradient of 0 would be NaN.
     hidden = s == -torch.inf
     over = torch.where(hidden, 0.0, s) * (alpha - 1) - threshold
-    return clamped_power(torch.where(hidden, -1.0, over), 1 / (alpha - 1))
+    w = clamped_power(torch.where(hidden, -1.0, over), 1 / (alpha - 1))
+    return w.masked_fill(threshold.isnan(), torch.nan)
 
 
 _WEIGHTS: dict[str, Callable[[Normalizer, Tensor, Tensor], Tensor]] = {

@@ -1,19 +1,14 @@
 from contextlib import suppress
-from io import BytesIO
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.checkpoint.tensors import pack, read_tensors, with_tied
+from qkv.checkpoint.tensors import pack, unpack
 from qkv.errors import CheckpointError
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
-
-
-def unpack(data, tied, file):
-    return with_tied(read_tensors(BytesIO(data), len(data), file), tied, file)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

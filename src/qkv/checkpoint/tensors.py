@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from math import prod
 from types import MappingProxyType
 from typing import IO, Any, cast, final
@@ -59,6 +60,8 @@ def pack(tensors: Mapping[str, Tensor], file: str) -> tuple[bytes, dict[str, str
         >>> data, tied = pack({"embedding": shared, "output": shared}, "model")
         >>> tied
         {'output': 'embedding'}
+        >>> sorted(unpack(data, tied, "model"))
+        ['embedding', 'output']
     """
     stored: dict[str, Tensor] = {}
     tied: dict[str, str] = {}
@@ -77,6 +80,23 @@ def pack(tensors: Mapping[str, Tensor], file: str) -> tuple[bytes, dict[str, str
     except (SafetensorError, ValueError, KeyError) as error:
         hint = "Convert these tensors to a plain dense type, such as float32."
         raise CheckpointError(file, "tensors supported by safetensors", str(error), hint) from error
+
+
+def unpack(data: bytes, tied: Mapping[str, str], file: str) -> dict[str, Tensor]:
+    """Parse the output of `pack`.
+
+    Args:
+        data: safetensors bytes.
+        tied: the names that are aliases of another tensor.
+        file: its name in messages, as a path.
+
+    Returns:
+        Name to tensor, on the CPU; tied names give the same tensor object.
+
+    Raises:
+        CheckpointError: it is not safetensors, or an alias has no target.
+    """
+    return with_tied(read_tensors(BytesIO(data), len(data), file), tied, file)
 
 
 def with_tied(tensors: dict[str, Tensor], tied: Mapping[str, str], file: str) -> dict[str, Tensor]:

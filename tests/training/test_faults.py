@@ -20,5 +20,5 @@ def test_very_many_lines_are_cut():
 
 @pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory.\nmore")])
 def test_exhausted_memory_is_a_typed_error(error):
-    with pytest.raises(TrainingError, match="Lower tokens"), suggest_smaller_batches(1, 4096):
+    with pytest.raises(TrainingError, match="Lower batch_tokens"), suggest_smaller_batches(1, 4096):
         raise error

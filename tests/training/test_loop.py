@@ -384,7 +384,7 @@ def test_a_batch_too_large_for_memory_says_what_to_lower(tmp_path):
             torch.empty(1 << 60)
             return super().objective(batch)
 
-    with pytest.raises(TrainingError, match=r"memory at step 1: .*Lower tokens \(now 24\)"):
+    with pytest.raises(TrainingError, match=r"memory at step 1: .*Lower batch_tokens \(now 24\)"):
         run_training(tmp_path, task=Huge(Shift()))
 
 

@@ -48,7 +48,7 @@ def align(
 
     Example: qkv align runs/en-fr --source test.en --target test.fr --gold test.align
     """
-    from qkv.errors import ConfigError
+    from qkv.errors import ConfigError, setting
     from qkv.tasks.align.file_aligner import Aligned, FileAligner, SentenceFiles, as_reading
     from qkv.tasks.notes import as_json, note, working
     from qkv.tasks.shards import model_digest
@@ -56,7 +56,8 @@ def align(
 
     if gold_from and gold is None and valid_gold is None:
         hint = "It says how they count words."
-        raise ConfigError("--gold-from", "--gold or --valid-gold as well", "neither", hint)
+        expected = f"{setting('gold')} or {setting('valid_gold')} as well"
+        raise ConfigError(setting("gold_from"), expected, "neither", hint)
     batch = expect_shards(shards, out, {"source": source, "target": target, "data": data, "gold": gold})
     reading = as_reading(layer, head, when)
     valid = SentenceFiles(valid_source, valid_target, valid_gold, valid_data, gold_from)

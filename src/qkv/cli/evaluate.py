@@ -54,7 +54,7 @@ def evaluate(
     from qkv.tasks.streams import fields_of, write_json, write_lines
     from qkv.tasks.translate.decoding import Decoding
 
-    expect_output_file("--out", out)
+    expect_output_file("out", out)
     typed = {name: item for name, item in {**sources, **columns, **separators}.items() if item is not None}
     with spelling_settings(TRANSLATE, typed, on_command_line):
         files = build(TranslateFiles, typed, "data")

@@ -16,7 +16,7 @@ import typer
 from qkv._version import VERSION
 from qkv.cli.early_exit import BAD_INPUT, INTERRUPTED, expect_addresses, interruptible, report_out_of_memory
 from qkv.cli.flags import keywords, with_parameters
-from qkv.errors import MEMORY_ERRORS, ConfigError, QkvError, harmless, on_command_line
+from qkv.errors import MEMORY_ERRORS, ConfigError, QkvError, harmless, on_command_line, setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +92,7 @@ def report_failure(text: str) -> None:
 def _ready(*, quiet: bool, verbose: bool, json: bool) -> "Iterator[None]":
     """Import PyTorch, which must not be interrupted, and set how much is printed."""
     if quiet and verbose:
-        raise ConfigError("--quiet", "no --verbose beside it", "both", "Omit one of them.")
+        raise ConfigError(setting("quiet"), f"no {setting('verbose')} beside it", "both", "Omit one of them.")
     _expect_folder()
     expect_addresses()
     start = time.monotonic()

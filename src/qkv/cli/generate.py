@@ -9,7 +9,7 @@ import typer
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.paths import PICTURES, expect_output_file
-from qkv.errors import expect_name
+from qkv.errors import expect_name, setting
 from qkv.tasks.generate.settings import TEMPERATURE, TOKENS
 
 
@@ -45,8 +45,8 @@ def generate(
     from qkv.tasks.notes import as_json, working
     from qkv.tasks.streams import write_json, write_text
 
-    expect_output_file("--attention", attention, PICTURES)
-    reading: LongPrompt = expect_name("--long-prompt", long_prompt, get_args(LongPrompt))
+    expect_output_file("attention", attention, PICTURES)
+    reading: LongPrompt = expect_name(setting("long_prompt"), long_prompt, get_args(LongPrompt))
     generator = Generator.load(run, device)
     sampling = {"tokens": tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
     if beam == 1:

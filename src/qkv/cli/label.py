@@ -35,7 +35,7 @@ def classify(
     from qkv.tasks.streams import write_text
     from qkv.tasks.tokenizing import UnknownCounter, unknown_name
 
-    expect_output_file("--attention", attention, PICTURES)
+    expect_output_file("attention", attention, PICTURES)
     batch = expect_shards(shards, out, {"attention": attention, "show": show, "line_buffered": line_buffered})
     classifier = Classifier.load(run, device)
     drawing = Drawing(attention, terminal=show)
@@ -84,7 +84,7 @@ def tag(
     from qkv.tasks.tag.predict import Tagger, Tagging
     from qkv.tasks.tokenizing import UnknownCounter, unknown_name
 
-    expect_output_file("--attention", attention, PICTURES)
+    expect_output_file("attention", attention, PICTURES)
     batch = expect_shards(shards, out, {"attention": attention, "show": show, "line_buffered": line_buffered})
     tagger = Tagger.load(run, device)
     drawing = Drawing(attention, terminal=show)

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from typer.core import TyperCommand
 
-from qkv.errors import ConfigError
+from qkv.errors import ConfigError, setting
 from qkv.files import expect_suffix
 
 PICTURES = (".html", ".svg", ".png")
@@ -46,11 +46,11 @@ def has_path(annotation: Any) -> bool:
     return annotation is Path or any(map(has_path, get_args(annotation)))
 
 
-def expect_output_file(flag: str, path: Path | None, suffixes: Sequence[str] = ()) -> None:
+def expect_output_file(name: str, path: Path | None, suffixes: Sequence[str] = ()) -> None:
     """Check that a file can be written, without creating it.
 
     Args:
-        flag: the option that named it, for messages.
+        name: the setting that named it, for messages.
         path: the file, existing or not; None for no file.
         suffixes: the allowed suffixes; empty for any.
 
@@ -59,19 +59,19 @@ def expect_output_file(flag: str, path: Path | None, suffixes: Sequence[str] = (
             writable.
 
     Example:
-        >>> expect_output_file("--attention", Path("x.pdf"), PICTURES)
+        >>> expect_output_file("attention", Path("x.pdf"), PICTURES)
         Traceback (most recent call last):
-        qkv.errors.ConfigError: --attention: expected a file name that ends in .html, .svg or .png; got .pdf in 'x.pdf'.
+        qkv.errors.ConfigError: attention: expected a file name that ends in .html, .svg or .png; got .pdf in 'x.pdf'.
         Did you mean ".png"?
     """
     if path is None:
         return
     if suffixes:
-        expect_suffix(flag, path, suffixes)
+        expect_suffix(setting(name), path, suffixes)
     trouble = _problem_of(path)
     if trouble is not None:
         hint = "Give a file in an existing, writable folder."
-        raise ConfigError(flag, "a writable file", f"{path}: {trouble}", hint)
+        raise ConfigError(setting(name), "a writable file", f"{path}: {trouble}", hint)
 
 
 def _problem_of(path: Path) -> str | None:

@@ -26,15 +26,15 @@ def point(
 
     Example: echo "30 10 20" | qkv point runs/sort --show
     """
-    from qkv.errors import expect_name
+    from qkv.errors import expect_name, setting
     from qkv.tasks.answering import format_answers, parts_of_stdin
     from qkv.tasks.drawing import Drawing
     from qkv.tasks.point.predict import ElementPointer, Pointing
     from qkv.tasks.streams import write_text
     from qkv.tasks.tokenizing import UnknownCounter
 
-    expect_output_file("--attention", attention, PICTURES)
-    expect_name("--write", write, ("positions", "elements"))
+    expect_output_file("attention", attention, PICTURES)
+    expect_name(setting("write"), write, ("positions", "elements"))
     pointer = ElementPointer.load(run, device)
     drawing = Drawing(attention, terminal=show)
 

@@ -46,19 +46,19 @@ def regress(
     Example: echo 75 | qkv regress runs/rent --show
     """
     from qkv.data.table import FieldTable, parse_table_in_parts
-    from qkv.errors import ConfigError, expect_name
+    from qkv.errors import ConfigError, expect_name, setting
     from qkv.tasks.answering import answered
     from qkv.tasks.drawing import Drawing
     from qkv.tasks.notes import as_json, note
     from qkv.tasks.regress.predict import Regressor
     from qkv.tasks.streams import stdin_is_terminal, stream_stdin, write_json, write_lines
 
-    expect_output_file("--picture", picture, (".svg", ".png"))
-    expect_output_file("--attention", attention, PICTURES)
-    read: Decimal = expect_name("--decimal", decimal, get_args(Decimal))
+    expect_output_file("picture", picture, (".svg", ".png"))
+    expect_output_file("attention", attention, PICTURES)
+    read: Decimal = expect_name(setting("decimal"), decimal, get_args(Decimal))
     if curve is not None and read != "point":
-        hint = "--curve reads no rows: omit one of them."
-        raise ConfigError("--decimal", "rows to read", "--curve", hint)
+        hint = f"{setting('curve')} reads no rows: omit one of them."
+        raise ConfigError(setting("decimal"), "rows to read", setting("curve"), hint)
     regressor = Regressor.load(run)
     drawing = Drawing(attention, terminal=show)
     parts: Iterable[FieldTable | Array]

@@ -95,7 +95,7 @@ def train_command(task: TaskSettings, recipe: "Callable[[], TrainingRecipe]") ->
         if (corpus := flags.pop(_CORPUS, None)) is not None:
             flags[_PREPARED] = _one_corpus(corpus, flags[_PREPARED])
         options = {name: flags.pop(name) for name in defaults_of(task.options)}
-        expect_output_file("--picture", options.get("picture"), (".svg", ".png"))
+        expect_output_file("picture", options.get("picture"), (".svg", ".png"))
         train_by_flags(recipe(), flags, options)
 
     train.__doc__ = task.help

@@ -61,6 +61,7 @@ def translate(
     Example: echo "Ein Hund läuft." | qkv translate runs/de-en --beam 5 --show
     """
     from qkv.decode.sampling import RowKeys
+    from qkv.errors import on_command_line
     from qkv.settings import as_dict
     from qkv.tasks.align.unknown import as_unknown
     from qkv.tasks.answering import answered, parts_of_stdin
@@ -73,7 +74,7 @@ def translate(
     from qkv.tasks.translate.decoding import Decoding, as_sampling
     from qkv.tasks.translate.predict import Translator, columns_of
 
-    expect_output_file("--attention", attention, PICTURES)
+    expect_output_file("attention", attention, PICTURES)
     batch = expect_shards(shards, out, {"attention": attention, "show": show, "line_buffered": line_buffered})
     with working("loading the model"):
         translator = columns_of(Translator.load(runs, device, average=average), source_col, features_col)
@@ -116,7 +117,7 @@ def translate(
         if grammar.failed:
             return
         unknown.report(file)
-        if (message := cut.message("--max-tokens")) is not None:
+        if (message := cut.message(on_command_line("max_tokens"))) is not None:
             note(f"qkv: {message}" if file is None else f"qkv: {file}: {message}")
 
     if batch is not None:

@@ -30,7 +30,7 @@ def view(
     from qkv.tasks.notes import as_json, note, working
     from qkv.tasks.viewing import scene_of_command, show_until_interrupted
 
-    expect_output_file("--export", export, (".html",))
+    expect_output_file("export", export, (".html",))
     with working("reading the text"):
         scene = scene_of_command(run, text, file, tokens, device, source_col, features_col)
     if export is not None:

@@ -87,11 +87,11 @@ class MechanismConfig:
 
     @property
     def without_gradient(self) -> str | None:
-        """The setting that gives the scores no gradient, as a flag; None if they have one."""
+        """The setting that gives the scores no gradient, marked (`qkv.errors.setting`); None if they have one."""
         if self.normalizer is not None and NORMALIZERS[self.normalizer].cls.piecewise_constant:
-            return f"--normalizer {self.normalizer}"
+            return setting("normalizer", self.normalizer)
         constant = self._class is not None and self._class.piecewise_constant
-        return f"--score {as_flag(self.score)}" if constant else None
+        return setting("score", as_flag(self.score)) if constant else None
 
     @property
     def _class(self) -> type[Score] | None:

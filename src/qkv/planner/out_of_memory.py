@@ -9,7 +9,7 @@ import torch
 
 from qkv.argument_names import ATTENTION, unknown_argument
 from qkv.engine.describe import Arguments, describe
-from qkv.errors import MEMORY_ERRORS, OutOfMemoryError, QkvError, out_of_memory_text
+from qkv.errors import MEMORY_ERRORS, OutOfMemoryError, QkvError, out_of_memory_text, setting
 from qkv.planner.plan import Plan, plan_for
 from qkv.values.checked import expect_kinds
 
@@ -17,8 +17,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _FEWER = (
-    "take fewer at once: a smaller batch ([training] tokens in --config), a smaller --beam, "
-    "or shorter texts (--longest, --context)."
+    f"take fewer at once: a smaller batch ({setting('batch_tokens')}), a smaller {setting('beam')}, "
+    f"or shorter texts ({setting('longest')}, {setting('context')})."
 )
 
 

@@ -9,7 +9,7 @@ from qkv.checkpoint.disk import replace_file
 from qkv.data.pointing import parse_pairs
 from qkv.data.table import read_table
 from qkv.data.text import read_text
-from qkv.errors import ConfigError, DataError, Place, setting
+from qkv.errors import ConfigError, DataError, Place, on_command_line, setting
 from qkv.metrics.figure import Figure
 from qkv.tasks.classify.data import Labeling, TextAndLabels, encode_words, read_texts
 from qkv.tasks.classify.objective import judge_labels
@@ -66,9 +66,8 @@ def evaluate_translation(
     report_unknown((translator.encode(pair.source).ids for pair in pairs), translator.tokenizer.source.unk)
     with _naming_line(sources.names[0], lines):
         translations = translator.translate_fully([pair.source for pair in pairs], how)
-    if (
-        message := CutCounter(translation.finished for translation in translations).message("--max-tokens")
-    ) is not None:
+    cut = CutCounter(translation.finished for translation in translations)
+    if (message := cut.message(on_command_line("max_tokens"))) is not None:
         note(f"qkv: {message}")
     hypotheses = [translation.text for translation in translations]
     if out is not None:

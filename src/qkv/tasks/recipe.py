@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar, final, runtime_checkable
 from torch import nn
 
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, nearest, setting
+from qkv.errors import ConfigError, nearest, on_command_line, setting, spelled
 from qkv.hub.families.load import PUBLISHED
 from qkv.metrics.figure import Figure
 from qkv.nn.first_batch import start_from_first_batch
@@ -320,7 +320,8 @@ def warn_without_gradient(config: object) -> None:
         if isinstance(mechanism, MechanismConfig) and mechanism.without_gradient
     ]
     if names:
-        note(f"qkv: warning: {names[0]} gives its scores no gradient: what they compare stays as it is initialized.")
+        flag = spelled(names[0], on_command_line)
+        note(f"qkv: warning: {flag} gives its scores no gradient: what they compare stays as it is initialized.")
 
 
 def without(config: Any, *derived: str) -> dict[str, Any]:

@@ -104,7 +104,8 @@ def suggest_smaller_batches(step: int, tokens: int) -> Iterator[None]:
         got = out_of_memory_text(error)
         if got is None:
             raise
-        hint = f"Lower tokens (now {tokens:,}) and raise accumulate by the same factor: the result is about the same."
+        lower = f"Lower {setting('batch_tokens')} (now {tokens:,}) and raise {setting('accumulate')}"
+        hint = f"{lower} by the same factor: the result is about the same."
         raise TrainingError(f"memory at step {step:,}", "enough memory for a batch", got, hint) from error
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qkv.data.corpus import Pair, read_lines
 from qkv.data.word_table import WordTable
-from qkv.errors import ConfigError, DataError, expect_name, setting
+from qkv.errors import ConfigError, DataError, expect_name, on_command_line, setting
 from qkv.files import as_path
 from qkv.metrics.alignment import (
     Link,
@@ -251,7 +251,7 @@ def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> _Senten
     if files.gold_from == 0 and linked >= _CHECKED_SENTENCES and lacks_first_words(gold):
         note(
             f"qkv: {files.gold}: no link of {linked:,} sentences has a 0, the number of a first word. If the file "
-            "counts words from 1, give --gold-from 1."
+            f"counts words from 1, give {on_command_line('gold_from', '1')}."
         )
     return _Sentences(pairs, gold, sources.names)
 

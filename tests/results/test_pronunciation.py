@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from results.pronunciation import ROWS, SpokenRow, judge, run_row, section
+from tests.cli.command import QKV, run
 
 from qkv.data.corpus import Pair
 from qkv.tasks.translate.predict import Translation
@@ -36,7 +38,15 @@ def test_a_word_is_wrong_as_a_whole_and_phones_are_counted() -> None:
     assert figures == {"wrong": 50.0, "phone_errors": pytest.approx(20.0)}
 
 
+def in_this_process(command: list[str], *, check: bool) -> SimpleNamespace:
+    """Run the command without a process of its own, which would import everything again."""
+    assert command[0] == str(QKV)
+    assert not check
+    return SimpleNamespace(returncode=run(*command[1:]).exit_code)
+
+
 def test_a_row_trains_by_its_command_and_stands_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("results.usage.subprocess", SimpleNamespace(run=in_this_process))
     folder = tmp_path / "data" / "g2p_sigmorphon2021"
     folder.mkdir(parents=True)
     words = "".join(f"{a}{b}\t{a} {b}ː\n" for a in "maison" for b in "chatek")

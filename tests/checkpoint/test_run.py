@@ -1,13 +1,12 @@
 import os
-import subprocess
-import sys
+import signal
 
 import pytest
 from tests.checkpoint.parts import small, tree
 
 from qkv.checkpoint.folder import save
 from qkv.checkpoint.rotation import save_step
-from qkv.checkpoint.run import open_run, read_config
+from qkv.checkpoint.run import locked, open_run, read_config
 from qkv.errors import CheckpointError, ConfigError
 
 CONFIG = {"model": {"kind": "gru", "width": 256}, "training": {"steps": 100, "seed": 1}}
@@ -116,27 +115,27 @@ def test_a_run_in_the_place_of_a_file_is_refused(tmp_path):
         pass
 
 
-HOLD = """
-import sys
-from pathlib import Path
-from qkv.checkpoint.run import locked
-with locked(Path(sys.argv[1])):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
 def test_another_process_is_kept_out_until_this_one_ends_however_it_ends(tmp_path):
     with open_run(tmp_path / "run", CONFIG):
         pass
-    command = [sys.executable, "-c", HOLD, str(tmp_path / "run")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
+    ready, held = os.pipe()
+    holder = os.fork()
+    if holder == 0:
+        try:
+            with locked(tmp_path / "run"):
+                os.write(held, b"held")
+                signal.pause()
+        finally:  # nothing may let the child go on with the other tests
+            os._exit(1)
+    os.close(held)
+    try:
+        assert os.read(ready, 4) == b"held"
         with pytest.raises(CheckpointError, match="got one in use"), open_run(tmp_path / "run", CONFIG):
             pass
-        holder.kill()
-        holder.wait()
+    finally:
+        os.close(ready)
+        os.kill(holder, signal.SIGKILL)
+        os.waitpid(holder, 0)
     with open_run(tmp_path / "run", CONFIG):
         pass
 

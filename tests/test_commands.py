@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.main import get_command
+from tests.cli.command import commands
 
 from qkv.cli.app import app
 
@@ -60,7 +60,7 @@ def test_every_command_exists_with_its_flags(page: Path) -> None:
 
 
 def expect_qkv(words: list[str], *, complete: bool) -> None:
-    command: Any = get_command(app)
+    command: Any = commands(app)
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
         if words[0].isupper():  # any command
             return

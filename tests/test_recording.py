@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from tests.contract.calls import MECHANISMS
 from tests.contract.calls import Call as CallCase
 from tests.contract.mechanisms import MASKS
-from tests.pairs import fast
+from tests.pairs import fast, in_turn
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -248,10 +248,10 @@ def test_growing_keys_have_weight_zero_before_they_exist() -> None:
 WINDOWED = [("rotary", None), ("alibi", "sparsemax"), ("relative", "sigmoid"), ("learned", "entmax")]
 
 
-@pytest.mark.parametrize(("positions", "normalizer"), WINDOWED)
-@pytest.mark.parametrize("width", [1, 2])
-def test_keys_that_a_window_dropped_keep_their_positions(positions: Any, normalizer: Any, width: int) -> None:
+@pytest.mark.parametrize(("kind", "width"), in_turn(WINDOWED, [1, 2]))
+def test_keys_that_a_window_dropped_keep_their_positions(kind: tuple[Any, Any], width: int) -> None:
     """The cache of a window holds the last keys only: in each step a key has another index, and the same position."""
+    positions, normalizer = kind
     torch.manual_seed(0)
     sizes = {"width": 8, "heads": 2, "key_heads": 1, "feed_forward": 8, "layers": 2}
     config = DecoderConfig(12, **sizes, positions=positions, normalizer=normalizer, window=2)  # type: ignore[arg-type]

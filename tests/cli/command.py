@@ -20,8 +20,9 @@ QKV = Path(sys.executable).parent / "qkv"
 WIDE = {"COLUMNS": "200"}
 BUDGET = 20_000
 """Bytes of answers in a page that a command saves: to compute all takes seconds, and `tests/view` judges them."""
-# A process makes its commands once. To make them for each command would take longer than many of these.
-typer.testing._get_command = cache(get_command)  # type: ignore[attr-defined]
+commands = cache(get_command)
+"""A process makes its commands once. To make them for each test would take longer than many of these."""
+typer.testing._get_command = commands  # type: ignore[attr-defined]
 
 
 def run(*arguments: str | Path, feed: str | bytes = "") -> Result:

@@ -11,9 +11,8 @@ from random import Random
 from types import SimpleNamespace
 
 import pytest
-from tests.cli.command import QKV, refused, run, succeeded
+from tests.cli.command import QKV, commands, refused, run, succeeded
 from tests.cli.shelf import Shelf
-from typer.main import get_command
 
 import qkv.data.corpus
 import qkv.tasks.drawing
@@ -73,7 +72,7 @@ def feed(
     """Run a command on lines that come one by one."""
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Feed(lines, before), isatty=lambda: False))
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
-    get_command(app).main(arguments, "qkv", standalone_mode=False)
+    commands(app).main(arguments, "qkv", standalone_mode=False)
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from tests.cli.command import refused, run, succeeded
+from tests.cli.command import commands, refused, run, succeeded
 
 from qkv.cli.app import app
 
@@ -27,7 +26,7 @@ def numeric(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
             yield path, given.opts[0]
 
 
-NUMERIC = sorted(set(numeric(typer.main.get_command(app))))
+NUMERIC = sorted(set(numeric(commands(app))))
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.cli.command import refused, run, succeeded
+from tests.cli.command import commands, refused, run, succeeded
 from tests.cli.shelf import Shelf
-from typer.main import get_command
 
 import qkv
 from qkv.cli.app import app
@@ -41,7 +40,7 @@ def texts_of(tree: ast.Module) -> list[str]:
 
 
 def test_every_flag_in_a_message_exists() -> None:
-    known = flags_of(get_command(app)) | {"--help"}
+    known = flags_of(commands(app)) | {"--help"}
     for path in sorted({*SOURCES.rglob("*.py")} - {SOURCES / "compiled/build.py"}):  # a program with flags of its own
         source = path.read_text(encoding="utf-8")
         if "--" not in source and "setting(" not in source:  # to parse all files takes seconds
@@ -83,7 +82,6 @@ def test_other_settings_are_refused_by_their_flags_before_data_are_read(shelf: S
 
 def test_a_hint_names_no_flag_that_the_command_lacks(shelf: Shelf, tmp_path: Path) -> None:
     run_folder = shelf.run("regress")
-    commands = get_command(app).commands  # type: ignore[attr-defined]
     for field in ("NA", "", "inf", "#REF!", "1,5", "1,234", "2e200", "x"):
         rows = f'area,rent\n25,1\n"{field}",2\n'
         (tmp_path / "rows.csv").write_text(rows)
@@ -92,7 +90,7 @@ def test_a_hint_names_no_flag_that_the_command_lacks(shelf: Shelf, tmp_path: Pat
             ("evaluate", run("evaluate", run_folder, "--data", tmp_path / "rows.csv")),
         ):
             refused(done, ":3: expected")
-            known = {name for option in commands[command].params for name in option.opts}
+            known = {name for option in commands(app).commands[command].params for name in option.opts}
             assert set(re.findall(r"--[a-z-]+", done.stderr)) <= known, done.stderr
 
 

@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.command import refused, run
-from typer.main import get_command
+from tests.cli.command import commands, refused, run
 
 from qkv.cli.app import app
 from qkv.cli.paths import has_path
 
-_COMMANDS: Any = get_command(app)
+_COMMANDS: Any = commands(app)
 COMMANDS: dict[tuple[str, ...], Any] = {
     **{(name,): command for name, command in _COMMANDS.commands.items() if name != "train"},
     **{("train", name): command for name, command in _COMMANDS.commands["train"].commands.items()},

@@ -134,6 +134,7 @@ def laid_out(kind: str, layout: str) -> tuple[Request, Tensor]:
 
 @by_served(
     lambda kind, layout: laid_out(kind, layout)[0],
+    every=2,
     layout=["per item", "per item and head", "no heads", "grouped"],
     kind=PER_HEAD,
 )

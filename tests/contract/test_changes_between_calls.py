@@ -185,8 +185,9 @@ def test_compiled_functions(name: str, way: str) -> None:
     )
 
 
-@by_way
-@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize(
+    ("mode", "way"), in_turn([torch.enable_grad, torch.no_grad, torch.inference_mode], WAYS, every=3)
+)
 def test_layers(mode: Any, way: str) -> None:
     """Their weights, a mask that many calls share, positions, and modules that own parameters."""
     torch.manual_seed(0)

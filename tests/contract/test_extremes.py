@@ -274,7 +274,7 @@ def root(scene: Callable[[Tensor], tuple[Tensor, Tensor]], width: int, power: fl
     return request(*scene(torch.randn(48, width)), torch.randn(48, 8), score=Epanechnikov(4.0, power))
 
 
-@by_served(root, width=[1, 16], power=[0.25, 0.5, 1, 1.5, 3, 8], scene=[around_zero, twins, clusters, one_far])
+@by_served(root, every=2, width=[1, 16], power=[0.25, 0.5, 1, 1.5, 3, 8], scene=[around_zero, twins, clusters, one_far])
 def test_roots_of_distances_are_as_exact_as_the_equation(backend: str, width: int, power: float, scene) -> None:
     """Self-attention: the distance of a point to itself is 0, and a root magnifies any rounding error in it."""
     score = Epanechnikov(4.0, power)
@@ -329,7 +329,7 @@ def of_bandwidth(dtype: torch.dtype, sizes: Sizes, learned: bool, kernel: type[S
 
 @by_served(
     of_bandwidth,
-    every=3,
+    every=5,
     dtype=[torch.float32, torch.float64, torch.bfloat16],
     sizes=[(1e-20, 1.0), (1e-20, 1e-20), (1e30, 1.0), (1e30, 1e30)],
     learned=[False, True],

@@ -78,7 +78,7 @@ def test_no_text_means_two_dates() -> None:
     assert_no_text_means_two_dates([dates.FIRST + timedelta(days=n) for n in range(count)])
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.integers(0, 40), st.integers(0, 9))
 def test_generation_is_a_function_of_count_and_seed(count: int, seed: int) -> None:
     pairs = dates.generate(count, seed)

@@ -6,6 +6,7 @@ from random import Random
 from typing import get_args
 
 import pytest
+from tests.pairs import in_turn
 
 from qkv.data import normal_forms
 from qkv.data.normal_forms import NormalForm, normalize
@@ -41,8 +42,7 @@ def test_every_text_has_the_library_s_form(form: NormalForm, seed: int, monkeypa
         assert normalize(form, text) == unicodedata.normalize(form, text)
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize(("form", "pair"), in_turn(FORMS, PAIRS))
 def test_the_library_never_orders_a_long_run(form: NormalForm, pair: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 

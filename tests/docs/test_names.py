@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, get_type_hints
 
 import pytest
-from typer.main import get_command
+from tests.cli.command import commands
 
 from qkv.cli.app import app
 
@@ -160,7 +160,7 @@ def flags() -> frozenset[str]:
     strings = (
         re.findall(r'"(--[a-z-]+)"', (ROOT / name).read_text(encoding="utf-8")) for name in {*CODE, *suite()} - {OWN}
     )
-    return frozenset({"--help", *of(get_command(app)), *(flag for found in strings for flag in found)}).union(
+    return frozenset({"--help", *of(commands(app)), *(flag for found in strings for flag in found)}).union(
         *THEIR_FLAGS.values()
     )
 

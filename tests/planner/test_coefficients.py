@@ -19,7 +19,7 @@ def problem_of(variant: Variant, n: int, width: int, direction: str) -> Problem:
     return make(variant, size, direction).plan().problem
 
 
-@pytest.mark.parametrize(("variant", "direction"), in_turn(VARIANTS, DIRECTIONS, every=4), ids=str)
+@pytest.mark.parametrize(("variant", "direction"), in_turn(VARIANTS, DIRECTIONS, every=8), ids=str)
 def test_no_table_has_for_free_what_another_knows_to_take_long(
     variant: Variant, direction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

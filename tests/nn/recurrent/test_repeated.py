@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.pairs import in_turn
 from torch import Tensor
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 from torch.nn import functional as F
@@ -131,8 +132,7 @@ def looped(times: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
 
 
 @pytest.mark.kernels
-@pytest.mark.parametrize("rows", [(16,), (1, 9), (200,), (3,)])
-@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("rows", "bias"), in_turn([(16,), (1, 9), (200,), (3,)], [True, False]))
 def test_many_steps_of_few_rows_by_panels(panels: list[int], rows: tuple[int, ...], bias: bool) -> None:
     """A weight this large is packed for the steps; 200 rows, and 3, use PyTorch."""
     x, weight, other = large(rows, bias=bias)

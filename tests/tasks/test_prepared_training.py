@@ -2,9 +2,12 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -35,9 +38,20 @@ UPDATES = {"batch_tokens": 96, "accumulate": 4, "warmup": 0, "schedule": "consta
 RECIPES: dict[str, Any] = {"generate": generate.RECIPE, "translate": translate.RECIPE}
 
 
-def corpus_of(folder: Path, task: str) -> Path:
+@cache
+def _corpus(task: str) -> "TemporaryDirectory[str]":
+    """Files and their corpus, prepared once: most tests prepare nothing else."""
+    made = TemporaryDirectory()
+    folder = Path(made.name)
     files = write_text(folder) if task == "generate" else [write_pairs(folder)]
-    return prepared(files, folder / "corpus", pairs=task == "translate").folder
+    prepared(files, folder / "corpus", pairs=task == "translate")
+    return made
+
+
+def corpus_of(folder: Path, task: str) -> Path:
+    """A copy of a corpus, in a folder with its files."""
+    shutil.copytree(_corpus(task).name, folder, dirs_exist_ok=True)
+    return folder / "corpus"
 
 
 def tables(task: str, corpus: Path, **training: Any) -> dict[str, Any]:

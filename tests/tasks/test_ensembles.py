@@ -95,7 +95,7 @@ def test_a_member_that_writes_right_to_left_gives_texts_in_reading_order(folder:
 
 def test_the_folder_opens_as_an_ensemble_of_both_directions(folder: Path, data: Path) -> None:
     translator = load_any(folder)
-    assert translator.back == (False, False, True, True)
+    assert translator.right_to_left == (False, False, True, True)
     how = Decoding(3, n_best=3)
     (best,) = translator.translate_best(["abc"], how)
     assert [one.score for one in best] == sorted((one.score for one in best), reverse=True)

@@ -63,8 +63,8 @@ def steps(run: Path) -> list[int]:
     with typed(run, "a readable run folder"):
         entries = [entry.name for entry in os.scandir(run) if entry.is_dir(follow_symlinks=False)]
     # An interrupted replacement left the old checkpoint under this hidden name: it still counts.
-    plain = {name.removeprefix(".").removesuffix(REPLACED) if name.endswith(REPLACED) else name for name in entries}
-    return sorted(int(match[1]) for name in plain if (match := _STEP.fullmatch(name)))
+    names = {name.removeprefix(".").removesuffix(REPLACED) if name.endswith(REPLACED) else name for name in entries}
+    return sorted(int(match[1]) for name in names if (match := _STEP.fullmatch(name)))
 
 
 def present(run: Path) -> list[Path]:

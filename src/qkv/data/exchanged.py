@@ -80,18 +80,18 @@ def find_exchanged(pairs: Sequence[Pair], others: Sequence[Pair] = ()) -> tuple[
         >>> [pair.line for pair in find_exchanged([*right, *wrong])[0]]
         [41]
     """
-    judged = _spread(pairs, _JUDGED)
-    beside = _spread(others, _LEARNED_FROM)
-    if len(judged) + len(beside) >= _LEAST:
+    sample = _spread(pairs, _JUDGED)
+    other_sample = _spread(others, _LEARNED_FROM)
+    if len(sample) + len(other_sample) >= _LEAST:
         for features in (words_of, bigrams_of):
-            parts = _split([*judged, *beside], features)
+            parts = _split([*sample, *other_sample], features)
             if parts is not None:
                 usual, rows = parts
-                exchanged = [judged[row] for row in rows if row < len(judged)]
-                both = len(rows) - len(exchanged) > _BOTH * len(beside)
-                is_meant = both or not exchanged or _is_meant(usual, exchanged, pairs)
-                return [] if is_meant else exchanged, len(judged)
-    return [], len(judged)
+                exchanged = [sample[row] for row in rows if row < len(sample)]
+                others_exchanged = len(rows) - len(exchanged) > _BOTH * len(other_sample)
+                is_meant = others_exchanged or not exchanged or _is_meant(usual, exchanged, pairs)
+                return [] if is_meant else exchanged, len(sample)
+    return [], len(sample)
 
 
 def exchanged_message(pairs: Sequence[Pair], others: Sequence[Pair] = ()) -> str | None:
@@ -211,7 +211,9 @@ def _is_meant(usual: Sequence[Pair], exchanged: Sequence[Pair], pairs: Sequence[
     """Whether the data is for both directions: a mark in the source tells which, or each pair occurs in both."""
     counts = Counter((pair.source, pair.target) for pair in pairs)
     mirrored = sum(counts[pair.source, pair.target] == counts[pair.target, pair.source] for pair in exchanged)
-    here, there = (Counter(word for pair in part for word in set(pair.source.split())) for part in (exchanged, usual))
+    exchanged_words, usual_words = (
+        Counter(word for pair in side for word in set(pair.source.split())) for side in (exchanged, usual)
+    )
     targets = set[str]().union(*(pair.target.split() for pair in pairs))
-    marks = [word for word in here if word not in there and word not in targets]
-    return max([mirrored, *(here[word] for word in marks)]) >= _MARKED * len(exchanged)
+    marks = [word for word in exchanged_words if word not in usual_words and word not in targets]
+    return max([mirrored, *(exchanged_words[word] for word in marks)]) >= _MARKED * len(exchanged)

@@ -1,4 +1,4 @@
-"""The tokenizer of a published model, in the form of the library `tokenizers`, with the model's marks."""
+"""The tokenizer of a published model, in the form of the library `tokenizers`, with the model's special tokens."""
 
 import json
 from base64 import b64decode, b64encode
@@ -92,9 +92,9 @@ class ImportedTokenizer:
 
     def encode(self, text: str, *, target: bool) -> list[int]:
         """Encode a text; a target has no special tokens."""
-        library, marks = self._library(target=target), self.marks and not target
+        library, adds_special_tokens = self._library(target=target), self.marks and not target
         with _typed(self.where, _ENCODES):
-            encoded = library.encode(text, add_special_tokens=marks and not self.numbers)
+            encoded = library.encode(text, add_special_tokens=adds_special_tokens and not self.numbers)
         if not self.numbers:
             return self._read(encoded.ids)
         ids = [self.numbers.get(piece, self.unk) for piece in encoded.tokens]
@@ -298,8 +298,8 @@ def of_sentencepieces(
             texts.append(parse_sentencepieces(data, where).tokenizer().to_str())
     files = {name: b64encode(data).decode() for name, data in models.items()}
     where = str(Path(folder, "source.spm"))
-    marks: dict[str, Any] = {"pad": pad, "bos": bos, "eos": eos, "unk": unk, "others": others, "never": never}
-    return ImportedTokenizer(texts[0], texts[1], numbers, files, **marks, where=where, limit=limit)
+    special_tokens: dict[str, Any] = {"pad": pad, "bos": bos, "eos": eos, "unk": unk, "others": others, "never": never}
+    return ImportedTokenizer(texts[0], texts[1], numbers, files, **special_tokens, where=where, limit=limit)
 
 
 _AGAIN = "Copy the folder again from its source."

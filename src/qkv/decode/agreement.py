@@ -23,16 +23,16 @@ class Agreement:
     """Two models, or ensembles, of opposite directions over one vocabulary.
 
     Args:
-        ahead: writes left to right.
-        back: writes right to left.
+        left_to_right: writes left to right.
+        right_to_left: writes right to left.
         bos: the begin mark.
         eos: the end token.
 
     Source: Liu et al. 2016, "Agreement on Target-Bidirectional Neural Machine Translation", section 3.2.
     """
 
-    ahead: Stepper[Any]
-    back: Stepper[Any]
+    left_to_right: Stepper[Any]
+    right_to_left: Stepper[Any]
     bos: int
     eos: int
 
@@ -40,22 +40,22 @@ class Agreement:
         self,
         source: Tensor,
         lengths: Tensor,
-        ahead: Sequence[Sequence[Hypothesis]],
-        back: Sequence[Sequence[Hypothesis]],
+        left_to_right: Sequence[Sequence[Hypothesis]],
+        right_to_left: Sequence[Sequence[Hypothesis]],
     ) -> list[list[Hypothesis]]:
         """Rank what both sides propose by the mean of both sides' log-probabilities.
 
         Args:
             source: token ids (B, S).
             lengths: (B,).
-            ahead: for each row the proposals of the first model.
-            back: for each row those of the second, as it wrote them: the last token first.
+            left_to_right: for each row the proposals of the first model.
+            right_to_left: for each row those of the second, as it wrote them: the last token first.
 
         Returns:
             For each row its different proposals in reading order, the best first. A score is the mean of both
             log-probabilities, end token included; a proposal is finished if one side ended it.
         """
-        rows = [_proposals(ours, theirs) for ours, theirs in zip(ahead, back, strict=True)]
+        rows = [_proposals(ours, theirs) for ours, theirs in zip(left_to_right, right_to_left, strict=True)]
         rows_T = torch.tensor(
             [row for row, hypotheses in enumerate(rows) for _ in hypotheses], dtype=torch.int64, device=source.device
         )
@@ -74,11 +74,11 @@ class Agreement:
     def _scores(self, source: Tensor, lengths: Tensor, rows_T: Tensor, texts: Sequence[tuple[int, ...]]) -> list[float]:
         sources, counts = source[rows_T], lengths[rows_T]
         targets = [[*ids, self.eos] for ids in texts], [[*reversed(ids), self.eos] for ids in texts]
-        ahead, back = (
+        left_to_right, right_to_left = (
             forced(model, sources, counts, written, bos=self.bos, eos=self.eos)
-            for model, written in zip((self.ahead, self.back), targets, strict=True)
+            for model, written in zip((self.left_to_right, self.right_to_left), targets, strict=True)
         )
-        return [(ours.score + theirs.score) / 2 for ours, theirs in zip(ahead, back, strict=True)]
+        return [(ours.score + theirs.score) / 2 for ours, theirs in zip(left_to_right, right_to_left, strict=True)]
 
 
 def reversed_hypothesis(hypothesis: Hypothesis) -> Hypothesis:
@@ -91,9 +91,9 @@ def reversed_hypothesis(hypothesis: Hypothesis) -> Hypothesis:
     return replace(hypothesis, ids=hypothesis.ids[::-1])
 
 
-def _proposals(ahead: Sequence[Hypothesis], back: Sequence[Hypothesis]) -> dict[tuple[int, ...], bool]:
+def _proposals(left_to_right: Sequence[Hypothesis], right_to_left: Sequence[Hypothesis]) -> dict[tuple[int, ...], bool]:
     """Return the proposals in reading order, each once, and whether a side ended it."""
     finished: dict[tuple[int, ...], bool] = {}
-    for proposal in (*ahead, *map(reversed_hypothesis, back)):
+    for proposal in (*left_to_right, *map(reversed_hypothesis, right_to_left)):
         finished[proposal.ids] = finished.get(proposal.ids, False) or proposal.finished
     return finished

@@ -100,7 +100,7 @@ class Prompted:
         return Continuation(scores[:, -1], state)
 
     def step(self, tokens: Tensor, state: Continuation) -> tuple[Tensor, Continuation]:
-        """Predict the next token; the first tokens given are the begin marks, which are not read."""
+        """Predict the next token; the first tokens given are the begin tokens, which are not read."""
         if state.scores is not None:
             return state.scores, Continuation(None, state.inner)
         scores, inner = self.model.step(tokens, state.inner)

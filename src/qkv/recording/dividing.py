@@ -85,8 +85,8 @@ class OpenPass:
 
     def accepts(self, forward: ForwardPass) -> bool:
         """Return whether a forward pass is of another part of the model: none of its layers is recorded yet."""
-        twice = forward.root is not None and self.root is not None and forward.root is not self.root
-        return not twice and not any(layer in self.calls for layer, _ in forward.layer_calls)
+        both_whole_model = forward.root is not None and self.root is not None and forward.root is not self.root
+        return not both_whole_model and not any(layer in self.calls for layer, _ in forward.layer_calls)
 
     def continued_at(self, forward: ForwardPass, generation: bool) -> int | None:
         """Return the position at which a forward pass continues this one; −1 for new queries only; None for neither.
@@ -256,7 +256,7 @@ class PassDivider:
             self._reopen()
 
     def leave(self, root: bool) -> None:
-        """Note the end of such a pass, even if it failed."""
+        """Note the end of a run that `enter` noted, even if it failed."""
         if self._running:
             self._running.pop()
         if not self._running:

@@ -119,14 +119,14 @@ def _to_ctranslate2(trained: Loaded, out: Path) -> None:
         raise UnsupportedError(setting("to"), "a translation Transformer", type(model).__name__, hint)
     positions = max(_LEAST_POSITIONS, usual_limit(trained.longest))
     pieces, source = tokenizer.vocabulary.pieces, tokenizer.source.vocabulary.pieces
-    to_ctranslate2(model, pieces, out, source_pieces=source, **_marks(tokenizer), positions=positions)
+    to_ctranslate2(model, pieces, out, source_pieces=source, **_special_tokens(tokenizer), positions=positions)
 
 
 def _about(trained: Loaded) -> dict[str, JsonValue]:
     longest = trained.model.config.context if isinstance(trained, Generator) else trained.longest
     labels = trained.labels if isinstance(trained, Classifier | Tagger) else ()
-    return {**_marks(trained.tokenizer), "longest": longest, "labels": list(labels)}
+    return {**_special_tokens(trained.tokenizer), "longest": longest, "labels": list(labels)}
 
 
-def _marks(tokenizer: Tokenizer) -> dict[str, int]:
+def _special_tokens(tokenizer: Tokenizer) -> dict[str, int]:
     return {"bos": tokenizer.bos, "eos": tokenizer.eos, "unk": tokenizer.unk}

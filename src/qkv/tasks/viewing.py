@@ -195,10 +195,9 @@ def _translated(translator: Translator, text: str, tokens: int | None) -> Scene:
         model(source, lengths, target)
     read, size = pieces_open(ids, tokenizer.source, encoded.unknown), tokenizer.source.size
     written = [*pieces_open(hypothesis.ids, tokenizer, encoded.unknown), shown_end(hypothesis.finished)]
-    origins = translator.origins(ids, hypothesis.ids[::-1] if translator.back[0] else hypothesis.ids) or ()
-    copied = {
-        index for index, origin in enumerate(origins[::-1] if translator.back[0] else origins) if origin is not None
-    }
+    order = -1 if translator.right_to_left[0] else 1
+    origins = translator.origins(ids, hypothesis.ids[::order]) or ()
+    copied = {index for index, origin in enumerate(origins[::order]) if origin is not None}
     notes = {
         "source": ["unknown" if number >= size or number == tokenizer.source.unk else "" for number in ids],
         "target": ["copied" if index in copied else mark for index, mark in enumerate(_notes(written))],

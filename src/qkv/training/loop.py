@@ -177,7 +177,7 @@ class _Loop:
         self._clock = _Clock(session.state.step, seconds)
         self._memory = GrowthLimit()
         self._figures = session.figures
-        self._saved = session.origin
+        self._saved = session.restored_from
         self._digest = "" if self._saved is None else verify(self._saved).digest
 
     def run(self) -> Outcome:

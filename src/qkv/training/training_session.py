@@ -57,7 +57,7 @@ class TrainingSession:
         optimizer: the optimizer with its moments.
         feed: the position in the data.
         state: everything else.
-        origin: the checkpoint it was restored from; None if new.
+        restored_from: the checkpoint it was restored from; None if new.
         figures: metrics of that checkpoint.
     """
 
@@ -65,7 +65,7 @@ class TrainingSession:
     optimizer: Optimizer
     feed: Feed
     state: State
-    origin: Path | None = None
+    restored_from: Path | None = None
     figures: tuple[Figure, ...] = ()
 
     def contents(self, figures: Sequence[Figure]) -> Contents:

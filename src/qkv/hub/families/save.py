@@ -69,8 +69,8 @@ def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) 
     files = {} if tokenizer is None else tokenizer_files(tokenizer)
     table = {**written.table, "architectures": [family.class_name], "dtype": "float32", "torch_dtype": "float32"}
     if tokenizer is not None and tokenizer.imported is None:
-        marks = {name: number for name, number in written.table.items() if name.endswith("_token_id")}
-        files[_GENERATION] = encode({**marks, "suppress_tokens": list(tokenizer.never_written)}, _GENERATION)
+        special_tokens = {name: number for name, number in written.table.items() if name.endswith("_token_id")}
+        files[_GENERATION] = encode({**special_tokens, "suppress_tokens": list(tokenizer.never_written)}, _GENERATION)
     elif tokenizer is not None:
         begin = "decoder_start" if family.task == "translate" else "bos"
         named = {"pad": tokenizer.pad, begin: tokenizer.bos, "eos": tokenizer.eos}
@@ -137,8 +137,8 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
     if steps:
         library.normalizer = normalizers.Sequence(steps)
     library.add_special_tokens([AddedToken(special, normalized=False) for special in SPECIALS])
-    marks = {f"{special.strip('<>')}_token": special for special in SPECIALS}
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", **marks, "clean_up_tokenization_spaces": False}
+    special_tokens = {f"{special.strip('<>')}_token": special for special in SPECIALS}
+    about = {"tokenizer_class": "PreTrainedTokenizerFast", **special_tokens, "clean_up_tokenization_spaces": False}
     return {
         "tokenizer.json": (library.to_str(pretty=True) + "\n").encode(),
         "tokenizer_config.json": (json.dumps(about, indent=1, sort_keys=True) + "\n").encode(),

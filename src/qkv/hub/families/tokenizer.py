@@ -41,18 +41,20 @@ def tokenizer_files(folder: Folder) -> set[str]:
 
 
 def _tokenizer(folder: Folder, family: Family, limit: int) -> Tokenizer | None:
-    marks = _marks(folder, family, limit)
+    special_tokens = _special_tokens(folder, family, limit)
     if folder.has(_TOKENIZER):
         where = str(folder.path / _TOKENIZER)
         source = with_flags(folder.text(_TOKENIZER), _flags(folder), where)
-        return Tokenizer.of_imported(ImportedTokenizer(source, **marks, where=where, limit=limit))
+        return Tokenizer.of_imported(ImportedTokenizer(source, **special_tokens, where=where, limit=limit))
     if not all(folder.has(name) for name in _SENTENCEPIECES):
         return None
     source, target, numbers = _SENTENCEPIECES
     table = folder.table(numbers)
-    marks["unk"] = table.get("<unk>", marks["unk"])
+    special_tokens["unk"] = table.get("<unk>", special_tokens["unk"])
     models = folder.read(source), folder.read(target)
-    return Tokenizer.of_imported(of_sentencepieces(*models, table, **marks, folder=str(folder.path), limit=limit))
+    return Tokenizer.of_imported(
+        of_sentencepieces(*models, table, **special_tokens, folder=str(folder.path), limit=limit)
+    )
 
 
 def _flags(folder: Folder) -> dict[str, bool | None]:
@@ -69,7 +71,7 @@ def _flags(folder: Folder) -> dict[str, bool | None]:
     return flags | {name: None for name in ("strip_accents",) if name in table and name not in flags}
 
 
-def _marks(folder: Folder, family: Family, limit: int) -> dict[str, Any]:
+def _special_tokens(folder: Folder, family: Family, limit: int) -> dict[str, Any]:
     """Return the special tokens that config.json and generation_config.json name; the second wins.
 
     A number that the model does not read is that of no token: small models for tests have them.
@@ -82,11 +84,11 @@ def _marks(folder: Folder, family: Family, limit: int) -> dict[str, Any]:
     if family.task == "translate":
         start = keys.token("decoder_start_token_id")
         numbers["bos"] = numbers["pad"] if start is None else start
-    marks = {name: -1 if number is None or number >= limit else number for name, number in numbers.items()}
-    if marks["pad"] < 0:
-        marks["pad"] = marks["eos"]
+    special_tokens = {name: -1 if number is None or number >= limit else number for name, number in numbers.items()}
+    if special_tokens["pad"] < 0:
+        special_tokens["pad"] = special_tokens["eos"]
     more_ends = tuple(number for number in keys.tokens("eos_token_id")[1:] if number < limit)
     # A forbidden sequence of several tokens rules out no single token, so only those of one token count.
     words = [word[0] for word in keys.token_lists("bad_words_ids") if len(word) == 1]
     never = tuple(number for number in (*keys.tokens("suppress_tokens"), *words) if number < limit)
-    return {**marks, "unk": -1, "others": more_ends, "never": never}
+    return {**special_tokens, "unk": -1, "others": more_ends, "never": never}

@@ -64,7 +64,7 @@ class Aligner:
     """
 
     def __init__(self, translator: Translator) -> None:
-        if translator.back[0]:
+        if translator.right_to_left[0]:
             hint = "Align with a run that writes left to right."
             raise ConfigError("run", "a model that writes left to right", "one of right to left", hint)
         self.translator = translator

@@ -35,11 +35,11 @@ class PreparedPairs:
 
     Args:
         corpus: the corpus.
-        back: whether targets are read right to left.
+        right_to_left: whether targets are read right to left.
     """
 
-    def __init__(self, corpus: Corpus, *, back: bool = False) -> None:
-        self.corpus, self._back = corpus, back
+    def __init__(self, corpus: Corpus, *, right_to_left: bool = False) -> None:
+        self.corpus, self._right_to_left = corpus, right_to_left
         shards = corpus.manifest.shards
         self._ends = np.cumsum(np.array([shard.pairs for shard in shards], dtype=np.int64))
         self.target_tokens = sum(shard.targets for shard in shards)
@@ -51,7 +51,7 @@ class PreparedPairs:
 
     def right_to_left(self) -> "PreparedPairs":
         """Return the same pairs with the tokens of targets right to left."""
-        return PreparedPairs(self.corpus, back=not self._back)
+        return PreparedPairs(self.corpus, right_to_left=not self._right_to_left)
 
     def take(self, pair_numbers: Sequence[int]) -> list[Example]:
         """Read pairs.
@@ -74,7 +74,7 @@ class PreparedPairs:
             )
             for index, (start, source, target, offset) in zip(selected.tolist(), rows.tolist(), strict=True):
                 tokens = ids[start : start + source + target].tolist()
-                written = tokens[source:][::-1] if self._back else tokens[source:]
+                written = tokens[source:][::-1] if self._right_to_left else tokens[source:]
                 examples[index] = Example(tuple(tokens[:source]), tuple(written), line + offset)
         tokenizer = self.corpus.tokenizer
         batch = [examples[index] for index in range(len(pair_numbers))]

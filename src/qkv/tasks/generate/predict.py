@@ -254,8 +254,8 @@ class Generator:
         self, sources: list[list[int]], keys: list[int], tokens: int, sampling: Sampling, beam: int
     ) -> list[list[int]]:
         """Continue a batch of prompts to the end token."""
-        marks, device = self.tokenizer, device_of(self.model)
-        source, lengths = collate_sources(sources, max(marks.pad, 0), device)
+        device = device_of(self.model)
+        source, lengths = collate_sources(sources, max(self.tokenizer.pad, 0), device)
         settings: dict[str, Any] = {"bos": 0, "eos": self._end(), "limit": tokens, "never": self._forbidden()}
         model = Prompted(cast("PaddedReader", self.model))
         if beam > 1:

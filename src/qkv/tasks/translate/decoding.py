@@ -141,17 +141,17 @@ def decode(
         QkvError: scores are NaN.
     """
     model = as_stepper(models, how.mean, record_attention=how.coverage > 0)
-    marks: dict[str, Any] = {"bos": bos, "eos": eos, "limit": limit, "never": never, "session": session}
+    settings: dict[str, Any] = {"bos": bos, "eos": eos, "limit": limit, "never": never, "session": session}
     if how.sampling is not None:
         sample_keys = (torch.tensor(row, dtype=torch.int64, device=source.device) for row in keys)
         samples = [
-            sample(model, source, lengths, sampling=how.sampling, keys=row_keys, **marks) for row_keys in sample_keys
+            sample(model, source, lengths, sampling=how.sampling, keys=row_keys, **settings) for row_keys in sample_keys
         ]
         return [list(row) for row in zip(*samples, strict=True)]
     if how.beam == 1:
-        return [[best] for best in greedy(model, source, lengths, **marks)]
+        return [[best] for best in greedy(model, source, lengths, **settings)]
     attended = _attended if how.coverage else None
-    return beam(model, source, lengths, search=how.search, attended=attended, **marks)
+    return beam(model, source, lengths, search=how.search, attended=attended, **settings)
 
 
 def as_sampling(

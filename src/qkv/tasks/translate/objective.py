@@ -36,7 +36,7 @@ class TranslationTask:
         smoothing: label smoothing in training.
         longest: maximum tokens of a source line.
         rows: number of pairs in a batch; None for as many as the batch's tokens allow.
-        back: whether targets are written right to left.
+        right_to_left: whether targets are written right to left.
     """
 
     model: TranslationModel
@@ -44,7 +44,7 @@ class TranslationTask:
     smoothing: float
     longest: int
     rows: int | None = None
-    back: bool = False
+    right_to_left: bool = False
 
     @property
     def unit(self) -> str:
@@ -81,7 +81,7 @@ class TranslationTask:
 
     def translator(self) -> Translator:
         """Return the current model as a translator."""
-        return Translator(self.model, self.text.tokenizer, self.longest, back=(self.back,))
+        return Translator(self.model, self.text.tokenizer, self.longest, right_to_left=(self.right_to_left,))
 
     def _validation_loss(self) -> Figure:
         examples = self.text.valid_examples
@@ -92,8 +92,8 @@ class TranslationTask:
         return Figure("loss", total / count, "nats per target token", higher_is_better=False)
 
     def _stack(self, examples: Sequence[Example]) -> Batch:
-        marks = self.text.tokenizer
-        return collate(examples, marks.pad, marks.bos, marks.eos, device_of(self.model))
+        tokenizer = self.text.tokenizer
+        return collate(examples, tokenizer.pad, tokenizer.bos, tokenizer.eos, device_of(self.model))
 
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
         inputs = (batch.source, batch.source_lengths, batch.target[:, :-1])

@@ -100,8 +100,8 @@ class Translator:
         tokenizer: text to tokens and back.
         longest: maximum tokens of a source line.
         others: further networks with the same tokenizer; attention is read from `model` only.
-        back: for each network whether it writes right to left; none does by default. If some do, those of either
-            direction propose translations, and all score them (`qkv.decode.agreement`).
+        right_to_left: for each network whether it writes in that direction; none does by default. If some do, those of
+            either direction propose translations, and all score them (`qkv.decode.agreement`).
         table: the columns of a line's source and features, and how symbols are joined to a translation; None if a line
             is a source and symbols are those of the tokenizer.
 
@@ -118,14 +118,14 @@ class Translator:
         longest: int = 256,
         others: Sequence[TranslationModel] = (),
         table: WordTable | None = None,
-        back: Sequence[bool] = (),
+        right_to_left: Sequence[bool] = (),
     ) -> None:
         self.model = model.eval()
         self.models = (self.model, *(model.eval() for model in others))
         self.tokenizer = tokenizer
         self.longest = longest
         self.table = table
-        self.back = tuple(back) or (False,) * len(self.models)
+        self.right_to_left = tuple(right_to_left) or (False,) * len(self.models)
 
     def _rows(self) -> list[tuple[str, str]]:
         count = sum(parameter.numel() for parameter in self.model.parameters())
@@ -192,8 +192,10 @@ class Translator:
                 hint = "Train all of them with the same columns and separators, or use each run alone."
                 raise CheckpointError(str(run), f"the columns of {first_run}", "other ones", hint)
         longest = min(member.longest for _, member in members)
-        back = [direction for _, member in members for direction in member.back]
-        return cls(first.model, first.tokenizer, longest, [other.model for _, other in others], first.table, back)
+        right_to_left = [direction for _, member in members for direction in member.right_to_left]
+        return cls(
+            first.model, first.tokenizer, longest, [other.model for _, other in others], first.table, right_to_left
+        )
 
     def translate(self, lines: Sequence[str], how: Decoding | None = None, *, beam: int = 1) -> list[str]:
         """Translate lines.
@@ -265,10 +267,10 @@ class Translator:
         for number, text in enumerate(texts, start=first):
             sources.append(self.encode(text))
             expect_length(Place(None, number), len(sources[-1].ids), self.longest, self.tokenizer)
-        if how.sampling is not None and len(set(self.back)) > 1:
+        if how.sampling is not None and len(set(self.right_to_left)) > 1:
             hint = "Translate with the runs of one direction."
             raise ConfigError(setting("sample"), "models of one direction", "models of both", hint)
-        if how.mean != Decoding.mean and max(Counter(self.back).values()) == 1:
+        if how.mean != Decoding.mean and max(Counter(self.right_to_left).values()) == 1:
             hint = "There is nothing to average: omit it, or give several runs."
             raise ConfigError(setting("mean"), "several models of one direction", "one", hint)
         hypotheses = self._decode([source.ids for source in sources], how, keys)
@@ -319,7 +321,7 @@ class Translator:
         with torch.no_grad(), record(self.model, layers=[layer]) as trace:
             self.model(*self._inputs(source, target))
         weights_TS = (reading or AlignmentReading(layer)).of(trace.weights(layer)[0])
-        if self.back[0]:
+        if self.right_to_left[0]:
             weights_TS = torch.cat([weights_TS[:-1].flip(0), weights_TS[-1:]])
         return weights_TS[:, : len(source)].float().cpu()
 
@@ -338,18 +340,19 @@ class Translator:
         shares, indices = self.model.origins(*self._inputs(source, target))
         pairs = zip(shares[0].tolist(), indices[0].tolist(), strict=True)
         copied = tuple(index if share > 0.5 else None for share, index in pairs)
-        return copied[::-1] if self.back[0] else copied
+        return copied[::-1] if self.right_to_left[0] else copied
 
     def _inputs(self, source: Sequence[int], target: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Return what the model reads: a source (1, S), its length (1,), and a target as the model writes it (1, T)."""
         device = device_of(self.model)
         source_1S, lengths = collate_sources([source], self.tokenizer.pad, device)
-        target_1T = torch.tensor([[self.tokenizer.bos, *(reversed(target) if self.back[0] else target)]], device=device)
+        written = reversed(target) if self.right_to_left[0] else target
+        target_1T = torch.tensor([[self.tokenizer.bos, *written]], device=device)
         return source_1S, lengths, target_1T
 
     def with_table(self, table: WordTable | None) -> "Translator":
         """Return the same models for lines with other columns, or for text that is split into symbols (None)."""
-        return Translator(self.model, self.tokenizer, self.longest, self.models[1:], table, self.back)
+        return Translator(self.model, self.tokenizer, self.longest, self.models[1:], table, self.right_to_left)
 
     def encode(self, text: str) -> OpenSource:
         """Return the tokens of a source, see `symbols`; a model that copies numbers words beyond its vocabulary."""
@@ -387,20 +390,21 @@ class Translator:
         source_BS, lengths_B = collate_sources(sources, self.tokenizer.pad, device)
         settings: dict[str, Any] = {"bos": self.tokenizer.bos, "eos": self.tokenizer.eos, "session": session}
         settings |= {"limit": how.limit(lengths_B), "never": self.tokenizer.never_written}
-        ahead, back = (
-            [model for model, back in zip(self.models, self.back, strict=True) if back is direction]
+        left_to_right, right_to_left = (
+            [model for model, backward in zip(self.models, self.right_to_left, strict=True) if backward is direction]
             for direction in (False, True)
         )
         # With both directions, the models of each direction propose every hypothesis of their beam.
-        wide = replace(how, n_best=max(how.n_best, how.beam)) if ahead and back else how
+        wide = replace(how, n_best=max(how.n_best, how.beam)) if left_to_right and right_to_left else how
         hypotheses = [
-            decode(models, source_BS, lengths_B, keys, wide, **settings) if models else [] for models in (ahead, back)
+            decode(models, source_BS, lengths_B, keys, wide, **settings) if models else []
+            for models in (left_to_right, right_to_left)
         ]
-        if not back:
+        if not right_to_left:
             return hypotheses[0]
-        if not ahead:
+        if not left_to_right:
             return [[reversed_hypothesis(hypothesis) for hypothesis in row] for row in hypotheses[1]]
-        first, second = (as_stepper(models, how.mean) for models in (ahead, back))
+        first, second = (as_stepper(models, how.mean) for models in (left_to_right, right_to_left))
         agreement = Agreement(first, second, self.tokenizer.bos, self.tokenizer.eos)
         return [row[: how.n_best] for row in agreement.choose(source_BS, lengths_B, *hypotheses)]
 
@@ -456,7 +460,9 @@ def _translator_of(trained: Trained, device: str | torch.device, weights: Mappin
         lambda: build_model(read_config(trained.model_table), trained.tokenizer, table), trained, device, weights
     )
     longest = longest if isinstance(longest, int) else 256
-    return Translator(model, trained.tokenizer, longest, table=table, back=(config.get("direction") == "back",))
+    return Translator(
+        model, trained.tokenizer, longest, table=table, right_to_left=(config.get("direction") == "back",)
+    )
 
 
 def _word_table(columns: object, folder: Path) -> WordTable:

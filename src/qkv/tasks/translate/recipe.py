@@ -140,17 +140,17 @@ def member(direction: Direction, split: int) -> TranslationRecipe:
         >>> member("back", split=0).task
         'translate'
     """
-    back = direction == "back"
+    right_to_left = direction == "back"
 
     def read(settings: TranslationSettings, tokenizer: Tokenizer | None) -> Parallel:
         text = _read(replace(settings, training=replace(settings.training, seed=split)), tokenizer)
-        return text.right_to_left() if back else text
+        return text.right_to_left() if right_to_left else text
 
     def job(model: TranslationModel, text: Parallel, settings: TranslationSettings) -> TranslationTask:
-        return replace(_job(model, text, settings), back=back)
+        return replace(_job(model, text, settings), right_to_left=right_to_left)
 
     def identity(text: Parallel, settings: TranslationSettings) -> dict[str, Any]:
-        return {**({"direction": direction} if back else {}), **_identity(text, settings)}
+        return {**({"direction": direction} if right_to_left else {}), **_identity(text, settings)}
 
     return replace(RECIPE, read=read, job=job, identity=identity)
 

@@ -144,6 +144,31 @@ def test_auto_chooses_under_dynamic_shapes() -> None:
 
 
 @pytest.mark.compiler
+@pytest.mark.parametrize(
+    "settings",
+    [{"score": Cosine(torch.rand(H))}, {"normalizer": Sigmoid(torch.randn(H))}, {"bias": torch.randn(H, 1, 1)}],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_numbers_per_head_of_a_layer_fit_under_dynamic_shapes(settings: dict[str, Any]) -> None:
+    """The heads of the layer are one number, those of a tensor that it holds another, which varies."""
+    bias = settings.pop("bias", None)
+    layer = qkv.nn.MultiHeadAttention(4 * H, H, key_heads=1, **settings)
+    function = compiled(lambda x: layer(x, bias=bias), dynamic=True)
+    for size in (3, 6):
+        x = torch.randn(2, size, 4 * H)
+        torch.testing.assert_close(function(x), layer(x, bias=bias), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.compiler
+def test_a_comparison_of_sizes_turns_grouping_on() -> None:
+    def attend(query: Tensor, key: Tensor) -> Tensor:
+        return qkv.attention(query, key, key, enable_gqa=query.shape[1] != key.shape[1])
+
+    query, key = torch.randn(2, 4, 5, 3), torch.randn(2, 2, 7, 3)
+    torch.testing.assert_close(compiled(attend, dynamic=True)(query, key), attend(query, key))
+
+
+@pytest.mark.compiler
 @pytest.mark.parametrize("backend", [SLOW_REFERENCE, "blocked"])
 def test_values_are_arguments_of_a_compiled_function(backend: str) -> None:
     function = compiled(

@@ -49,6 +49,19 @@ def broadcast(*shapes: Shape) -> Shape | None:
     return tuple(sizes)
 
 
+def broadcasts_to(shape: Shape, full: Shape) -> bool:
+    """Return whether a shape broadcasts to another one, which stays as it is.
+
+    Sizes are compared one by one: under tracing, tuples with a varying size and the same number are not equal.
+
+    Example:
+        >>> broadcasts_to((8,), (2, 8)), broadcasts_to((1, 8), (2, 8)), broadcasts_to((2, 8), (8,))
+        (True, True, False)
+    """
+    ends = zip(reversed(shape), reversed(full), strict=False)
+    return len(shape) <= len(full) and all(have in (1, want) for have, want in ends)
+
+
 def align_left(item: Tensor, leading: Shape, argument: str, last: int = 0) -> Tensor:
     """Align per-item data with the leading dimensions, from the left.
 
@@ -98,7 +111,7 @@ def align_right(parameter: Tensor, rank: int, leading: Shape, argument: str) -> 
         ShapeError: its head dimensions do not broadcast to `leading`.
     """
     heads = tuple(parameter.shape[: parameter.ndim - rank])
-    if parameter.ndim < rank or len(heads) > len(leading) or broadcast(heads, leading) != leading:
+    if parameter.ndim < rank or not broadcasts_to(heads, leading):
         raise ShapeError(
             argument,
             f"{rank} dimension(s) of its own, optionally preceded by heads that match the end of {show(leading)}",

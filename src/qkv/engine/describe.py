@@ -23,7 +23,7 @@ from qkv.scores.base import HALVES, Score, equation
 from qkv.scores.catalog import SCORES
 from qkv.scores.free import Learned, Uniform, as_score
 from qkv.scores.kernels import Gaussian, SquaredDistance
-from qkv.shapes import Shape, broadcast, show
+from qkv.shapes import Shape, broadcast, broadcasts_to, show
 from qkv.values.catalog import listed
 from qkv.values.execution import mode_of, tangents_possible
 from qkv.values.parameters import (
@@ -234,7 +234,9 @@ def normalizer_for(requested: Normalizer | None, score: Score) -> Normalizer:
 
 def _is_on(argument: str, on: object) -> bool:
     """Return a switch as a bool; raise for anything but True, False, 1 and 0."""
-    if not (isinstance(on, (bool, int, np.bool_)) and on in (True, False)):
+    if isinstance(on, (bool, torch.SymBool)):
+        return bool(on)  # under tracing, a comparison of sizes
+    if not (isinstance(on, (int, np.bool_)) and on in (True, False)):
         got = f"{on!r:.60}" if isinstance(on, (str, float, list)) else type(on).__name__
         raise ConfigError(argument, "True or False", got, "Nothing else turns it on or off.")
     return bool(on)
@@ -304,7 +306,7 @@ def _bias(
         hint = "Use bias.to(query.device)."
         raise DtypeError("bias", f"device {query.device}, that of query", f"{bias.device}", hint)
     shape = (*grid.leading, grid.queries, grid.keys)
-    if broadcast(tuple(bias.shape), shape) != shape:
+    if not broadcasts_to(tuple(bias.shape), shape):
         got = f"shape {show(tuple(bias.shape))}"
         hint = "A bias per head has the shape (H, Q, K) or (H, 1, 1)."
         raise ShapeError("bias", f"a shape that broadcasts to (..., Q, K) = {show(shape)}", got, hint)

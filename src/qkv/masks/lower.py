@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from qkv.errors import MaskError
 from qkv.masks.base import Both, Bounds, Dense, Grid, Mask, as_mask
 from qkv.masks.patterns import is_plain_causal
-from qkv.shapes import Shape, broadcast, show
+from qkv.shapes import Shape, broadcast, broadcasts_to, show
 from qkv.values.execution import has_plain_memory, sizes_vary
 from qkv.values.parameters import regroup
 from qkv.values.pytree import tensors_in
@@ -359,7 +359,7 @@ def _intersection(parts: list[Bounds | None]) -> Bounds:
 
 def _expect_table(table: Tensor, grid: Grid) -> Tensor:
     shape = (*grid.leading, grid.queries, grid.keys)
-    if broadcast(tuple(table.shape), shape) != shape:
+    if not broadcasts_to(tuple(table.shape), shape):
         raise MaskError(
             "mask",
             f"a shape that broadcasts to (..., Q, K) = {show(shape)}",

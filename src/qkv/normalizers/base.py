@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from qkv.errors import MaskError, UnsupportedError
-from qkv.shapes import broadcast, show
+from qkv.shapes import broadcasts_to, show
 from qkv.values.checked import explained_by
 from qkv.values.execution import readable
 from qkv.values.parameters import Parameter, expect_floats
@@ -91,7 +91,7 @@ def _expect_scores(normalizer: Normalizer, scores: Tensor, visible: Tensor | Non
     if not isinstance(visible, Tensor) or visible.dtype != torch.bool or visible.device != scores.device:
         got = f"{visible.dtype} on {visible.device}" if isinstance(visible, Tensor) else type(visible).__name__
         raise MaskError("visible", f"a bool tensor on {scores.device}", got, "True means that a row may see the key.")
-    if broadcast(tuple(visible.shape), shape) != shape:
+    if not broadcasts_to(tuple(visible.shape), shape):
         hint = "The last two dimensions are queries and keys."
         raise MaskError("visible", f"a shape that broadcasts to {show(shape)}", show(tuple(visible.shape)), hint)
 

@@ -185,7 +185,9 @@ def bounds(item):
     return item.bounding_box()
 
 
-@pytest.mark.parametrize("viewport", [{"width": 1280, "height": 800}, _PHONE])
+@pytest.mark.parametrize(
+    "viewport", [pytest.param({"width": 1280, "height": 800}, marks=pytest.mark.slow, id="desktop"), _PHONE]
+)
 def test_a_long_token_shows_its_beginning_and_moves_nothing_away(opened, served, long_words, viewport):
     """Beside a map, beside and under the numbers of a step, and above an equation."""
     url = served(long_words)

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[np.uint64]
 _ROUNDS = 8
+_BLOCK = 1024
+"""Positions that are computed at once, since NumPy takes as long for one of them."""
 _GOLDEN, _FIRST, _SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 
 
@@ -38,9 +40,17 @@ class Permutation:
         self._masks = [np.uint64((1 << count) - 1) for count in (bits - bits // 2, bits // 2)]
         digest = b"".join(sha256(f"{key}:{part}".encode()).digest() for part in range(_ROUNDS // 4))
         self._keys = np.frombuffer(digest, "<u8")
+        self._block = 0, self._computed(0, 0)
 
     def at(self, start: int, stop: int) -> Numbers:
         """Return the items at the positions from `start` to before `stop`."""
+        first, items = self._block
+        if not first <= start <= stop <= first + len(items):
+            first, items = start, self._computed(start, max(stop, start + _BLOCK))
+            self._block = first, items
+        return items[start - first : stop - first].copy()
+
+    def _computed(self, start: int, stop: int) -> Numbers:
         items = self._permuted(np.arange(start, min(stop, self.size), dtype=np.uint64))
         while (outside := np.flatnonzero(items >= self.size)).size:
             items[outside] = self._permuted(items[outside])

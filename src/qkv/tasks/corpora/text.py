@@ -47,16 +47,17 @@ class PreparedText:
         """
         windows = np.empty((len(starts), context + 1), dtype=np.int64)
         shards: dict[int, NDArray[Any]] = {}
-        for window, start in zip(windows, starts, strict=True):
-            filled = 0
-            while filled < len(window):
-                number = int(np.searchsorted(self._ends, start + filled, side="right"))
+        first_shards = np.searchsorted(self._ends, np.asarray(starts), side="right").tolist()
+        for window, start, first_shard in zip(windows, starts, first_shards, strict=True):
+            filled, number = 0, first_shard
+            while filled < len(window):  # a window can end in a later shard
                 if number not in shards:
                     shards[number] = self._corpus.ids(number)
                 first = start + filled - (int(self._ends[number]) - len(shards[number]))
                 part = shards[number][first : first + len(window) - filled]
                 window[filled : filled + len(part)] = part
                 filled += len(part)
+                number += 1
         self._corpus.expect_ids(windows, self._corpus.tokenizer.size)
         return torch.from_numpy(windows)
 

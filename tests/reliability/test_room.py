@@ -87,7 +87,7 @@ def test_a_real_limit_is_met_by_auto_and_said_of_the_full_matrix(backend: str) -
     assert done.stdout.startswith("OutOfMemoryError memory: expected room for one attention; got DefaultCPUAllocator: ")
     assert "(backend 'reference', " in done.stdout
     assert 'backend="auto" takes less: explain chooses sdpa, with ' in done.stdout
-    assert "[training] tokens in --config" in done.stdout
+    assert "batch_tokens" in done.stdout
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: getattr(call, "__name__", type(call).__name__))
@@ -100,7 +100,7 @@ def test_a_size_that_no_machine_has_is_a_typed_error(call: Callable[..., object]
     assert said.startswith("memory: expected room for one attention; got DefaultCPUAllocator: can't allocate memory: ")
     assert "(backend 'auto', dot under softmax, mask all, 1125899906842624 queries × 3 keys, " in said
     assert ". explain chooses " in said
-    assert "a smaller batch ([training] tokens in --config)" in said
+    assert "a smaller batch (batch_tokens)" in said
     assert isinstance(raised.value.__cause__, RuntimeError)
 
 
@@ -168,7 +168,7 @@ def test_a_command_without_memory_ends_with_one_message(error: Exception, capsys
     assert ended.value.exit_code == BAD_INPUT
     said = capsys.readouterr().err
     assert said.startswith("qkv: memory: expected room for this; got ")
-    assert "[training] tokens in --config" in said
+    assert "--batch-tokens" in said
     assert said.count("\n") == 1
 
 

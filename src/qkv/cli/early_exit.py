@@ -5,7 +5,7 @@ import signal
 import sys
 from types import FrameType
 
-from qkv.errors import OutOfMemoryError, QkvError, out_of_memory_text
+from qkv.errors import OutOfMemoryError, QkvError, on_command_line, out_of_memory_text
 from qkv.system import has_addresses
 
 INTERRUPTED = 130
@@ -13,8 +13,8 @@ INTERRUPTED = 130
 BAD_INPUT = 2
 """The exit code of a command that refuses its input, or runs out of memory."""
 _LESS = (
-    "Process less at once: fewer tokens per batch ([training] tokens in --config), a smaller model, a smaller --beam, "
-    "shorter texts; `qkv explain` shows how much memory attention takes."
+    f"Process less at once: fewer tokens per batch ({on_command_line('batch_tokens')}), a smaller model, "
+    f"a smaller {on_command_line('beam')}, shorter texts; `qkv explain` shows how much memory attention takes."
 )
 _NAME, _EXPECTED = "memory", "room for this"
 _PLAIN = f"qkv: {QkvError(_NAME, _EXPECTED, 'none left', _LESS)}\n".encode()

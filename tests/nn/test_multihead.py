@@ -66,9 +66,11 @@ def test_pytorchs_layer_converted_gives_its_output_and_gradients(widths: dict[st
 
 
 @pytest.mark.parametrize("widths", WIDTHS)
-def test_there_and_back_keeps_every_bit(widths: dict[str, Any]) -> None:
+@pytest.mark.parametrize("default_device", ["cpu", "meta"])
+def test_there_and_back_keeps_every_bit(widths: dict[str, Any], default_device: str) -> None:
     theirs = noisy(nn.MultiheadAttention(16, 4, dropout=0.25, **widths))
-    back = MultiHeadAttention.from_torch(theirs).to_torch()
+    with torch.device(default_device):
+        back = MultiHeadAttention.from_torch(theirs).to_torch()
     assert back.dropout == 0.25
     for name, parameter in theirs.state_dict().items():
         assert torch.equal(back.state_dict()[name], parameter)

@@ -382,16 +382,18 @@ class MultiHeadAttention(nn.Module):
             >>> torch.allclose(MultiHeadAttention.from_torch(theirs)(x), theirs(x, x, x)[0], atol=1e-6)
             True
         """
-        ours = cls(
-            other.embed_dim,
-            other.num_heads,
-            key_width=other.kdim,
-            value_width=other.vdim,
-            dropout=other.dropout,
-            bias=other.in_proj_bias is not None,
-            normalizer=Softmax(sink=0.0) if other.add_zero_attn else None,
-            extra_key=other.bias_k is not None,
-        ).to(other.out_proj.weight)
+        weight = other.out_proj.weight
+        with weight.device:  # whatever the default device is
+            ours = cls(
+                other.embed_dim,
+                other.num_heads,
+                key_width=other.kdim,
+                value_width=other.vdim,
+                dropout=other.dropout,
+                bias=other.in_proj_bias is not None,
+                normalizer=Softmax(sink=0.0) if other.add_zero_attn else None,
+                extra_key=other.bias_k is not None,
+            ).to(weight.dtype)
         _transfer(ours._pairs(other))
         return ours.train(other.training)
 
@@ -419,17 +421,19 @@ class MultiHeadAttention(nn.Module):
         ):
             hint = "It needs a scaled dot product under softmax, all projections and as many key heads as heads."
             raise UnsupportedError("layer", "a layer that nn.MultiheadAttention supports", "more than that", hint)
-        theirs = nn.MultiheadAttention(
-            self.width,
-            self.heads,
-            self.attention.dropout,
-            bias=self.output.bias is not None,
-            kdim=self.input_widths[1],
-            vdim=self.input_widths[2],
-            add_bias_kv=self.extra_key is not None,
-            add_zero_attn=zero,
-            batch_first=True,
-        ).to(self.output.weight)
+        weight = self.output.weight
+        with weight.device:
+            theirs = nn.MultiheadAttention(
+                self.width,
+                self.heads,
+                self.attention.dropout,
+                bias=self.output.bias is not None,
+                kdim=self.input_widths[1],
+                vdim=self.input_widths[2],
+                add_bias_kv=self.extra_key is not None,
+                add_zero_attn=zero,
+                batch_first=True,
+            ).to(weight.dtype)
         _transfer([(their, mine) for mine, their in self._pairs(theirs)])
         return theirs.train(self.training)
 

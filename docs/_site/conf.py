@@ -1,5 +1,6 @@
 """Sphinx's configuration of the site; `build.py` runs it on a copy of the pages."""
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -39,6 +40,7 @@ nb_execution_raise_on_error = False  # a failing cell is a warning, and warnings
 nb_execution_in_temp = True
 nb_merge_streams = True
 KernelManager.transport_encryption.default_value = "auto"  # without it, each notebook's kernel warns
+logging.getLogger("traitlets").setLevel(logging.WARNING)  # importing a11y_pygments shows messages of every library
 nb_code_prompt_show = "Show a right answer"
 nb_code_prompt_hide = "Hide it"
 

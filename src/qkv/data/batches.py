@@ -9,11 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from qkv.errors import ConfigError, DataError
+from qkv.values.rows import real_positions
 
 FRAME = 2
 """`bos` and `eos`, which `collate` adds to every target."""
 NO_LABEL = -1
-"""What a loss ignores: no token has this number, where the padding of a published model can be its end token."""
+"""The label that losses ignore. Not the padding token: that of a published model can be its end token."""
 
 R = TypeVar("R")
 
@@ -69,9 +70,8 @@ class Batch:
             >>> batch.labels.tolist()
             [[7, 2, -1], [7, 8, 2]]
         """
-        following = self.target[:, 1:]
-        places = torch.arange(1, self.target.shape[1], device=following.device)
-        return following.masked_fill(places >= self.target_lengths[:, None], NO_LABEL)
+        real = real_positions(self.target_lengths, self.target.shape[1])
+        return self.target.masked_fill(~real, NO_LABEL)[:, 1:]
 
     def to(self, device: torch.device | str) -> "Batch":
         """Copy the batch to a device.

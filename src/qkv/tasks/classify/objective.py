@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qkv.data.batches import Example, collate_sources, device_of, inference_batches, restore_order, token_batches
+from qkv.data.batches import (
+    NO_LABEL,
+    Example,
+    collate_sources,
+    device_of,
+    inference_batches,
+    restore_order,
+    token_batches,
+)
 from qkv.data.tokenizer import Tokenizer
 from qkv.decode.likeliest import expect_numbers
 from qkv.metrics.figure import Figure
@@ -19,7 +27,6 @@ from qkv.tasks.classify.data import EncodedText
 from qkv.tasks.notes import counted
 
 ReaderModel = TextClassifier | TextTagger
-_NO_LABEL = -100
 _BATCH_TOKENS = 8192
 
 
@@ -85,11 +92,11 @@ class LabelTask:
         loss = F.cross_entropy(
             scores.float().flatten(0, -2),
             batch.labels.flatten(),
-            ignore_index=_NO_LABEL,
+            ignore_index=NO_LABEL,
             reduction="sum",
             label_smoothing=self.smoothing,
         )
-        return loss, int((batch.labels != _NO_LABEL).sum())
+        return loss, int((batch.labels != NO_LABEL).sum())
 
     def lines(self, indices: Sequence[int]) -> list[int]:
         """Return the line numbers of texts in the user's file."""
@@ -154,7 +161,7 @@ def stack(items: Sequence[EncodedText], padding: int, device: torch.device) -> L
     """
     ids, lengths = collate_sources([item.ids for item in items], padding)
     begins, _ = collate_sources([item.begins for item in items], 0)
-    labels, _ = collate_sources([item.labels or (_NO_LABEL,) * len(item.begins) for item in items], _NO_LABEL)
+    labels, _ = collate_sources([item.labels or (NO_LABEL,) * len(item.begins) for item in items], NO_LABEL)
     features = [item.features for item in items if item.features is not None]  # of all texts, or of none
     wide = collate_sources(features, 0) if features else ()
     return LabelBatch(*(tensor.to(device) for tensor in (ids, lengths, begins, labels, *wide)))

@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from qkv.data.batches import Example, collate_sources, device_of, inference_batches, restore_order, token_batches
+from qkv.data.batches import (
+    NO_LABEL,
+    Example,
+    collate_sources,
+    device_of,
+    inference_batches,
+    restore_order,
+    token_batches,
+)
 from qkv.data.pointing import Pointed
 from qkv.decode.beam import Beam, beam
 from qkv.decode.greedy import greedy
@@ -19,7 +27,6 @@ from qkv.tasks.notes import counted
 from qkv.tasks.point.data import ElementVocabulary, PointLines
 from qkv.tasks.point.settings import AnswerOrder
 
-_NONE = -100
 _BATCH_ELEMENTS = 8192
 
 
@@ -104,8 +111,8 @@ class PointTask:
 
     def _loss(self, batch: PointBatch, smoothing: float) -> tuple[Tensor, int]:
         chances = self.model(batch.elements, batch.lengths, batch.previous).float()
-        loss = F.nll_loss(chances.flatten(0, 1), batch.target.flatten(), ignore_index=_NONE, reduction="sum")
-        real = batch.target != _NONE
+        loss = F.nll_loss(chances.flatten(0, 1), batch.target.flatten(), ignore_index=NO_LABEL, reduction="sum")
+        real = batch.target != NO_LABEL
         if smoothing:
             # What cannot be pointed at has probability 0 and takes no part in the smoothing.
             possible = chances > -torch.inf
@@ -198,7 +205,7 @@ def stack(items: Sequence[Pointed], vocabulary: ElementVocabulary | None, device
     """
     lengths = torch.tensor([len(item.elements) for item in items], device="cpu")
     previous, _ = collate_sources([(END, *item.target) for item in items], END)
-    target, _ = collate_sources([(*item.target, END) for item in items], _NONE)
+    target, _ = collate_sources([(*item.target, END) for item in items], NO_LABEL)
     if vocabulary is not None:
         elements, _ = collate_sources([vocabulary.ids(item.elements) for item in items], 0)
     else:

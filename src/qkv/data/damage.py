@@ -12,10 +12,10 @@ _BYTES = {
 
 
 def repaired(text: str) -> str | None:
-    """Return what a text says if a program read its UTF-8 as Windows-1252 or ISO-8859-1; None if none did.
+    """Decode UTF-8 that a program decoded as Windows-1252 or ISO-8859-1; None for text that was decoded correctly.
 
-    Such text can be encoded so again, and decoded as UTF-8. Other text beyond ASCII hardly ever can: each of its
-    letters with an accent would have to stand before a sign such as ¤ or ©.
+    Misread text becomes valid UTF-8 if it is encoded in the same way again. Other text beyond ASCII hardly ever does:
+    every accented letter would have to be followed by a sign such as ¤ or ©.
 
     Example:
         >>> repaired("grÃ¶ÃŸer"), repaired("größer"), repaired("larger")
@@ -44,21 +44,21 @@ def damage_messages(texts: Iterable[tuple[int, str]]) -> Iterator[str]:
         U+FFFD in line 3: a program wrote it for bytes that it could not read. Make the file again from its source.
         UTF-8 seems to be read in another encoding in line 2 and in 1 more: "grÃ¶ÃŸer" for "größer".
     """
-    lost, misread = dict[int, str](), dict[int, tuple[str, str]]()
+    lost, misread = set[int](), dict[int, tuple[str, str]]()
     for line, text in texts:
         if _REPLACEMENT in text:
-            lost.setdefault(line, text)
+            lost.add(line)
         elif (original := repaired(text)) is not None:
             misread.setdefault(line, (text, original))
     if lost:
         reason = "a program wrote it for bytes that it could not read. Make the file again from its source."
         yield f"U+FFFD in {_lines(lost)}: {reason}"
     if misread:
-        text, original = next(iter(misread.values()))
+        text, original = misread[min(misread)]
         where = _lines(misread)
         yield f'UTF-8 seems to be read in another encoding in {where}: "{brief(text)}" for "{brief(original)}".'
 
 
 def _lines(numbers: Collection[int]) -> str:
-    first = f"line {next(iter(numbers)):,}"
+    first = f"line {min(numbers):,}"
     return first if len(numbers) == 1 else f"{first} and in {len(numbers) - 1:,} more"

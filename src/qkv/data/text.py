@@ -1,18 +1,22 @@
 """A whole file as one text, and windows of it."""
 
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 from qkv.data.choices import WindowOrder
-from qkv.data.corpus import Lines, read_lines
+from qkv.data.corpus import Lines, read_lines, silent
+from qkv.data.damage import damage_messages
+from qkv.data.layouts import pairs_message
 from qkv.errors import ConfigError, DataError, Place, setting
 
 
-def read_text(path: Path | Lines) -> str:
+def read_text(path: Path | Lines, *, say: Callable[[str], None] = silent) -> str:
     r"""Read a file as one text: its lines, each followed by a newline, including the last one.
 
     Args:
         path: the file; `.gz` is unpacked.
+        say: called with a message if lines are damaged, or seem to be pairs.
 
     Returns:
         The text.
@@ -31,6 +35,9 @@ def read_text(path: Path | Lines) -> str:
     lines = read_lines(path, blank=True)
     if not any(line.strip() for line in lines):
         raise DataError(Place(path), "text", "empty lines only", "Check how the file was made.")
+    for message in (pairs_message(lines), *damage_messages(enumerate(lines, start=1))):
+        if message is not None:
+            say(f"{path}: {message}")
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from qkv.data.corpus import Lines, fingerprint
-from qkv.data.damage import damage_messages
-from qkv.data.layouts import foreign_format, pairs_message
+from qkv.data.layouts import foreign_format
 from qkv.data.text import divide, read_text
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, setting
@@ -82,14 +81,10 @@ def read_for_training(
         hint = "Any plain text in UTF-8; .gz too."
         raise ConfigError(setting("text"), "a file of plain text", "none", hint)
     source = _as_source(files.text, "text")
-    text = read_text(source)
+    text = read_text(source, say=lambda message: note(f"qkv: {message}"))
     first = text.partition("\n")[0].rstrip()
     if isinstance(source, Path) and first.endswith("}") and foreign_format(first) == "JSON":
         note(f"qkv: {source}: JSON is trained on as it is written; `qkv prepare` reads the texts of JSON lines.")
-    lines = text.split("\n")[:-1]
-    for message in (pairs_message(lines), *damage_messages(enumerate(lines, start=1))):
-        if message is not None:
-            note(f"qkv: {source}: {message}")
     if files.valid_text is None:
         train, valid = divide(text, files.holdout)
     else:

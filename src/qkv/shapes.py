@@ -50,7 +50,7 @@ def broadcast(*shapes: Shape) -> Shape | None:
 
 
 def broadcasts_to(shape: Shape, full: Shape) -> bool:
-    """Return whether a shape broadcasts to another one, which stays as it is.
+    """Return whether `shape` can be expanded to `full`.
 
     Sizes are compared one by one: under tracing, tuples with a varying size and the same number are not equal.
 

@@ -13,7 +13,7 @@ from qkv.biases import Alibi, Bias, Relative
 from qkv.errors import ShapeError
 from qkv.masks.base import Grid
 from qkv.masks.lower import part, positions
-from qkv.shapes import broadcast, show
+from qkv.shapes import broadcasts_to, show
 from qkv.values.execution import sizes_vary, transformed
 from qkv.values.parameters import promoted, regroup
 from qkv.values.pytree import tensors_in
@@ -100,7 +100,7 @@ class PositionBias:
     def _checked(self, added: Tensor, size: tuple[int, int]) -> Tensor:
         """Check the shape of a tile that a bias returned, cast it, and split its heads into groups."""
         shape = (*self.grid.leading, *size)
-        if not sizes_vary() and broadcast(tuple(added.shape), shape) != shape:
+        if not sizes_vary() and not broadcasts_to(tuple(added.shape), shape):
             hint = "tile(rows, columns) gets positions (Q, 1) and (K,), sometimes only some of them."
             expected = f"a shape that broadcasts to (..., Q, K) = {show(shape)}"
             raise ShapeError("bias", expected, f"shape {show(tuple(added.shape))}", hint)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from qkv.masks.lower import Visibility
-from qkv.shapes import broadcast
+from qkv.shapes import broadcasts_to
 from qkv.values.execution import has_plain_memory, readable
 
 _FEW = 1 << 10
@@ -48,7 +48,7 @@ def first_equals(key: Tensor, visibility: Visibility | None = None) -> Tensor | 
     if has_plain_memory(key) and key.numel() > 0 and key.shape[:-1].numel() <= _FEW:
         leading_numbers = key.select(-1, 0).flatten().tolist()
         visible = None if visibility is None else visibility.keys_with_queries()
-        if visible is not None and broadcast(visible.shape, key.shape[:-1]) == key.shape[:-1]:
+        if visible is not None and broadcasts_to(visible.shape, key.shape[:-1]):
             leading_numbers = list(compress(leading_numbers, visible.expand(key.shape[:-1]).flatten().tolist()))
         if len(set(leading_numbers)) == len(leading_numbers):
             return None

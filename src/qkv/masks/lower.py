@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from qkv.errors import MaskError
 from qkv.masks.base import Both, Bounds, Dense, Grid, Mask, as_mask
 from qkv.masks.patterns import is_plain_causal
-from qkv.shapes import Shape, broadcast, broadcasts_to, show
+from qkv.shapes import Shape, broadcasts_to, show
 from qkv.values.execution import has_plain_memory, sizes_vary
 from qkv.values.parameters import regroup
 from qkv.values.pytree import tensors_in
@@ -246,7 +246,7 @@ class Visibility:
 def _checked_result(visible: Tensor, full_shape: Shape) -> Tensor:
     """Check what `visible` of a mask, which can be user-defined, returned."""
     shape = tuple(visible.shape)
-    if visible.dtype != torch.bool or (not sizes_vary() and broadcast(shape, full_shape) != full_shape):
+    if visible.dtype != torch.bool or (not sizes_vary() and not broadcasts_to(shape, full_shape)):
         hint = "visible(grid, rows, columns) is called with positions (Q, 1) and (K,), sometimes only some of them."
         expected = f"visible() to return a bool tensor that broadcasts to (..., Q, K) = {show(full_shape)}"
         raise MaskError("mask", expected, f"{visible.dtype} of shape {show(shape)}", hint)

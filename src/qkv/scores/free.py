@@ -8,7 +8,7 @@ from torch import Tensor
 
 from qkv.errors import ConfigError, DtypeError, ShapeError, value_named
 from qkv.scores.base import Core, Operands, Score
-from qkv.shapes import Shape, broadcast, show
+from qkv.shapes import Shape, broadcast, broadcasts_to, show
 from qkv.values.parameters import Owner
 from qkv.values.plain_modules import is_watched
 from qkv.values.pytree import value
@@ -81,7 +81,7 @@ class Learned(Score):
         scores = self.module(query, key)
         lead = broadcast(tuple(query.shape[:-2]), tuple(key.shape[:-2])) or ()
         shape = (*lead, query.shape[-2], key.shape[-2])
-        if not isinstance(scores, Tensor) or broadcast(tuple(scores.shape), shape) != shape:
+        if not isinstance(scores, Tensor) or not broadcasts_to(tuple(scores.shape), shape):
             got = show(tuple(scores.shape)) if isinstance(scores, Tensor) else type(scores).__name__
             hint = "The function is called with queries (..., Q, D) and keys (..., K, E), or a tile of them."
             raise ShapeError("score", f"scores of shape {show(shape)}", got, hint)

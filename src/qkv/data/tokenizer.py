@@ -63,20 +63,8 @@ class Tokenizer:
     """
 
     __slots__ = (
-        *(
-            "_encoder",
-            "_ids",
-            "_source",
-            "bos",
-            "eos",
-            "imported",
-            "kind",
-            "never_written",
-            "of_bytes",
-            "other_ends",
-            "pad",
-        ),
-        *("shared", "size", "unk", "vocabulary"),
+        *("_encoder", "_ids", "_source", "bos", "eos", "imported", "kind", "never_written", "of_bytes", "other_ends"),
+        *("pad", "shared", "size", "unk", "vocabulary"),
     )
 
     def __init__(

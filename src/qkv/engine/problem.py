@@ -190,7 +190,7 @@ class Call(NamedTuple):
 
 
 def hiding(problem: Problem) -> Callable[[Call], Call]:
-    """Return the method of calls that zeroes what no query may see, where it could reach a result of this problem."""
+    """Return the method of `Call` that zeroes keys and values no query may see, if they could change the result."""
     # A user-defined score may compare keys; so do distances that are computed from products, and the search for ties.
     alone = problem.core not in ("tile", "distance") and problem.normalizer != "hard"
     readable = problem.mode == "eager" and problem.device == "cpu" and not problem.gradient

@@ -101,7 +101,7 @@ def _by_rows(call: Call, kind: str) -> bool:
 
 
 def complete_rows(call: Call, rows: slice) -> Tensor:
-    """Compute some rows of weights on all keys, (..., rows, K), with the normalizer itself.
+    """Compute rows of weights, (..., rows, K), by the normalizer itself.
 
     A masked key has weight 0, in a row of NaN too.
     """

@@ -19,7 +19,7 @@ from qkv.hub.families.encoders import ENCODERS, LABELERS
 from qkv.hub.families.family import Family
 from qkv.hub.families.keys import SettingsReader, labels_of
 from qkv.hub.families.rules import to_ours, to_theirs
-from qkv.hub.families.tokenizer import tokenizer_files
+from qkv.hub.families.tokenizer import tokenizer_file_names
 from qkv.hub.folder import ADAPTER, CONFIG, INDEX, Folder, FolderWeights
 from qkv.models.language_model import LanguageModel
 from qkv.models.parts import TransformerParts
@@ -195,7 +195,7 @@ def published_digest(folder: Folder) -> str:
         CheckpointError: the folder does not hold what it should.
     """
     settings = {name for name in (CONFIG, INDEX) if folder.has(name)}
-    return folder.digest({*settings, *tokenizer_files(folder), *folder.weights().files})
+    return folder.digest({*settings, *tokenizer_file_names(folder), *folder.weights().files})
 
 
 def tokens_read(config: Mapping[str, Any]) -> int | None:

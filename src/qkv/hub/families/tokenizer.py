@@ -34,8 +34,8 @@ def read_tokenizer(folder: Folder, family: Family, limit: int) -> Tokenizer | No
         raise error.as_kind(CheckpointError) from error
 
 
-def tokenizer_files(folder: Folder) -> set[str]:
-    """Return the names of the files that `read_tokenizer` reads; config.json is not among them."""
+def tokenizer_file_names(folder: Folder) -> set[str]:
+    """Return the names of the files that `read_tokenizer` reads in a folder, apart from config.json."""
     tokenizers = (_TOKENIZER, _TOKENIZER_CONFIG) if folder.has(_TOKENIZER) else _SENTENCEPIECES
     return {name for name in (_GENERATION, *tokenizers) if folder.has(name)}
 
@@ -67,7 +67,7 @@ def _flags(folder: Folder) -> dict[str, bool | None]:
         return {}
     keys = SettingsReader(table, {}, str(folder.path / _TOKENIZER_CONFIG))
     flags: dict[str, bool | None] = {name: keys.flag(name) for name in FLAGS if table.get(name) is not None}
-    # Without a value, accents are stripped where text is lower-cased.
+    # In tokenizer_config.json, null means that accents are stripped if text is lower-cased.
     return flags | {name: None for name in ("strip_accents",) if name in table and name not in flags}
 
 

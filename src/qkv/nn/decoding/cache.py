@@ -75,10 +75,10 @@ class Memory:
         return grown
 
     def _expect_alike(self, later: "Memory") -> None:
-        """Check that later keys and values may follow these: written into a buffer, others would be broadcast."""
+        """Check batch, heads and width of later keys and values, which writing to the buffer would broadcast."""
         for name, part, more in (("key", self.key, later.key), ("value", self.value, later.value)):
             if part.shape[:-2] != more.shape[:-2] or part.shape[-1] != more.shape[-1]:
-                expected = f"the sizes {show(tuple(part.shape))} of those before, but for their number"
+                expected = f"sizes {show(tuple(part.shape))} as before, apart from the number of keys"
                 hint = "What follows has the same rows, heads and width; `select` chooses the rows."
                 raise ShapeError(name, expected, show(tuple(more.shape)), hint)
 

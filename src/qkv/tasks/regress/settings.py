@@ -17,7 +17,7 @@ else:
 Rows = Path | str | Iterable[Sequence[float]]
 """A file, or rows of numbers that end with the target."""
 Beyond = Literal["nearest", "mean", "nan"]
-"""The prediction where no point has weight."""
+"""What to predict where every training point has weight 0."""
 LEVEL = 0.95
 """The probability that an interval covers the smoothed curve, by default."""
 

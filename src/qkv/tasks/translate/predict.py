@@ -175,7 +175,7 @@ class Translator:
 
     @classmethod
     def ensemble(cls, members: Sequence[tuple[Path, "Translator"]]) -> "Translator":
-        """Return one translator of several models.
+        """Combine translators into an ensemble.
 
         Args:
             members: at least one, each with the path of its run, for messages.

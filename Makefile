@@ -121,7 +121,7 @@ clean:                ## everything that can be made again
 $(USABLE): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PINNED) > $(PINS)
-	$(BIN)/python -m pip install --quiet -c $(PINS) setuptools numba $(LINKER)
+	$(BIN)/python -m pip install --quiet --upgrade -c $(PINS) setuptools numba $(LINKER)
 	PYTHONPATH=src $(KERNELS) & kernels=$$!; \
 	QKV_TARGETS=none $(BIN)/python -m pip install --quiet --no-build-isolation -c $(PINS) -e . && wait $$kernels
 	touch $@

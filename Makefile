@@ -123,7 +123,7 @@ $(USABLE): pyproject.toml setup.py constraints.txt
 	$(PINNED) > $(PINS)
 	$(BIN)/python -m pip install --quiet --upgrade -c $(PINS) setuptools numba $(LINKER)
 	PYTHONPATH=src $(KERNELS) & kernels=$$!; \
-	QKV_TARGETS=none $(BIN)/python -m pip install --quiet --no-build-isolation -c $(PINS) -e . && wait $$kernels
+	QKV_TARGETS=none $(BIN)/python -m pip install --quiet --no-build-isolation -c $(PINS) -e '.[view]' && wait $$kernels
 	touch $@
 
 $(READY): $(USABLE)

@@ -1,6 +1,7 @@
-"""The generated parts of docs/project/benchmarks.md and README, each between two marker comments.
+"""The generated parts of pages, each between two marker comments.
 
-The page has every row of the processor that was measured last. README has a few rows, each of every processor.
+docs/project/benchmarks.md has every row of the processor that was measured last; docs/understanding/planner.md has ten
+rows of every processor, and README the first of them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,31 +17,35 @@ from benchmarks.engine.rows import ROWS, TABLE, TABLE_SIZES
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "project" / "benchmarks.md"
+PLANNER = ROOT / "docs" / "understanding" / "planner.md"
 README = ROOT / "README.md"
 PLOT = store.FOLDER / "engine.svg"
 BEGIN, END = "<!-- table: begin, made by python -m benchmarks.engine --write -->", "<!-- table: end -->"
 SUMMARY = (
     ("additive (Bahdanau), 512 × 512, A = 128", "additive_512", FULL, "the full tensor in PyTorch"),
-    ("", "additive_512", COMPILED, "the full tensor under `torch.compile`"),
     ("Gaussian kernel, 4,096", "gaussian_4096", FULL, "`cdist` and softmax"),
     ("entmax 1.5, 4,096", "entmax_4096", FULL, "the `entmax` package"),
+    ("plain, 8 heads, 256", "sdpa_scaled_dot_256", FUSED, "`scaled_dot_product_attention`"),
+    ("causal, 8 heads, 256", "sdpa_causal_256", FUSED, "`scaled_dot_product_attention`"),
     ("dropout on the weights, 4,096", "sdpa_dropout_4096", FUSED, "`scaled_dot_product_attention`"),
+    ("additive (Bahdanau), 512 × 512, A = 128", "additive_512", COMPILED, "the full tensor under `torch.compile`"),
     ("concatenation under mean, 16,384", "concat_mean_16384", FULL, "the full tensor in PyTorch"),
     ("Epanechnikov kernel in one dimension, 16,384", "epanechnikov_line_16384", FULL, "the full tensor in PyTorch"),
-    ("causal, 8 heads, 256", "sdpa_causal_256", FUSED, "`scaled_dot_product_attention`"),
-    ("plain, 8 heads, 256", "sdpa_scaled_dot_256", FUSED, "`scaled_dot_product_attention`"),
 )
-"""The rows of README: what it calls them, the name, the rival, and what it calls the rival. The slowest row follows."""
+"""The rows of pages: what they call them, the name, the rival, and what they call the rival. The slowest row follows."""
+README_ROWS = 4
+"""How many of these rows README has, before the slowest."""
 PROCESSORS = {"amd-zen3-avx2": "AMD Zen 3", "amd-zen5-avx512": "AMD Zen 5", "intel-avx512": "Intel Xeon"}
 HEADING = "## Table"
 PASSES = ("forward", "forward + backward")
 
 
 def write_all() -> None:
-    """Write the page, the plot and README's table from the rows that are stored."""
+    """Write the pages and the plot from the rows that are stored."""
     measured = store.every()
     write(next(iter(measured.values())))
-    README.write_text(insert(README.read_text(encoding="utf-8"), summary(measured)), encoding="utf-8")
+    for page, table in summaries(measured).items():
+        page.write_text(insert(page.read_text(encoding="utf-8"), table), encoding="utf-8")
 
 
 def write(rows: Rows, page: Path = PAGE, plot: Path = PLOT) -> None:
@@ -56,20 +61,25 @@ def write(rows: Rows, page: Path = PAGE, plot: Path = PLOT) -> None:
     page.write_text(insert(text, generated(rows)), encoding="utf-8")
 
 
-def summary(measured: Mapping[str, Rows]) -> str:
-    """Return the table of README: a few rows, and the slowest row of the processor that was measured last.
+def summaries(measured: Mapping[str, Rows]) -> dict[Path, str]:
+    """Return the tables of the pages that have a few rows of every processor.
 
     Args:
         measured: the stored rows by processor, the one that was measured last first.
     """
+    return {README: _summary(measured, SUMMARY[:README_ROWS]), PLANNER: _summary(measured, SUMMARY)}
+
+
+def _summary(measured: Mapping[str, Rows], rows: Sequence[tuple[str, str, str, str]]) -> str:
+    """Return a table of these rows, and of the slowest row of the processor that was measured last."""
     newest = next(iter(measured.values()))
     worst = min((cell for cell in findings.cells(newest) if not cell.rival.startswith("qkv")), key=lambda c: c.middle)
     name, _, n = worst.row.rpartition("_")
     slowest = (f"{name.replace('_', ' ')}, 8 heads, {n}: the slowest row", worst.row, worst.rival, RIVALS[worst.rival])
     head = ["mechanism, number of keys", *(PROCESSORS[name] for name in measured), "against"]
     lines = [
-        [label, *(_both(rows[row]["passes"], rival) for rows in measured.values()), against]
-        for label, row, rival, against in (*SUMMARY, slowest)
+        [label, *(_both(stored[row]["passes"], rival) for stored in measured.values()), against]
+        for label, row, rival, against in (*rows, slowest)
     ]
     days = ", ".join(
         f"{PROCESSORS[name]} {max(row['day'] for row in rows.values())}" for name, rows in measured.items()
@@ -82,7 +92,7 @@ def _both(passes: Mapping[str, Any], rival: str) -> str:
 
 
 RIVALS = {FULL: "the full tensor in PyTorch", FUSED: "`scaled_dot_product_attention`"}
-"""What README calls a rival."""
+"""What these tables call a rival."""
 
 
 def insert(text: str, part: str) -> str:

@@ -41,5 +41,5 @@ def test_the_tables_of_benchmarks_are_what_their_scripts_write(tmp_path: Path) -
     page.write_text(engine.insert(before, engine.generated(next(iter(measured.values())))), encoding="utf-8")
     overhead.write(page)
     assert text(page) == before
-    readme = text(engine.README)
-    assert engine.insert(readme, engine.summary(measured)) == readme
+    for path, table in engine.summaries(measured).items():
+        assert engine.insert(text(path), table) == text(path)

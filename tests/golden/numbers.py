@@ -1,20 +1,9 @@
-"""Check that a refactoring changed no number: record digests before it, compare after it.
+"""Digests of numbers: outputs and gradients, choices of algorithms, decoded ids, weights of models."""
 
-`python -m tests.golden record FILE` writes digests of outputs and gradients of the contract's cases at one and two
-threads, the algorithm chosen for about 200,000 problems, ids of greedy and beam decoding, the weights of five models
-after 20 updates, and of every model of tokens its first weights, its scores at once and by steps, and its weights after
-20 updates. `python -m tests.golden compare FILE` computes them again and names what differs. Digests are valid on one
-machine only: bits can differ between processors.
-"""
-
-import argparse
 import hashlib
-import json
 import random
 import re
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -415,44 +404,3 @@ def _updated(model: nn.Module, loss: Callable[[], Tensor]) -> str:
         loss().backward()
         optimizer.step()
     return _weights(model)
-
-
-PARTS = {
-    "answers": answers,
-    "choices": choices,
-    "decoded": decoded,
-    "trained": trained,
-    "models": models,
-    "readers": readers,
-}
-
-
-def main() -> None:
-    """Record, or compare and report what differs."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["record", "compare"])
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--part", choices=PARTS, action="append", help="some of the parts only")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    parts = given.part or list(PARTS)
-    found = {part: dict(PARTS[part]()) for part in parts}
-    counts = ", ".join(f"{len(entries):,} {part}" for part, entries in found.items())
-    if given.what == "record":
-        given.file.write_text(json.dumps(found))
-        print(f"Recorded {counts}.")  # noqa: T201
-        return
-    before = json.loads(given.file.read_text())
-    differing = [
-        f"{name}: {before[part].get(name)} became {entries.get(name)}"
-        for part, entries in found.items()
-        for name in sorted({*before[part], *entries})
-        if before[part].get(name) != entries.get(name)
-    ]
-    print("\n".join(differing[:50]))  # noqa: T201
-    print(f"{len(differing):,} of {counts} differ.")  # noqa: T201
-    sys.exit(bool(differing))
-
-
-if __name__ == "__main__":
-    main()

@@ -78,6 +78,7 @@ def tag(
 
     Example: echo "Ada wrote the first program" | qkv tag runs/names
     """
+    from qkv.data.words import split_words
     from qkv.tasks.answering import format_answers, parts_of_stdin
     from qkv.tasks.drawing import Drawing
     from qkv.tasks.streams import write_text
@@ -97,7 +98,7 @@ def tag(
         unknown = UnknownCounter(unknown_name(tagger.tokenizer))
 
         def answer(lines: list[str], first: int) -> list[Tagging]:
-            results = tagger.tag_fully([line.split() for line in lines], attention=drawing.active, first=first)
+            results = tagger.tag_fully([split_words(line) for line in lines], attention=drawing.active, first=first)
             unknown.add(result.tokens for result in results)
             return results
 

@@ -14,6 +14,7 @@ import numpy as np
 from qkv.data.choices import Elements
 from qkv.data.corpus import Pair
 from qkv.data.layouts import number_hint
+from qkv.data.words import split_words
 from qkv.errors import DataError, Place, brief, setting
 
 Vectors = np.ndarray[Any, np.dtype[np.float64]]
@@ -45,7 +46,7 @@ def kind_of(text: str) -> Elements:
         ('numbers', 'words')
     """
     try:
-        for part in text.replace(",", " ").split():
+        for part in split_words(text.replace(",", " ")):
             float(part)
     except ValueError:
         return "words"
@@ -71,7 +72,7 @@ def read_elements(text: str, kind: Elements, where: str, width: int | None = Non
         >>> read_elements("0.5,1 2,3", "numbers", "f:1").tolist()
         [[0.5, 1.0], [2.0, 3.0]]
     """
-    parts = text.split()
+    parts = split_words(text)
     if not parts:
         raise DataError(where, "at least one element", "an empty line", "Fill it or delete the line.")
     if kind == "words":
@@ -107,10 +108,10 @@ def read_target(text: str, count: int, where: str, elements: str | None = None) 
         (2, 1)
     """
     positions = []
-    for part in text.split():
+    for part in split_words(text):
         if not (part.isascii() and part.isdecimal() and 1 <= int(part[:12]) <= count):
             hint = "Positions count from 1." + (" Is this file counted from 0?" if part == "0" else "")
-            if elements is not None and part in elements.split():
+            if elements is not None and part in split_words(elements):
                 hint += " The target seems to hold elements: write their positions."
             elif re.fullmatch(r"\d+([,;]\d+)+", part):
                 hint += " Separate them by spaces."
@@ -182,10 +183,8 @@ def _expect_elements(pairs: Sequence[Pair], names: tuple[str, str], kind: Elemen
 
 def _is_target(positions: str, elements: str) -> bool:
     """Whether a text has positions of the elements of another."""
-    count = len(elements.split())
-    return bool(positions.split()) and all(
-        part.isascii() and part.isdecimal() and 1 <= int(part[:12]) <= count for part in positions.split()
-    )
+    count, parts = len(split_words(elements)), split_words(positions)
+    return bool(parts) and all(part.isascii() and part.isdecimal() and 1 <= int(part[:12]) <= count for part in parts)
 
 
 def _vector(part: str, position: int, where: str) -> tuple[float, ...]:

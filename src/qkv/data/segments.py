@@ -10,6 +10,9 @@ words themselves stay plain.
 
 `none` takes the tokens that spaces separate as they are: phones, glosses, text that is tokenized already. A joiner
 marks one that spells a special token.
+
+`qkv.data.words` says what separates words. A no-break space does not: for `none` it is part of a token, for `word` a
+mark.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,6 +20,7 @@ from unicodedata import category
 
 from tokenizers import Regex, pre_tokenizers
 
+from qkv.data.words import SEPARATORS, split_words
 from qkv.errors import DataError
 
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -30,7 +34,7 @@ _RUN, _NEAR = 64, 256
 _WORD_CHUNK = 1 << 14
 """Characters per chunk when splitting words: the library takes some 450 bytes for each token that it finds."""
 _BPE_PIECE = rf" ?[\p{{L}}\p{{M}}]{{1,{_RUN}}}| ?\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]|\s"
-_WORD_PIECE = r"[\p{L}\p{M}\p{N}]+|[^\s\p{L}\p{M}\p{N}]"
+_WORD_PIECE = rf"[\p{{L}}\p{{M}}\p{{N}}]+|[^{SEPARATORS}\p{{L}}\p{{M}}\p{{N}}]"
 
 _BPE_SPLIT = pre_tokenizers.Split(Regex(_BPE_PIECE), "isolated")
 _WORD_SPLIT = pre_tokenizers.Split(Regex(_WORD_PIECE), "removed", invert=True)
@@ -228,7 +232,7 @@ def split_text(text: str, kind: str) -> Iterable[str]:
         [['it', "￭'￭", 's', 'ok'], ["it's", 'ok']]
     """
     if kind == "none":
-        return [JOINER + token if token.lstrip(JOINER) in SPECIALS else token for token in text.split()]
+        return [JOINER + token if token.lstrip(JOINER) in SPECIALS else token for token in split_words(text)]
     return words(text) if kind == "word" else text
 
 

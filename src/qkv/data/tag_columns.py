@@ -7,6 +7,7 @@ from typing import NamedTuple, NoReturn
 
 from qkv.data.layouts import foreign_format, misplaced_line_hint, untabbed_hint
 from qkv.data.normal_forms import normalize
+from qkv.data.words import split_words
 from qkv.errors import DataError, Place, brief, quantity
 
 _SPAN = re.compile(r"[BIESLUM][-_]\S+")
@@ -218,9 +219,9 @@ def _expect_words(sentences: Sequence[Sequence[TagLine]], name: str) -> None:
     first = rows[0]
     if (mark := _joining_mark([cell for row in rows for cell in row.cells])) is not None:
         _refuse_joined(first.cells, mark, Place(name, first.number))
-    several = [row for row in rows if len(row.cells[0].split()) > 1]
-    if several and all(len(row.cells[0].split()) == len(row.cells[-1].split()) for row in rows):
-        got = f'{len(several[0].cells[0].split())} words and as many tags: "{brief(several[0].cells[0])}"'
+    several = [row for row in rows if len(split_words(row.cells[0])) > 1]
+    if several and all(len(split_words(row.cells[0])) == len(split_words(row.cells[-1])) for row in rows):
+        got = f'{len(split_words(several[0].cells[0]))} words and as many tags: "{brief(several[0].cells[0])}"'
         raise DataError(Place(name, several[0].number), expected, got, _ONE_WORD)
     if len(first.cells) > 2 and all(map(_ends_sentence, (row.cells for row in rows))):
         got = f'a sentence: "{brief(" ".join(first.cells))}"'

@@ -11,6 +11,7 @@ from typing import NoReturn, cast, get_args
 from qkv.data.choices import Form, TokenizerKind
 from qkv.data.normal_forms import normalize
 from qkv.data.segments import SPECIALS, byte_alphabet
+from qkv.data.words import split_words
 from qkv.errors import DataError
 from qkv.strict_json import parse_json
 
@@ -201,7 +202,7 @@ def _check_pieces(kind: TokenizerKind, pieces: tuple[str, ...]) -> None:
         _refuse(f"pieces of at most {LARGEST:,} characters in all", f"{count:,}")
     if kind == "char" and any(len(piece) != 1 for piece in learned):
         _refuse("pieces of one character", _excerpt(next(piece for piece in learned if len(piece) != 1)))
-    if kind == "none" and (spaced := next((piece for piece in learned if piece.split() != [piece]), None)):
+    if kind == "none" and (spaced := next((piece for piece in learned if split_words(piece) != [piece]), None)):
         _refuse("pieces without spaces", _excerpt(spaced))
     if kind in OF_BYTES:
         alphabet, present = byte_alphabet(), set(learned)

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 
+from qkv.data.words import split_words
 from qkv.errors import DataError
 from qkv.metrics.figure import Figure, require_same_length
 
@@ -10,7 +11,7 @@ def word_error_rate(hypotheses: Sequence[str], references: Sequence[str]) -> Fig
     """Compute edits of words per reference word, over all texts together.
 
     Args:
-        hypotheses: one text per item; words are separated by white space.
+        hypotheses: one text per item; words are separated by white space other than no-break spaces.
         references: one text per item.
 
     Returns:
@@ -23,7 +24,7 @@ def word_error_rate(hypotheses: Sequence[str], references: Sequence[str]) -> Fig
         >>> word_error_rate(["the cat sat"], ["the cat sat down"]).value
         25.0
     """
-    value = _rate([h.split() for h in hypotheses], [r.split() for r in references])
+    value = _rate(list(map(split_words, hypotheses)), list(map(split_words, references)))
     return Figure("word_error_rate", value, "unit:word|case:mixed|average:corpus", higher_is_better=False)
 
 

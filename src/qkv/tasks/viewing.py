@@ -12,6 +12,7 @@ from qkv.data.batches import collate_sources, device_of
 from qkv.data.corpus import decode
 from qkv.data.open_vocabulary import pieces_open
 from qkv.data.table import parse_table
+from qkv.data.words import split_words
 from qkv.decode.greedy import greedy
 from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.files import read_file
@@ -135,7 +136,7 @@ def scene_of(trained: Model, text: str, tokens: int | None = None) -> Scene:
         case Regressor():
             return _regressed(trained, text, tokens)
         case Tagger():
-            ids, begins = encode_words(text.split(), trained.tokenizer)
+            ids, begins = encode_words(split_words(text), trained.tokenizer)
             return _read(trained, list(_expect_tokens(ids[:tokens])), text, begins)
         case _:
             return _read(trained, list(_expect_tokens(trained.tokenizer.encode(text)[:tokens])), text)
@@ -220,7 +221,7 @@ def _read(
 
 def _pointed(trained: ElementPointer, text: str, tokens: int | None) -> Scene:
     """The pointer's attention between answer and elements; and, as another sequence, what elements attend to."""
-    excerpt = " ".join(_expect_tokens(text.split()[:tokens]))
+    excerpt = " ".join(_expect_tokens(split_words(text)[:tokens]))
     item, (answer,) = trained.read(excerpt), trained.point_fully([excerpt])
     with torch.no_grad(), record(trained.model) as trace:
         trained.run(item, answer.positions)

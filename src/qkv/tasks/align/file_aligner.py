@@ -10,6 +10,7 @@ from torch import Tensor
 
 from qkv.data.corpus import Pair, read_lines
 from qkv.data.word_table import WordTable
+from qkv.data.words import split_words
 from qkv.errors import ConfigError, DataError, expect_name, on_command_line, setting
 from qkv.files import as_path
 from qkv.metrics.alignment import (
@@ -72,7 +73,7 @@ class Aligned:
         """Format one JSON object per pair: its words and its links."""
         return [
             json.dumps(
-                {"source": pair.source.split(), "target": pair.target.split(), "links": sorted(links)},
+                {"source": split_words(pair.source), "target": split_words(pair.target), "links": sorted(links)},
                 ensure_ascii=False,
             )
             for pair, links in zip(self.pairs, self.links, strict=True)
@@ -246,7 +247,9 @@ def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> _Senten
         raise DataError(
             str(files.gold), "one line of links per sentence", got, "Give one line per sentence; it can be empty."
         )
-    expect_inside(gold, [(len(pair.source.split()), len(pair.target.split())) for pair in pairs], str(files.gold))
+    expect_inside(
+        gold, [(len(split_words(pair.source)), len(split_words(pair.target))) for pair in pairs], str(files.gold)
+    )
     linked = sum(bool(links.possible) for links in gold)
     if files.gold_from == 0 and linked >= _CHECKED_SENTENCES and lacks_first_words(gold):
         note(

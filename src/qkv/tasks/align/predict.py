@@ -11,6 +11,7 @@ from qkv.data.batches import collate_sources, device_of, inference_batches, rest
 from qkv.data.corpus import Pair
 from qkv.data.open_vocabulary import encode_pair
 from qkv.data.tokenizer import Tokenizer
+from qkv.data.words import SEPARATORS, split_words
 from qkv.decode.likeliest import expect_numbers
 from qkv.errors import ConfigError, DataError, Place, expect_name, nearest, setting
 from qkv.metrics.alignment import Link, Links, alignment_error_rate
@@ -195,28 +196,37 @@ def words_of_tokens(text: str, tokenizer: Tokenizer) -> list[int]:
         tokenizer: the tokenizer.
 
     Returns:
-        For each id of `tokenizer.encode(text)` the index of its word in `text.split()`; −1 for a token that is only a
-        space.
+        For each id of `tokenizer.encode(text)` the index of its word in `split_words(text)`; −1 for a token that is
+        only a space.
 
     Example:
         >>> tokenizer = Tokenizer.learn(["low lower"] * 9, kind="bpe", size=264)
         >>> words_of_tokens("low lower", tokenizer)[0], words_of_tokens("low lower", tokenizer)[-1]
         (0, 1)
     """
+    # A normal form can write spaces into a word: each of its words belongs to the one that it comes from.
+    words = enumerate(split_words(text))
+    written = [index for index, word in words for _ in range(_count_written(word, tokenizer))]
+    return [word if word == NO_WORD else written[word] for word in _of_written(text, tokenizer)]
+
+
+def _count_written(word: str, tokenizer: Tokenizer) -> int:
+    """Return how many words a word is to the tokenizer, after its normal form."""
+    if tokenizer.imported is None:
+        return len(split_words(tokenizer.vocabulary.prepared(word)))
+    ids = [number for number in tokenizer.encode(word) if number != tokenizer.eos]
+    return 1 + max(_words_of_pieces(tokenizer.pieces(ids)), default=NO_WORD)
+
+
+def _of_written(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Return the index of the word of each token, in the normal form of the text."""
     if tokenizer.imported is not None:
         return _words_of_pieces(tokenizer.pieces(tokenizer.encode(text)))
-    prepared = tokenizer.vocabulary.prepared(text)
-    # A normal form can write spaces into a word: each of its words belongs to the one that it comes from.
-    written = [index for index, word in enumerate(text.split()) for _ in tokenizer.vocabulary.prepared(word).split()]
-    return [word if word == NO_WORD else written[word] for word in _of_prepared(prepared, tokenizer)]
-
-
-def _of_prepared(text: str, tokenizer: Tokenizer) -> list[int]:
-    """Return the index of the word of each token in a normalized text."""
+    text = tokenizer.vocabulary.prepared(text)
     if tokenizer.kind == "word":
         return _of_words(text)
     if tokenizer.kind == "none":
-        return list(range(len(text.split())))
+        return list(range(len(split_words(text))))
     if tokenizer.kind == "char":
         return _of_characters(text)
     # Tokens are pieces of the bytes of the text, before which a space stands.
@@ -232,10 +242,10 @@ def _of_prepared(text: str, tokenizer: Tokenizer) -> list[int]:
 
 
 def _of_characters(text: str) -> list[int]:
-    """Return the index of the word of each character; −1 for white space, as `str.split` knows it."""
+    """Return the index of the word of each character; −1 for what separates words."""
     word, inside, words = NO_WORD, False, list[int]()
     for character in text:
-        begins = not character.isspace()
+        begins = character not in SEPARATORS
         word, inside = word + (begins and not inside), begins
         words.append(word if inside else NO_WORD)
     return words
@@ -257,7 +267,7 @@ def _words_of_pieces(pieces: Sequence[str]) -> list[int]:
 
 
 def _of_words(text: str) -> list[int]:
-    """Return the index of the word of each token, which can be white space that the tokenizer takes for a mark."""
+    """Return the index of the word of each token."""
     words, indices, start = _of_characters(text), list[int](), 0
     written = text.replace(segments.JOINER, segments.JOINER_IN_TEXT)
     for piece in map(segments.bare, segments.words(text)):

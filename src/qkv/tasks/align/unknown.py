@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qkv.data.corpus import Pair, read_pairs
+from qkv.data.words import split_words
 from qkv.errors import ConfigError, setting
 from qkv.metrics.alignment import Links
 from qkv.tasks.align.predict import Aligner, Names
@@ -84,6 +85,6 @@ def identical_links(pair: Pair) -> set[tuple[int, int]]:
         >>> sorted(identical_links(Pair("Zuri ist 7 , sagt Ada ,", "Zuri is 7 , Ada says ,", 1)))
         [(0, 0), (2, 2), (5, 4)]
     """
-    source, target = pair.source.split(), pair.target.split()
+    source, target = split_words(pair.source), split_words(pair.target)
     once = [word for word in set(source) & set(target) if source.count(word) == 1 == target.count(word)]
     return {(source.index(word), target.index(word)) for word in once}

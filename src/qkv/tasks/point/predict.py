@@ -11,6 +11,7 @@ from torch import Tensor
 from qkv.data.batches import device_of
 from qkv.data.choices import Elements
 from qkv.data.pointing import Pointed, read_elements
+from qkv.data.words import split_words
 from qkv.errors import CheckpointError, ConfigError, Place, setting
 from qkv.metrics.figure import Figure
 from qkv.models.pointer import END, PointerNetwork
@@ -159,7 +160,7 @@ class ElementPointer:
         answer_of = dict(zip(items, answers, strict=True))
         results = []
         for index, line in enumerate(lines):
-            elements = tuple(line.split())
+            elements = tuple(split_words(line))
             if index not in answer_of:
                 results.append(Pointing(elements, (), 0.0, finished=True))
                 continue

@@ -46,6 +46,9 @@ def test_every_scheme_names_the_same_spans(parts: list[tuple[str, int, int]]) ->
         assert spans(tags) == expected
         assert names_spans(tags) == bool(expected)
         assert span_f1([tags], [_encoded(at + 1, expected, "BIIB")]).value == 100
+        untyped = [tag[0] for tag in tags]
+        assert spans(untyped) == [span._replace(kind="") for span in expected]
+        assert names_spans(untyped) or not {"B", "I"} & set(untyped)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from qkv.metrics.figure import Figure, require_same_length
 
 
 class TagSpan(NamedTuple):
-    """The words start to stop − 1, and their kind."""
+    """The words start to stop − 1, and their kind; "" if tags have none."""
 
     kind: str
     start: int
@@ -18,27 +18,32 @@ class TagSpan(NamedTuple):
 _SCHEMES = (frozenset("BIES"), frozenset("BILU"))
 """The first letters of IOB1, IOB2 and IOBES, and those of BILOU, which writes L and U for E and S."""
 _CLOSING = frozenset("ELSU")
-_ALONE_OR_FIRST = frozenset("BSU")
+_NEVER_INSIDE = frozenset("BSUO")
 
 
 def names_spans(labels: Iterable[str]) -> bool:
-    """Return whether labels are `O` or `PREFIX-TYPE`, with the prefixes of IOB, IOBES or BILOU.
+    """Return whether labels are `O` or `PREFIX-TYPE`, or all of them without a type, as in IOB, IOBES or BILOU.
 
     Example:
         >>> names_spans(["B-PER", "I-PER", "O"]), names_spans(["U-PER", "O"]), names_spans(["NOUN", "VERB"])
         (True, True, False)
+        >>> names_spans(["B", "I", "O"]), names_spans(["N", "O"])
+        (True, False)
     """
-    marked = {label for label in labels if label != "O"}
-    letters = {label[0] for label in marked if label[1:2] == "-" and len(label) > 2}
-    written = all(label[1:2] == "-" and len(label) > 2 for label in marked)
-    return bool(marked) and written and any(letters <= scheme for scheme in _SCHEMES)
+    names = set(labels)
+    marked = names - {"O"}
+    typed = all(label[1:2] == "-" and len(label) > 2 for label in marked)
+    # Single letters can be tags of another kind: two of B, I and O tell.
+    untyped = all(len(label) == 1 for label in marked) and len(names & set("BIO")) > 1
+    letters = {label[0] for label in marked if label}
+    return bool(marked) and (typed or untyped) and any(letters <= scheme for scheme in _SCHEMES)
 
 
 def spans(tags: Sequence[str]) -> list[TagSpan]:
     """Decode the spans of a sentence; a span without its beginning starts where it is, as in CoNLL's evaluation script.
 
     Args:
-        tags: the tag of each word: O, or B-, I-, E-, L-, S- or U- and a kind.
+        tags: the tag of each word: O, or B, I, E, L, S or U, and a dash and a kind unless there is only one.
 
     Returns:
         The spans in order.
@@ -50,14 +55,17 @@ def spans(tags: Sequence[str]) -> list[TagSpan]:
         [TagSpan(kind='PER', start=0, stop=2), TagSpan(kind='LOC', start=3, stop=4)]
         >>> spans(["B-PER", "E-PER", "S-LOC"])
         [TagSpan(kind='PER', start=0, stop=2), TagSpan(kind='LOC', start=2, stop=3)]
+        >>> spans(["B", "I", "B", "O"])
+        [TagSpan(kind='', start=0, stop=2), TagSpan(kind='', start=2, stop=3)]
     """
     result: list[TagSpan] = []
-    kind, start, open_span = "", 0, False
+    kind: str | None = None
+    start, open_span = 0, False
     for index, tag in enumerate([*tags, "O"]):
-        continues = open_span and tag[:1] not in _ALONE_OR_FIRST and tag[2:] == kind
-        if kind and not continues:
+        continues = open_span and tag[:1] not in _NEVER_INSIDE and tag[2:] == kind
+        if kind is not None and not continues:
             result.append(TagSpan(kind, start, index))
-            kind = ""
+            kind = None
         if tag != "O" and not continues:
             kind, start = tag[2:], index
         open_span = tag != "O" and tag[0] not in _CLOSING

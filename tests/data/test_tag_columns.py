@@ -36,7 +36,15 @@ LAYOUTS = {
     ),
     "GermEval": (
         "#\thttp://n-tv.de\t[2010]\t-\n1\tIn\tO\tO\n2\tBerlin\tB-LOC\tO\n\n#\thttp://x.de\t-\t-\n1\tJa\tO\tO\n",
-        [("In Berlin", "O O"), ("Ja", "O")],
+        [("In Berlin", "O B-LOC"), ("Ja", "O")],
+    ),
+    "GermEval with comments": (
+        "#\thttp://de.org [2010-01-01]\n1\tFC\tB-ORG\tO\n2\tDarmstadt\tI-ORG\tB-LOC\n\n# 2\n1\tJa\tO\tO\n",
+        [("FC Darmstadt", "B-ORG I-ORG"), ("Ja", "O")],
+    ),
+    "numbers, phrases and names": (
+        "1\tAda\tB-NP\tB-PER\n2\tschrieb\tB-VP\tO\n\n1\tJa\tO\tO\n",
+        [("Ada schrieb", "B-PER O"), ("Ja", "O")],
     ),
     "IOB": ("Ada I-PER\nwrote O\n\n2 O\n1 O\n", [("Ada wrote", "I-PER O"), ("2 1", "O O")]),
 }

@@ -15,6 +15,10 @@ _SPAN = re.compile(r"[BIESLUM][-_]\S+")
 _NUMBER = re.compile(r"(\d+)([-.]\d+)?")
 _UD_WIDTH = 10
 """Columns of CoNLL-X and CoNLL-U: ID, FORM, LEMMA, UPOS, XPOS, FEATS, HEAD, DEPREL, DEPS, MISC."""
+_GERMEVAL_WIDTH = 4
+"""Columns of GermEval 2014: number, word, name, name within that name."""
+_PHRASE = re.compile(r"[A-Z]-\w*P")
+"""Tags of phrases, such as B-NP, which stand beside those of names in other files."""
 _EMPTY = "_"
 _DOCUMENT = "-DOCSTART-"
 _PERIOD = re.compile(r"(\w{2,})?[.!?…]+")
@@ -151,8 +155,7 @@ def layout_of(sentences: Sequence[Sequence[TagLine]], name: str) -> TagColumns:
     """
     layout = TagColumns()
     if _are_numbered(sentences, name):
-        wide = len(sentences[0][0].cells) == _UD_WIDTH
-        layout = TagColumns("CoNLL-U", 1, 3, True) if wide else TagColumns("numbered columns", 1, -1, True)
+        layout = _numbered_layout([row.cells for sentence in sentences for row in sentence if row.cells[0].isdecimal()])
     rows = [row.cells for sentence in sentences for row in layout.words(sentence)]
     words, tags = {cells[layout.word] for cells in rows}, {cells[layout.tag] for cells in rows}
     if tags == {_EMPTY}:
@@ -166,6 +169,17 @@ def layout_of(sentences: Sequence[Sequence[TagLine]], name: str) -> TagColumns:
     _expect_words(sentences, name)
     _check_each_order([row for sentence in sentences for row in layout.words(sentence)], layout, name)
     return layout
+
+
+def _numbered_layout(rows: Sequence[tuple[str, ...]]) -> TagColumns:
+    """Recognize where the tags are if the first column numbers the words."""
+    width = len(rows[0])
+    if width == _UD_WIDTH:
+        return TagColumns("CoNLL-U", 1, 3, True)
+    names = {row[2] for row in rows} - {"O"}
+    if width == _GERMEVAL_WIDTH and _are_spans(names) and not all(map(_PHRASE.fullmatch, names)):
+        return TagColumns("GermEval 2014, the outer names", 1, 2, True)
+    return TagColumns("numbered columns", 1, -1, True)
 
 
 def _check_each_order(rows: Sequence[TagLine], layout: TagColumns, name: str) -> None:

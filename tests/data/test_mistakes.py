@@ -201,7 +201,7 @@ TABLES: list[Row] = [
     ("1,2\n3,4\n", None, "", '"a"', "The first line of {f} is numbers ... 1 to 2"),
     ("a,a\n1,2\n", None, "", '"a", 2 times', "its own name"),
     ('a,b\n"1,2\n', 2, "", "unexpected end of data", "Close the quotation mark"),
-    (f'a,b\n"{"x" * 140_000}",1\n', 2, "", "field larger than field limit (131072)", "Shorten the field"),
+    ('a,b\n"' + ("x" * 140_000 + "\n") * 8 + '",1\n', 2, "", "field larger than field limit (1048576)", "Shorten"),
     ('a,b\n1,2"x"\n3,"4"x\n', 3, "", "',' expected after '\"'", "quotation mark"),
     ("a,b\n,2\n", 2, "", "an empty field", "--missing skip"),
     ("a,b\nNA,2\n", 2, "", '"NA"', "--missing skip"),

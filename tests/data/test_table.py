@@ -1,12 +1,14 @@
 """Messy CSV files: what is read, and what is said of the rest."""
 
+import csv
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from qkv.data.choices import Decimal
-from qkv.data.table import parse_table, read_table
+from qkv.data.table import parse_table, parse_table_in_parts, read_table
 from qkv.errors import ConfigError, DataError
 
 
@@ -113,9 +115,44 @@ def test_spaces_separate_where_every_line_has_as_many_fields() -> None:
     assert parse_table(["living area", "75", "80"], "f.csv").columns == ("living area",)
 
 
-def test_a_field_that_is_too_long_is_not_said_to_be_open() -> None:
+def test_a_field_can_be_as_long_as_a_line_and_the_limit_of_the_process_stays() -> None:
+    limit = csv.field_size_limit()
+    table = parse_table(["a,b", f"{'x' * 140_000},1", f'"{"x" * 140_000}",2'], "f.csv")
+    assert table.numbers(["b"]).rows == ((1.0,), (2.0,))
     with pytest.raises(DataError, match=r"^f.csv:2: .*Shorten the field"):
-        parse_table(["a,b", f'"{"x" * 140_000}",1'], "f.csv")
+        parse_table(["a,b", f'"{"x" * 2**20}"",1'], "f.csv")
+    assert csv.field_size_limit() == limit
+
+
+@pytest.mark.parametrize("delimiter", [" ", ",", ";", "\t"])
+@pytest.mark.parametrize("title", ["", "run 7, morning\n", "made by\n\n"])
+@pytest.mark.parametrize("names", [["x"], ["x", "y"], ["x1", "y", "z"]])
+def test_names_are_read_as_savetxt_writes_them(delimiter: str, title: str, names: list[str], tmp_path: Path) -> None:
+    rows = np.arange(3.0 * len(names)).reshape(3, -1)
+    header = title + delimiter.join(names)
+    np.savetxt(tmp_path / "t", rows, header=header, delimiter=delimiter, footer="the end")
+    table = read_table(tmp_path / "t")
+    assert table.columns == tuple(names)
+    assert table.numbers(names).rows == tuple(map(tuple, rows.tolist()))
+    lines = (tmp_path / "t").read_text().split("\n")
+    parts = list(parse_table_in_parts(lines, "t"))
+    assert parts[0].columns == table.columns
+    assert tuple(row for part in parts for row in part.rows) == table.rows
+
+
+@pytest.mark.parametrize(
+    ("lines", "columns"),
+    [
+        (["#,name,x", "1,a,2"], ("#", "name", "x")),
+        (["# x y", "1 2 3"], ("#", "x", "y")),
+        (["#x y", "1 2"], ("#x", "y")),
+        (["# units: m, s", "t,x", "1,2"], ("t", "x")),
+        (["# units", "1,2"], ("1", "2")),
+        (["a", "# 1"], ("a",)),
+    ],
+)
+def test_other_marks_are_read_as_they_stand(lines: list[str], columns: tuple[str, ...]) -> None:
+    assert parse_table(lines, "f").columns == columns
 
 
 def test_a_column_that_does_not_exist_is_named_with_the_nearest() -> None:

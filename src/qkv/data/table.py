@@ -3,7 +3,9 @@
 Fields are separated by tabs if the first line has one outside quotation marks, else by semicolons, else by commas, else
 by spaces if every line has as many fields as the first; they may be quoted as RFC 4180 says. The first line names the
 columns, unless all its fields are numbers or empty: then columns are called 1, 2, 3 and so on. Names are brought to
-Unicode's form NFC. Every problem is a `DataError` that starts with `file:line`.
+Unicode's form NFC. Lines before it that begin with "# " are comments, and then all such lines are; the last one
+names the columns of rows of numbers if it has as many fields, as numpy.savetxt writes it. Every problem is a
+`DataError` that starts with `file:line`.
 """
 
 import csv
@@ -11,12 +13,12 @@ import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import final
 
 from qkv.data.choices import Decimal, Missing
-from qkv.data.corpus import Lines, in_parts, read_lines
+from qkv.data.corpus import LONGEST_LINE, Lines, in_parts, read_lines
 from qkv.data.layouts import foreign_format, misplaced_line_hint, number_hint
 from qkv.data.normal_forms import normalize
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, quantity, setting
@@ -41,6 +43,7 @@ _ADVICE = (
     (re.compile(r"\D*"), "It is text: correct it, delete the line, or choose a column of numbers."),
 )
 """What to do with a field that is no number, by what it looks like."""
+_COMMENT = re.compile(r"#( +|$)")
 _EXCEL = re.compile(r'"?sep=.?"?', re.IGNORECASE)
 """The line with which Excel names the separator."""
 _SEPARATED = "columns between commas, semicolons or tabs"
@@ -261,6 +264,7 @@ def parse_table(lines: Sequence[str], name: str) -> FieldTable:
         >>> parse_table(["1.5,2"], "f.csv").columns
         ('1', '2')
     """
+    lines = list(_uncommented(lines))
     empty, rows = _read_header(lines, name, _separator(lines))
     return replace(empty, rows=tuple(rows))
 
@@ -290,16 +294,37 @@ def parse_table_in_parts(lines: Iterable[str], name: str, *, line_buffered: bool
     filled = 0
     for line in remaining:
         start.append(line)
-        filled += bool(line.strip())
+        filled += bool(line.strip()) and not _COMMENT.match(line)
         if filled == 2 or (filled == 1 and (_mark(line) is not None or len(_words(line)) < 2)):
             break
-    empty, rows = _read_header(chain(start, remaining), name, _separator(start))
+    uncommented = _uncommented(start, remaining)
+    start = list(islice(uncommented, len(start)))
+    empty, rows = _read_header(chain(start, uncommented), name, _separator(start))
     any_rows = False
     for part in in_parts(rows, line_buffered=line_buffered, size=lambda row: sum(map(len, row[1]))):
         any_rows = True
         yield replace(empty, rows=tuple(part))
     if not any_rows:
         yield empty
+
+
+def _uncommented(start: Sequence[str], remaining: Iterable[str] = ()) -> Iterator[str]:
+    """Empty the comments of lines that begin with some, so that every other line keeps its number.
+
+    Args:
+        start: the lines at least up to the first row.
+        remaining: those behind it.
+    """
+    first = next((index for index, line in enumerate(start) if line.strip() and not _COMMENT.match(line)), len(start))
+    comments, shape = list(start[:first]), _shape(start[first] if first < len(start) else "")
+    marked = [index for index, line in enumerate(comments) if _COMMENT.match(line)]
+    numbers = first < len(start) and any(map(_like_number, _fields(start[first])))
+    names = [index for index in marked if numbers and _shape(_COMMENT.sub("", comments[index])) == shape]
+    if not marked or (not names and shape == _shape(comments[marked[0]]) == (None, shape[1])):
+        return chain(start, remaining)  # without comments, or the first column is called "#"
+    for index in names[-1:]:
+        comments[index] = _COMMENT.sub("", comments[index])
+    return ("" if _COMMENT.match(line) else line for line in chain(comments, start[first:], remaining))
 
 
 def _read_header(lines: Iterable[str], name: str, between: str) -> tuple[FieldTable, Iterator[Row]]:
@@ -365,10 +390,13 @@ def _rows(lines: Iterable[str], name: str, between: str) -> Iterator[Row]:
     reader = csv.reader(ended(), delimiter=between, skipinitialspace=True, strict=True)
     while True:
         start = reader.line_num + 1
+        usual = csv.field_size_limit(LONGEST_LINE)  # which the library has for the whole process
         try:
             fields = next(reader, None)
         except csv.Error as error:
             raise _refused(last, Place(name, start), str(error)) from None
+        finally:
+            csv.field_size_limit(usual)
         if fields is None:
             return
         if any(field.strip() for field in fields) or len(fields) > 1:
@@ -400,6 +428,16 @@ def _mark(line: str) -> str | None:
     """Return the first of tab, semicolon and comma that occurs outside quotation marks; None if none does."""
     bare = _QUOTED.sub("", line)
     return next((mark for mark in "\t;," if mark in bare), None)
+
+
+def _shape(line: str) -> tuple[str | None, int]:
+    """Return what separates the fields of a line, and how many there are."""
+    return _mark(line), len(_fields(line))
+
+
+def _fields(line: str) -> list[str]:
+    mark = _mark(line)
+    return _words(line) if mark is None else _QUOTED.sub("x", line).split(mark)
 
 
 def _words(line: str) -> list[str]:

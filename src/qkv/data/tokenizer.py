@@ -1,8 +1,9 @@
 """Text to ids and back: pieces of bytes, words, characters, or what spaces separate; trained on the training text."""
 
 import json
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Literal, final, get_args
@@ -21,7 +22,10 @@ _BYTES = byte_alphabet()
 _MARKS = ("<pad>", "<bos>", "<eos>", "<unk>")
 _SPACE_SHOWN = "▁"
 _UNKNOWN_CHARACTER = "\ufffd"
+_BYTE_PIECE = re.compile("<0x[0-9A-Fa-f]{2}>")
 _PAIR, _PARTS = "qkv tokenizers 1", {"format", "source", "target"}
+_LONGEST_CHARACTER = 4
+"""Bytes of a character in UTF-8."""
 CHUNK = 1 << 16
 """Characters per chunk of byte pair encoding, and number of cached words."""
 _MOST = 1_000_000
@@ -224,6 +228,68 @@ class Tokenizer:
         if self.kind != "char":
             return join_pieces(pieces, self.kind)
         return "".join(_UNKNOWN_CHARACTER if piece == SPECIALS[self.unk] else piece for piece in pieces)
+
+    def decode_stream(self, before: Sequence[int], ids: Iterable[int]) -> Iterator[str]:
+        """Decode ids one at a time, each part as soon as no later id can change it.
+
+        Args:
+            before: the ids of the text that they continue.
+            ids: from a model.
+
+        Returns:
+            The parts, which together are what `decode` returns for all ids, without the text of `before`.
+
+        Raises:
+            DataError: an id is not in the vocabulary.
+
+        Example:
+            >>> tokenizer = Tokenizer.learn(["abc"], kind="bpe", size=260)
+            >>> list(tokenizer.decode_stream([], tokenizer.encode("a€")))
+            ['a', '€']
+        """
+        window = list(before)
+        text = self.decode(window)
+        written = len(text)  # of the text of the window
+        for number in ids:
+            window.append(number)
+            if self._may_be_part(number):
+                continue
+            text = self.decode(window)
+            # Up to three bytes at the end of a text are one U+FFFD, until the character is complete.
+            settled = len(text) - text.endswith(_UNKNOWN_CHARACTER)
+            if settled > written:
+                yield text[written:settled]
+                written = settled
+            window, written = self._shortened(window, text, written)
+        if rest := self.decode(window)[written:]:
+            yield rest
+
+    def _may_be_part(self, number: int) -> bool:
+        """Return whether the text of an id depends on all ids of a run that goes on: of such bytes, a library decodes
+        either all or none.
+        """
+        return self.imported is not None and _BYTE_PIECE.fullmatch(self.imported.pieces([number])[0]) is not None
+
+    def _shortened(self, window: list[int], text: str, written: int) -> tuple[list[int], int]:
+        """Drop the ids at the beginning of a window that the text of later ids does not depend on.
+
+        Args:
+            window: the ids.
+            text: their text.
+            written: how much of it is written.
+
+        Returns:
+            The rest of the window, and how much of its text is written.
+        """
+        start, with_text = len(window), 0
+        # A character that is not complete lies within the last ids that have any text.
+        while start and (with_text < _LONGEST_CHARACTER or self._may_be_part(window[start])):
+            start -= 1
+            with_text += bool(self.decode(window[start : start + 1]))
+        shorter = window[start:]
+        still_written = len(self.decode(shorter)) - (len(text) - written)
+        # At the beginning of a text, a decoder may leave out a space.
+        return (shorter, still_written) if start and still_written > 0 else (window, written)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return a readable name for each id.

@@ -32,7 +32,6 @@ from qkv.values.checked import answering
 
 LongPrompt = Literal["refuse", "window"]
 _ROWS, _WIDEST = 64, 1_000_000
-_LONGEST_CHARACTER = 4
 
 
 @final
@@ -126,7 +125,7 @@ class Generator:
             _expect_no_sampling(sampling)
         if beam != 1 or self.tokenizer.imported is not None:
             added = self.continuations(sources, tokens=tokens, sampling=sampling, beam=beam)
-            texts = ("".join(self._decode_stream(*pair)) for pair in zip(sources, map(iter, added), strict=True))
+            texts = ("".join(self.tokenizer.decode_stream(*pair)) for pair in zip(sources, added, strict=True))
             return [prompt + text for prompt, text in zip(prompts, texts, strict=True)]
         keys = row_keys(sources)
         completed = [""] * len(prompts)
@@ -137,7 +136,7 @@ class Generator:
             # One row of token ids per step.
             steps = [next(draws) for _ in range(_at_least_one(tokens))]
             for index, ids in zip(indices, zip(*steps, strict=True) if steps else [()] * len(indices), strict=True):
-                completed[index] = prompts[index] + "".join(self._decode_stream(sources[index], iter(ids)))
+                completed[index] = prompts[index] + "".join(self.tokenizer.decode_stream(sources[index], ids))
         return completed
 
     def stream(
@@ -165,9 +164,9 @@ class Generator:
         sampling = Sampling(temperature, top_k, top_p, seed)
         source = self._encode(prompt, long_prompt)
         if self.tokenizer.imported is not None:
-            return self._decode_stream(source, self._sampled_tokens(source, sampling, tokens))
+            return self.tokenizer.decode_stream(source, self._sampled_tokens(source, sampling, tokens))
         draws = self._sample_endlessly([source], row_keys([source]), sampling)
-        return self._decode_stream(source, (next(draws)[0] for _ in range(_at_least_one(tokens))))
+        return self.tokenizer.decode_stream(source, (next(draws)[0] for _ in range(_at_least_one(tokens))))
 
     def continuations(
         self, sources: Sequence[list[int]], *, tokens: int = TOKENS, sampling: Sampling | None = None, beam: int = 1
@@ -325,22 +324,6 @@ class Generator:
         else:
             scores[:, list(self.tokenizer.never_written)] = -torch.inf
         return scores
-
-    def _decode_stream(self, source: list[int], tokens: Iterator[int]) -> Iterator[str]:
-        """Convert tokens to text; a token that ends within a character waits for the next one."""
-        before, pending = source[-1:], list[int]()
-        length = len(self.tokenizer.decode(before))
-        for token in tokens:
-            pending.append(token)
-            text = self.tokenizer.decode(before + pending)[length:]
-            pieces = self.tokenizer.of_bytes or self.tokenizer.imported is not None
-            if pieces and text.endswith("\ufffd") and len(pending) < _LONGEST_CHARACTER:
-                continue
-            yield text
-            before, pending = [token], []
-            length = len(self.tokenizer.decode(before))
-        if pending:
-            yield self.tokenizer.decode(before + pending)[length:]
 
 
 def _expect_no_sampling(sampling: Sampling) -> None:

@@ -57,6 +57,16 @@ def test_a_translator_for_ctranslate2_gives_the_same_lines(runs: dict[str, Path]
     assert len(set(found)) == len(LINES)
 
 
+@pytest.mark.parametrize("to", ["ctranslate2", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_what_is_done_to_a_text_first_is_named(to: str, tmp_path: Path) -> None:
+    contents = families()["transformer"]
+    vocabulary = replace(Tokenizer.from_json(contents.tokenizer).vocabulary, unicode="NFKC", lowercase=True)
+    save(tmp_path / "run", replace(contents, tokenizer=vocabulary.to_json()))
+    succeeded(run("export", tmp_path / "run", "--to", to, "--out", tmp_path / "out"))
+    about = json.loads((tmp_path / "out" / "about.json").read_text())
+    assert (about["unicode"], about["lowercase"]) == ("NFKC", True)
+
+
 @pytest.mark.slow
 def test_a_language_model_for_onnx_gives_the_same_text(runs: dict[str, Path], tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")

@@ -227,7 +227,7 @@ def test_other_models_and_tokenizers_are_refused_by_name(tmp_path: Path) -> None
         qkv.hub.save(RecurrentTranslator(RecurrentConfig(size=20)), tmp_path / "model")
     words = Tokenizer.learn(["a b"], kind="word")
     model = LanguageModel(DecoderConfig(**{**DECODER, "size": words.size}))  # type: ignore[arg-type]
-    with pytest.raises(UnsupportedError, match="tokenizer: expected one of bpe, char, none; got word"):
+    with pytest.raises(UnsupportedError, match="tokenizer: expected one of bpe, unigram, char, none; got word"):
         qkv.hub.save(model, tmp_path / "model", tokenizer=words)
 
 

@@ -125,7 +125,19 @@ def _to_ctranslate2(trained: Loaded, out: Path) -> None:
 def _about(trained: Loaded) -> dict[str, JsonValue]:
     longest = trained.model.config.context if isinstance(trained, Generator) else trained.longest
     labels = trained.labels if isinstance(trained, Classifier | Tagger) else ()
-    return {**_special_tokens(trained.tokenizer), "longest": longest, "labels": list(labels)}
+    return {
+        **_special_tokens(trained.tokenizer),
+        **_text_rules(trained.tokenizer),
+        "longest": longest,
+        "labels": list(labels),
+    }
+
+
+def _text_rules(tokenizer: Tokenizer) -> dict[str, JsonValue]:
+    """Return what is done to a text before it is split; the file of a published tokenizer has its own rules."""
+    vocabulary = tokenizer.vocabulary
+    rules: dict[str, JsonValue] = {"unicode": vocabulary.unicode, "lowercase": vocabulary.lowercase}
+    return rules if tokenizer.imported is None else {}
 
 
 def _special_tokens(tokenizer: Tokenizer) -> dict[str, int]:

@@ -1,6 +1,8 @@
 """Writing a folder that `transformers` loads."""
 
 import json
+import re
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from qkv.checkpoint.json_values import JsonValue, decode_mapping, encode
 from qkv.checkpoint.tensors import pack
 from qkv.data.segments import SPECIALS, bpe_splitter
 from qkv.data.tokenizer import Tokenizer
-from qkv.data.vocabulary import Vocabulary
+from qkv.data.vocabulary import OF_BYTES, Vocabulary
 from qkv.errors import UnsupportedError, setting
 from qkv.files import absolute, as_path
 from qkv.hub.families.counterpart import Counterpart, counterpart
@@ -26,6 +28,15 @@ from qkv.models.parts import TransformerParts
 from qkv.models.translator import TransformerTranslator
 
 _GENERATION = "generation_config.json"
+_NORMAL_FORMS: Mapping[str, Callable[[], normalizers.Normalizer]] = {
+    "NFC": normalizers.NFC,
+    "NFD": normalizers.NFD,
+    "NFKC": normalizers.NFKC,
+    "NFKD": normalizers.NFKD,
+}
+_FINAL_SIGMA = r"(?<=\p{Cased}\p{Case_Ignorable}*)Σ(?!\p{Case_Ignorable}*\p{Cased})"
+"""The Unicode Standard, table 3-17 (Final_Sigma)."""
+_WHITE_SPACE = "".join(character for character in map(chr, range(sys.maxunicode + 1)) if character.isspace())
 
 
 def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> Path:
@@ -127,15 +138,16 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
     if imported is not None:
         return {"tokenizer.json": imported.source.encode()} if not imported.numbers else imported.original()
     vocabulary = tokenizer.vocabulary
+    if not tokenizer.shared:
+        hint = "Save the model alone (translator.model), or train with one tokenizer for both languages."
+        raise UnsupportedError("tokenizer", "one vocabulary", "one of sources and one of targets", hint)
     if vocabulary.kind not in _LIBRARY:
         hint = f"Save the model alone (generator.model), or train with {setting('tokenizer', 'bpe')}."
         expected = f"one of {', '.join(_LIBRARY)}"
         raise UnsupportedError("tokenizer", expected, vocabulary.kind, hint)
     library = _LIBRARY[vocabulary.kind](vocabulary)
-    steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if vocabulary.lowercase else []
-    steps += [normalizers.Prepend(" ")] if vocabulary.kind == "bpe" else []
-    if steps:
-        library.normalizer = normalizers.Sequence(steps)
+    if rules := _text_rules(vocabulary):
+        library.normalizer = normalizers.Sequence(rules)
     library.add_special_tokens([AddedToken(special, normalized=False) for special in SPECIALS])
     special_tokens = {f"{special.strip('<>')}_token": special for special in SPECIALS}
     about = {"tokenizer_class": "PreTrainedTokenizerFast", **special_tokens, "clean_up_tokenization_spaces": False}
@@ -145,9 +157,31 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
     }
 
 
+def _text_rules(vocabulary: Vocabulary) -> list[normalizers.Normalizer]:
+    """Return what `Tokenizer.encode` does to a text first, in the same order."""
+    rules: list[normalizers.Normalizer] = []
+    if vocabulary.unicode != "none":
+        rules.append(_NORMAL_FORMS[vocabulary.unicode]())
+    if vocabulary.lowercase:
+        # The library lower-cases each character alone, but a sigma at the end of a word has a form of its own.
+        rules += [normalizers.Replace(Regex(_FINAL_SIGMA), "ς"), normalizers.Lowercase()]
+    if vocabulary.kind in OF_BYTES:
+        rules.append(normalizers.Prepend(" "))
+    return rules
+
+
 def _byte_pairs(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
     merges = list[tuple[str, str]](vocabulary.merges)
-    library = tokenizers.Tokenizer(models.BPE(vocab=_numbered(vocabulary), merges=merges))
+    return _of_bytes(models.BPE(vocab=_numbered(vocabulary), merges=merges))
+
+
+def _unigram(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
+    pieces = list(zip(vocabulary.pieces, vocabulary.scores, strict=True))
+    return _of_bytes(models.Unigram(pieces, unk_id=SPECIALS.index("<unk>")))
+
+
+def _of_bytes(model: models.Model) -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer(model)
     library.pre_tokenizer = bpe_splitter()
     library.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
     return library
@@ -162,7 +196,7 @@ def _characters(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
 
 def _words(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
     library = tokenizers.Tokenizer(models.WordLevel(_numbered(vocabulary), unk_token=SPECIALS[-1]))
-    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(rf"[{re.escape(_WHITE_SPACE)}]+"), "removed")
     return library
 
 
@@ -172,6 +206,7 @@ def _numbered(vocabulary: Vocabulary) -> dict[str, int]:
 
 _LIBRARY: Mapping[str, Callable[[Vocabulary], tokenizers.Tokenizer]] = {
     "bpe": _byte_pairs,
+    "unigram": _unigram,
     "char": _characters,
     "none": _words,
 }

@@ -11,8 +11,8 @@ from qkv.errors import DataError
 from qkv.strict_json import parse_json
 
 _MOST = 288
-"""Characters that all rules may make of one. Those of published models make at most about 100, in the worst case, those of
-an export of ours 288: normal form, final sigma, lower case, bytes."""
+"""Characters that all rules may make of one. Those of published models make at most about 100, in the worst case, those
+of an export of ours 288: normal form, final sigma, lower case, bytes."""
 _MOST_ADDED = 1 << 10
 """Special tokens that a template may add to a text."""
 _LONGEST_WORD = 1 << 10

@@ -158,7 +158,14 @@ TAGGED_SAID: list[tuple[str | bytes, list[str]]] = [
 
 PAIRS: list[Row] = [
     ("", None, "", "an empty file", ""),
-    ("ein Hund a dog\n", 1, "", "1 column", "--source-col"),
+    ("ein Hund a dog\n", 1, "", "1 column", "Write source<TAB>target"),
+    ("1.2034\tein Hund\ta dog\n", 1, "", "3 columns, the first one a number", "scores the lines, cut -f2,3"),
+    ("ein Hund\ta dog\t-1.5e-3\n", 1, "", "3 columns", "cut -f1,2"),
+    ("http://a.de\thttp://a.en\tein Hund\ta dog\t0.7\n", 1, "", "5 columns", "cut -f3,4"),
+    ("Geh.\tGo.\tCC-BY 2.0 (France)\n", 1, "", "3 columns", "cut -f1,2"),
+    ('"ein\tHund"\ta dog\n', 1, "", "3 columns", "A quotation mark holds no tab or line break"),
+    ('ein Hund\t"a dog\nor two"\n', 2, "", "1 column", "A quotation mark holds no tab or line break"),
+    ("0.1 0.2 0.8 0.1 0.5 0.9 output 1 2 3 1 \n", 1, "", "1 column", "x y x y … output ... vectors as 0.3,0.7"),
     ("ein Hund,a dog\n", 1, "", "1 column", 'separated by ","'),
     ("ein Hund ||| a dog\n", 1, "", "1 column", 'separated by "|||" ... source<TAB>target'),
     ("ein Hund    a dog\n", 1, "", "1 column", "several spaces"),

@@ -20,8 +20,8 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn, TypeVar, cast
 
-from qkv.data.layouts import QUOTED, all_quoted, column_problem, no_text
-from qkv.errors import ConfigError, DataError, Place, brief, nearest, setting
+from qkv.data.hints import column_problem, no_text
+from qkv.errors import ConfigError, DataError, Place, brief, nearest
 from qkv.files import open_file, room_for
 
 T = TypeVar("T")
@@ -150,8 +150,6 @@ def read_tsv(path: Path | Lines, *, longest: int = LONGEST_LINE, say: Callable[[
         if not isinstance(path, Lines):
             expect_no_header(line, Place(path, number), headed=headed)
         pairs.append(parse_pair(line, Place(path, number), number))
-    if all_quoted((pair.source, pair.target) for pair in pairs):
-        say(f"{path}: {QUOTED}")
     if len(lines) > 1 and (message := names_languages(lines[0])) is not None:
         say(f"{path}:1: {message}")
     return pairs
@@ -175,11 +173,7 @@ def parse_pair(line: str, where: Place, number: int) -> Pair:
     columns = line.split("\t")
     if len(columns) != 2:
         expected = "2 columns, source and target, with one tab between them"
-        usual = (
-            "Correct this line; a tab inside a text must become a space. Or choose columns: "
-            f"{setting('source_col', '1')}."
-        )
-        raise DataError(where, expected, *column_problem(line, "source<TAB>target", usual))
+        raise DataError(where, expected, *column_problem(line, "source<TAB>target"))
     for name, column in zip(("source", "target"), columns, strict=True):
         if not column.strip():
             raise DataError(where, "text in both columns", f"an empty {name}", "Fill it or delete the line.")

@@ -19,7 +19,7 @@ from typing import Literal
 
 from qkv.data.corpus import Lines, header_message, read_lines, repeated_header, silent
 from qkv.data.damage import damage_messages
-from qkv.data.layouts import FASTTEXT, INVISIBLE, QUOTED, all_quoted, column_problem
+from qkv.data.hints import FASTTEXT, INVISIBLE, column_problem, text_messages
 from qkv.data.normal_forms import normalize
 from qkv.data.tag_columns import (
     TagColumns,
@@ -110,8 +110,7 @@ def read_labeled(path: Path | Lines, *, say: Callable[[str], None] = silent) -> 
         if header is not None and _cells(line, "\t") == _cells(lines[0], "\t"):
             raise repeated_header(line, where)
         if len(columns) != 2:
-            usual = "Write label<TAB>text; replace tabs inside the text by spaces."
-            problem = column_problem(line, "label<TAB>text", usual)
+            problem = column_problem(line, "label<TAB>text")
             raise DataError(where, "2 columns, label and text, with one tab between them", *problem)
         label, text = columns if header != "text first" else reversed(columns)
         label = normalize("NFC", label.strip())
@@ -122,7 +121,8 @@ def read_labeled(path: Path | Lines, *, say: Callable[[str], None] = silent) -> 
     if header is None:
         _check_order(texts, str(path))
     _check_each_order(texts, str(path))
-    for message in (*_label_warnings(texts), *damage_messages((item.line, item.text) for item in texts)):
+    odd = text_messages([item.line for item in texts], [item.label for item in texts], [item.text for item in texts])
+    for message in (*_label_warnings(texts), *odd):
         say(f"{path}: {message}")
     return texts
 
@@ -132,8 +132,6 @@ def _label_warnings(items: list[Labeled]) -> Iterator[str]:
     counts = Counter(item.label for item in items)
     yield from _spellings(counts, "labels")
     yield from _seems_header((item.label for item in items), f"the label of line {items[0].line}")
-    if all_quoted((item.label, item.text) for item in items):
-        yield QUOTED
     if len(items) > 1 and all(item.label == item.text.strip() for item in items):
         yield "every text is its label: check the columns."
     if len(counts) > max(10, len(items) // 2):

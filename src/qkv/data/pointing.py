@@ -13,7 +13,7 @@ import numpy as np
 
 from qkv.data.choices import Elements
 from qkv.data.corpus import Pair
-from qkv.data.layouts import number_hint
+from qkv.data.hints import number_hint
 from qkv.data.words import split_words
 from qkv.errors import DataError, Place, brief, setting
 
@@ -159,6 +159,25 @@ def parse_pairs(
             )
         )
     return items, elements_kind
+
+
+def coordinates_message(items: Sequence[Pointed]) -> str | None:
+    """Say that numbers seem to be coordinates x y x y …: positions name half of them at most, and return to the first.
+
+    Example:
+        >>> triangle = Pointed(np.arange(6.0)[:, None], (1, 2, 3, 1), 1)
+        >>> coordinates_message([triangle])[:40], coordinates_message([triangle._replace(target=(1, 6, 1))])
+        ('numbers seem to be coordinates x y x y …', None)
+    """
+    for elements, target, _ in items:
+        scalar = isinstance(elements, np.ndarray) and elements.shape[1] == 1
+        closes = len(target) > 2 and target[0] == target[-1]
+        if not scalar or len(elements) % 2 or not closes or 2 * max(target) > len(elements):
+            return None
+    return (
+        "numbers seem to be coordinates x y x y …, each of which is an element: write vectors as x,y, and omit the "
+        "position that closes the path."
+    )
 
 
 def _expect_elements(pairs: Sequence[Pair], names: tuple[str, str], kind: Elements | None) -> None:

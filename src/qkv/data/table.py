@@ -19,7 +19,7 @@ from typing import final
 
 from qkv.data.choices import Decimal, Missing
 from qkv.data.corpus import LONGEST_LINE, Lines, in_parts, read_lines
-from qkv.data.layouts import foreign_format, misplaced_line_hint, number_hint
+from qkv.data.hints import foreign_format, misplaced_line_hint, number_hint
 from qkv.data.normal_forms import normalize
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, quantity, setting
 

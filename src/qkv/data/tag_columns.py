@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, NoReturn
 
-from qkv.data.layouts import foreign_format, misplaced_line_hint, untabbed_hint
+from qkv.data.hints import foreign_format, misplaced_line_hint, untabbed_hint
 from qkv.data.normal_forms import normalize
 from qkv.data.words import split_words
 from qkv.errors import DataError, Place, brief, quantity

@@ -6,8 +6,7 @@ from random import Random
 
 from qkv.data.choices import WindowOrder
 from qkv.data.corpus import Lines, read_lines, silent
-from qkv.data.damage import damage_messages
-from qkv.data.layouts import pairs_message
+from qkv.data.hints import pairs_message, text_messages
 from qkv.errors import ConfigError, DataError, Place, setting
 
 
@@ -35,7 +34,7 @@ def read_text(path: Path | Lines, *, say: Callable[[str], None] = silent) -> str
     lines = read_lines(path, blank=True)
     if not any(line.strip() for line in lines):
         raise DataError(Place(path), "text", "empty lines only", "Check how the file was made.")
-    for message in (pairs_message(lines), *damage_messages(enumerate(lines, start=1))):
+    for message in (pairs_message(lines), *text_messages(range(1, len(lines) + 1), lines)):
         if message is not None:
             say(f"{path}: {message}")
     return "".join(f"{line}\n" for line in lines)

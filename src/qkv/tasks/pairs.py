@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qkv.data.corpus import Lines, Pair, read_pairs, read_tsv
-from qkv.data.damage import damage_messages
 from qkv.data.exchanged import exchanged_message
+from qkv.data.hints import text_messages
 from qkv.data.holdout import hold_out, seen_in_training, split
 from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, brief, setting
@@ -96,9 +96,10 @@ class PairSources(NamedTuple):
 
 
 def _with_warnings(pairs: list[Pair], name: str, others: Sequence[Pair]) -> list[Pair]:
-    """Return the pairs, after reporting exchanged, damaged and copied ones, and sides that never vary."""
-    for damage in damage_messages((pair.line, text) for pair in pairs for text in (pair.source, pair.target)):
-        note(f"qkv: {name}: {damage}")
+    """Return the pairs, after reporting exchanged, odd and copied ones, and sides that never vary."""
+    lines, sources, targets = (list(map(attrgetter(part), pairs)) for part in ("line", "source", "target"))
+    for oddity in text_messages(lines, sources, targets):
+        note(f"qkv: {name}: {oddity}")
     if (message := exchanged_message(pairs, others)) is not None:
         note(f"qkv: {name}: {message}")
     if len(pairs) > 1 and all(pair.source == pair.target for pair in pairs):

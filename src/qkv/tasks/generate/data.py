@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from qkv.data.corpus import Lines, fingerprint
-from qkv.data.layouts import foreign_format
 from qkv.data.text import divide, read_text
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, setting
@@ -82,9 +81,6 @@ def read_for_training(
         raise ConfigError(setting("text"), "a file of plain text", "none", hint)
     source = _as_source(files.text, "text")
     text = read_text(source, say=lambda message: note(f"qkv: {message}"))
-    first = text.partition("\n")[0].rstrip()
-    if isinstance(source, Path) and first.endswith("}") and foreign_format(first) == "JSON":
-        note(f"qkv: {source}: JSON is trained on as it is written; `qkv prepare` reads the texts of JSON lines.")
     if files.valid_text is None:
         train, valid = divide(text, files.holdout)
     else:

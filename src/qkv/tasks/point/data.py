@@ -10,8 +10,9 @@ from torch import Tensor
 
 from qkv.data.choices import Elements
 from qkv.data.corpus import fingerprint
-from qkv.data.pointing import Pointed, parse_pairs
+from qkv.data.pointing import Pointed, coordinates_message, parse_pairs
 from qkv.errors import DataError, Place, brief, setting
+from qkv.tasks.notes import note
 from qkv.tasks.pairs import read_training_pairs
 from qkv.tasks.point.settings import PointFiles
 from qkv.tasks.python_values import pair_line, text_line
@@ -75,6 +76,8 @@ def read_lines(data: PointFiles, once: bool, seed: int) -> PointLines:
     """
     pairs = read_training_pairs(data, seed, names=("lines", "inputs"), side=_line, pair=_pair)
     train, kind = parse_pairs(pairs.train, pairs.names, data.elements)
+    if (message := coordinates_message(train)) is not None:
+        note(f"qkv: {pairs.names[0]}: {message}")
     width = len(train[0].elements[0]) if kind == "numbers" else None
     validation, _ = parse_pairs(pairs.valid, pairs.valid_names, kind, width)
     for items, name in ((train, pairs.names[1]), (validation, pairs.valid_names[1])):
@@ -126,6 +129,8 @@ def _expect_once(items: Sequence[Pointed], name: str) -> None:
         if len(set(item.target)) < len(item.target):
             twice = next(index for index, count in Counter(item.target).items() if count > 1)
             hint = f"If elements may be pointed at again, say so with {setting('repeats')}."
+            if item.target.count(twice) == 2 and item.target[0] == item.target[-1] == twice:
+                hint += " Omit the last position if it only closes a path."
             raise DataError(Place(name, item.line), "each position at most once", f"{twice} twice", hint)
 
 

@@ -17,7 +17,7 @@ from qkv.data.choices import MOST_HELD_OUT, SHARE
 from qkv.data.corpus import header_message, names_columns, names_languages
 from qkv.data.damage import damage_messages
 from qkv.data.exchanged import exchanged_message
-from qkv.data.layouts import pairs_message
+from qkv.data.hints import pairs_message, text_messages
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, DataError, Place, quantity, setting
 from qkv.files import absolute, as_path
@@ -195,8 +195,11 @@ class Preparation:
             for side, name in enumerate(block.files):
                 sides.setdefault(name, []).append((block, side))
         for name, parts in sides.items():
-            seems_pairs = pairs_message(text for _, text in _numbered(parts)) if self.kind == "text" else None
-            for message in (seems_pairs, *damage_messages(_numbered(parts))):
+            numbers, texts = zip(*_numbered(parts), strict=True)
+            seems_pairs = pairs_message(texts) if self.kind == "text" else None
+            is_read_whole = not self.inputs.documents
+            odd = text_messages(numbers, texts) if is_read_whole else damage_messages(zip(numbers, texts, strict=True))
+            for message in (seems_pairs, *odd):
                 if message is not None:
                     note(f"qkv: {name}: {message}")
 

@@ -1,10 +1,13 @@
 """Recognize what a file, a line or a field is instead of what was expected, for hints in messages."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from qkv.data.damage import damage_messages
+from qkv.errors import brief, quantity, setting
 
 FASTTEXT = "__label__"
-_MARKS = ("|||", ";", ",", "|")
 _UNPACK = "Unpack it first; of compressed files only those whose name ends in .gz are read."
 _SAVE = "Save it as plain text in UTF-8."
 _TEXT_OF_PICTURE = "Is it the right file? If it shows text, write that text as plain text in UTF-8."
@@ -91,6 +94,80 @@ def _is_utf8(start: bytes) -> bool:
     return True
 
 
+class Seems(NamedTuple):
+    """What a line seems to be, how it is recognized, and what to do; "{columns}" are those that it should have."""
+
+    kind: str
+    pattern: re.Pattern[str]
+    hint: str
+
+
+_MISPLACED = (
+    Seems("an empty line", re.compile(r"^\s*\Z"), "Delete it."),
+    Seems("the mark that ends files of DOS", re.compile(r"^\x1a\Z"), "Delete it."),
+    Seems(
+        "a mark of a merge conflict",
+        re.compile(r"^((<{7}|>{7}|\|{7}) .*|={7})\Z"),
+        "Resolve the conflict in the file.",
+    ),
+    Seems(
+        "a carriage return within a line",
+        re.compile(r"\r"),
+        "Its lines seem to end in carriage returns, as on old Macs: convert it with tr '\\r' '\\n'.",
+    ),
+)
+"""Lines that do not belong into a file of columns."""
+_FORMATS = tuple(
+    Seems(kind, re.compile(pattern), f"The file seems to be {kind}: write {{columns}} on each line.")
+    for kind, pattern in (
+        ("JSON", r'^\s*(\{\s*(["}]|$)|\[\s*([\[{"]|$))'),
+        ("HTML or XML", r"(?i)^\s*<(\?xml|!doctype|html|head|body|table|tmx|xliff)\b"),
+        (
+            "an annotation file of brat",
+            r"^(T\d+\t\S+ \d+ \d+(;\d+ \d+)*\t|#\d+\t\S+ [TREAM]\d+\t|R\d+\t\S+ \w+:T\d+)",
+        ),
+        ("trees in brackets", r"^\s*\(\s*(\w+\s+)?\(\S+ "),
+    )
+)
+"""Formats that are no columns, by how their files begin."""
+_UNTABBED = (
+    *_FORMATS,
+    Seems(
+        "fastText",
+        re.compile(rf"^\s*{FASTTEXT}"),
+        f"The file seems to be written for fastText: write {{columns}}, without {FASTTEXT}.",
+    ),
+    Seems(
+        "an escaped tab",
+        re.compile(r"\\t"),
+        "The line has the two characters \\t: write a tab in their place, as printf does.",
+    ),
+    Seems(
+        "coordinates and positions",
+        re.compile(r"^[-+.\deE ]+ output( \d+)+ *\Z"),
+        "The line seems to be x y x y … output positions, as of convex hulls (Vinyals et al. 2015): write {columns}, "
+        "with vectors as 0.3,0.7 and a tab in place of output, and omit the position that closes the path.",
+    ),
+    *(
+        Seems(
+            between,
+            re.compile(pattern),
+            f"The columns seem to be separated by {between}: write {{columns}}, with a tab{without}.",
+        )
+        for between, pattern, without in (
+            *((f'"{mark}"', re.escape(mark), " and without quotation marks") for mark in ("|||", ";", ",", "|")),
+            ("several spaces", r"\S {2,}\S", ""),
+            ("no-break spaces", "\u00a0", ""),
+        )
+    ),
+)
+"""Lines that have one column."""
+
+
+def _seems(line: str, table: Sequence[Seems]) -> Seems | None:
+    return next((row for row in table if row.pattern.search(line)), None)
+
+
 def misplaced_line_hint(line: str) -> tuple[str, str] | None:
     """Say what a line is that does not belong into a file of columns, and what to do; None if it may be a row.
 
@@ -101,28 +178,8 @@ def misplaced_line_hint(line: str) -> tuple[str, str] | None:
         >>> misplaced_line_hint("<<<<<<< HEAD"), misplaced_line_hint(" "), misplaced_line_hint("a\\tb")
         (('a mark of a merge conflict', 'Resolve the conflict in the file.'), ('an empty line', 'Delete it.'), None)
     """
-    if not line.strip():
-        return "an empty line", "Delete it."
-    if line == "\x1a":
-        return "the mark that ends files of DOS", "Delete it."
-    if re.fullmatch(r"(<{7}|>{7}|\|{7}) .*|={7}", line):
-        return "a mark of a merge conflict", "Resolve the conflict in the file."
-    if "\r" in line:
-        hint = "Its lines seem to end in carriage returns, as on old Macs: convert it with tr '\\r' '\\n'."
-        return "a carriage return within a line", hint
-    return None
-
-
-_FOREIGN = (
-    ("JSON", re.compile(r'\s*(\{\s*(["}]|$)|\[\s*([\[{"]|$))')),
-    ("HTML or XML", re.compile(r"\s*<(\?xml|!doctype|html|head|body|table|tmx|xliff)\b", re.IGNORECASE)),
-    (
-        "an annotation file of brat",
-        re.compile(r"T\d+\t\S+ \d+ \d+(;\d+ \d+)*\t|#\d+\t\S+ [TREAM]\d+\t|R\d+\t\S+ \w+:T\d+"),
-    ),
-    ("trees in brackets", re.compile(r"\s*\(\s*(\w+\s+)?\(\S+ ")),
-)
-"""Formats that are no columns, and how their files begin."""
+    seems = _seems(line, _MISPLACED)
+    return None if seems is None else (seems.kind, seems.hint)
 
 
 def foreign_format(line: str) -> str | None:
@@ -134,12 +191,8 @@ def foreign_format(line: str) -> str | None:
         >>> foreign_format("T1\\tPERSON 0 3\\tAda")
         'an annotation file of brat'
     """
-    return next((name for name, begins in _FOREIGN if begins.match(line)), None)
-
-
-def _foreign_hint(line: str, columns: str) -> str | None:
-    layout = foreign_format(line)
-    return None if layout is None else f"The file seems to be {layout}: write {columns} on each line."
+    seems = _seems(line, _FORMATS)
+    return None if seems is None else seems.kind
 
 
 def untabbed_hint(line: str, columns: str) -> str | None:
@@ -156,56 +209,102 @@ def untabbed_hint(line: str, columns: str) -> str | None:
         >>> untabbed_hint("good,a fine film", "label<TAB>text")
         'The columns seem to be separated by ",": write label<TAB>text, with a tab and without quotation marks.'
     """
-    if (hint := _foreign_hint(line, columns)) is not None:
-        return hint
-    if line.lstrip().startswith(FASTTEXT):
-        return f"The file seems to be written for fastText: write {columns}, without {FASTTEXT}."
-    if "\\t" in line:
-        return "The line has the two characters \\t: write a tab in their place, as printf does."
-    between = next((f'"{mark}"' for mark in _MARKS if mark in line), None)
-    after = " and without quotation marks" if between else ""
-    between = between or ("several spaces" if re.search(r"\S {2,}\S", line) else None)
-    between = between or ("no-break spaces" if "\u00a0" in line else None)
-    if between is None:
-        return None
-    return f"The columns seem to be separated by {between}: write {columns}, with a tab{after}."
+    seems = _seems(line, _UNTABBED)
+    return None if seems is None else seems.hint.format(columns=columns)
 
 
-def column_problem(line: str, columns: str, usual: str) -> tuple[str, str]:
+def column_problem(line: str, columns: str) -> tuple[str, str]:
     """Say what is wrong with a line that does not have its two columns, and what to do.
 
     Args:
         line: the line.
         columns: the columns that it should have, as in "label<TAB>text".
-        usual: what to do if the line looks like nothing in particular.
 
     Example:
-        >>> column_problem("good\\ta film\\t", "label<TAB>text", "Correct it.")
+        >>> column_problem("good\\ta film\\t", "label<TAB>text")
         ('3 columns, the last one empty', 'Remove the tab at the end of the line.')
+        >>> column_problem("1.2034\\tein Hund\\ta dog", "source<TAB>target")
+        ('3 columns, the first one a number', 'If it numbers or scores the lines, cut -f2,3 leaves source<TAB>target.')
     """
     if (problem := misplaced_line_hint(line)) is not None:
         return problem
     cells = line.split("\t")
-    if len(cells) == 1:
-        return "1 column", untabbed_hint(line, columns) or usual
-    if (foreign := _foreign_hint(line, columns)) is not None:
-        return f"{len(cells)} columns", foreign
+    got = quantity(len(cells), "column")
+    if (seems := _seems(line, _UNTABBED if len(cells) == 1 else _FORMATS)) is not None:
+        return got, seems.hint.format(columns=columns)
+    if any(cell.count('"') % 2 and '"' in (cell[:1], cell[-1:]) for cell in cells):
+        return got, f"A quotation mark holds no tab or line break, as it does in CSV: write {columns} without them."
     if len(cells) == 3 and not cells[-1].strip():
-        return "3 columns, the last one empty", "Remove the tab at the end of the line."
-    if len(cells) == 3 and cells[0].strip().isdecimal():
-        return "3 columns, the first one a number", f"If it numbers the lines, cut -f2,3 leaves {columns}."
-    return f"{len(cells)} columns", usual
+        return f"{got}, the last one empty", "Remove the tab at the end of the line."
+    if len(cells) == 3 and _PLAIN.fullmatch(cells[0].strip()):
+        return f"{got}, the first one a number", f"If it numbers or scores the lines, cut -f2,3 leaves {columns}."
+    texts = [f"{number}" for number, cell in enumerate(cells, start=1) if _LETTER.search(cell) and "://" not in cell]
+    kept = ",".join(texts) if len(texts) == 2 < len(cells) else "1,2"
+    cut = f" Or take two columns: cut -f{kept}." if len(cells) > 1 else ""
+    return got, f"Write {columns}; replace tabs inside the text by spaces.{cut}"
 
 
-def all_quoted(rows: Iterable[Sequence[str]]) -> bool:
-    """Whether every field stands in quotation marks, which a reader without them would take for text.
+def text_messages(lines: Sequence[int], *columns: Sequence[str]) -> Iterator[str]:
+    r"""Say what is odd in texts that are read as they stand: damage, JSON, pieces of words, quotation marks of CSV.
+
+    Args:
+        lines: the number of the line of each text.
+        columns: texts; each column is judged by itself.
+
+    Returns:
+        A message for each oddity.
 
     Example:
-        >>> all_quoted([('"a"', '"b"')]), all_quoted([('"a"', "b")]), all_quoted([])
-        (True, False, False)
+        >>> list(text_messages([1, 2], ["[", '{"text": "a dog"}]']))
+        ['JSON is trained on as it is written, ... of JSON lines, which `jq -c ".[]"` makes of an array.']
+        >>> next(text_messages([1], ["a d@@ og"]))
+        'words seem to be split into pieces of subword-nmt ("d@@"), which are scored as words. ...
     """
-    fields = [field.strip() for row in rows for field in row]
-    return bool(fields) and all(len(field) > 1 and field[0] == field[-1] == '"' for field in fields)
+    yield from damage_messages((line, text) for line, *texts in zip(lines, *columns, strict=True) for text in texts)
+    yield from dict.fromkeys(message for column in columns for message in _column_messages(lines, column))
+
+
+def _column_messages(lines: Sequence[int], texts: Sequence[str]) -> Iterator[str]:
+    filled = [text for text in texts if text.strip()]
+    if filled and foreign_format(filled[0]) == "JSON" and filled[-1].rstrip().endswith(("}", "]")):
+        yield (
+            "JSON is trained on as it is written, with its braces. `qkv prepare` reads the texts of JSON lines, which "
+            '`jq -c ".[]"` makes of an array.'
+        )
+    for library, pattern, join in _PIECES:
+        pieces = [piece[0] for piece in map(pattern.search, filled) if piece is not None]
+        if pieces and _RARE * len(pieces) >= len(filled):
+            yield (
+                f'words seem to be split into pieces of {library} ("{brief(pieces[0].strip())}"), which are scored as '
+                f"words. Join them with sed '{join}', and let {setting('tokenizer', 'bpe')} or unigram split them."
+            )
+    everywhere = len(filled) > 1 and all(map(_is_quoted, filled))
+    quoted = [line for line, text in zip(lines, texts, strict=True) if _is_quoted(text, doubled=not everywhere)]
+    if quoted:
+        where = f"line {quoted[0]:,}" + (f" and in {len(quoted) - 1:,} more" if quoted[1:] else "")
+        yield (
+            f"quotation marks of CSV, in {where}, are read as parts of the texts: write them without, as pandas does "
+            "with quoting=csv.QUOTE_NONE."
+        )
+
+
+def _is_quoted(text: str, *, doubled: bool = False) -> bool:
+    """Whether a text stands in quotation marks; with some inside, doubled as CSV writes them."""
+    text = text.strip()
+    inside = text[1:-1]
+    is_doubled = '""' in inside and '"' not in inside.replace('""', "")
+    return len(text) > 1 and text[0] == text[-1] == '"' and (is_doubled or not doubled)
+
+
+_PIECES = (
+    ("subword-nmt", re.compile(r"\S+@@(?= )"), "s/@@ //g"),
+    ("SentencePiece", re.compile(r"(?:^|(?<= ))▁\S+"), "s/ //g; s/▁/ /g"),
+    ("WordPiece", re.compile(r"(?<= )##\w\S*"), "s/ ##//g"),
+    ("OpenNMT", re.compile(r"(?:^|(?<= ))￭\S+|\S+￭(?= |$)"), "s/ ￭//g; s/￭ //g"),
+)
+"""Libraries that split words, how their pieces are marked, and how they are joined."""
+_RARE = 10
+"""Pieces are reported from this share of the texts on, one in ten."""
 
 
 def pairs_message(lines: Iterable[str]) -> str | None:
@@ -225,8 +324,6 @@ def pairs_message(lines: Iterable[str]) -> str | None:
     return f"each of {count:,} lines {between}" if count > 1 else None
 
 
-QUOTED = "every field is in quotation marks, which are read as parts of the texts: write it without them."
-
 _NUMBERS = (
     (
         re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([T ].*)?"),
@@ -240,6 +337,7 @@ _NUMBERS = (
     (re.compile("[-+]?(inf(inity)?|nan)", re.IGNORECASE), "Correct it, or delete the line."),
 )
 _PLAIN = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?")
+_LETTER = re.compile(r"[^\W\d_]")
 INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
 """Characters that no one sees."""
 

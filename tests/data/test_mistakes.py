@@ -78,6 +78,8 @@ LABELED_SAID: list[tuple[str | bytes, list[str]]] = [
     (f"very good\tx\nvery_good\ty\n{GOOD}", ["{f}", "spaces or punctuation", "very good, very_good"]),
     (f"polarity\ttweet\n{GOOD * 5}", ["{f}", "line 1", '"polarity"', "nowhere else", "delete it"]),
     ("label\ttext\n" + GOOD, ["{f}:1", "a header, skipped"]),
+    (f'{GOOD}good\t"""fine"", they say"\n', ["{f}", "quotation marks of CSV, in line 3,"]),
+    ('good\t"fine"\nbad\t"dull"\n', ["{f}", "quotation marks of CSV, in line 1 and in 1 more"]),
     ("text\tlabel\na film\tgood\none\tbad\n", ["{f}:1", "a header, skipped"]),
 ]
 
@@ -154,6 +156,7 @@ TAGGED_SAID: list[tuple[str | bytes, list[str]]] = [
     (f"{SENTENCE * 3}Bonn\tB-PER\n\n".replace(" ", "\t").replace("Bonn\tB", "Bonn\tB\u200b"), ["{f}", "invisible"]),
     (f"{SENTENCE * 20}Bonn B-PRE\n\n", ["{f}", "occur once: B-PRE"]),
     (f"Wort Klasse\n{SENTENCE * 5}", ["{f}", "line 1", '"Klasse"', "delete it"]),
+    (f'{SENTENCE * 5}"""" O\n\n', ["{f}", "quotation marks of CSV, in line 16"]),
 ]
 
 PAIRS: list[Row] = [

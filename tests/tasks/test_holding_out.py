@@ -102,7 +102,7 @@ def test_validation_inputs_that_are_trained_on_are_counted(
     line = {
         "translate": "ein {0}\ta {0}\n",
         "classify": "{1}\ttext {0}\n",
-        "tag": "w{0} {1}\n\n",
+        "tag": "the b\nw{0} {1}\n\n",
         "point": "{0} 3000\t1 2\n",
         "generate": "line {0} of a text\n",
     }[task]

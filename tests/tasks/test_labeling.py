@@ -83,15 +83,13 @@ def test_a_classifier_learns_which_words_decide(classifier: Path, tmp_path: Path
 def test_a_wide_part_tells_words_that_training_never_saw_by_their_runs(tmp_path: Path) -> None:
     rows = [f"{label}\t{word}{end}\n" for end in "abcdefgh" for label, word in (("bad", "dull"), ("good", "fine"))]
     (tmp_path / "films.tsv").write_text("".join(rows), encoding="utf-8")
-    unseen = ["dullx", "finex", "Dullness"]
-    for wide, told in ((4096, ["bad", "good", "bad"]), (None, None)):
-        model = {**_MODEL, **({} if wide is None else {"wide": wide})}
-        files = {"data": tmp_path / "films.tsv", "valid_data": tmp_path / "films.tsv"}
-        tables = {"data": files, "model": model, "training": _TRAINING, "tokenizer": {"lowercase": True}}
-        CLASSIFY.train(CLASSIFY.load_settings(tables), tmp_path / f"{wide}")
-        found = Classifier.load(tmp_path / f"{wide}").classify_fully(unseen, attention=True)
-        scores = {each.probabilities["bad"] for each in found}
-        assert [each.label for each in found] == told if told else len(scores) == 1
+    files = {"data": tmp_path / "films.tsv", "valid_data": tmp_path / "films.tsv"}
+    tables = {"data": files, "training": _TRAINING, "tokenizer": {"lowercase": True}}
+    CLASSIFY.train(CLASSIFY.load_settings({**tables, "model": {**_MODEL, "wide": 4096}}), tmp_path / "wide")
+    found = Classifier.load(tmp_path / "wide").classify_fully(["dullx", "finex", "Dullness"], attention=True)
+    assert [each.label for each in found] == ["bad", "good", "bad"]
+    with pytest.raises(DataError, match="16 unknown ones of 16"):
+        CLASSIFY.train(CLASSIFY.load_settings({**tables, "model": _MODEL}), tmp_path / "narrow")
 
 
 def test_tagging_has_no_wide_part() -> None:

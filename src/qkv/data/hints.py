@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from qkv.data.damage import damage_messages
-from qkv.errors import brief, quantity, setting
+from qkv.errors import brief, quantity
 
 FASTTEXT = "__label__"
 _UNPACK = "Unpack it first; of compressed files only those whose name ends in .gz are read."
@@ -261,30 +261,38 @@ def text_messages(lines: Sequence[int], *columns: Sequence[str]) -> Iterator[str
         'words seem to be split into pieces of subword-nmt ("d@@"), which are scored as words. ...
     """
     yield from damage_messages((line, text) for line, *texts in zip(lines, *columns, strict=True) for text in texts)
-    yield from dict.fromkeys(message for column in columns for message in _column_messages(lines, column))
+    oddities: dict[str, str] = {}
+    for column in columns:
+        for kind, message in _column_messages(lines, column):
+            oddities.setdefault(kind, message)
+    yield from oddities.values()
 
 
-def _column_messages(lines: Sequence[int], texts: Sequence[str]) -> Iterator[str]:
+def _column_messages(lines: Sequence[int], texts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield kinds of oddities and what is said of each."""
     filled = [text for text in texts if text.strip()]
     if filled and foreign_format(filled[0]) == "JSON" and filled[-1].rstrip().endswith(("}", "]")):
         yield (
+            "JSON",
             "JSON is trained on as it is written, with its braces. `qkv prepare` reads the texts of JSON lines, which "
-            '`jq -c ".[]"` makes of an array.'
+            '`jq -c ".[]"` makes of an array.',
         )
     for library, pattern, join in _PIECES:
         pieces = [piece[0] for piece in map(pattern.search, filled) if piece is not None]
         if pieces and _RARE * len(pieces) >= len(filled):
             yield (
-                f'words seem to be split into pieces of {library} ("{brief(pieces[0].strip())}"), which are scored as '
-                f"words. Join them with sed '{join}', and let {setting('tokenizer', 'bpe')} or unigram split them."
+                library,
+                f'words seem to be split into pieces of {library} ("{brief(pieces[0])}"), which are scored as words. '
+                f"Join them with sed '{join}', and let the tokenizer bpe or unigram split them.",
             )
     everywhere = len(filled) > 1 and all(map(_is_quoted, filled))
     quoted = [line for line, text in zip(lines, texts, strict=True) if _is_quoted(text, doubled=not everywhere)]
     if quoted:
         where = f"line {quoted[0]:,}" + (f" and in {len(quoted) - 1:,} more" if quoted[1:] else "")
         yield (
+            "quotation marks",
             f"quotation marks of CSV, in {where}, are read as parts of the texts: write them without, as pandas does "
-            "with quoting=csv.QUOTE_NONE."
+            "with quoting=csv.QUOTE_NONE.",
         )
 
 
@@ -298,7 +306,7 @@ def _is_quoted(text: str, *, doubled: bool = False) -> bool:
 
 _PIECES = (
     ("subword-nmt", re.compile(r"\S+@@(?= )"), "s/@@ //g"),
-    ("SentencePiece", re.compile(r"(?:^|(?<= ))▁\S+"), "s/ //g; s/▁/ /g"),
+    ("SentencePiece", re.compile(r"(?:^|(?<= ))▁\S+"), "s/ //g; s/▁/ /g; s/^ //"),
     ("WordPiece", re.compile(r"(?<= )##\w\S*"), "s/ ##//g"),
     ("OpenNMT", re.compile(r"(?:^|(?<= ))￭\S+|\S+￭(?= |$)"), "s/ ￭//g; s/￭ //g"),
 )

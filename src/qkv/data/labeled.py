@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Literal
 
 from qkv.data.corpus import Lines, header_message, read_lines, repeated_header, silent
-from qkv.data.damage import damage_messages
 from qkv.data.hints import FASTTEXT, INVISIBLE, column_problem, text_messages
 from qkv.data.normal_forms import normalize
 from qkv.data.tag_columns import (
@@ -277,7 +276,9 @@ def read_tagged(path: Path, *, say: Callable[[str], None] = silent) -> list[Tagg
     if tagged:
         tags = [tag for sentence in tagged for tag in sentence.tags]
         odd = (*_spellings(Counter(tags), "tags"), *_seems_header(tags, f"the tag of line {tagged[0].line}"))
-        for message in (*odd, *damage_messages(enumerate(lines, start=1))):
+        rows = [row for sentence in sentences for row in layout.words(sentence)]
+        words, written = ([row.cells[column] for row in rows] for column in (layout.word, layout.tag))
+        for message in (*odd, *text_messages([row.number for row in rows], words, written)):
             say(f"{path}: {message}")
     report_odd_spans(tagged, str(path), say)
     if not tagged:

@@ -20,7 +20,7 @@ from qkv.tasks.notes import note, progress, verbose, working
 from qkv.tasks.origin import Origin, first_tokenizer, origin_config, start_from
 from qkv.tasks.run_folder import CHANGEABLE, OLDER_DEFAULTS, expect_same_run, files_read, run_folder, store
 from qkv.tasks.settings import ModelKind, TaskSettings, TokenizerSettings
-from qkv.tasks.tokenizing import as_learned, with_known_tokens
+from qkv.tasks.tokenizing import Unknown, as_learned, expect_known, with_known_tokens
 from qkv.training import loop
 from qkv.training.events import Outcome
 from qkv.training.feed import Feed
@@ -47,8 +47,8 @@ class Tokenized(Protocol):
 class Counted(Protocol):
     """What a task with text reads, if it counts the unknown tokens."""
 
-    def count_unknown(self) -> int:
-        """Return how many tokens of the training text are unknown to the tokenizer."""
+    def count_unknown(self) -> Sequence[Unknown]:
+        """Return how many tokens of each part of the text are unknown to the tokenizer."""
 
 
 TABLES = ("data", "tokenizer", "model", "training")
@@ -224,6 +224,8 @@ class Recipe(Generic[F, C, D, M]):
         tokenizer = first_tokenizer(folder, origin) if "tokenizer" in self.tables else None
         with working("reading the text"):
             text = self.read(settings, tokenizer)
+        unknown = text.count_unknown() if isinstance(text, Counted) else ()
+        expect_known(unknown)
         if "tokenizer" in self.tables and isinstance(text, Tokenized):
             settings = replace(settings, tokenizer=as_learned(settings.tokenizer, text.tokenizer))
         text = self.adapt(text, origin)
@@ -238,7 +240,7 @@ class Recipe(Generic[F, C, D, M]):
         if origin is None or not origin.weights:
             with working("computing the first batch"):
                 start_from_first_batch(model, lambda: first_objective(task, training))
-        vocabulary = [_vocabulary(text)] if isinstance(text, Tokenized) else []
+        vocabulary = [_vocabulary(text, unknown)] if isinstance(text, Tokenized) else []
         note("; ".join([self.summary(text, model), *vocabulary, _size(model)]))
         warn_without_gradient(settings.model)
         # PyTorch's optimizers import its compiler, which takes seconds. Imported here, a signal ends the process at
@@ -289,8 +291,8 @@ def _size(model: nn.Module) -> str:
     return f"{count / 1e6:.1f} million parameters" if count >= 1_000_000 else f"{count:,} parameters"
 
 
-def _vocabulary(text: Tokenized) -> str:
-    unknown = text.count_unknown() if isinstance(text, Counted) else 0
+def _vocabulary(text: Tokenized, parts: Sequence[Unknown]) -> str:
+    unknown = sum(part.unknown for part in parts if part.part.startswith("training"))
     detail = f" ({unknown:,} of the training tokens unknown)" if unknown else ""
     return f"vocabulary of {text.tokenizer.size:,}{detail}"
 

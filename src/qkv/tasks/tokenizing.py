@@ -2,14 +2,17 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar, final
+from typing import Any, NamedTuple, TypeVar, final
 
 from qkv.data.choices import TokenizerKind
 from qkv.data.tokenizer import Tokenizer
+from qkv.errors import DataError, on_command_line, setting, spelled
 from qkv.tasks.notes import note
 from qkv.tasks.settings import TokenizerSettings
 
 S = TypeVar("S", bound=TokenizerSettings)
+_MANY_UNKNOWN, _NEARLY_ALL = 0.2, 0.9
+"""Shares of unknown tokens: above the first they are reported, from the second on refused."""
 _FORMER = {"characters": "char", "subwords": "bpe"}
 
 
@@ -47,6 +50,54 @@ def with_known_tokens(table: Mapping[str, Any]) -> dict[str, Any]:
         return dict(table)
     note(f'qkv: the tokenizer "{former}" is now called {_FORMER[former]}')
     return {**table, "tokenizer": _FORMER[former]}
+
+
+class Unknown(NamedTuple):
+    """How many tokens of a part of the text are unknown to the tokenizer.
+
+    Attributes:
+        part: what the tokens are of, such as "training sources".
+        unknown, total: how many tokens.
+        setting: what chooses their tokenizer.
+        alone: whether the model reads nothing else, so that it cannot learn from unknown tokens.
+    """
+
+    part: str
+    unknown: int
+    total: int
+    setting: str = "tokenizer"
+    alone: bool = True
+
+    @classmethod
+    def of(
+        cls, part: str, ids: Iterable[Sequence[int]], unk: int, name: str = "tokenizer", *, alone: bool = True
+    ) -> "Unknown":
+        """Count those of texts, each by its ids."""
+        counter = UnknownCounter(unk)
+        counter.add(ids)
+        return cls(part, counter.unknown, counter.total, name, alone)
+
+
+def expect_known(parts: Iterable[Unknown]) -> None:
+    """Report parts of which many tokens are unknown, before a model is trained on them.
+
+    Raises:
+        DataError: nearly all tokens of a part are unknown.
+
+    Example:
+        >>> expect_known([Unknown("training texts", 19, 20)])
+        Traceback (most recent call last):
+        qkv.errors.DataError: training texts: expected tokens that the vocabulary has; got 19 unknown ones of 20. ...
+    """
+    for part, unknown, total, name, alone in parts:
+        if unknown <= _MANY_UNKNOWN * total:
+            continue
+        hint = f"{setting(name, 'bpe')} leaves no text unknown; char suits text without spaces too."
+        if part.startswith("validation"):
+            hint += " Or is it text of another kind than the training text?"
+        if alone and unknown >= _NEARLY_ALL * total:
+            raise DataError(part, "tokens that the vocabulary has", f"{unknown:,} unknown ones of {total:,}", hint)
+        note(f"qkv: {part}: {unknown:,} of {total:,} tokens are unknown. {spelled(hint, on_command_line)}")
 
 
 @final

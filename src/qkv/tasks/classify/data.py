@@ -15,7 +15,7 @@ from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.notes import note
 from qkv.tasks.python_values import as_source, pair_line
 from qkv.tasks.settings import Pairs, TokenizerSettings
-from qkv.tasks.tokenizing import learn_tokenizer
+from qkv.tasks.tokenizing import Unknown, learn_tokenizer
 
 Labeling = Literal["classify", "tag"]
 _SHORTEST_RUN, _LONGEST_RUN = 3, 6
@@ -71,9 +71,14 @@ class LabeledText(NamedTuple):
     fingerprint: str
     valid_fingerprint: str
 
-    def count_unknown(self) -> int:
-        """Return the number of unknown tokens of the training texts."""
-        return sum(text.ids.count(self.tokenizer.unk) for text in self.train)
+    def count_unknown(self) -> list[Unknown]:
+        """Return the number of unknown tokens of the training and of the validation texts."""
+        parts = {"training texts": self.train, "validation texts": self.valid}
+        alone = all(text.features is None for text in self.train)
+        return [
+            Unknown.of(part, (text.ids for text in texts), self.tokenizer.unk, alone=alone)
+            for part, texts in parts.items()
+        ]
 
 
 class LabelFiles(Protocol):

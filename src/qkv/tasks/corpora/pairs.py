@@ -43,6 +43,7 @@ class PreparedPairs:
         shards = corpus.manifest.shards
         self._ends = np.cumsum(np.array([shard.pairs for shard in shards], dtype=np.int64))
         self.target_tokens = sum(shard.targets for shard in shards)
+        self.tokens = sum(shard.tokens for shard in shards)
         self.unknown = sum(shard.unknown for shard in shards)
         self._widest = max((shard.widest for shard in shards), default=0)
 

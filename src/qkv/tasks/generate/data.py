@@ -15,7 +15,7 @@ from qkv.tasks.corpora.text import PreparedText
 from qkv.tasks.generate.settings import GenerateFiles
 from qkv.tasks.notes import note
 from qkv.tasks.settings import Texts, TokenizerSettings
-from qkv.tasks.tokenizing import learn_tokenizer
+from qkv.tasks.tokenizing import Unknown, learn_tokenizer
 
 
 class Passage(NamedTuple):
@@ -51,9 +51,10 @@ class TrainingText(NamedTuple):
     valid: Passage
     fingerprints: dict[str, str]
 
-    def count_unknown(self) -> int:
-        """Return the number of unknown tokens of the training part."""
-        return self.train.unknown
+    def count_unknown(self) -> list[Unknown]:
+        """Return the number of unknown tokens of the two parts."""
+        parts = {"training text": self.train, "validation text": self.valid}
+        return [Unknown(name, part.unknown, part.tokens) for name, part in parts.items()]
 
 
 def read_for_training(

@@ -14,7 +14,7 @@ from qkv.tasks.corpora.manifest import VALID_PAIRS
 from qkv.tasks.corpora.pairs import PreparedPairs
 from qkv.tasks.corpora.prepared import held_out_pairs, open_for_training
 from qkv.tasks.pairs import PairSources, read_training_pairs
-from qkv.tasks.tokenizing import learn_tokenizer
+from qkv.tasks.tokenizing import Unknown, learn_tokenizer
 from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 
 
@@ -50,12 +50,20 @@ class Parallel(NamedTuple):
             return self.train.target_tokens + len(self.train)
         return sum(len(example.target) + 1 for example in self.train)
 
-    def count_unknown(self) -> int:
-        """Return the number of unknown tokens of the training pairs, without those that a model can copy."""
+    def count_unknown(self) -> list[Unknown]:
+        """Return the number of unknown tokens of each side of the pairs, without those that a model can copy."""
+        valid = self._unknown("validation", self.valid_examples)
         if isinstance(self.train, PreparedPairs):
-            return self.train.unknown
-        source, target = self.tokenizer.source.unk, self.tokenizer.unk
-        return sum(example.source.count(source) + example.target.count(target) for example in self.train)
+            return [Unknown("training pairs", self.train.unknown, self.train.tokens), *valid]
+        return [*self._unknown("training", self.train), *valid]
+
+    def _unknown(self, part: str, examples: Sequence[Example]) -> list[Unknown]:
+        tokenizer = self.tokenizer
+        names = ("tokenizer",) * 2 if tokenizer.shared else ("source_tokenizer", "target_tokenizer")
+        return [
+            Unknown.of(f"{part} sources", (example.source for example in examples), tokenizer.source.unk, names[0]),
+            Unknown.of(f"{part} targets", (example.target for example in examples), tokenizer.unk, names[1]),
+        ]
 
 
 def read_training(

@@ -21,7 +21,7 @@ from qkv.metrics.alignment import (
     alignment_recall,
     parse_alignments,
 )
-from qkv.tasks.align.predict import METHODS, Aligner, join, likeliest
+from qkv.tasks.translate.aligner import METHODS, Aligner, join, likeliest
 from qkv.tasks.translate.alignment_reading import AlignmentReading
 from qkv.tasks.translate.predict import Translator
 from results.row import QKV, ResultRow

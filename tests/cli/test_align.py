@@ -1,6 +1,7 @@
 """`qkv align` as a user runs it: links, their error rate, and inputs that do not match."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,10 @@ from tests.cli.command import refused, run, succeeded
 from tests.fuzz.models import families
 
 from qkv.checkpoint.folder import save
+from qkv.metrics.figure import Figure
+from qkv.tasks.translate.alignment_reading import AGREEMENT, AlignmentReading
 
+LAYER = "decoder.0.cross_attention.attention"
 SOURCE, TARGET = "the cat sat\na dog ran to the cat .\n", "mat the cat\nthe dog sat\n"
 
 
@@ -19,6 +23,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     for name in ("gru", "transformer"):
         save(folder / name, families()[name])
+    chosen = Figure(AGREEMENT, 91.0, AlignmentReading(LAYER, 1).signature)
+    save(folder / "chosen", replace(families()["transformer"], figures=(chosen,)))
     for name, text in (("a", SOURCE), ("b", TARGET), ("gold", "0-0 1-2\n0-0\n")):
         (folder / name).write_text(text)
     return folder
@@ -47,6 +53,20 @@ def test_links_as_json_by_a_layer_of_ones_own(folder: Path) -> None:
     assert done.stderr == "read from decoder.0.cross_attention.attention, head 1, after the step: as asked\n"
 
 
+@pytest.mark.parametrize(
+    ("more", "read"),
+    [
+        (["--when", "after"], "decoder.0.cross_attention.attention, head 1, after the step: as asked"),
+        (["--head", "0"], "decoder.0.cross_attention.attention, head 0, at the step: as asked"),
+        (["--layer", LAYER], "decoder.0.cross_attention.attention, mean of heads, at the step: as asked"),
+        ([], "decoder.0.cross_attention.attention, head 1, at the step: as chosen in training"),
+    ],
+)
+def test_what_is_not_given_is_read_as_training_chose(folder: Path, more: list[str], read: str) -> None:
+    done = succeeded(run("align", folder / "chosen", *files(folder), *more))
+    assert done.stderr == f"read from {read}\n"
+
+
 def test_two_directions_agree_on_fewer_links(folder: Path) -> None:
     both = ["--reverse", folder / "gru", "--symmetrize"]
     met = succeeded(run("align", folder / "transformer", *files(folder), *both, "intersection")).stdout
@@ -63,8 +83,9 @@ def test_two_directions_agree_on_fewer_links(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--head", "1"], ["--head: expected --layer as well"]),
-        (["--when", "after"], ["--when: expected --layer as well", "--valid-gold"]),
+        (["--head", "1"], ["--head: expected from 0 to 0"]),
+        (["--when", "after", "--valid-source", "a"], ["--when: expected no --valid-source"]),
+        (["--head", "0", "--valid-source", "a"], ["--head: expected no --valid-source"]),
         (["--layer", "attention", "--when", "att"], ['Did you mean "at"?']),
         (["--layer", "atention"], ['Did you mean "attention"?']),
         (["--symmetrize", "grow"], ["--symmetrize", "grow-diagonal"]),

@@ -14,7 +14,6 @@ import qkv
 from qkv.cli.app import app
 from qkv.decode.sampling import Sampling
 from qkv.settings import defaults_of, options_of
-from qkv.tasks.align.predict import MUTUAL
 from qkv.tasks.catalog import TASKS
 from qkv.tasks.demo import run_demo
 from qkv.tasks.explaining import Question
@@ -22,7 +21,7 @@ from qkv.tasks.generate.predict import Generator
 from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.regress.picture import save_picture
 from qkv.tasks.regress.predict import Regressor
-from qkv.tasks.translate.alignment_reading import AlignmentReading
+from qkv.tasks.translate.aligner import MUTUAL
 from qkv.tasks.translate.decoding import Decoding
 
 DOCUMENTS = sorted((Path(__file__).parents[2] / "docs").rglob("*.md"))
@@ -77,7 +76,6 @@ def test_flags_and_python_have_the_same_defaults(command: str, code: Callable[..
 WITHOUT_VALUE: dict[tuple[str, str], object] = {
     ("translate", "temperature"): Sampling.temperature,
     ("translate", "seed"): Sampling.seed,
-    ("align", "when"): AlignmentReading.when,
 }
 """Flags that stand for nothing if they are not given, and what is used where they apply."""
 MARKED = re.compile(r"([\w.-]+) \(default\)|\(default ([\w.-]+)\)|\((\w+), default\)")
@@ -94,7 +92,7 @@ def test_a_default_in_the_help_of_a_command_is_that_of_the_flag() -> None:
                     continue
                 assert next(filter(None, marked)) == (f"{value:g}" if isinstance(value, float) else str(value))
                 seen += 1
-    assert seen >= 5
+    assert seen >= 4
 
 
 def test_columns_of_a_run_are_by_default_those_of_its_training() -> None:

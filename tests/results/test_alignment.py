@@ -13,7 +13,7 @@ from torch import Tensor
 from qkv.data.corpus import Pair
 from qkv.metrics.alignment import Links, alignment_error_rate, parse_links
 from qkv.metrics.figure import Figure
-from qkv.tasks.align.predict import Aligner, likeliest
+from qkv.tasks.translate.aligner import Aligner, likeliest
 from qkv.tasks.translate.alignment_reading import AlignmentReading
 from results import alignment
 

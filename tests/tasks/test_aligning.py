@@ -3,6 +3,7 @@
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import get_args
 
 import pytest
 import torch
@@ -11,13 +12,16 @@ from hypothesis import strategies as st
 
 from qkv.data.corpus import Pair
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, DataError
+from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.metrics.alignment import alignment_error_rate, parse_alignments
+from qkv.metrics.figure import Figure
+from qkv.metrics.ibm_model_1 import ExpectedLinks
 from qkv.tasks.align.file_aligner import Aligned, FileAligner, SentenceFiles
-from qkv.tasks.align.predict import NO_WORD, Aligner, join, likeliest, mutual, words_of_tokens
-from qkv.tasks.translate.alignment_reading import AlignmentReading
+from qkv.tasks.translate.aligner import NO_WORD, Aligner, join, likeliest, mutual, words_of_tokens
+from qkv.tasks.translate.alignment_reading import AGREEMENT, AlignmentReading, stored_reading
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.recipe import RECIPE
+from qkv.tasks.translate.settings import ReadingSettings, When
 
 _NO_FILES = SentenceFiles()
 
@@ -54,7 +58,7 @@ def align_files(
     chosen: AlignmentReading | None,
     how: str,
 ) -> Aligned:
-    return FileAligner(run, reverse, valid, chosen, how, "cpu").align(files)
+    return FileAligner(run, reverse, valid, chosen or ReadingSettings(), how, "cpu").align(files)
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +85,38 @@ def test_words_are_aligned_as_the_model_attends(run: Path, tmp_path: Path) -> No
     found = align_files(run, None, _write(tmp_path, pairs), _NO_FILES, None, "mutual")
     assert found.report[1].startswith("alignment_error_rate ")
     assert parse_alignments(found.as_pharaoh(), "out")[0].sure == found.links[0]
+
+
+def test_training_chooses_what_its_held_out_pairs_agree_with(run: Path, tmp_path: Path) -> None:
+    translator = Translator.load(run)
+    pairs, held_out = _mirrored(30, 1), _mirrored(60, 2)
+    gold = parse_alignments(_gold(pairs), "gold")
+    aligner = Aligner(translator)
+    expected = ExpectedLinks([(pair.source.split(), pair.target.split()) for pair in held_out])
+    reading, figure = aligner.choose_by_agreement(held_out, expected)
+    assert translator.chosen == translator.reading == aligner.default == reading
+    assert stored_reading([figure]) == reading
+    assert alignment_error_rate(aligner.align(pairs), gold).value < 10
+    plain = align_files(run, None, _write(tmp_path, pairs), _NO_FILES, None, "mutual")
+    assert plain.report[0] == f"read from {reading}: as chosen in training"
+    valid = _write(tmp_path, held_out)._replace(gold=None)
+    asked = align_files(run, None, valid, valid, None, "mutual").report[0]
+    assert asked == f"read from {reading}: {figure.value:.2f} % agreement on the validation sentences"
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="|:"), min_size=1), st.none() | st.integers(0, 99))
+def test_a_stored_reading_is_the_one_that_was_chosen(layer: str, head: int | None) -> None:
+    for when in get_args(When):
+        reading = AlignmentReading(layer, head, when)
+        figure = Figure(AGREEMENT, 90.0, f"{reading.signature}|{ExpectedLinks.signature}")
+        assert stored_reading([Figure("bleu", 1.0, ""), figure]) == reading
+    assert stored_reading([Figure("bleu", 1.0, "")]) is None
+
+
+@pytest.mark.parametrize("signature", ["", "layer:a", "layer:a|head:x|when:at", "layer:a|head:0|when:late"])
+def test_an_altered_choice_is_refused(signature: str) -> None:
+    with pytest.raises(CheckpointError, match=r"figures\.json: expected alignment_agreement of a layer"):
+        stored_reading([Figure(AGREEMENT, 90.0, signature)])
 
 
 def test_manual_alignments_that_count_from_1(run: Path, tmp_path: Path) -> None:

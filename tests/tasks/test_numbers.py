@@ -12,8 +12,8 @@ from tests.fuzz.models import families
 from qkv.checkpoint.folder import save
 from qkv.data.corpus import Pair
 from qkv.errors import QkvError
-from qkv.tasks.align.predict import Aligner
 from qkv.tasks.load import load
+from qkv.tasks.translate.aligner import Aligner
 
 TOLD = r"model: expected scores that are numbers; got NaN for {}\. The parameters hold NaN or Inf"
 

@@ -13,10 +13,10 @@ from qkv.decode.beam import Beam, Ranking
 from qkv.decode.sampling import Sampling
 from qkv.errors import ArgumentError, ConfigError, DataError
 from qkv.models.smoother import KernelSmoother
-from qkv.tasks.align.predict import Aligner
 from qkv.tasks.load import Model
 from qkv.tasks.regress.model import estimator_class
 from qkv.tasks.regress.predict import Regressor
+from qkv.tasks.translate.aligner import Aligner
 from qkv.tasks.translate.decoding import Decoding
 
 NAN = float("nan")

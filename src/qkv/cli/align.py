@@ -1,13 +1,14 @@
 """`qkv align`: align source and target words of two files."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.shards import Out, Pattern, expect_shards, finish_shards
+from qkv.tasks.translate.settings import ReadingSettings
 
 
 @guarded
@@ -33,13 +34,12 @@ def align(
     valid_source: Annotated[Path | None, typer.Option(help="Sentences for choosing layer and head.")] = None,
     valid_target: Annotated[Path | None, typer.Option(help="Their translations.")] = None,
     valid_data: Annotated[Path | None, typer.Option(help="Or one TSV file.")] = None,
-    valid_gold: Annotated[Path | None, typer.Option(help="Their manual alignments.")] = None,
-    layer: Annotated[str | None, typer.Option(help="Use this attention layer instead of choosing one.")] = None,
-    head: Annotated[int | None, typer.Option(help="Head of that layer; default: mean over all heads.")] = None,
-    when: Annotated[
-        str | None,
-        typer.Option(help="Read the layer at the step that predicts a word (at, default), or after it (after)."),
+    valid_gold: Annotated[
+        Path | None, typer.Option(help="Their manual alignments; without them, agreement with IBM Model 1 decides.")
     ] = None,
+    layer: Annotated[str | None, f.option_of(ReadingSettings, "layer")] = ReadingSettings.layer,
+    head: Annotated[int | None, f.option_of(ReadingSettings, "head")] = ReadingSettings.head,
+    when: Annotated[str | None, f.option_of(ReadingSettings, "when")] = ReadingSettings.when,
     shards: Pattern = None,
     out: Out = None,
     device: f.OnDevice = "cpu",
@@ -49,7 +49,7 @@ def align(
     Example: qkv align runs/en-fr --source test.en --target test.fr --gold test.align
     """
     from qkv.errors import ConfigError, setting
-    from qkv.tasks.align.file_aligner import Aligned, FileAligner, SentenceFiles, as_reading
+    from qkv.tasks.align.file_aligner import Aligned, FileAligner, SentenceFiles
     from qkv.tasks.notes import as_json, note, working
     from qkv.tasks.shards import model_digest
     from qkv.tasks.streams import format_lines, write_text
@@ -59,7 +59,8 @@ def align(
         expected = f"{setting('gold')} or {setting('valid_gold')} as well"
         raise ConfigError(setting("gold_from"), expected, "neither", hint)
     batch = expect_shards(shards, out, {"source": source, "target": target, "data": data, "gold": gold})
-    reading = as_reading(layer, head, when)
+    names: dict[str, Any] = {"when": when}
+    reading = ReadingSettings(layer, head, **names)
     valid = SentenceFiles(valid_source, valid_target, valid_gold, valid_data, gold_from)
     with working("aligning"):
         aligner = FileAligner(run, reverse, valid, reading, symmetrize, device)

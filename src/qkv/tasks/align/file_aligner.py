@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, cast, final
+from typing import NamedTuple, final
 
 from torch import Tensor
 
@@ -23,13 +23,15 @@ from qkv.metrics.alignment import (
     lacks_first_words,
     parse_alignments,
 )
-from qkv.tasks.align.predict import METHODS, MUTUAL, Aligner, join, likeliest
+from qkv.metrics.ibm_model_1 import ExpectedLinks
 from qkv.tasks.notes import note
 from qkv.tasks.pairs import PairSources
 from qkv.tasks.tokenizing import report_unknown
-from qkv.tasks.translate.alignment_reading import AlignmentReading, When
+from qkv.tasks.translate.aligner import METHODS, MUTUAL, Aligner, join, likeliest
+from qkv.tasks.translate.alignment_reading import AlignmentReading
 from qkv.tasks.translate.members import expect_single
 from qkv.tasks.translate.predict import Translator
+from qkv.tasks.translate.settings import ReadingSettings
 
 
 class SentenceFiles(NamedTuple):
@@ -87,8 +89,8 @@ class FileAligner:
     Args:
         run: a translation model.
         reverse: a model of the other direction, or None.
-        valid: sentences with manual alignments for choosing layer, head and step; all files or none.
-        reading: a fixed reading instead, or None.
+        valid: sentences for choosing layer, head and step, by their manual alignments if there are any; or none.
+        reading: what is fixed of layer, head and step instead.
         method: how the two directions are combined.
         device: compute device.
 
@@ -106,7 +108,7 @@ class FileAligner:
         run: Path,
         reverse: Path | None,
         valid: SentenceFiles,
-        reading: AlignmentReading | None,
+        reading: ReadingSettings,
         method: str,
         device: str,
     ) -> None:
@@ -162,28 +164,11 @@ def _loaded(run: Path, device: str) -> Translator:
     return Translator.load(run, device)
 
 
-def as_reading(layer: str | None, head: int | None, when: str | None) -> AlignmentReading | None:
-    """Return the reading that the user chose by flags, or None.
-
-    Raises:
-        ConfigError: head or step are given without a layer, or there is no such step.
-    """
-    if layer is not None:
-        return AlignmentReading(layer, head, cast("When", when or AlignmentReading.when))
-    for name, value in (("head", head), ("when", when)):
-        if value is not None:
-            hint = (
-                f"Give {setting('layer')} too, or {setting('valid_source')}, {setting('valid_target')} and "
-                f"{setting('valid_gold')} to choose layer, head and step."
-            )
-            raise ConfigError(setting(name), f"{setting('layer')} as well", "none", hint)
-    return None
-
-
-def _expect_choice(valid: SentenceFiles, reading: AlignmentReading | None, how: str, reverse: Path | None) -> None:
-    if reading is not None and valid.named:
-        hint = f"Either give {setting('layer')}, or choose it by these sentences."
-        raise ConfigError(setting("layer"), f"no {setting('valid_source')}", "both", hint)
+def _expect_choice(valid: SentenceFiles, reading: ReadingSettings, how: str, reverse: Path | None) -> None:
+    fixed = [name for name in ("layer", "head", "when") if getattr(reading, name) is not None]
+    if fixed and valid.named:
+        hint = f"Either give {setting(fixed[0])}, or choose it by these sentences."
+        raise ConfigError(setting(fixed[0]), f"no {setting('valid_source')}", "both", hint)
     expect_name(setting("symmetrize"), how, METHODS)
     if how != MUTUAL and reverse is None:
         hint = f"It combines two directions: give {setting('reverse', 'RUN')}, or omit it."
@@ -196,6 +181,11 @@ class _Sentences(NamedTuple):
     pairs: list[Pair]
     gold: list[Links] | None
     names: tuple[str, str]
+
+    @property
+    def expected(self) -> ExpectedLinks:
+        """The links that the words alone suggest."""
+        return ExpectedLinks([(pair.source.split(), pair.target.split()) for pair in self.pairs])
 
     def swapped(self) -> "_Sentences":
         """Return the sentences with source and target swapped."""
@@ -215,15 +205,18 @@ class _Direction(NamedTuple):
         cls,
         model: Translator,
         trial: _Sentences | None,
-        reading: AlignmentReading | None,
+        asked: ReadingSettings,
     ) -> "_Direction":
         aligner = Aligner(model)
-        if reading is not None:
-            return cls(aligner, reading, "as asked")
         if trial is not None and trial.gold is not None:
             reading, figure = aligner.choose(trial.pairs, trial.gold, trial.names)
             return cls(aligner, reading, f"{figure.value:.2f} % alignment error on the validation sentences")
-        return cls(aligner, aligner.default, "by default")
+        if trial is not None:
+            reading, figure = aligner.choose_by_agreement(trial.pairs, trial.expected, trial.names)
+            return cls(aligner, reading, f"{figure.value:.2f} % agreement on the validation sentences")
+        if any(part is not None for part in (asked.layer, asked.head, asked.when)):
+            return cls(aligner, aligner.default.replaced(asked), "as asked")
+        return cls(aligner, aligner.default, "as chosen in training" if model.chosen else "by default")
 
     def weights(self, sentences: _Sentences) -> list[Tensor]:
         return self.aligner.weights(sentences.pairs, self.reading, sentences.names)
@@ -237,10 +230,7 @@ def _read(files: SentenceFiles, prefix: str, table: WordTable | None) -> _Senten
     sources = PairSources(files.source, files.target, files.data, prefix)
     pairs = sources.read(table)
     if files.gold is None:
-        if not prefix:
-            return _Sentences(pairs, None, sources.names)
-        hint = "The choice needs manual alignments of the validation sentences."
-        raise ConfigError(setting("valid_gold"), setting("valid_gold", "FILE"), "none", hint)
+        return _Sentences(pairs, None, sources.names)
     gold = parse_alignments(read_lines(files.gold, blank=True), str(files.gold), files.gold_from)
     if len(gold) != len(pairs):
         got = f"{len(gold):,} for {len(pairs):,} sentences"

@@ -7,7 +7,7 @@ from qkv.data.corpus import Pair, read_pairs
 from qkv.data.words import split_words
 from qkv.errors import ConfigError, setting
 from qkv.metrics.alignment import Links
-from qkv.tasks.align.predict import Aligner, Names
+from qkv.tasks.translate.aligner import Aligner, Names
 from qkv.tasks.translate.alignment_reading import AlignmentReading
 from qkv.tasks.translate.predict import Translator
 

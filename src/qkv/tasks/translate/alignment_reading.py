@@ -1,23 +1,27 @@
 """Which attention weights of a translation model align a target word."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, final, get_args
+from typing import cast, final
 
 import torch
 from torch import Tensor, nn
 
-from qkv.errors import ConfigError, expect_name, setting
+from qkv.checkpoint.manifest import ALTERED, FIGURES
+from qkv.errors import CheckpointError, ConfigError, setting
+from qkv.metrics.figure import Figure
 from qkv.tasks.translate.model import TranslationModel
+from qkv.tasks.translate.settings import ReadingSettings, When
 from qkv.values.checked import checked
 
-When = Literal["at", "after"]
+AGREEMENT = "alignment_agreement"
+"""The figure of a checkpoint whose signature is the reading that training chose for its weights."""
 
 
 @checked
 @final
 @dataclass(frozen=True)
-class AlignmentReading:
+class AlignmentReading(ReadingSettings):
     """The weights that align a target word.
 
     Args:
@@ -31,10 +35,7 @@ class AlignmentReading:
 
     layer: str
     head: int | None = None
-    when: When = "at"
-
-    def __post_init__(self) -> None:
-        expect_name(setting("when"), self.when, get_args(When))
+    when: When = ReadingSettings.usual_when
 
     def of(self, weights: Tensor) -> Tensor:
         """Read the weights of one sentence.
@@ -64,6 +65,27 @@ class AlignmentReading:
             raise ConfigError(setting("head"), f"from 0 to {heads.shape[0] - 1}", f"{self.head}", hint)
         return heads[self.head]
 
+    def replaced(self, asked: ReadingSettings) -> "AlignmentReading":
+        """Return this reading with what was asked for; in a layer that was, the mean of heads at the step by default.
+
+        Example:
+            >>> str(AlignmentReading("decoder.1", 2).replaced(ReadingSettings(when="after")))
+            'decoder.1, head 2, after the step'
+        """
+        usual = self if asked.layer is None else AlignmentReading(asked.layer)
+        head = usual.head if asked.head is None else asked.head
+        return AlignmentReading(usual.layer, head, asked.when or usual.when)
+
+    @property
+    def signature(self) -> str:
+        """The reading as part of a figure's signature.
+
+        Example:
+            >>> AlignmentReading("decoder.1", 2).signature
+            'layer:decoder.1|head:2|when:at'
+        """
+        return f"layer:{self.layer}|head:{'mean' if self.head is None else self.head}|when:{self.when}"
+
     def __str__(self) -> str:
         head = "mean of heads" if self.head is None else f"head {self.head}"
         return f"{self.layer}, {head}, {self.when} the step"
@@ -84,13 +106,34 @@ def attention_layers(model: TranslationModel) -> list[str]:
     return names if last in names else [*names, last]
 
 
-def default_reading(layers: Sequence[str]) -> AlignmentReading:
-    """Return the default reading: for a Transformer, the layer before the last, after the step.
+def stored_reading(figures: Iterable[Figure]) -> AlignmentReading | None:
+    """Return the reading that training chose, from the figures of a checkpoint; None if it chose none.
 
-    Source: Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer Models", section 4.
+    Raises:
+        CheckpointError: the figure names no reading.
 
     Example:
-        >>> str(default_reading(["attention"]))
-        'attention, mean of heads, at the step'
+        >>> str(stored_reading([Figure(AGREEMENT, 91.5, "layer:decoder.0|head:mean|when:at|links:ibm1")]))
+        'decoder.0, mean of heads, at the step'
     """
-    return AlignmentReading(layers[0]) if len(layers) == 1 else AlignmentReading(layers[-2], when="after")
+    for figure in figures:
+        if figure.name == AGREEMENT:
+            parts = dict(part.partition(":")[::2] for part in figure.signature.split("|"))
+            try:
+                head = None if parts["head"] == "mean" else int(parts["head"])
+                return AlignmentReading(parts["layer"], head, cast("When", parts["when"]))
+            except (KeyError, ValueError, ConfigError) as error:
+                expected = f"{AGREEMENT} of a layer, a head and a step"
+                raise CheckpointError(FIGURES, expected, figure.signature[:160], ALTERED) from error
+    return None
+
+
+def default_reading(model: TranslationModel) -> AlignmentReading:
+    """Return the reading of a model for which training chose none: its last layer at the step, the mean of heads.
+
+    Raises:
+        ConfigError: the model has no attention.
+
+    Source: the table of `docs/how_to/translate.md`, which `python -m results.readings` measures.
+    """
+    return AlignmentReading(attention_layers(model)[-1])

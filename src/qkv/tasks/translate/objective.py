@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 from torch import Tensor
@@ -11,11 +12,13 @@ from qkv.data.corpus import Pair
 from qkv.data.normal_forms import normalize
 from qkv.metrics.edits import word_error_rate
 from qkv.metrics.figure import Figure
+from qkv.metrics.ibm_model_1 import ExpectedLinks
 from qkv.metrics.matches import exact_match
 from qkv.metrics.translation import bleu, chrf
 from qkv.models.copying import CopyingTranslator
 from qkv.models.monotonic import MonotonicTranslator
 from qkv.tasks.corpora.pairs import PairBatches, PreparedPairs
+from qkv.tasks.translate.aligner import Aligner
 from qkv.tasks.translate.data import Parallel
 from qkv.tasks.translate.model import TranslationModel
 from qkv.tasks.translate.predict import Translator
@@ -23,6 +26,8 @@ from qkv.training.loss import label_smoothed_loss, layer_loss
 from qkv.values.plain_modules import is_watched
 
 _VALIDATION_TOKENS = 8192
+_ALIGNED_CELLS = 500_000
+"""Token pairs of the validation pairs on which weights are chosen for aligning: about 1,000 sentences of 20 words."""
 
 
 @final
@@ -74,14 +79,35 @@ class TranslationTask:
         return train.take(indices) if isinstance(train, PreparedPairs) else [train[index] for index in indices]
 
     def validate(self) -> list[Figure]:
-        """Compute BLEU and the other metrics of `judge`, and the loss, on the validation pairs."""
+        """Compute the metrics of `judge`, the loss, and how well attention aligns words, on the validation pairs."""
         # No warning: an untrained model often reaches the length limit.
         translations = self.translator().translate_fully([pair.source for pair in self.text.valid])
-        return [*judge([translation.text for translation in translations], self.text.valid), self._validation_loss()]
+        judged = judge([translation.text for translation in translations], self.text.valid)
+        return [*judged, self._validation_loss(), *self._alignment_agreement()]
 
     def translator(self) -> Translator:
         """Return the current model as a translator."""
         return Translator(self.model, self.text.tokenizer, self.longest, right_to_left=(self.right_to_left,))
+
+    def _alignment_agreement(self) -> list[Figure]:
+        """Return the agreement of the best reading, which its signature names; none if there is nothing to align."""
+        pairs, expected = self._alignable
+        if not pairs or self.right_to_left or self.model.alignment_layer is None:
+            return []
+        return [Aligner(self.translator()).choose_by_agreement(pairs, expected)[1]]
+
+    @cached_property
+    def _alignable(self) -> tuple[list[Pair], ExpectedLinks]:
+        """The first validation pairs of several words on both sides, and the links that the words alone suggest."""
+        pairs, cells = list[Pair](), 0
+        for pair, example in zip(self.text.valid, self.text.valid_examples, strict=True):
+            source, target = len(pair.source.split()), len(pair.target.split())
+            if min(source, target) > 1 and example.source and example.target:
+                pairs.append(pair)
+                cells += len(example.source) * len(example.target)
+            if cells > _ALIGNED_CELLS:
+                break
+        return pairs, ExpectedLinks([(pair.source.split(), pair.target.split()) for pair in pairs])
 
     def _validation_loss(self) -> Figure:
         examples = self.text.valid_examples

@@ -27,7 +27,7 @@ from qkv.tasks.length import expect_length, warn_cut
 from qkv.tasks.notes import counted
 from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import OTHER_VERSION, Trained, expect_task, load_trained, rebuild
-from qkv.tasks.translate.alignment_reading import AlignmentReading
+from qkv.tasks.translate.alignment_reading import AlignmentReading, default_reading, stored_reading
 from qkv.tasks.translate.decoding import Decoding, as_stepper, decode
 from qkv.tasks.translate.members import members_of
 from qkv.tasks.translate.model import TranslationModel, build_model, read_config
@@ -104,6 +104,7 @@ class Translator:
             either direction propose translations, and all score them (`qkv.decode.agreement`).
         table: the columns of a line's source and features, and how symbols are joined to a translation; None if a line
             is a source and symbols are those of the tokenizer.
+        chosen: the attention weights that training chose for aligning words; None if it chose none.
 
     Example:
         >>> import qkv  # doctest: +SKIP
@@ -119,6 +120,7 @@ class Translator:
         others: Sequence[TranslationModel] = (),
         table: WordTable | None = None,
         right_to_left: Sequence[bool] = (),
+        chosen: AlignmentReading | None = None,
     ) -> None:
         self.model = model.eval()
         self.models = (self.model, *(model.eval() for model in others))
@@ -126,6 +128,16 @@ class Translator:
         self.longest = longest
         self.table = table
         self.right_to_left = tuple(right_to_left) or (False,) * len(self.models)
+        self.chosen = chosen
+
+    @property
+    def reading(self) -> AlignmentReading:
+        """The attention weights that align words: those that training chose, or else `default_reading`.
+
+        Raises:
+            ConfigError: the model has no attention.
+        """
+        return self.chosen or default_reading(self.model)
 
     def _rows(self) -> list[tuple[str, str]]:
         count = sum(parameter.numel() for parameter in self.model.parameters())
@@ -193,9 +205,8 @@ class Translator:
                 raise CheckpointError(str(run), f"the columns of {first_run}", "other ones", hint)
         longest = min(member.longest for _, member in members)
         right_to_left = [direction for _, member in members for direction in member.right_to_left]
-        return cls(
-            first.model, first.tokenizer, longest, [other.model for _, other in others], first.table, right_to_left
-        )
+        networks = [other.model for _, other in others]
+        return cls(first.model, first.tokenizer, longest, networks, first.table, right_to_left, first.chosen)
 
     def translate(self, lines: Sequence[str], how: Decoding | None = None, *, beam: int = 1) -> list[str]:
         """Translate lines.
@@ -302,7 +313,7 @@ class Translator:
         Args:
             source: ids of the source.
             target: ids of the target, without begin and end tokens.
-            reading: the weights to read; None for the model's alignment layer at each step, averaged over heads.
+            reading: the weights to read; None for those of `reading`.
 
         Returns:
             Weights (T + 1, S): one row per token and one for the end token.
@@ -310,17 +321,10 @@ class Translator:
         Raises:
             ConfigError: the model has no cross-attention, or the head does not exist.
         """
-        layer = self.model.alignment_layer if reading is None else reading.layer
-        if layer is None:
-            raise ConfigError(
-                setting("attention"),
-                "a model with attention",
-                f"one trained with {setting('score', 'none')}",
-                "Train with a score.",
-            )
-        with torch.no_grad(), record(self.model, layers=[layer]) as trace:
+        reading = reading or self.reading
+        with torch.no_grad(), record(self.model, layers=[reading.layer]) as trace:
             self.model(*self._inputs(source, target))
-        weights_TS = (reading or AlignmentReading(layer)).of(trace.weights(layer)[0])
+        weights_TS = reading.of(trace.weights(reading.layer)[0])
         if self.right_to_left[0]:
             weights_TS = torch.cat([weights_TS[:-1].flip(0), weights_TS[-1:]])
         return weights_TS[:, : len(source)].float().cpu()
@@ -352,7 +356,8 @@ class Translator:
 
     def with_table(self, table: WordTable | None) -> "Translator":
         """Return the same models for lines with other columns, or for text that is split into symbols (None)."""
-        return Translator(self.model, self.tokenizer, self.longest, self.models[1:], table, self.right_to_left)
+        others = self.models[1:]
+        return Translator(self.model, self.tokenizer, self.longest, others, table, self.right_to_left, self.chosen)
 
     def encode(self, text: str) -> OpenSource:
         """Return the tokens of a source, see `symbols`; a model that copies numbers words beyond its vocabulary."""
@@ -460,9 +465,9 @@ def _translator_of(trained: Trained, device: str | torch.device, weights: Mappin
         lambda: build_model(read_config(trained.model_table), trained.tokenizer, table), trained, device, weights
     )
     longest = longest if isinstance(longest, int) else 256
-    return Translator(
-        model, trained.tokenizer, longest, table=table, right_to_left=(config.get("direction") == "back",)
-    )
+    chosen = stored_reading(trained.contents.figures)
+    right_to_left = (config.get("direction") == "back",)
+    return Translator(model, trained.tokenizer, longest, table=table, right_to_left=right_to_left, chosen=chosen)
 
 
 def _word_table(columns: object, folder: Path) -> WordTable:

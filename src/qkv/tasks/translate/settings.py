@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from qkv.data.choices import HELD_OUT, TokenizerKind
 from qkv.decode.choices import Mean, Normalization, Stop
-from qkv.errors import ConfigError, setting
+from qkv.errors import ConfigError, expect_name, setting
 from qkv.settings import Option
 from qkv.tasks.settings import (
     ATTENTION,
@@ -24,6 +24,8 @@ TOKENS_PER_SOURCE_TOKEN, MORE_TOKENS = 3, 16
 """The default limit of a translation: no text of a language pair grows more than threefold."""
 Direction = Literal["ahead", "back"]
 """The direction in which a model writes."""
+When = Literal["at", "after"]
+"""The step at which weights are read: the one that predicts a word, or the one after it, whose input it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +191,37 @@ class DecodingSettings:
         ),
     ] = None
     mean: Annotated[Mean, Option("What an ensemble averages")] = "probability"
+
+
+_CHOSEN = "as chosen in training"
+
+
+@dataclass(frozen=True)
+class ReadingSettings:
+    """Which attention weights align a target word; the commands that align have these flags.
+
+    Raises:
+        ConfigError: there is no such step.
+    """
+
+    usual_when: ClassVar[When] = "at"
+    """Where weights are read if nothing else was asked for or chosen."""
+
+    layer: Annotated[str | None, Option("Attention layer to read", or_else=f"{_CHOSEN}, or the last")] = None
+    head: Annotated[
+        int | None, Option("Head of that layer", or_else=f"{_CHOSEN}; of a given layer, the mean over all")
+    ] = None
+    when: Annotated[
+        When | None,
+        Option(
+            "Read at the step that predicts a word, or after it",
+            or_else=f"{_CHOSEN}; of a given layer, {usual_when}",
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.when is not None:
+            expect_name(setting("when"), self.when, get_args(When))
 
 
 TRANSLATE = TaskSettings(

@@ -1,6 +1,7 @@
 """Word alignment with a translation model: which source word each target word attended to."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple, final
 
 import torch
@@ -16,11 +17,12 @@ from qkv.decode.likeliest import expect_numbers
 from qkv.errors import ConfigError, DataError, Place, expect_name, nearest, setting
 from qkv.metrics.alignment import Link, Links, alignment_error_rate
 from qkv.metrics.figure import Figure
+from qkv.metrics.ibm_model_1 import ExpectedLinks
 from qkv.metrics.symmetrize import SYMMETRIZATIONS, symmetrize
 from qkv.models.copying import CopyingTranslator
 from qkv.recording.recorder import record
 from qkv.tasks.notes import counted
-from qkv.tasks.translate.alignment_reading import AlignmentReading, attention_layers, default_reading
+from qkv.tasks.translate.alignment_reading import AGREEMENT, AlignmentReading, attention_layers
 from qkv.tasks.translate.predict import Translator
 from qkv.values.checked import answering
 
@@ -73,8 +75,8 @@ class Aligner:
 
     @property
     def default(self) -> AlignmentReading:
-        """The default reading: for a Transformer, the layer before the last, after the step."""
-        return default_reading(self.layers)
+        """The default reading, see `Translator.reading`."""
+        return self.translator.reading
 
     def align(self, pairs: Sequence[Pair], reading: AlignmentReading | None = None) -> list[set[Link]]:
         """Align sentences with their translations.
@@ -134,15 +136,40 @@ class Aligner:
         Returns:
             The reading, and its alignment error rate on these pairs.
         """
+        return self._best(pairs, names, lambda links: alignment_error_rate(links, gold))
+
+    def choose_by_agreement(
+        self, pairs: Sequence[Pair], expected: ExpectedLinks, names: Names = (None, None)
+    ) -> tuple[AlignmentReading, Figure]:
+        """Find the layer, head and step whose links agree most with those that the words of the pairs alone suggest.
+
+        Args:
+            pairs: held-out sentences.
+            expected: the links of IBM Model 1 on these pairs.
+            names: as for `weights`.
+
+        Returns:
+            The reading, and its agreement in percent, whose signature names it.
+        """
+
+        def agreement(links: Sequence[set[Link]]) -> Figure:
+            return Figure(AGREEMENT, 100 * expected.agreement(links), ExpectedLinks.signature)
+
+        reading, figure = self._best(pairs, names, agreement)
+        return reading, replace(figure, signature=f"{reading.signature}|{figure.signature}")
+
+    def _best(
+        self, pairs: Sequence[Pair], names: Names, judge: Callable[[list[set[Link]]], Figure]
+    ) -> tuple[AlignmentReading, Figure]:
+        """Return the reading whose links have the best figure, and the figure; the first of equal ones."""
         weights = list(self._weights(pairs, self.layers, names))
-        readings = [
-            (
-                reading,
-                alignment_error_rate([likeliest(_read(weights_of_pair, reading)) for weights_of_pair in weights], gold),
-            )
-            for reading in self._readings(weights)
-        ]
-        return min(readings, key=lambda scored: scored[1].value)
+        best = None
+        for reading in self._readings(weights):
+            figure = judge([likeliest(_read(weights_of_pair, reading)) for weights_of_pair in weights])
+            if best is None or figure.better_than(best[1]):
+                best = reading, figure
+        assert best is not None
+        return best
 
     def _readings(self, weights: Sequence[dict[str, Tensor]]) -> list[AlignmentReading]:
         heads = {layer: weights[0][layer].shape[1] for layer in self.layers}

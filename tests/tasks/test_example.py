@@ -11,6 +11,7 @@ import qkv
 from qkv.data.phrases import generate
 from qkv.errors import CheckpointError
 from qkv.tasks.example_run import FOLDER, SENTENCES, is_example, outside_grammar
+from qkv.tasks.viewing import scene_of
 
 
 def test_it_is_small() -> None:
@@ -23,6 +24,26 @@ def test_it_translates_new_sentences() -> None:
     texts = translator.translate([pair.source for pair in pairs])
     right = sum(text == pair.target for text, pair in zip(texts, pairs, strict=True))
     assert right >= 80, "more than four of five, word for word"
+
+
+LINKS = "0-0 1-1 2-2 3-3 7-4 4-5 5-6 6-7 8-8"
+"""Of the first sentence, by hand, source word first."""
+
+
+def test_its_words_are_aligned_without_a_flag(tmp_path: Path) -> None:
+    """Each link is read at the step that wrote the word, in `qkv align`, in a translation, and in the first map."""
+    translator = qkv.load("example", task="translate")
+    found = translator.translate_fully([SENTENCES[0]], attention=True)[0]
+    for name, text in (("s", SENTENCES[0]), ("t", found.text)):
+        (tmp_path / name).write_text(f"{text}\n", encoding="utf-8")
+    files = ["--source", tmp_path / "s", "--target", tmp_path / "t"]
+    assert set(succeeded(run("align", "example", *files)).stdout.split()) == set(LINKS.split())
+    assert found.weights is not None
+    scene = scene_of(translator, SENTENCES[0])
+    layer, head = scene.first_shown
+    shown = scene.layers[layer].map().dense()
+    for weights in (found.weights, shown.mean(0) if head is None else shown[head]):
+        assert {f"{s}-{t}" for t, s in enumerate(weights.argmax(-1)[:-1].tolist())} == set(LINKS.split())
 
 
 def test_its_words_are_the_grammars() -> None:

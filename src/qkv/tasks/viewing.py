@@ -31,6 +31,7 @@ from qkv.tasks.regress.predict import Regressor, shown_point, shown_row
 from qkv.tasks.streams import write_json, write_lines
 from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.text_attention import expect_attention, read_ids
+from qkv.tasks.translate.alignment_reading import default_reading
 from qkv.tasks.translate.decoding import usual_limit
 from qkv.tasks.translate.members import expect_single
 from qkv.tasks.translate.predict import Translator, columns_of, shown_end
@@ -203,7 +204,10 @@ def _translated(translator: Translator, text: str, tokens: int | None) -> Scene:
         "source": ["unknown" if number >= size or number == tokenizer.source.unk else "" for number in ids],
         "target": ["copied" if index in copied else mark for index, mark in enumerate(_notes(written))],
     }
-    return trace.scene(0, {"source": read, "target": written}, title=_title(text), notes=notes)
+    scene = trace.scene(0, {"source": read, "target": written}, title=_title(text), notes=notes)
+    # A row is the step that writes a token: what is read after the step would be one row too low.
+    reading = translator.reading if translator.reading.when == "at" else default_reading(model)
+    return replace(scene, opening=(reading.layer, reading.head))
 
 
 def _read(

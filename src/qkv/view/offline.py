@@ -3,16 +3,16 @@
 import base64
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from math import prod
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from qkv.errors import OutOfMemoryError, QkvError
 from qkv.view.answers.answer import Numbers
 from qkv.view.answers.listing import LISTED, PIECE
 from qkv.view.answers.pooling import SIDE, levels
-from qkv.view.answers.requests import RequestHandler
+from qkv.view.answers.requests import MEAN, RequestHandler
 from qkv.view.bundle import one_file
 from qkv.view.packing import Packing, multiple
 from qkv.view.scene import Layer, Scene
@@ -21,6 +21,7 @@ BUDGET = 2 << 20
 """Maximum bytes of embedded answers, compressed."""
 _FOLLOWED = "top=4&frontier=12"
 _EXACT_INTEGERS = 1e15
+_Name = TypeVar("_Name", tuple[int, int], tuple[int, int | None])
 _FEW = 64
 """Up to this many tokens, every step and every pair is embedded."""
 
@@ -41,6 +42,10 @@ class Page(NamedTuple):
     missing: str
 
 
+_Part = tuple[str, int, int | None, int]
+"""A kind of answers, the layer, the head or None for the mean over heads, and the level of a map."""
+
+
 class _Question(NamedTuple):
     """Something that the page can request.
 
@@ -51,7 +56,7 @@ class _Question(NamedTuple):
     """
 
     path: str
-    part: tuple[str, int, int, int] | None = None
+    part: _Part | None = None
     size: int = 0
 
 
@@ -77,7 +82,7 @@ def page(scene: Scene, budget: int = BUDGET) -> Page:
     """
     handler = RequestHandler(scene, live=False)
     answers = Packing()
-    left_out, requested, embedded = 0, Counter[tuple[str, int, int, int]](), Counter[tuple[str, int, int, int]]()
+    left_out, requested, embedded = 0, Counter[_Part](), Counter[_Part]()
     try:
         for question in dict.fromkeys(_questions(scene)):
             requested.update([question.part] if question.part else [])
@@ -92,23 +97,26 @@ def page(scene: Scene, budget: int = BUDGET) -> Page:
         handler.close()
     complete = {part for part, count in requested.items() if embedded[part] == count}
     finest = [
-        [_finest(scene, complete, layer, head) for head in range(layer_info.heads)]
-        for layer, layer_info in enumerate(scene.layers)
+        [_finest(scene, complete, *name) for name in _maps_of(scene, layer)] for layer in range(len(scene.layers))
     ]
     missing = _missing(scene, finest, complete) if left_out else ""
     content = {"packed": answers.text(), "held": {"maps": finest, "missing": missing}}
     return Page(one_file("saved.js", content), answers.count, left_out, missing)
 
 
-def _finest(scene: Scene, complete: Collection[tuple[str, int, int, int]], layer: int, head: int) -> int | None:
+def _maps_of(scene: Scene, layer: int) -> list[tuple[int, int | None]]:
+    """List the maps of a layer: of its heads and, last, of the mean over several."""
+    heads = scene.layers[layer].heads
+    return [*((layer, head) for head in range(heads)), *([(layer, None)] if heads > 1 else [])]
+
+
+def _finest(scene: Scene, complete: Collection[_Part], layer: int, head: int | None) -> int | None:
     """Return the finest level of a map that is embedded as a whole; None for none."""
     count = levels(*scene.layers[layer].shape[1:])
     return next((level for level in range(count) if ("weight mean", layer, head, level) in complete), None)
 
 
-def _missing(
-    scene: Scene, finest: Sequence[Sequence[int | None]], complete: Collection[tuple[str, int, int, int]]
-) -> str:
+def _missing(scene: Scene, finest: Sequence[Sequence[int | None]], complete: Collection[_Part]) -> str:
     """Return a sentence that says what a page lacks."""
     maps = [level for heads in finest for level in heads]
     total, none = len(maps), maps.count(None)
@@ -122,7 +130,7 @@ def _missing(
     for name, parts_of in (("steps", ("steps",)), ("cells", ("cells",)), ("contributions", ("contribution mean",))):
         lacking = sum(not any((kind, *head, 0) in complete for kind in parts_of) for head in heads)
         if lacking:
-            parts.append(f"no {name} of {lacking:,} of {total:,} heads")
+            parts.append(f"no {name} of {lacking:,} of {len(heads):,} heads")
     if not parts:
         parts.append("some details")
     return f"This saved page lacks parts that did not fit: {', '.join(parts)}. The running viewer, qkv view, has all."
@@ -220,15 +228,15 @@ def _questions(scene: Scene) -> Iterator[_Question]:
             stop = min(start + PIECE, len(tokens))
             yield _Question(f"tokens?sequence={number}&start={start}&stop={stop}")
     heads = [(index, head) for index, layer in enumerate(scene.layers) for head in range(layer.heads)]
-    opened = _initial_layer(scene)
-    first = [(layer, head) for layer, head in heads if layer == opened]
-    ordered = [*first, *(layer_head for layer_head in heads if layer_head not in first)]
-    for layer, head in first[:1]:
-        yield from _map(scene, layer, head, range(levels(*scene.layers[layer].shape[1:])))
-        yield from _steps_of(scene, layer, head)
+    opened = scene.first_shown
+    ordered = _from_layer(opened[0], heads)
+    drawn = _from_layer(opened[0], (name for layer in range(len(scene.layers)) for name in _maps_of(scene, layer)))
+    if heads:
+        yield from _map(scene, *opened, range(levels(*scene.layers[opened[0]].shape[1:])))
+        yield from _steps_of(scene, opened[0], opened[1] or 0)
     yield _Question("heads")
-    smallest = sorted(ordered, key=lambda layer_head: prod(scene.layers[layer_head[0]].shape[1:]))
-    maps = [(layer, head, level) for layer, head in ordered for level in range(levels(*scene.layers[layer].shape[1:]))]
+    smallest = sorted(drawn, key=lambda layer_head: prod(scene.layers[layer_head[0]].shape[1:]))
+    maps = [(layer, head, level) for layer, head in drawn for level in range(levels(*scene.layers[layer].shape[1:]))]
     for layer, head, level in sorted(
         maps, key=lambda layer_head_level: _cells(scene.layers[layer_head_level[0]], layer_head_level[2])
     ):
@@ -236,8 +244,13 @@ def _questions(scene: Scene) -> Iterator[_Question]:
     yield from _later_questions(scene, ordered, smallest)
 
 
+def _from_layer(first: int, names: Iterable[_Name]) -> list[_Name]:
+    """Return names of heads or maps, those of one layer first."""
+    return sorted(names, key=lambda name: name[0] != first)
+
+
 def _later_questions(
-    scene: Scene, ordered: Sequence[tuple[int, int]], smallest: Sequence[tuple[int, int]]
+    scene: Scene, ordered: Sequence[tuple[int, int]], smallest: Sequence[tuple[int, int | None]]
 ) -> Iterator[_Question]:
     """List the requests for graphs, steps, the remaining maps, and single cells."""
     for chain in dict.fromkeys(_followed_layers(scene, layer) for layer in range(len(scene.layers))):
@@ -247,35 +260,37 @@ def _later_questions(
     for layer, head in ordered:
         yield from _steps_of(scene, layer, head)
     for map_kind in ("weight max", "contribution mean", "contribution max"):
-        for layer, head in smallest:
-            yield from _map(scene, layer, head, range(levels(*scene.layers[layer].shape[1:])), map_kind)
-    for layer, head in ordered:
+        for layer, map_head in smallest:
+            yield from _map(scene, layer, map_head, range(levels(*scene.layers[layer].shape[1:])), map_kind)
+    for layer, map_head in _from_layer(scene.first_shown[0], sorted(smallest, key=lambda name: name[0])):
         _, queries, keys = scene.layers[layer].shape
         for index in range(queries * keys if max(queries, keys) <= _FEW else 0):
-            path = f"cell?layer={layer}&head={head}&query={index // keys}&key={index % keys}"
-            yield _Question(path, ("cells", layer, head, 0))
+            path = f"cell?layer={layer}&head={_shown(map_head)}&query={index // keys}&key={index % keys}"
+            yield _Question(path, ("cells", layer, map_head, 0))
 
 
-def _initial_layer(scene: Scene) -> int:
-    """Return the layer on which the page opens: the last cross-attention, or the first layer."""
-    return max((index for index, layer in enumerate(scene.layers) if layer.kind == "cross"), default=0)
+def _shown(head: int | None) -> str:
+    return MEAN if head is None else str(head)
 
 
-def _map(scene: Scene, layer: int, head: int, map_levels: range, map_kind: str = "weight mean") -> Iterator[_Question]:
+def _map(
+    scene: Scene, layer: int, head: int | None, map_levels: range, map_kind: str = "weight mean"
+) -> Iterator[_Question]:
     """List the tiles and tracks of a map at some levels, the coarsest first."""
     quantity, pooling = map_kind.split()
+    name = f"layer={layer}&head={_shown(head)}"
     _, queries, keys = scene.layers[layer].shape
-    yield _Question(f"progress?layer={layer}&head={head}&how={pooling}&quantity={quantity}")
+    yield _Question(f"progress?{name}&how={pooling}&quantity={quantity}")
     for level in reversed(map_levels):
         side = SIDE << level
         for row in range(-(-max(queries, 1) // side)):
             for column in range(-(-max(keys, 1) // side)):
                 size = 5 * min(SIDE, -(-queries >> level)) * min(SIDE, -(-keys >> level))  # four bytes each, in base64
                 tile = f"level={level}&row={row}&column={column}"
-                path = f"tile?layer={layer}&head={head}&{tile}&how={pooling}&quantity={quantity}"
+                path = f"tile?{name}&{tile}&how={pooling}&quantity={quantity}"
                 yield _Question(path, (map_kind, layer, head, level), size)
         for track in ("entropy", "received", "peak") if map_kind == "weight mean" else ():
-            yield _Question(f"track?layer={layer}&head={head}&what={track}&level={level}")
+            yield _Question(f"track?{name}&what={track}&level={level}")
 
 
 def _cells(layer: Layer, level: int) -> int:

@@ -124,11 +124,14 @@ class Scene:
         sequences: tokens by the name of their sequence: "source" and "target", or "text".
         layers: the attentions between them, in the order of the model.
         notes: for a sequence, one word per token: "unknown", "copied", or "".
+        opening: the layer and the head that are shown first; no head for the mean over all. None for head 0 of the last
+            attention between two sequences, or of the first layer.
 
     Raises:
         DtypeError: tokens are not strings.
         ShapeError: a layer's sizes, or the number of notes, differ from the number of tokens.
-        ConfigError: a layer or notes belong to an unknown sequence, or two layers have the same name.
+        ConfigError: a layer or notes belong to an unknown sequence, two layers have the same name, or the layer or
+            the head that is shown first does not exist.
 
     Example:
         >>> import torch
@@ -141,6 +144,7 @@ class Scene:
     sequences: Mapping[str, tuple[str, ...]]
     layers: tuple[Layer, ...]
     notes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    opening: tuple[str, int | None] | None = None
 
     def __repr__(self) -> str:
         """Return title and sizes."""
@@ -163,6 +167,21 @@ class Scene:
             raise ConfigError(
                 "layers", "distinct names", f"two layers named {twice!r}", "Give each layer its own name."
             )
+
+        if self.opening is not None:
+            layer, head = self.layer(self.opening[0]), self.opening[1]
+            if head is not None and not 0 <= head < layer.heads:
+                hint = "None shows the mean over all heads."
+                raise ConfigError("opening", f"a head from 0 to {layer.heads - 1} of {layer.name}", f"{head}", hint)
+
+    @property
+    def first_shown(self) -> tuple[int, int | None]:
+        """The number of the layer that is shown first, and of its head; None for the mean over several."""
+        if self.opening is None:
+            return max((number for number, layer in enumerate(self.layers) if layer.kind == "cross"), default=0), 0
+        name, head = self.opening
+        number = [layer.name for layer in self.layers].index(name)
+        return number, 0 if self.layers[number].heads == 1 else head
 
     def layer(self, name: str) -> Layer:
         """Return the layer with a name.

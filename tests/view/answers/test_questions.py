@@ -56,6 +56,33 @@ def test_a_track_is_the_maps_own_statistic(what, made, grid):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("options", [{}, {"mask": qkv.masks.causal()}, {"normalizer": Identity()}])
+@pytest.mark.parametrize("quantity", ["weight", "contribution"])
+def test_a_map_of_the_mean_is_the_mean_of_the_maps(options, quantity, made, grid):
+    handler, _, _ = made(options)
+    heads = handler.scene.layers[0].heads
+    for question in ("tile", "track"):
+        rest = f"level=0&row=0&column=0&how=mean&quantity={quantity}" if question == "tile" else "level=0&what=received"
+        maps = [grid(handler.ask(question, f"layer=0&head={head}&{rest}")) for head in [*range(heads), "mean"]]
+        torch.testing.assert_close(maps[-1], torch.stack(maps[:-1]).mean(0), rtol=1e-5, atol=1e-6)
+    assert handler.ask("progress", f"layer=0&head=mean&how=mean&quantity={quantity}").content["done"] == 1
+
+
+def test_a_cell_of_the_mean_names_the_weight_of_each_head(made):
+    handler, weights, _ = made({})
+    found = handler.ask("cell", "layer=0&head=mean&query=2&key=3").content
+    assert [line["value"] for line in found["lines"]] == pytest.approx(weights[:, 2, 3].tolist(), rel=1e-5)
+    assert found["weight"] == pytest.approx(float(weights[:, 2, 3].mean()), rel=1e-5)
+
+
+@pytest.mark.parametrize("question", ["steps", "row", "mechanisms"])
+def test_what_only_a_head_has_is_refused_for_the_mean(question, made):
+    handler, _, _ = made({})
+    rest = {"steps": "&query=0", "row": "&query=0&top=2", "mechanisms": ""}[question]
+    with pytest.raises(ConfigError, match="head: expected an integer"):
+        handler.ask(question, f"layer=0&head=mean{rest}")
+
+
 def test_exact_levels_can_be_put_off_and_gone_on_with(made):
     handler, _, _ = made({})
     handler.ask("tile", "layer=0&head=0&level=0&row=0&column=0&how=mean&quantity=weight")

@@ -20,7 +20,21 @@ _NAMES = (
 )
 _VALUES = (
     *("constructor", "__proto__", "toString", "hasOwnProperty", "valueOf", "length"),
-    *("", " ", "NaN", "Infinity", "-1", "1e999", "-1e999", "1.5", "0x1", "99999999999999999999", "null", "undefined"),
+    *(
+        "mean",
+        "",
+        " ",
+        "NaN",
+        "Infinity",
+        "-1",
+        "1e999",
+        "-1e999",
+        "1.5",
+        "0x1",
+        "99999999999999999999",
+        "null",
+        "undefined",
+    ),
     *("1_1_1e999", "NaN_NaN_5", "1e308_1e308_1e308", "_", "<img src=x onerror=pwned=1>", "\0", "%", "\ud7ff" * 3000),
     *(json.dumps(each) for each in (None, [], [1], 5, "x", {"vector": {"length": 8}}, {"vector": "12345678"})),
     *(json.dumps(each) for each in ({"score": 5}, {"mask": None}, {"score": {"name": "constructor", "parameters": 5}})),

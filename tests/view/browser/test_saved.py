@@ -1,5 +1,7 @@
 """A scene saved as one file, opened from disk without any network."""
 
+from dataclasses import replace
+
 import pytest
 
 from qkv.view.offline import page as saved
@@ -31,6 +33,18 @@ def test_a_saved_page_shows_what_the_viewer_shows(opened, served, scene, file, v
         page.wait_for_timeout(500)
         said.append(page.locator(".flow, .gallery, .equation, .targets").all_inner_texts())
     assert said[0] == said[1]
+
+
+@pytest.mark.parametrize(("head", "said"), [(None, "mean"), (1, "1")])
+def test_a_page_opens_on_the_map_that_the_scene_names(opened, served, scene, head, said, tmp_path):
+    scene = replace(scene, opening=(scene.layers[1].name, head))
+    file = tmp_path / "named.html"
+    file.write_text(saved(scene).text, encoding="utf-8")
+    for address in (file.as_uri(), served(scene)):
+        page = opened(address, offline=address == file.as_uri())
+        page.wait_for_selector(_READY["map"])
+        chosen = page.locator("select").evaluate_all("fields => fields.map(({ value }) => value)")
+        assert chosen == ["1", said]
 
 
 @pytest.mark.slow

@@ -49,6 +49,7 @@ def contents(scene: Scene, live: bool) -> dict[str, Any]:
         "live": live,
         "sequences": sequences,
         "layers": layers,
+        "opening": dict(zip(("layer", "head"), scene.first_shown, strict=True)),
         "not_finite": None if diverged is None else diverged._asdict(),
     }
 

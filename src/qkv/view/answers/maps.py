@@ -13,7 +13,7 @@ from qkv.view.answers.byte_lru import ByteLRU
 from qkv.view.answers.head import head_of, norms
 from qkv.view.answers.pooling import SIDE
 from qkv.view.answers.pyramid import Pooling, Pyramid, Statistic, TileIndex
-from qkv.view.answers.weights import HeadWeights
+from qkv.view.answers.weights import HeadWeights, MeanWeights
 from qkv.view.scene import Scene
 
 PYRAMIDS = 512 << 20
@@ -25,7 +25,9 @@ Quantity = Literal["weight", "contribution"]
 
 @final
 class Maps:
-    """The matrices of all heads, at all zoom levels.
+    """The matrices of all heads, and of their mean, at all zoom levels.
+
+    Everywhere, a head of None is the mean over the heads of the layer.
 
     Args:
         scene: the scene.
@@ -43,7 +45,7 @@ class Maps:
         """The memory of pyramids and tiles, now or when they are done."""
         return self._pyramids.bytes + self._tiles.bytes
 
-    def tile(self, layer: int, head: int, position: TileIndex, pooling: Pooling, quantity: Quantity) -> Numbers:
+    def tile(self, layer: int, head: int | None, position: TileIndex, pooling: Pooling, quantity: Quantity) -> Numbers:
         """Return a tile; the first request starts the computation of the map's exact levels."""
         pyramid = self.pyramid(layer, head, quantity)
         _expect_level(pyramid, position.level)
@@ -60,7 +62,7 @@ class Maps:
                 self._tiles.put(name, content)
         return content
 
-    def track(self, layer: int, head: int, statistic: Statistic, level: int) -> Numbers:
+    def track(self, layer: int, head: int | None, statistic: Statistic, level: int) -> Numbers:
         """Return a statistic of every query or key, pooled to a level: (1, n)."""
         pyramid = self.pyramid(layer, head, "weight")
         if statistic == "entropy" and not pyramid.weights.head.non_negative:
@@ -72,31 +74,34 @@ class Maps:
         values, exact = pyramid.track(statistic)
         return numbers(_pooled(values, level, statistic)[None], exact)
 
-    def progress(self, layer: int, head: int, quantity: Quantity) -> dict[str, Any]:
+    def progress(self, layer: int, head: int | None, quantity: Quantity) -> dict[str, Any]:
         """Return how much of a map is exact."""
         pyramid = self.pyramid(layer, head, quantity)
         rows = pyramid.shape[0]
         fraction = pyramid.done / rows if rows else 1.0
         return {"done": fraction, "state": self.background.state(pyramid), "levels": pyramid.levels}
 
-    def cancel(self, layer: int, head: int) -> None:
+    def cancel(self, layer: int, head: int | None) -> None:
         """Stop computing a head's maps."""
         for pyramid in self._of(layer, head):
             self.background.cancel(pyramid)
 
-    def resume(self, layer: int, head: int) -> None:
+    def resume(self, layer: int, head: int | None) -> None:
         """Resume computing them."""
         for pyramid in self._of(layer, head):
             self.background.resume(pyramid)
 
-    def pyramid(self, layer: int, head: int, quantity: Quantity) -> Pyramid:
+    def pyramid(self, layer: int, head: int | None, quantity: Quantity) -> Pyramid:
         """Return the pyramid of a head's matrix."""
         return self._pyramids.get((layer, head, quantity), lambda: self._built(layer, head, quantity))
 
-    def _built(self, layer: int, head: int, quantity: Quantity) -> Pyramid:
+    def _built(self, layer: int, head: int | None, quantity: Quantity) -> Pyramid:
         recorded = self._scene.layers[layer]
-        scale = norms(recorded, head) if quantity == "contribution" else None
-        pyramid = Pyramid(HeadWeights(head_of(recorded, head), scale))
+        weights = [
+            HeadWeights(head_of(recorded, each), norms(recorded, each) if quantity == "contribution" else None)
+            for each in (range(recorded.heads) if head is None else (head,))
+        ]
+        pyramid = Pyramid(MeanWeights(weights) if head is None else weights[0])
         if pyramid.small:
             pyramid.finish()
         return pyramid
@@ -105,7 +110,7 @@ class Maps:
         if not pyramid.exact:
             self.background.ask(pyramid)
 
-    def _of(self, layer: int, head: int) -> list[Pyramid]:
+    def _of(self, layer: int, head: int | None) -> list[Pyramid]:
         pyramids = (self._pyramids.find((layer, head, quantity)) for quantity in ("weight", "contribution"))
         return [pyramid for pyramid in pyramids if pyramid is not None]
 

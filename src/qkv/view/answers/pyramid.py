@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qkv.view.answers.byte_lru import ByteLRU
 from qkv.view.answers.pooling import SIDE, extents, fine, information, levels, pooled, pooled_columns, pooled_rows
-from qkv.view.answers.weights import HeadWeights
+from qkv.view.answers.weights import HeadWeights, MeanWeights
 
 STORED = 1 << 24
 """Maximum cells of the finest stored level: 128 MiB for mean and maximum, and a third of it for the others."""
@@ -59,7 +59,7 @@ class Pyramid:
         done: number of exact rows.
     """
 
-    def __init__(self, weights: HeadWeights) -> None:
+    def __init__(self, weights: HeadWeights | MeanWeights) -> None:
         self.weights = weights
         self.shape = rows, columns = weights.head.shape
         self.levels = levels(rows, columns)

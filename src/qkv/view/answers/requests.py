@@ -22,6 +22,8 @@ from qkv.view.answers.weights import MOST, largest_of_column, largest_of_row
 from qkv.view.answers.whatif import whatif
 from qkv.view.scene import Scene
 
+MEAN = "mean"
+"""Stands for the number of a head where the map is the mean over all heads."""
 _LEVELS = 32
 _TILES = 1 << 20
 
@@ -174,23 +176,23 @@ class RequestHandler:
     def _tile(self, request: RequestParameters) -> Answer:
         level, row = request.number("level", _LEVELS), request.number("row", _TILES)
         position = TileIndex(level, row, request.number("column", _TILES))
-        return self.maps.tile(*self._head(request), position, self._pooling(request), self._quantity(request))
+        return self.maps.tile(*self._map(request), position, self._pooling(request), self._quantity(request))
 
     def _progress(self, request: RequestParameters) -> Answer:
         self._pooling(request)
-        return JsonValue(self.maps.progress(*self._head(request), self._quantity(request)))
+        return JsonValue(self.maps.progress(*self._map(request), self._quantity(request)))
 
     def _cancel(self, request: RequestParameters) -> Answer:
-        self.maps.cancel(*self._head(request))
+        self.maps.cancel(*self._map(request))
         return JsonValue({})
 
     def _resume(self, request: RequestParameters) -> Answer:
-        self.maps.resume(*self._head(request))
+        self.maps.resume(*self._map(request))
         return JsonValue({})
 
     def _track(self, request: RequestParameters) -> Answer:
         statistic = cast("Statistic", request.choice("what", ("entropy", "received", "peak")))
-        return self.maps.track(*self._head(request), statistic, request.number("level", _LEVELS))
+        return self.maps.track(*self._map(request), statistic, request.number("level", _LEVELS))
 
     def _row(self, request: RequestParameters) -> Answer:
         layer, head = self._head(request)
@@ -208,9 +210,10 @@ class RequestHandler:
         return JsonValue(steps(self.rows, layer, head, request.number("query", self.scene.layers[layer].shape[1])))
 
     def _cell(self, request: RequestParameters) -> Answer:
-        layer, head = self._head(request)
+        layer, head = self._map(request)
         _, queries, keys = self.scene.layers[layer].shape
-        return JsonValue(self._cells.cell(layer, head, request.number("query", queries), request.number("key", keys)))
+        where = request.number("query", queries), request.number("key", keys)
+        return JsonValue(self._cells.cell(layer, head, *where))
 
     def _graph(self, request: RequestParameters) -> Answer:
         layers = tuple(request.numbers("layers", len(self.scene.layers), DEEPEST))
@@ -230,6 +233,12 @@ class RequestHandler:
     def _head(self, request: RequestParameters) -> tuple[int, int]:
         layer = request.number("layer", len(self.scene.layers))
         return layer, request.number("head", self.scene.layers[layer].heads)
+
+    def _map(self, request: RequestParameters) -> tuple[int, int | None]:
+        """Return the layer and head of a map; None for the mean over all heads."""
+        if request.text("head") == MEAN:
+            return request.number("layer", len(self.scene.layers)), None
+        return self._head(request)
 
     @staticmethod
     def _pooling(request: RequestParameters) -> Pooling:

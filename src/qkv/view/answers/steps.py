@@ -1,5 +1,6 @@
 """The computation of the output of one query of one head, with the actual numbers; and of one weight."""
 
+from statistics import fmean
 from typing import Any, NamedTuple, final
 
 import torch
@@ -79,12 +80,18 @@ class Cells:
         self._rows = rows
         self._latest: _ExplainedKeys | None = None
 
-    def cell(self, layer: int, head: int, query: int, key: int) -> dict[str, Any]:
+    def cell(self, layer: int, head: int | None, query: int, key: int) -> dict[str, Any]:
         """Return the equation of one weight, filled with its numbers.
 
         Args:
-            layer, head, query, key: indices.
+            layer, head, query, key: indices; no head for the mean, which is given with the weights of all heads.
         """
+        if head is None:
+            heads = range(self._rows.scene.layers[layer].heads)
+            weights = [float(self._rows.attended(layer, each, query)[1][key]) for each in heads]
+            named = zip(heads, weights, strict=True)
+            lines = [{"equation": f"w of head {each}", "filled": "[", "value": weight} for each, weight in named]
+            return {"lines": lines, "weight": fmean(weights)}
         column = key % DISPLAYED_KEYS
         explained = self._explained((layer, head, query, key - column))
         weight = float(explained.row.weights[key])

@@ -1,7 +1,7 @@
 """The exact weights of one head at any rows and columns, with cached row states."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 import torch
@@ -104,6 +104,51 @@ class HeadWeights:
             self._has_state[rows] = True
 
 
+@final
+class MeanWeights:
+    """The mean over the heads of a layer, of weights or of contributions, as `HeadWeights` gives those of one head.
+
+    Args:
+        heads: those of all heads.
+    """
+
+    def __init__(self, heads: Sequence[HeadWeights]) -> None:
+        self._heads = heads
+        self.head = heads[0].head
+
+    @property
+    def bytes(self) -> int:
+        """Maximum memory beyond the layer's tensors."""
+        return sum(weights.bytes for weights in self._heads)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the states of all rows are known."""
+        return all(weights.ready for weights in self._heads)
+
+    def any_visible(self, rows: slice, columns: slice) -> bool:
+        """Return whether any of these queries may see any of these keys, in any head."""
+        return any(weights.any_visible(rows, columns) for weights in self._heads)
+
+    def tile(self, rows: slice, columns: slice) -> Tensor:
+        """Compute adjacent rows: (rows, columns)."""
+        return _mean(weights.tile(rows, columns) for weights in self._heads)
+
+    def rows(self, rows: slice | Tensor) -> Callable[[slice], Tensor]:
+        """Compute some rows, one tile after another: returns a function of the columns."""
+        parts = [weights.rows(rows) for weights in self._heads]
+        return lambda columns: _mean(part(columns) for part in parts)
+
+
+def _mean(tiles: Iterable[Tensor]) -> Tensor:
+    """Return the mean of tiles of one shape, of which two exist at a time."""
+    count, total = 0, None
+    for tile in tiles:
+        count, total = count + 1, tile if total is None else total + tile
+    assert total is not None
+    return total / count
+
+
 def largest_of_row(scene: Scene, layer: int, head: int, query: int, top: int) -> dict[str, Any]:
     """Return the keys a query attends to, largest weights first.
 
@@ -117,7 +162,9 @@ def largest_of_row(scene: Scene, layer: int, head: int, query: int, top: int) ->
     }
 
 
-def largest_of_column(scene: Scene, layer: int, head: int, key: int, top: int, weights: HeadWeights) -> dict[str, Any]:
+def largest_of_column(
+    scene: Scene, layer: int, head: int, key: int, top: int, weights: HeadWeights | MeanWeights
+) -> dict[str, Any]:
     """Return the queries that attend to a key, largest weights first.
 
     Args:

@@ -14,7 +14,7 @@ import { element } from "./dom.js";
 
 /**
  * @typedef {object} Held what a saved page holds
- * @property {(number | null)[][]} maps the finest level of each layer and head, or null
+ * @property {(number | null)[][]} maps the finest level of each layer and head and, if several, of their mean; or null
  * @property {string} missing a sentence about what it lacks, if anything
  */
 
@@ -38,6 +38,8 @@ import { element } from "./dom.js";
  */
 
 const PIECE = 4096;
+/** What stands for the number of a head where the map is the mean over all. */
+export const MEAN = "mean";
 
 /**
  * Build a path with its parameters, in the given order.
@@ -81,7 +83,8 @@ export function sequence(source, { name, length, tokens }, number) {
  */
 export function finestOf({ held }, { layer, head, how, quantity }) {
   if (!held || how !== "mean" || quantity !== "weight") return 0;
-  return held.maps[Number(layer)]?.[Number(head)] ?? null;
+  const maps = held.maps[Number(layer)] ?? [];
+  return maps[head === MEAN ? maps.length - 1 : Number(head)] ?? null;
 }
 
 /**

@@ -1,7 +1,7 @@
 // The page around the views: the current view, layer and head, and the URL that contains them.
 
 import { alignments } from "./between.js";
-import { finestOf, sequence } from "./answers.js";
+import { MEAN, finestOf, sequence } from "./answers.js";
 import { folded, offeredOr, segmented, select } from "./controls.js";
 import { byId, element, themed } from "./dom.js";
 import { graph } from "./graph.js";
@@ -28,7 +28,10 @@ import { whatif } from "./whatif.js";
  */
 
 /** @typedef {(home: HTMLElement, page: Page) => View} Open */
-/** @type {Record<string, { title: string, sentence: string, open: Open, controls: string[], live?: true }>} live: needs new computations, which a saved page cannot do */
+/**
+ * What `live` needs are new computations, which a saved page cannot do; what `means` shows can be a mean over heads.
+ * @type {Record<string, { title: string, sentence: string, open: Open, controls: string[], live?: true, means?: true }>}
+ */
 const VIEWS = {
   steps: {
     title: "Steps",
@@ -41,12 +44,14 @@ const VIEWS = {
     sentence: "Each row is a token that attends, each column a token it attends to: brighter cells have larger weights.",
     open: map,
     controls: ["layer", "head", "quantity", "how", "colors", "log"],
+    means: true,
   },
   alignment: {
     title: "Alignment",
     sentence: "Each line links a token to one it attended to: the thicker the line, the larger the weight.",
     open: alignments,
     controls: ["layer", "head", "quantity", "colors", "log"],
+    means: true,
   },
   graph: {
     title: "Graph",
@@ -94,8 +99,7 @@ export async function start(source, ramps) {
   if (scene.layers.length === 0) return void main.append(element("p.trouble", "No attention was recorded."));
   document.title = `${scene.title} · Attention`;
   byId("summary").replaceChildren(scene.title, ...(scene.written ? [element("b", " → "), scene.written] : []));
-  const crossing = scene.layers.map(({ kind }) => kind).lastIndexOf("cross");
-  const usual = { ...USUAL, ...opening(source, Math.max(0, crossing)) }; // a translator opens between its languages
+  const usual = { ...USUAL, ...opening(source, scene) };
   /** @type {State} */
   let state = {};
   /** @type {View | undefined} */
@@ -135,7 +139,8 @@ export async function start(source, ramps) {
     const chosen = VIEWS[state.view];
     const there = source.live || !chosen.live;
     const wanted = there ? chosen.controls : [];
-    keepFocus(controls, () => controls.replaceChildren(...wanted.map((name) => CONTROLS[name](state, page))));
+    const seen = state.head === MEAN && !chosen.means ? { ...state, head: "0" } : state;
+    keepFocus(controls, () => controls.replaceChildren(...wanted.map((name) => CONTROLS[name](seen, page))));
     options.hidden = wanted.length === 0;
     const shared = Object.entries(VIEWS).filter(([, { live }]) => source.live || !live);
     tabs.replaceChildren(...shared.map(([name, { title }]) => tab(name, title, state, usual)));
@@ -147,7 +152,7 @@ export async function start(source, ramps) {
       view = there ? chosen.open(home, page) : absent(home);
       shown = state.view;
     }
-    view?.show(state);
+    view?.show(seen);
   };
   const read = (/** @type {string} */ hash) => follow(Object.fromEntries(new URLSearchParams(hash.slice(1))));
   addEventListener("hashchange", ({ newURL }) => {
@@ -166,15 +171,18 @@ export async function start(source, ramps) {
 }
 
 /**
- * The layer and the head that are shown first: of a saved page, some that it holds.
- * @param {import("./answers.js").Source} source @param {number} layer that would be shown of all
+ * The layer and the head that are shown first: those that the scene names or, of a saved page, some that it holds.
+ * @param {import("./answers.js").Source} source
+ * @param {{ layers: { heads: number }[], opening: { layer: number, head: number | null } }} scene
  * @returns {{ layer: string, head: string }}
  */
-function opening({ held }, layer) {
-  const has = (at) => held?.maps[at]?.some((level) => level !== null);
-  const there = held ? [layer, ...held.maps.keys()].find(has) ?? layer : layer;
-  const head = held?.maps[there]?.findIndex((level) => level !== null) ?? 0;
-  return { layer: String(there), head: String(Math.max(0, head)) };
+function opening(source, { layers, opening: { layer, head } }) {
+  const first = { layer: String(layer), head: String(head ?? MEAN) };
+  const names = layers.flatMap(({ heads }, at) =>
+    [...Array(heads).keys(), MEAN].map((name) => ({ layer: String(at), head: String(name) })),
+  );
+  const held = [first, ...names.filter(({ layer: at }) => at === first.layer), ...names];
+  return held.find((name) => finestOf(source, { ...USUAL, ...name }) !== null) ?? first;
 }
 
 /**
@@ -193,6 +201,11 @@ function diverged({ not_finite: found }) {
 /** @param {number | null} level @returns {string} what to say of a map beside its name */
 function lacking(level) {
   return level === 0 ? "" : level === null ? " · not in this page" : " · zoomed out";
+}
+
+/** @param {Layer} layer @param {State} state @returns {string[]} the heads that a view can show, and their mean */
+function offered({ heads }, { view }) {
+  return [...Array.from({ length: heads }, (_, at) => String(at)), ...(heads > 1 && VIEWS[view].means ? [MEAN] : [])];
 }
 
 /** @type {(home: HTMLElement) => View} */
@@ -221,8 +234,8 @@ const CONTROLS = {
     select(
       "Head",
       Object.fromEntries(
-        Array.from({ length: layers[Number(state.layer)].heads }, (_, at) => {
-          const level = finestOf(source, { ...USUAL, layer: state.layer, head: String(at) });
+        offered(layers[Number(state.layer)], state).map((at) => {
+          const level = finestOf(source, { ...USUAL, layer: state.layer, head: at });
           return [at, `${at}${lacking(level)}`];
         }),
       ),
@@ -267,7 +280,7 @@ function checked(state, layers) {
     ...state,
     ...Object.fromEntries(choices.map(([name, offered]) => [name, offeredOr(offered, state[name], USUAL[name])])),
     layer,
-    head: within(state.head, heads),
+    head: state.head === MEAN && heads > 1 ? MEAN : within(state.head, heads),
     ...Object.fromEntries(places.map(([name, size]) => [name, within(state[name], size)])),
   };
 }

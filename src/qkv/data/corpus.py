@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn, TypeVar, cast
 
 from qkv.data.hints import column_problem, no_text
-from qkv.errors import ConfigError, DataError, Place, brief, nearest
+from qkv.errors import ConfigError, DataError, Place, brief, nearest, setting
 from qkv.files import open_file, room_for
 
 T = TypeVar("T")
@@ -173,7 +173,10 @@ def parse_pair(line: str, where: Place, number: int) -> Pair:
     columns = line.split("\t")
     if len(columns) != 2:
         expected = "2 columns, source and target, with one tab between them"
-        raise DataError(where, expected, *column_problem(line, "source<TAB>target"))
+        got, hint = column_problem(line, "source<TAB>target")
+        if len(columns) > 2 and " " not in line:
+            hint += f" Or train on a table of words: {setting('source_col', '1')} of qkv train translate."
+        raise DataError(where, expected, got, hint)
     for name, column in zip(("source", "target"), columns, strict=True):
         if not column.strip():
             raise DataError(where, "text in both columns", f"an empty {name}", "Fill it or delete the line.")

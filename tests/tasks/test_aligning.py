@@ -1,17 +1,22 @@
 """Alignments read from a model that rewrites each source word in another alphabet, reversed or not."""
 
+import shutil
 from functools import cache
 from pathlib import Path
 from random import Random
 from typing import get_args
 
 import pytest
+import tokenizers
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import models, normalizers, pre_tokenizers, processors
 
+import qkv
 from qkv.data.corpus import Pair
 from qkv.data.tokenizer import Tokenizer
+from qkv.data.words import split_words
 from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.metrics.alignment import alignment_error_rate, parse_alignments
 from qkv.metrics.figure import Figure
@@ -231,6 +236,47 @@ def test_words_are_those_between_any_white_space(kind: str, size: int, form: str
 def learned(kind: str, size: int, form: str) -> Tokenizer:
     texts = ["a b\u0301 é日 . \ufdfa ¨", *(f"a{space}b" for space in SPACES), "ab ab"]
     return Tokenizer.learn(texts * 3, kind=kind, size=size, unicode=form)
+
+
+FAMILIES = Path(__file__).parents[1] / "hub" / "families"
+
+
+def _published(name: str, folder: Path) -> Translator:
+    """A published translator of random weights, whose tokenizer ends sources with a special token."""
+    shutil.copytree(FAMILIES / name, folder)
+    if name != "marian":
+        pieces = [("<pad>", 0.0), ("<s>", 0.0), ("<unk>", -9.0), ("▁the", -1.0), ("é", -2.0), ("</s>", 0.0)]
+        letters = [(letter, -3.0) for letter in "▁abcdefghijklmnopqrstuvwxyz"]
+        library = tokenizers.Tokenizer(models.Unigram([*pieces, *letters], unk_id=2))
+        library.normalizer, library.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Metaspace()
+        library.add_special_tokens(["<pad>", "</s>"])
+        library.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 5)])
+        library.save(str(folder / "tokenizer.json"))
+    translator = qkv.load(folder)
+    assert isinstance(translator, Translator)
+    return translator
+
+
+@pytest.mark.parametrize("name", ["marian", "pegasus", "t5"])
+def test_words_of_a_published_translator(name: str, tmp_path: Path) -> None:
+    translator = _published(name, tmp_path / "model")
+    tokenizer = translator.tokenizer
+    for text in ("the cat", " the  cat\u00a0sat on", "the e\u0301té", "te\u0301\u0301 ½ ﬁt", "a 日本 t", ""):
+        for side, target in ((tokenizer.source, False), (tokenizer, True)):
+            places = words_of_tokens(text, side, target=target)
+            assert len(places) == len(side.encode(text, target=target))
+            named = [place for place in places if place != NO_WORD]
+            assert sorted(set(named)) == list(range(len(split_words(text))))
+            assert named == sorted(named)
+
+
+@pytest.mark.parametrize("name", ["marian", "pegasus", "t5"])
+def test_alignments_of_a_published_translator(name: str, tmp_path: Path) -> None:
+    aligner = Aligner(_published(name, tmp_path / "model"))
+    pairs = [Pair("the cat sat on the mat", "le chat est la", 1), Pair("a hat", "la tasse", 2)]
+    for pair, links in zip(pairs, aligner.align(pairs), strict=True):
+        assert {target for _, target in links} == set(range(len(pair.target.split())))
+        assert {source for source, _ in links} <= set(range(len(pair.source.split())))
 
 
 @given(words=st.tuples(st.integers(0, 6), st.integers(0, 6)), seed=st.integers(0, 999))

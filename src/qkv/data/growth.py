@@ -62,6 +62,20 @@ def expect_modest(tokenizer: tokenizers.Tokenizer, where: str) -> None:
         raise _refused(where, f"words of at most {_LONGEST_WORD:,} characters", f"{word:,}")
 
 
+def expect_modest_charsmap(charsmap: bytes, where: str) -> None:
+    """Refuse compiled rules of SentencePiece that could make a large text of a small one.
+
+    Args:
+        charsmap: the rules.
+        where: the file's name in messages.
+
+    Raises:
+        DataError: they could.
+    """
+    if (longest := _longest_replacement(charsmap)) > _MOST:
+        raise _refused(where, f"rules that make at most {_MOST} characters of one", f"one that makes {longest:,}")
+
+
 def _rules(part: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the rules of a part, those of sequences one by one."""
     return iter(()) if part is None else _flattened(parse_json(part.__getstate__()))

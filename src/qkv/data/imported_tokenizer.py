@@ -1,20 +1,20 @@
 """The tokenizer of a published model, in the form of the library `tokenizers`, with the model's special tokens."""
 
 import json
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import tokenizers
 from tokenizers import decoders
 
 from qkv.data.growth import expect_modest
+from qkv.data.marian_pieces import FILES, NUMBERS, MarianPieces, Token
 from qkv.data.segments import byte_alphabet
-from qkv.data.sentencepieces import parse_sentencepieces
 from qkv.data.vocabulary import parse
 from qkv.errors import DataError, out_of_memory_text
 
@@ -23,7 +23,6 @@ _NAMES = ("format", "source", "target", "numbers", "files", "pad", "bos", "eos",
 _NEVER = "never"
 _NONE = -1
 _MOST = 1 << 31
-_FILES = ("source.spm", "target.spm")
 FLAGS = {
     "do_lower_case": ("BertNormalizer", "lowercase"),
     "strip_accents": ("BertNormalizer", "strip_accents"),
@@ -39,14 +38,14 @@ class ImportedTokenizer:
     """A tokenizer, and the special tokens of the model that it belongs to.
 
     Args:
-        source: the tokenizer as JSON.
-        target: that of the other language as JSON; "" for the same.
-        numbers: the ids of pieces where the tokenizers have others of their own; empty for theirs.
-        files: the files that it was made from, in base64, where they are not the source itself.
+        source: the tokenizer as JSON; "" for one of Marian's.
+        target: "", or what earlier versions wrote of one of Marian's.
+        numbers: the vocabulary of one of Marian's, where `files` lacks it; earlier versions wrote it.
+        files: of one of Marian's, the files that it is made from, in base64.
         pad, bos, eos, unk: special tokens; −1 for none. `bos` is the one that a decoder begins with.
         others: further end tokens.
         marks: whether `encode` adds the special tokens that the tokenizer's own rules add.
-        where: the name of its file in messages.
+        where: the name of its file in messages, or that of the folder.
         limit: the number of tokens that the model reads; None for any.
         never: tokens that are never written.
 
@@ -72,33 +71,48 @@ class ImportedTokenizer:
     def __post_init__(self) -> None:
         if (fault := self._fault()) is not None:
             raise DataError(self.where, "texts, and numbers of the model's tokens", fault, _AGAIN)
-        ours = _library(self.source, self.where)
-        object.__setattr__(self, "_source", ours)
-        object.__setattr__(self, "_target", _library(self.target, self.where) if self.target else ours)
-        object.__setattr__(self, "_pieces", {number: piece for piece, number in self.numbers.items()})
-        object.__setattr__(self, "_bytes", byte_alphabet() if isinstance(ours.decoder, decoders.ByteLevel) else {})
+        if not self.files:
+            language = _Library(self.source, self.where)
+            object.__setattr__(self, "_languages", (language, language))
+            return
+        files = self.original()
+        languages = tuple(MarianPieces(files, self.where, target=target) for target in (False, True))
+        object.__setattr__(self, "_languages", languages)
+        object.__setattr__(self, "unk", languages[0].unknown)
+
+    @property
+    def separate(self) -> bool:
+        """Whether sources and targets have a vocabulary each."""
+        source, target = (self._language(target=target) for target in (False, True))
+        return source is not target and source.names() != target.names()
+
+    def of_sources(self) -> "ImportedTokenizer":
+        """Return the tokenizer of the sources alone."""
+        sources = copy(self)
+        object.__setattr__(sources, "_languages", (self._language(target=False),) * 2)
+        return sources
 
     @property
     def size(self) -> int:
         """One more than the largest id."""
-        numbers = self.numbers or self._library(target=False).get_vocab(with_added_tokens=True)
-        return 1 + max(numbers.values(), default=0)
+        return 1 + max(self._language(target=True).names(), default=0)
 
     @property
     def mask(self) -> int | None:
         """The id of the mask of a masked language model; None if there is none."""
-        numbers = self._library(target=False).get_vocab(with_added_tokens=True)
+        numbers = {piece: number for number, piece in self._language(target=False).names().items()}
         return next((numbers[name] for name in ("[MASK]", "<mask>") if name in numbers), None)
 
     def encode(self, text: str, *, target: bool) -> list[int]:
         """Encode a text; a target has no special tokens."""
-        library, adds_special_tokens = self._library(target=target), self.marks and not target
+        return [token.number for token in self.tokens(text, target=target)]
+
+    def tokens(self, text: str, *, target: bool) -> list[Token]:
+        """Encode a text to ids, each with the characters that it stands for."""
         with _typed(self.where, _ENCODES):
-            encoded = library.encode(text, add_special_tokens=adds_special_tokens and not self.numbers)
-        if not self.numbers:
-            return self._read(encoded.ids)
-        ids = [self.numbers.get(piece, self.unk) for piece in encoded.tokens]
-        return self._read([*ids, self.eos] if self.marks and not target else ids)
+            tokens = self._language(target=target).encode(text, special=self.marks and not target)
+        self._expect_read(token.number for token in tokens)
+        return tokens
 
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
         """Encode words as a text with spaces between them.
@@ -112,37 +126,36 @@ class ImportedTokenizer:
         Raises:
             DataError: a word has no token of its own.
         """
-        with _typed(self.where, _ENCODES):
-            encoding = self._library(target=False).encode(" ".join(words), add_special_tokens=self.marks)
+        tokens = self.tokens(" ".join(words), target=False)
+        first_token: dict[int, int] = {}
+        for index, token in enumerate(tokens):
+            for at in range(token.start, token.end):
+                first_token.setdefault(at, index)
         begins, start = [], 0
         for word in words:
-            tokens = (encoding.char_to_token(at) for at in range(start, start + len(word)))
-            first = next((token for token in tokens if token is not None), None)
+            first = next((first_token[at] for at in range(start, start + len(word)) if at in first_token), None)
             if first is None:
                 hint = "Remove it: this model's tokenizer leaves it out."
                 raise DataError("words", "words of at least one token", ascii(word)[:80], hint)
             begins.append(first)
             start += len(word) + 1
-        return self._read(encoding.ids), begins
+        return [token.number for token in tokens], begins
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode ids; special tokens are left out."""
-        library = self._library(target=True)
-        if not self.numbers:
-            with _typed(self.where, "a tokenizer that decodes these ids"):
-                return str(library.decode(list(ids), skip_special_tokens=True))
-        left_out = (self.pad, self.bos, self.eos)
-        pieces = [self._pieces_by_number().get(number, "") for number in ids if number not in left_out]
-        return "".join(pieces).replace("▁", " ").strip()
+        with _typed(self.where, "a tokenizer that decodes these ids"):
+            return self._language(target=True).decode(list(ids))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Return a readable name for each id, with spaces shown as "▁"."""
-        return [self._piece(number) for number in ids]
+        names = map(self._language(target=True).name, ids)
+        return [f"<{number}>" if name is None else name for number, name in zip(ids, names, strict=True)]
 
     def original(self) -> dict[str, bytes]:
-        """Return the files that it was made from: two SentencePiece models, and their vocabulary."""
+        """Return the files that one of Marian's is made from."""
+        files = {name: b64decode(text) for name, text in self.files.items()}
         numbers = json.dumps(dict(self.numbers), ensure_ascii=False, indent=2) + "\n"
-        return {**{name: b64decode(text) for name, text in self.files.items()}, "vocab.json": numbers.encode()}
+        return files if NUMBERS in files else {**files, NUMBERS: numbers.encode()}
 
     def to_json(self) -> str:
         """Serialize it as JSON; the same tokenizer always gives the same JSON."""
@@ -188,7 +201,9 @@ class ImportedTokenizer:
         checks = {
             "source": isinstance(self.source, str),
             "target": isinstance(self.target, str),
-            "numbers": isinstance(self.numbers, Mapping) and all(_is_id(n, _MOST) for n in self.numbers.values()),
+            "numbers": isinstance(self.numbers, Mapping)
+            and all(_is_id(n, _MOST) for n in self.numbers.values())
+            and bool(self.files or not self.numbers),
             "files": isinstance(self.files, Mapping) and all(map(_is_file, self.files, self.files.values())),
             "marks": isinstance(self.marks, bool),
             **{name: _is_id(getattr(self, name), limit, least=_NONE) for name in ("pad", "bos", "eos", "unk")},
@@ -196,37 +211,61 @@ class ImportedTokenizer:
         }
         return next((f"another {name}" for name, holds in checks.items() if not holds), None)
 
-    def _read(self, ids: list[int]) -> list[int]:
-        """Return ids that the model reads."""
+    def _expect_read(self, ids: Iterable[int]) -> None:
+        """Refuse ids that the model does not read."""
         limit = _MOST if self.limit is None else self.limit
-        if ids and not (min(ids) >= 0 and max(ids) < limit):
-            wrong = next(number for number in ids if not 0 <= number < limit)
-            got = "an unknown piece, which it has no token for" if wrong == _NONE else f"the token {wrong:,}"
-            raise DataError(self.where, f"tokens of a model that reads {limit:,}", got, _AGAIN)
-        return list(ids)
+        for number in ids:
+            if not 0 <= number < limit:
+                raise DataError(self.where, f"tokens of a model that reads {limit:,}", f"the token {number:,}", _AGAIN)
 
-    def _library(self, *, target: bool) -> tokenizers.Tokenizer:
-        library: tokenizers.Tokenizer = self.__dict__["_target" if target else "_source"]
-        return library
+    def _language(self, *, target: bool) -> "_Language":
+        languages: tuple[_Language, _Language] = self.__dict__["_languages"]
+        return languages[target]
 
-    def _pieces_by_number(self) -> dict[int, str]:
-        pieces: dict[int, str] = self.__dict__["_pieces"]
-        return pieces
 
-    def _piece(self, number: int) -> str:
-        if self.numbers:
-            return self._pieces_by_number().get(number, f"<{number}>")
-        piece = self._library(target=False).id_to_token(number)
-        if piece is None:
-            return f"<{number}>"
-        letters: dict[str, int] = self.__dict__["_bytes"]
-        if not letters or not set(piece) <= letters.keys():
-            return str(piece)
-        body = bytes(letters[letter] for letter in piece)
+class _Language(Protocol):
+    """The tokenizer of sources, or of targets."""
+
+    def encode(self, text: str, *, special: bool) -> list[Token]:
+        """Split a text, with or without the special tokens around it."""
+
+    def decode(self, ids: list[int]) -> str:
+        """Join ids to a text."""
+
+    def name(self, number: int) -> str | None:
+        """Return a readable name of an id."""
+
+    def names(self) -> Mapping[int, str]:
+        """Return the piece of each id."""
+
+
+@final
+class _Library:
+    """A tokenizer of the library."""
+
+    def __init__(self, source: str, where: str) -> None:
+        self._library = _library(source, where)
+        self._letters = byte_alphabet() if isinstance(self._library.decoder, decoders.ByteLevel) else {}
+
+    def encode(self, text: str, *, special: bool) -> list[Token]:
+        encoding = self._library.encode(text, add_special_tokens=special)
+        return [Token(number, *span) for number, span in zip(encoding.ids, encoding.offsets, strict=True)]
+
+    def decode(self, ids: list[int]) -> str:
+        return str(self._library.decode(ids, skip_special_tokens=True))
+
+    def name(self, number: int) -> str | None:
+        piece = self._library.id_to_token(number)
+        if piece is None or not self._letters or not set(piece) <= self._letters.keys():
+            return piece
+        body = bytes(self._letters[letter] for letter in piece)
         try:
             return body.decode().replace(" ", "▁")
         except UnicodeDecodeError:
             return "".join(chr(byte) if 32 < byte < 127 else f"<{byte:02X}>" for byte in body)
+
+    def names(self) -> Mapping[int, str]:
+        return {number: piece for piece, number in self._library.get_vocab(with_added_tokens=True).items()}
 
 
 def with_flags(source: str, flags: Mapping[str, bool | None], where: str = "tokenizer.json") -> str:
@@ -264,44 +303,6 @@ def _rules(parent: object, *names: str) -> Iterator[dict[str, Any]]:
                 yield from _rules(rule, "normalizers", "pretokenizers")
 
 
-def of_sentencepieces(
-    source: bytes,
-    target: bytes,
-    numbers: Mapping[str, int],
-    *,
-    pad: int,
-    bos: int,
-    eos: int,
-    unk: int,
-    others: Sequence[int] = (),
-    never: Sequence[int] = (),
-    folder: str = "",
-    limit: int | None = None,
-) -> ImportedTokenizer:
-    """Build the tokenizer of Marian's models: two SentencePiece models, and one vocabulary.
-
-    Args:
-        source, target: the bytes of source.spm and target.spm.
-        numbers: the vocabulary.
-        pad, bos, eos, unk, others, never: special tokens, as for `ImportedTokenizer`.
-        folder: where the files are, for messages.
-        limit: as for `ImportedTokenizer`.
-
-    Raises:
-        DataError: a file is not a SentencePiece model.
-    """
-    models = dict(zip(_FILES, (source, target), strict=True))
-    texts = []
-    for name, data in models.items():
-        where = str(Path(folder, name))
-        with _typed(where, "a SentencePiece model"):
-            texts.append(parse_sentencepieces(data, where).tokenizer().to_str())
-    files = {name: b64encode(data).decode() for name, data in models.items()}
-    where = str(Path(folder, "source.spm"))
-    special_tokens: dict[str, Any] = {"pad": pad, "bos": bos, "eos": eos, "unk": unk, "others": others, "never": never}
-    return ImportedTokenizer(texts[0], texts[1], numbers, files, **special_tokens, where=where, limit=limit)
-
-
 _AGAIN = "Copy the folder again from its source."
 _ENCODES = "a tokenizer that encodes this text"
 
@@ -316,7 +317,7 @@ def _are_ids(numbers: object, most: int) -> bool:
 
 def _is_file(name: object, text: object) -> bool:
     try:
-        return name in _FILES and bool(b64decode(text, validate=True))  # type: ignore[arg-type]
+        return name in FILES and bool(b64decode(text, validate=True))  # type: ignore[arg-type]
     except (Base64Error, TypeError, ValueError):
         return False
 

@@ -77,7 +77,9 @@ class Tokenizer:
         """Create a tokenizer from a vocabulary, or from those of targets and sources."""
         self.vocabulary, self.imported = vocabulary, imported
         self._source = None if source is None else Tokenizer(source)
-        self.shared = source is None
+        if imported is not None and imported.separate:
+            self._source = Tokenizer.of_imported(imported.of_sources())
+        self.shared = self._source is None
         self.kind: TokenizerKind | Literal["published"] = vocabulary.kind if imported is None else "published"
         self.size = len(vocabulary.pieces) if imported is None else imported.size
         self.of_bytes = self.kind in OF_BYTES

@@ -1,8 +1,6 @@
 """Writing a folder that `transformers` loads."""
 
 import json
-import re
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from qkv.checkpoint.tensors import pack
 from qkv.data.segments import SPECIALS, bpe_splitter
 from qkv.data.tokenizer import Tokenizer
 from qkv.data.vocabulary import OF_BYTES, Vocabulary
+from qkv.data.words import SEPARATORS
 from qkv.errors import UnsupportedError, setting
 from qkv.files import absolute, as_path
 from qkv.hub.families.counterpart import Counterpart, counterpart
@@ -36,7 +35,6 @@ _NORMAL_FORMS: Mapping[str, Callable[[], normalizers.Normalizer]] = {
 }
 _FINAL_SIGMA = r"(?<=\p{Cased}\p{Case_Ignorable}*)Σ(?!\p{Case_Ignorable}*\p{Cased})"
 """The Unicode Standard, table 3-17 (Final_Sigma)."""
-_WHITE_SPACE = "".join(character for character in map(chr, range(sys.maxunicode + 1)) if character.isspace())
 
 
 def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> Path:
@@ -136,7 +134,7 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
     """
     imported = tokenizer.imported
     if imported is not None:
-        return {"tokenizer.json": imported.source.encode()} if not imported.numbers else imported.original()
+        return {"tokenizer.json": imported.source.encode()} if not imported.files else imported.original()
     vocabulary = tokenizer.vocabulary
     if not tokenizer.shared:
         hint = "Save the model alone (translator.model), or train with one tokenizer for both languages."
@@ -196,7 +194,7 @@ def _characters(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
 
 def _words(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
     library = tokenizers.Tokenizer(models.WordLevel(_numbered(vocabulary), unk_token=SPECIALS[-1]))
-    library.pre_tokenizer = pre_tokenizers.Split(Regex(rf"[{re.escape(_WHITE_SPACE)}]+"), "removed")
+    library.pre_tokenizer = pre_tokenizers.Split(Regex(f"[{SEPARATORS}]+"), "removed")
     return library
 
 

@@ -1,8 +1,10 @@
 """The tokenizer in the folder of a published model, with the special tokens that the folder names."""
 
+from base64 import b64encode
 from typing import Any
 
-from qkv.data.imported_tokenizer import FLAGS, ImportedTokenizer, of_sentencepieces, with_flags
+from qkv.data.imported_tokenizer import FLAGS, ImportedTokenizer, with_flags
+from qkv.data.marian_pieces import FILES, REQUIRED
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, DataError
 from qkv.hub.families.family import Family
@@ -11,11 +13,10 @@ from qkv.hub.folder import CONFIG, Folder
 
 _TOKENIZER, _TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 _GENERATION = "generation_config.json"
-_SENTENCEPIECES = ("source.spm", "target.spm", "vocab.json")
 
 
 def read_tokenizer(folder: Folder, family: Family, limit: int) -> Tokenizer | None:
-    """Return the tokenizer of a model, from tokenizer.json or, of Marian, from two SentencePiece models.
+    """Return the tokenizer of a model, from tokenizer.json or, of Marian, from SentencePiece models.
 
     Args:
         folder: the model's folder.
@@ -36,7 +37,7 @@ def read_tokenizer(folder: Folder, family: Family, limit: int) -> Tokenizer | No
 
 def tokenizer_file_names(folder: Folder) -> set[str]:
     """Return the names of the files that `read_tokenizer` reads in a folder, apart from config.json."""
-    tokenizers = (_TOKENIZER, _TOKENIZER_CONFIG) if folder.has(_TOKENIZER) else _SENTENCEPIECES
+    tokenizers = (_TOKENIZER, _TOKENIZER_CONFIG) if folder.has(_TOKENIZER) else FILES
     return {name for name in (_GENERATION, *tokenizers) if folder.has(name)}
 
 
@@ -46,15 +47,11 @@ def _tokenizer(folder: Folder, family: Family, limit: int) -> Tokenizer | None:
         where = str(folder.path / _TOKENIZER)
         source = with_flags(folder.text(_TOKENIZER), _flags(folder), where)
         return Tokenizer.of_imported(ImportedTokenizer(source, **special_tokens, where=where, limit=limit))
-    if not all(folder.has(name) for name in _SENTENCEPIECES):
+    if not all(folder.has(name) for name in REQUIRED):
         return None
-    source, target, numbers = _SENTENCEPIECES
-    table = folder.table(numbers)
-    special_tokens["unk"] = table.get("<unk>", special_tokens["unk"])
-    models = folder.read(source), folder.read(target)
-    return Tokenizer.of_imported(
-        of_sentencepieces(*models, table, **special_tokens, folder=str(folder.path), limit=limit)
-    )
+    files = {name: b64encode(folder.read(name)).decode() for name in FILES if folder.has(name)}
+    imported = ImportedTokenizer("", files=files, **special_tokens, where=str(folder.path), limit=limit)
+    return Tokenizer.of_imported(imported)
 
 
 def _flags(folder: Folder) -> dict[str, bool | None]:

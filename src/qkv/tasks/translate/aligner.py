@@ -211,45 +211,42 @@ class Aligner:
                 expected = f"from 1 to {self.translator.longest} tokens"
                 hint = "Remove or split the line."
                 raise DataError(Place(name, pair.line, f"{side} line"), expected, f"{len(ids)}", hint)
-        words = words_of_tokens(pair.source, tokenizer.source), words_of_tokens(pair.target, tokenizer)
+        words = words_of_tokens(pair.source, tokenizer.source), words_of_tokens(pair.target, tokenizer, target=True)
         return _Numbers(source, target, *words)
 
 
-def words_of_tokens(text: str, tokenizer: Tokenizer) -> list[int]:
+def words_of_tokens(text: str, tokenizer: Tokenizer, *, target: bool = False) -> list[int]:
     """Return the index of the word of each token.
 
     Args:
         text: the text.
         tokenizer: the tokenizer.
+        target: whether it is a target, to which a published tokenizer adds no special tokens.
 
     Returns:
         For each id of `tokenizer.encode(text)` the index of its word in `split_words(text)`; −1 for a token that is
-        only a space.
+        only a space, or was added.
 
     Example:
         >>> tokenizer = Tokenizer.learn(["low lower"] * 9, kind="bpe", size=264)
         >>> words_of_tokens("low lower", tokenizer)[0], words_of_tokens("low lower", tokenizer)[-1]
         (0, 1)
     """
-    # A normal form can write spaces into a word: each of its words belongs to the one that it comes from.
-    words = enumerate(split_words(text))
-    written = [index for index, word in words for _ in range(_count_written(word, tokenizer))]
-    return [word if word == NO_WORD else written[word] for word in _of_written(text, tokenizer)]
-
-
-def _count_written(word: str, tokenizer: Tokenizer) -> int:
-    """Return how many words a word is to the tokenizer, after its normal form."""
-    if tokenizer.imported is None:
-        return len(split_words(tokenizer.vocabulary.prepared(word)))
-    ids = [number for number in tokenizer.encode(word) if number != tokenizer.eos]
-    return 1 + max(_words_of_pieces(tokenizer.pieces(ids)), default=NO_WORD)
-
-
-def _of_written(text: str, tokenizer: Tokenizer) -> list[int]:
-    """Return the index of the word of each token, in the normal form of the text."""
     if tokenizer.imported is not None:
-        return _words_of_pieces(tokenizer.pieces(tokenizer.encode(text)))
-    text = tokenizer.vocabulary.prepared(text)
+        of_characters, tokens = _of_characters(text), tokenizer.imported.tokens(text, target=target)
+        return [_first_word(of_characters[token.start : token.end]) for token in tokens]
+    prepared = tokenizer.vocabulary.prepared
+    # A normal form can write spaces into a word: each of its words belongs to the one that it comes from.
+    written = [index for index, word in enumerate(split_words(text)) for _ in split_words(prepared(word))]
+    return [word if word == NO_WORD else written[word] for word in _of_prepared(prepared(text), tokenizer)]
+
+
+def _first_word(words: Sequence[int]) -> int:
+    return next((word for word in words if word != NO_WORD), NO_WORD)
+
+
+def _of_prepared(text: str, tokenizer: Tokenizer) -> list[int]:
+    """Return the index of the word of each token in a normalized text."""
     if tokenizer.kind == "word":
         return _of_words(text)
     if tokenizer.kind == "none":
@@ -263,7 +260,7 @@ def _of_written(text: str, tokenizer: Tokenizer) -> list[int]:
     words, start = list[int](), 0
     for number in tokenizer.encode(text):
         end = start + len(tokenizer.vocabulary.pieces[number])
-        words.append(next((word for word in of_bytes[start:end] if word != NO_WORD), NO_WORD))
+        words.append(_first_word(of_bytes[start:end]))
         start = end
     return words
 
@@ -276,21 +273,6 @@ def _of_characters(text: str) -> list[int]:
         word, inside = word + (begins and not inside), begins
         words.append(word if inside else NO_WORD)
     return words
-
-
-def _words_of_pieces(pieces: Sequence[str]) -> list[int]:
-    word, between = NO_WORD, True
-    indices = []
-    for piece in pieces:
-        lead = piece[0] in ("▁", "\t", "\u00a0", "\u3000") if piece else False
-        body = piece[1:] if lead else piece
-        between = between or lead
-        if not body:
-            indices.append(NO_WORD)
-            continue
-        word, between = word + between, False
-        indices.append(word)
-    return indices
 
 
 def _of_words(text: str) -> list[int]:

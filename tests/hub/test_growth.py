@@ -87,6 +87,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "a file that is a number": {"files": {"source.spm": 7}},
     "a file that is not in base64": {"files": {"source.spm": "?"}},
     "a file of another name": {"files": {"../run.json": "YQ=="}},
+    "one file of several": {"files": {"source.spm": "YQ=="}},
     "a mark that is true": {"pad": True},
     "a mark that is a text": {"eos": "1"},
     "a mark below none": {"bos": -2},

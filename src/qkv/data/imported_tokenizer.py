@@ -13,7 +13,7 @@ import tokenizers
 from tokenizers import decoders
 
 from qkv.data.growth import expect_modest
-from qkv.data.marian_pieces import FILES, NUMBERS, MarianPieces, Token
+from qkv.data.marian_pieces import FILES, NUMBERS, SOURCE, TARGET, MarianPieces, Token
 from qkv.data.segments import byte_alphabet
 from qkv.data.vocabulary import parse
 from qkv.errors import DataError, out_of_memory_text
@@ -204,7 +204,9 @@ class ImportedTokenizer:
             "numbers": isinstance(self.numbers, Mapping)
             and all(_is_id(n, _MOST) for n in self.numbers.values())
             and bool(self.files or not self.numbers),
-            "files": isinstance(self.files, Mapping) and all(map(_is_file, self.files, self.files.values())),
+            "files": isinstance(self.files, Mapping)
+            and all(map(_is_file, self.files, self.files.values()))
+            and (not self.files or {SOURCE, TARGET} <= self.files.keys()),
             "marks": isinstance(self.marks, bool),
             **{name: _is_id(getattr(self, name), limit, least=_NONE) for name in ("pad", "bos", "eos", "unk")},
             **{name: _are_ids(getattr(self, name), limit) for name in ("others", _NEVER)},
@@ -317,9 +319,10 @@ def _are_ids(numbers: object, most: int) -> bool:
 
 def _is_file(name: object, text: object) -> bool:
     try:
-        return name in FILES and bool(b64decode(text, validate=True))  # type: ignore[arg-type]
+        b64decode(text, validate=True)  # type: ignore[arg-type]
     except (Base64Error, TypeError, ValueError):
         return False
+    return name in FILES
 
 
 def _library(text: str, where: str) -> tokenizers.Tokenizer:

@@ -45,7 +45,7 @@ def expect_modest(tokenizer: tokenizers.Tokenizer, where: str) -> None:
         >>> made.normalizer = tokenizers.normalizers.Replace("a", "a" * 1000)
         >>> expect_modest(made, "tokenizer.json")
         Traceback (most recent call last):
-        qkv.errors.DataError: tokenizer.json: expected rules that make at most 256 characters of one; got a normalizer
+        qkv.errors.DataError: tokenizer.json: expected rules that make at most 288 characters of one; got a normalizer
         that makes up to 1,000. ...
     """
     for parts in (("normalizer", "pre_tokenizer"), ("decoder",)):

@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import httpx
@@ -43,9 +42,7 @@ def test_the_address_opens_the_viewer_until_it_is_interrupted(model: Path) -> No
             assert browser.get(url).status_code == 200
             assert list(browser.get("/api/scene").json()["sequences"]) == ["source", "target"]
         process.send_signal(signal.SIGINT)
-        begun = time.monotonic()
         assert process.wait(60) == 130
-        assert time.monotonic() - begun < 60
 
 
 @pytest.mark.parametrize(

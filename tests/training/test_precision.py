@@ -8,23 +8,23 @@ from torch import nn
 from qkv.training.precision import choose, computing
 
 
-class Sleeper(ShiftTask):
-    """Slow in one precision, like a machine without support for it."""
+class Slow(ShiftTask):
+    """Slow in one precision, like a machine without support for it, by a clock that only its batches advance."""
 
     def __init__(self, model: nn.Module, slow: bool) -> None:
         super().__init__(model)
-        self.slow = slow
+        self.slow, self.now = slow, 0.0
 
     def objective(self, batch):
-        if torch.is_autocast_enabled("cpu") == self.slow:
-            time.sleep(0.03)
+        self.now += 3.0 if torch.is_autocast_enabled("cpu") == self.slow else 1.0
         return super().objective(batch)
 
 
 @pytest.mark.parametrize(("slow", "expected"), [(True, "float32"), (False, "bfloat16")])
-def test_the_faster_one_is_chosen_and_said(slow, expected):
+def test_the_faster_one_is_chosen_and_said(slow, expected, monkeypatch):
     said: list[str] = []
-    task = Sleeper(fresh().model, slow)
+    task = Slow(fresh().model, slow)
+    monkeypatch.setattr(time, "perf_counter", lambda: task.now)
     assert choose(task, task.model, [[0, 1], [2, 3]], said.append) == expected
     assert len(said) == 1
     assert said[0].endswith(f"training in {expected}.")

@@ -3,8 +3,11 @@
 import os
 import shutil
 import signal
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,11 +19,12 @@ from hypothesis import strategies as st
 from tests.training.parts import CONFIG, SETTINGS, Shift, ShiftTask, run_training
 from tests.training.together import together
 from torch import Tensor
+from torch import distributed as dist
 
 from qkv.checkpoint.folder import load
 from qkv.checkpoint.rotation import latest_complete
-from qkv.errors import ConfigError
-from qkv.training.processes import Node, Processes, Tree, current
+from qkv.errors import ConfigError, DataError, QkvError
+from qkv.training.processes import Node, Processes, Tree, current, joined
 from qkv.training.settings import Settings
 
 FOUR = replace(SETTINGS, steps=14, batch_tokens=12, accumulate=4)
@@ -200,3 +204,42 @@ def test_an_error_of_a_process_keeps_its_class_and_texts(tmp_path: Path) -> None
         return current().receive(1)
 
     assert together(tmp_path, 2, work) == [["ConfigError", "beam", "1"]] * 2
+
+
+def threads() -> set[str]:
+    """The numbers of this process's threads, also those that Python does not know; where the system lists them."""
+    return set(os.listdir("/proc/self/task"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system does not list threads there")
+@pytest.mark.parametrize("what", ["finished", "error", "lost"])
+def test_no_thread_of_the_connections_outlives_them(tmp_path: Path, what: str) -> None:
+    """One that did would take Python's lock while the process ends, which aborts it.
+
+    A module that is imported inside may hold PyTorch's default group from then on: `torch.distributed.nn` does.
+    """
+
+    def work(rank: int) -> bool:
+        before, error = threads(), None
+        try:
+            with joined(rank, 2, dist.FileStore(str(tmp_path / "store"), 2)) as processes:
+                for name in [name for name in sys.modules if name.startswith("torch.distributed.nn")]:
+                    del sys.modules[name]
+                import_module("torch.distributed.nn")
+                tree = Tree()
+                for place in processes.part(2):
+                    tree.add(Node(place, 0, [torch.ones(1)]))
+                processes.total(tree, 2)
+                if what == "error":
+                    raise DataError("text", "text", "none")
+                if what == "lost" and rank == 0:
+                    processes.total(tree, 2)
+        except QkvError as raised:
+            error = raised  # its frames are alive until the end
+        until = time.monotonic() + 60
+        while not threads() <= before and time.monotonic() < until:  # the system lists a thread a moment longer
+            time.sleep(0.01)
+        assert (error is None) == (what == "finished" or (what == "lost" and rank == 1))
+        return threads() <= before
+
+    assert together(tmp_path, 2, work, connected=False) == [True, True]

@@ -25,7 +25,12 @@ _HANG = 300.0
 
 
 def together(
-    folder: Path, size: int, work: Callable[[int], Any], threads: Callable[[int], int] = lambda _: 1
+    folder: Path,
+    size: int,
+    work: Callable[[int], Any],
+    threads: Callable[[int], int] = lambda _: 1,
+    *,
+    connected: bool = True,
 ) -> list[Any]:
     """Return what each process returned, its `QkvError` as (name, argument, expected), or the signal that killed it.
 
@@ -34,6 +39,7 @@ def together(
         size: how many processes.
         work: takes the number of a process, and returns something for JSON.
         threads: PyTorch's threads in each.
+        connected: whether they are connected before they work.
     """
     _train_once()
     home = folder / f"together-{next(_NUMBERS)}"
@@ -44,7 +50,7 @@ def together(
         if pid == 0:
             try:
                 torch.set_num_threads(threads(rank))
-                (home / f"{rank}.json").write_text(json.dumps(_joined(home, rank, size, work)))
+                (home / f"{rank}.json").write_text(json.dumps(_joined(home, rank, size if connected else 1, work)))
                 os._exit(0)
             finally:
                 os._exit(1)

@@ -218,11 +218,8 @@ def meet(number: int | None, device: str) -> Iterator[Rendezvous]:
         device: the compute device.
 
     Raises:
-        ConfigError: the number is less than one or not that of `torchrun`, the device is no processor, or this process
-            has a process group of PyTorch already.
+        ConfigError: the number is less than one or not that of `torchrun`, or the device is no processor.
     """
-    from torch import distributed as dist
-
     from qkv.training.processes import in_environment
 
     started = in_environment()
@@ -236,9 +233,6 @@ def meet(number: int | None, device: str) -> Iterator[Rendezvous]:
     if device != "cpu":
         hint = f"Omit {setting('device')}: several processes train on processors."
         raise ConfigError("device", f'"cpu" with {size} processes', f'"{device}"', hint)
-    if dist.is_initialized():
-        hint = "End it first: torch.distributed.destroy_process_group()."
-        raise ConfigError("processes", "no process group of PyTorch in this process", "one", hint)
     if started is not None:
         with _using_interface(_interface()):
             yield Rendezvous(rank, size, _connect_to_torchrun())

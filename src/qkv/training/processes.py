@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
-from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from qkv.errors import (
     ConfigError,
@@ -130,6 +128,7 @@ class Processes:
 
     def __init__(self, rank: int = 0, size: int = 1, store: "Store | None" = None) -> None:
         self.rank, self.size, self._store = rank, size, store
+        self._group: Any = None  # a ProcessGroupGloo; no frame may hold it, or a traceback would keep its threads
 
     @property
     def leads(self) -> bool:
@@ -148,14 +147,12 @@ class Processes:
             order: as many numbers as `receive` expects.
         """
         if self.size > 1:
-            with self._connected():
-                dist.broadcast(torch.tensor(order, dtype=torch.int64, device="cpu"), 0)
+            self._broadcast(torch.tensor(order, dtype=torch.int64, device="cpu"))
 
     def receive(self, count: int) -> list[int]:
         """Wait until process 0 announces what comes next; called by the others."""
         order = torch.zeros(count, dtype=torch.int64, device="cpu")
-        with self._connected():
-            dist.broadcast(order, 0)
+        self._broadcast(order)
         return order.tolist()
 
     def expect_same(self, facts: Mapping[str, str]) -> None:
@@ -171,9 +168,7 @@ class Processes:
             return
         for name, fact in facts.items():
             digest = torch.frombuffer(bytearray(sha256(fact.encode()).digest()), dtype=torch.uint8)
-            digests = [torch.empty(_DIGEST, dtype=torch.uint8, device="cpu") for _ in range(self.size)]
-            with self._connected():
-                dist.all_gather(digests, digest)
+            digests = self._all_gather(digest)
             different = [rank for rank in range(self.size) if not torch.equal(digests[rank], digests[0])]
             if different:
                 hint = "Give every process the same command, data and number of threads, on machines of one kind."
@@ -183,12 +178,11 @@ class Processes:
     def copy(self, tensors: Sequence[Tensor]) -> None:
         """Copy tensors of process 0 into those of the others, which have the same sizes."""
         if self.size > 1:
-            with self._connected():
-                for tensor in tensors:
-                    copied = tensor.detach().contiguous()
-                    dist.broadcast(copied, 0)
-                    if self.rank:
-                        tensor.detach().copy_(copied)
+            for tensor in tensors:
+                copied = tensor.detach().contiguous()
+                self._broadcast(copied.view(-1).view(torch.uint8))  # Gloo does not know every dtype
+                if self.rank:
+                    tensor.detach().copy_(copied)
 
     def copy_text(self, text: str = "") -> str:
         """Return a text of process 0."""
@@ -208,10 +202,8 @@ class Processes:
         """Return which flags any process has set."""
         if self.size == 1:
             return list(flags)
-        counts = torch.tensor(flags, dtype=torch.int32, device="cpu")
-        with self._connected():
-            dist.all_reduce(counts)
-        return [bool(count) for count in counts.tolist()]
+        rows = self._all_gather(torch.tensor(flags, dtype=torch.bool, device="cpu").view(torch.uint8))
+        return torch.stack(rows).view(torch.bool).any(0).tolist()
 
     def gather(self, rows: Sequence[Sequence[float]], count: int) -> list[list[float]]:
         """Return the rows of all of an update's batches, from the rows of this process's part.
@@ -225,9 +217,7 @@ class Processes:
         per_process = -(-count // self.size)
         padded = torch.zeros(per_process, len(rows[0]), dtype=torch.float64, device="cpu")
         padded[: len(rows)] = torch.tensor(rows, dtype=torch.float64, device="cpu")
-        parts = [torch.empty_like(padded) for _ in range(self.size)]
-        with self._connected():
-            dist.all_gather(parts, padded)
+        parts = self._all_gather(padded)
         return [row for rank, part in enumerate(parts) for row in part[: len(self.part(count, rank))].tolist()]
 
     def total(self, tree: Tree, count: int) -> list[Tensor]:
@@ -241,8 +231,7 @@ class Processes:
             return tree.total()
         shapes = [self._shapes(rank, count) for rank in range(self.size)]
         vectors = range(len(tree.nodes[0].sums))
-        with self._connected():
-            return [self._total([node.sums[index] for node in tree.nodes], shapes) for index in vectors]
+        return [self._total([node.sums[index] for node in tree.nodes], shapes) for index in vectors]
 
     def _total(self, vectors: list[Tensor], shapes: Sequence[Sequence[Node]]) -> Tensor:
         """Sum one vector: each process sums one segment of it for all."""
@@ -254,20 +243,13 @@ class Processes:
         outgoing = [segment.contiguous() for segment in padded.view(len(vectors), self.size, width).unbind(1)]
         incoming = [torch.empty(len(nodes), width, dtype=dtype, device="cpu") for nodes in shapes]
         incoming[self.rank] = outgoing[self.rank]
-        other_ranks = [rank for rank in range(self.size) if rank != self.rank]
-        waiting = [dist.irecv(incoming[rank], rank) for rank in other_ranks]
-        waiting += [dist.isend(outgoing[rank], rank) for rank in other_ranks]
-        for work in waiting:
-            if work is not None:
-                work.wait()
+        self._exchange(outgoing, incoming)
         tree = Tree()
         for nodes, segments in zip(shapes, incoming, strict=True):
             for node, segment in zip(nodes, segments, strict=True):
                 tree.add(Node(node.start, node.level, [segment]))
         (sums,) = tree.total()
-        summed = list(padded[0].view(self.size, width).unbind(0))
-        dist.all_gather(summed, sums.contiguous())
-        return padded[0, :length]
+        return torch.cat(self._all_gather(sums.contiguous()))[:length]
 
     def _shapes(self, rank: int, count: int) -> list[Node]:
         """Return the subtrees that a process sums, without their sums."""
@@ -276,21 +258,58 @@ class Processes:
             tree.add(Node(index, 0, []))
         return tree.nodes
 
-    def _connect(self) -> None:
+    def _broadcast(self, tensor: Tensor) -> None:
+        """Overwrite a contiguous tensor by that of process 0."""
+        from torch.distributed import BroadcastOptions
+
+        options = BroadcastOptions()
+        options.rootRank, options.rootTensor, options.timeout = 0, 0, _PATIENCE
+        with self._connected():
+            self._group.broadcast([tensor], options).wait()
+
+    def _all_gather(self, tensor: Tensor) -> list[Tensor]:
+        """Return the contiguous tensors of all processes, which have one size."""
+        from torch.distributed.distributed_c10d import AllgatherOptions  # type: ignore[attr-defined]  # not exported
+
+        options = AllgatherOptions()
+        options.timeout = _PATIENCE
+        tensors = [torch.empty_like(tensor) for _ in range(self.size)]
+        with self._connected():
+            self._group.allgather([tensors], [tensor], options).wait()
+        return tensors
+
+    def _exchange(self, outgoing: Sequence[Tensor], incoming: Sequence[Tensor]) -> None:
+        """Send each other process a contiguous tensor, and receive one from it."""
+        transfers: list[Any] = []
+        with self._connected():
+            try:
+                for rank in range(self.size):
+                    if rank != self.rank:
+                        transfers.append(self._group.recv([incoming[rank]], rank, 0))
+                        transfers.append(self._group.send([outgoing[rank]], rank, 0))
+                while transfers:
+                    transfers.pop().wait(_PATIENCE)
+            finally:
+                transfers.clear()
+
+    def connect(self) -> None:
         """Connect to the others once all have started.
+
+        The connections belong to this object alone. PyTorch's default group would be kept until Python ends by any
+        module that is imported meanwhile and has it as the default of an argument, as `torch.distributed.nn` does;
+        its threads, which take Python's lock (the GIL), would then abort a process that is about to end.
 
         Raises:
             TrainingError: one has not started in time, or cannot be reached.
         """
+        from torch.distributed import ProcessGroupGloo
+
         assert self._store is not None
         try:
             self._store.set(f"{ARRIVED}{self.rank}", "")
             self._store.wait([f"{ARRIVED}{rank}" for rank in range(self.size)], _ARRIVAL)
             with watched_connections(UNREACHABLE_AFTER):
-                dist.init_process_group(
-                    "gloo", store=self._store, rank=self.rank, world_size=self.size, timeout=_CONNECTING
-                )
-            _set_pg_timeout(_PATIENCE)
+                self._group = ProcessGroupGloo(self._store, self.rank, self.size, _CONNECTING)
         except RuntimeError as error:
             hint = "On several machines, set GLOO_SOCKET_IFNAME to the interface by which each reaches the others."
             got = f"process {self.rank}, which cannot reach another one ({first_line(error)})"
@@ -298,6 +317,10 @@ class Processes:
             with suppress(RuntimeError):  # the process that leads may be the one out of reach
                 self._store_failure(lost)
             raise self.failure() or lost from None
+
+    def leave(self) -> None:
+        """Close the connections, and wait until their threads have ended."""
+        self._group = None
 
     @contextmanager
     def _connected(self) -> Iterator[None]:
@@ -392,7 +415,7 @@ def joined(rank: int, size: int, store: "Store") -> Iterator[Processes]:
         LostProcessError: another process has ended.
     """
     processes = Processes(rank, size, store)
-    processes._connect()
+    processes.connect()
     token = _CURRENT.set(processes)
     try:
         yield processes
@@ -401,7 +424,7 @@ def joined(rank: int, size: int, store: "Store") -> Iterator[Processes]:
         raise
     finally:
         _CURRENT.reset(token)
-        dist.destroy_process_group()
+        processes.leave()
 
 
 def _typed(error: Exception, processes: Processes) -> QkvError:

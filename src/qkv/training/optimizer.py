@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
@@ -12,7 +11,10 @@ from qkv.training.muon import Muon
 from qkv.training.settings import Settings
 
 _PREFIX = "optimizer."
-_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
+_NORMS = (
+    *(nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.SyncBatchNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d),
+    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
+)
 
 
 def build_optimizer(model: nn.Module, settings: Settings) -> Optimizer:
@@ -152,4 +154,6 @@ def scale_gradient(parameters: list[nn.Parameter], scale: float) -> None:
         parameters: their `.grad` is scaled.
         scale: the factor.
     """
-    torch._foreach_mul_([parameter.grad for parameter in parameters if parameter.grad is not None], scale)
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.mul_(scale)

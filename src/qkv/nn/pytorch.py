@@ -11,6 +11,7 @@ from qkv.masks.base import Dense, Mask
 from qkv.masks.patterns import causal
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.values.checked import checked
+from qkv.values.execution import has_plain_memory
 from qkv.values.parameters import expect_floats
 
 
@@ -145,15 +146,20 @@ def masks_of(
     if attn_mask is not None and not is_causal:
         _expect("attn_mask", attn_mask, (batch * heads,) if attn_mask.ndim == 3 else (), max(attn_mask.ndim, 2))
         attn_mask = attn_mask.reshape(batch, heads, *attn_mask.shape[1:]) if attn_mask.ndim == 3 else attn_mask
-    for table in (key_padding_mask, None if is_causal else attn_mask):  # bool, True where hidden, or added to scores
+    for table in (key_padding_mask, None if is_causal else attn_mask):
         if table is None:
             continue
         hidden = table if table.dtype == torch.bool else torch.isneginf(table)
-        if table.dtype == torch.bool or torch.equal(hidden, table != 0):
+        if table.dtype == torch.bool or not _all_zero(hidden):
             mask = Dense(~hidden) if mask is None else mask & Dense(~hidden)
-        else:
-            bias = table if bias is None else bias + table
+        if table.dtype != torch.bool and not _all_zero(added := table.masked_fill(hidden, 0.0)):
+            bias = added if bias is None else bias + added
     return mask, bias
+
+
+def _all_zero(table: Tensor) -> bool:
+    """Return whether a table changes nothing: False if it learns, or if its numbers may not be read, as in a graph."""
+    return not table.requires_grad and has_plain_memory(table) and not bool(table.any())
 
 
 def _expect(name: str, mask: Tensor, leading: tuple[int, ...], rank: int) -> None:

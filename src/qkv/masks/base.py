@@ -4,10 +4,11 @@
 `torch.nn.MultiheadAttention`).
 """
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -112,6 +113,14 @@ class Mask(ABC):
 
     __rand__ = __and__
     __ror__ = __or__
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Combine a tensor with a mask: PyTorch asks here for `tensor & mask`, its compiler for `mask & tensor` too."""
+        for combined, operators in _COMBINED:
+            if func in operators:
+                return combined(*map(as_mask, args))
+        return NotImplemented
 
     def __invert__(self) -> "Mask":
         return self.inner if isinstance(self, Inverse) else Inverse(self)
@@ -334,6 +343,13 @@ class Either(Mask):
     def shifted(self, by: int) -> "Either":
         """Shift both masks."""
         return Either(self.left.shifted(by), self.right.shifted(by))
+
+
+_COMBINED: tuple[tuple[Any, tuple[Any, ...]], ...] = (
+    (Both, (Tensor.__and__, Tensor.__rand__, Tensor.__iand__, operator.and_, Tensor.bitwise_and)),
+    (Either, (Tensor.__or__, Tensor.__ror__, Tensor.__ior__, operator.or_, Tensor.bitwise_or)),
+)
+"""What combines a tensor and a mask, and the operators that do."""
 
 
 @final

@@ -229,8 +229,21 @@ def dropout_factors(
     seed: Tensor, slices: TileSlices, leading: Shape, queries: int, dropout: float, dtype: torch.dtype
 ) -> Tensor:
     """Return the factor of each weight of a tile under dropout: 0, or 1/(1 − dropout)."""
-    items, rows, columns = slices
+    rows, columns = (torch.arange(part.start, part.stop, device=seed.device) for part in slices[1:])
+    return dropout_factors_at(seed, slices.items, rows, columns, leading, queries, dropout, dtype)
+
+
+def dropout_factors_at(
+    seed: Tensor,
+    items: tuple[slice, ...],
+    rows: Tensor,
+    columns: Tensor,
+    leading: Shape,
+    queries: int,
+    dropout: float,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Return the factors of some items, at the positions of rows (h,) and columns (c,)."""
     problems = torch.arange(prod(leading), device=seed.device).view(leading)[items]
-    row_numbers = problems.unsqueeze(-1) * queries + torch.arange(rows.start, rows.stop, device=seed.device)
-    keep = keep_mask(seed, row_numbers, torch.arange(columns.start, columns.stop, device=seed.device), dropout)
+    keep = keep_mask(seed, problems.unsqueeze(-1) * queries + rows, columns, dropout)
     return keep.to(dtype).div_(1 - dropout)

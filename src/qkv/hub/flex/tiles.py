@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from qkv.engine.autograd import differentiable_by
 from qkv.engine.derivatives import COLUMNS, COMPLETE, ROWS, STATE, Cut, gradients_of
-from qkv.engine.tiles import TileSize, TileSlices, Tiling, dropout_factors
+from qkv.engine.tiles import TileSize, TileSlices, Tiling, dropout_factors_at
 from qkv.engine.unchanged import Reads
 from qkv.errors import DtypeError
 from qkv.hub.flex.captures import Replaced, captured_by
@@ -29,7 +29,7 @@ SIZE = TileSize(1 << 19, 1, all_items=True)
 """The scores of a stripe: 2 MiB of float32."""
 
 TRACED_ROWS = 128
-"""The rows of a stripe under PyTorch's compiler, whose graph repeats the operations of each."""
+"""The most rows of a stripe under PyTorch's compiler, whose graph repeats the operations of each."""
 
 OnTile = Callable[[Tensor, Mapping[str, Tensor]], Tensor]
 """A function of scores (B, H, h, K), and of indices that broadcast to them."""
@@ -41,6 +41,18 @@ class Results(NamedTuple):
     output: Tensor
     lse: Tensor
     largest: Tensor
+
+
+class Positions(NamedTuple):
+    """The positions of the queries (h,) and keys (c,) of a stripe."""
+
+    rows: Tensor
+    columns: Tensor
+
+    @classmethod
+    def of(cls, slices: TileSlices, device: torch.device) -> "Positions":
+        """Return the positions that slices cover."""
+        return cls(*(torch.arange(part.start, part.stop, device=device) for part in slices[1:]))
 
 
 @final
@@ -147,25 +159,29 @@ def traced(query: Tensor, key: Tensor, value: Tensor, pairs: Pairs) -> Results:
         query, key, value, pairs: as `attend` takes them.
     """
     grid = Grid.of(query, key)
-    kind, keys = torch.promote_types(query.dtype, torch.float32), slice(0, grid.keys)
+    kind = torch.promote_types(query.dtype, torch.float32)
     wide = [x.to(kind) for x in (query, key, value)]
-    height = grid.queries if pairs.at_once else TRACED_ROWS
+    count = 1
+    while not pairs.at_once and count * TRACED_ROWS < grid.queries:
+        count *= 2  # only these comparisons depend on the number of rows, which may vary
+    columns = torch.arange(grid.keys, device=grid.device)
     results = []
     with IndexByTensors():
-        for start in range(0, max(1, grid.queries), max(1, height)):
-            slices = TileSlices((), slice(start, min(start + height, grid.queries)), keys)
+        for index in range(count):
+            start, stop = index * grid.queries // count, (index + 1) * grid.queries // count
+            parts = [wide[0][..., start:stop, :], *wide[1:]]
+            positions = Positions(torch.arange(start, stop, device=grid.device), columns)
             if torch.is_grad_enabled() and not pairs.at_once:
-                results.append(checkpoint(_traced_stripe, wide, pairs, grid, slices, use_reentrant=False))
+                results.append(checkpoint(_traced_stripe, parts, pairs, grid, positions, use_reentrant=False))
             else:
-                results.append(_traced_stripe(wide, pairs, grid, slices))
+                results.append(_traced_stripe(parts, pairs, grid, positions))
     output, lse, largest = (torch.cat(x, 2) for x in zip(*results, strict=True))
     return Results(output.to(query.dtype), lse, largest.detach())
 
 
-def _traced_stripe(inputs: list[Tensor], pairs: Pairs, grid: Grid, slices: TileSlices) -> Results:
-    rows, columns = (torch.arange(x.start, x.stop, device=grid.device) for x in (slices.rows, slices.columns))
-    visible = None if pairs.mask is None else pairs.mask.visible(grid, rows[:, None], columns)
-    return _stripe(_parts(inputs, slices), pairs, grid, slices, visible)
+def _traced_stripe(parts: list[Tensor], pairs: Pairs, grid: Grid, positions: Positions) -> Results:
+    visible = None if pairs.mask is None else pairs.mask.visible(grid, positions.rows[:, None], positions.columns)
+    return _stripe(parts, pairs, grid, positions, visible)
 
 
 def _with_gradients(stripes: "BatchStripes", inputs: list[Tensor], visibility: Visibility) -> Results:
@@ -213,8 +229,8 @@ class BatchStripes:
         first = [x.detach()[:1, :1, :1] for x in inputs]
         pairs = replace(self.pairs, mask=None, seed=None, lse=True)
         grid = Grid((1, 1), 1, 1, self.grid.device)
-        one = TileSlices((slice(None), slice(None)), slice(0, 1), slice(0, 1))
-        output, lse, _ = _stripe(first, pairs, grid, one, None)
+        zero = torch.zeros(1, dtype=torch.int64, device=grid.device)
+        output, lse, _ = _stripe(first, pairs, grid, Positions(zero, zero), None)
         return output.sum() + lse.sum()
 
     def stripe(self, inputs: list[Tensor], slices: TileSlices, visible: Tensor | None) -> Results:
@@ -229,7 +245,7 @@ class BatchStripes:
     def weights(self, parts: list[Tensor], slices: TileSlices, visible: Tensor | None) -> Results:
         """Compute the weights of some rows, in place of their output, from their parts of query and key."""
         self.release.after(prod(parts[0].shape[:-1]) * parts[1].shape[-2])
-        return _weights(parts, self.pairs, self.grid, slices, visible)
+        return _weights(parts, self.pairs, self.grid, Positions.of(slices, self.grid.device), visible)
 
     def backward(
         self, inputs: list[Tensor], captured: Sequence[Tensor], g_output: Tensor, g_lse: Tensor
@@ -336,9 +352,9 @@ def _parts(inputs: list[Tensor], slices: TileSlices) -> list[Tensor]:
     return [query[..., slices.rows, :], key[..., slices.columns, :], value[..., slices.columns, :]]
 
 
-def _stripe(parts: list[Tensor], pairs: Pairs, grid: Grid, slices: TileSlices, visible: Tensor | None) -> Results:
+def _stripe(parts: list[Tensor], pairs: Pairs, grid: Grid, positions: Positions, visible: Tensor | None) -> Results:
     """Return the results of some rows from their parts of query, key and value."""
-    w, lse, largest = _weights(parts[:2], pairs, grid, slices, visible)
+    w, lse, largest = _weights(parts[:2], pairs, grid, positions, visible)
     return Results(_product(w, parts[2]), lse, largest)
 
 
@@ -348,13 +364,12 @@ def _product(one: Tensor, other: Tensor) -> Tensor:
         return one @ other
 
 
-def _weights(parts: list[Tensor], pairs: Pairs, grid: Grid, slices: TileSlices, visible: Tensor | None) -> Results:
+def _weights(parts: list[Tensor], pairs: Pairs, grid: Grid, positions: Positions, visible: Tensor | None) -> Results:
     """Return the weights of some rows, in place of their output, from their parts of query and key."""
     q, k = parts
-    _, rows, columns = slices
+    rows, columns = positions
     device = grid.device
-    row_numbers, column_numbers = (torch.arange(x.start, x.stop, device=device) for x in (rows, columns))
-    indices = indices_on(grid, row_numbers[:, None], column_numbers)
+    indices = indices_on(grid, rows[:, None], columns)
     with torch.autocast(device.type, enabled=False):
         s = (q @ k.mT) * pairs.scale
         if pairs.scored is not None:
@@ -369,9 +384,8 @@ def _weights(parts: list[Tensor], pairs: Pairs, grid: Grid, slices: TileSlices, 
             changed = pairs.weighted(w, indices).to(w.dtype).expand(w.shape)
             w = torch.where(visible_part & (s.detach() != -torch.inf), changed, 0.0)
         if pairs.seed is not None:
-            everything = (slice(None), slice(None))
-            part = TileSlices(everything, rows, columns)
-            w = w * dropout_factors(pairs.seed, part, grid.leading, grid.queries, pairs.dropout, w.dtype)
+            sizes = grid.leading, grid.queries
+            w = w * dropout_factors_at(pairs.seed, (), rows, columns, *sizes, pairs.dropout, w.dtype)
         return Results(w, lse, largest)
 
 

@@ -66,6 +66,8 @@ class PositionBias:
         device = self.grid.device
         rows_Q1 = positions(rows, self.grid.queries, device)[:, None]
         columns_K = positions(columns, self.grid.keys, device)
+        if not sizes_vary() and 0 in self.grid.leading:
+            rows_Q1, columns_K = rows_Q1[:1], columns_K[:1]  # of no item or no head: one pair stands for all
         if not sizes_vary() and 0 in (*rows_Q1.shape, *columns_K.shape):
             return torch.zeros(rows_Q1.shape[0], columns_K.shape[0], dtype=self.dtype, device=device)
         return self._checked(self.bias.tile(rows_Q1, columns_K), (rows_Q1.shape[0], columns_K.shape[0]))

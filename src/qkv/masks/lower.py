@@ -300,6 +300,12 @@ def lower(mask: Mask | None, grid: Grid, readable: bool = False) -> Visibility:
     """
     if mask is None:
         return Visibility("all", grid)
+    lowered = _lowered(mask, grid, readable)
+    # Nothing is hidden where there is no item or no head: no matrix is made of the lengths alone.
+    return Visibility("all", grid) if not sizes_vary() and 0 in grid.leading else lowered
+
+
+def _lowered(mask: Mask, grid: Grid, readable: bool) -> Visibility:
     if is_plain_causal(mask):
         return Visibility("causal", grid, mask.bounds(grid), readable=readable)
     same_for_all = mask.read(grid) if readable else None

@@ -371,7 +371,7 @@ def _refusal_of_problem(algorithm: Algorithm, problem: Problem, backend: str, re
     reason = algorithm.refuses(problem)
     if reason is not None or backend != AUTO:
         return reason
-    if algorithm.quadratic and problem.queries * problem.keys > QUADRATIC_LIMIT:
+    if algorithm.quadratic and problem.rows and problem.queries * problem.keys > QUADRATIC_LIMIT:
         return f"memory grows with Q·K, and {problem.queries} × {problem.keys} is over the limit of {QUADRATIC_LIMIT}"
     if problem.mode == "eager" and (algorithm.tiles or (algorithm.kernels and not repeated)):
         operations = product_operations(problem)

@@ -1,5 +1,6 @@
 """Multi-head attention: several attentions in parallel, each in its own subspace."""
 
+from collections.abc import Mapping
 from typing import Any, Literal, final, get_args
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor, nn
 
 from qkv.argument_names import CALL, LAYER, explain_arguments
 from qkv.biases import Bias
-from qkv.errors import ConfigError, UnsupportedError, expect_name
+from qkv.errors import CheckpointError, ConfigError, UnsupportedError, expect_name
 from qkv.functional import attention_with_state
 from qkv.linalg.matmul import apply_layer
 from qkv.linalg.session import DecodingSession
@@ -34,6 +35,8 @@ from qkv.values.parameters import expect_floats
 from qkv.values.plain_modules import plain_weights
 
 Part = Literal["value", "output"]
+_NAMES_OF_TORCH = ("in_proj_weight", "q_proj_weight")
+"""Weights of PyTorch's layer, of which it has one or the other."""
 
 
 @checked
@@ -125,6 +128,7 @@ class MultiHeadAttention(nn.Module):
             _check_mergeable(normalizer)
         joined = sizes[0] if sizes[2] else heads * value_width
         self.output = None if "output" in leave_out else nn.Linear(joined, width, bias=bias is True)
+        self.register_load_state_dict_pre_hook(refuse_weights_of_torch)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -447,6 +451,27 @@ class MultiHeadAttention(nn.Module):
         for extra, their in ((self.extra_key, other.bias_k), (self.extra_value, other.bias_v)):
             pairs.append((extra, None if extra is None or their is None else their.view_as(extra)))
         return [(mine, theirs) for mine, theirs in pairs if mine is not None and theirs is not None]
+
+
+def refuse_weights_of_torch(module: nn.Module, state_dict: Mapping[str, Any], prefix: str, *_: Any) -> None:
+    """Say how weights of PyTorch's layer are converted, before they are loaded into a layer of this library.
+
+    Raises:
+        CheckpointError: the state dict has the names of `torch.nn.MultiheadAttention`.
+
+    Example:
+        >>> MultiHeadAttention(8, 2).load_state_dict(nn.MultiheadAttention(8, 2).state_dict())
+        Traceback (most recent call last):
+        qkv.errors.CheckpointError: state_dict: expected the weights of MultiHeadAttention; got in_proj_weight, ...
+    """
+    name = next((f"{prefix}{part}" for part in _NAMES_OF_TORCH if f"{prefix}{part}" in state_dict), None)
+    if name is not None:
+        hint = (
+            "Load them into PyTorch's layer, and convert it: qkv.nn.MultiHeadAttention.from_torch(layer); within a "
+            "layer of PyTorch, wrap that in qkv.nn.TorchMultiheadAttention."
+        )
+        got = f"{name}, a weight of torch.nn.MultiheadAttention"
+        raise CheckpointError("state_dict", f"the weights of {type(module).__name__}", got, hint)
 
 
 def _transfer(pairs: list[tuple[Tensor, Tensor]]) -> None:

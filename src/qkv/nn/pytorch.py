@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from qkv.errors import ShapeError, UnsupportedError
 from qkv.masks.base import Dense, Mask
 from qkv.masks.patterns import causal
-from qkv.nn.multihead import MultiHeadAttention
+from qkv.nn.multihead import MultiHeadAttention, refuse_weights_of_torch
 from qkv.values.checked import checked
 from qkv.values.execution import has_plain_memory
 from qkv.values.parameters import expect_floats
@@ -30,7 +30,8 @@ class TorchMultiheadAttention(nn.Module):
     """A `MultiHeadAttention` with the arguments of `torch.nn.MultiheadAttention`.
 
     It replaces `self_attn` and `multihead_attn` of PyTorch's Transformer layers, with any score and normalizer:
-    `layer.self_attn = TorchMultiheadAttention(MultiHeadAttention(width, heads, score="gaussian"))`.
+    `layer.self_attn = TorchMultiheadAttention(MultiHeadAttention(width, heads, score="gaussian"))`. With the weights of
+    PyTorch's layer it is `TorchMultiheadAttention(MultiHeadAttention.from_torch(layer.self_attn))`.
     A row that may see nothing gives 0, not NaN.
 
     Args:
@@ -56,6 +57,7 @@ class TorchMultiheadAttention(nn.Module):
         self.attention = attention
         self.batch_first = batch_first
         self.embed_dim, self.num_heads = attention.width, attention.heads
+        self.register_load_state_dict_pre_hook(refuse_weights_of_torch)
 
     def forward(
         self,
@@ -74,10 +76,10 @@ class TorchMultiheadAttention(nn.Module):
             query: (B, Q, M), or (Q, B, M), or (Q, M).
             key: (B, K, key width), likewise.
             value: (B, K, value width), likewise.
-            key_padding_mask: (B, K); bool: True hides a key; float: added to the scores.
+            key_padding_mask: (B, K); bool: True hides a key; float: added to the scores, and −∞ hides.
             need_weights: whether to return weights too, a full matrix, after dropout. Those by head are part of the
                 output's graph, so that a loss on it has a gradient with respect to them.
-            attn_mask: (Q, K) or (B·H, Q, K); bool: True hides a pair; float: added to the scores.
+            attn_mask: (Q, K) or (B·H, Q, K); bool: True hides a pair; float: added to the scores, and −∞ hides.
             average_attn_weights: whether weights are averaged over heads.
             is_causal: promises that `attn_mask` is the causal mask, which is then not read.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.nn.layer_calls import block, layers
 from torch import Tensor, nn
 
 import qkv
@@ -87,10 +88,6 @@ ODD: dict[str, Any] = {
 }
 
 
-def block(**parts: Any) -> TransformerBlock:
-    return TransformerBlock(MultiHeadAttention(8, 2), FeedForward(8, 16), **parts)
-
-
 def constructors() -> Calls:
     sizes = {"query_width": 4, "key_width": 6, "hidden": 8}
     heads = {"heads": 2, "key_heads": 1}
@@ -168,104 +165,6 @@ def constructors() -> Calls:
     return {make.__name__: (make, arguments) for make, arguments in table}
 
 
-def layers() -> Calls:
-    torch.manual_seed(0)
-    pair: dict[str, Any] = {"query": QUERY, "key": KEY}
-    scored: dict[str, Any] = {"scores": torch.rand(2, 3, 5), "visible": SEEN}
-    counted: dict[str, Any] = {"queries": 3, "keys": 5, "offset": 2}
-    pointer, additive, location = Pointer(4, 6, 8), AdditiveScore(4, 6, 8), LocationScore(4, 6, 8)
-    attend, biased = (
-        MultiHeadAttention(4, 2, key_width=6, value_width=7),
-        MultiHeadAttention(8, 2, positions=AlibiBias(2)),
-    )
-    turned = MultiHeadAttention(8, 2, positions=Rotary())
-    copy, moves, jumps = CopyHead(9, 4, 6, 8), MonotonicScores(4, 6, 8), MonotonicJumps(4, 6, 2)
-    ids, located = torch.tensor([[4, 5, 10, 6, 8], [4, 4, 10, 0, 0]]), location.project_key(KEY)
-    biased_query, biased_memory = biased.extend(STATES, None)
-    decoder, residual = block(cross=MultiHeadAttention(8, 2)), Residual(8)
-    both = block(cross=MultiHeadAttention(8, 2), second=MultiHeadAttention(8, 2))
-    theirs = TorchMultiheadAttention(MultiHeadAttention(8, 2))
-    hides = torch.zeros(2, 5, dtype=torch.bool)
-    step = {"x": STATES, "cache": decoder.begin(STATES), "memory_mask": masks.lengths(COUNTS), "session": None}
-    return {
-        "norm": (RMSNorm(8), {"x": STATES}),
-        "pool": (Pool(8), {"states": STATES, "mask": masks.lengths(COUNTS)}),
-        "pointer": (pointer, {**pair, "mask": None}),
-        "pointer.point": (pointer.point, {"query": QUERY, "key": pointer.project(KEY), "value": KEY, "mask": None}),
-        "feed forward": (FeedForward(8, 16), {"x": STATES, "session": None}),
-        "gated": (GatedFeedForward(8, 16), {"x": STATES, "session": None}),
-        "non-local": (NonLocalBlock(5, 2), {"x": STATES}),
-        "heads": (attend, {**pair, "value": VALUE, "mask": None, "bias": None, "session": None}),
-        "heads.project_query": (attend.project_query, {"query": QUERY, "session": None}),
-        "heads.project_memory": (attend.project_memory, {"key": KEY, "value": VALUE, "session": None}),
-        "heads.extend": (turned.extend, {"x": STATES, "past": turned.extend(STATES, None)[1], "at": None}),
-        "heads.attend": (
-            biased.attend,
-            {"query": biased_query, "memory": biased_memory, "mask": None, "indices": torch.arange(5)},
-        ),
-        "additive": (additive, pair),
-        "additive.project_query": (additive.project_query, {"query": QUERY}),
-        "additive.project_key": (additive.project_key, {"key": KEY, "session": None}),
-        "bilinear.project_query": (BilinearScore(4, 6).project_query, {"query": QUERY}),
-        "kernel.start_from": (KernelScore().start_from, {"distance": 2.0}),
-        "cosine": (CosineScore(), {"query": QUERY, "key": QUERY}),
-        "learned": (LearnedScore(4, 6, 8), pair),
-        "sink": (SinkSoftmax(), scored),
-        "entmax": (LearnedEntmax(), scored),
-        "alibi": (AlibiBias(2), counted),
-        "relative": (RelativeBias(2, 2), counted),
-        "buckets": (BucketedBias(8, 16, 2), counted),
-        "copy.remember": (copy.remember, {"states": KEY, "ids": ids, "lengths": COUNTS}),
-        "copy": (copy, {"logits": torch.ones(2, 3, 9), "states": QUERY, "source": copy.remember(KEY, ids, None)}),
-        "copy.attend": (copy.attend, {"states": QUERY, "source": copy.remember(KEY, ids, None)}),
-        "attention": (Attention(), {"query": QUERY, "key": QUERY, "value": QUERY, "also": None, "enable_gqa": False}),
-        "dropout": (Dropout(0.5), {"x": STATES}),
-        "location": (
-            location,
-            {
-                "query": location.project_query(QUERY[:, 0]),
-                "keys": located,
-                "alignment": location.first_alignment(located),
-            },
-        ),
-        "location.project_query": (location.project_query, {"query": QUERY}),
-        "location.project_key": (location.project_key, {"key": KEY}),
-        "monotonic": (moves, {"states": QUERY, "keys": moves.project_key(KEY), "lengths": COUNTS}),
-        "monotonic.project_key": (moves.project_key, {"states": KEY}),
-        "jumps": (jumps, {"states": QUERY, "keys": jumps.project_key(KEY), "lengths": COUNTS}),
-        "jumps.project_key": (jumps.project_key, {"states": KEY}),
-        "waves": (PositionEmbedding("sinusoidal", 8), {"x": STATES, "start": torch.tensor([0, 1])}),
-        "positions": (PositionEmbedding("learned", 8, 16), {"x": STATES, "start": 0}),
-        "rotary": (Rotary(share=0.5), {"x": STATES, "start": 0}),
-        "rotary function": (rotary, {"x": STATES, "start": 0, "base": 10_000.0}),
-        "residual.before": (residual.before, {"x": STATES}),
-        "residual.after": (residual.after, {"x": STATES, "update": STATES}),
-        "block": (decoder, {"x": STATES, "mask": None, "bias": None, "session": None}),
-        "block.begin": (decoder.begin, {"memory": STATES, "session": None, "second": None}),
-        "block.begin both": (both.begin, {"memory": STATES, "second": (STATES, ~hides)}),
-        "block.step": (decoder.step, {**step, "visible": None, "padding": torch.tensor([0, 1])}),
-        "block.step, forked": (decoder.step, {**step, "visible": torch.ones(2, 5, 5, dtype=torch.bool), "parted": 0}),
-        "theirs": (
-            theirs,
-            {
-                "query": STATES,
-                "key": STATES,
-                "value": STATES,
-                "key_padding_mask": hides,
-                "attn_mask": torch.zeros(5, 5, dtype=torch.bool),
-            },
-        ),
-        "recurrent": (RecurrentSelfAttention(8, 6), {"x": STATES, "mask": None}),
-        "memory.append": (Memory(KEY, VALUE).append, {"later": Memory(KEY, VALUE), "session": None}),
-        "memory.last": (Memory(KEY, VALUE).last, {"count": 2}),
-        "from_torch": (MultiHeadAttention.from_torch, {"other": nn.MultiheadAttention(8, 2)}),
-        "score_module": (
-            MechanismConfig(score="additive").score_module,
-            {"query_width": 4, "key_width": 6, "heads": 2},
-        ),
-    }
-
-
 def functions() -> Calls:
     every: Calls = {}
     call = {"query": HEADS, "key": HEADS, "score": scores.Dot(), "normalizer": None, "mask": None, "bias": None}
@@ -336,7 +235,11 @@ def functions() -> Calls:
     return every
 
 
-CALLS = {"constructors": constructors, "layers": layers, "functions": functions}
+CALLS: dict[str, Callable[[], Calls]] = {
+    "constructors": constructors,
+    "layers": lambda: {name: make() for name, make in layers().items()},
+    "functions": functions,
+}
 
 
 def calls_with_an_odd_argument(kind: str) -> Iterator[tuple[str, Callable[[], Any]]]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import qkv
-from qkv.errors import ArgumentError, ShapeError, UnsupportedError
+from qkv.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
 from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.pytorch import TorchMultiheadAttention
 
@@ -130,6 +130,19 @@ def test_masks_that_do_not_fit_are_named() -> None:
         ours(x, x, x, key_padding_mask=torch.zeros(5, dtype=torch.bool))
     with pytest.raises(ShapeError, match=r"attn_mask: expected shape \(Q, K\) or \(B·H, Q, K\); got \(3, 5, 5\)"):
         ours(x, x, x, attn_mask=torch.zeros(B, Q, Q, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("widths", [{}, {"kdim": 5, "vdim": 7}], ids=str)
+def test_weights_of_pytorchs_layer_are_converted_not_loaded(strict: bool, widths: dict[str, int]) -> None:
+    theirs = nn.MultiheadAttention(M, H, batch_first=True, **widths)
+    ours = MultiHeadAttention.from_torch(theirs)
+    ours.load_state_dict(copy.deepcopy(ours).state_dict())
+    for layer in (ours, TorchMultiheadAttention(ours)):
+        with pytest.raises(CheckpointError, match=r"state_dict: .* got .*_weight, .*from_torch"):
+            layer.load_state_dict(theirs.state_dict(), strict=strict)
+        with pytest.raises(CheckpointError, match=r"got 0\..*_weight, .*from_torch"):
+            nn.Sequential(layer).load_state_dict(nn.Sequential(theirs).state_dict(), strict=strict)
 
 
 @pytest.mark.parametrize("name", MASKS)

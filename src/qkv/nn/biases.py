@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from qkv.biases import Bias, alibi, relative
 from qkv.errors import ConfigError, nearest
-from qkv.nn.inputs import expect_counts, expect_integers, expect_optional_sizes, expect_sizes
+from qkv.nn.inputs import expect_counts, expect_integers, expect_numbers, expect_optional_sizes, expect_sizes
 from qkv.values.checked import checked
 from qkv.values.parameters import Owner
 from qkv.values.plain_modules import is_watched
@@ -230,12 +230,14 @@ def at_positions(module: nn.Module, indices: Tensor, queries: int) -> Tensor:
                  [-0.0039, -0.0000, -0.0000]]])
     """
     expect_integers("indices", indices, (-1,), "(K,)", (0, None))
-    rows = indices[-queries:]
+    rows_Q1 = indices[-queries:, None]
+    if isinstance(module, BiasModule) and not is_watched(module):
+        return module.value().tile(rows_Q1, indices)
+    hint = "Remove its hooks, or attend outside of the graph or transformation."
+    expect_numbers("indices", indices, "a bias that is called, as for its hooks, is expanded up to the last", hint)
     end = int(indices.max()) + 1
-    bias = bias_of(module, end, end)
-    if isinstance(bias, Tensor):
-        return bias[..., rows[:, None], indices]
-    return bias.tile(rows[:, None], indices)
+    expanded: Tensor = module(end, end, 0)
+    return expanded[..., rows_Q1, indices]
 
 
 @checked

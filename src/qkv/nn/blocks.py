@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from qkv.biases import Bias
 from qkv.errors import ConfigError, MaskError, ShapeError, UnsupportedError
 from qkv.linalg.session import DecodingSession
-from qkv.masks.base import Mask
+from qkv.masks.base import Inverse, Mask
 from qkv.masks.patterns import causal, lengths, window
 from qkv.nn.decoding.cache import MaskedMemory, Memory
 from qkv.nn.dropout import Dropout
@@ -328,7 +328,7 @@ class TransformerBlock(nn.Module):
         if padding is None:
             return mask
         # The first positions that are computed can all be padding.
-        real = ~lengths((padding - past.first).clamp(0, past.length))
+        real = Inverse(lengths((padding - past.first).clamp(0, past.length)))
         return real if mask is None else mask & real
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from qkv.errors import ShapeError, expect_name
 from qkv.masks.patterns import Lengths
 from qkv.nn.attention import Attention
-from qkv.nn.inputs import expect_input, expect_integers, expect_sizes
+from qkv.nn.inputs import expect_input, expect_integers, expect_numbers, expect_sizes
 from qkv.nn.scores import build_score, score_of, xavier_uniform
 from qkv.normalizers.row_state import RowState
 from qkv.shapes import show
@@ -108,6 +108,10 @@ class CopyHead(nn.Module):
 
         Returns:
             The source in the form that `forward` takes.
+
+        Raises:
+            UnsupportedError: under `vmap` or on the device `meta`, as the number of out-of-vocabulary words is a size
+                of the result; there `forward` takes what was prepared before.
         """
         expect_input("states", states, None, self.widths[1], rank=3)
         rows, size = states.shape[:2]
@@ -118,9 +122,10 @@ class CopyHead(nn.Module):
         expect_integers("ids", real, (rows, size), "(B, S)", (0, None))
         real = real.long()
         extra = (real.amax(1) + 1 - self.vocabulary).clamp(min=0)
-        return Copyable(
-            score_of(self.score).project_key(states), real, lengths, extra, int(extra.max()) if len(extra) else 0
-        )
+        hint = "Call remember before, outside of the transformation, and pass what it returns."
+        expect_numbers("ids", real, "the out-of-vocabulary words decide the width of the result", hint)
+        most: int = extra.max().item() if len(extra) else 0  # type: ignore[assignment]  # varies in an exported graph
+        return Copyable(score_of(self.score).project_key(states), real, lengths, extra, most)
 
     def forward(self, logits: Tensor, states: Tensor, source: Copyable) -> Tensor:
         """Combine the probabilities of generating and copying.

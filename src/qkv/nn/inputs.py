@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from qkv.engine.describe import autocasts
-from qkv.errors import ConfigError, DtypeError, ShapeError
+from qkv.errors import ConfigError, DtypeError, ShapeError, UnsupportedError
 from qkv.values.checked import is_whole_number
-from qkv.values.execution import readable, sizes_vary
+from qkv.values.execution import has_numbers, readable, sizes_vary
 from qkv.values.parameters import expect_floats, is_dense
 from qkv.values.plain_modules import is_plain
 
@@ -93,6 +93,24 @@ def expect_integers(
     if low < least or (most is not None and high > most):
         numbers = f"numbers from {least}" + ("" if most is None else f" to {most}")
         raise ShapeError(argument, numbers, f"{low if low < least else high}", "They count positions or ids.")
+
+
+def expect_numbers(argument: str, x: Tensor, why: str, hint: str) -> None:
+    """Check that the numbers of a tensor can be read, where the size of a result depends on them.
+
+    PyTorch's compiler decides itself: where it captures numbers, the size varies.
+
+    Raises:
+        UnsupportedError: a tracer or a transformation hides the numbers, or the tensor is on the device `meta`.
+
+    Example:
+        >>> expect_numbers("ids", torch.zeros(2, device="meta"), "the largest is a size", "Pass others.")
+        Traceback (most recent call last):
+        qkv.errors.UnsupportedError: ids: expected numbers that can be read, because the largest is a size; got ...
+    """
+    if not (torch.compiler.is_compiling() or has_numbers(x)):
+        got = "a tensor on the device meta" if x.is_meta else "a tensor of a graph or a transformation, which has none"
+        raise UnsupportedError(argument, f"numbers that can be read, because {why}", got, hint)
 
 
 def _letters(shape: str) -> list[str]:

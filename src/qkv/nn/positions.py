@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from qkv.errors import ConfigError, ShapeError
 from qkv.nn.inputs import expect_counts, expect_input, expect_integers, expect_sizes
 from qkv.values.checked import checked
-from qkv.values.execution import traced
+from qkv.values.execution import readable, traced
 from qkv.values.parameters import expect_floats
 
 Embedded = Literal["sinusoidal", "halves", "learned"]
@@ -290,7 +290,8 @@ class PositionEmbedding(nn.Module):
                 is read as if it were at the first position.
 
         Raises:
-            ShapeError: a position exceeds the learned ones, or the embeddings have another width.
+            ShapeError: a position exceeds the learned ones, or the embeddings have another width. Positions of each row
+                are checked on the CPU, outside of graphs and transformations, where their numbers can be read.
             DtypeError: the embeddings are not a dense tensor of floating-point numbers, or a position is not an
                 integer.
         """
@@ -304,10 +305,11 @@ class PositionEmbedding(nn.Module):
         if not isinstance(start, Tensor):
             return x + self._rows(start, start + count, x)
         positions = (start[:, None] + torch.arange(count, device=x.device)).clamp(min=0)
-        # Under tracing the positions themselves are unknown.
-        unknown = self.weight is None and (torch.compiler.is_compiling() or traced())
-        end = 0 if unknown or not positions.numel() else int(positions.max()) + 1
-        if unknown or (self.weight is None and end > _MAX_TABLE):
+        end = int(positions.max()) + 1 if readable(positions) and positions.numel() else None
+        if self.weight is not None:
+            self.expect(0 if end is None else end + self.skipped)
+            return x + self.weight[positions + self.skipped]
+        if end is None or end > _MAX_TABLE:
             angles = positions.double()[..., None] * _rates(self.width, 10_000.0, x.device)
             return x + self._arranged(_waves(angles, self.width).to(x.dtype))
         return x + self._rows(0, end, x)[positions]

@@ -113,7 +113,17 @@ def readable(tensor: Tensor) -> bool:
         >>> readable(torch.zeros(2)), readable(torch.zeros(2, device="meta"))
         (True, False)
     """
-    if torch.compiler.is_compiling() or not tensor.is_cpu or traced():
+    return tensor.is_cpu and has_numbers(tensor)
+
+
+def has_numbers(tensor: Tensor) -> bool:
+    """Return whether a tensor has numbers that Python can read: outside tracing and transformations, and not on `meta`.
+
+    Example:
+        >>> has_numbers(torch.zeros(2)), has_numbers(torch.zeros(2, device="meta"))
+        (True, False)
+    """
+    if torch.compiler.is_compiling() or tensor.is_meta or traced():
         return False
     return type(tensor) in PLAIN and not _is_wrapped(tensor)
 

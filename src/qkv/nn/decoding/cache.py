@@ -14,7 +14,7 @@ from qkv.linalg.memory_pool import MemoryPool
 from qkv.linalg.session import DecodingSession
 from qkv.shapes import show
 from qkv.values.checked import checked, explained, explained_by
-from qkv.values.execution import readable
+from qkv.values.execution import readable, transformed
 from qkv.values.rows import expect_rows, select_rows
 
 _MIN_POSITIONS = 16
@@ -66,7 +66,7 @@ class Memory:
             ShapeError: their sizes differ in more than the number of keys.
         """
         self._expect_alike(later)
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or transformed():
             key, value = (torch.cat(pair, dim=-2) for pair in ((self.key, later.key), (self.value, later.value)))
             return Memory(key, value, self.first)
         grown = self.grow(later.length, session)

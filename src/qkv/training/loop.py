@@ -37,7 +37,7 @@ from qkv.training.interrupts import Interrupted, Interrupts
 from qkv.training.journal import Journal
 from qkv.training.processes import Processes, current, expect_enough
 from qkv.training.protocols import Task
-from qkv.training.screen import screen
+from qkv.training.screen import screen, show_figures
 from qkv.training.seeds import undisturbed
 from qkv.training.settings import Settings
 from qkv.training.tensorboard import Board
@@ -177,6 +177,7 @@ class _Loop:
         self._clock = _Clock(session.state.step, seconds)
         self._memory = GrowthLimit()
         self._figures = session.figures
+        self._tied = False
         self._saved = session.restored_from
         self._digest = "" if self._saved is None else verify(self._saved).digest
 
@@ -274,10 +275,20 @@ class _Loop:
         finally:
             self._memory.release()
             model.train()
+        previous = self._state.best
         better = self._state.judge(figures, self._settings.monitor)
         self._figures = figures
+        self._report_tie(previous, better)
         self._notify(Validated(self._state.step, figures, better))
         self._save(figures, better)
+
+    def _report_tie(self, previous: Figure | None, better: bool) -> None:
+        """Say once that the monitored figure has stopped to distinguish checkpoints."""
+        best = self._state.best
+        if better and previous is not None and best == previous and not self._tied:
+            self._tied = True
+            decides = "the figures after it decide which checkpoint is best, and whether patience ends."
+            self._say(f"{show_figures([previous])} again: as long as it does not move, {decides}")
 
     def _save(self, figures: Sequence[Figure], better: bool) -> None:
         step = self._state.step

@@ -1,6 +1,6 @@
 """The state of a training as the names and numbers of `trainer.json`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, final
 
@@ -10,7 +10,7 @@ from qkv.errors import CheckpointError, ConfigError, nearest
 from qkv.metrics.figure import Figure
 from qkv.training.precision import ComputePrecision
 
-T = TypeVar("T", int, float, str)
+T = TypeVar("T", int, float, str, list[Any])
 Sums = Literal["sequence", "tree"]
 _WHERE = "trainer.json"
 _STORED = {"position": "place"}
@@ -29,7 +29,8 @@ class State:
         tokens: units that the objective has counted so far.
         validated: step of the last validation.
         waited: number of validations since the best one.
-        best: the best figure so far.
+        ranked: the figures of the best validation so far, in the order in which they are compared: the monitored one,
+            then those that break a tie.
         best_step: its step.
         window_loss: loss summed since the last line of the log.
         window_count: number of units in that sum.
@@ -47,7 +48,7 @@ class State:
     tokens: int = 0
     validated: int = 0
     waited: int = 0
-    best: Figure | None = None
+    ranked: tuple[Figure, ...] = ()
     best_step: int = 0
     window_loss: float = 0.0
     window_count: int = 0
@@ -56,28 +57,40 @@ class State:
     arithmetic: str = ""
     sums: Sums = "sequence"
 
+    @property
+    def best(self) -> Figure | None:
+        """The best value of the monitored figure so far."""
+        return self.ranked[0] if self.ranked else None
+
     def judge(self, figures: tuple[Figure, ...], monitor: str | None) -> bool:
         """Record the figures of a validation.
 
+        A figure that does not move, such as BLEU 0 or an accuracy of 100 %, chooses nothing: the next one then does.
+
         Args:
             figures: the results; can be empty.
-            monitor: name of the figure to compare; the first one by default.
+            monitor: name of the figure to compare; the first one by default. The others break ties, in their order.
 
         Returns:
             Whether this is the best so far; without figures, the newest always is.
 
         Raises:
             ConfigError: no figure has the monitor's name.
+
+        Example:
+            >>> state, bleu = State(), Figure("bleu", 0.0, "")
+            >>> [state.judge((bleu, Figure("chrf", value, "")), None) for value in (8.0, 92.0, 91.0)]
+            [True, True, False]
         """
         self.validated = self.step
         if not figures:
             self.best_step = self.step
             return True
-        figure = _monitored(figures, monitor)
-        better = figure.better_than(self.best)
+        monitored = _monitored(figures, monitor)
+        ranked = (monitored, *(figure for figure in figures if figure is not monitored))
+        better = _better(ranked, self.ranked)
         if better:
-            self.best = figure
-            self.best_step = self.step
+            self.ranked, self.best_step = ranked, self.step
         self.waited = 0 if better else self.waited + 1
         return better
 
@@ -91,10 +104,10 @@ class State:
             Names and numbers.
         """
         entries: dict[str, JsonValue] = {
-            _STORED.get(name, name): getattr(self, name) for name in self.__dataclass_fields__ if name != "best"
+            _STORED.get(name, name): getattr(self, name) for name in self.__dataclass_fields__ if name != "ranked"
         }
-        best = None if self.best is None else figure_to_json_value(self.best)
-        return entries | {"best": best, "batches": batches}
+        best, *ties = map(figure_to_json_value, self.ranked) if self.ranked else [None]
+        return entries | {"best": best, "ties": ties, "batches": batches}
 
 
 def read_state(entries: Mapping[str, JsonValue]) -> State:
@@ -128,8 +141,10 @@ def read_state(entries: Mapping[str, JsonValue]) -> State:
         raise _damaged("sums", "sequence or tree", sums)
     arithmetic = _field({"arithmetic": "", **entries}, "arithmetic", str)
     loss = _field(entries, "window_loss", float)
-    best = None if entries.get("best") is None else figure_from_json_value(entries["best"], f"{_WHERE}: best")
-    values |= {"best": best, "window_loss": loss, "precision": precision, "arithmetic": arithmetic, "sums": sums}
+    best = [] if entries.get("best") is None else [entries["best"]]
+    ties = _field({"ties": [], **entries}, "ties", list)
+    ranked = tuple(figure_from_json_value(entry, f"{_WHERE}: best") for entry in (*best, *ties))
+    values |= {"ranked": ranked, "window_loss": loss, "precision": precision, "arithmetic": arithmetic, "sums": sums}
     return State(**values)
 
 
@@ -155,6 +170,18 @@ def _monitored(figures: tuple[Figure, ...], monitor: str | None) -> Figure:
     names = [figure.name for figure in figures]
     expected = f"one of the figures {', '.join(names)}"
     raise ConfigError("monitor", expected, f'"{monitor}"', nearest(str(monitor), names))
+
+
+def _better(ranked: Sequence[Figure], before: Sequence[Figure]) -> bool:
+    """Compare the figures of two validations: the first ones that differ decide."""
+    if not before:
+        return ranked[0].better_than(None)
+    earlier = {figure.name: figure for figure in before}
+    for figure in ranked:
+        other = earlier.get(figure.name)
+        if other is not None and figure.value != other.value:
+            return figure.better_than(other)
+    return False
 
 
 def _field(entries: Mapping[str, JsonValue], name: str, kind: type[T]) -> T:

@@ -13,6 +13,7 @@ from tests.training.parts import CONFIG, SETTINGS, Quiet, Shift, ShiftTask, fres
 from qkv.checkpoint.folder import load
 from qkv.checkpoint.rotation import best_step, locate, steps
 from qkv.errors import CheckpointError, ConfigError, DataError, TrainingError
+from qkv.metrics.figure import Figure
 from qkv.training.journal import read_journal
 
 
@@ -461,3 +462,44 @@ def test_standard_error_is_where_progress_goes(tmp_path, capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("step 5/5  loss ")
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "inverse-sqrt", "constant"])
+@pytest.mark.parametrize(("first", "later"), [(6, 18), (12, 30), (20, 21)])
+def test_more_steps_never_move_the_learning_rate_in_silence(schedule, first, later, tmp_path):
+    settings = replace(SETTINGS, schedule=schedule, steps=first, log_every=1)
+    stream, free = Quiet(), ("training.steps",)
+    run_training(tmp_path, settings, config=CONFIG | {"training": {"steps": first}}, free=free)
+    config = CONFIG | {"training": {"steps": later}}
+    run_training(tmp_path, replace(settings, steps=later), config=config, free=free, stream=stream)
+    rate = {
+        event["step"]: event["learning_rate"]
+        for event in read_journal(tmp_path / "metrics.jsonl")
+        if event["kind"] == "train"
+    }
+    before, after = rate[first], rate[first + 1]
+    moves = max(before, after) > 1.1 * min(before, after)
+    said = [line for line in stream.text.splitlines() if "learning rate" in line]
+    assert bool(said) == moves
+    if moves:
+        assert all(part in said[0] for part in (f"{after:.2g}", f"{first:,}", "--from", "--schedule constant"))
+
+
+class Stuck(ShiftTask):
+    """A first figure that never moves."""
+
+    def validate(self):
+        return [Figure("accuracy", 0.0, ""), *super().validate()]
+
+
+def test_a_figure_that_does_not_move_neither_chooses_nor_ends(tmp_path):
+    torch.manual_seed(3)
+    stream, settings = Quiet(), replace(SETTINGS, steps=24, patience=2)
+    outcome = run_training(tmp_path, settings, Stuck(Shift()), stream=stream)
+    losses = {
+        row["step"]: row["loss"] for row in read_journal(tmp_path / "metrics.jsonl") if row["kind"] == "validation"
+    }
+    assert outcome.reason == "finished"
+    assert outcome.best.name == "accuracy"
+    assert outcome.best_step == best_step(tmp_path) == min(losses, key=losses.get) > 6
+    assert stream.text.count("does not move") == 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -15,16 +15,20 @@ from qkv.checkpoint.folder import load
 from qkv.checkpoint.json_values import JsonValue
 from qkv.checkpoint.rotation import best_step, latest_complete, mark_best, steps
 from qkv.compiled import target
-from qkv.errors import CheckpointError, harmless, setting
+from qkv.errors import CheckpointError, harmless, on_command_line, setting
 from qkv.files import FREE, room_for
 from qkv.metrics.figure import Figure
 from qkv.training.feed import Feed
 from qkv.training.optimizer import build_optimizer, optimizer_state, set_optimizer_state
 from qkv.training.precision import choose
 from qkv.training.protocols import Task
+from qkv.training.schedules import learning_rate
 from qkv.training.seeds import generators, seed_everything, set_generators
 from qkv.training.settings import Settings
 from qkv.training.state import State, Sums, read_fingerprint, read_state
+
+_SAME_RATE = 1.1
+"""The ratio up to which two learning rates count as the same."""
 
 
 @final
@@ -167,8 +171,30 @@ def _resumed_session(job: TrainingJob, run: Path, folder: Path, say: Callable[[s
     if state.arithmetic not in ("", arithmetic := _arithmetic()):
         say(f"{arithmetic} instead of {harmless(state.arithmetic[:80])}: the last bits of the result may differ.")
     state.arithmetic = arithmetic
+    _report_schedule(job, contents.config, state.step, folder, say)
     _point_to_best(run, state)
     return TrainingSession(job, optimizer, feed, state, folder, tuple(contents.figures))
+
+
+def _report_schedule(
+    job: TrainingJob, before: Mapping[str, JsonValue], step: int, folder: Path, say: Callable[[str], None]
+) -> None:
+    """Say that another number of steps moves the learning rate of the next update, and how to keep it."""
+    settings, table = job.settings, before.get("training")
+    steps = table.get("steps") if isinstance(table, Mapping) else None
+    if not isinstance(steps, int) or not 0 < step < settings.steps:
+        return
+    # A schedule that was finished stays at its end: the rate of its last update.
+    planned = learning_rate(replace(settings, steps=steps), min(step + 1, steps))
+    rate = learning_rate(settings, step + 1)
+    if max(rate, planned) <= _SAME_RATE * min(rate, planned):
+        return
+    flags = {"from": str(folder), "schedule": "constant", "learning_rate": f"{planned:.2g}", "warmup": "0"}
+    say(
+        f"With {settings.steps:,} steps in place of {steps:,}, the {settings.schedule} schedule moves the learning "
+        f"rate from {planned:.2g} to {rate:.2g} at step {step + 1:,}. To train on at {planned:.2g} instead, stop and "
+        f"start a new run: {' '.join(on_command_line(name, text) for name, text in flags.items())}"
+    )
 
 
 def _set_weights(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:

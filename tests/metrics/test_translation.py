@@ -2,16 +2,19 @@
 
 import collections
 import math
+import sys
 from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.error import URLError
 
 import pytest
 import sacrebleu
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.errors import DataError
+from qkv.errors import ConfigError, DataError
 from qkv.metrics.figure import Figure
-from qkv.metrics.translation import bleu, chrf, tokenized_bleu
+from qkv.metrics.translation import bleu, chrf, measures_bleu, tokenized_bleu
 
 WORDS = st.sampled_from(["a", "b", "c", "d", "the", "The"])
 SENTENCES = st.lists(
@@ -124,3 +127,56 @@ def test_unequal_numbers_are_refused(measure: Callable[[list[str], list[str]], F
         measure(["a"], ["a", "b"])
     with pytest.raises(DataError, match="references"):
         measure([], [])
+
+
+@pytest.mark.parametrize("tokenizer", ["13a", "intl", "char", "zh", "none"])
+def test_the_signature_names_what_separates_words(tokenizer: Any) -> None:
+    hypotheses, references = ["我在家看书。", "I sat  down."], ["他在家看书。", "I sat down."]
+    wanted = sacrebleu.corpus_bleu(hypotheses, [references], tokenize=tokenizer, force=True).score
+    figure = bleu(hypotheses, references, tokenizer)
+    assert figure.value == wanted
+    assert f"tok:{tokenizer}" in figure.signature
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "package", "hidden"),
+    [
+        ("ja-mecab", "sacrebleu[ja]", "MeCab"),
+        ("ko-mecab", "sacrebleu[ko]", "mecab_ko"),
+        ("flores200", "sentencepiece", "sentencepiece"),
+        ("spBLEU-1K", "sentencepiece", "sentencepiece"),
+    ],
+)
+def test_a_missing_package_is_named(tokenizer: Any, package: str, hidden: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, hidden, None)
+    for module in [name for name in sys.modules if name.startswith("sacrebleu.tokenizers.tokenizer_")]:
+        monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(ConfigError) as caught:
+        bleu(["a"], ["a"], tokenizer)
+    assert caught.value.argument == "bleu_tokenize"
+    assert package in caught.value.expected
+
+
+def test_a_model_of_pieces_that_cannot_be_downloaded_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sacrebleu.metrics import bleu as module
+
+    def fail(**settings: object) -> None:
+        raise URLError("no network")
+
+    monkeypatch.setattr(module, "BLEU", fail)
+    with pytest.raises(ConfigError, match=r'bleu_tokenize: .*"flores101".*no network'):
+        bleu(["a"], ["a"], "flores101")
+
+
+@pytest.mark.parametrize(
+    ("targets", "tokenizer", "measured"),
+    [
+        (["我在家看书吃饭"] * 39 + ["我在家 iPhone 15 Pro max"], "13a", False),
+        (["我在家看书吃饭"] * 39 + ["我在家 iPhone 15 Pro max"], "zh", True),
+        (["กขคงจฉช"] * 3 + ["one two three four"], "13a", False),
+        (["กขคงจฉช"] * 3 + ["one two three four"], "char", True),
+        (["a dog runs far", "no"], "13a", True),
+    ],
+)
+def test_bleu_measures_targets_of_four_words(targets: list[str], tokenizer: Any, measured: bool) -> None:
+    assert measures_bleu(targets, tokenizer) is measured

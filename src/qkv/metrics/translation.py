@@ -2,24 +2,39 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
 
+from qkv.errors import ConfigError
 from qkv.metrics.figure import Figure, require_same_length
 
+if TYPE_CHECKING:
+    from sacrebleu.metrics.bleu import BLEU
+
+BleuTokenizer = Literal[
+    "13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200", "spBLEU-1K", "none"
+]
+"""How sacreBLEU separates words; those after "ko-mecab" download a model of pieces when they are first used."""
+WMT: BleuTokenizer = "13a"
+"""The tokenizer of WMT, and the default."""
+_PACKAGES: Mapping[str, str] = MappingProxyType({"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"})
 _ORDER = 4
 
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Figure:
-    """Compute sacreBLEU: cased, on detokenized text, with WMT's tokenization (13a).
+def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenizer: BleuTokenizer = WMT) -> Figure:
+    """Compute sacreBLEU: cased, on detokenized text, by default with WMT's tokenization (13a).
 
     Args:
         hypotheses: one detokenized translation per sentence.
         references: one reference per sentence.
+        tokenizer: what separates words.
 
     Returns:
-        The figure "bleu" from 0 to 100, with sacreBLEU's signature.
+        The figure "bleu" from 0 to 100, with sacreBLEU's signature, which names the tokenizer.
 
     Raises:
+        ConfigError: a package or a model that the tokenizer needs is missing.
         DataError: the numbers of sentences differ or are zero.
 
     Source: Papineni et al. 2002, "BLEU: a method for automatic evaluation of machine translation"; Post 2018, "A call
@@ -29,14 +44,42 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Figure:
         >>> round(bleu(["The cat sat on the mat."], ["The cat lay on the mat."]).value, 2)
         48.89
     """
+    require_same_length(hypotheses, references)
+    metric = _metric(tokenizer)
+    score = metric.corpus_score(list(hypotheses), [list(references)])
+    return Figure("bleu", float(score.score), str(metric.get_signature()))
+
+
+def measures_bleu(references: Sequence[str], tokenizer: BleuTokenizer = WMT) -> bool:
+    """Return whether BLEU can measure translations: at least half of the references have four words, as it counts them.
+
+    Raises:
+        ConfigError: as for `bleu`.
+
+    Example:
+        >>> measures_bleu(["我在家看书。"]), measures_bleu(["我在家看书。"], "zh")
+        (False, True)
+    """
+    separated = _metric(tokenizer).tokenizer
+    long = sum(len(separated(text).split()) >= _ORDER for text in references)
+    return 2 * long >= len(references)
+
+
+def _metric(tokenizer: BleuTokenizer) -> "BLEU":
     # Slow to import, and only needed for scoring.
     from sacrebleu.metrics.bleu import BLEU
 
-    require_same_length(hypotheses, references)
-    # `force` only silences a warning about text that looks tokenized, which one-word outputs also trigger.
-    metric = BLEU(force=True)
-    score = metric.corpus_score(list(hypotheses), [list(references)])
-    return Figure("bleu", float(score.score), str(metric.get_signature()))
+    try:
+        # `force` only silences a warning about text that looks tokenized, which one-word outputs also trigger.
+        return BLEU(force=True, tokenize=tokenizer)
+    except (ImportError, RuntimeError) as error:
+        package = _PACKAGES.get(tokenizer, "sentencepiece")
+        hint = f"Install it: pip install '{package}'; char and 13a need nothing."
+        raise ConfigError("bleu_tokenize", f'the package {package} for "{tokenizer}"', "none", hint) from error
+    except OSError as error:
+        hint = "Connect to the network once, or choose another: char, zh and 13a need no model."
+        expected = f'the model of pieces for "{tokenizer}", which sacreBLEU downloads'
+        raise ConfigError("bleu_tokenize", expected, str(error)[:200] or type(error).__name__, hint) from error
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Figure:

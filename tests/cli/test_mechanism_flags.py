@@ -228,3 +228,17 @@ def test_page_and_help_name_every_mechanism() -> None:
         assert name.replace("_", "-") in shown
     for topic in ("Data", "Columns of a TSV file", "Model", "Attention", "Training", "Run"):
         assert f"─ {topic} ─" in shown
+
+
+@pytest.mark.parametrize("flags", [[], ["--sinks"]])
+def test_a_softmax_of_a_kernel_trains_with_one_warning(flags: list[str], pairs: Path, tmp_path: Path) -> None:
+    small = ["--data", pairs, "--tokenizer", "char", "--model", "gru", "--width", "8", "--steps", "1"]
+    blurred = ["--score", "gaussian", "--normalizer", "softmax"]
+    done = succeeded(run("train", "translate", *small, *blurred, *flags, "--out", tmp_path / "run"))
+    assert done.stderr.count("warning: --score gaussian --normalizer softmax") == 1
+    assert "squared-distance" in done.stderr
+
+
+def test_sinks_of_a_kernel_lead_to_the_softmax_of_its_exponents(pairs: Path, tmp_path: Path) -> None:
+    small = ["--data", pairs, "--score", "gaussian", "--sinks", "--out", tmp_path / "run"]
+    refused(run("train", "translate", *small), "--sinks", "--score squared-distance")

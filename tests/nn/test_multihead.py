@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import qkv
 from qkv.errors import ArgumentError, ConfigError, QkvError, ShapeError, UnsupportedError
 from qkv.functional import attention
 from qkv.masks.patterns import causal, lengths
@@ -20,8 +21,11 @@ from qkv.nn.multihead import MultiHeadAttention
 from qkv.nn.normalizers import LearnedEntmax, LearnedSigmoid, NormalizerModule, SinkSoftmax
 from qkv.nn.positions import Rotary
 from qkv.nn.scores import BilinearScore, DotScore
+from qkv.normalizers.dense import Softmax
 from qkv.normalizers.sparse import Sparsemax
-from qkv.scores.free import Learned
+from qkv.scores.base import Score
+from qkv.scores.free import Learned, Uniform
+from qkv.scores.kernels import Boxcar, Epanechnikov, Gaussian, SquaredDistance
 from qkv.scores.products import Cosine
 
 SCORES = ["additive", "bilinear", "dot", "scaled_dot"]
@@ -325,3 +329,19 @@ def test_what_learns_there_learns_here_and_back(widths: dict[str, int], extra: b
         assert learn == sum(x.numel() for x in theirs.parameters() if x.requires_grad)
         again = {name: x.requires_grad for name, x in ours.to_torch().named_parameters()}
         assert again == {name: name not in frozen for name in names}
+
+
+@pytest.mark.parametrize("score", ["gaussian", Gaussian(0.5), Boxcar(), Epanechnikov(), "triangular"])
+@pytest.mark.parametrize("normalizer", [Softmax(), Softmax(0.0), SinkSoftmax(2)])
+def test_a_softmax_of_a_kernel_comes_with_a_hint(score, normalizer):
+    with pytest.warns(UserWarning, match="SquaredDistance|squared-distance"):
+        MultiHeadAttention(8, 2, score=score, normalizer=normalizer)
+    values = {"score": score if isinstance(score, Score) else Gaussian(), "normalizer": Softmax(0.0)}
+    assert "squared-distance" in dict(qkv.explain(*torch.randn(3, 4, 8), **values).rows())["hint"].replace("\n", " ")
+
+
+@pytest.mark.parametrize("score", ["squared_distance", "scaled_dot", SquaredDistance(), Uniform()])
+def test_other_scores_take_a_sink_without_a_hint(score):
+    MultiHeadAttention(8, 2, score=score, normalizer=SinkSoftmax(2))
+    value = score if isinstance(score, Score) else SquaredDistance()
+    assert "hint" not in dict(qkv.explain(*torch.randn(3, 4, 8), score=value, normalizer=Softmax(0.0)).rows())

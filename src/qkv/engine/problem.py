@@ -11,7 +11,7 @@ from qkv.engine.position_bias import PositionBias
 from qkv.masks.lower import Kind, Visibility
 from qkv.normalizers.base import Normalizer
 from qkv.scores.base import Core, Score
-from qkv.scores.pointwise import Pointwise
+from qkv.scores.pointwise import KERNEL_SHAPES, Pointwise
 from qkv.shapes import Shape
 from qkv.values.execution import Mode
 
@@ -72,6 +72,11 @@ class Problem(NamedTuple):
     def bias_by_tile(self) -> bool:
         """True for a position bias that is not a function of j − i alone."""
         return self.bias.startswith("positions")
+
+    @property
+    def blurs(self) -> bool:
+        """True for a softmax of a kernel, whose weights are nearly uniform."""
+        return self.normalizer == "softmax" and isinstance(self.pointwise, KERNEL_SHAPES)
 
     @property
     def empty(self) -> bool:

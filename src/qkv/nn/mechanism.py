@@ -10,7 +10,7 @@ from qkv.nn.scores import BUILT, CosineScore, FixedScore, LearnedScore, ScoreMod
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.catalog import NORMALIZERS
 from qkv.scores.base import Score
-from qkv.scores.catalog import DISTANCES, POWERS, SCORES
+from qkv.scores.catalog import DISTANCES, KERNELS, POWERS, SCORES
 from qkv.scores.example import example
 from qkv.values.catalog import Number, as_flag, listed
 from qkv.values.checked import checked
@@ -92,6 +92,11 @@ class MechanismConfig:
             return setting("normalizer", self.normalizer)
         constant = self._class is not None and self._class.piecewise_constant
         return setting("score", as_flag(self.score)) if constant else None
+
+    @property
+    def blurs(self) -> bool:
+        """Whether a softmax, with a sink or without, is taken of a kernel: its weights are then nearly uniform."""
+        return self.normalizer == "softmax" and self.score in KERNELS
 
     @property
     def _class(self) -> type[Score] | None:
@@ -225,6 +230,8 @@ class MechanismConfig:
     def _expect_only(self, name: str, fits: bool, expected: str, got: str) -> None:
         if getattr(self, name) is not None and getattr(self, name) is not False and not fits:
             hint = f"Omit it, or use {expected}."
+            if name == "sinks" and self.score in KERNELS:
+                hint = f"Omit it, or use {setting('score', 'squared-distance')}: its softmax is that of a Gaussian."
             raise ConfigError(f"model.{name}", f"{expected} beside it", as_flag(got), hint)
 
 

@@ -1,5 +1,6 @@
 """Multi-head attention: several attentions in parallel, each in its own subspace."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, Literal, final, get_args
 
@@ -24,9 +25,10 @@ from qkv.nn.projections import Projections, projections_of_torch
 from qkv.nn.scores import CalledScore, DotScore, FixedScore, ScoreModule, ScoreParts, score_of, xavier_uniform
 from qkv.normalizers.base import Normalizer
 from qkv.normalizers.dense import Softmax
-from qkv.normalizers.kinds import as_normalizer, optional_normalizer
+from qkv.normalizers.kinds import BLURRED, as_normalizer, optional_normalizer
 from qkv.normalizers.row_state import RowState, merge
 from qkv.scores.base import Score
+from qkv.scores.pointwise import KERNEL_SHAPES
 from qkv.scores.products import ScaledDot
 from qkv.shapes import nearest_divisors
 from qkv.values.checked import checked
@@ -119,6 +121,8 @@ class MultiHeadAttention(nn.Module):
         _check_positions(positions, self.score, head)
         if isinstance(score, MechanismConfig) and normalizer is None:
             normalizer = score.normalizer_part(heads)
+        elif _blurs(self.score, normalizer):
+            warnings.warn(f"score and normalizer: {BLURRED}", stacklevel=3)
         self.normalizer, fixed = module_or_value(normalizer)
         self.attention = Attention(normalizer=fixed, dropout=dropout, also="state" if extra_key else None)
         self.extra_key = nn.Parameter(torch.empty(groups, 1, head)) if extra_key else None
@@ -512,6 +516,12 @@ def _score(score: str | Score | ScoreModule | MechanismConfig, head: int, heads:
     if isinstance(score, MechanismConfig):
         return score.score_module(head, head, heads=heads, key_heads=groups)
     return score if isinstance(score, ScoreModule) else FixedScore(score)
+
+
+def _blurs(score: ScoreParts, normalizer: Normalizer | NormalizerModule | None) -> bool:
+    """Return whether a softmax is asked for, with a sink or without, of scores that are kernels."""
+    softmax = isinstance(optional_normalizer(normalizer), Softmax)
+    return softmax and isinstance(score.value().pointwise, KERNEL_SHAPES)
 
 
 def _check_mergeable(normalizer: Normalizer | NormalizerModule | None) -> None:

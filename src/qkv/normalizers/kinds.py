@@ -11,6 +11,13 @@ KNOWN = frozenset(KINDS.values())
 MERGEABLE = tuple(name for kind, name in KINDS.items() if kind.mergeable)
 """The normalizers whose results over disjoint sets of keys can be merged."""
 
+BLURRED = (
+    "a kernel is between 0 and 1, so that a softmax gives no key more than e times the weight of another. Omit the "
+    "normalizer to divide by the sum; for a softmax of a Gaussian's exponents, also with a sink or a bias, use the "
+    "score squared-distance."
+)
+"""What a softmax of a kernel does, and what to use instead."""
+
 
 def kind_of(normalizer: Normalizer) -> str:
     """Return the name of a normalizer; that of a user-defined one is in no backend's table, whatever its class name is.

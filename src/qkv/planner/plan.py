@@ -14,7 +14,7 @@ from qkv.engine.algorithm import Algorithm, Facts, Result
 from qkv.engine.problem import Call, Problem
 from qkv.engine.work import matrix_numbers, product_operations
 from qkv.errors import UnsupportedError, nearest
-from qkv.normalizers.kinds import KNOWN
+from qkv.normalizers.kinds import BLURRED, KNOWN
 from qkv.notebooks import folded, table
 from qkv.planner.costs import times
 from qkv.planner.registry import ALGORITHMS, BACKENDS, algorithms_of
@@ -221,6 +221,7 @@ class Plan:
             ("operations", f"{self.operations:.3g}"),
             ("memory", f"{_readable(self.bytes)} beyond inputs and output"),
             *([("row state", self.row_state)] if self.row_state else []),
+            *([("hint", BLURRED)] if self.problem.blurs else []),
             *((f"not {name}", reason) for name, reason in self.refusals),
         ]
 

@@ -158,6 +158,8 @@ def steepness(pointwise: "Pointwise") -> float:
 
 
 Pointwise = Linear | Softcap | Leaky | NegativeHalf | GaussianShape | BoxcarShape | EpanechnikovShape
+KERNEL_SHAPES = (GaussianShape, BoxcarShape, EpanechnikovShape)
+"""The functions between 0 and 1."""
 
 
 def number_of(pointwise: Pointwise) -> float:

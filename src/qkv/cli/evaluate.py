@@ -8,7 +8,10 @@ import typer
 from qkv.cli import flags as f
 from qkv.cli.failure import guarded
 from qkv.cli.paths import expect_output_file
+from qkv.settings import help_of
 from qkv.tasks.translate.settings import TRANSLATE, DecodingSettings, TranslateFiles
+
+BLEU = help_of(TranslateFiles, "bleu_tokenize", "as in training")
 
 
 @guarded
@@ -31,6 +34,7 @@ def evaluate(
     length_penalty: Annotated[float, f.decoding("length_penalty", "a beam")] = DecodingSettings.length_penalty,
     mean: Annotated[str, f.decoding("mean")] = DecodingSettings.mean,
     max_tokens: Annotated[int | None, f.decoding("max_tokens", "translators")] = DecodingSettings.max_tokens,
+    bleu_tokenize: Annotated[str | None, f.option_of(TranslateFiles, "bleu_tokenize", BLEU)] = None,
     out: Annotated[Path | None, typer.Option(help="Also write the model's output to this file.")] = None,
     device: f.OnDevice = "cpu",
 ) -> None:
@@ -55,7 +59,8 @@ def evaluate(
     from qkv.tasks.translate.decoding import Decoding
 
     expect_output_file("out", out)
-    typed = {name: item for name, item in {**sources, **columns, **separators}.items() if item is not None}
+    settings = {**sources, **columns, **separators, "bleu_tokenize": bleu_tokenize}
+    typed = {name: item for name, item in settings.items() if item is not None}
     with spelling_settings(TRANSLATE, typed, on_command_line):
         files = build(TranslateFiles, typed, "data")
     how = Decoding(beam, length_penalty, max_tokens=max_tokens, mean=mean)  # type: ignore[arg-type]  # it checks names

@@ -11,6 +11,7 @@ from qkv.errors import DataError
 _PERCENT = (
     *("accuracy", "macro_f1", "span_f1", "exact_match", "exact", "positions"),
     *("word_error_rate", "character_error_rate", "token_error_rate"),
+    "cut",
     *("alignment_error_rate", "alignment_precision", "alignment_recall", "alignment_agreement"),
 )
 UNITS: Mapping[str, str] = MappingProxyType(

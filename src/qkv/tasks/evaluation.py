@@ -11,6 +11,8 @@ from qkv.data.table import read_table
 from qkv.data.text import read_text
 from qkv.errors import ConfigError, DataError, Place, on_command_line, setting
 from qkv.metrics.figure import Figure
+from qkv.metrics.translation import WMT, BleuTokenizer
+from qkv.settings import build
 from qkv.tasks.classify.data import Labeling, TextAndLabels, encode_words, read_texts
 from qkv.tasks.classify.objective import judge_labels
 from qkv.tasks.classify.predict import Classifier
@@ -74,7 +76,13 @@ def evaluate_translation(
         written = hypotheses if table is None else map(table.target_text, hypotheses)
         # A model of bytes can write a line feed, which must not shift the lines below.
         replace_file(out, format_lines(written).encode("utf-8"))
-    return judge(hypotheses, pairs)
+    return judge(hypotheses, pairs, files.bleu_tokenize or _bleu_tokenizer(run))
+
+
+def _bleu_tokenizer(run: Path) -> BleuTokenizer:
+    """Return what separated words for BLEU in a training."""
+    stored = load_trained(members_of(run)[0]).contents.config.get("bleu_tokenize")
+    return build(TranslateFiles, {"bleu_tokenize": stored}, "config.json").bleu_tokenize or WMT
 
 
 @contextmanager
@@ -124,6 +132,7 @@ def evaluate_text(
         DataError: the file is invalid.
         ConfigError: other files, an output file or settings of decoding are given too.
     """
+    _expect_no_bleu(others, "generate")
     if others != TranslateFiles():
         hint = "A language model only reads text."
         raise ConfigError(setting("text"), "no other file", "other files too", hint)
@@ -157,6 +166,7 @@ def evaluate(
     task = load_trained(members_of(run)[0]).task
     _expect_decoding(how, task)
     if task != "translate":
+        _expect_no_bleu(files, task)
         _expect_no_columns(files, "no columns", f"some with a run of `qkv train {task}`")
     match task:
         case "point":
@@ -185,6 +195,13 @@ def _expect_decoding(how: Decoding, task: str) -> None:
         if field.name not in used and getattr(how, field.name) != field.default:
             hint = "Only translations use it, and pointer networks a beam."
             raise ConfigError(setting(field.name), "no setting of decoding", f"a run of `qkv train {task}`", hint)
+
+
+def _expect_no_bleu(files: TranslateFiles, task: str) -> None:
+    """Refuse a tokenizer of BLEU for a task that is scored otherwise."""
+    if files.bleu_tokenize is not None:
+        hint = "Only translations have BLEU: omit it."
+        raise ConfigError(setting("bleu_tokenize"), "a run of `qkv train translate`", f"one of `{task}`", hint)
 
 
 def evaluate_pointing(

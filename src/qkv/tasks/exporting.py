@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from qkv.checkpoint.disk import expect_writable, new_folder, write_file
@@ -23,7 +24,6 @@ from qkv.tasks.load import Model, load
 from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.tag.predict import Tagger
-from qkv.tasks.translate.decoding import usual_limit
 from qkv.tasks.translate.members import expect_single
 from qkv.tasks.translate.predict import Translator
 
@@ -117,7 +117,7 @@ def _to_ctranslate2(trained: Loaded, out: Path) -> None:
             else f"Train with {setting('model', 'transformer')}, no {setting('copy')}."
         )
         raise UnsupportedError(setting("to"), "a translation Transformer", type(model).__name__, hint)
-    positions = max(_LEAST_POSITIONS, usual_limit(trained.longest))
+    positions = max(_LEAST_POSITIONS, int(trained.limit(torch.tensor(trained.longest))))
     pieces, source = tokenizer.vocabulary.pieces, tokenizer.source.vocabulary.pieces
     to_ctranslate2(model, pieces, out, source_pieces=source, **_special_tokens(tokenizer), positions=positions)
 

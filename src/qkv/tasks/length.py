@@ -6,6 +6,7 @@ from typing import final
 
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import DataError, setting
+from qkv.metrics.figure import Figure
 
 
 def expect_length(name: str, tokens: int, longest: int, tokenizer: Tokenizer) -> None:
@@ -75,6 +76,18 @@ class CutCounter:
             return f"the translation was cut at the length limit. Increase {more}."
         cut_text = f"{self._cut:,} of {self._total:,} translations were cut at the length limit"
         return f"{cut_text}, the first in line {self._first:,}. Increase {more}."
+
+
+def cut_share(finished: Iterable[bool]) -> list[Figure]:
+    """Return the share of answers that were cut at their length limit, as a figure of a validation; [] if none was.
+
+    Example:
+        >>> cut_share([True, False]), cut_share([True])
+        ([Figure(name='cut', value=50.0, signature='at the length limit', higher_is_better=False)], [])
+    """
+    ended = list(finished)
+    cut = ended.count(False)
+    return [Figure("cut", 100 * cut / len(ended), "at the length limit", higher_is_better=False)] if cut else []
 
 
 def warn_cut(finished: Iterable[bool]) -> None:

@@ -14,6 +14,7 @@ from qkv.hub.families.load import PUBLISHED
 from qkv.metrics.figure import Figure
 from qkv.nn.first_batch import start_from_first_batch
 from qkv.nn.mechanism import MechanismConfig
+from qkv.normalizers.kinds import BLURRED
 from qkv.settings import UNKNOWN, as_dict, build, check_tables, converted, merge, options_of
 from qkv.tasks.listeners import listeners
 from qkv.tasks.notes import note, progress, verbose, working
@@ -28,6 +29,7 @@ from qkv.training.protocols import Task
 from qkv.training.screen import show_figures
 from qkv.training.seeds import seed_everything, undisturbed
 from qkv.training.settings import Settings as Training
+from qkv.values.catalog import as_flag
 from qkv.values.devices import as_device
 
 Tables = Mapping[str, Mapping[str, Any]]
@@ -153,7 +155,8 @@ class Recipe(Generic[F, C, D, M]):
         self.settings.expect_one(tables)
         model = self._read_model(tables.get("model", {}))
         files: F = build(self.settings.tables["data"], tables.get("data", {}), "data")
-        completed = merge(merge(self.settings.defaults, self.defaults_of(model, files)), tables)
+        defaults = self.settings.defaults_for(self._kind(model))
+        completed = merge(merge(defaults, self.defaults_of(model, files)), tables)
         tokenizer = with_known_tokens(completed.get("tokenizer", {}))
         settings = RecipeSettings(
             files,
@@ -163,6 +166,11 @@ class Recipe(Generic[F, C, D, M]):
         )
         self.check(settings)
         return settings
+
+    def _kind(self, model: C) -> object:
+        """Return the kind of a model; None of a task that has only one."""
+        option = options_of(self.settings.tables["model"]).get("model")
+        return None if option is None else self.model.show(model).get(option.stored)
 
     def _read_model(self, table: Mapping[str, Any]) -> C:
         """Read the settings of a model; an error about an unknown name suggests names of the task, not of classes."""
@@ -242,7 +250,7 @@ class Recipe(Generic[F, C, D, M]):
                 start_from_first_batch(model, lambda: first_objective(task, training))
         vocabulary = [_vocabulary(text, unknown)] if isinstance(text, Tokenized) else []
         note("; ".join([self.summary(text, model), *vocabulary, _size(model)]))
-        warn_without_gradient(settings.model)
+        warn_of_mechanisms(settings.model)
         # PyTorch's optimizers import its compiler, which takes seconds. Imported here, a signal ends the process at
         # once, because there is nothing to save yet; within the loop it would have to wait for the import.
         from torch import _dynamo  # noqa: F401
@@ -313,17 +321,18 @@ def first_objective(task: Task[Any], training: Training) -> None:
             task.objective(task.collate(batch))
 
 
-def warn_without_gradient(config: object) -> None:
-    """Warn once on standard error that a mechanism passes no gradient to its scores."""
-    mechanisms = (config, getattr(config, "cross", None), getattr(config, "encoding", None))
-    names = [
-        mechanism.without_gradient
-        for mechanism in mechanisms
-        if isinstance(mechanism, MechanismConfig) and mechanism.without_gradient
-    ]
+def warn_of_mechanisms(config: object) -> None:
+    """Warn once on standard error of each thing that keeps a mechanism from learning where to look."""
+    parts = (config, getattr(config, "cross", None), getattr(config, "encoding", None))
+    mechanisms = [mechanism for mechanism in parts if isinstance(mechanism, MechanismConfig)]
+    names = [mechanism.without_gradient for mechanism in mechanisms if mechanism.without_gradient]
     if names:
         flag = spelled(names[0], on_command_line)
         note(f"qkv: warning: {flag} gives its scores no gradient: what they compare stays as it is initialized.")
+    blurred = [mechanism.score for mechanism in mechanisms if mechanism.blurs]
+    if blurred:
+        flags = (on_command_line("score", as_flag(blurred[0])), on_command_line("normalizer", "softmax"))
+        note(f"qkv: warning: {' '.join(flags)}: {BLURRED}")
 
 
 def without(config: Any, *derived: str) -> dict[str, Any]:

@@ -27,8 +27,9 @@ CHANGEABLE = (
     "training.log_every",
     "training.patience",
     "training.keep",
+    "longest_targets",  # follows from the text, which may not change
 )
-"""Settings that may change when a run is resumed."""
+"""What may change in a configuration when a run is resumed."""
 OLDER_DEFAULTS: Mapping[str, Any] = {
     "model.residual": False,
     "model.sinks": False,

@@ -32,7 +32,6 @@ from qkv.tasks.streams import write_json, write_lines
 from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.text_attention import expect_attention, read_ids
 from qkv.tasks.translate.alignment_reading import default_reading
-from qkv.tasks.translate.decoding import usual_limit
 from qkv.tasks.translate.members import expect_single
 from qkv.tasks.translate.predict import Translator, columns_of, shown_end
 from qkv.view.scene import Scene
@@ -187,7 +186,7 @@ def _translated(translator: Translator, text: str, tokens: int | None) -> Scene:
     device = device_of(model)
     source, lengths = collate_sources([ids], tokenizer.pad, device)
     stepper: Any = model
-    limit, never = usual_limit(lengths), tokenizer.never_written
+    limit, never = translator.limit(lengths), tokenizer.never_written
     bos, eos = tokenizer.bos, tokenizer.eos
     hypothesis = greedy(stepper, source, lengths, limit=limit, never=never, bos=bos, eos=eos)[0]
     hypothesis = hypothesis.ended_at(tokenizer.other_ends)

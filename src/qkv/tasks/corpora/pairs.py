@@ -16,6 +16,8 @@ from qkv.tasks.notes import counted
 
 WINDOW = 1 << 16
 """Pairs among which batches are made by length."""
+_PART = 1 << 20
+"""Pairs whose lengths are in memory at once."""
 
 
 class PairLengths(NamedTuple):
@@ -92,6 +94,12 @@ class PreparedPairs:
             rows = self._rows(number, local)
             lengths.source[selected], lengths.target[selected] = rows[:, 1], rows[:, 2]
         return lengths._replace(target=lengths.target + FRAME)
+
+    def all_lengths(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield the tokens of sources and targets, (N,) each, of parts of the corpus."""
+        for start in range(0, len(self), _PART):
+            lengths = self.lengths(np.arange(start, min(start + _PART, len(self)), dtype=np.int64))
+            yield lengths.source, lengths.target - FRAME
 
     def batches(self, tokens: int, seed: int, epoch: int, rows: int | None = None) -> "PairBatches":
         """Return the batches of an epoch: pairs of about equal length, among `WINDOW` pairs of a computed order.

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from qkv.data.batches import Example
 from qkv.data.corpus import Pair, fingerprint
 from qkv.data.open_vocabulary import encode_pair
@@ -15,6 +17,7 @@ from qkv.tasks.corpora.pairs import PreparedPairs
 from qkv.tasks.corpora.prepared import held_out_pairs, open_for_training
 from qkv.tasks.pairs import PairSources, read_training_pairs
 from qkv.tasks.tokenizing import Unknown, learn_tokenizer
+from qkv.tasks.translate.limits import LengthLimit
 from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 
 
@@ -49,6 +52,15 @@ class Parallel(NamedTuple):
         if isinstance(self.train, PreparedPairs):
             return self.train.target_tokens + len(self.train)
         return sum(len(example.target) + 1 for example in self.train)
+
+    @property
+    def limit(self) -> LengthLimit:
+        """How long a translation may become by default."""
+        if isinstance(self.train, PreparedPairs):
+            return LengthLimit.of(self.train.all_lengths())
+        sides = [[len(ids) for ids in side] for side in zip(*((x.source, x.target) for x in self.train), strict=True)]
+        source, target = np.array(sides or [[], []], dtype=np.int64)
+        return LengthLimit.of([(source, target)])
 
     def count_unknown(self) -> list[Unknown]:
         """Return the number of unknown tokens of each side of the pairs, without those that a model can copy."""

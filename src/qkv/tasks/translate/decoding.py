@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar, cast, final, get_args
+from typing import Any, NamedTuple, cast, final, get_args
 
 import torch
 from torch import Tensor
@@ -17,22 +17,10 @@ from qkv.errors import ConfigError, expect_name, setting
 from qkv.linalg.session import DecodingSession
 from qkv.recording.recorder import record
 from qkv.tasks.translate.alignment_reading import AlignmentReading
+from qkv.tasks.translate.limits import LengthLimit
 from qkv.tasks.translate.model import TranslationModel
-from qkv.tasks.translate.settings import MORE_TOKENS, TOKENS_PER_SOURCE_TOKEN, DecodingSettings
+from qkv.tasks.translate.settings import DecodingSettings
 from qkv.values.checked import checked
-
-Count = TypeVar("Count", int, Tensor)
-
-
-def usual_limit(source_tokens: Count) -> Count:
-    """Return the default maximum length of a translation.
-
-    Example:
-        >>> usual_limit(10)
-        46
-    """
-    return TOKENS_PER_SOURCE_TOKEN * source_tokens + MORE_TOKENS
-
 
 _MOST = 1_000_000
 """Upper limit of beam width and tokens: larger values would never finish in practice."""
@@ -52,8 +40,8 @@ class Decoding(DecodingSettings):
         n_best: number of translations per line; with sampling, the number of samples.
         stop: when a beam ends: "proved" once no unfinished hypothesis can still win, "filled" once as many as the beam
             is wide have finished.
-        max_tokens: maximum tokens per translation, end token included; None for `usual_limit`. A translation that
-            reaches it is cut, and its `Translation.finished` is false.
+        max_tokens: maximum tokens per translation, end token included; None for the `LengthLimit` of the
+            models. A translation that reaches it is cut, and its `Translation.finished` is false.
         mean: how the predictions of several models are averaged.
         sampling: sampling settings; None to take the most likely tokens.
         unknown: the weights that select the source word for an unknown token; None to leave it.
@@ -101,10 +89,9 @@ class Decoding(DecodingSettings):
         ranking = Ranking(self.length_penalty, self.normalization, self.coverage)
         return Beam(self.beam, self.n_best, ranking, self.stop)
 
-    def limit(self, source_tokens: Tensor) -> Tensor:
+    def limit(self, source_tokens: Tensor, usual: LengthLimit) -> Tensor:
         """Return the maximum tokens of each translation (B,), from the number of source tokens (B,)."""
-        usual = usual_limit(source_tokens)
-        return usual if self.max_tokens is None else torch.full_like(usual, self.max_tokens)
+        return usual(source_tokens) if self.max_tokens is None else torch.full_like(source_tokens, self.max_tokens)
 
 
 def decode(

@@ -14,12 +14,14 @@ from qkv.metrics.edits import word_error_rate
 from qkv.metrics.figure import Figure
 from qkv.metrics.ibm_model_1 import ExpectedLinks
 from qkv.metrics.matches import exact_match
-from qkv.metrics.translation import bleu, chrf
+from qkv.metrics.translation import WMT, BleuTokenizer, bleu, chrf
 from qkv.models.copying import CopyingTranslator
 from qkv.models.monotonic import MonotonicTranslator
 from qkv.tasks.corpora.pairs import PairBatches, PreparedPairs
+from qkv.tasks.length import cut_share
 from qkv.tasks.translate.aligner import Aligner
 from qkv.tasks.translate.data import Parallel
+from qkv.tasks.translate.limits import LengthLimit
 from qkv.tasks.translate.model import TranslationModel
 from qkv.tasks.translate.predict import Translator
 from qkv.training.loss import label_smoothed_loss, layer_loss
@@ -42,6 +44,7 @@ class TranslationTask:
         longest: maximum tokens of a source line.
         rows: number of pairs in a batch; None for as many as the batch's tokens allow.
         right_to_left: whether targets are written right to left.
+        bleu_tokenizer: what separates words for BLEU.
     """
 
     model: TranslationModel
@@ -50,6 +53,7 @@ class TranslationTask:
     longest: int
     rows: int | None = None
     right_to_left: bool = False
+    bleu_tokenizer: BleuTokenizer = WMT
 
     @property
     def unit(self) -> str:
@@ -79,15 +83,22 @@ class TranslationTask:
         return train.take(indices) if isinstance(train, PreparedPairs) else [train[index] for index in indices]
 
     def validate(self) -> list[Figure]:
-        """Compute the metrics of `judge`, the loss, and how well attention aligns words, on the validation pairs."""
-        # No warning: an untrained model often reaches the length limit.
+        """Compute the metrics of `judge`, the loss, the part that was cut, and how well attention aligns words."""
         translations = self.translator().translate_fully([pair.source for pair in self.text.valid])
-        judged = judge([translation.text for translation in translations], self.text.valid)
-        return [*judged, self._validation_loss(), *self._alignment_agreement()]
+        written = [translation.text for translation in translations]
+        judged = judge(written, self.text.valid, self.bleu_tokenizer)
+        cut = cut_share(translation.finished for translation in translations)
+        return [*judged, self._validation_loss(), *cut, *self._alignment_agreement()]
 
     def translator(self) -> Translator:
         """Return the current model as a translator."""
-        return Translator(self.model, self.text.tokenizer, self.longest, right_to_left=(self.right_to_left,))
+        direction = (self.right_to_left,)
+        return Translator(self.model, self.text.tokenizer, self.longest, right_to_left=direction, limit=self.limit)
+
+    @cached_property
+    def limit(self) -> LengthLimit:
+        """How long a validation's translation may become."""
+        return self.text.limit
 
     def _alignment_agreement(self) -> list[Figure]:
         """Return the agreement of the best reading, which its signature names; none if there is nothing to align."""
@@ -129,12 +140,13 @@ class TranslationTask:
         return layer_loss(self.model.states(*inputs), self.model.output, labels, NO_LABEL, smoothing)
 
 
-def judge(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> list[Figure]:
+def judge(hypotheses: Sequence[str], pairs: Sequence[Pair], bleu_tokenizer: BleuTokenizer = WMT) -> list[Figure]:
     """Score translations; used by both training and `qkv evaluate`.
 
     Args:
         hypotheses: the model's output for each source.
         pairs: the sources and their references.
+        bleu_tokenizer: what separates words for BLEU.
 
     Returns:
         sacreBLEU, chrF, exact match and word error rate (the phone error rate, for phones separated by spaces).
@@ -142,4 +154,5 @@ def judge(hypotheses: Sequence[str], pairs: Sequence[Pair]) -> list[Figure]:
     # Both sides in composed form, so that combining accents do not count as errors.
     sides = hypotheses, [pair.target for pair in pairs]
     written, references = ([normalize("NFC", text) for text in side] for side in sides)
-    return [figure(written, references) for figure in (bleu, chrf, exact_match, word_error_rate)]
+    first = bleu(written, references, bleu_tokenizer)
+    return [first, *(figure(written, references) for figure in (chrf, exact_match, word_error_rate))]

@@ -29,6 +29,7 @@ from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import OTHER_VERSION, Trained, expect_task, load_trained, rebuild
 from qkv.tasks.translate.alignment_reading import AlignmentReading, default_reading, stored_reading
 from qkv.tasks.translate.decoding import Decoding, as_stepper, decode
+from qkv.tasks.translate.limits import STORED, LengthLimit
 from qkv.tasks.translate.members import members_of
 from qkv.tasks.translate.model import TranslationModel, build_model, read_config
 from qkv.training.average import average_checkpoints, last_checkpoints
@@ -38,6 +39,7 @@ from qkv.view.alignment import Alignment
 _BATCH_TOKENS = 4096
 _GREEDY = Decoding()
 _UNREAD_COLUMN = 1 << 30
+_USUAL_LIMIT = LengthLimit()
 
 
 def shown_end(finished: bool) -> str:
@@ -105,6 +107,7 @@ class Translator:
         table: the columns of a line's source and features, and how symbols are joined to a translation; None if a line
             is a source and symbols are those of the tokenizer.
         chosen: the attention weights that training chose for aligning words; None if it chose none.
+        limit: the default maximum tokens of a translation.
 
     Example:
         >>> import qkv  # doctest: +SKIP
@@ -121,12 +124,14 @@ class Translator:
         table: WordTable | None = None,
         right_to_left: Sequence[bool] = (),
         chosen: AlignmentReading | None = None,
+        limit: LengthLimit = _USUAL_LIMIT,
     ) -> None:
         self.model = model.eval()
         self.models = (self.model, *(model.eval() for model in others))
         self.tokenizer = tokenizer
         self.longest = longest
         self.table = table
+        self.limit = limit
         self.right_to_left = tuple(right_to_left) or (False,) * len(self.models)
         self.chosen = chosen
 
@@ -206,7 +211,8 @@ class Translator:
         longest = min(member.longest for _, member in members)
         right_to_left = [direction for _, member in members for direction in member.right_to_left]
         networks = [other.model for _, other in others]
-        return cls(first.model, first.tokenizer, longest, networks, first.table, right_to_left, first.chosen)
+        limit = LengthLimit.all(member.limit for _, member in members)
+        return cls(first.model, first.tokenizer, longest, networks, first.table, right_to_left, first.chosen, limit)
 
     def translate(self, lines: Sequence[str], how: Decoding | None = None, *, beam: int = 1) -> list[str]:
         """Translate lines.
@@ -357,7 +363,8 @@ class Translator:
     def with_table(self, table: WordTable | None) -> "Translator":
         """Return the same models for lines with other columns, or for text that is split into symbols (None)."""
         others = self.models[1:]
-        return Translator(self.model, self.tokenizer, self.longest, others, table, self.right_to_left, self.chosen)
+        directions, chosen, limit = self.right_to_left, self.chosen, self.limit
+        return Translator(self.model, self.tokenizer, self.longest, others, table, directions, chosen, limit)
 
     def encode(self, text: str) -> OpenSource:
         """Return the tokens of a source, see `symbols`; a model that copies numbers words beyond its vocabulary."""
@@ -394,7 +401,7 @@ class Translator:
         device = device_of(self.model)
         source_BS, lengths_B = collate_sources(sources, self.tokenizer.pad, device)
         settings: dict[str, Any] = {"bos": self.tokenizer.bos, "eos": self.tokenizer.eos, "session": session}
-        settings |= {"limit": how.limit(lengths_B), "never": self.tokenizer.never_written}
+        settings |= {"limit": how.limit(lengths_B, self.limit), "never": self.tokenizer.never_written}
         left_to_right, right_to_left = (
             [model for model, backward in zip(self.models, self.right_to_left, strict=True) if backward is direction]
             for direction in (False, True)
@@ -466,8 +473,11 @@ def _translator_of(trained: Trained, device: str | torch.device, weights: Mappin
     )
     longest = longest if isinstance(longest, int) else 256
     chosen = stored_reading(trained.contents.figures)
+    limit = LengthLimit.stored(config.get(STORED), str(trained.folder))
     right_to_left = (config.get("direction") == "back",)
-    return Translator(model, trained.tokenizer, longest, table=table, right_to_left=right_to_left, chosen=chosen)
+    return Translator(
+        model, trained.tokenizer, longest, table=table, right_to_left=right_to_left, chosen=chosen, limit=limit
+    )
 
 
 def _word_table(columns: object, folder: Path) -> WordTable:

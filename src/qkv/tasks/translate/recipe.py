@@ -8,14 +8,15 @@ from typing import Any, final
 
 from qkv.data.corpus import fingerprint
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import ConfigError, quantity, setting
-from qkv.metrics.translation import bleu
+from qkv.errors import ConfigError, on_command_line, quantity, setting
+from qkv.metrics.translation import WMT, BleuTokenizer, measures_bleu
 from qkv.settings import as_dict, build, check_tables
 from qkv.tasks.notes import note
 from qkv.tasks.origin import Origin
 from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings, Tables
 from qkv.tasks.run_folder import run_folder
 from qkv.tasks.translate.data import Parallel, read_training
+from qkv.tasks.translate.limits import STORED
 from qkv.tasks.translate.members import write_members
 from qkv.tasks.translate.model import (
     TranslationConfig,
@@ -56,23 +57,42 @@ def _build(config: TranslationConfig, text: Parallel) -> TranslationModel:
 
 def _job(model: TranslationModel, text: Parallel, settings: TranslationSettings) -> TranslationTask:
     training = settings.training
-    return TranslationTask(model, text, training.label_smoothing, settings.data.longest, training.batch_size)
+    return TranslationTask(
+        model,
+        text,
+        training.label_smoothing,
+        settings.data.longest,
+        training.batch_size,
+        bleu_tokenizer=_bleu_tokenizer(settings),
+    )
 
 
 def _identity(text: Parallel, settings: TranslationSettings) -> dict[str, Any]:
     fingerprints = {"train": text.fingerprint, "valid": fingerprint(text.valid)}
     table = {} if settings.data.table is None else {"table": as_dict(settings.data.table)}
-    return {"longest": settings.data.longest, **table, "text": fingerprints}
+    # Fields that only some runs need, so that others have the same configuration as in earlier versions.
+    optional = {"bleu_tokenize": _bleu_tokenizer(settings), STORED: text.limit.to_json_value()}
+    stored = {name: value for name, value in optional.items() if value not in (WMT, [])}
+    return {"longest": settings.data.longest, **stored, **table, "text": fingerprints}
+
+
+def _bleu_tokenizer(settings: TranslationSettings) -> BleuTokenizer:
+    return settings.data.bleu_tokenize or WMT
 
 
 def _monitored(settings: TranslationSettings, text: Parallel) -> TranslationSettings:
-    """Return the settings with the figure that chooses the best checkpoint: BLEU, unless it is 0 for every answer."""
+    """Return the settings with the figure that chooses the best checkpoint: BLEU, if it measures most answers."""
+    # Also where another figure is monitored: a tokenizer that cannot be used is refused before the first step.
+    measured = measures_bleu([pair.target for pair in text.valid], _bleu_tokenizer(settings))
     if settings.training.monitor is not None:
         return settings
-    targets = [pair.target for pair in text.valid]
-    name = "bleu" if bleu(targets, targets).value else "chrf"
-    if name != "bleu":
-        note("qkv: no validation target has four words, so that BLEU is always 0: chrF chooses the best checkpoint.")
+    name = "bleu" if measured else "chrf"
+    if not measured:
+        flags = [on_command_line("bleu_tokenize", kind) for kind in ("zh", "ja-mecab", "char")]
+        note(
+            "qkv: most validation targets have fewer than the four words that BLEU counts: chrF chooses the best "
+            f"checkpoint. Where spaces do not separate words, use {', '.join(flags[:-1])} or {flags[-1]}."
+        )
     return replace(settings, training=replace(settings.training, monitor=name))
 
 

@@ -7,9 +7,11 @@ from typing import Annotated, ClassVar, Literal, get_args
 from qkv.data.choices import HELD_OUT, TokenizerKind
 from qkv.decode.choices import Mean, Normalization, Stop
 from qkv.errors import ConfigError, expect_name, setting
+from qkv.metrics.translation import WMT, BleuTokenizer
 from qkv.settings import Option
 from qkv.tasks.settings import (
     ATTENTION,
+    LEARNING_RATE,
     MechanismSettings,
     ModelKind,
     PairFiles,
@@ -21,7 +23,7 @@ from qkv.training.settings import Settings as Training
 
 MOST_MODELS = 100
 TOKENS_PER_SOURCE_TOKEN, MORE_TOKENS = 3, 16
-"""The default limit of a translation: no text of a language pair grows more than threefold."""
+"""The usual limit of a translation: no text of a language pair grows more than threefold."""
 Direction = Literal["ahead", "back"]
 """The direction in which a model writes."""
 When = Literal["at", "after"]
@@ -41,6 +43,13 @@ class TranslateFiles(PairFiles, WordTableSettings):
         None
     )
     longest: Annotated[int, Option("Maximum length of a line", "tokens", least=1)] = 256
+    bleu_tokenize: Annotated[
+        BleuTokenizer | None,
+        Option(
+            "What separates words for BLEU, as sacreBLEU names it",
+            or_else=WMT,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +196,8 @@ class DecodingSettings:
     max_tokens: Annotated[
         int | None,
         Option(
-            "Maximum tokens per translation", or_else=f"{TOKENS_PER_SOURCE_TOKEN} per source token plus {MORE_TOKENS}"
+            "Maximum tokens per translation",
+            or_else=f"{TOKENS_PER_SOURCE_TOKEN} per source token plus {MORE_TOKENS}, or as in training",
         ),
     ] = None
     mean: Annotated[Mean, Option("What an ensemble averages")] = "probability"
@@ -244,6 +254,7 @@ TRANSLATE = TaskSettings(
         "training": {
             "steps": 3000,
             "batch_tokens": 2048,
+            "learning_rate": LEARNING_RATE,
             "schedule": "cosine",
             "validate_every": 250,
             "log_every": 25,

@@ -1,0 +1,102 @@
+"""How long a translation may become by default: as long as those that were trained on."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from qkv.checkpoint.json_values import JsonValue
+from qkv.errors import CheckpointError
+from qkv.tasks.runs import OTHER_VERSION
+from qkv.tasks.translate.settings import MORE_TOKENS, TOKENS_PER_SOURCE_TOKEN
+
+STORED = "longest_targets"
+"""The field of a run's configuration with `LengthLimit.longest`; older runs, and most others, have none."""
+Lengths = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""Tokens of sources and of targets, (N,) each; ends are not counted."""
+
+
+@final
+@dataclass(frozen=True)
+class LengthLimit:
+    """The default maximum tokens of a translation, its end included.
+
+    No text of a language pair grows more than threefold, but characters, notations and answers do. Those trained on
+    are stored: a translation may then be as long as the longest target of any source that was no longer than its own.
+
+    Args:
+        longest: numbers of source tokens, ascending, each with the largest number of tokens of a target above the usual
+            limit of its source, whose source had at most so many; targets ascend too.
+
+    Example:
+        >>> limit = LengthLimit.of([(np.array([9, 6, 4]), np.array([12, 60, 20]))])
+        >>> limit, limit(torch.tensor([5, 6, 30])).tolist()
+        (LengthLimit(longest=((6, 60),)), [31, 76, 106])
+    """
+
+    longest: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, parts: Iterable[Lengths]) -> "LengthLimit":
+        """Return the limit that follows from training pairs.
+
+        Args:
+            parts: their lengths, in any number of parts.
+        """
+        limit = cls()
+        for sources, targets in parts:
+            above = targets + 1 > TOKENS_PER_SOURCE_TOKEN * sources + MORE_TOKENS
+            new = zip(sources[above].tolist(), targets[above].tolist(), strict=True)
+            limit = cls(_rising([*limit.longest, *new]))
+        return limit
+
+    @classmethod
+    def stored(cls, value: object, folder: str) -> "LengthLimit":
+        """Read the limit from a run's configuration.
+
+        Args:
+            value: the result of `to_json_value`; None if there is none.
+            folder: the checkpoint, for messages.
+
+        Raises:
+            CheckpointError: it is not such a list.
+        """
+        pairs = value if isinstance(value, list) else [] if value is None else [value]
+        for pair in pairs:
+            numbers = isinstance(pair, list) and len(pair) == 2
+            if not numbers or not all(type(number) is int and 0 < number < 2**31 for number in pair):
+                expected = f"pairs of numbers of tokens as {STORED} in config.json"
+                raise CheckpointError(folder, expected, repr(pair)[:80], OTHER_VERSION)
+        return cls(_rising((source, target) for source, target in pairs))
+
+    @classmethod
+    def all(cls, limits: Iterable["LengthLimit"]) -> "LengthLimit":
+        """Return the limit of an ensemble: the largest of its models."""
+        return cls(_rising(pair for limit in limits for pair in limit.longest))
+
+    def to_json_value(self) -> list[JsonValue]:
+        """Return the pairs as lists."""
+        return [list(pair) for pair in self.longest]
+
+    def __call__(self, source_tokens: Tensor) -> Tensor:
+        """Return the maximum tokens of each translation (B,), from the number of source tokens (B,)."""
+        usual = TOKENS_PER_SOURCE_TOKEN * source_tokens + MORE_TOKENS
+        if not self.longest:
+            return usual
+        sources, targets = torch.tensor(self.longest, device=source_tokens.device).T.contiguous()
+        trained = torch.searchsorted(sources, source_tokens, right=True)  # (B,): how many pairs have shorter sources
+        return torch.maximum(usual, torch.cat([targets.new_zeros(1), targets + MORE_TOKENS])[trained])
+
+
+def _rising(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return the pairs in which the target is longer than with any shorter source."""
+    rising: dict[int, int] = {}
+    longest = 0
+    for source, target in sorted(pairs):
+        if target > longest:
+            longest = rising[source] = target
+    return tuple(rising.items())

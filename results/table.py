@@ -9,6 +9,7 @@ from results import (
     copying,
     labels,
     language,
+    learning_rates,
     long_copying,
     mechanisms_page,
     pointing,
@@ -49,6 +50,7 @@ def write_table(path: Path) -> None:
         copying,
         long_copying,
         mechanisms_page,
+        learning_rates,
     )
     sections = "".join(family.section() for family in families)
     path.write_text(f"{_HEAD}{''.join(lines)}\n{details}{sections}".rstrip() + "\n", encoding="utf-8")

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,8 @@ def settings() -> dict[str, set[str]]:
             for setting, option in options_of(table).items():
                 value = task.defaults.get(name, {}).get(setting, defaults_of(table)[setting])
                 flag = option.flag or setting.replace("_", "-")
-                shown.setdefault(flag, set()).add(str(option.or_else if value is None else value))
+                values = value.values() if isinstance(value, Mapping) else [option.or_else if value is None else value]
+                shown.setdefault(flag, set()).update(map(str, values))
     return shown
 
 

@@ -28,6 +28,8 @@ Pairs = Path | str | Iterable[tuple[str, str]]
 ModelKind = Literal["transformer", "gru", "lstm", "rnn"]
 """Kinds of language models and translators; a recurrent one is named by its cell."""
 
+LEARNING_RATE: Mapping[str, float] = MappingProxyType({"gru": 3e-3, "lstm": 3e-3, "rnn": 3e-3, "others": 1e-3})
+"""Peak learning rates of AdamW by kind of model, chosen on validation data (docs/project/results.md)."""
 DATA, RUN, MODEL, ATTENTION, TRAINING = "Data", "Run", "Model", "Attention", "Training"
 COLUMNS = "Columns of a TSV file"
 TOPICS = (DATA, COLUMNS, RUN, MODEL, ATTENTION, TRAINING)
@@ -208,7 +210,8 @@ class TaskSettings:
         name: of the task, as in `qkv train NAME`.
         help: of its command.
         tables: its tables of settings, by name.
-        defaults: defaults that are the task's own, by table and name.
+        defaults: defaults that are the task's own, by table and name; a mapping has one for each kind of model, and one
+            for "others".
         options: what the command has besides.
     """
 
@@ -259,6 +262,22 @@ class TaskSettings:
         table = self.table_of[name]
         defaults = self.defaults.get(table, {})
         return help_of(self.tables[table], name, *([defaults[name]] if name in defaults else []))
+
+    def defaults_for(self, kind: object) -> dict[str, dict[str, object]]:
+        """Return the task's own defaults, of those that differ by kind of model the one for a kind.
+
+        Example:
+            >>> rates = {"gru": 0.003, "others": 0.001}
+            >>> TaskSettings("sort", "", {}, {"training": {"learning_rate": rates}}).defaults_for("gru")
+            {'training': {'learning_rate': 0.003}}
+        """
+        return {
+            table: {
+                name: default.get(kind, default["others"]) if isinstance(default, Mapping) else default
+                for name, default in defaults.items()
+            }
+            for table, defaults in self.defaults.items()
+        }
 
     def topic_of(self, name: str) -> str:
         """Return the part of the help in which the flag of a setting stands."""

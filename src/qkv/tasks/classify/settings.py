@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from qkv.data.choices import LABELED_HELD_OUT
 from qkv.settings import Option
-from qkv.tasks.settings import ATTENTION, MechanismSettings, Pairs, TaskSettings, TokenizerSettings
+from qkv.tasks.settings import ATTENTION, LEARNING_RATE, MechanismSettings, Pairs, TaskSettings, TokenizerSettings
 from qkv.training.settings import Settings as Training
 
 
@@ -64,6 +64,7 @@ class ClassifyModel(LabelModel):
 LOOP: Mapping[str, object] = {
     "steps": 2000,
     "batch_tokens": 2048,
+    "learning_rate": LEARNING_RATE,
     "schedule": "cosine",
     "warmup": 100,
     "weight_decay": 0.1,

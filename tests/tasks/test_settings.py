@@ -4,7 +4,7 @@ import math
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -161,3 +161,15 @@ def _hint(table: type, name: str, item: object) -> str:
     with pytest.raises(ConfigError) as caught:
         build(table, {name: item}, "")
     return caught.value.hint
+
+
+@pytest.mark.parametrize("task", ["translate", "classify", "tag"])
+@pytest.mark.parametrize(("kind", "rate"), [("gru", 0.003), ("lstm", 0.003), ("rnn", 0.003), ("transformer", 0.001)])
+def test_the_learning_rate_follows_the_kind_of_model(task: str, kind: str, rate: float) -> None:
+    recipe: Any = recipe_of(task)
+    settings = recipe.load_settings({"model": {"model": kind}})
+    training = settings.one.training if task == "translate" else settings.training
+    assert training.learning_rate == rate
+    assert f"{kind if rate == 0.003 else 'others'} {rate:g}" in recipe.settings.help_of("learning_rate")
+    own = recipe.load_settings({"model": {"model": kind}, "training": {"learning_rate": 0.5}})
+    assert (own.one if task == "translate" else own).training.learning_rate == 0.5

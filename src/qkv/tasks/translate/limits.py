@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -65,7 +65,7 @@ class LengthLimit:
         Raises:
             CheckpointError: it is not such a list.
         """
-        pairs = value if isinstance(value, list) else [] if value is None else [value]
+        pairs: list[Any] = value if isinstance(value, list) else [] if value is None else [value]
         for pair in pairs:
             numbers = isinstance(pair, list) and len(pair) == 2
             if not numbers or not all(type(number) is int and 0 < number < 2**31 for number in pair):

@@ -117,7 +117,7 @@ def _to_ctranslate2(trained: Loaded, out: Path) -> None:
             else f"Train with {setting('model', 'transformer')}, no {setting('copy')}."
         )
         raise UnsupportedError(setting("to"), "a translation Transformer", type(model).__name__, hint)
-    positions = max(_LEAST_POSITIONS, int(trained.limit(torch.tensor(trained.longest))))
+    positions = max(_LEAST_POSITIONS, int(trained.limit(torch.tensor(trained.longest, device="cpu"))))
     pieces, source = tokenizer.vocabulary.pieces, tokenizer.source.vocabulary.pieces
     to_ctranslate2(model, pieces, out, source_pieces=source, **_special_tokens(tokenizer), positions=positions)
 

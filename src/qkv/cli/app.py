@@ -21,8 +21,18 @@ from qkv.cli.train import command_of, prepare_command
 from qkv.cli.translate import translate
 from qkv.cli.view import view
 
+
+class RootGroup(TyperGroup):
+    """The group `qkv`, whose help shows `train` first: typer lists groups after all commands."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands in the order of their help."""
+        return sorted(self.commands, key=lambda name: name != "train")
+
+
 app = typer.Typer(
     name="qkv",
+    cls=RootGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -57,20 +67,15 @@ train = typer.Typer(
     name="train", cls=TrainGroup, no_args_is_help=True, help="Train a model from text files; again to resume."
 )
 
-app.command(cls=CommandOfPaths)(demo)
-app.command("prepare", cls=CommandOfPaths)(prepare_command)
-app.add_typer(train)
-app.command(cls=CommandOfPaths)(translate)
-app.command(cls=CommandOfPaths)(generate)
-app.command(cls=CommandOfPaths)(classify)
-app.command(cls=CommandOfPaths)(tag)
-app.command(cls=CommandOfPaths)(point)
-app.command(cls=CommandOfPaths)(regress)
-app.command(cls=CommandOfPaths)(evaluate)
-app.command(cls=CommandOfPaths)(export)
-app.command(cls=CommandOfPaths)(align)
-app.command(cls=CommandOfPaths)(view)
-app.command(cls=CommandOfPaths)(explain)
+TRAIN, USE, LOOK, DEPLOY = "Train", "Use", "Look", "Deploy"
+app.add_typer(train, rich_help_panel=TRAIN)
+app.command("prepare", cls=CommandOfPaths, rich_help_panel=TRAIN)(prepare_command)
+app.command(cls=CommandOfPaths, rich_help_panel=TRAIN)(demo)
+for command in (translate, generate, classify, tag, point, regress, evaluate):
+    app.command(cls=CommandOfPaths, rich_help_panel=USE)(command)
+for command in (view, align, explain):
+    app.command(cls=CommandOfPaths, rich_help_panel=LOOK)(command)
+app.command(cls=CommandOfPaths, rich_help_panel=DEPLOY)(export)
 
 
 def _version(requested: bool) -> None:
@@ -85,4 +90,7 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Any attention mechanism, exact and fast: train models with it from text files, and inspect its weights."""
+    """Any attention mechanism, exact and fast: train models with it from text files, and inspect its weights.
+
+    Before you train: `qkv translate example` and `qkv view example` use a small translator from the package.
+    """

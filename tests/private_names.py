@@ -17,10 +17,11 @@ def private_names(trees: Mapping[str, ast.Module]) -> dict[str, set[str]]:
 
     A name is a dotted path from a module, up to its last private part, or `.name` of any object.
     """
-    everywhere = {name for tree in trees.values() for name in _defined(tree)}
+    definitions = {file: _defined(tree) for file, tree in trees.items()}
+    everywhere = set[str]().union(*definitions.values())
     files: dict[str, set[str]] = defaultdict(set)
     for file, tree in trees.items():
-        defined, modules = _defined(tree), _imported_modules(tree)
+        defined, modules = definitions[file], _imported_modules(tree)
         for name, from_self in _touched(tree, modules):
             last = name.rpartition(".")[2]
             if last in DOCUMENTED or (name.startswith(".") and last in (everywhere if from_self else defined)):

@@ -325,7 +325,7 @@ def _can_add_bias(weight: Tensor, bias: Tensor) -> bool:
 
 
 def _onednn_computes(x: Tensor, weight: Tensor) -> bool:
-    return _onednn_is_faster() and torch.backends.mkldnn.enabled and _is_eager_float32(x, weight)
+    return _onednn_is_faster() and _is_eager_float32(x, weight) and bool(torch.backends.mkldnn.enabled)
 
 
 def _is_eager_float32(x: Tensor, weight: Tensor) -> bool:

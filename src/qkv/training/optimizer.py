@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
@@ -154,6 +155,4 @@ def scale_gradient(parameters: list[nn.Parameter], scale: float) -> None:
         parameters: their `.grad` is scaled.
         scale: the factor.
     """
-    for parameter in parameters:
-        if parameter.grad is not None:
-            parameter.grad.mul_(scale)
+    torch._foreach_mul_([parameter.grad for parameter in parameters if parameter.grad is not None], scale)

@@ -14,7 +14,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import qkv
 from qkv.errors import UnsupportedError
 
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # PyTorch's compiler reads it
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning"),  # PyTorch's compiler reads it
+    pytest.mark.filterwarnings("ignore:The tensor attributes .*_flat_weights:UserWarning"),  # of any exported nn.GRU
+]
 NO_TENSORS = ("kernel.start_from", "from_torch", "score_module")
 NAMES = [name for name in layers() if name not in NO_TENSORS]
 READS = "copy.remember"

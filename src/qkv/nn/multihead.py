@@ -132,7 +132,7 @@ class MultiHeadAttention(nn.Module):
             _check_mergeable(normalizer)
         joined = sizes[0] if sizes[2] else heads * value_width
         self.output = None if "output" in leave_out else nn.Linear(joined, width, bias=bias is True)
-        self.register_load_state_dict_pre_hook(refuse_weights_of_torch)
+        self.register_load_state_dict_pre_hook(refuse_weights_of_torch)  # type: ignore[no-untyped-call]
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

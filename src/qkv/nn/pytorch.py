@@ -57,7 +57,7 @@ class TorchMultiheadAttention(nn.Module):
         self.attention = attention
         self.batch_first = batch_first
         self.embed_dim, self.num_heads = attention.width, attention.heads
-        self.register_load_state_dict_pre_hook(refuse_weights_of_torch)
+        self.register_load_state_dict_pre_hook(refuse_weights_of_torch)  # type: ignore[no-untyped-call]
 
     def forward(
         self,

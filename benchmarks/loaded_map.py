@@ -25,7 +25,7 @@ from benchmarks.viewer import asked, resident, spread
 import qkv
 from qkv.data.tokenizer import Tokenizer
 from qkv.hub.families.load import PublishedConfig
-from qkv.tasks.viewing import scene_of_text
+from qkv.tasks.load import load
 from qkv.view.answers.maps import PYRAMIDS, TILES
 from qkv.view.server.serve import Serving
 
@@ -99,7 +99,7 @@ def main() -> None:
         folder = Path(parent, "llama")
         write_folder(folder, text, given.length)
         begun = time.perf_counter()
-        scene = scene_of_text(folder, text, tokens=given.length)
+        scene = load(folder).scene(text, tokens=given.length)
         opened = time.perf_counter() - begun
     with Serving(scene) as serving, httpx.Client(base_url=serving.url, timeout=120) as client:
         seconds, answer = asked(client, "scene")

@@ -64,11 +64,17 @@ def expect_qkv(words: list[str], *, complete: bool) -> None:
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
         if words[0].isupper():  # any command
             return
+        if words[0] not in command.commands:  # a run, whose task the page says
+            break
         command, words = command.commands[words[0]], words[1:]
+    # Of the tasks that a run on a page may have, the first whose command has these flags.
+    written = {word for word in words if word.startswith("--")}
+    candidates = list(command.commands.values()) if command.name == "evaluate" else [command]
+    flags = [{"--help", *(name for item in each.params for name in item.opts)} for each in candidates]
+    fitting = [each for each, names in zip(candidates, flags, strict=True) if written <= names]
+    assert fitting, words
     if complete:
-        command.make_context(command.name, list(words))  # reads them as when it runs
-    flags = {"--help", *(name for each in command.params for name in each.opts)}
-    assert {word for word in words if word.startswith("--")} <= flags, words
+        fitting[0].make_context(command.name, list(words))  # reads them as when it runs
     for flag, file in pairwise(words):
         if flag == "--config" and "/" in file:
             assert (ROOT / file).exists(), file

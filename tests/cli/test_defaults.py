@@ -50,7 +50,7 @@ def python_defaults(code: Callable[..., Any]) -> dict[str, Any]:
 
 TWINS: list[tuple[str, Callable[..., Any], int]] = [
     ("translate", Decoding, 8),
-    ("evaluate", Decoding, 4),
+    ("evaluate translate", Decoding, 7),
     ("generate", Generator.generate, 5),
     ("generate", Generator.stream, 4),
     ("generate", Generator.load, 1),
@@ -102,7 +102,7 @@ def test_columns_of_a_run_are_by_default_those_of_its_training() -> None:
         for option in parts.params
         if option.name.endswith(("_col", "_sep")) and not command.startswith("train ")
     }
-    assert {command for command, _ in shown} == {"translate", "evaluate", "view"}
+    assert {command for command, _ in shown} == {"translate", "evaluate translate", "view"}
     assert len(shown) >= 10
     assert all(text.endswith(" (as in training).") for text in shown.values()), shown
 

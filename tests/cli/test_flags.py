@@ -62,7 +62,8 @@ def needed(path: tuple[str, ...], folder: Path) -> list[str | Path]:
         ("regress",): [folder / "regress"],
         ("translate",): [folder / "translate"],
         ("generate",): [folder / "generate"],
-        ("evaluate",): [folder / "translate", *both],
+        ("evaluate", "translate"): [folder / "translate", *both],
+        ("evaluate", "point"): [folder / "point", "--data", folder / "p.tsv"],
         ("align",): [folder / "translate", *both],
         ("view",): [folder / "translate", "--text", "ab"],
         ("explain",): [],
@@ -75,7 +76,8 @@ def needed(path: tuple[str, ...], folder: Path) -> list[str | Path]:
 def test_a_number_out_of_range_is_named_by_its_flag(path: tuple[str, ...], flag: str, folder: Path) -> None:
     more = ["--sample"] if path == ("translate",) and flag in DRAWN else BELOW.get(flag, [])
     feed = "1 2\n" if path == ("point",) else "1\n" if path == ("regress",) else "ab\n"
-    refused(run(*path, *needed(path, folder), *more, flag, "-1", feed=feed), flag)
+    words = path[:1] if path[0] == "evaluate" else path  # whose task is that of the run
+    refused(run(*words, *needed(path, folder), *more, flag, "-1", feed=feed), flag)
     assert not (folder / "never").exists() or not list((folder / "never").glob("step-*"))
 
 
@@ -112,8 +114,9 @@ OUTPUTS = [
 def test_a_file_that_cannot_be_written_is_said_before_any_work(
     command: str, flag: str, name: str, word: str, tmp_path: Path
 ) -> None:
-    """The run does not exist: checking it first would raise that error instead."""
-    refused(run(command, tmp_path / "no run", flag, tmp_path / name, feed="ab\n"), f"qkv: {flag}: expected", word)
+    """The run does not exist, where flags do not depend on it: checking it first would raise that error instead."""
+    model = "example" if command == "evaluate" else tmp_path / "no run"
+    refused(run(command, model, flag, tmp_path / name, feed="ab\n"), f"qkv: {flag}: expected", word)
 
 
 def test_a_folder_that_cannot_be_made_is_said_before_a_model_is_exported(tmp_path: Path) -> None:

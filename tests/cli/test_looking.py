@@ -13,7 +13,6 @@ from tests.pairs import in_turn
 
 import qkv
 from qkv.recording.recorder import record
-from qkv.tasks.viewing import scene_of
 
 Arguments = tuple[str, ...]
 _WORDS = "".join(f"{a} {b}\t{b} {a}\n" for a in "abcdefgh" for b in "abcdefgh")
@@ -139,7 +138,7 @@ def test_the_viewer_shows_what_is_recorded(name: str, folder: Path, tmp_path: Pa
     succeeded(done)
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     found = qkv.load(folder / name)
-    scene = scene_of(found, text)
+    scene = found.scene(text)
     with record(found.model) as trace:
         pass
     assert {layer.name for layer in scene.layers} == set(trace.layers)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.cli.command import commands, refused, run, succeeded
 from tests.cli.shelf import Shelf
+from tests.cli.test_defaults import COMMANDS
 
 import qkv
 from qkv.cli.app import app
@@ -76,7 +77,7 @@ def test_other_settings_are_refused_by_their_flags_before_data_are_read(shelf: S
     out = shelf.run("classify")
     flags = ("--data", "no such file", "--out", out, "--steps", "9", "--width", "8")
     done = run("train", "classify", *flags, "--learning-rate", "0.5", "--dropout", "0.3")
-    refused(done, "--learning-rate (training.learning_rate) 0.5 (it was 0.001)", "--dropout (model.dropout) 0.3", out)
+    refused(done, "--learning-rate (training.learning_rate) 0.5 (it was 0.003)", "--dropout (model.dropout) 0.3", out)
     refused(run("train", "classify", *flags), "no such file")
 
 
@@ -87,10 +88,10 @@ def test_a_hint_names_no_flag_that_the_command_lacks(shelf: Shelf, tmp_path: Pat
         (tmp_path / "rows.csv").write_text(rows)
         for command, done in (
             ("regress", run("regress", run_folder, feed=rows)),
-            ("evaluate", run("evaluate", run_folder, "--data", tmp_path / "rows.csv")),
+            ("evaluate regress", run("evaluate", run_folder, "--data", tmp_path / "rows.csv")),
         ):
             refused(done, ":3: expected")
-            known = {name for option in commands(app).commands[command].params for name in option.opts}
+            known = {name for option in COMMANDS[command].params for name in option.opts}
             assert set(re.findall(r"--[a-z-]+", done.stderr)) <= known, done.stderr
 
 

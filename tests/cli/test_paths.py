@@ -12,8 +12,9 @@ from qkv.cli.paths import has_path
 
 _COMMANDS: Any = commands(app)
 COMMANDS: dict[tuple[str, ...], Any] = {
-    **{(name,): command for name, command in _COMMANDS.commands.items() if name != "train"},
+    **{(name,): command for name, command in _COMMANDS.commands.items() if not hasattr(command, "commands")},
     **{("train", name): command for name, command in _COMMANDS.commands["train"].commands.items()},
+    ("evaluate", "example"): _COMMANDS.commands["evaluate"].commands["translate"],
 }
 FLAGS = [
     (words, option.opts[0], option.multiple)
@@ -31,7 +32,8 @@ def test_every_kind_of_command_has_some() -> None:
 
 @pytest.mark.parametrize(("words", "flag", "several"), FLAGS, ids=str)
 def test_a_second_or_an_empty_path_is_refused_by_its_flag(words: tuple[str, ...], flag: str, several: bool) -> None:
-    needed = ["run"] if any(each.param_type_name == "argument" for each in COMMANDS[words].params) else []
+    takes_run = any(each.param_type_name == "argument" for each in COMMANDS[words].params)
+    needed = ["run"] if takes_run and "example" not in words else []
     refused(run(*words, *needed, flag, ""), flag, "empty path")
     if not several:
         refused(run(*words, *needed, flag, "one", f"{flag}=other"), flag, "given 2 times")

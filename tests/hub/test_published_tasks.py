@@ -28,7 +28,6 @@ from qkv.tasks.fill import MaskFiller
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.tag.predict import Tagger, Tagging
 from qkv.tasks.translate.predict import Translator
-from qkv.tasks.viewing import scene_of
 
 HERE = Path(__file__).parent / "families"
 TEXTS = ["the cat sat", "a hat on the mat", "that"]
@@ -94,7 +93,7 @@ def test_more_tokens_than_the_context_are_refused(generator: Generator) -> None:
 
 def test_it_is_evaluated_and_viewed(generator: Generator) -> None:
     assert generator.evaluate("the cat sat on the mat")[0].value > 0
-    scene = scene_of(generator, "the cat sat")
+    scene = generator.scene("the cat sat")
     assert [layer.name for layer in scene.layers] == [f"blocks.{i}.self_attention.attention" for i in range(3)]
 
 
@@ -118,7 +117,7 @@ def test_it_translates(translator: Translator) -> None:
         assert one.weights is not None
         assert one.weights.shape == (len(one.target_tokens), len(one.source_tokens))
         assert one.weights.sum(-1) == pytest.approx(torch.ones(len(one.target_tokens)), abs=1e-5)
-    scene = scene_of(translator, TEXTS[0])
+    scene = translator.scene(TEXTS[0])
     assert {layer.kind for layer in scene.layers} == {"self", "cross"}
 
 
@@ -134,7 +133,7 @@ def test_masks_are_filled() -> None:
         or found[0].token.startswith("##")
         or found[0].token.startswith("[")
     )
-    assert scene_of(filler, "the cat sat").layers
+    assert filler.scene("the cat sat").layers
     for text in ("no mask", "[MASK] and [MASK]"):
         with pytest.raises(DataError, match="expected one mask"):
             filler.fill([text])
@@ -265,7 +264,7 @@ def test_a_classifier_labels_is_viewed_and_is_saved(side: str, tmp_path: Path) -
     assert list(answer.tokens) == marked
     assert answer.weights is not None
     torch.testing.assert_close(answer.weights.sum(-1), torch.ones(answer.weights.shape[:-1]), atol=1e-5, rtol=0)
-    scene = scene_of(found, "the cat sat")
+    scene = found.scene("the cat sat")
     assert list(scene.sequences["text"]) == marked
     assert len(scene.layers) == 3
     qkv.hub.save(found, tmp_path / "again")
@@ -274,9 +273,9 @@ def test_a_classifier_labels_is_viewed_and_is_saved(side: str, tmp_path: Path) -
     assert torch.equal(again.model(*_some_ids()), found.model(*_some_ids()))
 
 
-@pytest.mark.parametrize("name", ["bert_texts", "bert_tokens"])
+@pytest.mark.parametrize("name", ["llama", "bert_texts", "bert_tokens", "marian"])
 def test_an_export_that_only_our_models_have_is_refused_without_advice_on_training(name: str, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match="expected a translation Transformer; got Text") as caught:
+    with pytest.raises(UnsupportedError, match="a model of this library; got a published one") as caught:
         export(HERE / name, "ctranslate2", tmp_path / "out")
     assert 'to="transformers"' in str(caught.value)
     assert "rain" not in str(caught.value)

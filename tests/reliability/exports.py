@@ -32,7 +32,6 @@ from qkv.recording.recorder import record
 from qkv.recording.trace import Trace
 from qkv.tasks.exporting import export
 from qkv.tasks.load import load
-from qkv.tasks.viewing import scene_of_text
 from qkv.view.alignment import Alignment
 from qkv.view.export import save as save_alignments
 from qkv.view.showing import write_page
@@ -59,7 +58,7 @@ def ways(base: Path) -> Mapping[str, Callable[[Path], object]]:
     for name in ("transformer", "language"):
         runs[name] = base / name
         save_checkpoint(runs[name], families()[name])
-    scene = scene_of_text(runs["transformer"], "the cat sat on the mat")
+    scene = load(runs["transformer"]).scene("the cat sat on the mat")
     trace = _trace(runs["language"])
     words = tuple(f"word {number}" for number in range(40))
     alignment = Alignment(words, words, torch.rand(40, 40))

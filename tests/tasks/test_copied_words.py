@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 import qkv
-from qkv.tasks.viewing import scene_of
 
 _NAMES = [a + b + c for a in "bdfgklmnprst" for b in "aeiou" for c in "dklmnrst"]
 
@@ -21,7 +20,7 @@ def test_unknown_words_keep_their_names_and_copied_ones_are_marked(model: str, t
     )
     translator = run.load()
     assert translator.translate(["call zorro now"]) == ["zorro called"]
-    scene = scene_of(translator, "call zorro now")
+    scene = translator.scene("call zorro now")
     assert tuple(scene.sequences["source"]) == ("call", "zorro", "now")
     assert tuple(scene.sequences["target"]) == ("zorro", "called", "<eos>")
     assert tuple(scene.notes["source"]) == ("", "unknown", "")

@@ -16,7 +16,7 @@ from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.members import members_of, write_members
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.recipe import ENSEMBLES, RECIPE
-from qkv.tasks.translate.settings import MemberSettings, TranslateFiles
+from qkv.tasks.translate.settings import MemberSettings, TranslateEvaluation
 
 LETTERS = "abcdef"
 NAMES = ["0-ahead", "1-ahead", "2-back", "3-back"]
@@ -103,7 +103,7 @@ def test_the_folder_opens_as_an_ensemble_of_both_directions(folder: Path, data: 
     assert translator.translate(["fed"], beam=3) == Translator.load([folder / name for name in NAMES]).translate(
         ["fed"], beam=3
     )
-    figures = {figure.name: figure.value for figure in evaluate(folder, TranslateFiles(data=data), how=Decoding(3))}
+    figures = {figure.name: figure.value for figure in evaluate(folder, TranslateEvaluation(data=data, beam=3))}
     assert figures["word_error_rate"] < 200
     assert all(text[-1] == "x" for text in translator.translate(["abc", "fed"], beam=3))
     assert qkv.load(folder).translate(["abc"]) == translator.translate(["abc"])

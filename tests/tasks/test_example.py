@@ -11,7 +11,6 @@ import qkv
 from qkv.data.phrases import generate
 from qkv.errors import CheckpointError
 from qkv.tasks.example_run import FOLDER, SENTENCES, is_example, outside_grammar
-from qkv.tasks.viewing import scene_of
 
 
 def test_it_is_small() -> None:
@@ -39,7 +38,7 @@ def test_its_words_are_aligned_without_a_flag(tmp_path: Path) -> None:
     files = ["--source", tmp_path / "s", "--target", tmp_path / "t"]
     assert set(succeeded(run("align", "example", *files)).stdout.split()) == set(LINKS.split())
     assert found.weights is not None
-    scene = scene_of(translator, SENTENCES[0])
+    scene = translator.scene(SENTENCES[0])
     layer, head = scene.first_shown
     shown = scene.layers[layer].map().dense()
     for weights in (found.weights, shown.mean(0) if head is None else shown[head]):

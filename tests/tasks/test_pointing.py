@@ -20,9 +20,8 @@ from qkv.tasks.point.data import read_lines
 from qkv.tasks.point.objective import judge_positions, stack
 from qkv.tasks.point.predict import LAYER, ElementPointer
 from qkv.tasks.point.recipe import RECIPE
-from qkv.tasks.point.settings import PointFiles
+from qkv.tasks.point.settings import PointEvaluation, PointFiles
 from qkv.tasks.runs import load_trained
-from qkv.tasks.translate.settings import TranslateFiles
 
 _TRAINING = {"steps": 150, "warmup": 10, "learning_rate": 0.02, "validate_every": 75, "tokens": 512}
 _SIZES = {"hidden": 16, "attention": 16, "layers": 1}
@@ -76,7 +75,7 @@ def spans(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_largest_number_is_found_whatever_its_scale(largest: Path, tmp_path: Path) -> None:
     figures = {
         figure.name: figure.value
-        for figure in evaluate(largest, TranslateFiles(data=_numbers(tmp_path / "u.tsv", seed=1)))
+        for figure in evaluate(largest, PointEvaluation(data=_numbers(tmp_path / "u.tsv", seed=1)))
     }
     assert figures["exact"] > 90
     assert load(largest).point(["10,1 900,2 30,3", ""]) == [(2,), ()]
@@ -84,7 +83,7 @@ def test_the_largest_number_is_found_whatever_its_scale(largest: Path, tmp_path:
 
 def test_spans_of_words_are_found(spans: Path, tmp_path: Path) -> None:
     unseen, out = _words(tmp_path / "u.tsv", seed=1), tmp_path / "out"
-    figures = evaluate(spans, TranslateFiles(data=unseen), out=out)
+    figures = evaluate(spans, PointEvaluation(data=unseen, out=out))
     assert [figure.name for figure in figures] == ["positions", "exact"]
     assert figures[1].value > 80
     truth = [line.split("\t")[1] for line in unseen.read_text().splitlines()]
@@ -189,7 +188,7 @@ def test_elements_of_another_width_are_named(largest: Path, tmp_path: Path) -> N
         load(largest).point(["1,2", "5"])
     (tmp_path / "x.tsv").write_text("5\t1\n")
     with pytest.raises(DataError, match=r"x\.tsv:1: expected a vector of 2 numbers"):
-        evaluate(largest, TranslateFiles(data=tmp_path / "x.tsv"))
+        evaluate(largest, PointEvaluation(data=tmp_path / "x.tsv"))
 
 
 def test_settings_go_around() -> None:

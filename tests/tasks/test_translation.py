@@ -11,12 +11,12 @@ import qkv
 from qkv.data.corpus import Pair
 from qkv.errors import CheckpointError, ConfigError, DataError
 from qkv.tasks.drawing import alignments
-from qkv.tasks.evaluation import evaluate_translation
+from qkv.tasks.evaluation import evaluate
 from qkv.tasks.load import load
 from qkv.tasks.translate.data import learn_tokenizers
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.recipe import RECIPE
-from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
+from qkv.tasks.translate.settings import TranslateEvaluation, TranslateFiles, TranslateTokenizer
 
 LETTERS = "abcdefgh"
 WORDS = [first + second + third for first in LETTERS for second in LETTERS for third in LETTERS]
@@ -94,7 +94,7 @@ def test_attention_rows_are_what_each_target_token_attended_to(run: Path) -> Non
 def test_the_figure_after_training_is_the_figure_in_training(run: Path, files: TranslateFiles) -> None:
     kept = {line["step"]: line for line in _validations(run)}
     step = max(kept, key=lambda at: kept[at]["exact_match"])
-    figures = evaluate_translation(run, TranslateFiles(data=files.valid_data))
+    figures = evaluate(run, TranslateEvaluation(data=files.valid_data))
     for figure in figures:
         assert figure.value == pytest.approx(kept[step][figure.name], abs=1e-9)
 

@@ -30,7 +30,7 @@ def translator(kind):
 @pytest.mark.parametrize("kind", ["gru", "transformer"])
 def test_a_translation_shows_the_weights_that_it_was_made_with(kind):
     model = translator(kind)
-    scene = viewing.scene_of(model, "abcx")
+    scene = model.scene("abcx")
     assert scene.sequences["source"] == ("a", "b", "c", "<unk>")
     assert scene.notes["source"][-1] == "unknown"
     found = model.translate_fully(["abcx"], attention=True)[0]
@@ -43,7 +43,7 @@ def test_a_language_model_reads_the_text():
     torch.manual_seed(0)
     config = DecoderConfig(TOKENIZER.size, width=8, heads=2, layers=2)
     model = Generator(LanguageModel(config), TOKENIZER)
-    scene = viewing.scene_of(model, "abcabc", tokens=5)
+    scene = model.scene("abcabc", tokens=5)
     assert scene.sequences == {"text": ("a", "b", "c", "a", "b")}
     assert [layer.shape for layer in scene.layers] == [(2, 5, 5)] * 2
     assert float(scene.layers[0].map()[0, 0, 1]) == 0
@@ -53,14 +53,14 @@ def test_a_model_without_attention_has_nothing_to_show():
     config = RecurrentConfig(TOKENIZER.size, embedding=8, hidden=8, score="none")
     model = Translator(RecurrentTranslator(config), TOKENIZER)
     with pytest.raises(ConfigError, match="attention"):
-        viewing.scene_of(model, "abc")
+        model.scene("abc")
 
 
 @pytest.mark.parametrize(("text", "expected"), [("", "at least one token"), ("a" * 300, "at most 256 tokens")])
 def test_texts_that_cannot_be_read(text, expected):
     model = translator("gru")
     with pytest.raises(DataError, match=expected):
-        viewing.scene_of(model, text)
+        model.scene(text)
 
 
 def test_exactly_one_text(tmp_path):

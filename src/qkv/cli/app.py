@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 from qkv._version import VERSION
 from qkv.cli.align import align
 from qkv.cli.demo import demo
-from qkv.cli.evaluate import evaluate
+from qkv.cli.evaluate import ANY_FLAGS, EvaluateCommand, evaluate
 from qkv.cli.explain import explain
 from qkv.cli.export import export
 from qkv.cli.generate import generate
@@ -71,9 +71,12 @@ TRAIN, USE, LOOK, DEPLOY = "Train", "Use", "Look", "Deploy"
 app.add_typer(train, rich_help_panel=TRAIN)
 app.command("prepare", cls=CommandOfPaths, rich_help_panel=TRAIN)(prepare_command)
 app.command(cls=CommandOfPaths, rich_help_panel=TRAIN)(demo)
-for command in (translate, generate, classify, tag, point, regress, evaluate):
+_USES: tuple[Any, ...] = (translate, generate, classify, tag, point, regress)
+_LOOKS: tuple[Any, ...] = (view, align, explain)
+for command in _USES:
     app.command(cls=CommandOfPaths, rich_help_panel=USE)(command)
-for command in (view, align, explain):
+app.command("evaluate", cls=EvaluateCommand, context_settings=ANY_FLAGS, rich_help_panel=USE)(evaluate)
+for command in _LOOKS:
     app.command(cls=CommandOfPaths, rich_help_panel=LOOK)(command)
 app.command(cls=CommandOfPaths, rich_help_panel=DEPLOY)(export)
 

@@ -57,30 +57,59 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         flags = {name: bool(kwargs.pop(name, False)) for name in _OUTPUT_FLAGS}
-        try:
-            with _ready(**flags):
-                return command(*args, **kwargs)
-        except QkvError as error:
-            report_failure(_name_flag(command, kwargs, error).render(on_command_line))
-            if flags["verbose"]:
-                # The message of another library may contain control characters.
-                print(harmless(traceback.format_exc()), file=sys.stderr)  # noqa: T201
-            raise typer.Exit(BAD_INPUT) from None
-        except MEMORY_ERRORS as error:
-            if not report_out_of_memory(error):
-                raise
-            raise typer.Exit(BAD_INPUT) from None
-        except (OSError, UnicodeEncodeError) as error:
-            if (about_file := _about_file(error)) is None:  # the reader of a pipe has closed it, or a bug
-                raise
-            report_failure(str(about_file))
-            raise typer.Exit(BAD_INPUT) from None
-        except KeyboardInterrupt:
-            report_failure("interrupted")
-            raise typer.Exit(INTERRUPTED) from None
+        with reporting(functools.partial(_name_flag, command, kwargs), verbose=flags["verbose"]), _ready(**flags):
+            return command(*args, **kwargs)
 
     parameters = inspect.signature(command).parameters.values()
     return with_parameters(run, [*parameters, *keywords(_OUTPUT_FLAGS, dict.fromkeys(_OUTPUT_FLAGS, False))])
+
+
+@contextmanager
+def reporting(
+    renamed: Callable[[QkvError], QkvError] = lambda error: error, *, verbose: bool = False
+) -> "Iterator[None]":
+    """End the command with a message and an exit code if its code inside fails as `guarded` says.
+
+    Args:
+        renamed: lets a typed error name the flag that it is about.
+        verbose: whether a typed error also shows its traceback.
+    """
+    try:
+        yield
+    except QkvError as error:
+        report_failure(renamed(error).render(on_command_line))
+        if verbose:
+            # The message of another library may contain control characters.
+            print(harmless(traceback.format_exc()), file=sys.stderr)  # noqa: T201
+        raise typer.Exit(BAD_INPUT) from None
+    except MEMORY_ERRORS as error:
+        if not report_out_of_memory(error):
+            raise
+        raise typer.Exit(BAD_INPUT) from None
+    except (OSError, UnicodeEncodeError) as error:
+        if (about_file := _about_file(error)) is None:  # the reader of a pipe has closed it, or a bug
+            raise
+        report_failure(str(about_file))
+        raise typer.Exit(BAD_INPUT) from None
+    except KeyboardInterrupt:
+        report_failure("interrupted")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def with_torch() -> "Iterator[None]":
+    """Import PyTorch, which must not be interrupted, before a command knows its flags; errors inside are reported."""
+    with reporting():
+        _import_torch()
+        yield
+
+
+def _import_torch() -> None:
+    _expect_folder()
+    expect_addresses()
+    import torch  # noqa: F401
+
+    interruptible()
 
 
 def report_failure(text: str) -> None:
@@ -93,12 +122,10 @@ def _ready(*, quiet: bool, verbose: bool, json: bool) -> "Iterator[None]":
     """Import PyTorch, which must not be interrupted, and set how much is printed."""
     if quiet and verbose:
         raise ConfigError(setting("quiet"), f"no {setting('verbose')} beside it", "both", "Omit one of them.")
-    _expect_folder()
-    expect_addresses()
     start = time.monotonic()
+    _import_torch()
     import torch
 
-    interruptible()
     from qkv.tasks.notes import Verbosity, note, use_verbosity
 
     with _silenced(quiet), use_verbosity(Verbosity("quiet" if quiet else "verbose" if verbose else "normal", json)):

@@ -15,7 +15,7 @@ from qkv.tasks.translate.settings import DecodingSettings
 P = ParamSpec("P")
 R = TypeVar("R")
 Run = Annotated[Path, typer.Argument(help="Run folder, or one checkpoint in it.")]
-OnDevice = Annotated[str, typer.Option(help="Device: cpu, cuda, ...")]
+OnDevice = Annotated[str, typer.Option(help="Device, such as cpu or cuda.")]
 """The device of a command that uses a model."""
 LineBuffered = Annotated[bool, typer.Option("--line-buffered", help="Answer each line as it comes, for pipes; slower.")]
 """Whether each line is answered by itself; otherwise parts grow to 1,024 lines."""

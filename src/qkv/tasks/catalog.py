@@ -1,6 +1,6 @@
-"""The training tasks by name: their settings, which import nothing large, and their recipes."""
+"""The tasks by name. A task is registered here: its settings, how it is trained, and what answers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -15,11 +15,11 @@ from qkv.tasks.translate.settings import TRANSLATE
 TASKS: Mapping[str, TaskSettings] = MappingProxyType(
     {task.name: task for task in (TRANSLATE, CLASSIFY, TAG, GENERATE, POINT, REGRESS)}
 )
-"""The settings of each task, in the order of the help."""
+"""The settings of the tasks that are trained, in the order of the help; they import nothing large."""
 
 
 def recipe_of(task: str) -> Any:
-    """Return the recipe of a task, importing its models alone."""
+    """Return how a task is trained, see `qkv.tasks.recipe`, importing its models alone."""
     match task:
         case "translate":
             from qkv.tasks.translate import recipe as translate
@@ -45,3 +45,59 @@ def recipe_of(task: str) -> Any:
             from qkv.tasks.regress import recipe as regress
 
             return regress.RECIPE
+
+
+def _translator() -> Any:
+    from qkv.tasks.translate.predict import Translator
+
+    return Translator
+
+
+def _generator() -> Any:
+    from qkv.tasks.generate.predict import Generator
+
+    return Generator
+
+
+def _classifier() -> Any:
+    from qkv.tasks.classify.predict import Classifier
+
+    return Classifier
+
+
+def _tagger() -> Any:
+    from qkv.tasks.tag.predict import Tagger
+
+    return Tagger
+
+
+def _pointer() -> Any:
+    from qkv.tasks.point.predict import ElementPointer
+
+    return ElementPointer
+
+
+def _regressor() -> Any:
+    from qkv.tasks.regress.predict import Regressor
+
+    return Regressor
+
+
+def _mask_filler() -> Any:
+    from qkv.tasks.fill import MaskFiller
+
+    return MaskFiller
+
+
+ANSWERERS: Mapping[str, Callable[[], Any]] = MappingProxyType(
+    {
+        "translate": _translator,
+        "generate": _generator,
+        "classify": _classifier,
+        "tag": _tagger,
+        "point": _pointer,
+        "regress": _regressor,
+        "fill": _mask_filler,
+    }
+)
+"""What imports and returns the class of a task's trained models; masks are filled by published models alone."""

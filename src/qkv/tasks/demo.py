@@ -18,9 +18,9 @@ from qkv.data.dates import splits
 from qkv.tasks.drawing import alignments
 from qkv.tasks.notes import as_json, note, working
 from qkv.tasks.streams import write_json
-from qkv.tasks.translate.objective import judge
 from qkv.tasks.translate.predict import Translation, Translator
 from qkv.tasks.translate.recipe import RECIPE
+from qkv.tasks.translate.scoring import judge
 from qkv.view.export import save
 
 STEPS = 500

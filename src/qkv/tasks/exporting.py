@@ -12,17 +12,15 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, UnsupportedError, expect_name, setting
 from qkv.files import absolute, as_path
 from qkv.hub.ctranslate import to_ctranslate2
-from qkv.hub.ctranslate_check import convert, expect_same
 from qkv.hub.families.save import save
 from qkv.hub.onnx_graphs import Exportable, to_onnx
-from qkv.models.language_model import LanguageModel
 from qkv.models.parts import TransformerParts
 from qkv.models.recurrent_language_model import RecurrentLanguageModel
 from qkv.models.translator import TransformerTranslator
 from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.fill import MaskFiller
 from qkv.tasks.generate.predict import Generator
-from qkv.tasks.load import Model, load
+from qkv.tasks.load import load
 from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.tag.predict import Tagger
@@ -84,7 +82,7 @@ def export(run: str | Path, to: str, out: Path) -> list[str]:
     return sorted(path.name for path in out.iterdir())
 
 
-def _of_text(trained: Model) -> Loaded:
+def _of_text(trained: Loaded | MaskFiller | ElementPointer | Regressor) -> Loaded:
     """Return a model that reads text; the other programs have no input for others."""
     if isinstance(trained, ElementPointer | Regressor):
         got = "a pointer network" if isinstance(trained, ElementPointer) else "a regression"
@@ -109,29 +107,19 @@ def _to_onnx(model: nn.Module, out: Path) -> None:
 def _to_ctranslate2(trained: Loaded, out: Path) -> None:
     model, tokenizer = trained.model, trained.tokenizer
     parts = getattr(model, "parts", None)
-    is_published = isinstance(parts, TransformerParts) and bool(parts.settings)
-    if is_published and isinstance(model, LanguageModel | TransformerTranslator):
-        convert(model, tokenizer, out, *([_alignment_head(trained)] if isinstance(trained, Translator) else []))
-        return
+    if isinstance(parts, TransformerParts) and parts.settings:
+        hint = f"Use {setting('to', 'transformers')}: CTranslate2's ct2-transformers-converter reads the folder."
+        raise UnsupportedError(setting("to"), "a model of this library", "a published one", hint)
     if not isinstance(trained, Translator) or not isinstance(model, TransformerTranslator):
-        hint = f"Train with {setting('model', 'transformer')}, no {setting('copy')}."
-        if is_published:
-            hint = f"Use {setting('to', 'transformers')}."
-        elif isinstance(model, Exportable):
-            hint = "Export it to ONNX."
+        hint = (
+            "Export it to ONNX."
+            if isinstance(model, Exportable)
+            else f"Train with {setting('model', 'transformer')}, no {setting('copy')}."
+        )
         raise UnsupportedError(setting("to"), "a translation Transformer", type(model).__name__, hint)
     positions = max(_LEAST_POSITIONS, int(trained.limit(torch.tensor(trained.longest, device="cpu"))))
     pieces, source = tokenizer.vocabulary.pieces, tokenizer.source.vocabulary.pieces
-    to_ctranslate2(
-        model,
-        pieces,
-        out,
-        source_pieces=source,
-        **_special_tokens(tokenizer),
-        positions=positions,
-        alignment=_alignment_head(trained),
-    )
-    expect_same(model, tokenizer, out)
+    to_ctranslate2(model, pieces, out, source_pieces=source, **_special_tokens(tokenizer), positions=positions)
 
 
 def _about(trained: Loaded) -> dict[str, JsonValue]:
@@ -142,22 +130,7 @@ def _about(trained: Loaded) -> dict[str, JsonValue]:
         **_text_rules(trained.tokenizer),
         "longest": longest,
         "labels": list(labels),
-        **_alignment(trained),
     }
-
-
-def _alignment_head(translator: Translator) -> tuple[int, int | None]:
-    """Return the layer of a Transformer's decoder, and the head in it, that align words; None for the mean of heads."""
-    _, layer, *_ = translator.reading.layer.split(".")
-    return int(layer), translator.reading.head
-
-
-def _alignment(trained: Loaded) -> dict[str, JsonValue]:
-    """Return which attention aligns words, of a translator that has some."""
-    if not isinstance(trained, Translator) or trained.model.alignment_layer is None:
-        return {}
-    reading = trained.reading
-    return {"alignment": {"layer": reading.layer, "head": reading.head, "when": reading.when}}
 
 
 def _text_rules(tokenizer: Tokenizer) -> dict[str, JsonValue]:

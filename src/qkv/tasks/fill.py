@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, NoReturn, final
 
 import torch
 from torch import Tensor
@@ -14,7 +14,9 @@ from qkv.errors import ConfigError, DataError
 from qkv.models.reader import MaskedLanguageModel
 from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import Trained, expect_task, load_trained, rebuild_reader
+from qkv.tasks.text_attention import read_scene
 from qkv.values.checked import answering
+from qkv.view.scene import Scene
 
 _ROWS = 32
 
@@ -100,6 +102,27 @@ class MaskFiller:
             probabilities = scores[torch.arange(len(rows), device=scores.device), masked].float().softmax(-1)
             filled += [self._filled(ids, row, best) for ids, row in zip(rows, probabilities, strict=True)]
         return filled
+
+    def score_files(self, files: Any) -> NoReturn:
+        """Refuse: there is no training of masked language models here whose figures could be computed.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError("run", "a model of a task that `qkv train` has", "one that fills masks", "Use fill().")
+
+    def scene(self, text: str, tokens: int | None = None) -> Scene:
+        """Run the model on a text, and return what every layer attends to, for the viewer.
+
+        Args:
+            text: one text.
+            tokens: number of tokens to read; None for all.
+
+        Raises:
+            DataError: the text has no tokens.
+            ConfigError: the model has no attention.
+        """
+        return read_scene(self, self.tokenizer.encode(text)[:tokens], text)
 
     @property
     def _mask(self) -> int:

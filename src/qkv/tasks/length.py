@@ -1,11 +1,12 @@
 """Limits of length: texts longer than a model reads are refused, answers that are cut are reported."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import final
 
 from qkv.data.tokenizer import Tokenizer
-from qkv.errors import DataError, setting
+from qkv.errors import DataError, Place, setting
 from qkv.metrics.figure import Figure
 
 
@@ -29,6 +30,22 @@ def expect_length(name: str, tokens: int, longest: int, tokenizer: Tokenizer) ->
     if tokens > longest:
         retrain = f", or train with {setting('longest', f'{tokens}')}" if tokenizer.imported is None else ""
         raise DataError(name, f"at most {longest} tokens", f"{tokens}", f"Shorten or split it{retrain}.")
+
+
+@contextmanager
+def naming_line(file: object, lines: Sequence[int]) -> Iterator[None]:
+    """Name the file and the line in an error about the text of some number.
+
+    Args:
+        file: where the texts come from.
+        lines: the line of each text; texts are counted from 1.
+    """
+    try:
+        yield
+    except DataError as error:
+        if error.file is not None or error.line is None:
+            raise
+        raise error.about(Place(file, lines[error.line - 1])) from None
 
 
 class CutWarning(UserWarning):

@@ -1,57 +1,46 @@
 """`qkv.load`: load a trained model of any task."""
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 
 from qkv.errors import CheckpointError, expect_name, nearest
 from qkv.files import as_path
-from qkv.tasks.classify.predict import Classifier
-from qkv.tasks.fill import MaskFiller
-from qkv.tasks.generate.predict import Generator
-from qkv.tasks.point.predict import ElementPointer
-from qkv.tasks.regress.predict import Regressor
-from qkv.tasks.runs import Trained, expect_task, load_trained
-from qkv.tasks.tag.predict import Tagger
+from qkv.tasks.catalog import ANSWERERS
+from qkv.tasks.runs import expect_task, load_trained
 from qkv.tasks.translate.members import members_of
-from qkv.tasks.translate.predict import Translator
+
+if TYPE_CHECKING:
+    from qkv.tasks.classify.predict import Classifier
+    from qkv.tasks.fill import MaskFiller
+    from qkv.tasks.generate.predict import Generator
+    from qkv.tasks.point.predict import ElementPointer
+    from qkv.tasks.regress.predict import Regressor
+    from qkv.tasks.tag.predict import Tagger
+    from qkv.tasks.translate.predict import Translator
 
 Task = Literal["translate", "generate", "fill", "classify", "tag", "point", "regress"]
-Model = Translator | Generator | MaskFiller | Classifier | Tagger | ElementPointer | Regressor
-"""A trained model of any task."""
-_LOADERS: Mapping[str, Callable[[Trained, str | torch.device], Model]] = MappingProxyType(
-    {
-        "classify": Classifier.of,
-        "fill": MaskFiller.of,
-        "generate": Generator.of,
-        "point": ElementPointer.of,
-        "regress": lambda trained, device: Regressor.of(trained),
-        "tag": Tagger.of,
-        "translate": Translator.of,
-    }
-)
 
 
+# One overload for each task gives editors and type checkers the class of the model.
 @overload
-def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["translate"]) -> Translator: ...
+def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["translate"]) -> "Translator": ...
 @overload
-def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["generate"]) -> Generator: ...
+def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["generate"]) -> "Generator": ...
 @overload
-def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["fill"]) -> MaskFiller: ...
+def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["fill"]) -> "MaskFiller": ...
 @overload
-def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["classify"]) -> Classifier: ...
+def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["classify"]) -> "Classifier": ...
 @overload
-def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["tag"]) -> Tagger: ...
+def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["tag"]) -> "Tagger": ...
 @overload
-def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["point"]) -> ElementPointer: ...
+def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["point"]) -> "ElementPointer": ...
 @overload
-def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["regress"]) -> Regressor: ...
+def load(run: str | Path, device: str | torch.device = ..., *, task: Literal["regress"]) -> "Regressor": ...
 @overload
-def load(run: str | Path, device: str | torch.device = ..., *, task: None = ...) -> Model: ...
-def load(run: str | Path, device: str | torch.device = "cpu", *, task: Task | None = None) -> Model:
+def load(run: str | Path, device: str | torch.device = ..., *, task: None = ...) -> Any: ...
+def load(run: str | Path, device: str | torch.device = "cpu", *, task: Task | None = None) -> Any:
     """Load a trained model with its tokenizer, ready to use.
 
     Args:
@@ -79,14 +68,16 @@ def load(run: str | Path, device: str | torch.device = "cpu", *, task: Task | No
         qkv.errors.CheckpointError: /dev/null/run: expected a checkpoint or a run folder; got no such folder. ...
     """
     if task is not None:
-        expect_name("task", task, _LOADERS, "a known task")
+        expect_name("task", task, ANSWERERS, "a known task")
     runs = [(path, load_trained(path)) for path in members_of(as_path(run, "run"))]
     trained = runs[0][1]
     if task is not None:
         expect_task(trained, task, f"a checkpoint of `qkv train {task}`")
     if len(runs) > 1:
+        from qkv.tasks.translate.predict import Translator
+
         return Translator.ensemble([(path, Translator.of(member, device)) for path, member in runs])
-    if trained.task not in _LOADERS:
-        got, hint = f'"{trained.task[:80]}"', nearest(trained.task[:80], _LOADERS)
+    if trained.task not in ANSWERERS:
+        got, hint = f'"{trained.task[:80]}"', nearest(trained.task[:80], ANSWERERS)
         raise CheckpointError(str(trained.folder), "a task that this version knows", got, hint)
-    return _LOADERS[trained.task](trained, device)
+    return ANSWERERS[trained.task]().of(trained, device)

@@ -10,7 +10,7 @@ from functools import cached_property
 from inspect import Parameter
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Any, ClassVar, Literal, final
 
 from qkv.data.choices import Form, TokenizerKind
 from qkv.data.word_table import WordTable
@@ -48,11 +48,14 @@ class RunOptions:
     print_config: Annotated[bool, Option("Show all settings as TOML and exit.")] = False
 
 
+Device = Annotated[str, Option("Device, such as cpu or cuda.")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class LoopOptions(RunOptions):
     """The same of a task that trains step by step."""
 
-    device: Annotated[str, Option("Device: cpu, cuda, ...")] = "cpu"
+    device: Device = "cpu"
     start: Annotated[Path | None, Option("Initialize with the weights of another run.", flag="from")] = None
     tensorboard: Annotated[bool, Option("Also log to TensorBoard (extra: log).")] = False
     processes: Annotated[
@@ -73,20 +76,46 @@ class TextOptions(LoopOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairFiles:
+class EvaluationSettings:
+    """Score a model with the same code as training. `qkv evaluate RUN --help` lists the flags of the run's task.
+
+    Example: qkv evaluate runs/de-en --source test.de --target test.en
+    """
+
+    as_trained: ClassVar[frozenset[str]] = frozenset()
+    """The settings that are by default those of the training."""
+
+    device: Device = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswersEvaluation(EvaluationSettings):
+    """The same for a model that writes an answer for each line or row."""
+
+    out: Annotated[Path | None, Option("Also write the model's output to this file")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairData:
     """Pairs of lines: two parallel files, or one TSV file."""
 
     source: Annotated[Texts | None, Option("Source sentences, one per line (.gz too)")] = None
     target: Annotated[Texts | None, Option("Their translations, line by line")] = None
     data: Annotated[Pairs | None, Option("Or one file with source<TAB>target on each line")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairFiles(PairData):
+    """Pairs of lines to train on and to validate on."""
+
     valid_source: Annotated[Texts | None, Option("Sources to validate on; held out if not given")] = None
     valid_target: Annotated[Texts | None, Option("Their translations")] = None
     valid_data: Annotated[Pairs | None, Option("Or one file with source<TAB>target")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordTableSettings:
-    """The fields of a `qkv.data.word_table.WordTable`, each None if it is not given.
+class WordColumns:
+    """The columns of a `qkv.data.word_table.WordTable` and what separates symbols, each None if it is not given.
 
     Raises:
         ConfigError: a column is out of range, or two are the same.
@@ -117,14 +146,6 @@ class WordTableSettings:
     features_sep: Annotated[str | None, Option("Separates features", topic=COLUMNS, or_else=WordTable.features_sep)] = (
         None
     )
-    features: Annotated[
-        Literal["front", "separate"] | None,
-        Option(
-            "Features stand before the source, or are a source with an attention of its own",
-            topic=COLUMNS,
-            or_else=WordTable.features,
-        ),
-    ] = None
 
     def __post_init__(self) -> None:
         self.with_default(None)
@@ -136,9 +157,23 @@ class WordTableSettings:
 
     def with_default(self, default: WordTable | None) -> WordTable | None:
         """Return the columns; what is not given comes from a default."""
-        values = {item.name: getattr(self, item.name) for item in fields(WordTable)}
+        values = {item.name: getattr(self, item.name, None) for item in fields(WordTable)}
         settings = {name: value for name, value in values.items() if value is not None}
         return replace(default or WordTable(), **settings) if settings or default is not None else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordTableSettings(WordColumns):
+    """All fields of a `qkv.data.word_table.WordTable`."""
+
+    features: Annotated[
+        Literal["front", "separate"] | None,
+        Option(
+            "Features stand before the source, or are a source with an attention of its own",
+            topic=COLUMNS,
+            or_else=WordTable.features,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +248,7 @@ class TaskSettings:
         defaults: defaults that are the task's own, by table and name; a mapping has one for each kind of model, and one
             for "others".
         options: what the command has besides.
+        evaluation: what `qkv evaluate` is given for a run of the task.
     """
 
     name: str
@@ -220,6 +256,7 @@ class TaskSettings:
     tables: Mapping[str, type]
     defaults: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     options: type[RunOptions] = TextOptions
+    evaluation: type[EvaluationSettings] = EvaluationSettings
 
     @cached_property
     def table_of(self) -> dict[str, str]:

@@ -1,17 +1,22 @@
 """What a model that reads a text attends to: self-attention of its layers, or of the last one as a picture."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from qkv.data.batches import device_of
-from qkv.errors import ConfigError, setting
+from qkv.errors import ConfigError, DataError, setting
 from qkv.models.language_model import LanguageModel
 from qkv.models.reader import TextTagger
 from qkv.models.recurrent_language_model import RecurrentLanguageModel
 from qkv.nn.attention import Attention
 from qkv.recording.recorder import record
+from qkv.view.scene import Scene
+
+T = TypeVar("T")
+_TITLE = 60
 
 
 def attention_names(model: nn.Module) -> list[str]:
@@ -72,3 +77,57 @@ def last_self_attention(loaded: Any, ids: list[int], begins: tuple[int, ...] = (
         read_ids(loaded, torch.tensor([ids], device=device), begins)
     weights = trace.weights(layer)[0].float().cpu()
     return weights.mean(0) if weights.ndim == 3 else weights
+
+
+def read_scene(loaded: Any, ids: Sequence[int], text: str, begins: tuple[int, ...] = ()) -> Scene:
+    """Run a loaded model of one text on tokens, and return what every layer attends to.
+
+    Args:
+        loaded: the model with its tokenizer.
+        ids: the tokens.
+        text: the text, for the title.
+        begins: where the words begin, for a tagger.
+
+    Returns:
+        The scene of the sequence "text"; or of "source", for a text whose states are pooled by attention, where
+        "target" is the pool's one query.
+
+    Raises:
+        DataError: there are no tokens.
+        ConfigError: the model has no attention.
+    """
+    expect_attention(loaded.model)
+    tokens = torch.tensor([list(expect_tokens(ids))], device=device_of(loaded.model))
+    with torch.no_grad(), record(loaded.model) as trace:
+        read_ids(loaded, tokens, begins)
+    pieces = loaded.tokenizer.pieces(ids)
+    pooled = any(not call.self_attention for calls in trace.calls.values() for call in calls)
+    name = "source" if pooled else "text"
+    return trace.scene(0, {name: pieces}, title=title_of(text), notes={name: unknown_notes(pieces)})
+
+
+def expect_tokens(tokens: Sequence[T]) -> Sequence[T]:
+    """Return the tokens of a text, of which there must be one.
+
+    Raises:
+        DataError: there is none.
+    """
+    if not tokens:
+        raise DataError(setting("text"), "at least one token", "none", "Give a text for the model to read.")
+    return tokens
+
+
+def unknown_notes(pieces: Sequence[str]) -> list[str]:
+    """Return a note for each token of a scene: that it is unknown, or none."""
+    return ["unknown" if piece == "<unk>" else "" for piece in pieces]
+
+
+def title_of(text: str) -> str:
+    """Return a text as the title of its scene, on one line.
+
+    Example:
+        >>> title_of("one\\n two"), len(title_of("x" * 100))
+        ('one two', 60)
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= _TITLE else line[: _TITLE - 1] + "…"

@@ -16,7 +16,7 @@ from qkv.tasks.generate.predict import Generator
 from qkv.tasks.generate.settings import GenerateFiles, GenerateModel, GenerateTokenizer
 from qkv.tasks.launch import TrainingCall, meet
 from qkv.tasks.listeners import listening
-from qkv.tasks.load import Model, load
+from qkv.tasks.load import load
 from qkv.tasks.notes import Verbosity, use_verbosity
 from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.point.settings import PointFiles, PointModel
@@ -33,7 +33,7 @@ from qkv.training.screen import show_figures
 from qkv.training.settings import Settings as Training
 
 Callback = Callable[[Event], object]
-M = TypeVar("M", bound=Model)
+M = TypeVar("M")
 Translate = ParamSpec("Translate")
 Generate = ParamSpec("Generate")
 Classify = ParamSpec("Classify")

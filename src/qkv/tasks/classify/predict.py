@@ -14,15 +14,18 @@ from qkv.errors import CheckpointError, Place
 from qkv.hub.families.load import PUBLISHED
 from qkv.models.reader import TextClassifier, TextTagger
 from qkv.recording import record
-from qkv.tasks.classify.data import EncodedText, Labeling, features_of
+from qkv.tasks.classify.data import EncodedText, Labeling, features_of, read_texts
 from qkv.tasks.classify.model import build_model, stored_config
 from qkv.tasks.classify.objective import ReaderModel, predict
+from qkv.tasks.classify.settings import ClassifyEvaluation
 from qkv.tasks.length import expect_length
 from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import OTHER_VERSION, Trained, expect_task, load_trained, rebuild, rebuild_reader
-from qkv.tasks.text_attention import last_self_attention
+from qkv.tasks.task import Scored
+from qkv.tasks.text_attention import last_self_attention, read_scene
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
+from qkv.view.scene import Scene
 
 
 @final
@@ -137,6 +140,42 @@ class Classifier:
         with torch.no_grad(), record(model, layers=[model.attention_layer]) as trace:
             model(torch.tensor([list(ids)], device=device), torch.tensor([len(ids)], device=device))
         return trace.weights(model.attention_layer)[0, 0].float().cpu()
+
+    def score_files(self, files: ClassifyEvaluation) -> Scored:
+        """Score the model on files, with the code of its training.
+
+        Args:
+            files: as `qkv evaluate` is given them.
+
+        Returns:
+            The figures, and label<TAB>text of each line, which can be trained on.
+
+        Raises:
+            DataError: a file is invalid; the message gives file and line.
+            ConfigError: a file is missing, or a setting is invalid.
+        """
+        from qkv.tasks.classify.scoring import score_labels
+
+        return score_labels(
+            self,
+            read_texts(files.data),
+            files.data,
+            lambda texts: [(label,) for label in self.classify([text.words[0] for text in texts])],
+            lambda text, labels: [f"{labels[0]}\t{text.words[0]}"],
+        )
+
+    def scene(self, text: str, tokens: int | None = None) -> Scene:
+        """Run the model on a text, and return what every layer attends to, for the viewer.
+
+        Args:
+            text: one text.
+            tokens: number of tokens to read; None for all.
+
+        Raises:
+            DataError: the text has no tokens.
+            ConfigError: the model has no attention.
+        """
+        return read_scene(self, self.tokenizer.encode(text)[:tokens], text)
 
     def _item(self, text: str, number: int) -> EncodedText:
         ids = tuple(self.tokenizer.encode(text))

@@ -6,15 +6,37 @@ from typing import Annotated, Literal
 
 from qkv.data.choices import LABELED_HELD_OUT
 from qkv.settings import Option
-from qkv.tasks.settings import ATTENTION, LEARNING_RATE, MechanismSettings, Pairs, TaskSettings, TokenizerSettings
+from qkv.tasks.settings import (
+    ATTENTION,
+    LEARNING_RATE,
+    AnswersEvaluation,
+    MechanismSettings,
+    Pairs,
+    TaskSettings,
+    TokenizerSettings,
+)
 from qkv.training.settings import Settings as Training
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifyFiles:
+class ClassifyData:
     """Labeled texts."""
 
     data: Annotated[Pairs | None, Option("label<TAB>text on each line (.gz too)")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyEvaluation(AnswersEvaluation, ClassifyData):
+    """Score labels with the code of training: accuracy and F1.
+
+    Example: qkv evaluate runs/films --data test.tsv
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyFiles(ClassifyData):
+    """Labeled texts to train on and to validate on."""
+
     valid_data: Annotated[Pairs | None, Option(f"The same for validation; {LABELED_HELD_OUT}")] = None
     longest: Annotated[int, Option("Maximum length of a text", "tokens", least=1)] = 512
 
@@ -72,6 +94,8 @@ LOOP: Mapping[str, object] = {
     "log_every": 25,
     "patience": 10,
 }
+
+
 CLASSIFY = TaskSettings(
     "classify",
     """Train a model that labels texts and shows which words decided.
@@ -83,4 +107,5 @@ CLASSIFY = TaskSettings(
     {"data": ClassifyFiles, "tokenizer": TokenizerSettings, "model": ClassifyModel, "training": Training},
     # Words determine the label of a text.
     {"tokenizer": {"tokenizer": "word", "vocabulary": 30_000}, "training": LOOP},
+    evaluation=ClassifyEvaluation,
 )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from qkv.data.batches import collate_sources, device_of, in_batches
 from qkv.data.segments import SPECIALS
+from qkv.data.text import read_text
 from qkv.data.tokenizer import Tokenizer
 from qkv.decode.beam import Beam
 from qkv.decode.beam import beam as search
@@ -23,12 +24,14 @@ from qkv.models.language_model import LanguageModel
 from qkv.tasks.generate.data import passage
 from qkv.tasks.generate.model import build_model, stored_config
 from qkv.tasks.generate.objective import TextModel, judge
-from qkv.tasks.generate.settings import GENERATE, TEMPERATURE, TOKENS
-from qkv.tasks.python_values import expect_texts
+from qkv.tasks.generate.settings import GENERATE, TEMPERATURE, TOKENS, GenerateEvaluation
+from qkv.tasks.python_values import as_source, expect_texts, text_line
 from qkv.tasks.runs import Trained, expect_task, load_trained, rebuild
-from qkv.tasks.text_attention import last_self_attention
+from qkv.tasks.task import Scored
+from qkv.tasks.text_attention import last_self_attention, read_scene
 from qkv.tasks.tokenizing import report_unknown
 from qkv.values.checked import answering
+from qkv.view.scene import Scene
 
 LongPrompt = Literal["refuse", "window"]
 _ROWS, _WIDEST = 64, 1_000_000
@@ -233,6 +236,37 @@ class Generator:
         figures = judge(self.model, tokens)
         expect_numbers(torch.tensor(figures[0].value, device="cpu"), "this text")
         return figures
+
+    def score_files(self, files: GenerateEvaluation) -> Scored:
+        """Score the model on files, with the code of its training.
+
+        Args:
+            files: as `qkv evaluate` is given them.
+
+        Returns:
+            The figures, and no lines: it is scored by the probability of each token.
+
+        Raises:
+            DataError: a file is invalid; the message gives file and line.
+            ConfigError: a file is missing, or a setting is invalid.
+        """
+        if files.text is None:
+            hint = "A language model is scored on plain text."
+            raise ConfigError(setting("text"), "a file of plain text", "none", hint)
+        return Scored(self.evaluate(read_text(as_source(files.text, "text", text_line))), ())
+
+    def scene(self, text: str, tokens: int | None = None) -> Scene:
+        """Run the model on a text, and return what every layer attends to, for the viewer.
+
+        Args:
+            text: one text.
+            tokens: number of tokens to read; None for all.
+
+        Raises:
+            DataError: the text has no tokens.
+            ConfigError: the model has no attention.
+        """
+        return read_scene(self, self.tokenizer.encode(text)[:tokens], text)
 
     def _encode(self, prompt: str, long_prompt: LongPrompt) -> list[int]:
         expect_name(setting("long_prompt"), long_prompt, get_args(LongPrompt))

@@ -6,7 +6,15 @@ from typing import Annotated, Literal
 
 from qkv.data.choices import TokenizerKind, WindowOrder
 from qkv.settings import Option
-from qkv.tasks.settings import ATTENTION, MechanismSettings, ModelKind, TaskSettings, Texts, TokenizerSettings
+from qkv.tasks.settings import (
+    ATTENTION,
+    EvaluationSettings,
+    MechanismSettings,
+    ModelKind,
+    TaskSettings,
+    Texts,
+    TokenizerSettings,
+)
 from qkv.training.settings import Settings as Training
 
 TOKENS = 200
@@ -16,10 +24,24 @@ TEMPERATURE = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateFiles:
+class GenerateText:
     """Plain text."""
 
     text: Annotated[Texts | None, Option("A file of plain text (.gz too)")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateEvaluation(EvaluationSettings, GenerateText):
+    """Score a text with the code of training: loss, perplexity and bits per character.
+
+    Example: qkv evaluate runs/plays --text test.txt
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerateFiles(GenerateText):
+    """A text to train on, or a corpus, and what is held out."""
+
     prepared: Annotated[Path | None, Option("Or a corpus that qkv prepare wrote")] = None
     valid_text: Annotated[
         Texts | None, Option("Another file for validation; the end of the text is held out if not given")
@@ -98,4 +120,5 @@ GENERATE = TaskSettings(
             "log_every": 25,
         },
     },
+    evaluation=GenerateEvaluation,
 )

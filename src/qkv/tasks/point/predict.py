@@ -1,7 +1,7 @@
 """A trained pointer network: points at elements of its input, and shows the probabilities of all of them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast, final, get_args
 
@@ -10,20 +10,25 @@ from torch import Tensor
 
 from qkv.data.batches import device_of
 from qkv.data.choices import Elements
-from qkv.data.pointing import Pointed, read_elements
+from qkv.data.pointing import Pointed, parse_pairs, read_elements
 from qkv.data.words import split_words
 from qkv.errors import CheckpointError, ConfigError, Place, setting
 from qkv.metrics.figure import Figure
 from qkv.models.pointer import END, PointerNetwork
 from qkv.recording.recorder import record
+from qkv.tasks.pairs import PairSources
 from qkv.tasks.point.data import ElementVocabulary
 from qkv.tasks.point.model import build_pointer
 from qkv.tasks.point.objective import judge_positions, point, stack
-from qkv.tasks.point.settings import POINT, AnswerOrder
+from qkv.tasks.point.settings import POINT, AnswerOrder, PointEvaluation
 from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import OTHER_VERSION, Trained, expect_task, load_trained, rebuild
+from qkv.tasks.task import Scored
+from qkv.tasks.text_attention import expect_tokens, title_of
+from qkv.tasks.tokenizing import report_unknown
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
+from qkv.view.scene import Scene
 
 LAYER = "pointer.attention"
 END_SHOWN = "<end>"
@@ -189,6 +194,53 @@ class ElementPointer:
         batch = stack([item], self.vocabulary, device_of(self.model))
         previous = torch.tensor([[END, *positions]], device=device_of(self.model))
         self.model(batch.elements, batch.lengths, previous)
+
+    def score_files(self, files: PointEvaluation) -> Scored:
+        """Score the model on files, with the code of its training.
+
+        Args:
+            files: as `qkv evaluate` is given them.
+
+        Returns:
+            The figures, and the positions of each line.
+
+        Raises:
+            DataError: a file is invalid; the message gives file and line.
+            ConfigError: a file is missing, or a setting is invalid.
+        """
+        sources = PairSources.of(files) or PairSources()
+        width = self.model.config.features if self.kind == "numbers" else None
+        items, _ = parse_pairs(sources.read(), sources.names, self.kind, width)
+        if self.vocabulary is not None:
+            report_unknown([self.vocabulary.ids(item.elements) for item in items], 0, "elements")
+        positions, figures = self.evaluate(items, files.beam)
+        return Scored(figures, (" ".join(map(str, row)) for row in positions))
+
+    def scene(self, text: str, tokens: int | None = None) -> Scene:
+        """Point at the elements of a line, and return what the model attends to, for the viewer.
+
+        Args:
+            text: one line.
+            tokens: number of elements to read; None for all.
+
+        Returns:
+            The pointer's attention between answer and elements; and, as another sequence, what elements attend to.
+
+        Raises:
+            DataError: the line has no elements, or others than the model knows.
+        """
+        excerpt = " ".join(expect_tokens(split_words(text)[:tokens]))
+        item, (answer,) = self.read(excerpt), self.point_fully([excerpt])
+        with torch.no_grad(), record(self.model) as trace:
+            self.run(item, answer.positions)
+        pointer = trace.selected([LAYER])
+        sides = {"source": (END_SHOWN, *answer.elements), "target": (*answer.chosen, END_SHOWN)}
+        scene = pointer.scene(0, sides, title=title_of(text))
+        inner = [name for name, calls in trace.calls.items() if name != LAYER and calls]
+        if not inner:
+            return scene
+        inside = trace.selected(inner).scene(0, {"text": answer.elements})
+        return replace(scene, sequences={**scene.sequences, **inside.sequences}, layers=(*inside.layers, *scene.layers))
 
     def evaluate(self, items: Sequence[Pointed], beam: int = 1) -> tuple[list[tuple[int, ...]], list[Figure]]:
         """Score the model with the same code as in training.

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from qkv.data.choices import Elements
 from qkv.settings import Option
-from qkv.tasks.settings import ATTENTION, DATA, LoopOptions, TaskSettings
+from qkv.tasks.settings import ATTENTION, DATA, AnswersEvaluation, LoopOptions, TaskSettings
 from qkv.training.settings import Settings as Training
 
 Listed = str | Sequence[str] | Sequence[float] | Sequence[Sequence[float]]
@@ -20,12 +20,28 @@ AnswerOrder = Literal["sequence", "cycle", "set"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PointFiles:
+class PointData:
     """Elements and positions, see `qkv.data.pointing`."""
 
     source: Annotated[Lists | None, Option("Elements separated by spaces, one line per example (.gz too)")] = None
     target: Annotated[Lists | None, Option("Positions of elements, from 1, line by line")] = None
     data: Annotated[ListPairs | None, Option("Or one file with elements<TAB>positions on each line")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointEvaluation(AnswersEvaluation, PointData):
+    """Score answers with the code of training: right positions and exact answers.
+
+    Example: qkv evaluate runs/sort --data test.tsv
+    """
+
+    beam: Annotated[int, Option("Beam width; 1 is greedy")] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointFiles(PointData):
+    """Lines to train on and to validate on."""
+
     valid_source: Annotated[Lists | None, Option("Elements to validate on; held out if not given")] = None
     valid_target: Annotated[Lists | None, Option("Their positions")] = None
     valid_data: Annotated[ListPairs | None, Option("Or one file with elements<TAB>positions")] = None
@@ -89,5 +105,6 @@ POINT = TaskSettings(
             "log_every": 100,
         }
     },
-    LoopOptions,
+    options=LoopOptions,
+    evaluation=PointEvaluation,
 )

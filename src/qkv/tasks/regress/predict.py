@@ -9,16 +9,20 @@ import numpy as np
 import torch
 
 from qkv.data.choices import Decimal
-from qkv.data.table import FieldTable
+from qkv.data.table import FieldTable, parse_table, read_table
 from qkv.errors import CheckpointError, ConfigError, DataError, Place, brief, expect_name, quantity, setting
 from qkv.metrics.figure import Figure
 from qkv.models.smoother import KernelSmoother
+from qkv.recording.recorder import record
 from qkv.scores.catalog import KERNELS
 from qkv.tasks.regress.model import estimator_class, judge_regression
-from qkv.tasks.regress.settings import LEVEL, REGRESS, Beyond
+from qkv.tasks.regress.settings import LEVEL, REGRESS, Beyond, RegressEvaluation
 from qkv.tasks.runs import Trained, expect_task, load_trained
+from qkv.tasks.task import Scored
+from qkv.tasks.text_attention import expect_tokens, title_of
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
+from qkv.view.scene import Scene
 
 INTERVALS = ("normal", "bootstrap", "none")
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -83,8 +87,8 @@ class Regressor:
         return cls.of(load_trained(run))
 
     @classmethod
-    def of(cls, trained: Trained) -> "Regressor":
-        """Build the regression of a checkpoint; errors as for `load`."""
+    def of(cls, trained: Trained, device: str | torch.device = "cpu") -> "Regressor":
+        """Build the regression of a checkpoint, on the CPU whatever the device; errors as for `load`."""
         expect_task(trained, REGRESS.name, "a regression")
         return cls(*_parts(trained))
 
@@ -183,6 +187,42 @@ class Regressor:
         numbers = np.array(read.rows)
         predicted = self.predict(numbers[:, :-1])
         return predicted, judge_regression(predicted, numbers[:, -1], "")
+
+    def score_files(self, files: RegressEvaluation) -> Scored:
+        """Score the model on files, with the code of its training.
+
+        Args:
+            files: as `qkv evaluate` is given them.
+
+        Returns:
+            The figures, and the predictions.
+
+        Raises:
+            DataError: a file is invalid; the message gives file and line.
+            ConfigError: a file is missing, or a setting is invalid.
+        """
+        if files.data is None:
+            raise ConfigError(setting("data"), setting("data", "FILE"), "none", "A table with the columns of training.")
+        predicted, figures = self.evaluate(read_table(Path(str(files.data))))
+        return Scored(list(figures), (f"{number:.10g}" for number in predicted))
+
+    def scene(self, text: str, tokens: int | None = None) -> Scene:
+        """Predict rows, and return which points they attend to, for the viewer.
+
+        Args:
+            text: a table of rows.
+            tokens: number of rows to read; None for all.
+
+        Raises:
+            DataError: there is no row, or a field is no number.
+        """
+        rows = self.rows_of(parse_table(expect_tokens(text.split("\n")), setting("text")))[:tokens]
+        with torch.no_grad(), record(self.model) as trace:
+            self.model(torch.from_numpy(rows)[None])
+        inputs, targets = self.model.get_buffer("inputs"), self.model.get_buffer("targets")[:, 0]
+        points = [shown_point(x, y) for x, y in zip(inputs.tolist(), targets.tolist(), strict=True)]
+        shown = {"source": points, "target": [shown_row(row) for row in rows.tolist()]}
+        return trace.scene(0, shown, title=title_of(text))
 
     def alignments(self, rows: Any, most: int = _NEAREST) -> list[Alignment]:
         """Return, for each row, the weights of the training points with the largest ones.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from qkv.data.choices import Decimal, Missing
 from qkv.scores.catalog import KERNELS
 from qkv.settings import Option
-from qkv.tasks.settings import RunOptions, TaskSettings
+from qkv.tasks.settings import AnswersEvaluation, RunOptions, TaskSettings
 
 if TYPE_CHECKING:
     Kernel = str
@@ -23,10 +23,24 @@ LEVEL = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegressFiles:
+class RegressData:
     """Columns of a table, see `qkv.data.table`."""
 
     data: Annotated[Rows | None, Option("A CSV file, or one with tabs or semicolons (.gz too)")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegressEvaluation(AnswersEvaluation, RegressData):
+    """Score predictions of a table with inputs and target: errors and R².
+
+    Example: qkv evaluate runs/rent --data test.csv
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegressFiles(RegressData):
+    """A table to fit, and its columns."""
+
     x: Annotated[Sequence[str], Option("Input columns: --x age,income or --x age --x income")] = ()
     y: Annotated[str | None, Option("The column to predict")] = None
     decimal: Annotated[Decimal, Option("What separates decimals")] = "point"
@@ -62,5 +76,6 @@ REGRESS = TaskSettings(
     """,
     {"data": RegressFiles, "model": RegressModel},
     {},
-    RegressOptions,
+    options=RegressOptions,
+    evaluation=RegressEvaluation,
 )

@@ -9,16 +9,21 @@ import torch
 from torch import Tensor
 
 from qkv.data.tokenizer import Tokenizer
+from qkv.data.words import split_words
 from qkv.errors import Place
-from qkv.tasks.classify.data import EncodedText, encode_words
+from qkv.tasks.classify.data import EncodedText, TextAndLabels, encode_words
 from qkv.tasks.classify.objective import ReaderModel, predict
 from qkv.tasks.classify.predict import rebuild_labeler
 from qkv.tasks.length import expect_length
 from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import Trained, expect_task, load_trained
-from qkv.tasks.text_attention import expect_attention, last_self_attention
+from qkv.tasks.tag.data import read_texts
+from qkv.tasks.tag.settings import TagEvaluation
+from qkv.tasks.task import Scored
+from qkv.tasks.text_attention import expect_attention, last_self_attention, read_scene
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
+from qkv.view.scene import Scene
 
 
 @final
@@ -132,6 +137,41 @@ class Tagger:
             self._tagging(words, item, scores, attention)
             for words, item, scores in zip(sentences, items, results, strict=True)
         ]
+
+    def score_files(self, files: TagEvaluation) -> Scored:
+        """Score the model on files, with the code of its training.
+
+        Args:
+            files: as `qkv evaluate` is given them.
+
+        Returns:
+            The figures, and word<TAB>tag of each word with an empty line after each sentence, which can be trained on.
+
+        Raises:
+            DataError: a file is invalid; the message gives file and line.
+            ConfigError: a file is missing, or a setting is invalid.
+        """
+        from qkv.tasks.classify.scoring import score_labels
+
+        def as_lines(text: TextAndLabels, tags: tuple[str, ...]) -> list[str]:
+            return [*(f"{word}\t{tag}" for word, tag in zip(text.words, tags, strict=True)), ""]
+
+        texts = read_texts(files.data)
+        return score_labels(self, texts, files.data, lambda some: self.tag([text.words for text in some]), as_lines)
+
+    def scene(self, text: str, tokens: int | None = None) -> Scene:
+        """Run the model on a text, and return what every layer attends to, for the viewer.
+
+        Args:
+            text: one text.
+            tokens: number of tokens to read; None for all.
+
+        Raises:
+            DataError: the text has no tokens.
+            ConfigError: the model has no attention.
+        """
+        ids, begins = encode_words(split_words(text), self.tokenizer)
+        return read_scene(self, ids[:tokens], text, begins)
 
     def _tagging(self, words: Sequence[str], item: EncodedText, scores: Tensor, attention: bool) -> Tagging:
         best = scores.double().softmax(-1).max(-1)

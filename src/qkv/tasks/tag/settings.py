@@ -8,7 +8,7 @@ from typing import Annotated
 from qkv.data.choices import LABELED_HELD_OUT
 from qkv.settings import Option
 from qkv.tasks.classify.settings import LOOP, LabelModel
-from qkv.tasks.settings import TaskSettings, TokenizerSettings
+from qkv.tasks.settings import AnswersEvaluation, TaskSettings, TokenizerSettings
 from qkv.training.settings import Settings as Training
 
 Sentences = Path | str | Iterable[Iterable[tuple[str, str]]]
@@ -16,10 +16,24 @@ Sentences = Path | str | Iterable[Iterable[tuple[str, str]]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TagFiles:
+class TagData:
     """Sentences whose words have tags."""
 
     data: Annotated[Sentences | None, Option("Words in columns, word first, tag last; .gz too")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TagEvaluation(AnswersEvaluation, TagData):
+    """Score tags with the code of training: accuracy and F1.
+
+    Example: qkv evaluate runs/names --data test.conll
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class TagFiles(TagData):
+    """Labeled sentences to train on and to validate on."""
+
     valid_data: Annotated[Sentences | None, Option(f"The same for validation; {LABELED_HELD_OUT}")] = None
     longest: Annotated[int, Option("Maximum length of a sentence", "tokens", least=1)] = 512
 
@@ -35,4 +49,5 @@ TAG = TaskSettings(
     {"data": TagFiles, "tokenizer": TokenizerSettings, "model": LabelModel, "training": Training},
     # A tag can depend on a word's ending.
     {"tokenizer": {"tokenizer": "bpe", "vocabulary": 4000}, "training": LOOP},
+    evaluation=TagEvaluation,
 )

@@ -94,6 +94,11 @@ class Decoding(DecodingSettings):
         return usual(source_tokens) if self.max_tokens is None else torch.full_like(source_tokens, self.max_tokens)
 
 
+def shown_end(finished: bool) -> str:
+    """Return the last token of a translation for people: "<eos>", or "…" if it was cut."""
+    return "<eos>" if finished else "…"
+
+
 def decode(
     models: Sequence[TranslationModel],
     source: Tensor,

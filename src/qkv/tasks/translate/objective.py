@@ -9,12 +9,9 @@ from torch import Tensor
 
 from qkv.data.batches import NO_LABEL, Batch, Example, collate, device_of, token_batches
 from qkv.data.corpus import Pair
-from qkv.data.normal_forms import normalize
-from qkv.metrics.edits import word_error_rate
 from qkv.metrics.figure import Figure
 from qkv.metrics.ibm_model_1 import ExpectedLinks
-from qkv.metrics.matches import exact_match
-from qkv.metrics.translation import WMT, BleuTokenizer, bleu, chrf
+from qkv.metrics.translation import WMT, BleuTokenizer
 from qkv.models.copying import CopyingTranslator
 from qkv.models.monotonic import MonotonicTranslator
 from qkv.tasks.corpora.pairs import PairBatches, PreparedPairs
@@ -24,6 +21,7 @@ from qkv.tasks.translate.data import Parallel
 from qkv.tasks.translate.limits import LengthLimit
 from qkv.tasks.translate.model import TranslationModel
 from qkv.tasks.translate.predict import Translator
+from qkv.tasks.translate.scoring import judge
 from qkv.training.loss import label_smoothed_loss, layer_loss
 from qkv.values.plain_modules import is_watched
 
@@ -138,21 +136,3 @@ class TranslationTask:
         if isinstance(self.model, CopyingTranslator | MonotonicTranslator) or is_watched(self.model):
             return label_smoothed_loss(self.model(*inputs), labels, NO_LABEL, smoothing)
         return layer_loss(self.model.states(*inputs), self.model.output, labels, NO_LABEL, smoothing)
-
-
-def judge(hypotheses: Sequence[str], pairs: Sequence[Pair], bleu_tokenizer: BleuTokenizer = WMT) -> list[Figure]:
-    """Score translations; used by both training and `qkv evaluate`.
-
-    Args:
-        hypotheses: the model's output for each source.
-        pairs: the sources and their references.
-        bleu_tokenizer: what separates words for BLEU.
-
-    Returns:
-        sacreBLEU, chrF, exact match and word error rate (the phone error rate, for phones separated by spaces).
-    """
-    # Both sides in composed form, so that combining accents do not count as errors.
-    sides = hypotheses, [pair.target for pair in pairs]
-    written, references = ([normalize("NFC", text) for text in side] for side in sides)
-    first = bleu(written, references, bleu_tokenizer)
-    return [first, *(figure(written, references) for figure in (chrf, exact_match, word_error_rate))]

@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from qkv.decode.protocol import Hypothesis
 from qkv.decode.sampling import RowKeys
 from qkv.errors import CheckpointError, ConfigError, Place, setting
 from qkv.linalg.session import DecodingSession
+from qkv.metrics.translation import WMT, BleuTokenizer
 from qkv.models.copying import CopyingTranslator
 from qkv.notebooks import table
 from qkv.recording import record
@@ -27,24 +29,23 @@ from qkv.tasks.length import expect_length, warn_cut
 from qkv.tasks.notes import counted
 from qkv.tasks.python_values import expect_texts
 from qkv.tasks.runs import OTHER_VERSION, Trained, expect_task, load_trained, rebuild
+from qkv.tasks.task import Answerer, Scored
 from qkv.tasks.translate.alignment_reading import AlignmentReading, default_reading, stored_reading
-from qkv.tasks.translate.decoding import Decoding, as_stepper, decode
+from qkv.tasks.translate.decoding import Decoding, as_stepper, decode, shown_end
 from qkv.tasks.translate.limits import STORED, LengthLimit
 from qkv.tasks.translate.members import members_of
 from qkv.tasks.translate.model import TranslationModel, build_model, read_config
+from qkv.tasks.translate.settings import BleuSettings, TranslateEvaluation
 from qkv.training.average import average_checkpoints, last_checkpoints
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
+from qkv.view.scene import Scene
 
+A = TypeVar("A", bound=Answerer)
 _BATCH_TOKENS = 4096
 _GREEDY = Decoding()
 _UNREAD_COLUMN = 1 << 30
 _USUAL_LIMIT = LengthLimit()
-
-
-def shown_end(finished: bool) -> str:
-    """Return the last token of a translation for people: "<eos>", or "…" if it was cut."""
-    return "<eos>" if finished else "…"
 
 
 @final
@@ -108,6 +109,7 @@ class Translator:
             is a source and symbols are those of the tokenizer.
         chosen: the attention weights that training chose for aligning words; None if it chose none.
         limit: the default maximum tokens of a translation.
+        bleu_tokenize: what separates words for BLEU.
 
     Example:
         >>> import qkv  # doctest: +SKIP
@@ -125,6 +127,7 @@ class Translator:
         right_to_left: Sequence[bool] = (),
         chosen: AlignmentReading | None = None,
         limit: LengthLimit = _USUAL_LIMIT,
+        bleu_tokenize: BleuTokenizer = WMT,
     ) -> None:
         self.model = model.eval()
         self.models = (self.model, *(model.eval() for model in others))
@@ -134,6 +137,7 @@ class Translator:
         self.limit = limit
         self.right_to_left = tuple(right_to_left) or (False,) * len(self.models)
         self.chosen = chosen
+        self.bleu_tokenize: BleuTokenizer = bleu_tokenize
 
     @property
     def reading(self) -> AlignmentReading:
@@ -212,7 +216,17 @@ class Translator:
         right_to_left = [direction for _, member in members for direction in member.right_to_left]
         networks = [other.model for _, other in others]
         limit = LengthLimit.all(member.limit for _, member in members)
-        return cls(first.model, first.tokenizer, longest, networks, first.table, right_to_left, first.chosen, limit)
+        return cls(
+            first.model,
+            first.tokenizer,
+            longest,
+            networks,
+            first.table,
+            right_to_left,
+            first.chosen,
+            limit,
+            first.bleu_tokenize,
+        )
 
     def translate(self, lines: Sequence[str], how: Decoding | None = None, *, beam: int = 1) -> list[str]:
         """Translate lines.
@@ -335,6 +349,41 @@ class Translator:
             weights_TS = torch.cat([weights_TS[:-1].flip(0), weights_TS[-1:]])
         return weights_TS[:, : len(source)].float().cpu()
 
+    def score_files(self, files: TranslateEvaluation) -> Scored:
+        """Score the model on files, with the code of its training.
+
+        Args:
+            files: as `qkv evaluate` is given them.
+
+        Returns:
+            The figures, and the translations.
+
+        Raises:
+            DataError: a file is invalid; the message gives file and line.
+            ConfigError: a file is missing, or a setting is invalid.
+        """
+        from qkv.tasks.translate.scoring import score_translations
+
+        return score_translations(self, files)
+
+    def scene(self, text: str, tokens: int | None = None) -> Scene:
+        """Translate a text, and return what every layer attends to, for the viewer.
+
+        Args:
+            text: one line.
+            tokens: number of tokens to read; None for all.
+
+        Returns:
+            The scene of the sequences "source" and "target"; row t is the step that wrote token t.
+
+        Raises:
+            DataError: the text has no tokens, or is too long for the model.
+            ConfigError: the model has no attention.
+        """
+        from qkv.tasks.translate.scene import translated_scene
+
+        return translated_scene(self, text, tokens)
+
     def origins(self, source: Sequence[int], target: Sequence[int]) -> tuple[int | None, ...] | None:
         """Return which source tokens target tokens were copied from.
 
@@ -362,9 +411,9 @@ class Translator:
 
     def with_table(self, table: WordTable | None) -> "Translator":
         """Return the same models for lines with other columns, or for text that is split into symbols (None)."""
-        others = self.models[1:]
-        directions, chosen, limit = self.right_to_left, self.chosen, self.limit
-        return Translator(self.model, self.tokenizer, self.longest, others, table, directions, chosen, limit)
+        translator = copy(self)
+        translator.table = table
+        return translator
 
     def encode(self, text: str) -> OpenSource:
         """Return the tokens of a source, see `symbols`; a model that copies numbers words beyond its vocabulary."""
@@ -474,9 +523,16 @@ def _translator_of(trained: Trained, device: str | torch.device, weights: Mappin
     longest = longest if isinstance(longest, int) else 256
     chosen = stored_reading(trained.contents.figures)
     limit = LengthLimit.stored(config.get(STORED), str(trained.folder))
-    right_to_left = (config.get("direction") == "back",)
+    bleu = build(BleuSettings, {"bleu_tokenize": config.get("bleu_tokenize")}, "config.json").bleu_tokenize or WMT
     return Translator(
-        model, trained.tokenizer, longest, table=table, right_to_left=right_to_left, chosen=chosen, limit=limit
+        model,
+        trained.tokenizer,
+        longest,
+        table=table,
+        right_to_left=(config.get("direction") == "back",),
+        chosen=chosen,
+        limit=limit,
+        bleu_tokenize=bleu,
     )
 
 
@@ -495,24 +551,24 @@ def _expect_run_folder(run: Path) -> Path:
     return run
 
 
-def columns_of(translator: Translator, source_col: int | None, features_col: int | None) -> Translator:
+def columns_of(trained: A, source_col: int | None, features_col: int | None) -> "A | Translator":
     """Return a translator for lines of other columns.
 
     Args:
-        translator: the translator.
+        trained: the translator; any model if no column is given.
         source_col, features_col: numbers from 1; None for those of its training.
 
     Raises:
         ConfigError: it was not trained on columns, or a column is out of range.
     """
     if source_col is None and features_col is None:
-        return translator
-    table = translator.table
-    if table is None:
+        return trained
+    if not isinstance(trained, Translator) or (table := trained.table) is None:
         flag = setting("features_col") if source_col is None else setting("source_col")
         hint = "Omit it: each line is a source."
         raise ConfigError(flag, "a model that was trained on columns", "one of plain text", hint)
     # The column of the target is not read.
     source = table.source_col if source_col is None else source_col
     features = table.features_col if features_col is None else features_col
-    return translator.with_table(replace(table, source_col=source, features_col=features, target_col=_UNREAD_COLUMN))
+    moved = replace(table, source_col=source, features_col=features, target_col=_UNREAD_COLUMN)
+    return trained.with_table(moved)

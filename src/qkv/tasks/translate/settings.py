@@ -8,15 +8,18 @@ from qkv.data.choices import HELD_OUT, TokenizerKind
 from qkv.decode.choices import Mean, Normalization, Stop
 from qkv.errors import ConfigError, expect_name, setting
 from qkv.metrics.translation import WMT, BleuTokenizer
-from qkv.settings import Option
+from qkv.settings import Option, options_of
 from qkv.tasks.settings import (
     ATTENTION,
     LEARNING_RATE,
+    AnswersEvaluation,
     MechanismSettings,
     ModelKind,
+    PairData,
     PairFiles,
     TaskSettings,
     TokenizerSettings,
+    WordColumns,
     WordTableSettings,
 )
 from qkv.training.settings import Settings as Training
@@ -31,7 +34,16 @@ When = Literal["at", "after"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslateFiles(PairFiles, WordTableSettings):
+class BleuSettings:
+    """How BLEU is computed."""
+
+    bleu_tokenize: Annotated[
+        BleuTokenizer | None, Option("What separates words for BLEU, as sacreBLEU names it", or_else=WMT)
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateFiles(BleuSettings, PairFiles, WordTableSettings):
     """Sentence pairs: two parallel files, or one TSV file, whose columns can be chosen.
 
     Raises:
@@ -43,13 +55,6 @@ class TranslateFiles(PairFiles, WordTableSettings):
         None
     )
     longest: Annotated[int, Option("Maximum length of a line", "tokens", least=1)] = 256
-    bleu_tokenize: Annotated[
-        BleuTokenizer | None,
-        Option(
-            "What separates words for BLEU, as sacreBLEU names it",
-            or_else=WMT,
-        ),
-    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,14 +187,13 @@ class MemberSettings:
 
 
 @dataclass(frozen=True)
-class DecodingSettings:
-    """How translations are searched for; the commands that translate have these flags."""
+class SearchSettings:
+    """How a translation is searched for."""
 
     beam: Annotated[int, Option("Beam width; 1 is greedy")] = 1
     length_penalty: Annotated[float, Option("0 compares log-probabilities, 1 their mean per token")] = 1.0
     normalization: Annotated[Normalization, Option("Length normalization")] = "plain"
     coverage: Annotated[float, Option("Penalty for source words with little attention")] = 0.0
-    n_best: Annotated[int, Option("Number of translations per line: line<TAB>score<TAB>text")] = 1
     stop: Annotated[Stop, Option("End a beam once no better hypothesis can follow, or once enough have finished")] = (
         "proved"
     )
@@ -234,6 +238,23 @@ class ReadingSettings:
             expect_name(setting("when"), self.when, get_args(When))
 
 
+@dataclass(frozen=True)
+class DecodingSettings(SearchSettings):
+    """How translations are searched for; the commands that translate have these flags."""
+
+    n_best: Annotated[int, Option("Number of translations per line: line<TAB>score<TAB>text")] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateEvaluation(AnswersEvaluation, BleuSettings, SearchSettings, WordColumns, PairData):
+    """Score translations with the code of training: sacreBLEU with its signature, chrF, exact match, word error rate.
+
+    Example: qkv evaluate runs/de-en --source test.de --target test.en
+    """
+
+    as_trained = frozenset((*options_of(WordColumns), *options_of(BleuSettings)))
+
+
 TRANSLATE = TaskSettings(
     "translate",
     """Train a translation model from two parallel files, or one TSV file.
@@ -260,4 +281,5 @@ TRANSLATE = TaskSettings(
             "log_every": 25,
         }
     },
+    evaluation=TranslateEvaluation,
 )

@@ -1,0 +1,47 @@
+"""Scoring a classifier or a tagger on labeled texts."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from qkv.tasks.classify.data import TextAndLabels, encode_words
+from qkv.tasks.classify.objective import judge_labels
+from qkv.tasks.length import naming_line
+from qkv.tasks.notes import note
+from qkv.tasks.task import Scored
+from qkv.tasks.tokenizing import report_unknown
+
+Labels = tuple[str, ...]
+
+
+def score_labels(
+    model: Any,
+    texts: Sequence[TextAndLabels],
+    data: object,
+    answer: Callable[[Sequence[TextAndLabels]], Sequence[Labels]],
+    as_lines: Callable[[TextAndLabels, Labels], Iterable[str]],
+) -> Scored:
+    """Label texts and compare.
+
+    Args:
+        model: a loaded classifier or tagger.
+        texts: with their labels. Those that training never saw count as wrong, and are reported on standard error.
+        data: where the texts come from, for messages.
+        answer: returns the labels of texts.
+        as_lines: writes the labels of a text as training reads them.
+
+    Raises:
+        DataError: a text is too long.
+    """
+    unseen = [(text.line, label) for text in texts for label in text.labels if label not in model.labels]
+    if unseen:
+        line, label = unseen[0]
+        count = sum(len(text.labels) for text in texts)
+        note(
+            f'qkv: {data}:{line}: training never saw the label "{label}"; such labels, {len(unseen):,} of '
+            f"{count:,}, count as wrong."
+        )
+    report_unknown((encode_words(text.words, model.tokenizer)[0] for text in texts), model.tokenizer.unk)
+    with naming_line(data, [text.line for text in texts]):
+        predicted = answer(texts)
+    lines = (line for text, labels in zip(texts, predicted, strict=True) for line in as_lines(text, labels))
+    return Scored(judge_labels(predicted, [text.labels for text in texts]), lines)

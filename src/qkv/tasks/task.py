@@ -1,0 +1,70 @@
+"""What the commands and `qkv.load` need of every task: a trained model that answers."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol, Self
+
+import torch
+
+from qkv.data.tokenizer import Tokenizer
+from qkv.metrics.figure import Figure
+from qkv.tasks.runs import Trained
+from qkv.view.scene import Scene
+
+
+class Scored(NamedTuple):
+    """How a model did on files.
+
+    Attributes:
+        figures: the metrics, the most important one first.
+        lines: the model's answers, as they are written to a file.
+    """
+
+    figures: list[Figure]
+    lines: Iterable[str]
+
+
+class Answerer(Protocol):
+    """A trained model with all that it needs to answer. Each task has one such class: `qkv.tasks.catalog`."""
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The network."""
+
+    @classmethod
+    def of(cls, trained: Trained, device: str | torch.device = "cpu") -> Self:
+        """Build the model of a checkpoint.
+
+        Raises:
+            CheckpointError: the checkpoint is invalid, or of another task.
+        """
+
+    def score_files(self, files: Any) -> Scored:
+        """Score the model on files, with the code of its training.
+
+        Args:
+            files: what `qkv evaluate` is given for this task: the table `evaluation` of its settings.
+
+        Raises:
+            DataError: a file is invalid; the message gives file and line.
+            ConfigError: a setting is invalid, or a file is missing.
+        """
+
+    def scene(self, text: str, tokens: int | None = None) -> Scene:
+        """Run the model on a text, and return what every layer attends to, for the viewer.
+
+        Args:
+            text: one text.
+            tokens: number of tokens to read; None for all.
+
+        Raises:
+            DataError: the text has no tokens.
+            ConfigError: the model has no attention.
+        """
+
+
+class TextAnswerer(Answerer, Protocol):
+    """An answerer that reads text."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Text to tokens and back."""

@@ -1,0 +1,49 @@
+"""What a translator attends to, as a scene for the viewer."""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from qkv.data.batches import collate_sources, device_of
+from qkv.data.open_vocabulary import pieces_open
+from qkv.decode.greedy import greedy
+from qkv.errors import setting
+from qkv.recording.recorder import record
+from qkv.tasks.length import expect_length
+from qkv.tasks.text_attention import expect_attention, expect_tokens, title_of, unknown_notes
+from qkv.tasks.translate.alignment_reading import default_reading
+from qkv.tasks.translate.decoding import shown_end
+from qkv.view.scene import Scene
+
+
+def translated_scene(translator: Any, text: str, tokens: int | None = None) -> Scene:
+    """Translate a text, and record what every layer attends to; arguments and errors as for `Translator.scene`."""
+    tokenizer, model = translator.tokenizer, translator.model
+    encoded = translator.encode(translator.symbols(text))
+    ids = list(expect_tokens(encoded.ids[:tokens]))
+    expect_length(setting("text"), len(ids), translator.longest, tokenizer)
+    device = device_of(model)
+    source, lengths = collate_sources([ids], tokenizer.pad, device)
+    stepper: Any = model
+    limit, never = translator.limit(lengths), tokenizer.never_written
+    bos, eos = tokenizer.bos, tokenizer.eos
+    hypothesis = greedy(stepper, source, lengths, limit=limit, never=never, bos=bos, eos=eos)[0]
+    hypothesis = hypothesis.ended_at(tokenizer.other_ends)
+    target = torch.tensor([[tokenizer.bos, *hypothesis.ids]], device=device)
+    expect_attention(model)
+    with torch.no_grad(), record(model) as trace:
+        model(source, lengths, target)
+    read, size = pieces_open(ids, tokenizer.source, encoded.unknown), tokenizer.source.size
+    written = [*pieces_open(hypothesis.ids, tokenizer, encoded.unknown), shown_end(hypothesis.finished)]
+    order = -1 if translator.right_to_left[0] else 1
+    origins = translator.origins(ids, hypothesis.ids[::order]) or ()
+    copied = {index for index, origin in enumerate(origins[::order]) if origin is not None}
+    notes = {
+        "source": ["unknown" if number >= size or number == tokenizer.source.unk else "" for number in ids],
+        "target": ["copied" if index in copied else mark for index, mark in enumerate(unknown_notes(written))],
+    }
+    scene = trace.scene(0, {"source": read, "target": written}, title=title_of(text), notes=notes)
+    # A row is the step that writes a token: what is read after the step would be one row too low.
+    reading = translator.reading if translator.reading.when == "at" else default_reading(model)
+    return replace(scene, opening=(reading.layer, reading.head))

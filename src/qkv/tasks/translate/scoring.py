@@ -1,0 +1,60 @@
+"""Scoring translations, in training and on files."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from qkv.data.corpus import Pair
+from qkv.data.normal_forms import normalize
+from qkv.errors import ConfigError, on_command_line, setting
+from qkv.metrics.edits import word_error_rate
+from qkv.metrics.figure import Figure
+from qkv.metrics.matches import exact_match
+from qkv.metrics.translation import WMT, BleuTokenizer, bleu, chrf
+from qkv.tasks.length import CutCounter, naming_line
+from qkv.tasks.notes import note
+from qkv.tasks.pairs import PairSources
+from qkv.tasks.task import Scored
+from qkv.tasks.tokenizing import report_unknown
+from qkv.tasks.translate.decoding import Decoding
+from qkv.tasks.translate.settings import SearchSettings, TranslateEvaluation
+
+
+def score_translations(translator: Any, files: TranslateEvaluation) -> Scored:
+    """Translate the sources of files and compare; arguments and errors as for `Translator.score_files`."""
+    if translator.table is None and files.table is not None:
+        hint = "Omit the columns: only translators that were trained on some have them."
+        raise ConfigError(setting("source_col"), "a model that was trained on columns", "one of plain text", hint)
+    table = files.with_default(translator.table)
+    how = Decoding(**{item.name: getattr(files, item.name) for item in fields(SearchSettings)})
+    sources = PairSources.of(files) or PairSources()
+    pairs = sources.read(table)
+    # Figures compare symbols; the output file has words as the table writes them.
+    translator = translator.with_table(None)
+    report_unknown((translator.encode(pair.source).ids for pair in pairs), translator.tokenizer.source.unk)
+    with naming_line(sources.names[0], [pair.line for pair in pairs]):
+        translations = translator.translate_fully([pair.source for pair in pairs], how)
+    cut = CutCounter(translation.finished for translation in translations)
+    if (message := cut.message(on_command_line("max_tokens"))) is not None:
+        note(f"qkv: {message}")
+    hypotheses = [translation.text for translation in translations]
+    figures = judge(hypotheses, pairs, files.bleu_tokenize or translator.bleu_tokenize)
+    return Scored(figures, hypotheses if table is None else map(table.target_text, hypotheses))
+
+
+def judge(hypotheses: Sequence[str], pairs: Sequence[Pair], bleu_tokenizer: BleuTokenizer = WMT) -> list[Figure]:
+    """Score translations; used by both training and `qkv evaluate`.
+
+    Args:
+        hypotheses: the model's output for each source.
+        pairs: the sources and their references.
+        bleu_tokenizer: what separates words for BLEU.
+
+    Returns:
+        sacreBLEU, chrF, exact match and word error rate (the phone error rate, for phones separated by spaces).
+    """
+    # Both sides in composed form, so that combining accents do not count as errors.
+    sides = hypotheses, [pair.target for pair in pairs]
+    written, references = ([normalize("NFC", text) for text in side] for side in sides)
+    first = bleu(written, references, bleu_tokenizer)
+    return [first, *(figure(written, references) for figure in (chrf, exact_match, word_error_rate))]

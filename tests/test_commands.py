@@ -100,7 +100,7 @@ def is_package(name: str) -> bool:
 
 def expect_pip(words: list[str]) -> None:
     for word in words:
-        for extra in re.findall(r"\[([\w,]+)\]", word):
+        for extra in re.findall(r"^(?:qkv|\.)\[([\w,]+)\]", word):
             assert all(re.search(rf"^{name} = \[", PROJECT, flags=re.MULTILINE) for name in extra.split(",")), word
     if "-c" in words:
         assert (ROOT / words[words.index("-c") + 1]).exists()

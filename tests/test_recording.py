@@ -167,6 +167,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:score and normalizer")  # a kernel under a softmax
 @pytest.mark.parametrize("name", LAYERS)
 def test_weights_are_those_that_the_layer_applied(name: str) -> None:
     """Whether score and normalizer are arguments of the call, or defaults of the module that the arguments leave."""

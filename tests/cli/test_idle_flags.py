@@ -32,7 +32,6 @@ IDLE = [
     ),
     ("align translate --data DATA --symmetrize union", "--symmetrize"),
     ("align translate --data DATA --gold-from 1", "--gold-from"),
-    *((f"align translate --data DATA {flag}", flag) for flag in ("--head 0", "--when at")),
     ("regress regress --seed 1", "--seed"),
     ("regress regress --interval none --seed 1", "--seed"),
     ("regress regress --interval none --level 0.5", "--level"),
@@ -56,7 +55,10 @@ def test_a_flag_without_effect_is_refused(words: str, flag: str, shelf: Shelf, t
     first = known["DATA"] if command == "prepare" else shelf.run(task)
     done = run(command, first, *(known.get(word, word) for word in rest), feed="25\n")
     refused(done)
-    assert re.match(rf"qkv: {flag.split(maxsplit=1)[0]}( \(.*\))?: expected", done.stderr), done.stderr
+    name = flag.split(maxsplit=1)[0]
+    known_flag = rf"qkv: {name}( \(.*\))?: expected"
+    # What the task of a run has no use for is no flag of its command.
+    assert re.match(known_flag, done.stderr) or f"No such option: {name}" in done.stderr, done.stderr
     assert done.stdout == ""
     assert list(tmp_path.iterdir()) == []
 

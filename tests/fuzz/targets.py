@@ -1,5 +1,6 @@
 """Every kind of file that a user can pass, with its reader: what is corrupted, and the expected outcome."""
 
+import base64
 import gzip
 import json
 import os
@@ -371,11 +372,16 @@ def continued_run(name: str) -> Callable[[Path], Attempt]:
                 shutil.rmtree(each, ignore_errors=True)
             home.mkdir()
             forged = dict(sound)
-            inner = random.choice([part for part in ("source", "target") if sound[part]])
-            if random.random() < 0.6:
+            rules = [part for part in ("source", "target") if sound[part]]
+            if random.random() < 0.4:
+                forged = {"format": sound["format"], **_as_table(spoil_plain(forged, random))}
+            elif rules:
+                inner = random.choice(rules)
                 forged[inner] = json.dumps(spoil_plain(json.loads(sound[inner]), random))
             else:
-                forged = {"format": sound["format"], **_as_table(spoil_plain(forged, random))}
+                inner = random.choice(sorted(sound["files"]))
+                spoilt = spoil_bytes(base64.b64decode(sound["files"][inner]), random)
+                forged["files"] = {**sound["files"], inner: base64.b64encode(spoilt).decode()}
             text = json.dumps({"format": forged.pop("format"), **forged}).encode()
             _write(home, {**files, manifests.TOKENIZER: text}, manifest.tied, None)
             model: Any = load(home)

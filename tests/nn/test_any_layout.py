@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from tests.contract.any_call import LAYOUTS, lay
-from tests.nn.test_odd_arguments import layers
+from tests.nn.layer_calls import layers
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -22,7 +22,8 @@ def tensors_of(result: Any) -> list[Tensor]:
 @torch.no_grad()
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layers_take_any_layout(layout: str) -> None:
-    for name, (call, arguments) in layers().items():
+    for name, make in layers().items():
+        call, arguments = make()
         if isinstance(call, nn.Module):
             call.eval()
         laid = {
@@ -35,7 +36,8 @@ def test_layers_take_any_layout(layout: str) -> None:
 
 @torch.no_grad()
 def test_layers_serve_a_batch_of_no_items_or_name_what_differs() -> None:
-    for name, (call, arguments) in layers().items():
+    for name, make in layers().items():
+        call, arguments = make()
         empty = {key: x[:0] if isinstance(x, Tensor) and x.ndim > 1 else x for key, x in arguments.items()}
         try:
             call(**empty)

@@ -13,7 +13,7 @@ from qkv.decode.beam import Beam, Ranking
 from qkv.decode.sampling import Sampling
 from qkv.errors import ArgumentError, ConfigError, DataError
 from qkv.models.smoother import KernelSmoother
-from qkv.tasks.load import Model
+from qkv.tasks.catalog import ANSWERERS
 from qkv.tasks.regress.model import estimator_class
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.translate.aligner import Aligner
@@ -21,7 +21,7 @@ from qkv.tasks.translate.decoding import Decoding
 
 NAN = float("nan")
 BAD = {int: (2.5, NAN, "3", None, True, [1], np.float64(2)), float: ("3", None, 1j, [1.0]), bool: ("no", None, 1, 0.0)}
-KINDS = (*get_args(Model), Aligner)
+KINDS = (*(answerer() for answerer in ANSWERERS.values()), Aligner)
 
 
 def numbers(function: Callable[..., Any]) -> Iterator[tuple[str, type, bool]]:

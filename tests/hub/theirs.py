@@ -1,6 +1,8 @@
 """The models of `transformers` themselves: made from a seed, and asked for logits and generated ids."""
 
 import os
+from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,14 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
 from tests.hub.published import CASES, END, FILLERS, LABELERS, PAIRS, STEPS, Inputs, padded_left
+
+
+@cache
+def name_of_cache() -> str:
+    """What this version calls the cache, in arguments of models and in their outputs."""
+    from transformers import LlamaForCausalLM
+
+    return next(name for name in ("cache", "past_key_values") if name in signature(LlamaForCausalLM.forward).parameters)
 
 
 def make(name: str, seed: int = 0) -> Any:

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from tests import pairs
+from tests.hub import theirs
 from torch import Tensor, nn
 
 import qkv
@@ -25,6 +26,7 @@ from qkv.recording.trace_reader import read
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
 
+CACHE = theirs.name_of_cache()
 EARLIER = Path(__file__).parent / "earlier"
 SMALL = {
     "vocab_size": 60,
@@ -120,28 +122,28 @@ def assisted(model: Any, name: str, ids: Tensor) -> list[Tensor]:
 
 
 def by_hand(model: Any, name: str, ids: Tensor) -> list[Tensor]:
-    past = model(ids[:, :2], use_cache=True).past_key_values
+    past = getattr(model(ids[:, :2], use_cache=True), CACHE)
     for place in range(2, ids.shape[1]):
-        past = model(ids[:, place : place + 1], past_key_values=past).past_key_values
+        past = getattr(model(ids[:, place : place + 1], **{CACHE: past}), CACHE)
     return [ids]
 
 
 def in_turn(model: Any, name: str, ids: Tensor) -> list[Tensor]:
     """Two texts with a cache of each are continued in turn."""
     texts = [ids, (ids + 7) % 57 + 3]
-    pasts = [model(text[:, :1], use_cache=True).past_key_values for text in texts]
+    pasts = [getattr(model(text[:, :1], use_cache=True), CACHE) for text in texts]
     for place in range(1, ids.shape[1]):
         for text, past in zip(texts, pasts, strict=True):
-            model(text[:, place : place + 1], past_key_values=past)
+            model(text[:, place : place + 1], **{CACHE: past})
     return texts
 
 
 def branches(model: Any, name: str, ids: Tensor) -> list[Tensor]:
     """One beginning that is read once, and two ends."""
-    past = model(ids[:, :-2], use_cache=True).past_key_values
+    past = getattr(model(ids[:, :-2], use_cache=True), CACHE)
     ends = [ids[:, -2:], (ids[:, -2:] + 11) % 57 + 3]
     for end in ends:
-        model(end, past_key_values=copy.deepcopy(past))
+        model(end, **{CACHE: copy.deepcopy(past)})
     return [torch.cat([ids[:, :-2], end], 1) for end in ends]
 
 
@@ -165,18 +167,18 @@ def test_each_kind_of_pass_alone(name: str, kind: Callable[..., list[Tensor]]) -
 
 
 def by_generation(model: Any, ids: Tensor, past: Any) -> Tensor:
-    written: Tensor = model.generate(ids, max_new_tokens=4, do_sample=False, past_key_values=past)
+    written: Tensor = model.generate(ids, max_new_tokens=4, do_sample=False, **{CACHE: past})
     return written[:, :-1]
 
 
 def by_one_call(model: Any, ids: Tensor, past: Any) -> Tensor:
-    model(ids[:, past.get_seq_length() :], past_key_values=past)
+    model(ids[:, past.get_seq_length() :], **{CACHE: past})
     return ids
 
 
 def by_single_tokens(model: Any, ids: Tensor, past: Any) -> Tensor:
     for place in range(past.get_seq_length(), ids.shape[1]):
-        model(ids[:, place : place + 1], past_key_values=past)
+        model(ids[:, place : place + 1], **{CACHE: past})
     return ids
 
 
@@ -198,7 +200,7 @@ def test_a_text_whose_beginning_lies_in_an_earlier_cache(
     past = transformers.DynamicCache(config=model.config)
     if static:
         past = transformers.StaticCache(config=model.config, max_cache_len=32)
-    model(ids[:, :before], past_key_values=past, use_cache=True)
+    model(ids[:, :before], use_cache=True, **{CACHE: past})
     with record(model) as trace:
         text = go_on(model, ids, past)
     if static and name == "llama" and go_on is not by_one_call:

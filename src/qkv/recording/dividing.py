@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from qkv.recording.calls import RecordedCall
 from qkv.recording.key_value_buffer import KeyValueBuffer, same_numbers, with_hidden_keys
 from qkv.recording.lineage import Lineage, Moment
-from qkv.recording.origins import Position, length_of
+from qkv.recording.origins import Position, length_of, unknown_cache
 from qkv.recording.passes import Pass, Setup
 
 _MOST_OPEN = 8
@@ -111,14 +111,15 @@ class OpenPass:
         last = self.calls[layer][-1]
         return (last.start or 0) + last.query.shape[-2]
 
+    def grows_into(self, layer: str, call: RecordedCall) -> bool:
+        """Return whether a call has the keys of this pass, and further queries: what a cache gives."""
+        calls = self.calls.get(layer)
+        return calls is not None and not _repeats(calls[0], call) and grows(calls[-1], call)
+
     def _follows(self, layer: str, call: RecordedCall, generation: bool) -> bool:
-        last, queries, keys = self.calls[layer][-1], call.query.shape[-2], call.key.shape[-2]
+        last, (queries, keys) = self.calls[layer][-1], _lengths(call)
         if call.start is None:
-            return (
-                not (call.self_attention and queries == keys)
-                and not _repeats(self.calls[layer][0], call)
-                and grows(last, call)
-            )
+            return not (call.self_attention and queries == keys) and self.grows_into(layer, call)
         if last.start is None:
             return False
         longest = max(self.end(name) for name, calls in self.calls.items() if calls[-1].start is not None)
@@ -148,7 +149,7 @@ class OpenPass:
         """Return a call whose keys and values are in memory shared with earlier calls that they continue."""
         if layer not in self._buffers:
             call = _from_first_key(call)
-        queries, keys = call.query.shape[-2], call.key.shape[-2]
+        queries, keys = _lengths(call)
         if call.start is None or (call.self_attention and keys > call.start + queries) or not call.unchanged:
             return call  # a cache of fixed size is written in place
         buffer = self._buffers.setdefault(layer, KeyValueBuffer())
@@ -160,13 +161,18 @@ class OpenPass:
 
 def _from_first_key(call: RecordedCall) -> RecordedCall:
     """Return a call with hidden keys of 0 in place of those that a window dropped, before or in the recording."""
-    queries, keys = call.query.shape[-2], call.key.shape[-2]
+    queries, keys = _lengths(call)
     missing = 0 if call.start is None else call.start + queries - keys
     if not call.self_attention or missing <= 0:
         return call
     options = with_hidden_keys(dict(call.options), missing, queries, keys)
     key, value = (F.pad(x, (0, 0, missing, 0)) for x in (call.key, call.value))
     return replace(call, key=key, value=value, options=options)
+
+
+def _lengths(call: RecordedCall) -> tuple[int, int]:
+    """Return the number of queries and of keys."""
+    return call.query.shape[-2], call.key.shape[-2]
 
 
 def first_positions(calls: Sequence[RecordedCall], position: int) -> list[RecordedCall]:
@@ -265,6 +271,25 @@ class PassDivider:
             if root and not context.generation and context.lineage.moments:
                 context.lineage = Lineage()  # a later part that runs alone has a batch of its own
 
+    def check_cache(self, layer: str, call: RecordedCall, objects: Sequence[str]) -> None:
+        """Check a call whose module did not project all of its keys: they come from a cache, which must be known.
+
+        Args:
+            layer: the layer.
+            call: the call.
+            objects: the arguments of its module that can hold a cache.
+
+        Raises:
+            UnsupportedError: the arguments of the model can hold a cache, or the keys continue those of an earlier pass,
+                but none of the arguments is known as a cache.
+        """
+        position, (queries, keys) = self._positions.get(self._setup.groups.get(layer, "")), _lengths(call)
+        if position is None or position.cache is not None or not call.self_attention or keys <= queries:
+            return
+        if position.objects or any(earlier.grows_into(layer, call) for earlier in self._contexts[-1].open):
+            inner = [f"{name} in {layer}" for name in objects]
+            raise unknown_cache(layer, queries, keys, position.objects or [*inner, *position.names])
+
     def add(self, layer: str, call: RecordedCall) -> None:
         """Note a call of a layer."""
         position = self._positions.get(self._setup.groups.get(layer, ""))
@@ -323,7 +348,7 @@ class PassDivider:
             return  # it began before the recording
         context = self._contexts.pop()
         for group, cache in context.caches.items():
-            if context.open and (length := length_of(cache)):
+            if context.open and cache is not None and (length := length_of(cache)):
                 layers = {layer for layer, path in self._setup.groups.items() if path == group}
                 context.open[-1].cut(length, layers)
 

@@ -304,6 +304,8 @@ class _LayerHooks:
         divider = self.recorder.divider
         start = self.layer_inputs.get().first + key.shape[-2] - query.shape[-2] if self.windowed else None
         call = RecordedCall(query, key, value, options, state, divider.moment, self_attention, arguments, start)
+        if self.origin is not None and not self.origin.projected(key):
+            divider.check_cache(self.name, call, self.origin.objects)
         divider.add(self.name, call)
 
     def _of_call(self, same_tensor: bool) -> tuple[bool, LastInputs | None]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.hub import theirs
+from tests.hub.theirs import name_of_cache
 from tests.pairs import in_turn
 from torch import Tensor, nn
 
@@ -741,9 +741,9 @@ def test_an_encoder_or_a_decoder_alone_is_recorded(name: str) -> None:
 def test_a_text_whose_beginning_was_not_recorded_is_named() -> None:
     ours = pair_of(*DECODERS["llama"])[1]
     with torch.no_grad():
-        past = getattr(ours(IDS[:, :3]), theirs.name_of_cache())
+        past = getattr(ours(IDS[:, :3]), name_of_cache())
         with qkv.record(ours) as trace:
-            ours(IDS[:, 3:], **{theirs.name_of_cache(): past})
+            ours(IDS[:, 3:], **{name_of_cache(): past})
     rest = IDS.shape[1] - 3
     with pytest.raises(UnsupportedError, match=rf"got {rest} of {rest + 3} positions of .*: a cache held the others"):
         trace.scene()

@@ -1,4 +1,4 @@
-"""A cache is known by what it is, wherever a model is given it; keys from an unknown one are an error, never other maps."""
+"""A cache is known by what it is, wherever it stands; keys from an unknown one are an error, never other maps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -101,7 +101,6 @@ def test_a_cache_is_known_by_what_it_is(how: str) -> None:
     assert len(trace.passes) == 1
     for layer in once.layers:
         torch.testing.assert_close(trace.weights(layer), once.weights(layer), rtol=1e-4, atol=1e-6)
-
 
 
 def keep(model: Model, ids: Tensor, cache: Any) -> None:

@@ -12,7 +12,7 @@ from qkv.cli.failure import guarded
 @guarded
 def export(
     run: f.Run,
-    to: Annotated[str, typer.Option(help="ctranslate2 (translation Transformers), onnx or transformers.")],
+    to: Annotated[str, typer.Option(help="ctranslate2 (Transformers that it computes), onnx or transformers.")],
     out: Annotated[Path, typer.Option(help="Output folder; must not exist yet.")],
 ) -> None:
     """Export a trained model to CTranslate2, ONNX Runtime or transformers.

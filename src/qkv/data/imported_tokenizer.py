@@ -151,6 +151,11 @@ class ImportedTokenizer:
         names = map(self._language(target=True).name, ids)
         return [f"<{number}>" if name is None else name for number, name in zip(ids, names, strict=True)]
 
+    def names(self) -> list[str]:
+        """Return the piece of each id as its file has it; a name of its own for an id without one."""
+        pieces = self._language(target=True).names()
+        return [pieces.get(number, f"<{number}>") for number in range(self.size)]
+
     def original(self) -> dict[str, bytes]:
         """Return the files that one of Marian's is made from."""
         files = {name: b64decode(text) for name, text in self.files.items()}

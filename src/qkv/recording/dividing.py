@@ -280,8 +280,8 @@ class PassDivider:
             objects: the arguments of its module that can hold a cache.
 
         Raises:
-            UnsupportedError: the arguments of the model can hold a cache, or the keys continue those of an earlier pass,
-                but none of the arguments is known as a cache.
+            UnsupportedError: no argument of the model is known as a cache, but one of them can be one, or the keys
+                continue those of an earlier pass.
         """
         position, (queries, keys) = self._positions.get(self._setup.groups.get(layer, "")), _lengths(call)
         if position is None or position.cache is not None or not call.self_attention or keys <= queries:

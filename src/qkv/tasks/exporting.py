@@ -12,8 +12,10 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, UnsupportedError, expect_name, setting
 from qkv.files import absolute, as_path
 from qkv.hub.ctranslate import to_ctranslate2
+from qkv.hub.ctranslate_check import convert, expect_same
 from qkv.hub.families.save import save
 from qkv.hub.onnx_graphs import Exportable, to_onnx
+from qkv.models.language_model import LanguageModel
 from qkv.models.parts import TransformerParts
 from qkv.models.recurrent_language_model import RecurrentLanguageModel
 from qkv.models.translator import TransformerTranslator
@@ -107,19 +109,21 @@ def _to_onnx(model: nn.Module, out: Path) -> None:
 def _to_ctranslate2(trained: Loaded, out: Path) -> None:
     model, tokenizer = trained.model, trained.tokenizer
     parts = getattr(model, "parts", None)
-    if isinstance(parts, TransformerParts) and parts.settings:
-        hint = f"Use {setting('to', 'transformers')}: CTranslate2's ct2-transformers-converter reads the folder."
-        raise UnsupportedError(setting("to"), "a model of this library", "a published one", hint)
+    is_published = isinstance(parts, TransformerParts) and bool(parts.settings)
+    if is_published and isinstance(model, LanguageModel | TransformerTranslator):
+        convert(model, tokenizer, out)
+        return
     if not isinstance(trained, Translator) or not isinstance(model, TransformerTranslator):
-        hint = (
-            "Export it to ONNX."
-            if isinstance(model, Exportable)
-            else f"Train with {setting('model', 'transformer')}, no {setting('copy')}."
-        )
+        hint = f"Train with {setting('model', 'transformer')}, no {setting('copy')}."
+        if is_published:
+            hint = f"Use {setting('to', 'transformers')}."
+        elif isinstance(model, Exportable):
+            hint = "Export it to ONNX."
         raise UnsupportedError(setting("to"), "a translation Transformer", type(model).__name__, hint)
     positions = max(_LEAST_POSITIONS, int(trained.limit(torch.tensor(trained.longest, device="cpu"))))
     pieces, source = tokenizer.vocabulary.pieces, tokenizer.source.vocabulary.pieces
     to_ctranslate2(model, pieces, out, source_pieces=source, **_special_tokens(tokenizer), positions=positions)
+    expect_same(model, tokenizer, out)
 
 
 def _about(trained: Loaded) -> dict[str, JsonValue]:

@@ -1,5 +1,6 @@
 """What CTranslate2 converts of a published folder computes the same, or is refused, as the page lists it."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import qkv
 from qkv.errors import UnsupportedError
 from qkv.hub.ctranslate_check import expect_same
 from qkv.tasks.exporting import export
+from qkv.tasks.translate.alignment_reading import AlignmentReading
+from qkv.tasks.translate.predict import Translator
 
 transformers = pytest.importorskip("transformers")
 ctranslate2 = pytest.importorskip("ctranslate2")
@@ -95,3 +98,24 @@ def test_masked_models_and_readers_are_refused(tmp_path: Path) -> None:
     for name in ("bert", "bert_texts", "bert_tokens"):
         with pytest.raises(UnsupportedError):
             export(Path(__file__).parent / "families" / name, "ctranslate2", tmp_path / name)
+
+
+@pytest.mark.parametrize(("name", "head"), [("marian", None), ("marian", 2), ("t5", 3)])
+def test_a_converted_translator_returns_the_attention_that_aligns(
+    name: str, head: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, out = folder_of(name, tmp_path), tmp_path / "out"
+    translator = qkv.load(folder, task="translate")
+    reading = AlignmentReading("decoder.0.cross_attention.attention", head)
+    monkeypatch.setattr(Translator, "reading", reading)
+    export(folder, "ctranslate2", out)
+    names = json.loads((out / "shared_vocabulary.json").read_text(encoding="utf-8"))
+    source = torch.randint(6, VOCABULARY - 2, (1, 8), generator=torch.Generator().manual_seed(7))
+    (found,) = ctranslate2.Translator(str(out)).translate_batch(
+        [[names[number] for number in source[0].tolist()]], beam_size=1, max_decoding_length=6, return_attention=True
+    )
+    target = torch.tensor([[translator.tokenizer.bos, *map(names.index, found.hypotheses[0])]])
+    with torch.no_grad(), qkv.record(translator.model) as trace:
+        translator.model(source, torch.tensor([8]), target)
+    expected = reading.pick(trace.weights(reading.layer)[0])[: len(found.attention[0])]
+    torch.testing.assert_close(torch.tensor(found.attention[0]), expected, rtol=1e-4, atol=1e-5)

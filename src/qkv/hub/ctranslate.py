@@ -31,6 +31,7 @@ def to_ctranslate2(
     unk: int,
     positions: int,
     source_pieces: Sequence[str] | None = None,
+    alignment: tuple[int, int | None] = (-1, None),
 ) -> None:
     """Write a Transformer in CTranslate2's format.
 
@@ -41,6 +42,8 @@ def to_ctranslate2(
         bos, eos, unk: the special tokens.
         positions: length of the table of sinusoids: the longest source or target that can be read.
         source_pieces: the vocabulary of sources; None for the same one.
+        alignment: the layer of the decoder and the head whose attention `return_attention=True` gives, None for the
+            mean of heads.
 
     Raises:
         ConfigError: the library is not installed.
@@ -69,9 +72,36 @@ def to_ctranslate2(
             _block(layer, block, _SCALES[score])
     _linear(spec.decoder.projection, *plain_weights(model.output, "output"))
     _special_tokens(spec, pieces, source_pieces or pieces, bos, eos, unk)
+    return_heads(spec.decoder, alignment, model.config.heads)
     out.mkdir(parents=True, exist_ok=True)
     spec.validate()
     spec.save(str(out))
+
+
+def return_heads(decoder: Any, alignment: tuple[int, int | None], heads: int) -> None:
+    """Choose the attention that `return_attention=True` gives.
+
+    CTranslate2 averages the first heads of a layer, so a chosen head becomes the first.
+
+    Args:
+        decoder: the decoder in CTranslate2's form, with its weights.
+        alignment: the layer and the head; None for the mean of heads.
+        heads: H.
+    """
+    index, head = alignment
+    count = heads if head is None else 1
+    decoder.alignment_layer, decoder.alignment_heads = map(np.dtype("int16").type, (index, count))
+    if head is None:
+        return
+    query, keys_and_values, output = decoder.layer[index].attention.linear
+    width = query.weight.shape[0] // heads
+    order = [head * width + place for place in range(width)]
+    order += [place for place in range(heads * width) if place // width != head]
+    for linear, rows in ((query, order), (keys_and_values, [*order, *(len(order) + place for place in order)])):
+        linear.weight = linear.weight[rows]
+        if not isinstance(linear.bias, str):  # a name stands for no bias
+            linear.bias = linear.bias[rows]
+    output.weight = output.weight[:, order]
 
 
 def _blocks(model: TransformerTranslator) -> nn.ModuleList:

@@ -20,6 +20,7 @@ from qkv.data.batches import device_of
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, UnsupportedError, expect_enough_memory, setting
 from qkv.files import read_file
+from qkv.hub.ctranslate import return_heads
 from qkv.hub.families.save import save
 from qkv.models.language_model import LanguageModel
 from qkv.models.parts import TransformerParts
@@ -37,13 +38,19 @@ _DIFFERENCE = 1e-4
 _HINT = f"Use {setting('to', 'transformers')}, and run it with transformers."
 
 
-def convert(model: LanguageModel | TransformerTranslator, tokenizer: Tokenizer, out: Path) -> None:
+def convert(
+    model: LanguageModel | TransformerTranslator,
+    tokenizer: Tokenizer,
+    out: Path,
+    alignment: tuple[int, int | None] = (-1, None),
+) -> None:
     """Convert a published model by CTranslate2's own converter.
 
     Args:
         model: a model that was read from a folder of `transformers`, fine-tuned or not.
         tokenizer: its tokenizer, which names the ids.
         out: the output folder, which exists.
+        alignment: of a translator, see `to_ctranslate2`.
 
     Raises:
         ConfigError: CTranslate2 or transformers is not installed.
@@ -51,7 +58,7 @@ def convert(model: LanguageModel | TransformerTranslator, tokenizer: Tokenizer, 
     """
     source, converted = out / "source", out / "converted"
     save(model, source)
-    converter = _converter(tokenizer)(str(source))
+    converter = _converter(model, tokenizer, alignment)(str(source))
     try:
         with _silent_transformers():
             converter.convert(str(converted))
@@ -146,7 +153,9 @@ def _pieces(folder: Path, side: str) -> list[str]:
     return pieces
 
 
-def _converter(tokenizer: Tokenizer) -> Any:
+def _converter(
+    model: LanguageModel | TransformerTranslator, tokenizer: Tokenizer, alignment: tuple[int, int | None]
+) -> Any:
     """Return CTranslate2's converter; it names the ids by our tokenizer, which needs no other library."""
     try:
         import transformers
@@ -165,6 +174,12 @@ def _converter(tokenizer: Tokenizer) -> Any:
     class Converter(TransformersConverter):  # type: ignore[misc]
         def load_tokenizer(self, tokenizer_class: Any, model_name_or_path: str, **options: Any) -> Any:
             return transformers.PreTrainedTokenizerFast(tokenizer_object=words, **marks)
+
+        def _load(self) -> Any:
+            spec = super()._load()
+            if isinstance(model, TransformerTranslator):
+                return_heads(spec.decoder, alignment, model.parts.heads)
+            return spec
 
     return Converter
 

@@ -111,7 +111,7 @@ def _to_ctranslate2(trained: Loaded, out: Path) -> None:
     parts = getattr(model, "parts", None)
     is_published = isinstance(parts, TransformerParts) and bool(parts.settings)
     if is_published and isinstance(model, LanguageModel | TransformerTranslator):
-        convert(model, tokenizer, out)
+        convert(model, tokenizer, out, *([_alignment_head(trained)] if isinstance(trained, Translator) else []))
         return
     if not isinstance(trained, Translator) or not isinstance(model, TransformerTranslator):
         hint = f"Train with {setting('model', 'transformer')}, no {setting('copy')}."
@@ -122,7 +122,15 @@ def _to_ctranslate2(trained: Loaded, out: Path) -> None:
         raise UnsupportedError(setting("to"), "a translation Transformer", type(model).__name__, hint)
     positions = max(_LEAST_POSITIONS, int(trained.limit(torch.tensor(trained.longest, device="cpu"))))
     pieces, source = tokenizer.vocabulary.pieces, tokenizer.source.vocabulary.pieces
-    to_ctranslate2(model, pieces, out, source_pieces=source, **_special_tokens(tokenizer), positions=positions)
+    to_ctranslate2(
+        model,
+        pieces,
+        out,
+        source_pieces=source,
+        **_special_tokens(tokenizer),
+        positions=positions,
+        alignment=_alignment_head(trained),
+    )
     expect_same(model, tokenizer, out)
 
 
@@ -134,7 +142,22 @@ def _about(trained: Loaded) -> dict[str, JsonValue]:
         **_text_rules(trained.tokenizer),
         "longest": longest,
         "labels": list(labels),
+        **_alignment(trained),
     }
+
+
+def _alignment_head(translator: Translator) -> tuple[int, int | None]:
+    """Return the layer of a Transformer's decoder, and the head in it, that align words; None for the mean of heads."""
+    _, layer, *_ = translator.reading.layer.split(".")
+    return int(layer), translator.reading.head
+
+
+def _alignment(trained: Loaded) -> dict[str, JsonValue]:
+    """Return which attention aligns words, of a translator that has some."""
+    if not isinstance(trained, Translator) or trained.model.alignment_layer is None:
+        return {}
+    reading = trained.reading
+    return {"alignment": {"layer": reading.layer, "head": reading.head, "when": reading.when}}
 
 
 def _text_rules(tokenizer: Tokenizer) -> dict[str, JsonValue]:

@@ -26,7 +26,7 @@ from benchmarks.kept import keep
 
 from qkv.data.batches import FRAME, Example, token_batches
 from qkv.tasks.corpora.pairs import PairBatches, PreparedPairs
-from qkv.tasks.corpora.prepared import Corpus
+from qkv.tasks.corpora.prepared import PreparedCorpus
 from qkv.tasks.generate.recipe import RECIPE
 from qkv.tasks.prepare.preparing import prepare
 from qkv.training.feed import Feed
@@ -176,9 +176,9 @@ def padding(folder: Path) -> dict[str, Any]:
             target = words[: max(1, round(len(words) * random.uniform(0.7, 1)))]
             stream.write(f"{' '.join(words)}\t{' '.join(target)}\n")
     prepare(path, out=folder / "pairs", pairs=True, tokenizer="word", quiet=True)
-    pairs = PreparedPairs(Corpus.load(folder / "pairs", "pairs"))
-    sizes = pairs.lengths(np.arange(len(pairs)))
-    lengths = list(zip(sizes.source.tolist(), sizes.target.tolist(), strict=True))
+    pairs = PreparedPairs(PreparedCorpus.load(folder / "pairs", "pairs"))
+    sizes = pairs.lengths_of(np.arange(len(pairs)))
+    lengths = list(zip(sizes.source.tolist(), (sizes.target + FRAME).tolist(), strict=True))
     examples = [Example((0,) * source, (0,) * (target - FRAME), n) for n, (source, target) in enumerate(lengths)]
     shares = {
         GLOBAL_SORT: _padding(token_batches(examples, TOKENS, 0, 0), lengths),

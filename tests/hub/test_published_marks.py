@@ -17,7 +17,9 @@ from qkv.errors import CheckpointError
 from qkv.hub.families.load import FAMILIES
 from qkv.models.language_model import DecoderConfig, LanguageModel
 from qkv.models.translator import TransformerConfig, TransformerTranslator
-from qkv.tasks.generate.data import Passage, TrainingText
+from qkv.tasks.corpora.pairs import PairsInMemory
+from qkv.tasks.corpora.text import TextInMemory
+from qkv.tasks.generate.data import TrainingText
 from qkv.tasks.generate.objective import LanguageTask
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.translate.data import Parallel
@@ -109,7 +111,7 @@ def test_an_end_token_that_pads_is_learned_too(tmp_path: Path) -> None:
     """Both tasks count each token of each target, as their validation does; padding by position, not by number."""
     tokenizer = qkv.load(changed("marian", tmp_path / "one", "config.json", pad_token_id=5)).tokenizer
     assert tokenizer.pad == tokenizer.eos == 5
-    examples = [Example((7, 8, 5), (9,), 0), Example((6, 5), (7, 9, 6), 1)]
+    examples = PairsInMemory([Example((7, 8, 5), (9,), 0), Example((6, 5), (7, 9, 6), 1)], tokenizer)
     translator = qkv.load(tmp_path / "one")
     text = Parallel(tokenizer, examples, [Pair("a", "b", 1)], examples, "")
     task = TranslationTask(translator.model, text, 0.0, 64)
@@ -122,7 +124,7 @@ def test_an_end_token_that_pads_is_learned_too(tmp_path: Path) -> None:
 
     reader = qkv.load(changed("llama", tmp_path / "two", "config.json", pad_token_id=None))
     ids = torch.tensor([5, 6, 5, 5, 7, 8, 5, 9])
-    passage = Passage(ids, 8, 0)
+    passage = TextInMemory(ids, 8, 0, reader.tokenizer)
     learned = LanguageTask(reader.model, TrainingText(reader.tokenizer, passage, passage, {}), "sequential", 0.0)
     window = ids[None]
     loss, count = learned.objective(window)

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from qkv.errors import CheckpointError, ConfigError, DataError, QkvError
 from qkv.models.language_model import DecoderConfig, LanguageModel
-from qkv.tasks.generate.data import passage, read_for_training
+from qkv.tasks.corpora.text import TextInMemory
+from qkv.tasks.generate.data import read_for_training
 from qkv.tasks.generate.objective import LanguageTask, judge
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.generate.recipe import RECIPE
@@ -77,7 +78,7 @@ def test_every_token_but_the_first_is_judged_once_by_its_window() -> None:
         start = (place - 1) // 4 * 4
         scores = model(ids[None, start:place])[0, -1]
         total += float(F.cross_entropy(scores, ids[place]))
-    given = passage("x", _Fixed(ids.tolist()))  # type: ignore[arg-type]
+    given = TextInMemory.of("x", _Fixed(ids.tolist()))  # type: ignore[arg-type]
     loss, perplexity, bits = judge(model, given._replace(characters=20))
     assert loss.value == pytest.approx(total / 10, rel=1e-5)
     assert perplexity.value == pytest.approx(math.exp(total / 10), rel=1e-5)

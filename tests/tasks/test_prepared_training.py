@@ -25,7 +25,7 @@ from qkv.checkpoint.manifest import StoredFile
 from qkv.errors import ConfigError, DataError, QkvError
 from qkv.tasks.corpora import pairs as prepared_pairs
 from qkv.tasks.corpora.pairs import PreparedPairs
-from qkv.tasks.corpora.prepared import Corpus
+from qkv.tasks.corpora.prepared import PreparedCorpus
 from qkv.tasks.corpora.text import PreparedText, WindowBatches
 from qkv.tasks.generate import recipe as generate
 from qkv.tasks.translate import recipe as translate
@@ -91,18 +91,18 @@ def test_an_epoch_of_windows_predicts_no_token_twice(tokens: int, context: int, 
 
 
 def test_windows_are_those_of_the_tokens(tmp_path: Path) -> None:
-    corpus = Corpus.load(corpus_of(tmp_path, "generate"), "text")
+    corpus = PreparedCorpus.load(corpus_of(tmp_path, "generate"), "text")
     text = PreparedText(corpus)
     ids = torch.cat([torch.tensor(corpus.ids(number).tolist()) for number in range(len(corpus.manifest.shards))])
     starts = [0, *range(3, text.tokens - 600, 97), text.tokens - 600]
-    assert torch.equal(text.cut(starts, 599), ids[torch.tensor(starts)[:, None] + torch.arange(600)])
+    assert torch.equal(text.take(starts, 599), ids[torch.tensor(starts)[:, None] + torch.arange(600)])
 
 
 @pytest.fixture
 def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PreparedPairs:
     """Pairs of several windows."""
     monkeypatch.setattr(prepared_pairs, "WINDOW", 64)
-    return PreparedPairs(Corpus.load(corpus_of(tmp_path, "translate"), "pairs"))
+    return PreparedPairs(PreparedCorpus.load(corpus_of(tmp_path, "translate"), "pairs"))
 
 
 class Sides:
@@ -255,7 +255,7 @@ def test_python_prepares_and_trains(tmp_path: Path) -> None:
     config = json.loads((made.folder / "run.json").read_text())["config"]
     assert config["text"]["train"] == done.digest
     assert config["tokenizer"]["size"] == 350
-    assert made.load().tokenizer.to_json() == Corpus.load(done.folder, "pairs").tokenizer.to_json()
+    assert made.load().tokenizer.to_json() == PreparedCorpus.load(done.folder, "pairs").tokenizer.to_json()
     with pytest.raises(ConfigError) as caught:
         qkv.prepare([], out=tmp_path / "none", vocabulari=3)
     assert '"vocabulary"' in caught.value.hint

@@ -23,7 +23,7 @@ from qkv.errors import CheckpointError, ConfigError, DataError, QkvError
 from qkv.settings import build
 from qkv.system import locked
 from qkv.tasks.corpora.pairs import PreparedPairs
-from qkv.tasks.corpora.prepared import Corpus, held_out_pairs
+from qkv.tasks.corpora.prepared import PreparedCorpus, held_out_pairs
 from qkv.tasks.corpora.text import PreparedText
 from qkv.tasks.prepare.input_files import InputFiles, LineBlock
 from qkv.tasks.prepare.making import ShardJob
@@ -33,7 +33,7 @@ from qkv.tasks.translate.data import read_training
 from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 
 
-def tokens_of(corpus: Corpus) -> list[int]:
+def tokens_of(corpus: PreparedCorpus) -> list[int]:
     return [number for place in range(len(corpus.manifest.shards)) for number in corpus.ids(place).tolist()]
 
 
@@ -41,17 +41,17 @@ def tokens_of(corpus: Corpus) -> list[int]:
 def test_a_text_has_the_tokens_of_the_whole(tmp_path: Path, kind: str) -> None:
     files = write_text(tmp_path)
     done = prepared(files, tmp_path / "corpus", tokenizer=kind, lowercase=True)
-    corpus = Corpus.load(done.folder, "text")
+    corpus = PreparedCorpus.load(done.folder, "text")
     text = PreparedText(corpus)
-    held, shard = text.held_out()
+    held, _ = text.held_out()
     whole = "".join(read_text(file) for file in files)
-    assert tokens_of(corpus) + held.tolist() == corpus.tokenizer.encode(whole)
+    assert tokens_of(corpus) + held.ids.tolist() == corpus.tokenizer.encode(whole)
     assert len(corpus.manifest.shards) > 3
     assert (done.tokens, done.shards) == (text.tokens, len(corpus.manifest.shards))
     end = "".join(whole.splitlines(keepends=True)[-20:])
-    assert shard.characters == len(end) - len(corpus.tokenizer.decode(held[:1].tolist()))
+    assert held.characters == len(end) - len(corpus.tokenizer.decode(held.ids[:1].tolist()))
     ids = corpus.tokenizer.encode(whole)
-    assert text.unknown + shard.unknown == ids.count(corpus.tokenizer.unk)
+    assert text.unknown + held.unknown == ids.count(corpus.tokenizer.unk)
 
 
 @pytest.mark.parametrize("pairs", [False, True])
@@ -155,13 +155,11 @@ def test_small_corpora_of_pairs_are_as_in_memory(tmp_path: Path) -> None:
     memory = read_training(TranslateFiles(data=file), words, 0)
     disk = read_training(TranslateFiles(prepared=folder), words, 0)
     assert disk.tokenizer.to_json() == memory.tokenizer.to_json()
-    assert isinstance(disk.train, PreparedPairs)
-    assert disk.train.take(range(len(disk.train))) == memory.train
-    assert (disk.valid, disk.valid_examples) == (memory.valid, memory.valid_examples)
-    assert disk.target_tokens == memory.target_tokens
-    reversed_pairs = disk.right_to_left().train
-    assert isinstance(reversed_pairs, PreparedPairs)
-    assert reversed_pairs.take([5]) == [memory.right_to_left().train[5]]  # type: ignore[index]
+    assert disk.train.take(range(len(disk.train))) == memory.train.take(range(len(memory.train)))
+    assert (disk.valid, disk.valid_examples.examples) == (memory.valid, memory.valid_examples.examples)
+    assert disk.train.target_tokens == memory.train.target_tokens
+    assert disk.limit == memory.limit
+    assert disk.right_to_left().train.take([5]) == memory.right_to_left().train.take([5])
 
 
 def test_no_source_is_held_out_and_trained_on(tmp_path: Path) -> None:
@@ -170,7 +168,7 @@ def test_no_source_is_held_out_and_trained_on(tmp_path: Path) -> None:
     file = tmp_path / "pairs.tsv"
     file.write_text("".join(f"{line}\t{number} {line}\n" for number, line in enumerate(lines)), encoding="utf-8")
     folder = prepared([file], tmp_path / "corpus", pairs=True, sample=0.004, shard_size=0.001).folder
-    corpus = Corpus.load(folder, "pairs")
+    corpus = PreparedCorpus.load(folder, "pairs")
     assert 0 < corpus.manifest.work["sample"]["lines"] < 300  # type: ignore[index,call-overload,operator]
     pairs = PreparedPairs(corpus)
     held = {pair.source for pair in held_out_pairs(folder)}
@@ -185,7 +183,7 @@ def test_texts_of_objects_end_with_the_end_token(tmp_path: Path) -> None:
     file = tmp_path / "texts.jsonl.gz"
     with gzip.open(file, "wt", encoding="utf-8") as stream:
         stream.writelines(json.dumps({"id": 3, "page": {"body": text}}) + "\n" for text in texts)
-    corpus = Corpus.load(prepared([file], tmp_path / "corpus", field="page.body", holdout=7).folder, "text")
+    corpus = PreparedCorpus.load(prepared([file], tmp_path / "corpus", field="page.body", holdout=7).folder, "text")
     eos = corpus.tokenizer.eos
     expected = [number for text in texts[:-7] for number in [*corpus.tokenizer.encode(text), eos]]
     assert tokens_of(corpus) == expected
@@ -195,7 +193,7 @@ def test_texts_of_objects_end_with_the_end_token(tmp_path: Path) -> None:
 
 def test_lines_of_a_text_are_counted_over_all_files(tmp_path: Path) -> None:
     files = write_text(tmp_path)
-    corpus = Corpus.load(prepared(files, tmp_path / "corpus", tokenizer="char").folder, "text")
+    corpus = PreparedCorpus.load(prepared(files, tmp_path / "corpus", tokenizer="char").folder, "text")
     ids = np.array(tokens_of(corpus))
     (newline,) = corpus.tokenizer.encode("\n")
     begins = [0, *(np.flatnonzero(ids == newline)[:-1] + 1).tolist()]
@@ -216,7 +214,7 @@ def test_pairs_of_any_form_are_the_same(tmp_path: Path, form: str) -> None:
         (tmp_path / "pairs.jsonl").write_text(made)
         names = {"source_field": "translation.de", "target_field": "translation.en"}
         other = prepared([tmp_path / "pairs.jsonl"], tmp_path / "other", pairs=True, **names)
-    one, two = (PreparedPairs(Corpus.load(done.folder, "pairs")) for done in (table, other))
+    one, two = (PreparedPairs(PreparedCorpus.load(done.folder, "pairs")) for done in (table, other))
     assert one.take(range(len(one))) == two.take(range(len(two)))
     assert held_out_pairs(table.folder) == held_out_pairs(other.folder)
 
@@ -229,7 +227,7 @@ def test_longer_pairs_are_refused_or_left_out(tmp_path: Path) -> None:
         prepared([file], tmp_path / "corpus", pairs=True, longest=80, seed=5)
     assert (caught.value.file, caught.value.line) == (str(file), 401)
     folder = prepared([file], tmp_path / "skipped", pairs=True, longest=80, seed=5, too_long="skip").folder
-    assert sum(shard.left_out for shard in Corpus.load(folder, "pairs").manifest.shards) == 1
+    assert sum(shard.left_out for shard in PreparedCorpus.load(folder, "pairs").manifest.shards) == 1
 
 
 GOOD = b"der hund\n" * 40

@@ -1,18 +1,21 @@
-"""The pairs of a prepared corpus, of which trainings read batches of about equal length."""
+"""Pairs to train on, in memory or on disk, of which trainings read batches of about equal length."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.data.batches import FRAME, Example, cut_batches, expect_fitting, in_batches
+from qkv.data.batches import FRAME, Example, cut_batches, expect_fitting, in_batches, token_batches
 from qkv.data.permutation import Permutation
+from qkv.data.tokenizer import Tokenizer
 from qkv.errors import DataError, Place
 from qkv.tasks.corpora.manifest import AGAIN, index_name
-from qkv.tasks.corpora.prepared import Corpus
+from qkv.tasks.corpora.prepared import PreparedCorpus
 from qkv.tasks.notes import counted
+from qkv.tasks.tokenizing import Unknown
 
 WINDOW = 1 << 16
 """Pairs among which batches are made by length."""
@@ -21,36 +24,123 @@ _PART = 1 << 20
 
 
 class PairLengths(NamedTuple):
-    """Tokens of pairs, (N,) each.
-
-    Attributes:
-        source, target: of the sides, as a model reads them.
-    """
+    """Tokens of the sides of pairs, (N,) each, without `bos` and `eos`."""
 
     source: NDArray[np.int64]
     target: NDArray[np.int64]
 
 
+class PairCorpus(Protocol):
+    """Pairs as tokens, each with a number from 0."""
+
+    @property
+    def target_tokens(self) -> int:
+        """The tokens of all targets, with their ends."""
+
+    def __len__(self) -> int:
+        """The number of pairs."""
+
+    def take(self, numbers: Sequence[int]) -> list[Example]:
+        """Return pairs by their numbers, with their line number as `index`."""
+
+    def lengths(self) -> Iterable[PairLengths]:
+        """Yield the lengths of all pairs, part by part."""
+
+    def batches(
+        self, tokens: int, seed: int, epoch: int, rows: int | None = None
+    ) -> "Sequence[Sequence[int]] | PairBatches":
+        """Group the pairs of an epoch by length.
+
+        Args:
+            tokens: maximum number of ids, padding, `bos` and `eos` included, in a batch's source and in its target.
+            seed: random seed of the order.
+            epoch: number of the epoch, from 0.
+            rows: number of pairs in a batch, whatever their size; None for as many as `tokens` allows.
+
+        Raises:
+            ConfigError: a pair is longer than `tokens`.
+        """
+
+    def count_unknown(self, part: str) -> list[Unknown]:
+        """Return how many tokens are unknown; `part` is "training" or "validation"."""
+
+    def right_to_left(self) -> "PairCorpus":
+        """Return the same pairs with the tokens of targets right to left."""
+
+
+@final
+@dataclass(frozen=True)
+class PairsInMemory:
+    """Pairs in memory.
+
+    Args:
+        examples: the pairs.
+        tokenizer: of their tokens; ids beyond its size are words that a model can copy.
+    """
+
+    examples: list[Example]
+    tokenizer: Tokenizer
+
+    @property
+    def target_tokens(self) -> int:
+        """The tokens of all targets, with their ends."""
+        return sum(len(example.target) + 1 for example in self.examples)
+
+    def __len__(self) -> int:
+        """The number of pairs."""
+        return len(self.examples)
+
+    def take(self, numbers: Sequence[int]) -> list[Example]:
+        """Return pairs by their numbers."""
+        return [self.examples[number] for number in numbers]
+
+    def lengths(self) -> Iterable[PairLengths]:
+        """Yield the lengths of all pairs."""
+        sides = ([len(example.source) for example in self.examples], [len(example.target) for example in self.examples])
+        yield PairLengths(*(np.array(side, dtype=np.int64) for side in sides))
+
+    def batches(self, tokens: int, seed: int, epoch: int, rows: int | None = None) -> list[list[int]]:
+        """Group the pairs of an epoch by length, as `token_batches` does."""
+        return token_batches(self.examples, tokens, seed, epoch, rows)
+
+    def count_unknown(self, part: str) -> list[Unknown]:
+        """Return how many tokens of each side are unknown, without those that a model can copy."""
+        ours = self.tokenizer
+        names = ("tokenizer",) * 2 if ours.shared else ("source_tokenizer", "target_tokenizer")
+        return [
+            Unknown.of(f"{part} sources", (example.source for example in self.examples), ours.source.unk, names[0]),
+            Unknown.of(f"{part} targets", (example.target for example in self.examples), ours.unk, names[1]),
+        ]
+
+    def right_to_left(self) -> "PairsInMemory":
+        """Return the same pairs with the tokens of targets right to left."""
+        return replace(self, examples=[replace(example, target=example.target[::-1]) for example in self.examples])
+
+
 @final
 class PreparedPairs:
-    """The training pairs of a prepared corpus.
+    """The training pairs of a prepared corpus, on disk.
 
     Args:
         corpus: the corpus.
         right_to_left: whether targets are read right to left.
     """
 
-    def __init__(self, corpus: Corpus, *, right_to_left: bool = False) -> None:
+    def __init__(self, corpus: PreparedCorpus, *, right_to_left: bool = False) -> None:
         self.corpus, self._right_to_left = corpus, right_to_left
         shards = corpus.manifest.shards
         self._ends = np.cumsum(np.array([shard.pairs for shard in shards], dtype=np.int64))
-        self.target_tokens = sum(shard.targets for shard in shards)
-        self.tokens = sum(shard.tokens for shard in shards)
-        self.unknown = sum(shard.unknown for shard in shards)
+        self.target_tokens = sum(shard.targets + shard.pairs for shard in shards)
         self._widest = max((shard.widest for shard in shards), default=0)
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if self._ends.size else 0
+
+    def count_unknown(self, part: str) -> list[Unknown]:
+        """Return how many tokens are unknown, which the manifest counts over both sides."""
+        shards = self.corpus.manifest.shards
+        unknown, total = sum(shard.unknown for shard in shards), sum(shard.tokens for shard in shards)
+        return [Unknown(f"{part} pairs", unknown, total)]
 
     def right_to_left(self) -> "PreparedPairs":
         """Return the same pairs with the tokens of targets right to left."""
@@ -87,32 +177,21 @@ class PreparedPairs:
             )
         return batch
 
-    def lengths(self, pair_numbers: NDArray[np.int64]) -> PairLengths:
-        """Return the lengths of pairs, one shard in memory at a time."""
+    def lengths_of(self, pair_numbers: NDArray[np.int64]) -> PairLengths:
+        """Return the lengths of some pairs, one shard in memory at a time."""
         lengths = PairLengths(np.empty(len(pair_numbers), np.int64), np.empty(len(pair_numbers), np.int64))
         for number, selected, local in self._grouped(pair_numbers):
             rows = self._rows(number, local)
             lengths.source[selected], lengths.target[selected] = rows[:, 1], rows[:, 2]
-        return lengths._replace(target=lengths.target + FRAME)
+        return lengths
 
-    def all_lengths(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield the tokens of sources and targets, (N,) each, of parts of the corpus."""
+    def lengths(self) -> Iterator[PairLengths]:
+        """Yield the lengths of all pairs, part by part."""
         for start in range(0, len(self), _PART):
-            lengths = self.lengths(np.arange(start, min(start + _PART, len(self)), dtype=np.int64))
-            yield lengths.source, lengths.target - FRAME
+            yield self.lengths_of(np.arange(start, min(start + _PART, len(self)), dtype=np.int64))
 
     def batches(self, tokens: int, seed: int, epoch: int, rows: int | None = None) -> "PairBatches":
-        """Return the batches of an epoch: pairs of about equal length, among `WINDOW` pairs of a computed order.
-
-        Args:
-            tokens: maximum number of ids, padding, `bos` and `eos` included, in a batch's source and in its target.
-            seed: random seed of the order.
-            epoch: number of the epoch, from 0.
-            rows: number of pairs in a batch, whatever their size; None for as many as `tokens` allows.
-
-        Raises:
-            ConfigError: a pair is longer than `tokens`.
-        """
+        """Group the pairs of an epoch by length, among `WINDOW` pairs of a computed order."""
         if rows is None:
             expect_fitting(tokens, self._widest, "the longest pair")
         return PairBatches(self, tokens, rows, f"{self.corpus.manifest.digest}:{seed}:{epoch}")
@@ -188,10 +267,10 @@ class PairBatches:
         """Group the pairs of a window by length, and put the batches into a random order."""
         start = window * WINDOW
         pair_numbers = self._order.at(start, min(start + WINDOW, len(self._pairs))).astype(np.int64)
-        lengths = self._pairs.lengths(pair_numbers)
-        widths = np.maximum(lengths.source, lengths.target)
+        source, target = self._pairs.lengths_of(pair_numbers)  # (N,) each
+        widths = np.maximum(source, target + FRAME)
         # The order of the numbers decides between equal lengths: it is random already.
-        order = np.lexsort((lengths.source + lengths.target, widths)).tolist()
+        order = np.lexsort((source + target, widths)).tolist()
         if self._count is None:
             grouped = cut_batches(order, widths.tolist(), self._tokens)
         else:

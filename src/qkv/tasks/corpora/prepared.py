@@ -38,7 +38,7 @@ _SHARED = ("longest",)
 
 @final
 @dataclass(frozen=True)
-class Corpus:
+class PreparedCorpus:
     """A prepared corpus.
 
     Args:
@@ -52,7 +52,7 @@ class Corpus:
     tokenizer: Tokenizer
 
     @classmethod
-    def load(cls, folder: Path, kind: CorpusKind) -> "Corpus":
+    def load(cls, folder: Path, kind: CorpusKind) -> "PreparedCorpus":
         """Open a corpus. Its tokens are not read yet.
 
         Args:
@@ -110,7 +110,7 @@ class Corpus:
             raise DataError(Place(self.folder), f"tokens below {size:,}, the size of the vocabulary", got, AGAIN)
 
 
-def open_for_training(folder: Path, kind: CorpusKind, tokenizer: Tokenizer | None) -> Corpus:
+def open_for_training(folder: Path, kind: CorpusKind, tokenizer: Tokenizer | None) -> PreparedCorpus:
     """Open a prepared corpus; a new run compares every file with its sha256, a resumed one does not.
 
     Args:
@@ -124,7 +124,7 @@ def open_for_training(folder: Path, kind: CorpusKind, tokenizer: Tokenizer | Non
     """
     from qkv.training.processes import current  # not where shards are made, which loads no PyTorch
 
-    corpus = Corpus.load(folder, kind)
+    corpus = PreparedCorpus.load(folder, kind)
     if tokenizer is None:
         if current().leads:
             with working("verifying the files of the corpus"):

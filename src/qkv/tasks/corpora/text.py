@@ -1,38 +1,36 @@
-"""The tokens of a prepared text, of which trainings read windows."""
+"""A text as tokens, in memory or on disk, of which trainings read windows."""
 
 from collections.abc import Sequence
 from hashlib import sha256
 from random import Random
-from typing import Any, final
+from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from qkv.data.batches import in_batches
 from qkv.data.choices import WindowOrder
 from qkv.data.permutation import Permutation
-from qkv.data.text import window_shift
+from qkv.data.text import window_shift, windows
+from qkv.data.tokenizer import Tokenizer
 from qkv.tasks.corpora.manifest import VALID_TEXT, Shard
-from qkv.tasks.corpora.prepared import Corpus, mapped
+from qkv.tasks.corpora.prepared import PreparedCorpus, mapped
 
 
-@final
-class PreparedText:
-    """The training text of a prepared corpus.
+class TextCorpus(Protocol):
+    """A text as tokens."""
 
-    Args:
-        corpus: the corpus.
-    """
+    @property
+    def tokens(self) -> int:
+        """How many there are."""
 
-    def __init__(self, corpus: Corpus) -> None:
-        self._corpus = corpus
-        shards = corpus.manifest.shards
-        self._ends = np.cumsum(np.array([shard.tokens for shard in shards], dtype=np.int64))
-        self.tokens = int(self._ends[-1]) if shards else 0
-        self.unknown = sum(shard.unknown for shard in shards)
+    @property
+    def unknown(self) -> int:
+        """How many of them are unknown."""
 
-    def cut(self, starts: Sequence[int], context: int) -> Tensor:
+    def take(self, starts: Sequence[int], context: int) -> Tensor:
         """Read windows with the token before each.
 
         Args:
@@ -43,8 +41,92 @@ class PreparedText:
             (len(starts), context + 1), int64.
 
         Raises:
-            DataError: a file was altered.
+            DataError: a file on disk was altered.
         """
+
+    def batches(
+        self, context: int, rows: int, order: WindowOrder, seed: int, epoch: int
+    ) -> "Sequence[Sequence[int]] | WindowBatches":
+        """Return where the windows of each batch of an epoch begin.
+
+        Args:
+            context: tokens that a window predicts.
+            rows: windows in a batch.
+            order: "random" or "sequential".
+            seed: random seed.
+            epoch: from 0.
+
+        Raises:
+            DataError: the text is shorter than one window.
+        """
+
+    def lines(self, starts: Sequence[int]) -> list[int]:
+        """Return the line numbers where windows begin, counted over all files."""
+
+
+class TextInMemory(NamedTuple):
+    r"""A text as tokens in memory.
+
+    Attributes:
+        ids: (N,), int64.
+        characters: number of characters in all tokens but the first.
+        unknown: number of unknown tokens.
+        tokenizer: of the tokens.
+
+    Example:
+        >>> text = TextInMemory.of("ab\nbcb", Tokenizer.learn(["abc\n"], "char"))
+        >>> text.ids.tolist(), text.take([0, 2], 3).tolist(), text.lines([0, 2, 3])
+        ([5, 6, 4, 6, 7, 6], [[5, 6, 4, 6], [4, 6, 7, 6]], [1, 1, 2])
+    """
+
+    ids: Tensor
+    characters: int
+    unknown: int
+    tokenizer: Tokenizer
+
+    @classmethod
+    def of(cls, text: str, tokenizer: Tokenizer) -> "TextInMemory":
+        """Tokenize a text."""
+        ids = tokenizer.encode(text)
+        numbers = torch.tensor(ids, dtype=torch.int64, device="cpu")  # (N,)
+        characters = len(text) - len(tokenizer.decode(ids[:1]))
+        return cls(numbers, characters, int((numbers == tokenizer.unk).sum()), tokenizer)
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens."""
+        return len(self.ids)
+
+    def take(self, starts: Sequence[int], context: int) -> Tensor:
+        """Cut windows with the token before each, (len(starts), context + 1)."""
+        return self.ids[torch.tensor(list(starts), device="cpu")[:, None] + torch.arange(context + 1, device="cpu")]
+
+    def batches(self, context: int, rows: int, order: WindowOrder, seed: int, epoch: int) -> list[list[int]]:
+        """Return where the windows of each batch of an epoch begin, as `windows` orders them."""
+        return in_batches(windows(self.tokens, context, order, seed, epoch), rows)
+
+    def lines(self, starts: Sequence[int]) -> list[int]:
+        """Return the line numbers where windows begin."""
+        return [1 + self.tokenizer.decode(self.ids[:start].tolist()).count("\n") for start in starts]
+
+
+@final
+class PreparedText:
+    """The training text of a prepared corpus, on disk.
+
+    Args:
+        corpus: the corpus.
+    """
+
+    def __init__(self, corpus: PreparedCorpus) -> None:
+        self._corpus = corpus
+        shards = corpus.manifest.shards
+        self._ends = np.cumsum(np.array([shard.tokens for shard in shards], dtype=np.int64))
+        self.tokens = int(self._ends[-1]) if shards else 0
+        self.unknown = sum(shard.unknown for shard in shards)
+
+    def take(self, starts: Sequence[int], context: int) -> Tensor:
+        """Read windows with the token before each, (len(starts), context + 1)."""
         windows = np.empty((len(starts), context + 1), dtype=np.int64)
         shards: dict[int, NDArray[Any]] = {}
         first_shards = np.searchsorted(self._ends, np.asarray(starts), side="right").tolist()
@@ -62,18 +144,7 @@ class PreparedText:
         return torch.from_numpy(windows)
 
     def batches(self, context: int, rows: int, order: WindowOrder, seed: int, epoch: int) -> "WindowBatches":
-        """Return the batches of an epoch: windows of the context length, in an order that is computed.
-
-        Args:
-            context: tokens that a window predicts.
-            rows: windows in a batch.
-            order: "random", by a keyed permutation, or "sequential".
-            seed: random seed.
-            epoch: from 0.
-
-        Raises:
-            DataError: the text is shorter than one window.
-        """
+        """Return the batches of an epoch, "random" by a keyed permutation, so that none is listed."""
         return WindowBatches(self.tokens, context, rows, order, f"{self._corpus.manifest.digest}:{seed}:{epoch}")
 
     def lines(self, starts: Sequence[int]) -> list[int]:
@@ -91,8 +162,8 @@ class PreparedText:
             passed = tokenizer.decode(before.tolist()).count("\n")
         return self._corpus.manifest.shards[number].line + passed
 
-    def held_out(self) -> tuple[Tensor, Shard]:
-        """Return the tokens that were held out, and what is known of them.
+    def held_out(self) -> tuple[TextInMemory, str]:
+        """Return the text that was held out, and the sha256 of its file.
 
         Raises:
             DataError: the file was altered.
@@ -101,7 +172,8 @@ class PreparedText:
         assert isinstance(shard, Shard)
         ids = mapped(corpus.folder / VALID_TEXT, shard.ids, np.dtype(f"<u{corpus.manifest.width}"))
         corpus.expect_ids(ids, corpus.tokenizer.size)
-        return torch.from_numpy(ids.astype(np.int64)), shard
+        held_out = torch.from_numpy(ids.astype(np.int64))
+        return TextInMemory(held_out, shard.characters, shard.unknown, corpus.tokenizer), shard.ids.sha256
 
 
 @final

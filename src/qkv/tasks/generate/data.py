@@ -3,38 +3,16 @@
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
 from qkv.data.corpus import Lines, fingerprint
 from qkv.data.text import divide, read_text
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.corpora.prepared import open_for_training
-from qkv.tasks.corpora.text import PreparedText
+from qkv.tasks.corpora.text import PreparedText, TextCorpus, TextInMemory
 from qkv.tasks.generate.settings import GenerateFiles
 from qkv.tasks.notes import note
 from qkv.tasks.settings import Texts, TokenizerSettings
 from qkv.tasks.tokenizing import Unknown, learn_tokenizer
-
-
-class Passage(NamedTuple):
-    """A text as tokens.
-
-    Attributes:
-        ids: (N,), int64.
-        characters: number of characters in all tokens but the first.
-        unknown: number of unknown tokens.
-    """
-
-    ids: Tensor
-    characters: int
-    unknown: int
-
-    @property
-    def tokens(self) -> int:
-        """The number of tokens."""
-        return len(self.ids)
 
 
 class TrainingText(NamedTuple):
@@ -42,13 +20,13 @@ class TrainingText(NamedTuple):
 
     Attributes:
         tokenizer: built from the training part.
-        train, valid: the two parts; a prepared corpus stays on disk.
+        train, valid: the two parts.
         fingerprints: sha256 of each part.
     """
 
     tokenizer: Tokenizer
-    train: Passage | PreparedText
-    valid: Passage
+    train: TextCorpus
+    valid: TextInMemory
     fingerprints: dict[str, str]
 
     def count_unknown(self) -> list[Unknown]:
@@ -90,7 +68,7 @@ def read_for_training(
             note("qkv: the validation text is trained on too: figures of validation say little about others.")
     if tokenizer is None:
         tokenizer = learn_tokenizer(tokenizer_settings, [train])
-    learned, validation = passage(train, tokenizer), passage(valid, tokenizer)
+    learned, validation = TextInMemory.of(train, tokenizer), TextInMemory.of(valid, tokenizer)
     _expect_window(learned.tokens, context, Place(source), f"{len(learned.ids):,}")
     total = f"{len(validation.ids):,}"
     if files.valid_text is None:
@@ -110,11 +88,10 @@ def _prepared(files: GenerateFiles, context: int, tokenizer: Tokenizer | None) -
     train = PreparedText(corpus)
     _expect_window(train.tokens, context, Place(files.prepared), f"{train.tokens:,}")
     if files.valid_text is None:
-        ids, shard = train.held_out()
-        valid, name, digest = Passage(ids, shard.characters, shard.unknown), "what is held out", shard.ids.sha256
+        (valid, digest), name = train.held_out(), "what is held out"
     else:
         text = read_text(_as_source(files.valid_text, "valid_text"))
-        valid, name, digest = passage(text, corpus.tokenizer), "the validation text", fingerprint([text])
+        valid, digest, name = TextInMemory.of(text, corpus.tokenizer), fingerprint([text]), "the validation text"
     _expect_window(valid.tokens, context, name, f"{valid.tokens:,}")
     return TrainingText(corpus.tokenizer, train, valid, {"prepared": corpus.manifest.digest, "valid": digest})
 
@@ -129,19 +106,6 @@ def _as_source(data: Texts, name: str) -> Path | Lines:
             raise DataError(Place(name, number), "a text", type(item).__name__, "Give strings.")
         lines += [line.removesuffix("\r") for line in item.split("\n")]
     return Lines(name, tuple(lines))
-
-
-def passage(text: str, tokenizer: Tokenizer) -> Passage:
-    """Tokenize a text.
-
-    Example:
-        >>> passage("abca", Tokenizer.learn(["abc"], "char"))
-        Passage(ids=tensor([4, 5, 6, 4]), characters=3, unknown=0)
-    """
-    ids = tokenizer.encode(text)
-    numbers = torch.tensor(ids, dtype=torch.int64, device="cpu")
-    characters = len(text) - len(tokenizer.decode(ids[:1]))
-    return Passage(numbers, characters, int((numbers == tokenizer.unk).sum()))
 
 
 def _expect_window(tokens: int, context: int, name: str, got: str) -> None:

@@ -9,13 +9,12 @@ from torch import Tensor
 
 from qkv.data.batches import NO_LABEL, device_of, in_batches
 from qkv.data.choices import WindowOrder
-from qkv.data.text import windows
 from qkv.metrics.figure import Figure
 from qkv.metrics.likelihood import bits_per_character, perplexity
 from qkv.models.language_model import LanguageModel
 from qkv.models.recurrent_language_model import RecurrentLanguageModel
-from qkv.tasks.corpora.text import PreparedText, WindowBatches
-from qkv.tasks.generate.data import Passage, TrainingText
+from qkv.tasks.corpora.text import TextInMemory, WindowBatches
+from qkv.tasks.generate.data import TrainingText
 from qkv.tasks.notes import counted
 from qkv.training.loss import label_smoothed_loss, layer_loss
 from qkv.values.plain_modules import is_watched
@@ -48,19 +47,15 @@ class LanguageTask:
         """The unit that the objective counts."""
         return "tokens"
 
-    def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]] | WindowBatches:
+    def batches(self, *, tokens: int, seed: int, epoch: int) -> Sequence[Sequence[int]] | WindowBatches:
         """Batch windows of the context length."""
         context = self.model.config.context
         rows = self.rows or max(1, tokens // context)
-        if isinstance(self.text.train, PreparedText):
-            return self.text.train.batches(context, rows, self.order, seed, epoch)
-        return in_batches(windows(len(self.text.train.ids), context, self.order, seed, epoch), rows)
+        return self.text.train.batches(context, rows, self.order, seed, epoch)
 
     def collate(self, indices: Sequence[int]) -> Tensor:
         """Stack windows with the token before each, (B, context + 1), on the model's device."""
-        context, train = self.model.config.context, self.text.train
-        window = train.cut(indices, context) if isinstance(train, PreparedText) else cut(train.ids, indices, context)
-        return window.to(device_of(self.model))
+        return self.text.train.take(indices, self.model.config.context).to(device_of(self.model))
 
     def objective(self, batch: Tensor) -> tuple[Tensor, int]:
         """Compute the smoothed cross entropy of each next token: windows have no padding."""
@@ -73,37 +68,15 @@ class LanguageTask:
 
     def lines(self, indices: Sequence[int]) -> list[int]:
         """Return the line numbers where windows begin."""
-        if isinstance(self.text.train, PreparedText):
-            return self.text.train.lines(indices)
-        ids, tokenizer = self.text.train.ids, self.text.tokenizer
-        return [1 + tokenizer.decode(ids[:index].tolist()).count("\n") for index in indices]
+        return self.text.train.lines(indices)
 
     def validate(self) -> list[Figure]:
         """Compute loss, perplexity and bits per character of the validation text."""
         return judge(self.model, self.text.valid)
 
 
-def cut(ids: Tensor, starts: Sequence[int], context: int) -> Tensor:
-    """Cut windows with the token before each.
-
-    Args:
-        ids: (N,).
-        starts: where each window begins.
-        context: number of tokens that each window predicts.
-
-    Returns:
-        (len(starts), context + 1).
-
-    Example:
-        >>> cut(torch.arange(9), [0, 4], 3)
-        tensor([[0, 1, 2, 3],
-                [4, 5, 6, 7]])
-    """
-    return ids[torch.tensor(list(starts), device="cpu")[:, None] + torch.arange(context + 1, device="cpu")]
-
-
 @torch.no_grad()
-def judge(model: TextModel, text: Passage) -> list[Figure]:
+def judge(model: TextModel, text: TextInMemory) -> list[Figure]:
     """Measure how well a model predicts a text; used by both training and `qkv evaluate`.
 
     Every token but the first is predicted once, in adjacent windows of the model's context length, including the last,
@@ -119,7 +92,7 @@ def judge(model: TextModel, text: Passage) -> list[Figure]:
     context, device = model.config.context, device_of(model)
     count = len(text.ids) - 1
     complete = list(range(0, count - context + 1, context))
-    batches = [cut(text.ids, starts, context) for starts in in_batches(complete, max(1, _JUDGED_TOKENS // context))]
+    batches = [text.take(starts, context) for starts in in_batches(complete, max(1, _JUDGED_TOKENS // context))]
     if remainder := count % context:
         batches.append(text.ids[None, -remainder - 1 :])
     total = 0.0

@@ -21,7 +21,7 @@ from qkv.decode.sampling import Sampling, row_keys, sample
 from qkv.errors import ConfigError, DataError, QkvError, expect_name, setting
 from qkv.metrics.figure import Figure
 from qkv.models.language_model import LanguageModel
-from qkv.tasks.generate.data import passage
+from qkv.tasks.corpora.text import TextInMemory
 from qkv.tasks.generate.model import build_model, stored_config
 from qkv.tasks.generate.objective import TextModel, judge
 from qkv.tasks.generate.settings import GENERATE, TEMPERATURE, TOKENS, GenerateEvaluation
@@ -229,7 +229,7 @@ class Generator:
             DataError: the text is shorter.
             QkvError: the model's scores are NaN.
         """
-        tokens = passage(text, self.tokenizer)
+        tokens = TextInMemory.of(text, self.tokenizer)
         if len(tokens.ids) < 2:
             raise DataError("text", "at least two tokens", f"{len(tokens.ids)}", "Give a longer text.")
         report_unknown([tokens.ids.tolist()], self.tokenizer.unk)

@@ -1,10 +1,7 @@
 """Parallel text for translation: training files, validation pairs, tokenizer."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
-
-import numpy as np
 
 from qkv.data.batches import Example
 from qkv.data.corpus import Pair, fingerprint
@@ -13,7 +10,7 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.data.word_table import WordTable
 from qkv.errors import ConfigError, DataError, Place, setting
 from qkv.tasks.corpora.manifest import VALID_PAIRS
-from qkv.tasks.corpora.pairs import PreparedPairs
+from qkv.tasks.corpora.pairs import PairCorpus, PairsInMemory, PreparedPairs
 from qkv.tasks.corpora.prepared import held_out_pairs, open_for_training
 from qkv.tasks.pairs import PairSources, read_training_pairs
 from qkv.tasks.tokenizing import Unknown, learn_tokenizer
@@ -26,56 +23,32 @@ class Parallel(NamedTuple):
 
     Attributes:
         tokenizer: learned from the training pairs.
-        train: training examples, with their line number as `index`; those of a prepared corpus stay on disk.
+        train: training pairs.
         valid: validation pairs.
-        valid_examples: the same as tokens.
+        valid_examples: validation pairs as tokens.
         fingerprint: sha256 of the training pairs.
         table: the columns of the files, if they are tables.
     """
 
     tokenizer: Tokenizer
-    train: list[Example] | PreparedPairs
+    train: PairCorpus
     valid: list[Pair]
-    valid_examples: list[Example]
+    valid_examples: PairsInMemory
     fingerprint: str
     table: WordTable | None = None
 
     def right_to_left(self) -> "Parallel":
         """Return the same pairs with the tokens of targets right to left, in the order that a model writes them."""
-        train = self.train
-        reversed_train = train.right_to_left() if isinstance(train, PreparedPairs) else _right_to_left(train)
-        return self._replace(train=reversed_train, valid_examples=_right_to_left(self.valid_examples))
-
-    @property
-    def target_tokens(self) -> int:
-        """The number of tokens of training targets, with their ends."""
-        if isinstance(self.train, PreparedPairs):
-            return self.train.target_tokens + len(self.train)
-        return sum(len(example.target) + 1 for example in self.train)
+        return self._replace(train=self.train.right_to_left(), valid_examples=self.valid_examples.right_to_left())
 
     @property
     def limit(self) -> LengthLimit:
         """How long a translation may become by default."""
-        if isinstance(self.train, PreparedPairs):
-            return LengthLimit.of(self.train.all_lengths())
-        sides = [[len(ids) for ids in side] for side in zip(*((x.source, x.target) for x in self.train), strict=True)]
-        source, target = np.array(sides or [[], []], dtype=np.int64)
-        return LengthLimit.of([(source, target)])
+        return LengthLimit.of(self.train.lengths())
 
     def count_unknown(self) -> list[Unknown]:
-        """Return the number of unknown tokens of each side of the pairs, without those that a model can copy."""
-        valid = self._unknown("validation", self.valid_examples)
-        if isinstance(self.train, PreparedPairs):
-            return [Unknown("training pairs", self.train.unknown, self.train.tokens), *valid]
-        return [*self._unknown("training", self.train), *valid]
-
-    def _unknown(self, part: str, examples: Sequence[Example]) -> list[Unknown]:
-        tokenizer = self.tokenizer
-        names = ("tokenizer",) * 2 if tokenizer.shared else ("source_tokenizer", "target_tokenizer")
-        return [
-            Unknown.of(f"{part} sources", (example.source for example in examples), tokenizer.source.unk, names[0]),
-            Unknown.of(f"{part} targets", (example.target for example in examples), tokenizer.unk, names[1]),
-        ]
+        """Return the number of unknown tokens of the pairs, without those that a model can copy."""
+        return [*self.train.count_unknown("training"), *self.valid_examples.count_unknown("validation")]
 
 
 def read_training(
@@ -132,10 +105,6 @@ def _prepared(files: TranslateFiles, tokenizer: Tokenizer | None, copies: bool) 
     return Parallel(corpus.tokenizer, train, valid, examples, corpus.manifest.digest)
 
 
-def _right_to_left(examples: Sequence[Example]) -> list[Example]:
-    return [replace(example, target=example.target[::-1]) for example in examples]
-
-
 def learn_tokenizers(pairs: Sequence[Pair], settings: TranslateTokenizer) -> Tokenizer:
     """Learn one vocabulary for sources and targets, or one for each.
 
@@ -158,7 +127,7 @@ def learn_tokenizers(pairs: Sequence[Pair], settings: TranslateTokenizer) -> Tok
 
 def _examples(
     pairs: Sequence[Pair], tokenizer: Tokenizer, longest: int, names: tuple[str, str], copies: bool
-) -> list[Example]:
+) -> PairsInMemory:
     examples = []
     for pair in pairs:
         source, target = encode_pair(pair.source, pair.target, tokenizer, copies=copies)
@@ -167,4 +136,4 @@ def _examples(
                 hint = f"Shorten or remove the line, or allow longer ones with {setting('longest', f'{len(ids)}')}."
                 raise DataError(Place(name, pair.line), f"at most {longest} tokens", f"{len(ids)}", hint)
         examples.append(Example(source, target, pair.line))
-    return examples
+    return PairsInMemory(examples, tokenizer)

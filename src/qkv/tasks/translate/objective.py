@@ -7,14 +7,14 @@ from typing import final
 
 from torch import Tensor
 
-from qkv.data.batches import NO_LABEL, Batch, Example, collate, device_of, token_batches
+from qkv.data.batches import NO_LABEL, Batch, Example, collate, device_of
 from qkv.data.corpus import Pair
 from qkv.metrics.figure import Figure
 from qkv.metrics.ibm_model_1 import ExpectedLinks
 from qkv.metrics.translation import WMT, BleuTokenizer
 from qkv.models.copying import CopyingTranslator
 from qkv.models.monotonic import MonotonicTranslator
-from qkv.tasks.corpora.pairs import PairBatches, PreparedPairs
+from qkv.tasks.corpora.pairs import PairBatches
 from qkv.tasks.length import cut_share
 from qkv.tasks.translate.aligner import Aligner
 from qkv.tasks.translate.data import Parallel
@@ -58,15 +58,13 @@ class TranslationTask:
         """The unit that the objective counts."""
         return "tokens"
 
-    def batches(self, *, tokens: int, seed: int, epoch: int) -> list[list[int]] | PairBatches:
+    def batches(self, *, tokens: int, seed: int, epoch: int) -> Sequence[Sequence[int]] | PairBatches:
         """Batch examples of about equal length."""
-        if isinstance(self.text.train, PreparedPairs):
-            return self.text.train.batches(tokens, seed, epoch, self.rows)
-        return token_batches(self.text.train, tokens, seed, epoch, self.rows)
+        return self.text.train.batches(tokens, seed, epoch, self.rows)
 
     def collate(self, indices: Sequence[int]) -> Batch:
         """Stack examples, on the model's device."""
-        return self._stack(self._examples_at(indices))
+        return self._stack(self.text.train.take(indices))
 
     def objective(self, batch: Batch) -> tuple[Tensor, int]:
         """Compute the smoothed cross entropy of each next target token."""
@@ -74,11 +72,7 @@ class TranslationTask:
 
     def lines(self, indices: Sequence[int]) -> list[int]:
         """Return the line numbers of examples in the user's files."""
-        return [example.index for example in self._examples_at(indices)]
-
-    def _examples_at(self, indices: Sequence[int]) -> list[Example]:
-        train = self.text.train
-        return train.take(indices) if isinstance(train, PreparedPairs) else [train[index] for index in indices]
+        return [example.index for example in self.text.train.take(indices)]
 
     def validate(self) -> list[Figure]:
         """Compute the metrics of `judge`, the loss, the part that was cut, and how well attention aligns words."""
@@ -109,7 +103,7 @@ class TranslationTask:
     def _alignable(self) -> tuple[list[Pair], ExpectedLinks]:
         """The first validation pairs of several words on both sides, and the links that the words alone suggest."""
         pairs, cells = list[Pair](), 0
-        for pair, example in zip(self.text.valid, self.text.valid_examples, strict=True):
+        for pair, example in zip(self.text.valid, self.text.valid_examples.examples, strict=True):
             source, target = len(pair.source.split()), len(pair.target.split())
             if min(source, target) > 1 and example.source and example.target:
                 pairs.append(pair)
@@ -121,8 +115,8 @@ class TranslationTask:
     def _validation_loss(self) -> Figure:
         examples = self.text.valid_examples
         total, count = 0.0, 0
-        for indices in token_batches(examples, max(_VALIDATION_TOKENS, 2 * self.longest), 0, 0):
-            loss, tokens = self._loss(self._stack([examples[index] for index in indices]), 0.0)
+        for indices in examples.batches(max(_VALIDATION_TOKENS, 2 * self.longest), 0, 0):
+            loss, tokens = self._loss(self._stack(examples.take(indices)), 0.0)
             total, count = total + float(loss), count + tokens
         return Figure("loss", total / count, "nats per target token", higher_is_better=False)
 

@@ -99,7 +99,7 @@ def _monitored(settings: TranslationSettings, text: Parallel) -> TranslationSett
 def _summary(text: Parallel, _: TranslationModel) -> str:
     train, valid = quantity(len(text.train), "training pair"), quantity(len(text.valid), "validation pair")
     source = "" if text.tokenizer.shared else f"; source vocabulary of {text.tokenizer.source.size:,}"
-    return f"{train} ({quantity(text.target_tokens, 'target token')}), {valid}{source}"
+    return f"{train} ({quantity(text.train.target_tokens, 'target token')}), {valid}{source}"
 
 
 def _check(settings: TranslationSettings) -> None:

@@ -28,6 +28,11 @@ class Row(NamedTuple):
 IMPORT = "read when the module is imported: `import qkv.functional` fails at once"
 TABLE = (
     Row(
+        "._processes",
+        "which processes a pool has started, to end them at once; Python 3.14 has `kill_workers`, without exit codes",
+        "an AttributeError at the first preparation in several processes; tests/tasks/test_preparing.py",
+    ),
+    Row(
         "torch._C._functorch torch._C._get_tracing_state torch._C._len_torch_dispatch_stack "
         "torch._C._get_dispatch_mode torch._C._TorchDispatchModeKey torch.autograd.forward_ad._current_level",
         "whether a call is traced or transformed, so that no kernel reads addresses; torch.compiler tells less",

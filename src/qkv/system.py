@@ -12,6 +12,7 @@ import json
 import mmap
 import os
 import shutil
+import signal
 import socket
 import stat
 import struct
@@ -20,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TextIO, cast, final
 
 _NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
@@ -37,6 +39,8 @@ virus scanners and indexers do, for a moment, and so does a process that reads a
 _SIOCGIFADDR = 0x8915
 """Linux's request for the address of an interface, see netdevice(7)."""
 _LOOPBACK = 127
+_SAFE_PATH = "PYTHONSAFEPATH"
+"""Keeps Python from finding modules in the working folder."""
 _KINDS = {
     stat.S_IFIFO: "a named pipe",
     stat.S_IFCHR: "a device",
@@ -585,6 +589,28 @@ def python_command(code: str, *arguments: str) -> list[str]:
     folders = [os.path.abspath(path) for path in sys.path if isinstance(path, str)]
     first = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1))"
     return [sys.executable, "-P", "-c", f"{first}; {code}", json.dumps(folders), *arguments]
+
+
+@contextmanager
+def spawning() -> Iterator[None]:
+    """Let `multiprocessing` start processes that run qkv alone.
+
+    By itself, a started process runs the first one's script again, unless that is guarded; finds modules in the working
+    folder before those of Python; and prints a traceback if Ctrl-C comes while it starts.
+    """
+    script, path = sys.modules["__main__"], os.environ.get(_SAFE_PATH)
+    mask = getattr(signal, "pthread_sigmask", lambda *_: ())  # Windows has none
+    before = mask(getattr(signal, "SIG_BLOCK", 0), {signal.SIGINT})  # which started processes inherit
+    sys.modules["__main__"], os.environ[_SAFE_PATH] = ModuleType("__main__"), "1"
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
+        if path is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = path
+        mask(getattr(signal, "SIG_SETMASK", 0), before)
 
 
 def _open(path: str | Path, flags: int, *, links: bool, within: tuple[str, int | None] | None = None) -> int:

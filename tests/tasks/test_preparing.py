@@ -26,9 +26,7 @@ from qkv.tasks.corpora.pairs import PreparedPairs
 from qkv.tasks.corpora.prepared import PreparedCorpus, held_out_pairs
 from qkv.tasks.corpora.text import PreparedText
 from qkv.tasks.prepare.input_files import InputFiles, LineBlock
-from qkv.tasks.prepare.making import ShardJob
-from qkv.tasks.prepare.preparing import Sample
-from qkv.tasks.prepare.workers import Worker
+from qkv.tasks.prepare.preparing import Sample, prepare
 from qkv.tasks.translate.data import read_training
 from qkv.tasks.translate.settings import TranslateFiles, TranslateTokenizer
 
@@ -392,14 +390,61 @@ def test_a_folder_of_something_else_or_in_use_is_refused(tmp_path: Path) -> None
         prepared(files, folder)
 
 
-def test_a_process_that_ends_is_an_error(tmp_path: Path) -> None:
-    folder = prepared(write_text(tmp_path, 60), tmp_path / "corpus").folder
-    with Worker(folder) as worker:
-        os.kill(worker.pid, signal.SIGKILL)
-        worker.send(ShardJob(0, (LineBlock(("a",), 1, 1, 1, (b"x\n",)),)))
-        with pytest.raises(QkvError) as caught:
-            worker.receive()
-    assert caught.value.argument == "processes"
+SCRIPT = """
+import os, signal, sys
+from multiprocessing import active_children
+from pathlib import Path
+
+import qkv
+from qkv.tasks.prepare import preparing, workers
+
+def disturbed(folder, jobs, processes):
+    def some():
+        for job in jobs:
+            yield job
+            if sys.argv[3] == "worker":
+                os.kill(active_children()[0].pid, signal.SIGKILL)
+            elif sys.argv[3] == "parent":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif sys.argv[3] == "interrupt":
+                os.killpg(0, signal.SIGINT)
+    return workers.make_shards(folder, some(), processes)
+
+preparing.make_shards = disturbed
+qkv.prepare(sys.argv[1], out=sys.argv[2], processes=2, tokenizer="char", shard_size=0.002, quiet=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("event", "code", "message"),
+    [
+        ("none", 0, ""),
+        ("worker", 1, "processes: expected every process to go on; got one that signal 9 ended. Run the same command"),
+        ("parent", -signal.SIGKILL, ""),
+        ("interrupt", -signal.SIGINT, "KeyboardInterrupt"),
+    ],
+)
+def test_no_process_outlives_a_preparation(tmp_path: Path, event: str, code: int, message: str) -> None:
+    """In a script that is not guarded, in a folder whose modules have names of Python's own; it is continued later."""
+    text = write_text(tmp_path)[0]
+    script, work = tmp_path / "scripts" / "script.py", tmp_path / "work"
+    for file, content in ((script, SCRIPT), (work / "struct.py", "raise SystemExit(9)")):
+        file.parent.mkdir()
+        file.write_text(content)
+    done = subprocess.run(
+        [sys.executable, script, text, tmp_path / "corpus", event],
+        cwd=work,
+        capture_output=True,  # until every process has ended
+        text=True,
+        timeout=120,
+        start_new_session=True,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert event != "interrupt" or done.stderr.count("Traceback") == 1
+    whole = prepare(text, out=tmp_path / "corpus", tokenizer="char", shard_size=0.002, quiet=True)
+    assert whole.digest == prepare(text, out=tmp_path / "alone", tokenizer="char", shard_size=0.002, quiet=True).digest
 
 
 def test_a_process_needs_no_torch() -> None:

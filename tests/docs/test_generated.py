@@ -11,6 +11,7 @@ from benchmarks.kept import read
 from results.table import write_table
 
 from benchmarks import first_calls, memory, overhead
+from results import hub
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -43,3 +44,10 @@ def test_the_tables_of_benchmarks_are_what_their_scripts_write(tmp_path: Path) -
     assert text(page) == before
     for path, table in engine.summaries(measured).items():
         assert engine.insert(text(path), table) == text(path)
+
+
+def test_the_page_of_transformers_shows_the_runs_that_were_made() -> None:
+    assert text(hub.PAGE) == hub.written(text(hub.PAGE))
+    pyproject = text(ROOT / "pyproject.toml")
+    assert f'"transformers>={hub.read()["oldest"]["transformers"].removesuffix(".0")}"' in pyproject
+    assert all(run["failed"] == 0 < run["passed"] for run in hub.read().values())

@@ -9,13 +9,16 @@ import torch
 
 import qkv
 from qkv.data.corpus import Pair
+from qkv.data.marked_pieces import words_of
 from qkv.errors import CheckpointError, ConfigError, DataError
+from qkv.metrics.translation import bleu
 from qkv.tasks.drawing import alignments
 from qkv.tasks.evaluation import evaluate
 from qkv.tasks.load import load
 from qkv.tasks.translate.data import learn_tokenizers
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.recipe import RECIPE
+from qkv.tasks.translate.scoring import judge
 from qkv.tasks.translate.settings import TranslateEvaluation, TranslateFiles, TranslateTokenizer
 
 LETTERS = "abcdefgh"
@@ -165,3 +168,41 @@ def test_every_vocabulary_has_the_settings_of_the_tokenizer(words: TranslateToke
     tokenizer = learn_tokenizers([Pair("ﬁN", "E\u0301", 1)], words)
     for vocabulary in (tokenizer.vocabulary, tokenizer.source.vocabulary):
         assert (vocabulary.unicode, vocabulary.lowercase) == ("NFKC", True)
+
+
+HOW = {
+    "subword-nmt": lambda words: " ".join(f"{word[:2]}@@ {word[2:]}" for word in words),
+    "SentencePiece": lambda words: " ".join(f"▁{word[:2]} {word[2:]}" for word in words),
+}
+SAID = [["the", "houses", "burn", "down"], ["one", "singer", "comes", "down"], ["the", "singer", "burns", "houses"]]
+
+
+@pytest.mark.parametrize("library", HOW)
+def test_figures_of_pieces_are_those_of_words(library: str) -> None:
+    """The references may be pieces or words; the pieces of a word give more n-grams than the word."""
+    pieces = [HOW[library](words) for words in SAID]
+    texts = [" ".join(words) for words in SAID]
+    answers = [pieces[0], pieces[2], pieces[2]], [texts[0], texts[2], texts[2]]
+    expected = judge(answers[1], [Pair("", text, 1) for text in texts])
+    for references in (pieces, texts):
+        figures = judge(answers[0], [Pair("", text, 1) for text in references])
+        assert [figure.value for figure in figures] == [figure.value for figure in expected]
+        assert all(figure.signature.endswith(f"|joined:{library}") for figure in figures)
+    assert not any("joined" in figure.signature for figure in expected)
+
+
+@pytest.mark.parametrize("library", HOW)
+def test_a_table_of_pieces_is_scored_as_words(library: str, tmp_path: Path) -> None:
+    rows = [f"{' '.join(words)}\t{HOW[library](words)}\n" for words in SAID]
+    (tmp_path / "table.tsv").write_text("".join(rows) * 4, encoding="utf-8")
+    columns = {"data": tmp_path / "table.tsv", "source_sep": " ", "target_sep": " "}
+    training = {"steps": 30, "tokens": 512, "learning_rate": 0.02, "warmup": 2, "validate_every": 30}
+    tables = {"data": {**columns, "valid_data": columns["data"]}, "model": MODELS["gru"], "training": training}
+    RECIPE.train(RECIPE.load_settings(tables), tmp_path / "run")
+    translator = qkv.load(tmp_path / "run")
+    scored = translator.score_files(TranslateEvaluation(data=columns["data"]))
+    written = list(scored.lines)
+    assert any(mark in text for text in written for mark in ("@@", "▁")), "answers are written as the table has them"
+    kept = _validations(tmp_path / "run")[-1]
+    expected = bleu(words_of(written), [" ".join(words) for words in SAID] * 4)
+    assert {figure.name: figure.value for figure in scored.figures}["bleu"] == kept["bleu"] == expected.value

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from qkv.data.damage import damage_messages
+from qkv.data.marked_pieces import recognized_pieces
 from qkv.errors import brief, quantity
 
 FASTTEXT = "__label__"
@@ -258,7 +259,7 @@ def text_messages(lines: Sequence[int], *columns: Sequence[str]) -> Iterator[str
         >>> list(text_messages([1, 2], ["[", '{"text": "a dog"}]']))
         ['JSON is trained on as it is written, ... of JSON lines, which `jq -c ".[]"` makes of an array.']
         >>> next(text_messages([1], ["a d@@ og"]))
-        'words seem to be split into pieces of subword-nmt ("d@@"), which are scored as words. ...
+        'words seem to be split into pieces of subword-nmt ("d@@"), which are read as words. ...
     """
     yield from damage_messages((line, text) for line, *texts in zip(lines, *columns, strict=True) for text in texts)
     oddities: dict[str, str] = {}
@@ -277,14 +278,13 @@ def _column_messages(lines: Sequence[int], texts: Sequence[str]) -> Iterator[tup
             "JSON is trained on as it is written, with its braces. `qkv prepare` reads the texts of JSON lines, which "
             '`jq -c ".[]"` makes of an array.',
         )
-    for library, pattern, join in _PIECES:
-        pieces = [piece[0] for piece in map(pattern.search, filled) if piece is not None]
-        if pieces and _RARE * len(pieces) >= len(filled):
-            yield (
-                library,
-                f'words seem to be split into pieces of {library} ("{brief(pieces[0])}"), which are scored as words. '
-                f"Join them with sed '{join}', and let the tokenizer bpe or unigram split them.",
-            )
+    for marks, piece in recognized_pieces(texts):
+        yield (
+            marks.library,
+            f'words seem to be split into pieces of {marks.library} ("{brief(piece)}"), which are read as words. '
+            f"Join them with sed '{marks.sed}', and let the tokenizer bpe or unigram split them. Figures of "
+            "translations count joined words.",
+        )
     everywhere = len(filled) > 1 and all(map(_is_quoted, filled))
     quoted = [line for line, text in zip(lines, texts, strict=True) if _is_quoted(text, doubled=not everywhere)]
     if quoted:
@@ -302,17 +302,6 @@ def _is_quoted(text: str, *, doubled: bool = False) -> bool:
     inside = text[1:-1]
     is_doubled = '""' in inside and '"' not in inside.replace('""', "")
     return len(text) > 1 and text[0] == text[-1] == '"' and (is_doubled or not doubled)
-
-
-_PIECES = (
-    ("subword-nmt", re.compile(r"\S+@@(?= )"), "s/@@ //g"),
-    ("SentencePiece", re.compile(r"(?:^|(?<= ))▁\S+"), "s/ //g; s/▁/ /g; s/^ //"),
-    ("WordPiece", re.compile(r"(?<= )##\w\S*"), "s/ ##//g"),
-    ("OpenNMT", re.compile(r"(?:^|(?<= ))￭\S+|\S+￭(?= |$)"), "s/ ￭//g; s/￭ //g"),
-)
-"""Libraries that split words, how their pieces are marked, and how they are joined."""
-_RARE = 10
-"""Pieces are reported from this share of the texts on, one in ten."""
 
 
 def pairs_message(lines: Iterable[str]) -> str | None:

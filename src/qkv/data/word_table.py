@@ -25,6 +25,7 @@ _SPACES = {
 """What stands for each space of a symbol: the others are characters for private use, so that a text comes back."""
 _AS_SYMBOL = str.maketrans(_SPACES)
 _AS_SPACE = str.maketrans({shown: space for space, shown in _SPACES.items()})
+_AS_OTHER_SPACE = {shown: space for shown, space in _AS_SPACE.items() if space != " "}
 
 
 @final
@@ -130,7 +131,9 @@ class WordTable:
 
     def target_text(self, symbols: str) -> str:
         """Return a target as the table writes it, from its symbols."""
-        return self.target_sep.join(symbols.split(" ")).translate(_AS_SPACE)
+        # Where spaces separate symbols, none has one: "▁" is part of a piece, as SentencePiece writes it.
+        spaces = _AS_OTHER_SPACE if self.target_sep == " " else _AS_SPACE
+        return self.target_sep.join(symbols.split(" ")).translate(spaces)
 
 
 def _symbols(cells: Sequence[str], column: int, separator: str, where: str) -> list[str]:

@@ -1,10 +1,11 @@
 """Scoring translations, in training and on files."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from qkv.data.corpus import Pair
+from qkv.data.marked_pieces import piece_marks, words_of
 from qkv.data.normal_forms import normalize
 from qkv.errors import ConfigError, on_command_line, setting
 from qkv.metrics.edits import word_error_rate
@@ -51,10 +52,16 @@ def judge(hypotheses: Sequence[str], pairs: Sequence[Pair], bleu_tokenizer: Bleu
         bleu_tokenizer: what separates words for BLEU.
 
     Returns:
-        sacreBLEU, chrF, exact match and word error rate (the phone error rate, for phones separated by spaces).
+        sacreBLEU, chrF, exact match and word error rate (the phone error rate, for phones separated by spaces). Pieces
+        that another library marked are joined to words first, which the signatures say.
     """
     # Both sides in composed form, so that combining accents do not count as errors.
     sides = hypotheses, [pair.target for pair in pairs]
     written, references = ([normalize("NFC", text) for text in side] for side in sides)
+    # A model that was trained on pieces may be scored on words, which SentencePiece's rule would run together.
+    marks = piece_marks(references) or piece_marks(written)
+    written, references = words_of(written, marks), words_of(references)
+    joined = "" if marks is None else f"|joined:{marks.library}"
     first = bleu(written, references, bleu_tokenizer)
-    return [first, *(figure(written, references) for figure in (chrf, exact_match, word_error_rate))]
+    figures = [first, *(figure(written, references) for figure in (chrf, exact_match, word_error_rate))]
+    return [replace(figure, signature=figure.signature + joined) for figure in figures]

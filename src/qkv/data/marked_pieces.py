@@ -1,0 +1,78 @@
+"""Text whose words another library has split into marked pieces, and how they are joined."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+_RARE = 10
+"""Pieces are recognized from this share of the texts on, one in ten."""
+
+
+class PieceMarks(NamedTuple):
+    """How a library marks the pieces of words.
+
+    Attributes:
+        library: its name.
+        piece: a piece that only this library writes.
+        sed: the script of sed that joins pieces.
+    """
+
+    library: str
+    piece: re.Pattern[str]
+    sed: str
+
+    def join(self, text: str) -> str:
+        """Return the words of a text of pieces, as its script does.
+
+        Example:
+            >>> subword_nmt, sentencepiece, *_ = MARKS
+            >>> subword_nmt.join("the c@@ at slee@@"), sentencepiece.join("▁the ▁c at")
+            ('the cat slee', 'the cat')
+        """
+        for command in self.sed.split("; "):
+            _, old, new, _ = command.split("/")
+            text = re.sub(old, new, text)
+        return text
+
+
+MARKS = (
+    PieceMarks("subword-nmt", re.compile(r"\S+@@(?= )"), "s/@@ //g; s/@@$//"),
+    PieceMarks("SentencePiece", re.compile(r"(?:^|(?<= ))▁\S+"), "s/ //g; s/▁/ /g; s/^ //"),
+    PieceMarks("WordPiece", re.compile(r"(?<= )##\w\S*"), "s/ ##//g"),
+    PieceMarks("OpenNMT", re.compile(r"(?:^|(?<= ))￭\S+|\S+￭(?= |$)"), "s/ ￭//g; s/￭ //g; s/￭$//"),
+)
+"""The libraries whose pieces are recognized."""
+
+
+def recognized_pieces(texts: Sequence[str]) -> Iterator[tuple[PieceMarks, str]]:
+    """Yield each library whose pieces many texts have, with one piece; few are texts about pieces.
+
+    Example:
+        >>> [(marks.library, piece) for marks, piece in recognized_pieces(["a d@@ og", ""])]
+        [('subword-nmt', 'd@@')]
+    """
+    filled = [text for text in texts if text.strip()]
+    for marks in MARKS:
+        pieces = [piece[0] for piece in map(marks.piece.search, filled) if piece is not None]
+        if pieces and _RARE * len(pieces) >= len(filled):
+            yield marks, pieces[0]
+
+
+def piece_marks(texts: Sequence[str]) -> PieceMarks | None:
+    """Return the library that split the words of texts; None if they are whole."""
+    return next((marks for marks, _ in recognized_pieces(texts)), None)
+
+
+def words_of(texts: Sequence[str], marks: PieceMarks | None = None) -> list[str]:
+    """Return texts with their pieces joined to words; texts of whole words as they are.
+
+    Args:
+        texts: of words or of pieces.
+        marks: how pieces are marked; None to recognize it.
+
+    Example:
+        >>> words_of(["the c@@ at"]), words_of(["the cat"])
+        (['the cat'], ['the cat'])
+    """
+    marks = marks or piece_marks(texts)
+    return list(texts) if marks is None else list(map(marks.join, texts))

@@ -50,7 +50,8 @@ _WIDE = (
 )
 """Which of the first four bytes are 0 in text of an encoding without a byte order mark."""
 _NOT_UTF8 = re.compile(rb"[\x00-\x08\x0e-\x1f\x80-\xff]")
-_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x19]")
+"""What no text has: 0x1A ends files of DOS, 0x1B begins commands of terminals, and the next four separate fields."""
 _BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")
 """The byte order marks of UTF-16 and UTF-32; in little-endian order, that of UTF-32 begins with that of UTF-16."""
 _TAR = slice(257, 262)

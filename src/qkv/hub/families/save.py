@@ -35,6 +35,7 @@ _NORMAL_FORMS: Mapping[str, Callable[[], normalizers.Normalizer]] = {
 }
 _FINAL_SIGMA = r"(?<=\p{Cased}\p{Case_Ignorable}*)Σ(?!\p{Case_Ignorable}*\p{Cased})"
 """The Unicode Standard, table 3-17 (Final_Sigma)."""
+_ALONE = "or save the model alone, in Python: qkv.hub.save(qkv.load(RUN).model, FOLDER)."
 
 
 def save(model: Any, folder: str | Path, *, tokenizer: Tokenizer | None = None) -> Path:
@@ -137,10 +138,10 @@ def tokenizer_files(tokenizer: Tokenizer) -> dict[str, bytes]:
         return {"tokenizer.json": imported.source.encode()} if not imported.files else imported.original()
     vocabulary = tokenizer.vocabulary
     if not tokenizer.shared:
-        hint = "Save the model alone (translator.model), or train with one tokenizer for both languages."
+        hint = f"Train with one tokenizer for both languages; {_ALONE}"
         raise UnsupportedError("tokenizer", "one vocabulary", "one of sources and one of targets", hint)
     if vocabulary.kind not in _LIBRARY:
-        hint = f"Save the model alone (generator.model), or train with {setting('tokenizer', 'bpe')}."
+        hint = f"Train with {setting('tokenizer', 'bpe')}; {_ALONE}"
         expected = f"one of {', '.join(_LIBRARY)}"
         raise UnsupportedError("tokenizer", expected, vocabulary.kind, hint)
     library = _LIBRARY[vocabulary.kind](vocabulary)

@@ -1,11 +1,13 @@
 """Published models go on learning: `--from FOLDER`, with the folder's tokenizer, and back to such a folder."""
 
+import json
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.cli.command import run, succeeded
 
 import qkv
 from qkv.errors import CheckpointError, ConfigError
@@ -60,6 +62,21 @@ def test_training_goes_on_from_a_folder(name: str, tmp_path: Path) -> None:
     qkv.hub.save(after, tmp_path / "folder")
     again = qkv.load(tmp_path / "folder")
     assert all(torch.equal(x, y) for x, y in zip(after.model.parameters(), again.model.parameters(), strict=True))
+
+
+def test_the_command_fine_tunes_a_folder_of_marian(tmp_path: Path) -> None:
+    data, out = tmp_path / "pairs.tsv", tmp_path / "run"
+    data.write_text("".join(f"{one}\t{other}\n" for one, other in zip(WORDS, OTHER, strict=True)), encoding="utf-8")
+    files = ["--data", data, "--valid-data", data, "--out", out]
+    how = ["--steps", "60", "--validate-every", "20", "--learning-rate", "0.005", "--label-smoothing", "0"]
+    succeeded(run("train", "translate", "--from", HERE / "marian", *files, *how, "--quiet"))
+    records = map(json.loads, (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    losses = [record["loss"] for record in records if record["kind"] == "validation"]
+    assert losses == sorted(losses, reverse=True)
+    assert len(set(losses)) == 3
+    # The run has the folder's tokenizer, and is read without the folder.
+    assert qkv.load(out).tokenizer.to_json() == qkv.load(HERE / "marian").tokenizer.to_json()
+    assert succeeded(run("translate", out, "--max-tokens", "3", feed="the\ncat\n")).stdout.count("\n") == 2
 
 
 def test_a_folder_of_another_task_is_refused() -> None:

@@ -64,13 +64,14 @@ test-hub: $(READY)    ## tests/hub with the oldest transformers that the extra `
 	$(MAKE) --no-print-directory hub-with RUN=newest TRANSFORMERS=transformers
 
 # A virtual environment above the usual one: it holds that version and what it needs in other versions, nothing else.
-# Versions, day and counts of the run are kept, whether it passes or not; not those of a part, chosen by HUB_TESTS.
+# PyTorch is the one of TORCH. Versions, day and counts of the run are kept, whether it passes or not; not those of a
+# part, chosen by HUB_TESTS.
 hub-with: LAYER ?= $(VENV)/hub-$(RUN)
 hub-with: $(READY)
 	$(PYTHON) -m venv --clear $(LAYER)
 	$(BIN)/python -c "import sysconfig; print('import site; site.addsitedir(%r)' % sysconfig.get_path('purelib'))" \
 	  > $$($(LAYER)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/beneath.pth
-	$(LAYER)/bin/python -m pip install --quiet --upgrade "$(TRANSFORMERS)" "$$(grep ^torch== constraints.txt)"
+	$(LAYER)/bin/python -m pip install --quiet --upgrade "$(TRANSFORMERS)" "$$(grep ^torch== $(PINS) || echo torch)"
 	$(LAYER)/bin/python -c "import transformers, torch; print('transformers', transformers.__version__, 'torch', torch.__version__)"
 	PYTHONPATH=src:. $(LAYER)/bin/python -m pytest -n 2 --dist worksteal --junitxml=$(LAYER)/report.xml $(HUB_TESTS) tests/hub; \
 	  status=$$?; $(if $(HUB_TESTS),,$(LAYER)/bin/python -m results.hub $(RUN) $(LAYER)/report.xml &&) exit $$status

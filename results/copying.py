@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from qkv.data.corpus import Pair
-from qkv.data.introductions import splits
 from qkv.metrics.matches import exact_match
 from qkv.tasks.drawing import alignments
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.recipe import RECIPE
 from qkv.view.export import save
+from results.introductions import splits
 from results.row import ResultRow
 
 _BEAM = 4
@@ -105,7 +105,7 @@ def _part(row: ResultRow) -> str:
     lines = "".join(_line(name, figures) for name, figures in record["figures"].items())
     return f"""{head}Introductions such as "hello , my name is … .", to be answered by "hello … !":
 {sizes["train"]:,} for training, and {sizes["test"]:,} for testing with names that occur nowhere else
-(`qkv.data.introductions`). A sentence counts if every word is right. The target is at least 98 % with copying;
+(`results.introductions`). A sentence counts if every word is right. The target is at least 98 % with copying;
 without copying, nearly none can be right.
 
 | model | `--copy` | exact, greedy | exact, beam of {_BEAM} | parameters |

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from qkv.data import reverse
 from qkv.data.corpus import Pair
 from qkv.metrics.edits import token_error_rate
 from qkv.metrics.matches import exact_match
@@ -17,6 +16,7 @@ from qkv.tasks.drawing import alignments
 from qkv.tasks.translate.decoding import Decoding
 from qkv.tasks.translate.predict import Translator
 from qkv.view.export import save
+from results import reverse
 from results.row import QKV, ResultRow
 from results.transduction import shown
 from results.transduction_data import write

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import torch
 
 from qkv.data.corpus import Pair
-from qkv.data.reverse import generate
 from qkv.errors import ConfigError, TrainingError
 from qkv.metrics.matches import exact_match
 from qkv.nn.mechanism import MechanismConfig
@@ -32,6 +31,7 @@ from qkv.normalizers.catalog import NORMALIZERS
 from qkv.scores.catalog import SCORES
 from qkv.tasks.translate.predict import Translator
 from qkv.tasks.translate.recipe import RECIPE
+from results.reverse import generate
 from results.row import ROOT
 
 CONTROLS = ("none", "uniform")

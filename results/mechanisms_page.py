@@ -178,7 +178,7 @@ def _introduction(results: Results) -> str:
     cells, judged = results.grid.cells(), results.judged
     learned = sum(map(results.learned, judged))
     complete = sum(len(sample.values) == len(seeds) for sample in results.samples.values())
-    return f"""Strings of {data["shortest"]} to {data["longest"]} letters, to write backward (`qkv.data.reverse`):
+    return f"""Strings of {data["shortest"]} to {data["longest"]} letters, to write backward (`results.reverse`):
 {data["train"]:,} for training, and {data["test"]:,} others for testing. A figure is the percentage of test strings that
 are written exactly, mean ± standard deviation over {len(seeds)} seeds; where fewer were trained, their number is in
 parentheses. Every model is trained as by `qkv train translate`, at width 64, with a number of updates fixed for each

@@ -6,9 +6,10 @@ from pathlib import Path
 from string import ascii_letters
 from typing import NamedTuple
 
-from qkv.data import dates, reverse
+from qkv.data import dates
 from qkv.data.corpus import Pair
 from qkv.data.holdout import hold_out
+from results import reverse
 
 _SYMBOLS = ascii_letters[:50]
 _ACTIONS = {"I_WALK": "W", "I_RUN": "U", "I_JUMP": "J", "I_LOOK": "K", "I_TURN_LEFT": "L", "I_TURN_RIGHT": "R"}

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from results.introductions import splits
 
 from qkv.data.corpus import Pair
-from qkv.data.introductions import splits
 from qkv.data.open_vocabulary import decode_open, encode_source, encode_target, pieces_open
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError

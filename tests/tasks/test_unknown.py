@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from results.introductions import splits
 
 from qkv.data.corpus import Pair
-from qkv.data.introductions import splits
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import ConfigError
 from qkv.models.recurrent_translator import RecurrentConfig, RecurrentTranslator

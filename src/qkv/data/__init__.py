@@ -1,6 +1,6 @@
 """Text files, tokenizers, batches and generated data.
 
-The data generators are modules: `from qkv.data import dates, reverse`, then `dates.generate(...)`.
+The data generators are modules: `from qkv.data import dates, phrases`, then `dates.generate(...)`.
 """
 
 from typing import TYPE_CHECKING

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, NoReturn, TypeVar, cast
+from typing import BinaryIO, NoReturn, TypeVar, cast
 
 from qkv.data.hints import column_problem, no_text
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, setting
@@ -72,14 +72,6 @@ class Lines:
 
     def __str__(self) -> str:
         return self.name
-
-
-class Splits(NamedTuple):
-    """Generated pairs for training, validation and testing, with nothing in common that a model could memorize."""
-
-    train: list[Pair]
-    validation: list[Pair]
-    test: list[Pair]
 
 
 def read_pairs(source: Path | Lines, target: Path | Lines, *, longest: int = LONGEST_LINE) -> list[Pair]:

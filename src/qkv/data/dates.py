@@ -13,8 +13,9 @@ If a format includes the day of the week, it is the correct one.
 from collections.abc import Sequence
 from datetime import date, timedelta
 from random import Random
+from typing import NamedTuple
 
-from qkv.data.corpus import Pair, Splits
+from qkv.data.corpus import Pair
 from qkv.errors import ConfigError
 
 FIRST = date(1950, 1, 1)
@@ -143,6 +144,14 @@ FORMATS = (
 
 _CASES = (str, str, str, str.lower, str.upper)
 """Variations in spelling: three of five texts follow the format exactly."""
+
+
+class Splits(NamedTuple):
+    """Generated pairs for training, validation and testing, with nothing in common that a model could memorize."""
+
+    train: list[Pair]
+    validation: list[Pair]
+    test: list[Pair]
 
 
 def generate(count: int, seed: int) -> list[Pair]:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkv.data import reverse
 from qkv.errors import ConfigError
+from results import reverse
 
 
 @given(st.integers(0, 60), st.integers(0, 9), st.integers(5, 8), st.integers(0, 4))

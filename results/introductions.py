@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
 
-from qkv.data.corpus import Pair, Splits
+from qkv.data.corpus import Pair
+from qkv.data.dates import Splits
 from qkv.errors import ConfigError
 
 FORMS = (

@@ -1,8 +1,8 @@
 """Generated introductions: each split has names of its own."""
 
 import pytest
+from results.introductions import FORMS, splits
 
-from qkv.data.introductions import FORMS, splits
 from qkv.data.segments import words
 from qkv.errors import ConfigError
 

@@ -45,6 +45,13 @@ def test_what_is_whole_stays() -> None:
         assert words_of(texts) == texts
 
 
+@pytest.mark.parametrize("letter", ["a", "@", "▁", "#", "￭"])
+def test_a_line_without_a_space_takes_time_that_is_linear(letter: str) -> None:
+    """A quadratic pattern would take hours for a million letters."""
+    line = "字" + letter * 1_000_000 + "字"
+    assert words_of([line, line]) == [line, line]
+
+
 def test_an_answer_that_ends_within_a_word_keeps_no_mark() -> None:
     subword_nmt, _, _, opennmt = MARKS
     assert subword_nmt.join("the ca@@") == "the ca" == opennmt.join("the ca￭")

@@ -124,6 +124,11 @@ TABLE = (
         "scales gradients in one pass, and those in bfloat16 by a factor that is not rounded to bfloat16 first",
         "an AttributeError at the first update; tests/training",
     ),
+    Row(
+        "torch.distributed.ProcessGroupGloo._Options ._devices ._timeout",
+        "the address by which the processes of a training reach each other; an environment variable names interfaces",
+        "an AttributeError when processes connect; tests/training/test_processes.py",
+    ),
     Row("._is_protocol", "Python: typing.is_protocol is new in 3.13", "asked for by name first"),
 )
 

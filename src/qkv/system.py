@@ -8,14 +8,11 @@ a function is decided by its name in `os`, not by the system's name, so that a s
 
 import errno
 import io
-import json
 import mmap
 import os
 import shutil
 import signal
-import socket
 import stat
-import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -36,9 +33,6 @@ _HOLDS = bool(_DIRECTORY) and {os.open, os.mkdir, os.rename, os.unlink} <= os.su
 _PATIENCE = 2.0
 """Seconds for which renaming and removing are repeated on Windows, which refuses both while a process has a file open:
 virus scanners and indexers do, for a moment, and so does a process that reads a checkpoint."""
-_SIOCGIFADDR = 0x8915
-"""Linux's request for the address of an interface, see netdevice(7)."""
-_LOOPBACK = 127
 _SAFE_PATH = "PYTHONSAFEPATH"
 """Keeps Python from finding modules in the working folder."""
 _KINDS = {
@@ -496,101 +490,6 @@ def cores() -> int:
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
-def interface_to(host: str) -> str | None:
-    """Return the network interface that leads to another machine, or that has one of this machine's own addresses.
-
-    Args:
-        host: name or IPv4 address.
-
-    Returns:
-        Its name; None for a loopback address, and where the system does not tell.
-
-    Example:
-        >>> interface_to("127.0.0.1") is None
-        True
-    """
-    if sys.platform != "linux":
-        return None
-    import fcntl
-
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, 1))  # sends nothing
-            address = socket.inet_aton(probe.getsockname()[0])
-            for _, name in socket.if_nameindex():
-                with suppress(OSError):  # it has no such address
-                    request = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()))
-                    if request[20:24] == address and address[0] != _LOOPBACK:
-                        return name
-    except OSError:  # no such host
-        pass
-    return None
-
-
-@contextmanager
-def watched_connections(seconds: int) -> Iterator[None]:
-    """Let the TCP connections that are opened inside fail soon after the other end can no longer be reached.
-
-    By default a connection on which nothing is sent stays open forever, and one that waits for an acknowledgment for a
-    quarter of an hour. The other end's system answers, however busy its process is. Without a folder of open files, as
-    on Windows, nothing is changed.
-
-    Args:
-        seconds: how long the other end may be out of reach.
-
-    Example:
-        >>> with watched_connections(60), socket.create_server(("127.0.0.1", 0)) as server:
-        ...     server.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        0
-    """
-    before = _connections()
-    yield
-    for handle in _connections() - before:
-        with suppress(OSError), socket.socket(fileno=os.dup(handle)) as connection:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for names, number in (
-                (("TCP_KEEPIDLE", "TCP_KEEPALIVE"), seconds // 3),
-                (("TCP_KEEPINTVL",), seconds // 6),
-                (("TCP_KEEPCNT",), 4),
-                (("TCP_USER_TIMEOUT",), 1000 * seconds),
-            ):
-                options = [getattr(socket, name) for name in names if hasattr(socket, name)]
-                for option in options[:1]:
-                    connection.setsockopt(socket.IPPROTO_TCP, option, number)
-
-
-def _connections() -> set[int]:
-    """Return the numbers of this process's open TCP sockets."""
-    numbers = set()
-    with suppress(OSError):  # there is no such folder
-        for name in os.listdir("/dev/fd"):
-            with suppress(OSError):  # the folder itself, which is closed again
-                if stat.S_ISSOCK(os.fstat(int(name)).st_mode) and _is_tcp(int(name)):
-                    numbers.add(int(name))
-    return numbers
-
-
-def _is_tcp(handle: int) -> bool:
-    with socket.socket(fileno=os.dup(handle)) as one:
-        return one.type == socket.SOCK_STREAM and one.family in (socket.AF_INET, socket.AF_INET6)
-
-
-def python_command(code: str, *arguments: str) -> list[str]:
-    """Return the command that runs code of qkv in another process, which imports from the same folders as this one.
-
-    Args:
-        code: a constant; it is not chosen by data.
-        arguments: what it finds in `sys.argv`.
-
-    Example:
-        >>> python_command("import qkv")[1:3]
-        ['-P', '-c']
-    """
-    folders = [os.path.abspath(path) for path in sys.path if isinstance(path, str)]
-    first = "import json, sys; sys.path[:] = json.loads(sys.argv.pop(1))"
-    return [sys.executable, "-P", "-c", f"{first}; {code}", json.dumps(folders), *arguments]
-
-
 @contextmanager
 def spawning() -> Iterator[None]:
     """Let `multiprocessing` start processes that run qkv alone.
@@ -611,6 +510,12 @@ def spawning() -> Iterator[None]:
         else:
             os.environ[_SAFE_PATH] = path
         mask(getattr(signal, "SIG_SETMASK", 0), before)
+
+
+def leave_terminal() -> None:
+    """Let a process that was started inside `spawning` get SIGINT again, but not that of Ctrl-C; on Windows nothing."""
+    getattr(os, "setsid", lambda: None)()
+    getattr(signal, "pthread_sigmask", lambda *_: ())(getattr(signal, "SIG_UNBLOCK", 0), {signal.SIGINT})
 
 
 def _open(path: str | Path, flags: int, *, links: bool, within: tuple[str, int | None] | None = None) -> int:

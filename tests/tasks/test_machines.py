@@ -18,6 +18,13 @@ from qkv.checkpoint.rotation import latest_complete
 HANG = 300
 """Seconds after which a process counts as one that hangs."""
 LATER, STEPS = 4, 40
+PROGRAM = """
+from datetime import timedelta
+from qkv.cli.main import main
+from qkv.training import processes
+processes._UPDATE = timedelta(seconds=20)  # half an hour in place of it takes too long for a test
+main()
+"""
 SETTINGS = f"""
 [training]
 accumulate = 4
@@ -83,7 +90,7 @@ def machines() -> Iterator[Machines]:
 
 
 def training(out: str) -> list[str]:
-    return ["-m", "qkv", "train", "translate", "--data", "pairs.tsv", "--config", "four.toml", "--out", out]
+    return ["program.py", "train", "translate", "--data", "pairs.tsv", "--config", "four.toml", "--out", out]
 
 
 def on_two(machines: Machines, folder: Path, out: str) -> "list[subprocess.Popen[bytes]]":
@@ -97,6 +104,7 @@ def on_two(machines: Machines, folder: Path, out: str) -> "list[subprocess.Popen
 def test_two_machines_give_the_bits_of_one_and_end_together(machines: Machines, tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS))
     (tmp_path / "four.toml").write_text(SETTINGS)
+    (tmp_path / "program.py").write_text(PROGRAM)
     alone = subprocess.run([sys.executable, *training("one")], cwd=tmp_path, env=environment(), check=False)
     assert alone.returncode == 0
     expected = verify(tmp_path / "one" / f"step-{STEPS:08}").digest

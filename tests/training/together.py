@@ -17,7 +17,7 @@ from tests.training.parts import SETTINGS, run_training
 from torch import distributed as dist
 
 from qkv.errors import QkvError
-from qkv.training.processes import joined
+from qkv.training.processes import Processes, connected
 
 _NUMBERS = count()
 _HANG = 300.0
@@ -69,7 +69,7 @@ def _joined(home: Path, rank: int, size: int, work: Callable[[int], Any]) -> Any
     try:
         if size == 1:
             return work(rank)
-        with joined(rank, size, dist.FileStore(str(home / "store"), size)):
+        with connected(Processes(rank, size, dist.FileStore(str(home / "store"), size))):
             return work(rank)
     except QkvError as error:
         return [type(error).__name__, error.argument, error.expected]

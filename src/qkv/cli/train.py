@@ -1,7 +1,6 @@
 """`qkv train TASK` and `qkv prepare`: commands made from tables of settings."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,15 +11,13 @@ from qkv.cli.early_exit import BAD_INPUT
 from qkv.cli.failure import guarded
 from qkv.cli.flags import flagged, option_of
 from qkv.cli.paths import CommandOfPaths, expect_output_file
-from qkv.errors import ConfigError, QkvError, on_command_line
+from qkv.errors import ConfigError, on_command_line
 from qkv.settings import choices_of, defaults_of, hints_of, options_of, parse, parts_of
 from qkv.tasks.prepare.settings import PREPARE, PrepareOptions
 from qkv.tasks.settings import RUN, TOPICS, TaskSettings, spelling_settings
 
 if TYPE_CHECKING:
-    from qkv.tasks.launch import Rendezvous
-    from qkv.tasks.requested_training import TrainingRecipe
-
+    from qkv.tasks.run import TrainingRecipe
 
 _PREPARED, _CORPUS = "prepared", "corpus"
 _Corpus = Annotated[
@@ -153,22 +150,26 @@ def _read(task: TaskSettings, name: str, item: Any) -> Any:
 
 def _train(recipe: "TrainingRecipe", tables: Mapping[str, Mapping[str, Any]], options: Mapping[str, Any]) -> None:
     from qkv.settings import to_toml
-    from qkv.tasks.launch import TrainingCall, meet
+    from qkv.tasks import run
     from qkv.tasks.notes import as_json
-    from qkv.tasks.requested_training import RequestedTraining
     from qkv.tasks.streams import write_json, write_lines
 
-    call = TrainingCall(
-        recipe.settings.name, tables, options["out"], options.get("start"), options.get("tokenizer_from")
-    )
-    training = RequestedTraining.of(recipe, call, options.get("processes"))
+    start, tokenizer_from = options.get("start"), options.get("tokenizer_from")
     if options["print_config"]:
-        table = recipe.show_settings(training.settings)
+        table = recipe.show_settings(run.checked(recipe, tables, start, tokenizer_from)[1])
         write_json([table]) if as_json() else write_lines(to_toml(table).splitlines())
         return
-    device, tensorboard = options.get("device", "cpu"), options.get("tensorboard", False)
-    with meet(training.processes, device) as rendezvous, _one_message(rendezvous), rendezvous.joined(training.call):
-        outcome = training.train(device, tensorboard=tensorboard)
+    outcome = run.train(
+        recipe,
+        tables,
+        options["out"],
+        start=start,
+        tokenizer_from=tokenizer_from,
+        device=options.get("device", "cpu"),
+        processes=options.get("processes"),
+        tensorboard=options.get("tensorboard", False),
+        instead=typer.Exit(BAD_INPUT),
+    )
     if options.get("picture") is not None:
         from qkv.tasks.regress.picture import save_picture
         from qkv.tasks.regress.predict import Regressor
@@ -176,17 +177,6 @@ def _train(recipe: "TrainingRecipe", tables: Mapping[str, Mapping[str, Any]], op
         save_picture(Regressor.load(options["out"]), options["picture"])
     if outcome.exit_code:
         raise typer.Exit(outcome.exit_code)
-
-
-@contextmanager
-def _one_message(rendezvous: "Rendezvous") -> Iterator[None]:
-    """Let processes that do not lead end without a message: the first one reports the errors of all."""
-    try:
-        yield
-    except QkvError:
-        if rendezvous.rank:
-            raise typer.Exit(BAD_INPUT) from None
-        raise
 
 
 _FILES = "files"

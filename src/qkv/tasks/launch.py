@@ -1,106 +1,46 @@
 """Trainings in several processes: those that `processes` starts here, or those that `torchrun` started.
 
-Commands and `qkv.train` use this. The processes that are started here run `qkv.tasks.requested_training`, and receive
-the training as names and values: the user's program itself runs only once.
+Commands and `qkv.train` use this. The processes that are started here import qkv alone, and receive the training as
+names and values: the user's program itself runs only once.
 """
 
-import json
 import os
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, fields
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
 from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
-from qkv.errors import ConfigError, DataError, Place, TrainingError, brief, setting
+from qkv.errors import ConfigError, DataError, Place, QkvError, TrainingError, brief, setting
 from qkv.settings import converted
-from qkv.strict_json import parse_json
-from qkv.system import cores, interface_to, python_command, watched_connections
+from qkv.system import cores, leave_terminal, spawning
 from qkv.tasks.settings import LoopOptions, TaskSettings
 
 if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
+
     from torch.distributed.distributed_c10d import Store
 
     from qkv.training.processes import Processes
 
 _HERE = "127.0.0.1"
-_LOOPBACK = {"linux": "lo", "darwin": "lo0"}
-_INTERFACE = "GLOO_SOCKET_IFNAME"
 _NUMBERS = count()
 """Numbers the trainings of this process that `torchrun` started: each one connects separately."""
 _LAST = 10.0
 """Seconds in which a process ends after its training has."""
 _MOMENT = 1.0
 """Seconds to wait for the exit code of a process whose connection was closed."""
-
-
-@final
-@dataclass(frozen=True)
-class TrainingCall:
-    """A training as names and values, which can be sent to another process.
-
-    Args:
-        task: the name of the task.
-        tables: settings by table and name; data can be values.
-        out: the run folder.
-        start: the run whose weights are used, if any.
-        tokenizer_from: the run whose tokenizer is used, if any.
-    """
-
-    task: str
-    tables: Mapping[str, Mapping[str, Any]]
-    out: Path | None
-    start: Path | None = None
-    tokenizer_from: Path | None = None
-
-    def to_json(self) -> str:
-        """Return the call as JSON.
-
-        Raises:
-            DataError: the data has values that are neither texts nor numbers.
-
-        Example:
-            >>> call = TrainingCall("tag", {"data": {"data": [[("Ada", "PER")]]}}, Path("run"))
-            >>> TrainingCall.from_json(call.to_json()).tables
-            {'data': {'data': [[['Ada', 'PER']]]}}
-        """
-        call = {
-            call_field.name: as_plain(getattr(self, call_field.name))
-            for call_field in fields(self)
-            if call_field.name != "tables"
-        }
-        tables = {table: {name: _packed(item) for name, item in rows.items()} for table, rows in self.plain().items()}
-        return json.dumps({**call, "tables": tables})
-
-    @classmethod
-    def from_json(cls, text: str) -> "TrainingCall":
-        """Return the call that `to_json` wrote."""
-        call = parse_json(text)
-        tables = {
-            table: {name: _unpacked(item) for name, item in rows.items()} for table, rows in call["tables"].items()
-        }
-        paths = {name: None if call[name] is None else Path(call[name]) for name in ("out", "start", "tokenizer_from")}
-        return cls(call["task"], tables, **paths)
-
-    def plain(self) -> dict[str, dict[str, Any]]:
-        """Return the tables with lists in place of whatever can be iterated over once.
-
-        Raises:
-            DataError: the data has values that are neither texts nor numbers.
-        """
-        return {
-            table: {name: as_plain(item, name) for name, item in rows.items()} for table, rows in self.tables.items()
-        }
+_FAILED, _DEFECT = 2, 1
+"""Exit codes of a process: for an error that the first one reports, and for a bug."""
 
 
 def as_plain(item: Any, name: str = "", where: str | None = None) -> Any:
-    """Return a value as texts, numbers and lists of them.
+    """Return a value as texts, numbers and lists of them: an iterator can be read only once.
 
     Args:
         item: the value; a path becomes a text.
@@ -128,58 +68,6 @@ def as_plain(item: Any, name: str = "", where: str | None = None) -> Any:
     expected = "texts, numbers or lists of them, which other processes can be given"
     hint = f"Write the data to a file, and give its name: {setting(f'data.{name}', 'FILE')}."
     raise DataError(where or name, expected, brief(repr(item)), hint)
-
-
-def _packed(item: Any) -> Any:
-    """Return a value whose inner lists are texts, so that the nesting of the JSON does not grow with their number."""
-    return {"items": [json.dumps(part) for part in item]} if isinstance(item, list) else item
-
-
-def _unpacked(item: Any) -> Any:
-    return [parse_json(part, finite=False) for part in item["items"]] if isinstance(item, dict) else item
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Rendezvous:
-    """What one process of a training knows of the others before they are connected.
-
-    Args:
-        rank: the number of this process; 0 leads.
-        size: how many there are.
-        store: what they share; None for one process.
-        others: those that this process started.
-    """
-
-    rank: int = 0
-    size: int = 1
-    store: "Store | None" = None
-    others: tuple["subprocess.Popen[bytes]", ...] = ()
-
-    @contextmanager
-    def joined(self, call: TrainingCall | None = None) -> Iterator["Processes"]:
-        """Connect the processes for the training inside; all but the first one print nothing.
-
-        Args:
-            call: what the child processes are to train.
-
-        Raises:
-            QkvError: of another process: its own, or that it has ended.
-        """
-        from qkv.tasks.notes import Verbosity, use_verbosity
-        from qkv.training.processes import Processes, joined
-
-        if self.store is None:
-            yield Processes()
-            return
-        text = call.to_json() if call is not None and self.others else None
-        with ExitStack() as stack:
-            if self.rank:
-                stack.enter_context(use_verbosity(Verbosity("quiet")))
-            processes = stack.enter_context(joined(self.rank, self.size, self.store))
-            if text is not None:
-                processes.copy_text(text)
-            yield processes
 
 
 def expect_count(number: int | None, task: TaskSettings) -> int | None:
@@ -210,35 +98,48 @@ def expect_one_process(number: int) -> None:
 
 
 @contextmanager
-def meet(number: int | None, device: str) -> Iterator[Rendezvous]:
-    """Start or find the other processes of the training inside, if it is to have several.
+def meet(number: int | None, device: str, work: Callable[[], object]) -> "Iterator[Processes]":
+    """Start or find the other processes of the training inside, if it is to have several; `joined` connects them.
 
     Args:
         number: how many; None for those of `torchrun`, or one.
         device: the compute device.
+        work: what each process that is started does once it is connected; it can be pickled.
 
     Raises:
         ConfigError: the number is less than one or not that of `torchrun`, or the device is no processor.
     """
-    from qkv.training.processes import in_environment
+    from qkv.training.processes import Processes, in_environment
 
-    started = in_environment()
-    if started is not None and number not in (None, started[1]):
+    launched = in_environment()
+    if launched is not None and number not in (None, launched[1]):
         hint = "Omit it: the number is that of torchrun."
-        raise ConfigError("processes", f"{started[1]}, as torchrun started", f"{number}", hint)
-    rank, size = started or (0, number or 1)
-    if size == 1:
-        yield Rendezvous()
-        return
-    if device != "cpu":
+        raise ConfigError("processes", f"{launched[1]}, as torchrun started", f"{number}", hint)
+    rank, size = launched or (0, number or 1)
+    if size > 1 and device != "cpu":
         hint = f"Omit {setting('device')}: several processes train on processors."
         raise ConfigError("device", f'"cpu" with {size} processes', f'"{device}"', hint)
-    if started is not None:
-        with _using_interface(_interface()):
-            yield Rendezvous(rank, size, _connect_to_torchrun())
-        return
-    with _started_processes(size) as (store, children):
-        yield Rendezvous(rank, size, store, children)
+    if size == 1:
+        yield Processes()
+    elif launched is not None:
+        yield Processes(rank, size, _connect_to_torchrun(), _own_address(os.environ["MASTER_ADDR"]))
+    else:
+        with _started(size, work) as store:
+            yield Processes(0, size, store, _HERE)
+
+
+@contextmanager
+def joined(processes: "Processes") -> Iterator[None]:
+    """Connect the processes for the training inside; all but the first one print nothing.
+
+    Raises:
+        QkvError: of another process: its own, or that it has ended.
+    """
+    from qkv.tasks.notes import Verbosity, use_verbosity
+    from qkv.training.processes import connected
+
+    with use_verbosity(Verbosity("quiet")) if processes.rank else nullcontext(), connected(processes):
+        yield
 
 
 def _connect_to_torchrun() -> "Store":
@@ -249,11 +150,10 @@ def _connect_to_torchrun() -> "Store":
     """
     from torch.distributed.rendezvous import rendezvous
 
-    from qkv.training.processes import UNREACHABLE_AFTER, first_line
+    from qkv.training.processes import first_line
 
     try:
-        with watched_connections(UNREACHABLE_AFTER):
-            store: Store = next(rendezvous("env://"))[0]
+        store: Store = next(rendezvous("env://"))[0]
     except (ValueError, RuntimeError) as error:  # PyTorch's for variables, and for connections
         got = first_line(error)
         hint = "Start the command with torchrun, or unset RANK and WORLD_SIZE."
@@ -268,13 +168,16 @@ def _store_of_training(store: "Store", number: int) -> "Store":
     return PrefixStore(f"qkv-{number}", store)
 
 
-def _interface() -> str | None:
-    """Return the interface through which the machines of `torchrun` reach each other; None for one machine.
+def _own_address(host: str) -> str | None:
+    """Return the address by which this machine reaches another; None if the user names an interface, or if unknown.
 
-    PyTorch's default is the interface of the machine's host name, which is often the loopback.
+    PyTorch's default is the address of the machine's host name, which is often the loopback.
     """
-    several = os.environ.get("LOCAL_WORLD_SIZE") != os.environ.get("WORLD_SIZE")
-    return interface_to(os.environ.get("MASTER_ADDR", "")) if several else None
+    if "GLOO_SOCKET_IFNAME" not in os.environ:
+        with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, 1))  # sends nothing
+            return str(probe.getsockname()[0])
+    return None
 
 
 def _open_store(size: int) -> "tuple[Store, int]":
@@ -291,26 +194,74 @@ def _open_store(size: int) -> "tuple[Store, int]":
 
 
 @contextmanager
-def _started_processes(size: int) -> Iterator[tuple["Store", tuple["subprocess.Popen[bytes]", ...]]]:
-    """Start the child processes, which find this one by environment variables; they end with the context."""
-    children: list[subprocess.Popen[bytes]] = []
-    with _shared_cores(size) as threads, _using_interface(_LOOPBACK.get(sys.platform)):
+def _started(size: int, work: Callable[[], object]) -> "Iterator[Store]":
+    """Start the other processes, and wait until each has found this one; all of them end with the context."""
+    from qkv.training.processes import ARRIVED
+
+    children: list[SpawnProcess] = []
+    with _shared_cores(size) as threads:
         server, port = _open_store(size)
-        store = _store_of_training(server, 0)  # the child processes see this as their first training
+        store = _store_of_training(server, 0)
         try:
             for rank in range(1, size):
-                children.append(_start(rank, size, port, threads))
-            _wait_for(children, store)
-            yield store, tuple(children)
+                children.append(_start(rank, size, port, threads, work))
+            while not store.check([f"{ARRIVED}{rank}" for rank in range(1, size)]):
+                _expect_running(children)
+                time.sleep(0.02)
+            yield store
         except BaseException as error:
-            ended = _process_error(error, children)
+            death = _death(error, children)
             for child in children:
                 child.kill()  # it has nothing to save
-            if ended is not None:
-                raise ended from None
+            if death is not None:
+                raise death from None
             raise
         finally:
-            _wait_or_kill(children)
+            until = time.monotonic() + _LAST
+            for child in children:
+                child.join(max(0.0, until - time.monotonic()))
+                child.kill()
+                child.join()
+
+
+def _expect_running(children: "list[SpawnProcess]") -> None:
+    for rank, child in enumerate(children, start=1):
+        if child.exitcode is not None:
+            hint = "Its own message says why."
+            raise ConfigError("processes", "every process to start", f"process {rank}, which ended", hint)
+
+
+def _start(rank: int, size: int, port: int, threads: int, work: Callable[[], object]) -> "SpawnProcess":
+    """Start one process by PyTorch's launcher, whose processes end with the one that started them.
+
+    Its `join` is not used: it unpickles a file in the folder for temporary files.
+    """
+    from torch.multiprocessing import start_processes  # type: ignore[attr-defined]  # not exported
+
+    with spawning():
+        arguments = (rank, size, port, threads, work)
+        (child,) = start_processes(_run, arguments, nprocs=1, join=False, daemon=True).processes
+    return child  # type: ignore[no-any-return]
+
+
+def _run(_: int, rank: int, size: int, port: int, threads: int, work: Callable[[], object]) -> None:
+    """Train in a process that another one started, which reports the errors of all."""
+    import torch
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # PyTorch names it without exporting it
+
+    from qkv.training.processes import Processes
+
+    leave_terminal()  # Ctrl-C reaches the first process alone, which tells the others
+    torch.set_num_threads(threads)
+    store = _store_of_training(TCPStore(_HERE, port, size, is_master=False), 0)
+    try:
+        with joined(Processes(rank, size, store, _HERE)):
+            work()
+    except QkvError:
+        sys.exit(_FAILED)
+    except Exception:
+        traceback.print_exc()
+        sys.exit(_DEFECT)
 
 
 @contextmanager
@@ -327,75 +278,16 @@ def _shared_cores(size: int) -> Iterator[int]:
         torch.set_num_threads(before)
 
 
-@contextmanager
-def _using_interface(interface: str | None) -> Iterator[None]:
-    """Connect processes through an interface, unless the environment names another one."""
-    if interface is None or _INTERFACE in os.environ:
-        yield
-        return
-    os.environ[_INTERFACE] = interface
-    try:
-        yield
-    finally:
-        os.environ.pop(_INTERFACE, None)
-
-
-def _start(rank: int, size: int, port: int, threads: int) -> "subprocess.Popen[bytes]":
-    environment = {
-        "RANK": rank,
-        "WORLD_SIZE": size,
-        "MASTER_ADDR": _HERE,
-        "MASTER_PORT": port,
-        "OMP_NUM_THREADS": threads,
-    }
-    return subprocess.Popen(
-        python_command("from qkv.tasks.requested_training import main; main()"),
-        env={**os.environ, **{name: str(item) for name, item in environment.items()}},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C reaches the first process, which tells the others
-    )
-
-
-def _wait_for(children: "list[subprocess.Popen[bytes]]", store: "Store") -> None:
-    """Wait until all processes have connected, or one of them has ended."""
-    from qkv.training.processes import ARRIVED
-
-    while not store.check([f"{ARRIVED}{rank}" for rank in range(1, len(children) + 1)]):
-        ended = [rank for rank, child in enumerate(children, start=1) if child.poll() is not None]
-        if ended:
-            hint = "Its own message says why."
-            raise ConfigError("processes", "every process to start", f"process {ended[0]}, which ended", hint)
-        time.sleep(0.02)
-
-
-def _process_error(error: BaseException, children: "list[subprocess.Popen[bytes]]") -> TrainingError | None:
+def _death(error: BaseException, children: "list[SpawnProcess]") -> TrainingError | None:
     """Return an error that names the process whose death caused another error; None if it is unknown."""
     from qkv.training.processes import LostProcessError
 
     if not isinstance(error, LostProcessError):
         return None
     until = time.monotonic() + _MOMENT
-    while time.monotonic() < until:
-        for rank, child in enumerate(children, start=1):
-            if (code := child.poll()) is not None and code < 0:
-                got = f"process {rank}, which signal {-code} ended"
-                return LostProcessError("processes", error.expected, got, error.hint)
-        if all(child.poll() is not None for child in children):
-            break
-        time.sleep(0.02)
+    for rank, child in enumerate(children, start=1):
+        child.join(max(0.0, until - time.monotonic()))
+        if child.exitcode is not None and child.exitcode < 0:
+            got = f"process {rank}, which signal {-child.exitcode} ended"
+            return LostProcessError("processes", error.expected, got, error.hint)
     return None
-
-
-def _wait_or_kill(children: "list[subprocess.Popen[bytes]]") -> None:
-    """Wait until processes have ended; kill those that take long."""
-    until = time.monotonic() + _LAST
-    try:
-        for child in children:
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(max(0.0, until - time.monotonic()))
-    finally:
-        for child in children:
-            if child.poll() is None:
-                child.kill()
-                child.wait()

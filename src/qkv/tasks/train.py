@@ -9,12 +9,12 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeVar, cast, fi
 from qkv.errors import ConfigError, expect_name, quantity
 from qkv.files import as_path
 from qkv.notebooks import table
+from qkv.tasks import run as training
 from qkv.tasks.catalog import TASKS, recipe_of
 from qkv.tasks.classify.predict import Classifier
 from qkv.tasks.classify.settings import ClassifyFiles, ClassifyModel, LabelModel
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.generate.settings import GenerateFiles, GenerateModel, GenerateTokenizer
-from qkv.tasks.launch import TrainingCall, meet
 from qkv.tasks.listeners import listening
 from qkv.tasks.load import load
 from qkv.tasks.notes import Verbosity, use_verbosity
@@ -22,7 +22,6 @@ from qkv.tasks.point.predict import ElementPointer
 from qkv.tasks.point.settings import PointFiles, PointModel
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.regress.settings import RegressFiles, RegressModel
-from qkv.tasks.requested_training import RequestedTraining
 from qkv.tasks.settings import TokenizerSettings, parameters, spelling_settings
 from qkv.tasks.tag.predict import Tagger
 from qkv.tasks.tag.settings import TagFiles
@@ -215,14 +214,12 @@ def train(
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         got = "one function" if callable(callbacks) else ascii(callbacks)[:80]
         raise ConfigError("callbacks", "a sequence of functions", got, "Write callbacks=[function].")
-    folder, origin = as_path(out, "out"), None if start is None else as_path(start, "from")
-    call = TrainingCall(task, task_settings.in_tables(settings), folder, origin)
+    folder, start_from = as_path(out, "out"), None if start is None else as_path(start, "from")
     with (
         listening(callbacks),
         use_verbosity(Verbosity("quiet" if quiet else "normal")),
         spelling_settings(task_settings, settings),
     ):
-        training = RequestedTraining.of(recipe_of(task), call, processes)
-        with meet(training.processes, device) as rendezvous, rendezvous.joined(training.call):
-            outcome = training.train(device)
+        tables = task_settings.in_tables(settings)
+        outcome = training.train(recipe_of(task), tables, folder, start=start_from, device=device, processes=processes)
     return Run(folder, outcome)

@@ -1,9 +1,9 @@
 """The processes of one training, and what they exchange, so that any number of them gives the same bits.
 
-An update is W batches (`accumulate`), of which each process computes a consecutive part. Gradients are summed in the
-order of one binary tree over the W batches, for any division: a process sums the subtrees within its part, and sends
-each segment of the vector to the process that sums that segment for all. Process 0 leads: it alone has the run folder,
-and sends orders to the others.
+An update has W parts (its batches, `accumulate`, each cut into `parts`), of which each process computes some in a row.
+Gradients are summed in the order of one binary tree over the W parts, for any number of processes: a process sums the
+subtrees of its own, and sends each segment of the vector to the process that sums that segment for all. Process 0
+leads: it alone has the run folder, and sends orders to the others.
 """
 
 import json
@@ -30,7 +30,6 @@ from qkv.errors import (
     to_json_value,
 )
 from qkv.strict_json import parse_json
-from qkv.system import watched_connections
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -39,10 +38,10 @@ _ARRIVAL = timedelta(minutes=10)
 """How long a process waits for all to start."""
 _CONNECTING = timedelta(seconds=20)
 """How long it then tries to connect to them; Gloo waits five times as long for connections from others."""
+_UPDATE = timedelta(minutes=30)
+"""How long a process waits for the part of another one; one that ends is noticed at once, a lost machine after this."""
 _PATIENCE = timedelta(days=7)
-"""How long a process waits for another one, such as for a validation; one that ends is noticed at once."""
-UNREACHABLE_AFTER = 60
-"""Seconds without a connection to its machine after which a process counts as dead."""
+"""How long a process waits for what the first one does alone, such as for a validation."""
 ARRIVED = "qkv.here."
 """Prefix of the key that a process stores once it has started."""
 _FAILED = "qkv.failed"
@@ -60,11 +59,11 @@ class LostProcessError(TrainingError):
 @final
 @dataclass(frozen=True, eq=False)
 class Node:
-    """The sum of the vectors of 2^level batches.
+    """The sum of the vectors of 2^level parts.
 
     Args:
-        start: number of the first batch, a multiple of 2^level.
-        level: height of the subtree; 0 for one batch.
+        start: number of the first part, a multiple of 2^level.
+        level: height of the subtree; 0 for one part.
         sums: the vectors; changed in place by further sums.
     """
 
@@ -75,7 +74,7 @@ class Node:
 
 @final
 class Tree:
-    """Adds vectors in the order of a binary tree over numbered batches; it holds at most one sum per level of the tree.
+    """Adds vectors in the order of a binary tree over numbered parts; it holds at most one sum per level of the tree.
 
     Example:
         >>> tree = Tree()
@@ -99,7 +98,7 @@ class Tree:
         self.nodes.append(node)
 
     def total(self) -> list[Tensor]:
-        """Return the sum of all batches; those beyond the largest complete tree are joined from the right."""
+        """Return the sum of all parts; those beyond the largest complete tree are joined from the right."""
         *nodes, last = self.nodes
         sums = last.sums
         for node in reversed(nodes):
@@ -119,6 +118,7 @@ class Processes:
         rank: the number of this process; 0 leads.
         size: how many there are.
         store: a key-value store that they share; None for one process.
+        address: of this machine, by which the others reach this process; None for PyTorch's choice.
 
     Example:
         >>> alone = Processes()
@@ -126,8 +126,10 @@ class Processes:
         (range(0, 4), True)
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, store: "Store | None" = None) -> None:
-        self.rank, self.size, self._store = rank, size, store
+    def __init__(
+        self, rank: int = 0, size: int = 1, store: "Store | None" = None, address: str | None = "127.0.0.1"
+    ) -> None:
+        self.rank, self.size, self._store, self._address = rank, size, store, address
         self._group: Any = None  # a ProcessGroupGloo; no frame may hold it, or a traceback would keep its threads
 
     @property
@@ -136,7 +138,7 @@ class Processes:
         return self.rank == 0
 
     def part(self, count: int, rank: int | None = None) -> range:
-        """Return which of an update's batches a process computes; this one by default."""
+        """Return which of an update's parts a process computes; this one by default."""
         rank = self.rank if rank is None else rank
         return range(rank * count // self.size, (rank + 1) * count // self.size)
 
@@ -206,11 +208,11 @@ class Processes:
         return torch.stack(rows).view(torch.bool).any(0).tolist()
 
     def gather(self, rows: Sequence[Sequence[float]], count: int) -> list[list[float]]:
-        """Return the rows of all of an update's batches, from the rows of this process's part.
+        """Return the rows of all of an update's parts, from those of this process.
 
         Args:
-            rows: one for each batch, all of one length.
-            count: how many batches an update has; at least one for each process.
+            rows: one for each part, all of one length.
+            count: how many parts an update has; at least one for each process.
         """
         if self.size == 1:
             return [list(row) for row in rows]
@@ -221,11 +223,11 @@ class Processes:
         return [row for rank, part in enumerate(parts) for row in part[: len(self.part(count, rank))].tolist()]
 
     def total(self, tree: Tree, count: int) -> list[Tensor]:
-        """Return the sums of all of an update's batches, the same bits in every process.
+        """Return the sums of all of an update's parts, the same bits in every process.
 
         Args:
-            tree: the sums of this process's part.
-            count: how many batches an update has.
+            tree: the sums of this process's parts.
+            count: how many parts an update has.
         """
         if self.size == 1:
             return tree.total()
@@ -272,7 +274,7 @@ class Processes:
         from torch.distributed.distributed_c10d import AllgatherOptions  # type: ignore[attr-defined]  # not exported
 
         options = AllgatherOptions()
-        options.timeout = _PATIENCE
+        options.timeout = _UPDATE
         tensors = [torch.empty_like(tensor) for _ in range(self.size)]
         with self._connected():
             self._group.allgather([tensors], [tensor], options).wait()
@@ -288,7 +290,7 @@ class Processes:
                         transfers.append(self._group.recv([incoming[rank]], rank, 0))
                         transfers.append(self._group.send([outgoing[rank]], rank, 0))
                 while transfers:
-                    transfers.pop().wait(_PATIENCE)
+                    transfers.pop().wait(_UPDATE)
             finally:
                 transfers.clear()
 
@@ -305,11 +307,17 @@ class Processes:
         from torch.distributed import ProcessGroupGloo
 
         assert self._store is not None
+        options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # not among its types
+        options._timeout = _CONNECTING
         try:
             self._store.set(f"{ARRIVED}{self.rank}", "")
             self._store.wait([f"{ARRIVED}{rank}" for rank in range(self.size)], _ARRIVAL)
-            with watched_connections(UNREACHABLE_AFTER):
-                self._group = ProcessGroupGloo(self._store, self.rank, self.size, _CONNECTING)
+            options._devices = [
+                ProcessGroupGloo.create_default_device()
+                if self._address is None
+                else ProcessGroupGloo.create_device(hostname=self._address)
+            ]
+            self._group = ProcessGroupGloo(self._store, self.rank, self.size, options)
         except RuntimeError as error:
             hint = "On several machines, set GLOO_SOCKET_IFNAME to the interface by which each reaches the others."
             got = f"process {self.rank}, which cannot reach another one ({first_line(error)})"
@@ -400,25 +408,19 @@ def expect_enough(processes: Processes, batches: int) -> None:
 
 
 @contextmanager
-def joined(rank: int, size: int, store: "Store") -> Iterator[Processes]:
-    """Connect the processes of a training, for every training inside.
-
-    Args:
-        rank: the number of this process.
-        size: how many there are.
-        store: what they share.
-
-    Returns:
-        A context manager that yields the processes. An error inside is left for process 0.
+def connected(processes: Processes) -> Iterator[None]:
+    """Connect this process to the others, for every training inside. An error inside is left for process 0.
 
     Raises:
         LostProcessError: another process has ended.
     """
-    processes = Processes(rank, size, store)
+    if processes.size == 1:
+        yield
+        return
     processes.connect()
     token = _CURRENT.set(processes)
     try:
-        yield processes
+        yield
     except Exception as error:
         processes.fail(_typed(error, processes))
         raise
@@ -461,12 +463,12 @@ def in_environment(variables: Mapping[str, str] = os.environ) -> tuple[int, int]
 
 
 def part_seed(seed: int, step: int, part: int) -> int:
-    """Return the seed of all random numbers of one batch of an update, for any number of processes.
+    """Return the seed of all random numbers of one part of an update, for any number of processes.
 
     Args:
         seed: the run's.
         step: number of the update.
-        part: number of the batch in it; the number of batches itself for what comes after the update.
+        part: number of the part in it; the number of parts itself for what comes after the update.
 
     Example:
         >>> part_seed(0, 1, 0) != part_seed(0, 1, 1), part_seed(0, 1, 0) < 2**63

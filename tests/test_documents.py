@@ -72,17 +72,25 @@ def in_shell(commands: str, folder: Path) -> str:
 
 @pytest.mark.slow
 def test_commands_for_processes_run(tmp_path: Path) -> None:
-    """In a shell, with two processes; the settings of the page, and fewer steps."""
+    """In a shell, with two processes; a small model, and fewer steps."""
     pairs = "".join(f"{a} {b}\t{b} {a}\n" for a in "abcdefgh" for b in "abcdefgh")
     (tmp_path / "pairs.tsv").write_text(pairs)
-    (settings,) = blocks("scale.md", "toml")
-    few = "steps = 3\n[model]\nwidth = 8\nheads = 2\nfeed_forward = 8\n"
-    (tmp_path / "four.toml").write_text(settings + few)
-    train = blocks("scale.md", "sh")[1]
+    small = "--width 8 --heads 2 --feed-forward 8"
+    train = blocks("scale.md", "sh")[1].replace("--steps 20", f"--steps 3 {small}")
     said = in_shell(f"export OMP_NUM_THREADS=1\n{train}", tmp_path)
     assert said.count("step 3:") == 1
     assert said.count("already completed all 3 steps") == 1
-    given = ["--data", tmp_path / "pairs.tsv", "--config", tmp_path / "four.toml", "--out", tmp_path / "one"]
+    given = [
+        "--data",
+        tmp_path / "pairs.tsv",
+        "--steps",
+        "3",
+        "--parts",
+        "2",
+        *small.split(),
+        "--out",
+        tmp_path / "one",
+    ]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

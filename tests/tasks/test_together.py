@@ -7,8 +7,8 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,9 @@ import qkv
 from qkv.checkpoint.folder import verify
 from qkv.checkpoint.rotation import latest_complete
 from qkv.errors import ConfigError, DataError
-from qkv.tasks.launch import TrainingCall, _open_store, meet
+from qkv.tasks import launch
+from qkv.tasks import run as runs
+from qkv.tasks.launch import _open_store, as_plain, meet
 from qkv.training.events import Event, Outcome, Updated
 from qkv.training.processes import LostProcessError, in_environment
 
@@ -62,7 +64,7 @@ def test_a_first_process_that_cannot_be_is_refused(changed: dict[str, str], monk
         taken = {"MASTER_PORT": str(other.getsockname()[1])} if changed.get("MASTER_PORT") == "taken" else changed
         for name, text in {"RANK": "0", "WORLD_SIZE": "2", **(PLACE if changed else {}), **taken}.items():
             monkeypatch.setenv(name, text)
-        with pytest.raises(ConfigError) as raised, meet(None, "cpu"):
+        with pytest.raises(ConfigError) as raised, meet(None, "cpu", print):
             pass
     assert raised.value.argument == "environment"
 
@@ -83,19 +85,19 @@ def trained(out: Path, count: int | None = 2, data: Any = PAIRS, *callbacks: Cal
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list["subprocess.Popen[bytes]"]]:
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     """The processes that the test starts, all of which have ended when it has."""
-    processes: list[subprocess.Popen[bytes]] = []
-    begin = subprocess.Popen
+    processes: list[Any] = []
+    begin = launch._start
 
-    def popen(*args: Any, **settings: Any) -> "subprocess.Popen[bytes]":
-        processes.append(begin(*args, **settings))
+    def start(*args: Any) -> Any:
+        processes.append(begin(*args))
         return processes[-1]
 
-    monkeypatch.setattr(subprocess, "Popen", popen)
+    monkeypatch.setattr(launch, "_start", start)
     yield processes
     assert processes
-    assert all(process.returncode is not None for process in processes)
+    assert all(process.exitcode is not None for process in processes)
 
 
 @pytest.fixture(scope="module")
@@ -104,9 +106,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> str:
     return trained(tmp_path_factory.mktemp("alone"), None).digest
 
 
-def test_the_command_gives_the_checkpoint_of_one_process(
-    tmp_path: Path, alone: str, started: list["subprocess.Popen[bytes]"]
-) -> None:
+def test_the_command_gives_the_checkpoint_of_one_process(tmp_path: Path, alone: str, started: list[Any]) -> None:
     file = tmp_path / "pairs.tsv"
     file.write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS))
     names = {name: f"--{name.replace('_', '-')}" for name in TINY if name != "accumulate"}
@@ -117,16 +117,14 @@ def test_the_command_gives_the_checkpoint_of_one_process(
     shown = succeeded(run("train", "translate", *given)).stderr
     assert shown.count("step 4:") == 1
     assert verify(tmp_path / "command" / "step-00000004").digest == alone
-    assert [process.returncode for process in started] == [0]
+    assert [process.exitcode for process in started] == [0]
 
 
 @pytest.mark.slow
-def test_python_gives_the_checkpoint_of_one_process(
-    tmp_path: Path, alone: str, started: list["subprocess.Popen[bytes]"]
-) -> None:
+def test_python_gives_the_checkpoint_of_one_process(tmp_path: Path, alone: str, started: list[Any]) -> None:
     """In the fast suite the run whose process is killed begins with two of them and ends with the same bits."""
     assert trained(tmp_path / "python", 2, iter(PAIRS)).digest == alone
-    assert [process.returncode for process in started] == [0]
+    assert [process.exitcode for process in started] == [0]
 
 
 PROGRAM = """
@@ -176,7 +174,7 @@ def test_a_program_under_torchrun_trains_several_times(
     "what", ["kill", *(pytest.param(what, marks=pytest.mark.slow) for what in ("interrupt", "raise"))]
 )
 def test_the_end_of_a_process_ends_all_and_the_run_goes_on(
-    what: str, tmp_path: Path, alone: str, started: list["subprocess.Popen[bytes]"]
+    what: str, tmp_path: Path, alone: str, started: list[Any]
 ) -> None:
     def strike(event: Event) -> None:
         if isinstance(event, Updated) and event.step == 3:
@@ -199,7 +197,7 @@ def test_the_end_of_a_process_ends_all_and_the_run_goes_on(
         case _:
             with pytest.raises(KeyboardInterrupt):
                 trained(tmp_path / "run", 2, PAIRS, strike)
-    assert [process.returncode is None for process in started] == [False]
+    assert [process.exitcode is None for process in started] == [False]
     newest = latest_complete(tmp_path / "run", lambda _: None)
     assert newest is not None
     assert newest.name == ("step-00000003" if what == "interrupt" else "step-00000002")
@@ -207,14 +205,14 @@ def test_the_end_of_a_process_ends_all_and_the_run_goes_on(
 
 
 def test_an_error_of_another_process_keeps_its_type(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list["subprocess.Popen[bytes]"]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started: list[Any]
 ) -> None:
-    missing, whole = str(tmp_path / "missing.tsv"), TrainingCall.to_json
+    missing = str(tmp_path / "missing.tsv")
 
-    def other(call: TrainingCall) -> str:
-        return whole(replace(call, tables={**call.tables, "data": {"data": missing}}))
+    def other(work: Any, task: str, tables: Any, *rest: Any) -> Any:
+        return partial(work, task, {**tables, "data": {"data": missing}}, *rest)
 
-    monkeypatch.setattr(TrainingCall, "to_json", other)
+    monkeypatch.setattr(runs, "partial", other)
     with pytest.raises(DataError) as raised:
         trained(tmp_path / "run")
     assert raised.value.file == missing
@@ -242,18 +240,14 @@ SCALARS = st.text(st.characters(exclude_categories=["Cs"])) | st.integers(-(2**5
 
 
 @given(st.lists(st.recursive(SCALARS, lambda items: st.lists(items, max_size=4), max_leaves=8), max_size=4))
-def test_data_is_handed_over_unchanged(items: list[Any]) -> None:
-    call = TrainingCall("point", {"data": {"data": items, "longest": 7}, "model": {}}, Path("run"), Path("first"))
-    assert repr(TrainingCall.from_json(call.to_json())) == repr(call)
+def test_texts_numbers_and_lists_are_handed_over_unchanged(items: list[Any]) -> None:
+    assert repr(as_plain(items)) == repr(items)
 
 
 @given(st.lists(st.lists(st.integers(-9, 9), min_size=2, max_size=2), min_size=1))
 def test_data_of_any_container_is_handed_over_as_lists(rows: list[list[int]]) -> None:
-    def plain(data: Any) -> Any:
-        return TrainingCall.from_json(TrainingCall("point", {"data": {"data": data}}, None).to_json()).tables
-
     forms: list[Any] = [rows, tuple(map(tuple, rows)), (iter(row) for row in rows), np.array(rows), map(np.array, rows)]
-    assert [plain(form) for form in forms] == [{"data": {"data": rows}}] * len(forms)
+    assert [as_plain(form) for form in forms] == [rows] * len(forms)
 
 
 @pytest.mark.parametrize("count", [0, -1, True, 1.0, "2", [2]])
@@ -278,12 +272,27 @@ def test_what_is_not_trained_in_several_processes_is_refused(
     assert raised.value.argument == argument
 
 
-@pytest.mark.slow
-def test_more_processes_than_batches_are_refused_once(tmp_path: Path, started: list["subprocess.Popen[bytes]"]) -> None:
-    with pytest.raises(ConfigError) as raised:
-        qkv.train("translate", data=PAIRS, out=tmp_path / "run", processes=2, quiet=True, **{**TINY, "accumulate": 1})
-    assert raised.value.argument == "processes"
-    assert len(started) == 1
+def test_processes_alone_cut_each_batch_and_give_the_bits_of_as_many_parts(tmp_path: Path) -> None:
+    """The run keeps its number of parts: one process goes on with it."""
+
+    def stop(event: Event) -> None:
+        if isinstance(event, Updated) and event.step == 3:
+            raise InterruptedError
+
+    settings = {**TINY, "data": PAIRS, "quiet": True, "accumulate": None}
+    expected = qkv.train("translate", out=tmp_path / "one", parts=2, **settings).outcome.digest
+    with pytest.raises(InterruptedError):
+        qkv.train("translate", out=tmp_path / "two", processes=2, callbacks=[stop], **settings)
+    assert qkv.train("translate", out=tmp_path / "two", **settings).outcome.digest == expected
+
+
+def test_fewer_parts_than_processes_are_refused_by_the_flag(tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in PAIRS))
+    flags = ["--model", "gru", "--width", "8", "--tokenizer", "char", "--parts", "1", "--processes", "2"]
+    refused = run("train", "translate", "--data", tmp_path / "pairs.tsv", "--out", tmp_path / "run", *flags)
+    assert refused.exit_code == 2
+    assert "--accumulate times --parts" in refused.stderr
+    assert "--parts 2" in refused.stderr
 
 
 def test_a_process_group_of_the_program_is_left_alone(tmp_path: Path, alone: str) -> None:

@@ -24,7 +24,9 @@ from torch import distributed as dist
 from qkv.checkpoint.folder import load
 from qkv.checkpoint.rotation import latest_complete
 from qkv.errors import ConfigError, DataError, QkvError
-from qkv.training.processes import Node, Processes, Tree, current, joined
+from qkv.training.journal import NAME as JOURNAL
+from qkv.training.journal import read_journal
+from qkv.training.processes import Node, Processes, Tree, connected, current
 from qkv.training.settings import Settings
 
 FOUR = replace(SETTINGS, steps=14, batch_tokens=12, accumulate=4)
@@ -168,9 +170,31 @@ def test_weights_that_drift_apart_are_never_saved(tmp_path: Path) -> None:
     assert latest_complete(tmp_path / "run", lambda _: None) is None
 
 
-def test_more_processes_than_batches_are_refused(tmp_path: Path) -> None:
+def test_a_batch_is_cut_into_parts_of_any_number_of_processes(tmp_path: Path) -> None:
+    """Batches of four examples: of seven parts some are empty."""
+    for accumulate, parts, sizes in ((1, 2, [2]), (2, 3, [4]), (1, 7, [3])):
+        settings = replace(FOUR, accumulate=accumulate, parts=parts, steps=6, batch_tokens=24)
+        folder = tmp_path / f"{parts}"
+        expected = alone(folder, settings)
+        for size in sizes:
+            assert together(folder, size, lambda _, s=settings, n=size, f=folder: digest(f / f"{n}", s))[0] == expected
+
+
+def test_parts_have_the_gradient_of_the_batch(tmp_path: Path) -> None:
+    def losses(parts: int) -> list[float]:
+        torch.manual_seed(3)
+        task = Struck(Steady())
+        task.model.dropout.p = 0.0
+        settings = replace(SETTINGS, parts=parts, steps=3, log_every=1)
+        run_training(tmp_path / f"{parts}", settings, task)
+        return [line["loss"] for line in read_journal(tmp_path / f"{parts}" / JOURNAL) if line["kind"] == "train"]
+
+    assert losses(3) == pytest.approx(losses(1), rel=1e-5)
+
+
+def test_more_processes_than_parts_are_refused(tmp_path: Path) -> None:
     results = together(tmp_path, 2, lambda _: digest(tmp_path / "run", SETTINGS))
-    expected = "at most as many processes as an update has batches, accumulate = 1"
+    expected = "at most 1, the number of parts of an update (accumulate times parts)"
     assert results == [["ConfigError", "processes", expected]] * 2
     assert not (tmp_path / "run").exists()
 
@@ -222,7 +246,8 @@ def test_no_thread_of_the_connections_outlives_them(tmp_path: Path, what: str) -
     def work(rank: int) -> bool:
         before, error = threads(), None
         try:
-            with joined(rank, 2, dist.FileStore(str(tmp_path / "store"), 2)) as processes:
+            processes = Processes(rank, 2, dist.FileStore(str(tmp_path / "store"), 2))
+            with connected(processes):
                 for name in [name for name in sys.modules if name.startswith("torch.distributed.nn")]:
                     del sys.modules[name]
                 import_module("torch.distributed.nn")

@@ -19,7 +19,7 @@ from qkv.settings import UNKNOWN, as_dict, build, check_tables, converted, merge
 from qkv.tasks.listeners import listeners
 from qkv.tasks.notes import note, progress, verbose, working
 from qkv.tasks.origin import Origin, first_tokenizer, origin_config, start_from
-from qkv.tasks.run_folder import CHANGEABLE, OLDER_DEFAULTS, expect_same_run, files_read, run_folder, store
+from qkv.tasks.run_folder import CHANGEABLE, OLDER_DEFAULTS, expect_same_run, files_read, run_folder, store, with_parts
 from qkv.tasks.settings import ModelKind, TaskSettings, TokenizerSettings
 from qkv.tasks.tokenizing import Unknown, as_learned, expect_known, with_known_tokens
 from qkv.training import loop
@@ -226,6 +226,8 @@ class Recipe(Generic[F, C, D, M]):
             QkvError: any bad input; nothing already saved is lost.
         """
         folder, compute_device = run_folder(out), as_device(device)
+        if self.job is not None:
+            settings = replace(settings, training=with_parts(settings.training, folder))
         tables = self._stored(settings)
         # Those of the tokenizer can follow from the text.
         expect_same_run(folder, self.task, {name: tables[name] for name in tables if name != "tokenizer"})

@@ -1,6 +1,7 @@
 """The run folder of a training: checks before it is used, and saving a model that is fitted in one step."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from qkv.tasks.launch import expect_one_process
 from qkv.tasks.listeners import listeners
 from qkv.training.events import Outcome, Saved, Validated
 from qkv.training.processes import current
+from qkv.training.settings import Settings
 
 _FITTED = 1
 """The step number of a model that is fitted in one step."""
@@ -42,6 +44,7 @@ OLDER_DEFAULTS: Mapping[str, Any] = {
     "model.positions": "sinusoidal",
     "table.features": "front",
     "tokenizer.unicode": "none",
+    "training.parts": 1,
 }
 """Settings that older runs do not contain, with the value that they used."""
 _SOURCES = ("prepared", "data", "source", "target", "text")
@@ -97,6 +100,22 @@ def expect_same_run(folder: Path, task: str, tables: Mapping[str, Mapping[str, A
     }
     now = {table: {name: tables[table][name] for name in row} for table, row in before.items()}
     expect_same(folder, before, now, CHANGEABLE)
+
+
+def with_parts(training: Settings, folder: Path) -> Settings:
+    """Return the settings with the number of parts of a batch: that of the run that is resumed, or what is needed.
+
+    Args:
+        training: the settings.
+        folder: the run folder, existing or not; the first process reads it for all.
+    """
+    processes = current()
+    parts = training.parts or -(-processes.size // training.accumulate)
+    if training.parts is None and processes.leads and (folder / RUN).is_file():
+        stored = read_config(folder).get("training")
+        known = stored.get("parts", 1) if isinstance(stored, dict) else None
+        parts = known if isinstance(known, int) else parts
+    return replace(training, parts=int(processes.copy_text(f"{parts}")))
 
 
 def files_read(files: object) -> dict[str, str]:

@@ -61,7 +61,7 @@ class LoopOptions(RunOptions):
     processes: Annotated[
         int | None,
         Option(
-            "Train with so many processes of this machine, which share an update's batches (accumulate).",
+            "Train with so many processes of this machine, which share each batch (parts).",
             least=1,
             hint="Omit it for one process.",
         ),

@@ -98,7 +98,7 @@ def train(
     if forks.lost:
         forks.expect_threads("training")
     job, processes = TrainingJob(task, model, settings, config, tokenizer), current()
-    expect_enough(processes, settings.accumulate)
+    expect_enough(processes, settings)
     if not processes.leads:
         return follow(job, processes, run)
     with open_run(run, config, free=free, added=added, files=files) as folder, Interrupts() as interrupts:

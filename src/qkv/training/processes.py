@@ -27,9 +27,11 @@ from qkv.errors import (
     brief,
     from_json_value,
     out_of_memory_text,
+    setting,
     to_json_value,
 )
 from qkv.strict_json import parse_json
+from qkv.training.settings import Settings
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
@@ -385,25 +387,20 @@ def current() -> Processes:
     return _CURRENT.get()
 
 
-def expect_enough(processes: Processes, batches: int) -> None:
-    """Check that there is a batch for each process.
-
-    Args:
-        processes: the processes.
-        batches: how many batches an update has.
+def expect_enough(processes: Processes, settings: Settings) -> None:
+    """Check that there is a part of an update for each process.
 
     Raises:
         ConfigError: there are fewer.
 
     Example:
-        >>> expect_enough(Processes(), 1)
+        >>> expect_enough(Processes(), Settings())
     """
-    if processes.size > batches:
-        hint = (
-            f"Set accumulate = {processes.size} or a multiple under [training], and divide tokens by it: "
-            "an update then has as many tokens as before."
-        )
-        expected = f"at most as many processes as an update has batches, accumulate = {batches}"
+    if processes.size > settings.parts_of_update:
+        parts, batches = setting("parts"), setting("accumulate")
+        expected = f"at most {settings.parts_of_update}, the number of parts of an update ({batches} times {parts})"
+        more = -(-processes.size // settings.accumulate)
+        hint = f"Use fewer, or begin another run with {setting('parts', f'{more}')}."
         raise ConfigError("processes", expected, f"{processes.size}", hint)
 
 

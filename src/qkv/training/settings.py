@@ -35,6 +35,14 @@ class Settings:
         int | None, Option("Batch size in examples, in place of tokens", least=1, instead_of="batch_tokens")
     ] = None
     accumulate: Annotated[int, Option("Batches whose gradients are accumulated for one update", least=1)] = 1
+    parts: Annotated[
+        int | None,
+        Option(
+            "Parts in which each batch is computed, by one process or several; more take less memory",
+            least=1,
+            or_else="as few as give each process a part",
+        ),
+    ] = None
     optimizer: Annotated[
         Rule, Option("Optimizer; muon updates matrices by orthogonalized momentum, the rest like adamw")
     ] = "adamw"
@@ -74,3 +82,13 @@ class Settings:
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def parts_of_update(self) -> int:
+        """The number of parts in which an update is computed, whose gradients are added.
+
+        Example:
+            >>> Settings(accumulate=2, parts=3).parts_of_update
+            6
+        """
+        return self.accumulate * (self.parts or 1)

@@ -37,8 +37,8 @@ class State:
         precision: precision of the computation.
         threads: number of PyTorch threads; only the same number gives the same bits.
         arithmetic: the kernels, and the instructions of PyTorch's operators; "" in states of older versions.
-        sums: the order in which gradients of an update's batches are added: "tree", with a seed for each batch, so
-            that any number of processes gives the same bits; or "sequence", as in runs with one batch an
+        sums: the order in which gradients of an update's parts are added: "tree", with a seed for each part, so
+            that any number of processes gives the same bits; or "sequence", as in runs with one part an
             update, and in those that older versions began.
     """
 

@@ -147,8 +147,8 @@ def _arithmetic() -> str:
 
 
 def _sums(settings: Settings) -> Sums:
-    """Return in which order a new run adds the gradients of an update's batches."""
-    return "tree" if settings.accumulate > 1 else "sequence"
+    """Return in which order a new run adds the gradients of an update's parts."""
+    return "tree" if settings.parts_of_update > 1 else "sequence"
 
 
 def _resumed_session(job: TrainingJob, run: Path, folder: Path, say: Callable[[str], None]) -> TrainingSession:

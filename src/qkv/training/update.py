@@ -56,10 +56,13 @@ class Updates:
             TrainingError: a loss is not finite.
             DataError: the batches have nothing to learn.
         """
+        pieces = self._settings.parts or 1
         batches = self._session.feed.take(self._settings.accumulate)
+        # Every so many examples, so that the parts of a batch have about equal lengths; a small batch has empty ones.
+        parts = [batch[first::pieces] for batch in batches for first in range(pieces)] if pieces > 1 else batches
         self._job.model.zero_grad(set_to_none=True)
         in_tree = self._session.state.sums == "tree"
-        rows = self._in_tree(batches, step) if in_tree else [self._backward(batch, step) for batch in batches]
+        rows = self._in_tree(parts, step) if in_tree else [self._backward(part, step) for part in parts]
         # Losses are added one after another, in whichever order gradients are.
         loss, count = sum(row[0] for row in rows), int(sum(row[1] for row in rows))
         if count < 1:
@@ -104,19 +107,19 @@ class Updates:
         loss.backward()
         return value, count
 
-    def _in_tree(self, batches: Sequence[Sequence[int]], step: int) -> list[list[float]]:
-        """Sum gradients in the order of a tree; each batch has its own seed, so that any process can compute it."""
-        tree, rows = Tree(), []
+    def _in_tree(self, parts: Sequence[Sequence[int]], step: int) -> list[list[float]]:
+        """Sum gradients in the order of a tree; each part has its own seed, so that any process can compute it."""
+        tree, rows = Tree(), list[tuple[float, float]]()
         present = [False] * len(self.parameters)
-        for number in self._processes.part(len(batches)):
+        for number in self._processes.part(len(parts)):
             self._job.model.zero_grad(set_to_none=True)
             seed_everything(part_seed(self._settings.seed, step, number))
-            rows.append(self._backward(batches[number], step))
+            rows.append(self._backward(parts[number], step) if len(parts[number]) else (0.0, 0))
             present = [p.grad is not None or before for p, before in zip(self.parameters, present, strict=True)]
             tree.add(Node(number, 0, _vectors(self.parameters)))
-        seed_everything(part_seed(self._settings.seed, step, len(batches)))
-        rows_of_all = self._processes.gather(rows, len(batches))
-        self._set(self._processes.total(tree, len(batches)), self._processes.any(present))
+        seed_everything(part_seed(self._settings.seed, step, len(parts)))
+        rows_of_all = self._processes.gather(rows, len(parts))
+        self._set(self._processes.total(tree, len(parts)), self._processes.any(present))
         return rows_of_all
 
     def _set(self, vectors: list[Tensor], present: Sequence[bool]) -> None:

@@ -29,7 +29,7 @@ from qkv.tasks.corpora.pairs import PairBatches, PreparedPairs
 from qkv.tasks.corpora.prepared import PreparedCorpus
 from qkv.tasks.generate.recipe import RECIPE
 from qkv.tasks.prepare.preparing import prepare
-from qkv.training.feed import Feed
+from qkv.training.trainer import Trainer
 
 RESULTS = Path(__file__).parent / "results" / "corpora.json"
 BLOCK = 1 << 20
@@ -109,10 +109,11 @@ def _updates(data: dict[str, Any], *, compute: bool) -> Callable[[], int]:
     text = RECIPE.read(settings, None)
     assert RECIPE.job is not None
     task = RECIPE.job(RECIPE.build(settings.model, text), text, settings)
-    feed = Feed(task, settings.training)
+    trainer = Trainer(task, task.model, settings.training, {})
+    trainer.go_to(0, 0)
 
     def update() -> int:
-        batch = task.collate(feed.take(1)[0])
+        batch = task.collate(trainer.take(1)[0])
         if compute:
             task.objective(batch)[0].backward()
         return int(batch[:, 1:].numel())

@@ -47,10 +47,10 @@ def measure(data: Path, steps: int, precision: Literal["float32", "bfloat16"]) -
     from qkv.linalg.heap import GrowthLimit
     from qkv.settings import merge, read_toml
     from qkv.tasks.translate.recipe import ENSEMBLES
-    from qkv.training import loop
+    from qkv.training import trainer
     from qkv.training.precision import computing
 
-    train = loop.train
+    train = trainer.train
     row: dict[str, Any] = {"updates": steps, "precision": precision}
 
     def trained(task: Any, model: Any, settings: Any, **given: Any) -> Any:
@@ -78,7 +78,7 @@ def measure(data: Path, steps: int, precision: Literal["float32", "bfloat16"]) -
         row["compiled code and products"] = before - row["libraries and data"] - row["weights, gradients, moments"]
         return outcome
 
-    loop.train = trained
+    trainer.train = trained
     given = {
         "data": {name: str(data / file) for name, file in _FILES.items()},
         "training": {"steps": steps, "validate_every": steps, "precision": precision},

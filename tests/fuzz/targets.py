@@ -55,7 +55,7 @@ from qkv.tasks.runs import open_published
 from qkv.tasks.tag.recipe import RECIPE as TAG
 from qkv.tasks.translate import recipe as training
 from qkv.training.journal import Journal, read_journal
-from qkv.training.training_session import TrainingJob, begin
+from qkv.training.trainer import Trainer
 
 FAMILIES = Path(__file__).parents[1] / "hub" / "families"
 PUBLISHED = ("config.json", "model.safetensors", "tokenizer.json", "source.spm", "target.spm", "vocab.json")
@@ -221,7 +221,9 @@ def forged_trainer(folder: Path) -> Attempt:
         outcome.checkpoint.mkdir()
         _write(outcome.checkpoint, forged, tied, None)
         task = fresh()
-        return begin(TrainingJob(task, task.model, SETTINGS, CONFIG), run, lambda text: None)
+        trainer = Trainer(task, task.model, SETTINGS, CONFIG)
+        trainer.begin(run, lambda text: None)
+        return trainer
 
     return attempt
 

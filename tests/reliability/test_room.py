@@ -22,8 +22,8 @@ from qkv.nn.attention import Attention
 from qkv.scores.free import Learned
 from qkv.tasks.regress.model import estimator_class
 from qkv.tasks.runs import Trained, rebuild
+from qkv.training.resuming import set_weights
 from qkv.training.tensorboard import Board
-from qkv.training.training_session import _set_weights
 from qkv.view.answers.requests import RequestHandler
 from qkv.view.offline import page
 from qkv.view.scene import Layer, Scene
@@ -215,7 +215,7 @@ class Crowded(torch.nn.Linear):
 def test_weights_without_room_are_not_called_misfits(tmp_path: Path) -> None:
     """PyTorch says both with a RuntimeError."""
     trained = Trained(tmp_path, Contents(Crowded(1, 1).state_dict(), {"model": {}}), None, "x")
-    for make in (lambda: rebuild(lambda: Crowded(1, 1), trained), lambda: _set_weights(Crowded(1, 1), {}, tmp_path)):
+    for make in (lambda: rebuild(lambda: Crowded(1, 1), trained), lambda: set_weights(Crowded(1, 1), {}, tmp_path)):
         with pytest.raises(OutOfMemoryError, match="enough memory"):
             make()
 

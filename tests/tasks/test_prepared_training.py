@@ -18,6 +18,7 @@ from tests.cli.command import refused, run, succeeded
 from tests.pairs import fast
 from tests.tasks.corpora import prepared, write_pairs, write_text
 from tests.training.together import together
+from torch import nn
 
 import qkv
 from qkv.checkpoint.json_values import encode
@@ -29,8 +30,9 @@ from qkv.tasks.corpora.prepared import PreparedCorpus
 from qkv.tasks.corpora.text import PreparedText, WindowBatches
 from qkv.tasks.generate import recipe as generate
 from qkv.tasks.translate import recipe as translate
-from qkv.training.feed import Feed
+from qkv.training.batches import batches_of, expect_same_batches
 from qkv.training.settings import Settings
+from qkv.training.trainer import Trainer
 
 TINY = {"width": 16, "heads": 2, "feed_forward": 16, "dropout": 0.2}
 MODELS: dict[str, dict[str, Any]] = {"generate": {**TINY, "layers": 1, "context": 16}, "translate": TINY}
@@ -120,9 +122,12 @@ def test_an_epoch_of_pairs_has_each_once(pairs: PreparedPairs, rows: int | None)
     settings = Settings(batch_tokens=96)
     orders = []
     for epoch in range(2):
-        feed = Feed(Sides(pairs, rows), settings, epoch)  # type: ignore[arg-type]
-        batches = feed.take(feed.total())
-        assert feed.epoch == epoch
+        listed = batches_of(Sides(pairs, rows), settings, epoch)  # type: ignore[arg-type]
+        batches, position = list[Any](), 0
+        while position < listed.end:
+            batches.append(listed.at(position))
+            position = listed.after(position)
+        assert len(batches) == listed.total()
         order = [place for batch in batches for place in batch]
         assert sorted(order) == list(range(len(pairs)))
         orders.append(order)
@@ -133,17 +138,20 @@ def test_an_epoch_of_pairs_has_each_once(pairs: PreparedPairs, rows: int | None)
     assert orders[0] != orders[1]
 
 
-def test_a_feed_of_pairs_begins_anywhere(pairs: PreparedPairs) -> None:
-    settings = Settings(batch_tokens=96)
+def test_batches_of_pairs_begin_anywhere(pairs: PreparedPairs) -> None:
+    def trainer(epoch: int = 0, position: int = 0) -> Trainer:
+        trainer = Trainer(Sides(pairs), nn.Linear(1, 1), Settings(batch_tokens=96), {})  # type: ignore[arg-type]
+        trainer.go_to(epoch, position)
+        return trainer
+
     for before in range(0, 90, 7):
-        feed = Feed(Sides(pairs), settings)  # type: ignore[arg-type]
-        feed.take(before)
-        again = Feed(Sides(pairs), settings, feed.epoch, feed.position)  # type: ignore[arg-type]
-        again.check(feed.fingerprint())
-        assert again.take(5) == feed.take(5)
-    feed.position = 63
+        first = trainer()
+        first.take(before)
+        again = trainer(first.state.epoch, first.state.position)
+        assert again.batches.fingerprint() == first.batches.fingerprint()
+        assert again.take(5) == first.take(5)
     with pytest.raises(QkvError):
-        feed.check(feed.fingerprint())
+        expect_same_batches(first.batches, first.state.epoch, 63, first.batches.fingerprint())
 
 
 def test_pairs_longer_than_a_batch_are_refused(pairs: PreparedPairs) -> None:

@@ -206,7 +206,7 @@ def test_a_run_of_an_older_version_goes_on_in_one_process_alone(
 
     def older(task: Struck) -> list[Any]:
         with monkeypatch.context() as patch:
-            patch.setattr("qkv.training.training_session._sums", lambda _: "sequence")
+            patch.setattr(Settings, "parts_of_update", 1)
             return digest(run, task=task)
 
     (stopped,) = together(tmp_path, 1, lambda _: older(fresh(27, "stop")))

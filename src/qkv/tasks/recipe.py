@@ -22,9 +22,9 @@ from qkv.tasks.origin import Origin, first_tokenizer, origin_config, start_from
 from qkv.tasks.run_folder import CHANGEABLE, OLDER_DEFAULTS, expect_same_run, files_read, run_folder, store, with_parts
 from qkv.tasks.settings import ModelKind, TaskSettings, TokenizerSettings
 from qkv.tasks.tokenizing import Unknown, as_learned, expect_known, with_known_tokens
-from qkv.training import loop
+from qkv.training import trainer
+from qkv.training.batches import batches_of, first_batches
 from qkv.training.events import Outcome
-from qkv.training.feed import Feed
 from qkv.training.protocols import Task
 from qkv.training.screen import show_figures
 from qkv.training.seeds import seed_everything, undisturbed
@@ -257,7 +257,7 @@ class Recipe(Generic[F, C, D, M]):
         # once, because there is nothing to save yet; within the loop it would have to wait for the import.
         from torch import _dynamo  # noqa: F401
 
-        return loop.train(
+        return trainer.train(
             task,
             model,
             training,
@@ -312,15 +312,15 @@ def with_steps(training: Training, task: Task[Any]) -> Training:
     if training.epochs is None:
         return training
     with working("counting the batches of an epoch"):
-        batches = Feed(task, training).total()
+        batches = batches_of(task, training, 0).total()
     return replace(training, steps=training.epochs * -(-batches // training.accumulate))
 
 
 def first_objective(task: Task[Any], training: Training) -> None:
     """Compute the objective of the first batch; random generators are restored."""
     with undisturbed():
-        for batch in Feed(task, training).take(1):
-            task.objective(task.collate(batch))
+        (batch,) = first_batches(task, training, 1)
+        task.objective(task.collate(batch))
 
 
 def warn_of_mechanisms(config: object) -> None:

@@ -7,12 +7,12 @@ from qkv._lazy import lazy
 if TYPE_CHECKING:
     from qkv.training.average import average_checkpoints, last_checkpoints
     from qkv.training.events import Outcome
-    from qkv.training.loop import train
     from qkv.training.loss import label_smoothed_loss
     from qkv.training.protocols import Task
     from qkv.training.schedules import learning_rate
     from qkv.training.seeds import seed_everything
     from qkv.training.settings import Settings
+    from qkv.training.trainer import train
 
 __all__ = [
     "Outcome",
@@ -37,7 +37,7 @@ __getattr__ = lazy(
         "last_checkpoints": "qkv.training.average",
         "learning_rate": "qkv.training.schedules",
         "seed_everything": "qkv.training.seeds",
-        "train": "qkv.training.loop",
+        "train": "qkv.training.trainer",
     },
 )
 

@@ -18,6 +18,20 @@ class Interrupted(BaseException):
     """Raised only inside `Interrupts.breakable`, and caught by its caller."""
 
 
+@contextmanager
+def ignoring_signals() -> Iterator[None]:
+    """Ignore such signals in a process of a training that another one leads, and answers them for all."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 @final
 class Interrupts:
     """While open, records SIGINT, SIGTERM and SIGHUP instead of ending the process; a second signal ends it at once.

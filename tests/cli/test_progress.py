@@ -7,9 +7,9 @@ import pytest
 from tests.cli.command import run, succeeded
 from tests.cli.shelf import Shelf
 
+from qkv.heartbeat import Heartbeat
 from qkv.tasks import notes
 from qkv.tasks.notes import Verbosity, counted, use_verbosity, working
-from qkv.training.heartbeat import Heartbeat
 
 
 @pytest.fixture

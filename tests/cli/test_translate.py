@@ -8,10 +8,10 @@ import torch
 from tests.cli.command import refused, run, succeeded
 from tests.fuzz.models import families
 
+from qkv.checkpoint.average import average_checkpoints
 from qkv.checkpoint.folder import save
 from qkv.checkpoint.rotation import present
 from qkv.tasks.translate.predict import Translator
-from qkv.training.average import average_checkpoints
 
 LETTERS = "abcdefgh"
 LINES = "ab\nhgf\ncdecde\n"

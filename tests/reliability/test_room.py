@@ -233,7 +233,7 @@ def die(thread):
     raise MemoryError
 
 threading.Thread._bootstrap = die
-from qkv.training.heartbeat import Heartbeat
+from qkv.heartbeat import Heartbeat
 Heartbeat(print, 3600.0).close()
 print("ended")
 """

@@ -14,9 +14,10 @@ from qkv.errors import CheckpointError, ConfigError, DataError, QkvError
 from qkv.models.language_model import DecoderConfig, LanguageModel
 from qkv.tasks.corpora.text import TextInMemory
 from qkv.tasks.generate.data import read_for_training
-from qkv.tasks.generate.objective import LanguageTask, judge
+from qkv.tasks.generate.objective import LanguageTask
 from qkv.tasks.generate.predict import Generator
 from qkv.tasks.generate.recipe import RECIPE
+from qkv.tasks.generate.scoring import judge
 from qkv.tasks.origin import open_origin
 
 VERSE = "the cat sat on the mat and the dog ran to the cat.\n"

@@ -13,7 +13,7 @@ from qkv.decode.beam import Beam, Ranking
 from qkv.decode.sampling import Sampling
 from qkv.errors import ArgumentError, ConfigError, DataError
 from qkv.models.smoother import KernelSmoother
-from qkv.tasks.catalog import ANSWERERS
+from qkv.tasks.answerers import ANSWERERS
 from qkv.tasks.regress.model import estimator_class
 from qkv.tasks.regress.predict import Regressor
 from qkv.tasks.translate.aligner import Aligner

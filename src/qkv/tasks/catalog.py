@@ -1,6 +1,6 @@
-"""The tasks by name. A task is registered here: its settings, how it is trained, and what answers."""
+"""The tasks that are trained, by name: their settings and their recipes. `qkv.tasks.answerers` has what answers."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -45,59 +45,3 @@ def recipe_of(task: str) -> Any:
             from qkv.tasks.regress import recipe as regress
 
             return regress.RECIPE
-
-
-def _translator() -> Any:
-    from qkv.tasks.translate.predict import Translator
-
-    return Translator
-
-
-def _generator() -> Any:
-    from qkv.tasks.generate.predict import Generator
-
-    return Generator
-
-
-def _classifier() -> Any:
-    from qkv.tasks.classify.predict import Classifier
-
-    return Classifier
-
-
-def _tagger() -> Any:
-    from qkv.tasks.tag.predict import Tagger
-
-    return Tagger
-
-
-def _pointer() -> Any:
-    from qkv.tasks.point.predict import ElementPointer
-
-    return ElementPointer
-
-
-def _regressor() -> Any:
-    from qkv.tasks.regress.predict import Regressor
-
-    return Regressor
-
-
-def _mask_filler() -> Any:
-    from qkv.tasks.fill import MaskFiller
-
-    return MaskFiller
-
-
-ANSWERERS: Mapping[str, Callable[[], Any]] = MappingProxyType(
-    {
-        "translate": _translator,
-        "generate": _generator,
-        "classify": _classifier,
-        "tag": _tagger,
-        "point": _pointer,
-        "regress": _regressor,
-        "fill": _mask_filler,
-    }
-)
-"""What imports and returns the class of a task's trained models; masks are filled by published models alone."""

@@ -7,7 +7,7 @@ import torch
 
 from qkv.errors import CheckpointError, expect_name, nearest
 from qkv.files import as_path
-from qkv.tasks.catalog import ANSWERERS
+from qkv.tasks.answerers import ANSWERERS
 from qkv.tasks.runs import expect_task, load_trained
 from qkv.tasks.translate.members import members_of
 

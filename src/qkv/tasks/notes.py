@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TextIO, TypeVar, final
 
 from qkv.errors import harmless
+from qkv.heartbeat import Heartbeat
 from qkv.system import standard_error
-from qkv.training.heartbeat import Heartbeat
 
 
 class Verbosity(NamedTuple):

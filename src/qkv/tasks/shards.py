@@ -22,6 +22,7 @@ from typing import NamedTuple, final
 import torch
 
 from qkv._version import VERSION as QKV
+from qkv.checkpoint.average import last_checkpoints
 from qkv.checkpoint.disk import expect_inside, make_folder, remove_leftovers, replace_file, replacing, typed
 from qkv.checkpoint.json_values import JsonValue, decode_mapping, encode, is_version
 from qkv.checkpoint.manifest import StoredFile
@@ -33,7 +34,6 @@ from qkv.system import locked
 from qkv.tasks.notes import note, verbose
 from qkv.tasks.runs import digest_of
 from qkv.tasks.translate.members import members_of
-from qkv.training.average import last_checkpoints
 
 _NOTES, _NOTE, _LOCK = ".shards", ".json", ".lock"
 _WORK = "work"

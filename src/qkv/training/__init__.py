@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from qkv._lazy import lazy
 
 if TYPE_CHECKING:
-    from qkv.training.average import average_checkpoints, last_checkpoints
+    from qkv.checkpoint.average import average_checkpoints, last_checkpoints
     from qkv.training.events import Outcome
     from qkv.training.loss import label_smoothed_loss
     from qkv.training.protocols import Task
@@ -32,9 +32,9 @@ __getattr__ = lazy(
         "Outcome": "qkv.training.events",
         "Settings": "qkv.training.settings",
         "Task": "qkv.training.protocols",
-        "average_checkpoints": "qkv.training.average",
+        "average_checkpoints": "qkv.checkpoint.average",
         "label_smoothed_loss": "qkv.training.loss",
-        "last_checkpoints": "qkv.training.average",
+        "last_checkpoints": "qkv.checkpoint.average",
         "learning_rate": "qkv.training.schedules",
         "seed_everything": "qkv.training.seeds",
         "train": "qkv.training.trainer",

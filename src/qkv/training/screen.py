@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from qkv.errors import harmless
+from qkv.heartbeat import Heartbeat
 from qkv.metrics.figure import Figure
 from qkv.notebooks import in_notebook
 from qkv.system import TolerantStream, standard_error
 from qkv.training.events import Event, Listener, Logged, Said, Saved, Saving, Updated, Validated, Validating
-from qkv.training.heartbeat import Heartbeat
 
 _SHORTEST = 8
 """Characters of the shortest bar."""

@@ -9,7 +9,7 @@ from qkv.hub.families.load import PUBLISHED, PublishedConfig
 from qkv.models.language_model import DecoderConfig, LanguageModel
 from qkv.models.recurrent_language_model import RecurrentDecoderConfig, RecurrentLanguageModel
 from qkv.settings import build
-from qkv.tasks.generate.objective import TextModel
+from qkv.tasks.generate.scoring import TextModel
 from qkv.tasks.recipe import kind_of, refuse_derived, refuse_settings_of, without
 
 _CONTEXT = 256

@@ -23,7 +23,7 @@ from qkv.metrics.figure import Figure
 from qkv.models.language_model import LanguageModel
 from qkv.tasks.corpora.text import TextInMemory
 from qkv.tasks.generate.model import build_model, stored_config
-from qkv.tasks.generate.objective import TextModel, judge
+from qkv.tasks.generate.scoring import TextModel, judge
 from qkv.tasks.generate.settings import GENERATE, TEMPERATURE, TOKENS, GenerateEvaluation
 from qkv.tasks.python_values import as_source, expect_texts, text_line
 from qkv.tasks.runs import Trained, expect_task, load_trained, rebuild

@@ -6,7 +6,8 @@ from qkv.data.tokenizer import Tokenizer
 from qkv.errors import quantity
 from qkv.tasks.generate.data import TrainingText, read_for_training
 from qkv.tasks.generate.model import Config, build_model, read_config, table_of
-from qkv.tasks.generate.objective import LanguageTask, TextModel
+from qkv.tasks.generate.objective import LanguageTask
+from qkv.tasks.generate.scoring import TextModel
 from qkv.tasks.generate.settings import GENERATE, GenerateFiles
 from qkv.tasks.recipe import ModelTable, Recipe, RecipeSettings
 

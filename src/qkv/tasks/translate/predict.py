@@ -10,6 +10,7 @@ from typing import Any, TypeVar, final
 import torch
 from torch import Tensor
 
+from qkv.checkpoint.average import average_checkpoints, last_checkpoints
 from qkv.checkpoint.folder import is_checkpoint
 from qkv.data.batches import collate_sources, device_of, inference_batches, restore_order
 from qkv.data.open_vocabulary import OpenSource, decode_open, encode_source, pieces_open, surfaces
@@ -36,7 +37,6 @@ from qkv.tasks.translate.limits import STORED, LengthLimit
 from qkv.tasks.translate.members import members_of
 from qkv.tasks.translate.model import TranslationModel, build_model, read_config
 from qkv.tasks.translate.settings import BleuSettings, TranslateEvaluation
-from qkv.training.average import average_checkpoints, last_checkpoints
 from qkv.values.checked import answering
 from qkv.view.alignment import Alignment
 from qkv.view.scene import Scene

@@ -1,11 +1,11 @@
 import pytest
 import torch
 
+from qkv.checkpoint.average import average_checkpoints, last_checkpoints
 from qkv.checkpoint.contents import Contents
 from qkv.checkpoint.folder import save
 from qkv.checkpoint.rotation import save_step, step_folder
 from qkv.errors import CheckpointError, ConfigError
-from qkv.training.average import average_checkpoints, last_checkpoints
 
 
 def weights(value: float) -> dict[str, torch.Tensor]:

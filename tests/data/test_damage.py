@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from qkv.data.damage import damage_messages, repaired
+from qkv.data.hints import damage_messages, repaired
 from qkv.tasks.classify.data import read_texts as read_labeled
 from qkv.tasks.generate.data import GenerateFiles
 from qkv.tasks.generate.data import read_for_training as read_language

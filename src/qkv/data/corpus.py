@@ -10,7 +10,6 @@ Every problem with a file is a `DataError` that starts with `file:line` and ends
 """
 
 import gzip
-import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NoReturn, TypeVar, cast
 
-from qkv.data.hints import column_problem, no_text
+from qkv.data.hints import column_problem, encoding_hint, no_text
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, setting
 from qkv.files import open_file, room_for
 
@@ -429,18 +428,7 @@ def decode(body: bytes, where: str, *, first: bool) -> str:
         got = f"byte 0x{body[error.start]:02X} at byte {error.start + 1} of the line"
         if truncated:
             got += ", the start of an incomplete character"
-        # In ISO-8859-1 these are control characters, in Windows' encoding quotation marks, dashes and the euro.
-        encoding = "CP1252" if re.search(rb"[\x80-\x9f]", body) else "ISO-8859-1"
-        raise DataError(where, "valid UTF-8", got, _encoding_hint(body if first else b"", encoding)) from None
-
-
-def _encoding_hint(start: bytes, encoding: str) -> str:
-    """Suggest how to fix a file that is not UTF-8, judging by its first bytes; in later lines they mean nothing."""
-    if start.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
-        return "The file seems to be UTF-32: convert it with `iconv -f UTF-32 -t UTF-8`."
-    if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return "The file seems to be UTF-16: convert it with `iconv -f UTF-16 -t UTF-8`."
-    return f"Convert the file to UTF-8, for example with `iconv -f {encoding} -t UTF-8`."
+        raise DataError(where, "valid UTF-8", got, encoding_hint(body, first=first)) from None
 
 
 @contextmanager

@@ -1,91 +1,246 @@
-"""Recognize what a file, a line or a field is instead of what was expected, for hints in messages."""
+"""Recognize what a file, a line or a field is instead of what was expected: one table, for hints in messages.
+
+Each row is a regular expression, what it recognizes, and what to do; `seems` looks a text up in sections of the table.
+`text_messages` says what is odd in texts that are read as they stand.
+"""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
-from qkv.data.damage import damage_messages
 from qkv.data.marked_pieces import recognized_pieces
 from qkv.errors import brief, quantity
 
+Section = Literal[
+    "signature",
+    "start of a file",
+    "bytes of no text",
+    "byte order mark",
+    "bytes",
+    "misplaced line",
+    "format",
+    "one column",
+    "tagged line",
+    "separator line",
+    "table",
+    "table of one column",
+    "cell",
+    "number",
+    "position",
+]
 FASTTEXT = "__label__"
 _UNPACK = "Unpack it first; of compressed files only those whose name ends in .gz are read."
 _SAVE = "Save it as plain text in UTF-8."
 _TEXT_OF_PICTURE = "Is it the right file? If it shows text, write that text as plain text in UTF-8."
-_BINARY = (
-    (b"\x1f\x8b", "a file compressed with gzip", "Give it a name that ends in .gz."),
-    (b"BZh", "a file compressed with bzip2", _UNPACK),
-    (b"\xfd7zXZ\0", "a file compressed with xz", _UNPACK),
-    (b"\x28\xb5\x2f\xfd", "a file compressed with zstd", _UNPACK),
-    (b"7z\xbc\xaf\x27\x1c", "an archive of 7-Zip", _UNPACK),
-    (
-        b"PK\x03\x04",
-        "a zip archive, as spreadsheets and text documents are",
-        "Unpack it, or save it as plain text in UTF-8.",
+_WIDE = "NUL bytes between the characters"
+_CONVERT = "The file seems to be {kind}: convert it with `iconv -f {kind} -t UTF-8`."
+_ENCODED = "Convert the file to UTF-8, for example with `iconv -f {kind} -t UTF-8`."
+_COLUMNS = "The file seems to be {kind}: write {columns} on each line."
+_SEPARATED = "The columns seem to be separated by {kind}: write {columns}, with a tab"
+_UNQUOTED = f"{_SEPARATED} and without quotation marks."
+_BARS = "The columns seem to be separated by |: write commas or tabs."
+ROWS = "Write one row per line, with the names of the columns in the first."
+_CORRECT = "Correct it, or delete the line."
+TABLE: Mapping[Section, Sequence[tuple[str, str, str]]] = {
+    # The first line of a file, each byte as a character.
+    "signature": (
+        (r"\A\x1f\x8b", "a file compressed with gzip", "Give it a name that ends in .gz."),
+        (r"\ABZh", "a file compressed with bzip2", _UNPACK),
+        (r"\A\xfd7zXZ\0", "a file compressed with xz", _UNPACK),
+        (r"\A\x28\xb5\x2f\xfd", "a file compressed with zstd", _UNPACK),
+        (r"\A7z\xbc\xaf\x27\x1c", "an archive of 7-Zip", _UNPACK),
+        (
+            r"\APK\x03\x04",
+            "a zip archive, as spreadsheets and text documents are",
+            "Unpack it, or save it as plain text in UTF-8.",
+        ),
+        (r"\A\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a spreadsheet or document of Office", _SAVE),
+        (r"\A%PDF-", "a PDF", _SAVE),
+        (r"\APAR1", "a file of Parquet", _SAVE),
+        (r"\AARROW1\0", "a file of Arrow", _SAVE),
+        (r"\A\x89HDF\r\n", "a file of HDF5", _SAVE),
+        (r"\A\x93NUMPY", "an array of NumPy", _SAVE),
+        (r"\ASQLite format 3\0", "a database of SQLite", _SAVE),
+        (r"\ARar!\x1a\x07", "an archive of RAR", _UNPACK),
+        (r"\A(\x89PNG\r\n|\xff\xd8\xff|GIF8[79]a)", "a picture", _TEXT_OF_PICTURE),
+        (r"\A\x80[\x02-\x05]", "a pickle of Python", _SAVE),
     ),
-    (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a spreadsheet or document of Office", _SAVE),
-    (b"%PDF-", "a PDF", _SAVE),
-    (b"PAR1", "a file of Parquet", _SAVE),
-    (b"ARROW1\0", "a file of Arrow", _SAVE),
-    (b"\x89HDF\r\n", "a file of HDF5", _SAVE),
-    (b"\x93NUMPY", "an array of NumPy", _SAVE),
-    (b"SQLite format 3\0", "a database of SQLite", _SAVE),
-    (b"Rar!\x1a\x07", "an archive of RAR", _UNPACK),
-    (b"\x89PNG\r\n", "a picture", _TEXT_OF_PICTURE),
-    (b"\xff\xd8\xff", "a picture", _TEXT_OF_PICTURE),
-    (b"GIF89a", "a picture", _TEXT_OF_PICTURE),
-    (b"GIF87a", "a picture", _TEXT_OF_PICTURE),
-    *((b"\x80" + bytes([protocol]), "a pickle of Python", _SAVE) for protocol in range(2, 6)),
-)
-"""How files that are no text begin, what they are, and what to do."""
-_POINTERS = (
-    (b"version https://git-lfs.github.com/spec/", "a pointer of Git LFS in place of the file", "Run `git lfs pull`."),
-    (b"/annex/objects/", "a pointer of git-annex in place of the file", "Run `git annex get`."),
-)
-_WIDE = (
-    ("UTF-32LE", b"\1\0\0\0"),
-    ("UTF-32BE", b"\0\0\0\1"),
-    ("UTF-16LE", b"\1\0\1\0"),
-    ("UTF-16BE", b"\0\1\0\1"),
-)
-"""Which of the first four bytes are 0 in text of an encoding without a byte order mark."""
-_NOT_UTF8 = re.compile(rb"[\x00-\x08\x0e-\x1f\x80-\xff]")
-_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x19]")
-"""What no text has: 0x1A ends files of DOS, 0x1B begins commands of terminals, and the next four separate fields."""
-_BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")
-"""The byte order marks of UTF-16 and UTF-32; in little-endian order, that of UTF-32 begins with that of UTF-16."""
-_TAR = slice(257, 262)
-"""Where the header of an archive of tar has the word ustar."""
+    "start of a file": (
+        (
+            r"\Aversion https://git-lfs\.github\.com/spec/",
+            "a pointer of Git LFS in place of the file",
+            "Run `git lfs pull`.",
+        ),
+        (r"\A/annex/objects/", "a pointer of git-annex in place of the file", "Run `git annex get`."),
+        (r"\A[^\0]\0\0\0", _WIDE, "The file seems to be UTF-32: convert it with `iconv -f UTF-32LE -t UTF-8`."),
+        (r"\A\0\0\0[^\0]", _WIDE, "The file seems to be UTF-32: convert it with `iconv -f UTF-32BE -t UTF-8`."),
+        (r"\A[^\0]\0[^\0]\0", _WIDE, "The file seems to be UTF-16: convert it with `iconv -f UTF-16LE -t UTF-8`."),
+        (r"\A\0[^\0]\0[^\0]", _WIDE, "The file seems to be UTF-16: convert it with `iconv -f UTF-16BE -t UTF-8`."),
+        (r"(?s)\A.{257}ustar", "an archive of tar", _UNPACK),
+    ),
+    # Without a byte order mark. 0x1A ends files of DOS, 0x1B begins commands of terminals, the next four separate.
+    "bytes of no text": (
+        (
+            r"(?s)\A(?!\xff\xfe|\xfe\xff|\0\0\xfe\xff).*[\x00-\x08\x0e-\x19]",
+            "bytes that no encoding of text has",
+            f"Is it the right file? {_SAVE}",
+        ),
+    ),
+    "byte order mark": (
+        (r"\A(\xff\xfe\0\0|\0\0\xfe\xff)", "UTF-32", _CONVERT),
+        (r"\A(\xff\xfe|\xfe\xff)", "UTF-16", _CONVERT),
+    ),
+    # In ISO-8859-1, some bytes are control characters; in Windows' encoding, quotation marks, dashes and the euro.
+    "bytes": ((r"[\x80-\x9f]", "CP1252", _ENCODED), ("", "ISO-8859-1", _ENCODED)),
+    # A line of a file of columns.
+    "misplaced line": (
+        (r"^\s*\Z", "an empty line", "Delete it."),
+        (r"^\x1a\Z", "the mark that ends files of DOS", "Delete it."),
+        (r"^((<{7}|>{7}|\|{7}) .*|={7})\Z", "a mark of a merge conflict", "Resolve the conflict in the file."),
+        (
+            r"\r",
+            "a carriage return within a line",
+            "Its lines seem to end in carriage returns, as on old Macs: convert it with tr '\\r' '\\n'.",
+        ),
+    ),
+    "format": (
+        (r'^\s*(\{\s*(["}]|$)|\[\s*([\[{"]|$))', "JSON", _COLUMNS),
+        (r"(?i)^\s*<(\?xml|!doctype|html|head|body|table|tmx|xliff)\b", "HTML or XML", _COLUMNS),
+        (
+            r"^(T\d+\t\S+ \d+ \d+(;\d+ \d+)*\t|#\d+\t\S+ [TREAM]\d+\t|R\d+\t\S+ \w+:T\d+)",
+            "an annotation file of brat",
+            _COLUMNS,
+        ),
+        (r"^\s*\(\s*(\w+\s+)?\(\S+ ", "trees in brackets", _COLUMNS),
+    ),
+    "one column": (
+        (
+            rf"^\s*{FASTTEXT}",
+            "fastText",
+            f"The file seems to be written for fastText: write {{columns}}, without {FASTTEXT}.",
+        ),
+        (r"\\t", "an escaped tab", "The line has the two characters \\t: write a tab in their place, as printf does."),
+        (
+            r"^[-+.\deE ]+ output( \d+)+ *\Z",
+            "coordinates and positions",
+            "The line seems to be x y x y … output positions, as of convex hulls (Vinyals et al. 2015): write "
+            "{columns}, with vectors as 0.3,0.7 and a tab in place of output, and omit the position that closes the "
+            "path.",
+        ),
+        (r"\|\|\|", '"|||"', _UNQUOTED),
+        (";", '";"', _UNQUOTED),
+        (",", '","', _UNQUOTED),
+        (r"\|", '"|"', _UNQUOTED),
+        (r"\S {2,}\S", "several spaces", f"{_SEPARATED}."),
+        ("\u00a0", "no-break spaces", f"{_SEPARATED}."),
+    ),
+    "tagged line": (
+        (
+            r"^#begin[\t ]",
+            "a file of CoNLL-2012",
+            "Write word, then tag, on each line; the files of CoNLL-2012 hold several annotations.",
+        ),
+    ),
+    # The first line of a table of numbers.
+    "separator line": (
+        (r'(?i)^"?sep=.?"?\Z', "{text}", "Delete it: the separator is that of the line with the names."),
+    ),
+    "table": (
+        (r"^[{\[]", "JSON", ROWS),
+        ("^<", "HTML or XML", "Save the table as CSV."),
+        (r"^\|", '"{text}"', _BARS),
+    ),
+    "table of one column": ((r"\|", '"{text}"', _BARS),),
+    # A field that is no number.
+    "cell": (
+        (r"(?i)^[-+]?inf(inity)?\Z", "infinity", _CORRECT),
+        (r"^#.*\Z", "an error", "It is an error of a spreadsheet: correct it, or delete the line."),
+        (r"^=.*\Z", "a formula", "It is a formula: save the values."),
+        (r"^\D*\Z", "text", "It is text: correct it, delete the line, or choose a column of numbers."),
+    ),
+    "number": (
+        (
+            r"^\d{1,4}([-/.])\d{1,2}\1\d{1,4}([T ].*)?\Z",
+            "a date",
+            "A date is no number: write the days, months or years since another one.",
+        ),
+        (r"^\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?\Z", "a time", "A time is no number: write hours, minutes or seconds."),
+        ("^[\u2212\u2013\u2014].*\\Z", "a minus sign", "Write the minus sign as a hyphen: -."),
+        (r"^[-+]?\d+/\d+\Z", "a fraction", "A fraction is no number: write its value."),
+        (r"^[-+]?[\d.]+[dD][-+]?\d+\Z", "a number of Fortran", "Write the exponent with e, as in 1e3."),
+        (r"^[-+]?0[xX][\da-fA-F]+\Z", "a hexadecimal number", "Write it in decimal digits."),
+        (r"(?i)^[-+]?(inf(inity)?|nan)\Z", "no finite number", _CORRECT),
+    ),
+    # A position of an element that is none.
+    "position": (
+        (r"^0\Z", "a position from 0", "Is this file counted from 0?"),
+        (r"^\d+([,;]\d+)+\Z", "several positions", "Separate them by spaces."),
+        (r"^(?=.*[^0-9])\d+\Z", "other digits", "Write them in the digits 0 to 9."),
+        ('"', "a quotation mark", "Write them without quotation marks."),
+    ),
+}
+"""By section: how something is recognized, what it seems to be, and what to do. "{columns}" are those that a line
+should have, "{kind}" is the second field, "{text}" is the text itself."""
+
+
+def seems(text: str, *sections: Section, columns: str = "") -> tuple[str, str] | None:
+    r"""Say what a text seems to be, and what to do; None if it looks like nothing in particular.
+
+    Args:
+        text: a line, a field, or the first line of a file with each byte as a character.
+        sections: where to look, in this order.
+        columns: those that a line should have, as in "label<TAB>text".
+
+    Example:
+        >>> seems("<<<<<<< HEAD", "misplaced line"), seems("a\tb", "misplaced line")
+        (('a mark of a merge conflict', 'Resolve the conflict in the file.'), None)
+        >>> seems('{"label": 1}', "format", columns="label<TAB>text")
+        ('JSON', 'The file seems to be JSON: write label<TAB>text on each line.')
+        >>> seems("1/2", "cell", "number"), seems("dog", "number")
+        (('a fraction', 'A fraction is no number: write its value.'), None)
+    """
+    for section in sections:
+        for pattern, kind, hint in TABLE[section]:
+            if re.search(pattern, text):
+                return kind.replace("{text}", brief(text)), hint.replace("{kind}", kind).replace("{columns}", columns)
+    return None
+
+
+_BINARY = re.compile(rb"[\x00-\x08\x0e-\x1f\x80-\xff]")
 
 
 def no_text(start: bytes, name: str = "") -> tuple[str, str] | None:
-    """Say what a file is that begins with these bytes and is no text, and what to do; None if it may be text.
+    r"""Say what a file is that begins with these bytes and is no text, and what to do; None if it may be text.
 
     Args:
         start: its first line, or more.
         name: its name.
 
     Example:
-        >>> no_text(b"%PDF-1.7\\n%\\xe2\\xe3")[0], no_text(b"PDF files"), no_text(b"a\\0 \\0b\\0")[1]
+        >>> no_text(b"%PDF-1.7\n%\xe2\xe3")[0], no_text(b"PDF files"), no_text(b"a\0 \0b\0")[1]
         ('a PDF', None, 'The file seems to be UTF-16: convert it with `iconv -f UTF-16LE -t UTF-8`.')
     """
-    for begin, kind, hint in _BINARY:
-        if start.startswith(begin) and (begin == b"%PDF-" or _NOT_UTF8.search(start)):
-            return kind, "It is compressed twice: unpack it once." if name.endswith(".gz") else hint
-    for begin, kind, hint in _POINTERS:
-        if start.startswith(begin):
-            return kind, hint
-    zeros = bytes(min(byte, 1) for byte in start[:4])
-    for encoding, pattern in _WIDE:
-        if zeros == pattern:
-            family = encoding[:6]
-            hint = f"The file seems to be {family}: convert it with `iconv -f {encoding} -t UTF-8`."
-            return "NUL bytes between the characters", hint
-    if start[_TAR] == b"ustar":
-        return "an archive of tar", _UNPACK
-    if _CONTROL.search(start) and not start.startswith(_BYTE_ORDER_MARKS) and not _is_utf8(start):
-        return "bytes that no encoding of text has", f"Is it the right file? {_SAVE}"
-    return None
+    text = start.decode("latin-1")
+    if (start.startswith(b"%PDF-") or _BINARY.search(start)) and (signed := seems(text, "signature")) is not None:
+        return signed[0], "It is compressed twice: unpack it once." if name.endswith(".gz") else signed[1]
+    return seems(text, "start of a file") or (None if _is_utf8(start) else seems(text, "bytes of no text"))
+
+
+def encoding_hint(body: bytes, *, first: bool) -> str:
+    r"""Say how to convert a line that is not UTF-8.
+
+    Args:
+        body: the line.
+        first: whether it is the first one of its file, where a byte order mark can be.
+
+    Example:
+        >>> encoding_hint(b"na\xefve", first=False)
+        'Convert the file to UTF-8, for example with `iconv -f ISO-8859-1 -t UTF-8`.'
+    """
+    text = body.decode("latin-1")
+    encoded = (seems(text, "byte order mark") if first else None) or seems(text, "bytes")
+    assert encoded is not None
+    return encoded[1]
 
 
 def _is_utf8(start: bytes) -> bool:
@@ -96,123 +251,33 @@ def _is_utf8(start: bytes) -> bool:
     return True
 
 
-class Seems(NamedTuple):
-    """What a line seems to be, how it is recognized, and what to do; "{columns}" are those that it should have."""
-
-    kind: str
-    pattern: re.Pattern[str]
-    hint: str
+_PLAIN = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?")
+_LETTER = re.compile(r"[^\W\d_]")
+INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
+"""Characters that no one sees."""
 
 
-_MISPLACED = (
-    Seems("an empty line", re.compile(r"^\s*\Z"), "Delete it."),
-    Seems("the mark that ends files of DOS", re.compile(r"^\x1a\Z"), "Delete it."),
-    Seems(
-        "a mark of a merge conflict",
-        re.compile(r"^((<{7}|>{7}|\|{7}) .*|={7})\Z"),
-        "Resolve the conflict in the file.",
-    ),
-    Seems(
-        "a carriage return within a line",
-        re.compile(r"\r"),
-        "Its lines seem to end in carriage returns, as on old Macs: convert it with tr '\\r' '\\n'.",
-    ),
-)
-"""Lines that do not belong into a file of columns."""
-_FORMATS = tuple(
-    Seems(kind, re.compile(pattern), f"The file seems to be {kind}: write {{columns}} on each line.")
-    for kind, pattern in (
-        ("JSON", r'^\s*(\{\s*(["}]|$)|\[\s*([\[{"]|$))'),
-        ("HTML or XML", r"(?i)^\s*<(\?xml|!doctype|html|head|body|table|tmx|xliff)\b"),
-        (
-            "an annotation file of brat",
-            r"^(T\d+\t\S+ \d+ \d+(;\d+ \d+)*\t|#\d+\t\S+ [TREAM]\d+\t|R\d+\t\S+ \w+:T\d+)",
-        ),
-        ("trees in brackets", r"^\s*\(\s*(\w+\s+)?\(\S+ "),
-    )
-)
-"""Formats that are no columns, by how their files begin."""
-_UNTABBED = (
-    *_FORMATS,
-    Seems(
-        "fastText",
-        re.compile(rf"^\s*{FASTTEXT}"),
-        f"The file seems to be written for fastText: write {{columns}}, without {FASTTEXT}.",
-    ),
-    Seems(
-        "an escaped tab",
-        re.compile(r"\\t"),
-        "The line has the two characters \\t: write a tab in their place, as printf does.",
-    ),
-    Seems(
-        "coordinates and positions",
-        re.compile(r"^[-+.\deE ]+ output( \d+)+ *\Z"),
-        "The line seems to be x y x y … output positions, as of convex hulls (Vinyals et al. 2015): write {columns}, "
-        "with vectors as 0.3,0.7 and a tab in place of output, and omit the position that closes the path.",
-    ),
-    *(
-        Seems(
-            between,
-            re.compile(pattern),
-            f"The columns seem to be separated by {between}: write {{columns}}, with a tab{without}.",
-        )
-        for between, pattern, without in (
-            *((f'"{mark}"', re.escape(mark), " and without quotation marks") for mark in ("|||", ";", ",", "|")),
-            ("several spaces", r"\S {2,}\S", ""),
-            ("no-break spaces", "\u00a0", ""),
-        )
-    ),
-)
-"""Lines that have one column."""
-
-
-def _seems(line: str, table: Sequence[Seems]) -> Seems | None:
-    return next((row for row in table if row.pattern.search(line)), None)
-
-
-def misplaced_line_hint(line: str) -> tuple[str, str] | None:
-    """Say what a line is that does not belong into a file of columns, and what to do; None if it may be a row.
+def number_hint(field: str, largest: float, *sections: Section) -> str | None:
+    """Say how to write a field that is no number, or too large a one; None if it looks like nothing in particular.
 
     Args:
-        line: the line.
+        field: the field.
+        largest: from which size on a number is too large.
+        sections: where else to look, first.
 
     Example:
-        >>> misplaced_line_hint("<<<<<<< HEAD"), misplaced_line_hint(" "), misplaced_line_hint("a\\tb")
-        (('a mark of a merge conflict', 'Resolve the conflict in the file.'), ('an empty line', 'Delete it.'), None)
+        >>> number_hint("1/2", 1e9), number_hint("1e12", 1e9), number_hint("dog", 1e9)
+        ('A fraction is no number: write its value.', 'It is too large: choose another unit.', None)
     """
-    seems = _seems(line, _MISPLACED)
-    return None if seems is None else (seems.kind, seems.hint)
-
-
-def foreign_format(line: str) -> str | None:
-    """Return the format that a file of columns seems to have instead, by its first line; None for none.
-
-    Example:
-        >>> foreign_format('{"label": 1}'), foreign_format("<!DOCTYPE html>"), foreign_format("a\\tb")
-        ('JSON', 'HTML or XML', None)
-        >>> foreign_format("T1\\tPERSON 0 3\\tAda")
-        'an annotation file of brat'
-    """
-    seems = _seems(line, _FORMATS)
-    return None if seems is None else seems.kind
-
-
-def untabbed_hint(line: str, columns: str) -> str | None:
-    """Say what a line without tabs seems to be, and how to write it.
-
-    Args:
-        line: the line.
-        columns: the columns that it should have, as in "label<TAB>text".
-
-    Returns:
-        A sentence; None if it looks like nothing in particular.
-
-    Example:
-        >>> untabbed_hint("good,a fine film", "label<TAB>text")
-        'The columns seem to be separated by ",": write label<TAB>text, with a tab and without quotation marks.'
-    """
-    seems = _seems(line, _UNTABBED)
-    return None if seems is None else seems.hint.format(columns=columns)
+    if (known := seems(field, *sections)) is not None:
+        return known[1]
+    if INVISIBLE.search(field):
+        escaped = INVISIBLE.sub(lambda match: f"U+{ord(match[0]):04X}", field)
+        return f"It has an invisible character in it: {escaped}."
+    if _PLAIN.fullmatch(field) and abs(float(field)) >= largest:
+        return "It is too large: choose another unit."
+    known = seems(field, "number")
+    return None if known is None else known[1]
 
 
 def column_problem(line: str, columns: str) -> tuple[str, str]:
@@ -228,12 +293,13 @@ def column_problem(line: str, columns: str) -> tuple[str, str]:
         >>> column_problem("1.2034\\tein Hund\\ta dog", "source<TAB>target")
         ('3 columns, the first one a number', 'If it numbers or scores the lines, cut -f2,3 leaves source<TAB>target.')
     """
-    if (problem := misplaced_line_hint(line)) is not None:
+    if (problem := seems(line, "misplaced line")) is not None:
         return problem
     cells = line.split("\t")
     got = quantity(len(cells), "column")
-    if (seems := _seems(line, _UNTABBED if len(cells) == 1 else _FORMATS)) is not None:
-        return got, seems.hint.format(columns=columns)
+    sections: tuple[Section, ...] = ("format", "one column") if len(cells) == 1 else ("format",)
+    if (known := seems(line, *sections, columns=columns)) is not None:
+        return got, known[1]
     if any(cell.count('"') % 2 and '"' in (cell[:1], cell[-1:]) for cell in cells):
         return got, f"A quotation mark holds no tab or line break, as it does in CSV: write {columns} without them."
     if len(cells) == 3 and not cells[-1].strip():
@@ -273,7 +339,8 @@ def text_messages(lines: Sequence[int], *columns: Sequence[str]) -> Iterator[str
 def _column_messages(lines: Sequence[int], texts: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield kinds of oddities and what is said of each."""
     filled = [text for text in texts if text.strip()]
-    if filled and foreign_format(filled[0]) == "JSON" and filled[-1].rstrip().endswith(("}", "]")):
+    known = seems(filled[0], "format") if filled else None
+    if known is not None and known[0] == "JSON" and filled[-1].rstrip().endswith(("}", "]")):
         yield (
             "JSON",
             "JSON is trained on as it is written, with its braces. `qkv prepare` reads the texts of JSON lines, which "
@@ -322,38 +389,61 @@ def pairs_message(lines: Iterable[str]) -> str | None:
     return f"each of {count:,} lines {between}" if count > 1 else None
 
 
-_NUMBERS = (
-    (
-        re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([T ].*)?"),
-        "A date is no number: write the days, months or years since another one.",
-    ),
-    (re.compile(r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?"), "A time is no number: write hours, minutes or seconds."),
-    (re.compile("[\u2212\u2013\u2014].*"), "Write the minus sign as a hyphen: -."),
-    (re.compile(r"[-+]?\d+/\d+"), "A fraction is no number: write its value."),
-    (re.compile(r"[-+]?[\d.]+[dD][-+]?\d+"), "Write the exponent with e, as in 1e3."),
-    (re.compile(r"[-+]?0[xX][\da-fA-F]+"), "Write it in decimal digits."),
-    (re.compile("[-+]?(inf(inity)?|nan)", re.IGNORECASE), "Correct it, or delete the line."),
-)
-_PLAIN = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?")
-_LETTER = re.compile(r"[^\W\d_]")
-INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
-"""Characters that no one sees."""
+_REPLACEMENT = "\ufffd"
+_BYTES = {
+    ord(bytes([byte]).decode("cp1252")): byte for byte in range(0x80, 0xA0) if byte not in b"\x81\x8d\x8f\x90\x9d"
+}
+"""The bytes of the characters that Windows-1252 has where ISO-8859-1 has control characters; five have none."""
 
 
-def number_hint(field: str, largest: float) -> str | None:
-    """Say how to write a field that is no number, or too large a one; None if it looks like nothing in particular.
+def repaired(text: str) -> str | None:
+    """Decode UTF-8 that a program decoded as Windows-1252 or ISO-8859-1; None for text that was decoded correctly.
 
-    Args:
-        field: the field.
-        largest: from which size on a number is too large.
+    Misread text becomes valid UTF-8 if it is encoded in the same way again. Other text beyond ASCII hardly ever does:
+    every accented letter would have to be followed by a sign such as ¤ or ©.
 
     Example:
-        >>> number_hint("1/2", 1e9), number_hint("1.0D+3", 1e9), number_hint("dog", 1e9)
-        ('A fraction is no number: write its value.', 'Write the exponent with e, as in 1e3.', None)
+        >>> repaired("grÃ¶ÃŸer"), repaired("größer"), repaired("larger")
+        ('größer', None, None)
     """
-    if INVISIBLE.search(field):
-        escaped = INVISIBLE.sub(lambda match: f"U+{ord(match[0]):04X}", field)
-        return f"It has an invisible character in it: {escaped}."
-    if _PLAIN.fullmatch(field) and abs(float(field)) >= largest:
-        return "It is too large: choose another unit."
-    return next((hint for pattern, hint in _NUMBERS if pattern.fullmatch(field)), None)
+    if text.isascii():
+        return None
+    try:
+        return text.translate(_BYTES).encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        return None
+
+
+def damage_messages(texts: Iterable[tuple[int, str]]) -> Iterator[str]:
+    r"""Say which lines hold U+FFFD, and which hold UTF-8 that was read in another encoding.
+
+    Args:
+        texts: texts with the numbers of their lines.
+
+    Returns:
+        A message for each kind of damage.
+
+    Example:
+        >>> for message in damage_messages([(1, "klein"), (2, "grÃ¶ÃŸer"), (3, "Stra\ufffde"), (4, "schÃ¶n")]):
+        ...     print(message)
+        U+FFFD in line 3: a program wrote it for bytes that it could not read. Make the file again from its source.
+        UTF-8 seems to be read in another encoding in line 2 and in 1 more: "grÃ¶ÃŸer" for "größer".
+    """
+    lost, misread = set[int](), dict[int, tuple[str, str]]()
+    for line, text in texts:
+        if _REPLACEMENT in text:
+            lost.add(line)
+        elif (original := repaired(text)) is not None:
+            misread.setdefault(line, (text, original))
+    if lost:
+        reason = "a program wrote it for bytes that it could not read. Make the file again from its source."
+        yield f"U+FFFD in {_lines(lost)}: {reason}"
+    if misread:
+        text, original = misread[min(misread)]
+        where = _lines(misread)
+        yield f'UTF-8 seems to be read in another encoding in {where}: "{brief(text)}" for "{brief(original)}".'
+
+
+def _lines(numbers: Collection[int]) -> str:
+    first = f"line {min(numbers):,}"
+    return first if len(numbers) == 1 else f"{first} and in {len(numbers) - 1:,} more"

@@ -13,7 +13,7 @@ import numpy as np
 
 from qkv.data.choices import Elements
 from qkv.data.corpus import Pair
-from qkv.data.hints import number_hint
+from qkv.data.hints import number_hint, seems
 from qkv.data.words import split_words
 from qkv.errors import DataError, Place, brief, setting
 
@@ -110,15 +110,11 @@ def read_target(text: str, count: int, where: str, elements: str | None = None) 
     positions = []
     for part in split_words(text):
         if not (part.isascii() and part.isdecimal() and 1 <= int(part[:12]) <= count):
-            hint = "Positions count from 1." + (" Is this file counted from 0?" if part == "0" else "")
-            if elements is not None and part in split_words(elements):
+            is_element = elements is not None and part in split_words(elements)
+            known = seems(part, "position") if part == "0" or not is_element else None
+            hint = "Positions count from 1." + ("" if known is None else f" {known[1]}")
+            if is_element:
                 hint += " The target seems to hold elements: write their positions."
-            elif re.fullmatch(r"\d+([,;]\d+)+", part):
-                hint += " Separate them by spaces."
-            elif part.isdecimal() and not part.isascii():
-                hint += " Write them in the digits 0 to 9."
-            elif '"' in part:
-                hint += " Write them without quotation marks."
             expected = f"positions from 1 to {count}, the number of elements"
             raise DataError(where, expected, f'"{part[:40]}"', hint)
         positions.append(int(part))

@@ -19,7 +19,7 @@ from typing import final
 
 from qkv.data.choices import Decimal, Missing
 from qkv.data.corpus import LONGEST_LINE, Lines, in_parts, read_lines
-from qkv.data.hints import foreign_format, misplaced_line_hint, number_hint
+from qkv.data.hints import Section, number_hint, seems
 from qkv.data.normal_forms import normalize
 from qkv.errors import ConfigError, DataError, Place, brief, nearest, quantity, setting
 
@@ -36,18 +36,8 @@ _NO_GROUPS = {
 }
 """Numbers whose comma or point cannot group thousands."""
 _INFINITE = re.compile("[-+]?inf(inity)?", re.IGNORECASE)
-_ADVICE = (
-    (_INFINITE, "Correct it, or delete the line."),
-    (re.compile("#.*"), "It is an error of a spreadsheet: correct it, or delete the line."),
-    (re.compile("=.*"), "It is a formula: save the values."),
-    (re.compile(r"\D*"), "It is text: correct it, delete the line, or choose a column of numbers."),
-)
-"""What to do with a field that is no number, by what it looks like."""
 _COMMENT = re.compile(r"#( +|$)")
-_EXCEL = re.compile(r'"?sep=.?"?', re.IGNORECASE)
-"""The line with which Excel names the separator."""
 _SEPARATED = "columns between commas, semicolons or tabs"
-_ROWS = "Write one row per line, with the names of the columns in the first."
 _QUOTED = re.compile(r'"[^"]*"?')
 
 
@@ -210,8 +200,7 @@ class FieldTable:
             return "It is the name of the column: delete the line, which repeats the header."
         if not any(_DIGIT.search(cell) for cell in fields) and not _INFINITE.fullmatch(field):
             return "The column holds text: choose a column of numbers."
-        matching = (advice for pattern, advice in _ADVICE if pattern.fullmatch(field))
-        if (advice := next(matching, None) or number_hint(field, _LARGEST)) is not None:
+        if (advice := number_hint(field, _LARGEST, "cell")) is not None:
             skip = f" Or leave it empty and give {setting('missing', 'skip')}."
             may_be_empty = field.startswith("#") or _INFINITE.fullmatch(field)
             return advice + (skip if may_be_empty and "missing" not in fixed else "")
@@ -333,11 +322,12 @@ def _read_header(lines: Iterable[str], name: str, between: str) -> tuple[FieldTa
     first = next(rows, None)
     if first is None:
         raise DataError(Place(name), "lines with columns", "none", "Check how the file was made.")
-    if (excel := _EXCEL.fullmatch("".join(first[1]).strip())) is not None:
-        hint = "Delete it: the separator is that of the line with the names."
-        raise DataError(Place(name, first[0]), "names of columns", excel[0], hint)
-    if (seems := _unseparated(first[1])) is not None:
-        raise DataError(Place(name, first[0]), _SEPARATED, *seems)
+    line = "".join(first[1]).strip()
+    if (excel := seems(line, "separator line")) is not None:
+        raise DataError(Place(name, first[0]), "names of columns", *excel)
+    sections: tuple[Section, ...] = ("table", "table of one column") if len(first[1]) == 1 else ("table",)
+    if (known := seems(line, *sections)) is not None:
+        raise DataError(Place(name, first[0]), _SEPARATED, *known)
     header = not all(_like_number(field) for field in first[1])
     columns = (
         tuple(normalize("NFC", field.strip()) for field in first[1])
@@ -348,22 +338,10 @@ def _read_header(lines: Iterable[str], name: str, between: str) -> tuple[FieldTa
     return FieldTable(name, columns, (), header), (_expect_fields(row, len(columns), name) for row in body)
 
 
-def _unseparated(fields: Sequence[str]) -> tuple[str, str] | None:
-    """Say what a first line seems to be that has no columns, and how to mend it; None if it has some."""
-    line = "".join(fields).strip()
-    if line.startswith(("{", "[")):
-        return "JSON", _ROWS
-    if line.startswith("<"):
-        return "HTML or XML", "Save the table as CSV."
-    if line.startswith("|") or (len(fields) == 1 and "|" in line):
-        return f'"{brief(line)}"', "The columns seem to be separated by |: write commas or tabs."
-    return None
-
-
 def _expect_fields(row: Row, count: int, name: str) -> Row:
     line, fields = row
     if len(fields) != count:
-        if len(fields) == 1 and (problem := misplaced_line_hint(fields[0])) is not None:
+        if len(fields) == 1 and (problem := seems(fields[0], "misplaced line")) is not None:
             raise DataError(Place(name, line), f"{count} fields, as in the first line", *problem)
         hint = "Correct this line; a field that contains the separator must be quoted."
         if count == 1:
@@ -405,13 +383,14 @@ def _rows(lines: Iterable[str], name: str, between: str) -> Iterator[Row]:
 
 def _refused(line: str, where: Place, reason: str) -> DataError:
     """Return the error about a line that is no row of CSV."""
-    layout = foreign_format(line) if where.line == 1 else None
-    if layout is not None:
-        return DataError(where, _SEPARATED, layout, _ROWS)
+    if where.line == 1 and (known := seems(line, "format")) is not None:
+        return DataError(
+            where, _SEPARATED, known[0], "Write one row per line, with the names of the columns in the first."
+        )
     hint = "Close the quotation mark, and double those inside a quoted field."
     if "limit" in reason:
         hint = f"Shorten the field; is the quotation mark in line {where.line} closed?"
-    return DataError(where, "fields as in RFC 4180", *(misplaced_line_hint(line) or (reason, hint)))
+    return DataError(where, "fields as in RFC 4180", *(seems(line, "misplaced line") or (reason, hint)))
 
 
 def _separator(lines: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, NoReturn
 
-from qkv.data.hints import foreign_format, misplaced_line_hint, untabbed_hint
+from qkv.data.hints import seems
 from qkv.data.normal_forms import normalize
 from qkv.data.words import split_words
 from qkv.errors import DataError, Place, brief, quantity
@@ -289,24 +289,21 @@ def _are_numbered(sentences: Sequence[Sequence[TagLine]], name: str) -> bool:
 
 
 def _check(line: str, cells: Sequence[str], width: int, separator: str, where: str) -> None:
-    if (problem := misplaced_line_hint(line)) is not None:
+    if (problem := seems(line, "misplaced line", "tagged line")) is not None:
         raise DataError(where, "a word and its tag", *problem)
-    if (known_format := foreign_format(line)) is not None and where.endswith(":1"):
-        raise DataError(where, "one word and its tag per line", known_format, _ONE_WORD)
-    if cells[0] == "#begin":
-        hint = "Write word, then tag, on each line; the files of CoNLL-2012 hold several annotations."
-        raise DataError(where, "a word and its tag", "a file of CoNLL-2012", hint)
+    if where.endswith(":1") and (known := seems(line, "format")) is not None:
+        raise DataError(where, "one word and its tag per line", known[0], _ONE_WORD)
     if len(cells) < 2 or not cells[0].strip() or not cells[-1].strip():
         if line.endswith("\t"):
             raise DataError(
                 where, "a word and its tag", "an empty last column", "Remove the tab at the end of the line."
             )
         got = "one column" if len(cells) < 2 else "an empty column"
-        seems = untabbed_hint(" ".join(cells), "word<TAB>tag") if len(cells) < 2 else None
+        known = seems(" ".join(cells), "format", "one column", columns="word<TAB>tag") if len(cells) < 2 else None
         between = "one tab, as in earlier lines" if separator == "\t" else "one space, as in earlier lines"
         between = "a tab or one space" if width == len(cells) else between
         hint = f"Write word, then tag, separated by {between}, and an empty line after each sentence."
-        raise DataError(where, "a word and its tag", got, seems or hint)
+        raise DataError(where, "a word and its tag", got, hint if known is None else known[1])
     if len(cells) != width:
         _refuse_width(cells, width, separator, where)
 

@@ -15,9 +15,8 @@ from qkv.checkpoint.manifest import StoredFile
 from qkv.checkpoint.run import expect_same, locked
 from qkv.data.choices import MOST_HELD_OUT, SHARE
 from qkv.data.corpus import header_message, names_columns, names_languages
-from qkv.data.damage import damage_messages
 from qkv.data.exchanged import exchanged_message
-from qkv.data.hints import pairs_message, text_messages
+from qkv.data.hints import damage_messages, pairs_message, text_messages
 from qkv.data.tokenizer import Tokenizer
 from qkv.errors import CheckpointError, ConfigError, DataError, Place, quantity, setting
 from qkv.files import absolute, as_path

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from qkv.data.damage import damage_messages
+from qkv.data.hints import damage_messages
 from qkv.data.labeled import Tagged, read_tagged, report_odd_spans
 from qkv.data.normal_forms import normalize
 from qkv.errors import DataError, Place
